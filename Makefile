@@ -1,0 +1,45 @@
+VENV := .venv
+BIN := $(VENV)/bin
+PYTHON ?= python3
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check bench format clean
+
+help: ## print these lines
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
+
+demo: $(VENV)/.stamp ## replace a machine of a running job and watch it
+	@$(BIN)/python examples/swap_demo.py
+
+test: $(VENV)/.stamp ## run all tests
+	$(BIN)/python -m pytest tests
+
+check: $(VENV)/.stamp ## lint, format, types and layers
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -q tests/test_layers.py
+
+bench: $(VENV)/.stamp ## run the benchmarks, results in bench/results/
+	@mkdir -p bench/results
+	@worst=0; \
+	for name in collectives setup; do \
+	    $(BIN)/understudy bench $$name --json bench/results/$$name.json; code=$$?; \
+	    if [ $$code -eq 130 ]; then exit 130; fi; \
+	    if [ $$code -gt $$worst ]; then worst=$$code; fi; \
+	done; \
+	exit $$worst
+
+format: $(VENV)/.stamp ## format the code and fix what can be fixed
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+clean: ## remove the environment, caches and results
+	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis bench/results
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(VENV)/.stamp: pyproject.toml setup.py constraints.txt
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "setting up $(VENV) (once)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@

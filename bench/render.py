@@ -1,0 +1,68 @@
+"""A report as tables that a person reads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from understudy_bench.harness import Check, Report, Row
+
+
+def render(report: Report, console: Console) -> None:
+    """Print rows, checks and circumstances; a failed check says FAIL in words, so that colour is never needed."""
+    if report.rows:
+        console.print(_rows_table(report.rows))
+    if report.checks:
+        console.print(_checks_table(report.checks))
+    console.print(Text(_circumstances(report), style="dim"))
+
+
+def cell(value: object) -> str:
+    """A value as a person wants to read it: four significant digits, thousands separated, [lo, hi] as lo .. hi."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return _digits(value)
+    if isinstance(value, list | tuple):
+        return " .. ".join(cell(part) for part in value)
+    return str(value)
+
+
+def _digits(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def _rows_table(rows: Sequence[Row]) -> Table:
+    table = Table()
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    for column in columns:
+        is_text = any(isinstance(row.get(column), str) for row in rows)
+        table.add_column(Text(column), justify="left" if is_text else "right", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(cell(row.get(column))) for column in columns))
+    return table
+
+
+def _checks_table(checks: Sequence[Check]) -> Table:
+    table = Table()
+    for column in ("check", "value", "bar", ""):
+        table.add_column(column, justify="right" if column == "value" else "left", overflow="fold")
+    for check in checks:
+        verdict = Text("ok", style="green") if check.ok else Text("FAIL", style="bold red")
+        table.add_row(Text(check.name), Text(cell(check.value)), Text(check.bar), verdict)
+    return table
+
+
+def _circumstances(report: Report) -> str:
+    env = report.env
+    versions = ", ".join(f"{name} {number}" for name, number in env.versions.items())
+    load = f"load {env.load.start[0]:.2f} at the start, {env.load.end[0]:.2f} at the end"
+    quick = "; quick run" if env.quick else ""
+    return f"{env.cores} cores; {env.platform}; {versions}; {load}{quick}"

@@ -1,0 +1,70 @@
+"""Entry point of the `understudy` command.
+
+A command is a module of this package with `add_parser(subparsers)` and `run(args) -> int`, listed in `COMMANDS`.
+`add_parser` must stay cheap, since every call of `understudy` runs it; what is heavy is imported in `run`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from understudy import __version__
+from understudy.cli import bench
+from understudy.cli.errors import UsageError
+
+if TYPE_CHECKING:
+    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
+
+EXAMPLES = """\
+examples:
+  understudy bench --list                             which benchmarks there are
+  understudy bench collectives --quick                a first impression in a minute
+  understudy bench collectives --json result.json     the full run, kept as JSON
+"""
+
+INTERRUPTED = 130
+
+
+class Command(Protocol):
+    """The shape of a command module."""
+
+    def add_parser(self, subparsers: Subparsers) -> None: ...
+
+    def run(self, args: argparse.Namespace) -> int: ...
+
+
+COMMANDS: dict[str, Command] = {"bench": bench}
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="understudy",
+        description="Train with PyTorch on machines that can be replaced while the job runs.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"understudy {__version__}")
+    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for command in COMMANDS.values():
+        command.add_parser(subparsers)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code: 2 for a mistake in the call, 130 after Ctrl-C."""
+    args = build_parser().parse_args(argv)
+    try:
+        return COMMANDS[args.command].run(args)
+    except UsageError as error:
+        print(f"understudy {args.command}: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print(f"understudy {args.command}: interrupted", file=sys.stderr)
+        return INTERRUPTED
+
+
+if __name__ == "__main__":
+    sys.exit(main())

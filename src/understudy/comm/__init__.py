@@ -1,0 +1,1 @@
+"""How bytes move between roles: links, topology, collectives and the process group that torch sees."""

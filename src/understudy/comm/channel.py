@@ -1,0 +1,126 @@
+"""One group's links in one generation, as seen by one worker."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import torch
+
+from . import wire
+from .faults import Fault, Poison
+from .link import Inlet, Link, Outlet, pump
+from .signature import describe
+from .stage import Stage
+from .topology import Layout, LinkId
+
+PIECE = 1 << 18
+"""Bytes that travel together; a reduction of one piece overlaps the transfer of the next."""
+SEGMENT = 1 << 20
+"""Bytes of partial sums a worker may hold between two neighbours; bounds the scratch memory."""
+
+
+class Scratch:
+    """A fixed amount of private memory for partial sums, allocated when first needed and kept."""
+
+    def __init__(self) -> None:
+        self._blocks: dict[str, torch.Tensor] = {}
+
+    def take(self, name: str, size: int) -> torch.Tensor:
+        block = self._blocks.get(name)
+        if block is None or block.numel() < size:
+            block = self._blocks[name] = torch.empty(size, dtype=torch.uint8)
+        return block[:size]
+
+
+class Channel:
+    """What the collectives work with: place in the layout, links by purpose, stage, poison, deadline."""
+
+    def __init__(
+        self, layout: Layout, uid: str, links: dict[LinkId, Link], poison: Poison, scratch: Scratch, limit: float
+    ) -> None:
+        role = layout.roster.role_of(uid)
+        assert role is not None
+        self.layout = layout
+        self.uid = uid
+        self.links = links
+        self.poison = poison
+        self.scratch = scratch
+        self.limit = limit
+        self.generation = layout.roster.generation
+        self.rank = layout.rank_of[role]
+        self.size = len(layout.key.roles)
+        self.cell = layout.cell_of[self.rank]
+        self.place = layout.alive.index(self.cell)
+        self.cells = len(layout.alive)
+        self.is_leader = layout.leader(self.cell) == self.rank
+        self.stage: Stage | None = None
+        self.sequence = 0
+        self.signature = 0
+        self.deadline = 0.0
+        before, after = layout.neighbours(self.cell)
+        self.rails: list[tuple[int, Link, Link]] = []
+        """(rail, link from the cell before, link to the cell after) for each rail that this worker drives."""
+        self.branches: dict[int, Link] = {}
+        """Tree links of a leader, by neighbouring cell."""
+        if self.cells > 1:
+            by_source = {(link.rail, link.target): links[link] for link in links if link.kind == "ring"}
+            by_target = {(link.rail, link.source): links[link] for link in links if link.kind == "ring"}
+            for rail in range(layout.rails):
+                if layout.driver(self.cell, rail) == self.rank:
+                    self.rails.append((rail, by_source[rail, uid], by_target[rail, uid]))
+            if self.is_leader:
+                around = {*layout.children[self.cell], layout.parents[self.cell]} - {None}
+                of = {link.peer: link for link in links.values() if link.id.kind == "tree"}
+                self.branches = {c: of[layout.uid(layout.leader(c))] for c in around if c is not None}
+        self.before, self.after = before, after
+
+    def start(self, signature: int) -> None:
+        """Begin the next operation."""
+        self.poison.check()
+        self.sequence += 1
+        self.signature = signature
+        self.deadline = time.monotonic() + self.limit
+
+    def outlet(self, link: Link, sent: Callable[[], None] | None = None) -> Outlet:
+        """A flow out of this operation, its header already queued."""
+
+        def header_left() -> None:
+            outlet.passed = sent
+
+        outlet = Outlet(link, header_left)
+        outlet.push(wire.pack_header(wire.Header(self.generation, self.sequence, self.signature, 0)))
+        return outlet
+
+    def inlet(self, link: Link, filled: Callable[[], None] | None = None) -> Inlet:
+        """A flow into this operation; its header is checked before anything behind it is used."""
+        head = bytearray(wire.HEADER)
+
+        def check() -> None:
+            self._agree(link, head)
+            inlet.passed = filled
+
+        inlet = Inlet(link, check)
+        inlet.push(memoryview(head))
+        return inlet
+
+    def pump(self, inlets: list[Inlet], outlets: list[Outlet]) -> None:
+        pump(inlets, outlets, self.poison, self.deadline)
+
+    def _agree(self, link: Link, head: bytearray) -> None:
+        try:
+            theirs = wire.unpack_header(head)
+        except wire.WireError as error:
+            raise self.poison.fail(Fault("garbage", f"{link.id.kind} link to {link.who}: {error}", link.peer)) from None
+        if theirs.generation != self.generation:
+            reason = f"{link.who} sent for generation {theirs.generation} in generation {self.generation}"
+            raise self.poison.fail(Fault("mismatch", reason, link.peer))
+        if theirs.signature != self.signature or theirs.sequence != self.sequence:
+            raise self.poison.fail(
+                Fault(
+                    "mismatch",
+                    f"{link.who} called {describe(theirs.signature)} as operation {theirs.sequence} of "
+                    f"{self.layout.name} where this role called {describe(self.signature)} "
+                    f"as operation {self.sequence}",
+                )
+            )

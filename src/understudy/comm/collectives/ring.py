@@ -1,0 +1,168 @@
+"""Ring: each piece travels round the cells, growing into the full sum, then once more as the result.
+
+Bandwidth-optimal. Partial sums live in scratch memory, so the caller's tensors are overwritten by results only.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import torch
+
+from ..channel import PIECE, SEGMENT, Channel
+from ..link import bytes_of
+from ..reduction import Reduction
+
+
+class Window(NamedTuple):
+    """One segment per cell, by place on the ring: what this worker adds to it and where the finished one goes.
+
+    Without a gather only this worker's own `out` is used; without a reduction `own` is unused.
+    """
+
+    own: Sequence[torch.Tensor]
+    out: Sequence[torch.Tensor]
+
+
+def even_windows(source: torch.Tensor, out: torch.Tensor, cells: int, itemsize: int) -> Iterator[Window]:
+    """Cut a flat tensor into windows of one bounded segment per cell."""
+    total = source.numel()
+    width = cells * (SEGMENT // itemsize)
+    for low in range(0, total, width):
+        high = min(low + width, total)
+        step = -(-(high - low) // cells)
+        cuts = [(min(low + c * step, high), min(low + (c + 1) * step, high)) for c in range(cells)]
+        yield Window([source[a:b] for a, b in cuts], [out[a:b] for a, b in cuts])
+
+
+class _Step(NamedTuple):
+    """What to do with the next incoming piece of segment `place`."""
+
+    window: Window
+    place: int
+    adding: bool
+    last: bool
+
+
+class _Run:
+    """One pass over the windows. The stream out is fixed: own segment, partial sums, finished segment, finished
+    segments of others; each item but the first depends on one that came in a segment earlier, so the stream never
+    stalls and needs scratch for one segment and a piece."""
+
+    def __init__(self, channel: Channel, rail: int, windows: Iterator[Window], fold: Reduction | None, gather: bool):
+        _, link_in, link_out = next(entry for entry in channel.rails if entry[0] == rail)
+        self.m, self.p = channel.cells, channel.place
+        self.fold, self.gather = fold, gather
+        self.windows = windows
+        self.channel = channel
+        self.outlet = channel.outlet(link_out, self._sent)
+        self.inlet = channel.inlet(link_in, self._filled)
+        self.tokens: deque[int | None] = deque()
+        if fold is not None:
+            self.item = fold.acc.itemsize
+            self.piece = PIECE // self.item
+            count = SEGMENT // PIECE + 1
+            block = channel.scratch.take("ring", count * PIECE).view(fold.acc)
+            self.buffers = [block[i * self.piece : (i + 1) * self.piece] for i in range(count)]
+            self.free = deque(range(count))
+        self.raw_parity = 0
+        self.script: Iterator[tuple[_Step, int, int]] = self._incoming()
+        self.current: tuple[_Step, int, int, int | None] | None = None
+        self.stalled: tuple[_Step, int, int] | None = None
+
+    def run(self) -> None:
+        self._next()
+        self.channel.pump([self.inlet], [self.outlet])
+
+    def _incoming(self) -> Iterator[tuple[_Step, int, int]]:
+        """Every piece that will come in, in order. Sends what depends on nothing as soon as its turn has come."""
+        m, p = self.m, self.p
+        window = next(self.windows, None)
+        if window is not None:
+            self._send_first(window)
+        while window is not None:
+            following = next(self.windows, None)
+            steps: list[_Step] = []
+            if self.fold is not None:
+                steps += [_Step(window, (p - 2 - t) % m, True, t == m - 2) for t in range(m - 1)]
+            if self.gather:
+                steps += [_Step(window, (p - 1 - t) % m, False, t == m - 2) for t in range(m - 1)]
+            for number, step in enumerate(steps):
+                if number == len(steps) - 1 and following is not None and not step.adding:
+                    self._send_first(following)
+                size = (window.own if step.adding else window.out)[step.place].numel()
+                width = self.piece if step.adding else max(1, PIECE // window.out[step.place].element_size())
+                for low in range(0, size, width):
+                    yield step, low, min(low + width, size)
+                if number == len(steps) - 1 and following is not None and step.adding:
+                    self._send_first(following)
+            window = following
+
+    def _send_first(self, window: Window) -> None:
+        if self.fold is None:
+            self._send(window.out[self.p], None)
+            return
+        segment = window.own[(self.p - 1) % self.m]
+        if segment.dtype != self.fold.acc:
+            self.raw_parity ^= 1
+            block = self.channel.scratch.take(f"raw{self.raw_parity}", SEGMENT).view(self.fold.acc)
+            segment = block[: segment.numel()].copy_(segment)
+        self._send(segment, None)
+
+    def _send(self, data: torch.Tensor, token: int | None) -> None:
+        if data.numel():
+            self.tokens.append(token)
+            self.outlet.push(bytes_of(data))
+
+    def _sent(self) -> None:
+        token = self.tokens.popleft()
+        if token is not None:
+            self.free.append(token)
+            if self.stalled is not None:
+                todo, self.stalled = self.stalled, None
+                self._expect(*todo)
+
+    def _next(self) -> None:
+        todo = next(self.script, None)
+        if todo is not None:
+            self._expect(*todo)
+
+    def _expect(self, step: _Step, low: int, high: int) -> None:
+        if not step.adding:
+            self.current = (step, low, high, None)
+            self.inlet.push(bytes_of(step.window.out[step.place][low:high]))
+        elif self.free:
+            token = self.free.popleft()
+            self.current = (step, low, high, token)
+            self.inlet.push(bytes_of(self.buffers[token][: high - low]))
+        else:
+            self.stalled = (step, low, high)
+
+    def _filled(self) -> None:
+        assert self.current is not None
+        step, low, high, token = self.current
+        if not step.adding:
+            if not step.last:
+                self._send(step.window.out[step.place][low:high], None)
+        else:
+            assert self.fold is not None
+            assert token is not None
+            partial = self.buffers[token][: high - low]
+            self.fold.accumulate(partial, step.window.own[step.place][low:high])
+            if not step.last:
+                self._send(partial, token)
+            else:
+                self.fold.finish(partial)
+                done = step.window.out[step.place][low:high]
+                done.copy_(partial)
+                self.free.append(token)
+                if self.gather:
+                    self._send(done, None)
+        self._next()
+
+
+def ring(channel: Channel, rail: int, windows: Iterator[Window], fold: Reduction | None, *, gather: bool) -> None:
+    """Reduce-scatter (fold only), all-gather (gather only) or all-reduce (both) over the cells' rail."""
+    _Run(channel, rail, windows, fold, gather).run()

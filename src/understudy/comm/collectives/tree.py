@@ -1,0 +1,79 @@
+"""Tree: leaders pass whole pieces along tree edges, towards a cell or away from it. Few hops, for small tensors and
+for one-to-all."""
+
+from __future__ import annotations
+
+import torch
+
+from ..channel import PIECE, Channel
+from ..link import Link, bytes_of
+from ..reduction import Reduction
+
+
+def toward(channel: Channel, root: int) -> int | None:
+    """The neighbouring cell on the way to `root`; None at the root."""
+    if channel.cell == root:
+        return None
+    parents, step = channel.layout.parents, root
+    while (above := parents[step]) is not None:
+        if above == channel.cell:
+            return step
+        step = above
+    return parents[channel.cell]
+
+
+def _others(channel: Channel, root: int) -> tuple[Link | None, list[Link]]:
+    way = toward(channel, root)
+    up = None if way is None else channel.branches[way]
+    return up, [link for cell, link in sorted(channel.branches.items()) if cell != way]
+
+
+def tree_reduce(channel: Channel, value: torch.Tensor, fold: Reduction, root: int) -> None:
+    """Fold every leader's value into the root cell's leader's, in cell order at each node. Others' are undefined."""
+    up, down = _others(channel, root)
+    width = PIECE // value.element_size()
+    for low in range(0, value.numel(), width):
+        piece = value[low : low + width]
+        if down:
+            block = channel.scratch.take("tree", len(down) * PIECE).view(value.dtype)
+            parts = [block[i * width :][: piece.numel()] for i in range(len(down))]
+            inlets = [channel.inlet(link) for link in down]
+            for inlet, part in zip(inlets, parts, strict=True):
+                inlet.push(bytes_of(part))
+            channel.pump(inlets, [])
+            for part in parts:
+                fold.accumulate(piece, part)
+        if up is not None:
+            outlet = channel.outlet(up)
+            outlet.push(bytes_of(piece))
+            channel.pump([], [outlet])
+
+
+def tree_broadcast(channel: Channel, value: torch.Tensor, root: int) -> None:
+    """Copy the root cell's leader's value to every leader, piece by piece."""
+    up, down = _others(channel, root)
+    width = PIECE // value.element_size()
+    outlets = [channel.outlet(link) for link in down]
+    pieces = [value[low : low + width] for low in range(0, value.numel(), width)]
+    if up is None:
+        for outlet in outlets:
+            outlet.push(bytes_of(value))
+        channel.pump([], outlets)
+        return
+    ahead = iter(pieces)
+    current = next(ahead, None)
+
+    def arrived() -> None:
+        nonlocal current
+        assert current is not None
+        data = bytes_of(current)
+        for outlet in outlets:
+            outlet.push(data)
+        current = next(ahead, None)
+        if current is not None:
+            inlet.push(bytes_of(current))
+
+    inlet = channel.inlet(up, arrived)
+    if current is not None:
+        inlet.push(bytes_of(current))
+    channel.pump([inlet], outlets)

@@ -1,0 +1,169 @@
+"""A group as this process plays in it: the same object from the first generation to the last."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from .faults import Fault, Interrupted, Poison
+from .ops import Op
+from .pairs import Receive, Send
+from .sandbox import Sandbox
+from .topology import GroupKey
+from .transport import GroupTransport
+
+log = logging.getLogger("understudy.comm")
+
+Done = Callable[[], None]
+
+
+class Endpoint:
+    """Runs a group's collectives one after another, in the order they were given.
+
+    Its mode is one attribute: `perform` is the transport's way, a sandbox's, or a recorder's around either.
+    """
+
+    def __init__(
+        self, key: GroupKey, role: int, transport: GroupTransport, open_late: Callable[[Endpoint], None]
+    ) -> None:
+        self.key = key
+        self.name = str(key)
+        self.rank = key.roles.index(role)
+        self.size = len(key.roles)
+        self.transport = transport
+        self.poison: Poison | None = None
+        self.vacant: frozenset[int] = frozenset()
+        self.perform: Callable[[Op], None] = self._closed
+        self.post: Callable[..., None] = self._closed
+        self._open_late = open_late
+        self._turn = threading.Lock()
+        self._queue: queue.SimpleQueue[tuple[Op, Done] | None] = queue.SimpleQueue()
+        self._queued = 0
+        self._count = threading.Lock()
+        self._thread: threading.Thread | None = None
+
+    def play(self, prepared: Any, poison: Poison, vacant: frozenset[int]) -> Any:
+        """Switch to a prepared generation. Returns the transport's leftovers."""
+        leftover = self.transport.switch(prepared)
+        self.poison, self.vacant = poison, vacant
+        if prepared is None:
+            self.perform, self.post = self._late, self._late_post
+        else:
+            self.perform, self.post = self.transport.run, self.transport.post
+        return leftover
+
+    def rehearse(self, sandbox: Sandbox) -> None:
+        self.perform = lambda op: sandbox.run(op, self.rank, self.size)
+        self.post = sandbox.post
+
+    def release(self, why: str) -> Any:
+        """Play no more: later operations raise, since whoever calls them has missed that the job went on without it."""
+        leftover = self.transport.switch(None)
+
+        def over(*_: object) -> None:
+            raise RuntimeError(why)
+
+        self.perform = self.post = over
+        return leftover
+
+    def _closed(self, *_: object) -> None:
+        raise RuntimeError(
+            f"group {self.name} is in no generation yet; rehearse in a sandbox or switch to a roster first"
+        )
+
+    def _late(self, op: Op) -> None:
+        self._open_late(self)
+        self.perform(op)
+
+    def _late_post(self, *jobs: Send | Receive) -> None:
+        self._open_late(self)
+        self.post(*jobs)
+
+    def submit(self, op: Op, done: Done, *, wait: bool) -> None:
+        """Run the operation and call `done`, whatever becomes of it. With `wait` it has run when this returns; it
+        then runs on the calling thread where nothing else is under way."""
+        if wait and self._queued == 0 and self._turn.acquire(blocking=False):
+            try:
+                self._carry_out(op)
+            finally:
+                self._turn.release()
+            done()
+            return
+        finished = threading.Event()
+
+        def both() -> None:
+            done()
+            finished.set()
+
+        with self._count:
+            self._queued += 1
+            self._queue.put((op, both if wait else done))
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._serve, name=f"understudy {self.name}", daemon=True)
+                self._thread.start()
+        if wait:
+            finished.wait()
+
+    def message(self, job: Send | Receive) -> None:
+        """Start a point-to-point message; its `done` is set in the end, poisoned or not."""
+        if job.peer in self.vacant and job.peer is not None:
+            assert self.poison is not None
+            self.poison.set(
+                Fault(
+                    "vacant", f"a message in group {self.name} is for role {self.key.roles[job.peer]}, which is vacant"
+                )
+            )
+            job.done.set()
+        else:
+            self.post(job)
+
+    def _serve(self) -> None:
+        while (item := self._queue.get()) is not None:
+            op, done = item
+            with self._turn:
+                try:
+                    self._carry_out(op)
+                except RuntimeError as error:
+                    log.error("group %s: %s", self.name, error)
+                finally:
+                    with self._count:
+                        self._queued -= 1
+            done()
+
+    def _carry_out(self, op: Op) -> None:
+        """Never raises for a failure of the fabric: the result is undefined then and the poison says why."""
+        poison = self.poison
+        try:
+            for rank in op.needs(self.size) if self.vacant else ():
+                if rank in self.vacant:
+                    assert poison is not None
+                    raise poison.fail(
+                        Fault(
+                            "vacant",
+                            f"{op.kind} in group {self.name} needs role {self.key.roles[rank]}, which is vacant",
+                        )
+                    )
+            self.perform(op)
+            for target, source in op.copy_back:
+                target.copy_(source)
+        except Interrupted:
+            pass
+        except RuntimeError:
+            if poison is None or self.poison is not poison:
+                raise
+            log.exception("group %s: %s failed", self.name, op.kind)
+            poison.set(Fault("error", f"{op.kind} in group {self.name} failed; see this worker's log"))
+        except Exception as error:
+            log.exception("group %s: %s failed", self.name, op.kind)
+            if poison is None:
+                raise
+            poison.set(Fault("error", f"{op.kind} in group {self.name} failed: {error!r}"))
+
+    def close(self) -> None:
+        self._queue.put(None)
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(timeout=1.0)
+        self.transport.close()

@@ -1,0 +1,476 @@
+"""The membership of one worker: which generation it is in, which one it prepares, and what has gone wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Coroutine, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import Any
+
+from .arena import Arena
+from .endpoint import Endpoint
+from .faults import Fault, Poison, StepFailed
+from .handshake import Refused, connect, introduce, receive, send
+from .io import IoLoop
+from .link import Link
+from .listener import Listener
+from .native import Native
+from .roster import Roster, RosterError, Worker
+from .sandbox import Sandbox
+from .spine import SpineLink
+from .topology import GroupKey, LinkId, layout, spine_of
+from .transport import LinkFailed, Transport, open_all
+from .wire import Accept, Answer, Hello, Message, Poisoned, WireError
+
+log = logging.getLogger("understudy.comm")
+
+
+class PrepareFailed(RuntimeError):
+    """A generation could not be prepared; the one in play is untouched."""
+
+
+class SwitchRefused(RuntimeError):
+    """This generation cannot be entered from here."""
+
+
+class Generation:
+    """A roster and all that this worker holds to play in it."""
+
+    def __init__(self, roster: Roster, follows: Generation | None) -> None:
+        self.roster = roster
+        self.number = roster.generation
+        self.follows = follows
+        self.poison = Poison()
+        self.spine: dict[LinkId, SpineLink] = {}
+        self.groups: dict[GroupKey, Any] = {}
+        self.task: asyncio.Task[None] | None = None
+        self.ready = False
+
+
+class Fabric:
+    """Everything between this worker and the others.
+
+    Thread-safe. `prepare` works in the background while operations run; `switch` is called at a step boundary, when
+    none does, and takes microseconds.
+    """
+
+    def __init__(
+        self,
+        uid: str,
+        machine: str,
+        *,
+        job: str,
+        secret: bytes,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        transport: Transport | None = None,
+        limit: float = 300.0,
+        setup_limit: float = 30.0,
+        slot_bytes: int = 1 << 20,
+        io: IoLoop | None = None,
+    ) -> None:
+        if not secret:
+            raise ValueError("the job's secret is empty; give every worker of the job the same non-empty bytes")
+        self.uid, self.machine, self.job = uid, machine, job
+        self.limit, self.setup_limit, self.slot_bytes = limit, setup_limit, slot_bytes
+        self.transport: Transport = transport or Native()
+        self.role: int | None = None
+        self._secret = secret
+        self._io, self._own_io = (io, False) if io is not None else (IoLoop(), True)
+        self._listener = Listener(uid, secret, job, host, port, self._welcome)
+        self.worker = Worker(uid, machine, host, self._listener.port, self._listener.local)
+        self._current: Generation | None = None
+        self._prepared: dict[int, Generation] = {}
+        self._early: dict[int, Fault] = {}
+        self._endpoints: dict[GroupKey, Endpoint] = {}
+        self._meetings: dict[tuple[int, LinkId | tuple[str, str]], asyncio.Future[Any]] = {}
+        self._sandbox: Sandbox | None = None
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._closed = False
+        self._io.start(self._open()).result()
+
+    async def _open(self) -> None:
+        self._listener.start()
+
+    # -- what is ---------------------------------------------------------------------------------------------------
+
+    @property
+    def generation(self) -> int:
+        """The generation in play; 0 before the first."""
+        return 0 if self._current is None else self._current.number
+
+    @property
+    def roster(self) -> Roster | None:
+        return None if self._current is None else self._current.roster
+
+    @property
+    def prepared(self) -> int:
+        """The highest generation this worker could switch to: what it says in the vote."""
+        return max((number for number, gen in self._prepared.items() if gen.ready), default=self.generation)
+
+    @property
+    def fault(self) -> Fault | None:
+        """Why the generation in play has failed, if it has."""
+        return None if self._current is None else self._current.poison.fault
+
+    def check(self) -> None:
+        """Raise StepFailed where results since the last boundary are undefined."""
+        if (fault := self.fault) is not None:
+            raise StepFailed(fault)
+
+    # -- groups ----------------------------------------------------------------------------------------------------
+
+    def assume(self, role: int, sandbox: Sandbox | None = None) -> None:
+        """Play this role from now on; before the first switch, in the sandbox."""
+        if self._current is not None:
+            raise RuntimeError(f"{self.uid} plays role {self.role} already; a worker changes role only as a newcomer")
+        self.role, self._sandbox = role, sandbox
+
+    def group(self, roles: Sequence[int]) -> Endpoint:
+        """This worker's end of a new group over these roles. All of them must ask for it, in the same order."""
+        roles = tuple(roles)
+        if self.role is None:
+            raise RuntimeError(f"{self.uid} plays no role yet; switch to a roster or assume a role first")
+        if self.role not in roles:
+            raise ValueError(f"role {self.role} is not among the roles {roles} of the group")
+        ordinal = sum(key.roles == roles for key in self._endpoints)
+        key = GroupKey(roles, ordinal)
+        endpoint = Endpoint(key, self.role, self.transport.group(key, self), self._open_late)
+        self._endpoints[key] = endpoint
+        if self._current is not None:
+            self._open_late(endpoint)
+        elif self._sandbox is not None:
+            endpoint.rehearse(self._sandbox)
+        return endpoint
+
+    def _open_late(self, endpoint: Endpoint) -> None:
+        """Bring a group into the generation in play that was not there when it was prepared."""
+        gen = self._current
+        assert gen is not None
+        work = self._io.start(endpoint.transport.prepare(gen.roster, gen.poison))
+        try:
+            prepared = work.result(self.setup_limit + 5)
+        except (LinkFailed, OSError, TimeoutError) as error:
+            gen.poison.set(Fault("eof", f"group {endpoint.name} could not be opened: {error}", noticed_by=self.uid))
+            raise PrepareFailed(f"group {endpoint.name} could not be opened: {error}") from None
+        gen.groups[endpoint.key] = prepared
+        endpoint.play(prepared, gen.poison, frozenset(layout(gen.roster, endpoint.key).vacant))
+
+    # -- membership ------------------------------------------------------------------------------------------------
+
+    def prepare(self, roster: Roster) -> Future[None]:
+        """Open what this worker needs to play in `roster`, beside what runs now; or fail with PrepareFailed."""
+        current = self._current
+        if roster.generation <= self.generation:
+            raise RosterError(
+                f"generation {roster.generation} is not after generation {self.generation}, which {self.uid} is in; "
+                "numbers are never used again"
+            )
+        if roster.generation in self._prepared:
+            raise RosterError(f"generation {roster.generation} is being prepared already; cancel it first")
+        role = roster.role_of(self.uid)
+        if role is not None and self.role is not None and role != self.role:
+            raise RosterError(
+                f"roster of generation {roster.generation} gives role {role} to {self.uid}, which plays {self.role}"
+            )
+        listed = roster.worker(self.uid)
+        if listed is not None and listed != self.worker:
+            raise RosterError(
+                f"roster of generation {roster.generation} lists {self.uid} at another address than its own"
+            )
+        gen = Generation(roster, current)
+        self._prepared[roster.generation] = gen
+        gen.poison.tell = lambda fault: self._io.soon(self._spread, gen, fault)
+        if role is not None:
+            self.role = role
+        return self._io.start(self._prepare(gen))
+
+    async def _prepare(self, gen: Generation) -> None:
+        where = f"generation {gen.number} could not be prepared by {self.uid}"
+        gen.task = asyncio.ensure_future(self._build(gen))
+        if (fault := self._early.pop(gen.number, None)) is not None:
+            gen.poison.set(fault)
+        try:
+            async with asyncio.timeout(self.setup_limit):
+                await gen.task
+        except BaseException as error:
+            await self._drop(gen)
+            if gen.poison.fault is not None:
+                raise PrepareFailed(f"{where}: {gen.poison.fault}") from None
+            if isinstance(error, asyncio.CancelledError):
+                raise PrepareFailed(f"{where}: it was cancelled") from None
+            raise PrepareFailed(f"{where}: {'time limit' if isinstance(error, TimeoutError) else error}") from error
+        gen.ready = True
+
+    async def _build(self, gen: Generation) -> None:
+        roster, old = gen.roster, gen.follows
+        wanted = spine_of(roster, self.uid)
+        held = {} if old is None else old.spine
+        gen.spine = {link: held[link] for link in wanted if link in held and held[link].alive}
+        missing = [link for link in wanted if link not in gen.spine]
+        endpoints = list(self._endpoints.values()) if roster.role_of(self.uid) is not None else []
+
+        async def spine() -> None:
+            for link in await open_all([self.link(roster, link) for link in missing]):
+                gen.spine[link.id] = SpineLink(link.sock, link.peer, self._heard, self._lost)
+
+        async def group(endpoint: Endpoint) -> None:
+            gen.groups[endpoint.key] = await endpoint.transport.prepare(roster, gen.poison)
+
+        tasks = [asyncio.ensure_future(spine()), *(asyncio.ensure_future(group(endpoint)) for endpoint in endpoints)]
+        try:
+            await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    def switch(self, generation: int) -> None:
+        """Play in a prepared generation from now on. Only at a step boundary: no operation may be under way."""
+        gen, old = self._prepared.get(generation), self._current
+        if gen is None or not gen.ready:
+            raise SwitchRefused(f"{self.uid} has not prepared generation {generation}")
+        if gen.follows is not old:
+            raise SwitchRefused(f"generation {generation} was prepared to follow another one than {self.generation}")
+        if old is not None and old.poison.fault is not None and not gen.roster.fresh and gen.poison.fault is None:
+            raise SwitchRefused(
+                f"generation {old.number} was interrupted ({old.poison.fault}); generation {generation} would inherit "
+                "its half-sent messages; prepare one from a roster with fresh=True"
+            )
+        del self._prepared[generation]
+        self._current = gen
+        gen.follows = None
+        leftovers = []
+        if gen.roster.role_of(self.uid) is None:
+            self.role = None
+            why = f"{self.uid} was released: it plays no role in generation {generation}"
+            leftovers = [(endpoint, endpoint.release(why)) for endpoint in self._endpoints.values()]
+        else:
+            for key, endpoint in self._endpoints.items():
+                vacant = frozenset(layout(gen.roster, key).vacant)
+                leftovers.append((endpoint, endpoint.play(gen.groups.get(key), gen.poison, vacant)))
+        self._io.soon(self._retire, old, gen, leftovers)
+
+    def cancel(self, generation: int) -> None:
+        """Give up a generation that is being or has been prepared. The one in play goes on."""
+        gen = self._prepared.get(generation)
+        if gen is not None:
+            if gen.task is not None:
+                self._io.soon(gen.task.cancel)
+            if gen.ready:
+                self._io.start(self._drop(gen)).result()
+
+    def interrupt(self, reason: str, who: str = "") -> None:
+        """Let every blocked and later operation of this generation return at once, on all workers."""
+        if (gen := self._current) is not None:
+            gen.poison.set(Fault("interrupt", reason, who, self.uid))
+
+    # -- background ------------------------------------------------------------------------------------------------
+
+    def background(self, work: Coroutine[Any, Any, Any]) -> None:
+        self._io.soon(self._keep, work)
+
+    def _keep(self, work: Coroutine[Any, Any, Any]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _retire(self, old: Generation | None, new: Generation, leftovers: list[tuple[Endpoint, Any]]) -> None:
+        for endpoint, leftover in leftovers:
+            endpoint.transport.discard(leftover)
+        if old is not None:
+            for link, spine in old.spine.items():
+                if link not in new.spine or new.spine[link] is not spine:
+                    self._keep(spine.close(farewell=True))
+        for number, gen in list(self._prepared.items()):
+            if number <= new.number:
+                self._keep(self._drop(gen))
+        for key in [key for key in self._meetings if key[0] < new.number]:
+            self._meetings.pop(key).cancel()
+        for number in [number for number in self._early if number <= new.number]:
+            del self._early[number]
+
+    async def _drop(self, gen: Generation) -> None:
+        """Close what a generation that will not be played has opened."""
+        self._prepared.pop(gen.number, None)
+        for key, prepared in gen.groups.items():
+            self._endpoints[key].transport.cancel(prepared)
+        held = {} if self._current is None else self._current.spine
+        for link, spine in gen.spine.items():
+            if held.get(link) is not spine:
+                await spine.close(farewell=True)
+        for meeting in [meeting for meeting in self._meetings if meeting[0] == gen.number]:
+            self._meetings.pop(meeting).cancel()
+
+    def _generations(self) -> list[Generation]:
+        return [gen for gen in (self._current, *self._prepared.values()) if gen is not None]
+
+    def _heard(self, message: Message) -> None:
+        if isinstance(message, Poisoned):
+            for gen in self._generations():
+                if gen.number == message.generation:
+                    gen.poison.set(message.fault)
+                    return
+            if message.generation > self.generation:
+                self._early[message.generation] = message.fault
+
+    def _lost(self, spine: SpineLink, how: str) -> None:
+        for gen in self._generations():
+            if spine in gen.spine.values() and gen.roster.role_of(self.uid) is not None:
+                reason = f"{gen.roster.names(spine.peer)} is gone: its control link {how}"
+                gen.poison.set(Fault("eof", reason, spine.peer, self.uid))
+
+    def _spread(self, gen: Generation, fault: Fault) -> None:
+        log.warning("%s: generation %d is interrupted: %s", self.uid, gen.number, fault)
+        if not fault.noticed_by:
+            fault = Fault(fault.how, fault.reason, fault.who, self.uid, fault.when)
+        for spine in gen.spine.values():
+            if spine.alive:
+                spine.send(Poisoned(gen.number, fault))
+        if gen.task is not None and not gen.ready:
+            gen.task.cancel()
+
+    # -- services to transports, on the event loop -----------------------------------------------------------------
+
+    def _meeting(self, generation: int, what: LinkId | tuple[str, str]) -> asyncio.Future[Any]:
+        """Where the one who dials and the one who expects the dial find each other, whoever comes first."""
+        key = (generation, what)
+        if key not in self._meetings:
+            self._meetings[key] = asyncio.get_running_loop().create_future()
+        return self._meetings[key]
+
+    async def link(self, roster: Roster, link: LinkId) -> Link:
+        peer = link.peer(self.uid)
+        who = roster.names(peer)
+        try:
+            if link.source == self.uid:
+                sock = await self._dial(roster, link, peer)
+            else:
+                waiting: asyncio.Future[socket.socket] = asyncio.get_running_loop().create_future()
+                self._meeting(roster.generation, link).set_result(waiting)
+                try:
+                    async with asyncio.timeout(self.setup_limit):
+                        sock = await waiting
+                finally:
+                    self._meetings.pop((roster.generation, link), None)
+        except (OSError, WireError, Refused) as error:
+            reason = "time limit" if isinstance(error, TimeoutError) else error
+            raise LinkFailed(f"{link.kind} link with {who}: {reason}") from None
+        return Link(sock, link, peer, who)
+
+    async def _dial(self, roster: Roster, link: LinkId, peer: str) -> socket.socket:
+        worker = roster.worker(peer)
+        assert worker is not None
+        sock = await connect(worker, local=worker.machine == self.machine)
+        try:
+            await introduce(sock, self._secret, self.job, roster.generation, link, patience=self.setup_limit)
+        except BaseException:
+            sock.close()
+            raise
+        return sock
+
+    def offer(self, generation: int, kind: str, group: str, thing: Any) -> None:
+        meeting = self._meeting(generation, (kind, group))
+        if not meeting.done():
+            meeting.set_result(thing)
+
+    async def fetch_arena(self, roster: Roster, group: str, provider: str) -> int:
+        link = LinkId("arena", group, 0, self.uid, provider)
+        try:
+            sock = await self._dial(roster, link, provider)
+        except (OSError, WireError, Refused) as error:
+            raise LinkFailed(f"arena of {group} from {roster.names(provider)}: {error}") from None
+        with sock:
+            readable, loop = asyncio.Event(), asyncio.get_running_loop()
+            loop.add_reader(sock, readable.set)
+            try:
+                async with asyncio.timeout(self.setup_limit):
+                    await readable.wait()
+            finally:
+                loop.remove_reader(sock)
+            _, fds, _, _ = socket.recv_fds(sock, 1, 1)
+        if not fds:
+            raise LinkFailed(f"arena of {group} from {roster.names(provider)}: it sent none")
+        return fds[0]
+
+    async def ask(self, roster: Roster, kind: str, group: str, of: str) -> str:
+        if of == self.uid:
+            return str(await self._meeting(roster.generation, (kind, group)))
+        link = LinkId(kind, group, 0, self.uid, of)  # type: ignore[arg-type]
+        try:
+            with await self._dial(roster, link, of) as sock:
+                answer = await receive(sock)
+        except (OSError, WireError, Refused) as error:
+            raise LinkFailed(f"{kind} of {group} from {roster.names(of)}: {error}") from None
+        assert isinstance(answer, Answer)
+        return answer.value
+
+    async def _welcome(self, hello: Hello, sock: socket.socket) -> None:
+        """Bring an authenticated connection to whoever expects it, once they do."""
+        link = LinkId(hello.kind, hello.group, hello.rail, hello.source, hello.target)  # type: ignore[arg-type]
+        if hello.target != self.uid:
+            raise Refused(f"this is {self.uid}, not {hello.target}")
+        if hello.generation < self.generation:
+            raise Refused(f"generation {hello.generation} is stale, this worker is in generation {self.generation}")
+        for gen in self._generations():
+            if gen.number == hello.generation and gen.roster.worker(hello.source) is None:
+                raise Refused(f"{hello.source} is not in the roster of generation {hello.generation}")
+        exact = hello.kind in ("spine", "ring", "tree")
+        meeting = self._meeting(hello.generation, link if exact else (hello.kind, hello.group))
+        try:
+            async with asyncio.timeout(self.setup_limit):
+                thing = await asyncio.shield(meeting)
+        except (TimeoutError, asyncio.CancelledError) as error:
+            if isinstance(error, asyncio.CancelledError) and not meeting.cancelled():
+                raise
+            raise Refused(f"nobody here expects it in generation {hello.generation}") from None
+        await send(sock, Accept())
+        if exact:
+            if thing.done():
+                raise Refused("nobody here waits for it any more")
+            thing.set_result(sock)
+        elif isinstance(thing, Arena):
+            with sock:
+                socket.send_fds(sock, [b"A"], [thing.fd])
+        elif hello.kind == "pair":
+            roster = next(gen.roster for gen in self._generations() if gen.number == hello.generation)
+            thing(Link(sock, link, hello.source, roster.names(hello.source)))
+        else:
+            with sock:
+                await send(sock, Answer(str(thing)))
+
+    def close(self) -> None:
+        """Leave: say farewell where that is possible, close everything, free every thread and descriptor."""
+        if self._closed:
+            return
+        self._closed = True
+        if (gen := self._current) is not None:
+            gen.poison.tell = None
+            gen.poison.set(Fault("interrupt", f"{self.uid} has closed its fabric"))
+        self._io.start(self._shut()).result()
+        for endpoint in self._endpoints.values():
+            endpoint.close()
+        self._endpoints.clear()
+        self._current = None
+        if self._own_io:
+            self._io.close()
+
+    async def _shut(self) -> None:
+        await self._listener.close()
+        for gen in list(self._prepared.values()):
+            if gen.task is not None:
+                gen.task.cancel()
+                with suppress(BaseException):
+                    await gen.task
+            await self._drop(gen)
+        if self._current is not None:
+            await asyncio.gather(*(spine.close(farewell=True) for spine in self._current.spine.values()))
+        for meeting in self._meetings.values():
+            meeting.cancel()
+        self._meetings.clear()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)

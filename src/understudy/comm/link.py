@@ -1,0 +1,154 @@
+"""One stream between two workers, and the loop that moves bytes over several of them at once."""
+
+from __future__ import annotations
+
+import select
+import socket
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+import torch
+
+from .faults import Fault, Poison
+from .topology import LinkId
+
+_BATCH = 16
+"""Buffers handed to one sendmsg or recvmsg_into."""
+
+
+class Link:
+    """A connected, authenticated, non-blocking socket. Read and written by one operation at a time."""
+
+    __slots__ = ("fd", "id", "peer", "sock", "who")
+
+    def __init__(self, sock: socket.socket, link: LinkId, peer: str, who: str) -> None:
+        sock.setblocking(False)
+        if sock.family != socket.AF_UNIX:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.sock = sock
+        self.fd = sock.fileno()
+        self.id = link
+        self.peer = peer
+        self.who = who
+
+    def close(self) -> None:
+        with suppress(OSError):
+            self.sock.shutdown(socket.SHUT_RDWR)
+        self.sock.close()
+
+    def lost(self, how: object) -> Fault:
+        return Fault("eof", f"{self.id.kind} link to {self.who} closed ({how})", self.peer)
+
+
+def bytes_of(tensor: torch.Tensor) -> memoryview:
+    """The memory of a contiguous CPU tensor, without a copy."""
+    flat = tensor.detach().reshape(-1)
+    if flat.numel() == 0:
+        return memoryview(b"")
+    return flat.view(torch.uint8).numpy().data
+
+
+class Flow:
+    """Buffers to pass over one link, in order. `passed` is called for each that has done so; it may push more."""
+
+    __slots__ = ("link", "passed", "queue")
+
+    def __init__(self, link: Link, passed: Callable[[], None] | None = None) -> None:
+        self.link = link
+        self.queue: deque[memoryview] = deque()
+        self.passed = passed
+
+    def push(self, data: memoryview | bytes) -> None:
+        if len(data):
+            self.queue.append(memoryview(data))
+        elif self.passed is not None:
+            self.passed()
+
+    def advance(self) -> bool:
+        """Move what the socket allows without waiting. True where anything moved."""
+        try:
+            count = self._move()
+        except BlockingIOError:
+            return False
+        queue = self.queue
+        while count:
+            head = queue[0]
+            if count < len(head):
+                queue[0] = head[count:]
+                break
+            count -= len(head)
+            queue.popleft()
+            if self.passed is not None:
+                self.passed()
+        return True
+
+    def _move(self) -> int:
+        raise NotImplementedError
+
+
+class Outlet(Flow):
+    __slots__ = ()
+
+    def _move(self) -> int:
+        queue = self.queue
+        if len(queue) == 1:
+            return self.link.sock.send(queue[0])
+        return self.link.sock.sendmsg([queue[i] for i in range(min(len(queue), _BATCH))])
+
+
+class Inlet(Flow):
+    __slots__ = ()
+
+    def _move(self) -> int:
+        queue = self.queue
+        if len(queue) == 1:
+            count = self.link.sock.recv_into(queue[0])
+        else:
+            count = self.link.sock.recvmsg_into([queue[i] for i in range(min(len(queue), _BATCH))])[0]
+        if count == 0:
+            raise ConnectionResetError("end of file")
+        return count
+
+
+def pump(inlets: Sequence[Inlet], outlets: Sequence[Outlet], poison: Poison, deadline: float) -> None:
+    """Move bytes until every queue is empty. Raises Interrupted, with the fault recorded, when that cannot be."""
+    flows: tuple[Flow, ...] = (*outlets, *inlets)
+    while True:
+        moved = waiting = False
+        for flow in flows:
+            if flow.queue:
+                waiting = True
+                try:
+                    moved |= flow.advance()
+                except OSError as error:
+                    raise poison.fail(flow.link.lost(error)) from None
+        if not waiting:
+            return
+        if poison.fault is not None:
+            poison.check()
+        if not moved:
+            _sleep(inlets, outlets, poison, deadline)
+
+
+def _sleep(inlets: Sequence[Inlet], outlets: Sequence[Outlet], poison: Poison, deadline: float) -> None:
+    poller = select.poll()
+    poller.register(poison.fd, select.POLLIN)
+    events: dict[int, int] = {}
+    for inlet in inlets:
+        if inlet.queue:
+            events[inlet.link.fd] = select.POLLIN
+    for outlet in outlets:
+        if outlet.queue:
+            events[outlet.link.fd] = events.get(outlet.link.fd, 0) | select.POLLOUT
+    for fd, mask in events.items():
+        poller.register(fd, mask)
+    remaining = deadline - time.monotonic()
+    if remaining > 0 and poller.poll(min(remaining, 60.0) * 1000):
+        return
+    if time.monotonic() >= deadline:
+        flows: tuple[Flow, ...] = (*inlets, *outlets)
+        slow = next(flow.link for flow in flows if flow.queue)
+        reason = f"{slow.who} did not answer on its {slow.id.kind} link within the time limit"
+        raise poison.fail(Fault("timeout", reason, slow.peer))

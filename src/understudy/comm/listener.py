@@ -1,0 +1,95 @@
+"""The door of a worker: takes connections, checks them, and brings each to whoever waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+
+from .handshake import Refused, authenticate, send
+from .wire import Hello, Refusal, WireError
+
+log = logging.getLogger("understudy.comm")
+
+MAX_STRANGERS = 1024
+"""Connections that may be in their handshake at once."""
+
+Welcome = Callable[[Hello, socket.socket], Awaitable[None]]
+
+
+class Listener:
+    """Listens on a TCP port and on a Unix socket without a name in the file system."""
+
+    def __init__(self, name: str, secret: bytes, job: str, host: str, port: int, welcome: Welcome) -> None:
+        self.name, self._secret, self._job, self._welcome = name, secret, job, welcome
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._tcp = socket.create_server((host, port), family=family, backlog=1024)
+        self._unix = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.port: int = self._tcp.getsockname()[1]
+        self._unix.bind("")  # the kernel picks a free name in the abstract namespace
+        self.local: str = self._unix.getsockname()[1:].decode("ascii")
+        self._unix.listen(1024)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._strangers = 0
+
+    def start(self) -> None:
+        for door in (self._tcp, self._unix):
+            door.setblocking(False)
+            self._keep(self._accept(door))
+
+    def _keep(self, work: Awaitable[None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _accept(self, door: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                sock, address = await loop.sock_accept(door)
+            except OSError as error:
+                log.warning("%s: cannot take a connection: %s", self.name, error)
+                await asyncio.sleep(0.1)
+                continue
+            sock.setblocking(False)
+            if self._strangers >= MAX_STRANGERS:
+                sock.close()
+                continue
+            self._keep(self._meet(sock, f"{address[0]}:{address[1]}" if address else "this machine"))
+
+    async def _meet(self, sock: socket.socket, origin: str) -> None:
+        self._strangers += 1
+        try:
+            hello = await authenticate(sock, self._secret, self._job)
+        except (OSError, WireError, Refused, TimeoutError) as error:
+            reason = "no greeting in time" if isinstance(error, TimeoutError) else error
+            log.warning("%s: refused a connection from %s: %s", self.name, origin, reason)
+            sock.close()
+            return
+        except BaseException:
+            sock.close()
+            raise
+        finally:
+            self._strangers -= 1
+        try:
+            await self._welcome(hello, sock)
+        except Refused as error:
+            log.warning("%s: refused a %s link from %s at %s: %s", self.name, hello.kind, hello.source, origin, error)
+            with suppress(OSError):
+                await send(sock, Refusal(str(error)))
+            sock.close()
+        except OSError as error:
+            log.warning("%s: lost a %s link from %s: %s", self.name, hello.kind, hello.source, error)
+            sock.close()
+        except BaseException:
+            sock.close()
+            raise
+
+    async def close(self) -> None:
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tcp.close()
+        self._unix.close()

@@ -1,0 +1,106 @@
+"""How values are folded: which operation, in which precision, in which order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+_Op: Any = dist.ReduceOp.RedOpType
+
+_IN_PLACE: dict[Any, Callable[[torch.Tensor, torch.Tensor], object]] = {
+    _Op.SUM: torch.Tensor.add_,
+    _Op.AVG: torch.Tensor.add_,
+    _Op.PREMUL_SUM: torch.Tensor.add_,
+    _Op.PRODUCT: torch.Tensor.mul_,
+    _Op.MIN: lambda a, b: torch.minimum(a, b, out=a),
+    _Op.MAX: lambda a, b: torch.maximum(a, b, out=a),
+    _Op.BAND: torch.Tensor.bitwise_and_,
+    _Op.BOR: torch.Tensor.bitwise_or_,
+    _Op.BXOR: torch.Tensor.bitwise_xor_,
+}
+_INTO: dict[Any, Callable[..., object]] = {
+    _Op.SUM: torch.add,
+    _Op.AVG: torch.add,
+    _Op.PREMUL_SUM: torch.add,
+    _Op.PRODUCT: torch.mul,
+    _Op.MIN: torch.minimum,
+    _Op.MAX: torch.maximum,
+    _Op.BAND: torch.bitwise_and,
+    _Op.BOR: torch.bitwise_or,
+    _Op.BXOR: torch.bitwise_xor,
+}
+_BITWISE = (_Op.BAND, _Op.BOR, _Op.BXOR)
+_SUMS = (_Op.SUM, _Op.AVG, _Op.PREMUL_SUM)
+_CODES = {op: code for code, op in enumerate(_IN_PLACE)}
+
+
+def accumulator(dtype: torch.dtype) -> torch.dtype:
+    """Narrow floats are folded in float32 and rounded once, at the end."""
+    return torch.float32 if dtype.is_floating_point and dtype.itemsize < 4 else dtype
+
+
+@dataclass(frozen=True, slots=True)
+class Reduction:
+    """One kind of fold over tensors of one dtype. `parts` is the number of roles, vacant ones included."""
+
+    kind: Any
+    dtype: torch.dtype
+    acc: torch.dtype
+    parts: int
+    factor: float | torch.Tensor | None = None
+
+    @property
+    def code(self) -> int:
+        return _CODES[self.kind]
+
+    def prepare(self, tensor: torch.Tensor) -> torch.Tensor:
+        """This role's contribution: scaled where the operation asks for it."""
+        return tensor if self.factor is None else tensor * self.factor
+
+    def accumulate(self, into: torch.Tensor, value: torch.Tensor) -> None:
+        _IN_PLACE[self.kind](into, value)
+
+    def fold(self, values: list[torch.Tensor], out: torch.Tensor) -> None:
+        """out = values[0] ∘ values[1] ∘ …, in that order, in `out`'s precision. `out` may be one of the values only
+        where nothing is converted."""
+        first = values[0]
+        if len(values) > 1 and first.dtype == out.dtype:
+            _INTO[self.kind](first, values[1], out=out)
+            rest = values[2:]
+        else:
+            out.copy_(first)
+            rest = values[1:]
+        for value in rest:
+            _IN_PLACE[self.kind](out, value)
+
+    def finish(self, acc: torch.Tensor) -> None:
+        """What an average still needs once everything is folded."""
+        if self.kind == _Op.AVG:
+            if acc.dtype.is_floating_point:
+                acc.div_(self.parts)
+            else:
+                acc.div_(self.parts, rounding_mode="trunc")
+
+
+def reduction(op: Any, dtype: torch.dtype, parts: int) -> Reduction:
+    """The fold that torch's ReduceOp asks for, or a ValueError that says what does not go together."""
+    kind, factor = (op, None) if isinstance(op, _Op) else (op.op, None)
+    if kind not in _CODES:
+        raise ValueError(f"reduction {op} is not supported; use one of {', '.join(str(k.name) for k in _CODES)}")
+    if kind in _BITWISE and dtype.is_floating_point:
+        raise ValueError(f"{kind.name} needs integers or booleans, not {dtype}")
+    if dtype.is_complex:
+        raise ValueError(f"{kind.name} is not defined on {dtype}; complex tensors can be summed or averaged")
+    if kind == _Op.PREMUL_SUM:
+        factor = op.__getstate__()[1]
+    return Reduction(kind, dtype, accumulator(dtype), parts, factor)
+
+
+def as_real(op: Any, tensor: torch.Tensor) -> torch.Tensor:
+    """Complex sums are sums of pairs of reals."""
+    kind = op if isinstance(op, _Op) else op.op
+    return torch.view_as_real(tensor) if tensor.is_complex() and kind in _SUMS else tensor

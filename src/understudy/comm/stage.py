@@ -1,0 +1,74 @@
+"""A worker's place in its machine's arena, in one generation."""
+
+from __future__ import annotations
+
+import torch
+
+from .arena import GENERATION_SHIFT, Arena
+from .faults import Fault, Poison
+from .signature import describe
+
+
+class Stage:
+    """Rounds of meeting in the arena. A round uses one of two buffers, alternately, so that a fast worker may already
+    fill the next one while a slow worker still reads the last; it can be no further ahead, because the next meeting
+    needs the slow one."""
+
+    def __init__(
+        self, arena: Arena, slot: int, members: tuple[tuple[int, str], ...], generation: int, poison: Poison
+    ) -> None:
+        self.arena = arena
+        self.slot = slot
+        self.members = members
+        """(slot, name) of every live member, this worker included, in role order."""
+        self.bytes = arena.slot_bytes
+        self._mates = tuple((other, who) for other, who in members if other != slot)
+        self._base = generation << GENERATION_SHIFT
+        self._poison = poison
+        self._rounds = 0
+        self._buffer = 1
+        self._gathered = False
+        self._signature = 0
+        poison.wakers.append(arena.wake_all)
+
+    def arrive(self) -> None:
+        """This worker is done with all earlier generations and will not touch their data again."""
+        self.arena.publish(self.slot, self._base)
+
+    def begin(self, signature: int, deadline: float) -> int:
+        """Which buffer the next round uses."""
+        if not self._gathered:
+            for mate, who in self._mates:
+                self.arena.wait(mate, self._base, self._poison, deadline, who)
+            self._gathered = True
+        self._poison.check()
+        self._buffer ^= 1
+        self._signature = signature
+        self.arena.sign(self.slot, self._buffer, signature)
+        return self._buffer
+
+    def meet(self, deadline: float) -> None:
+        """Return once all members have come this far."""
+        self._rounds += 1
+        target = self._base + self._rounds
+        self.arena.publish(self.slot, target)
+        for mate, who in self._mates:
+            self.arena.wait(mate, target, self._poison, deadline, who)
+            theirs = self.arena.signature(mate, self._buffer)
+            if theirs != self._signature:
+                raise self._poison.fail(
+                    Fault(
+                        "mismatch",
+                        f"{who} called {describe(theirs)} where this role called {describe(self._signature)}",
+                    )
+                )
+
+    def mine(self, buffer: int, dtype: torch.dtype) -> torch.Tensor:
+        return self.arena.slot(buffer, self.slot).view(dtype)
+
+    def slots(self, buffer: int, dtype: torch.dtype) -> list[torch.Tensor]:
+        """Every live member's slot, in role order."""
+        return [self.arena.slot(buffer, slot).view(dtype) for slot, _ in self.members]
+
+    def result(self, buffer: int, dtype: torch.dtype) -> torch.Tensor:
+        return self.arena.result(buffer).view(dtype)

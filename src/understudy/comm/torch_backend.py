@@ -1,0 +1,40 @@
+"""Making a fabric's groups the ones that `torch.distributed` gives to everybody who asks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch.distributed as dist
+from torch._C._distributed_c10d import HashStore
+
+from .fabric import Fabric
+from .group import RoleGroup
+
+BACKEND = "understudy"
+_fabric: Fabric | None = None
+
+
+def _create(options: Any, _: Any) -> RoleGroup:
+    if _fabric is None:
+        raise RuntimeError("no fabric is installed; call understudy's install(fabric) before init_process_group")
+    roles = tuple(options.global_ranks_in_group) or tuple(range(options.group_size))
+    return RoleGroup(_fabric.group(roles))
+
+
+def install(fabric: Fabric, roles: int) -> None:
+    """Make `fabric` the default process group of this process, over this many roles."""
+    global _fabric
+    if BACKEND.upper() not in dist.Backend._plugins:
+        dist.Backend.register_backend(BACKEND, _create, extended_api=True, devices=["cpu"])
+    if fabric.role is None:
+        raise RuntimeError(f"{fabric.uid} plays no role yet; switch to a roster or assume a role first")
+    _fabric = fabric
+    dist.init_process_group(BACKEND, store=HashStore(), rank=fabric.role, world_size=roles)
+
+
+def uninstall() -> None:
+    """Take the process group back; the fabric itself stays as it is."""
+    global _fabric
+    if dist.is_initialized():
+        dist.destroy_process_group()
+    _fabric = None

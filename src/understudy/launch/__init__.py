@@ -1,0 +1,1 @@
+"""How machines come to be."""

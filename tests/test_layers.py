@@ -1,0 +1,121 @@
+"""Imports only go down the layers. The sources are parsed, never imported."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+SRC = Path(__file__).parents[1] / "src"
+
+LAYERS = ("cli", "launch", "control", "agent", "worker", "state", "comm", "spare", "model")
+"""Top to bottom."""
+
+WITHOUT_TORCH = ("control", "spare", "model", "comm/roster.py", "comm/topology.py")
+WITHOUT_IO = ("spare", "model")
+IO_MODULES = ("socket", "asyncio", "subprocess")
+
+
+def imports(source: str, file: PurePosixPath) -> Iterator[tuple[int, str]]:
+    """(line, full dotted name) of everything that `file` (relative to src) imports, at any depth of the code."""
+    package = file.parent.parts
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield node.lineno, alias.name
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else ()
+            module = (*base, *filter(None, [node.module]))
+            for alias in node.names:
+                yield node.lineno, ".".join((*module, alias.name))
+
+
+def offences(source: str, file: PurePosixPath) -> list[str]:
+    """What `file` (relative to src, such as understudy/comm/ring.py) imports although it must not, with the reason."""
+    inside = file.relative_to("understudy")
+    layer = inside.parts[0] if len(inside.parts) > 1 else None
+    if layer is None:
+        return [] if inside.name in ("__init__.py", "__main__.py") else [f"{file}: belongs to no layer"]
+    if layer not in LAYERS:
+        return [f"{file}: {layer} is not a layer"]
+
+    def is_under(places: tuple[str, ...]) -> bool:
+        return layer in places or str(inside) in places
+
+    found = []
+    for line, name in imports(source, file):
+        top, _, rest = name.partition(".")
+        if top == "understudy" and layer != "cli":
+            other = rest.partition(".")[0]
+            if other not in LAYERS:
+                found.append(f"{file}:{line}: {layer} imports the surface ({name})")
+            elif LAYERS.index(other) < LAYERS.index(layer):
+                found.append(f"{file}:{line}: {layer} imports {name} from above")
+        elif top == "understudy_bench" and layer != "cli":
+            found.append(f"{file}:{line}: {layer} imports a benchmark ({name})")
+        elif top == "torch" and is_under(WITHOUT_TORCH):
+            found.append(f"{file}:{line}: {inside} must not know torch ({name})")
+        elif top in IO_MODULES and is_under(WITHOUT_IO):
+            found.append(f"{file}:{line}: {layer} does no I/O ({name})")
+    return found
+
+
+def test_imports_only_go_down() -> None:
+    files = sorted(SRC.glob("understudy/**/*.py"))
+    assert SRC / "understudy/__init__.py" in files
+    found = [
+        offence
+        for file in files
+        for offence in offences(file.read_text(encoding="utf-8"), PurePosixPath(file.relative_to(SRC).as_posix()))
+    ]
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    ("file", "source", "reason"),
+    [
+        ("comm/ring.py", "from understudy.worker.job import Job", "from above"),
+        ("comm/ring.py", "import understudy.cli", "from above"),
+        ("comm/ring.py", "from understudy import worker", "from above"),
+        ("comm/ring.py", "from ..worker import job", "from above"),
+        ("comm/__init__.py", "from ..worker import job", "from above"),
+        ("comm/rings/two.py", "from ...worker import job", "from above"),
+        ("comm/ring.py", "def f():\n    from understudy.state import manifest", "from above"),
+        ("worker/job.py", "from understudy import run", "the surface"),
+        ("worker/job.py", "import understudy", "the surface"),
+        ("worker/job.py", "from .. import run", "the surface"),
+        ("comm/ring.py", "import understudy_bench.harness", "a benchmark"),
+        ("control/machine.py", "import torch", "torch"),
+        ("spare/order.py", "from torch.distributed import ProcessGroup", "torch"),
+        ("comm/roster.py", "import torch.distributed as dist", "torch"),
+        ("comm/topology.py", "from torch import Tensor", "torch"),
+        ("spare/order.py", "import socket", "no I/O"),
+        ("model/plan.py", "from asyncio import Queue", "no I/O"),
+        ("model/plan.py", "import subprocess", "no I/O"),
+        ("helpers/text.py", "", "not a layer"),
+        ("helpers.py", "", "no layer"),
+    ],
+)
+def test_an_offence_is_found(file: str, source: str, reason: str) -> None:
+    (offence,) = offences(source, PurePosixPath("understudy") / file)
+    assert reason in offence
+
+
+@pytest.mark.parametrize(
+    ("file", "source"),
+    [
+        ("__init__.py", "from understudy.worker.job import Job"),
+        ("cli/main.py", "from understudy import __version__\nimport understudy_bench.harness\nimport torch"),
+        ("cli/main.py", "from understudy.launch import local"),
+        ("worker/job.py", "from understudy.comm.group import Group\nimport torch"),
+        ("worker/job.py", "from understudy.worker import vote\nfrom . import undo\nfrom .vote import ballot"),
+        ("comm/ring.py", "import socket\nimport torch\nfrom .roster import Roster"),
+        ("comm/roster.py", "import socket"),
+        ("control/server.py", "import asyncio\nfrom understudy.comm.roster import Roster"),
+        ("model/plan.py", "import torchlike_name\nimport math"),
+    ],
+)
+def test_what_is_allowed_is_not_reported(file: str, source: str) -> None:
+    assert offences(source, PurePosixPath("understudy") / file) == []
