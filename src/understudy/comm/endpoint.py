@@ -45,7 +45,7 @@ class Endpoint:
         self._count = threading.Lock()
         self._thread: threading.Thread | None = None
 
-    def play(self, prepared: Any, poison: Poison, vacant: frozenset[int]) -> Any:
+    def play(self, prepared: Any, vacant: frozenset[int], poison: Poison) -> Any:
         """Switch to a prepared generation. Returns the transport's leftovers."""
         leftover = self.transport.switch(prepared)
         self.poison, self.vacant = poison, vacant

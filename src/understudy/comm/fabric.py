@@ -45,7 +45,8 @@ class Generation:
         self.follows = follows
         self.poison = Poison()
         self.spine: dict[LinkId, SpineLink] = {}
-        self.groups: dict[GroupKey, Any] = {}
+        self.groups: dict[str, tuple[Any, frozenset[int]]] = {}
+        """By group name: what its transport has prepared, and its vacant ranks."""
         self.task: asyncio.Task[None] | None = None
         self.ready = False
 
@@ -85,7 +86,7 @@ class Fabric:
         self._current: Generation | None = None
         self._prepared: dict[int, Generation] = {}
         self._early: dict[int, Fault] = {}
-        self._endpoints: dict[GroupKey, Endpoint] = {}
+        self._endpoints: dict[str, Endpoint] = {}
         self._meetings: dict[tuple[int, LinkId | tuple[str, str]], asyncio.Future[Any]] = {}
         self._sandbox: Sandbox | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -136,10 +137,10 @@ class Fabric:
             raise RuntimeError(f"{self.uid} plays no role yet; switch to a roster or assume a role first")
         if self.role not in roles:
             raise ValueError(f"role {self.role} is not among the roles {roles} of the group")
-        ordinal = sum(key.roles == roles for key in self._endpoints)
+        ordinal = sum(endpoint.key.roles == roles for endpoint in self._endpoints.values())
         key = GroupKey(roles, ordinal)
         endpoint = Endpoint(key, self.role, self.transport.group(key, self), self._open_late)
-        self._endpoints[key] = endpoint
+        self._endpoints[endpoint.name] = endpoint
         if self._current is not None:
             self._open_late(endpoint)
         elif self._sandbox is not None:
@@ -156,8 +157,8 @@ class Fabric:
         except (LinkFailed, OSError, TimeoutError) as error:
             gen.poison.set(Fault("eof", f"group {endpoint.name} could not be opened: {error}", noticed_by=self.uid))
             raise PrepareFailed(f"group {endpoint.name} could not be opened: {error}") from None
-        gen.groups[endpoint.key] = prepared
-        endpoint.play(prepared, gen.poison, frozenset(layout(gen.roster, endpoint.key).vacant))
+        gen.groups[endpoint.name] = (prepared, frozenset(layout(gen.roster, endpoint.key).vacant))
+        endpoint.play(*gen.groups[endpoint.name], gen.poison)
 
     # -- membership ------------------------------------------------------------------------------------------------
 
@@ -218,7 +219,8 @@ class Fabric:
                 gen.spine[link.id] = SpineLink(link.sock, link.peer, self._heard, self._lost)
 
         async def group(endpoint: Endpoint) -> None:
-            gen.groups[endpoint.key] = await endpoint.transport.prepare(roster, gen.poison)
+            vacant = frozenset(layout(roster, endpoint.key).vacant)
+            gen.groups[endpoint.name] = (await endpoint.transport.prepare(roster, gen.poison), vacant)
 
         tasks = [asyncio.ensure_future(spine()), *(asyncio.ensure_future(group(endpoint)) for endpoint in endpoints)]
         try:
@@ -249,9 +251,8 @@ class Fabric:
             why = f"{self.uid} was released: it plays no role in generation {generation}"
             leftovers = [(endpoint, endpoint.release(why)) for endpoint in self._endpoints.values()]
         else:
-            for key, endpoint in self._endpoints.items():
-                vacant = frozenset(layout(gen.roster, key).vacant)
-                leftovers.append((endpoint, endpoint.play(gen.groups.get(key), gen.poison, vacant)))
+            for name, endpoint in self._endpoints.items():
+                leftovers.append((endpoint, endpoint.play(*gen.groups.get(name, (None, frozenset())), gen.poison)))
         self._io.soon(self._retire, old, gen, leftovers)
 
     def cancel(self, generation: int) -> None:
@@ -296,8 +297,8 @@ class Fabric:
     async def _drop(self, gen: Generation) -> None:
         """Close what a generation that will not be played has opened."""
         self._prepared.pop(gen.number, None)
-        for key, prepared in gen.groups.items():
-            self._endpoints[key].transport.cancel(prepared)
+        for name, (prepared, _) in gen.groups.items():
+            self._endpoints[name].transport.cancel(prepared)
         held = {} if self._current is None else self._current.spine
         for link, spine in gen.spine.items():
             if held.get(link) is not spine:

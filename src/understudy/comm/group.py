@@ -265,13 +265,14 @@ class RoleGroup(dist.ProcessGroup):
     # -- helpers ---------------------------------------------------------------------------------------------------
 
     def _go(self, ops: list[Op], result: Any, asynchronous: bool) -> Work:
+        if not asynchronous or not ops:
+            for op in ops:
+                self.endpoint.submit(op, _nothing, wait=True)
+            return Work(result, done=True)
         work = Work(result)
-        if not ops:
-            work.finish()
-            return work
         for op in ops[:-1]:
-            self.endpoint.submit(op, _nothing, wait=not asynchronous)
-        self.endpoint.submit(ops[-1], work.finish, wait=not asynchronous)
+            self.endpoint.submit(op, _nothing, wait=False)
+        self.endpoint.submit(ops[-1], work.finish, wait=False)
         return work
 
     def _root(self, opts: Any) -> int:
@@ -333,15 +334,15 @@ def _checked(tensor: torch.Tensor, name: str) -> torch.Tensor:
 
 
 def _input(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.detach().contiguous().view(-1)
+    return tensor.detach().resolve_conj().resolve_neg().contiguous().view(-1)
 
 
 def _output(op: Op, tensor: torch.Tensor) -> torch.Tensor:
-    """Flat memory for a result: the tensor's own where it is contiguous, else a copy that is brought back."""
+    """Flat memory for a result: the tensor's own where it is plain and contiguous, else a copy that is brought back."""
     tensor = tensor.detach()
-    if tensor.is_contiguous():
+    if tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg():
         return tensor.view(-1)
-    dense = tensor.contiguous()
+    dense = tensor.resolve_conj().resolve_neg().contiguous()
     op.copy_back.append((tensor, dense))
     return dense.view(-1)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import select
 import socket
 import time
@@ -14,6 +15,10 @@ import torch
 from .faults import Fault, Poison
 from .topology import LinkId
 
+_SEND_BUFFER = 1 << 22
+"""Asked for on every link: with less, sender and receiver take turns instead of overlapping."""
+_GLANCES = 25
+"""Looks at idle sockets before sleeping on them, some 50 µs, for the same reason as in an arena."""
 _BATCH = 16
 """Buffers handed to one sendmsg or recvmsg_into."""
 
@@ -27,6 +32,7 @@ class Link:
         sock.setblocking(False)
         if sock.family != socket.AF_UNIX:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
         self.sock = sock
         self.fd = sock.fileno()
         self.id = link
@@ -115,6 +121,7 @@ class Inlet(Flow):
 def pump(inlets: Sequence[Inlet], outlets: Sequence[Outlet], poison: Poison, deadline: float) -> None:
     """Move bytes until every queue is empty. Raises Interrupted, with the fault recorded, when that cannot be."""
     flows: tuple[Flow, ...] = (*outlets, *inlets)
+    glances = 0
     while True:
         moved = waiting = False
         for flow in flows:
@@ -128,8 +135,14 @@ def pump(inlets: Sequence[Inlet], outlets: Sequence[Outlet], poison: Poison, dea
             return
         if poison.fault is not None:
             poison.check()
-        if not moved:
+        if moved:
+            glances = 0
+        elif glances < _GLANCES:
+            glances += 1
+            os.sched_yield()
+        else:
             _sleep(inlets, outlets, poison, deadline)
+            glances = 0
 
 
 def _sleep(inlets: Sequence[Inlet], outlets: Sequence[Outlet], poison: Poison, deadline: float) -> None:

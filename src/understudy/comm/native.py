@@ -19,7 +19,7 @@ from .ops import Op
 from .pairs import Pairs, Receive, Send
 from .roster import Roster
 from .stage import Stage
-from .topology import GroupKey, LinkId, layout
+from .topology import GroupKey, Layout, LinkId, layout
 from .transport import LinkFailed, Services, open_all
 
 _COLLECTIVES: dict[str, Callable[[Channel, Op], None]] = {
@@ -65,7 +65,7 @@ class NativeGroup:
         opened: list[Link] = []
         arena: Arena | None = None
         try:
-            arena = await self._arena(roster, None if now is None else now.arena)
+            arena = await self._arena(plan, None if now is None else now.arena)
             opened += await open_all([services.link(roster, link) for link in missing])
             channel = Channel(
                 plan,
@@ -76,7 +76,7 @@ class NativeGroup:
                 services.limit,
             )
             seat = Seat(channel, arena)
-            self._welcome_pairs(roster, seat)
+            self._welcome_pairs(seat)
             await self._renew_pairs(roster, seat, now)
         except BaseException:
             for link in opened:
@@ -90,9 +90,9 @@ class NativeGroup:
             channel.stage = Stage(arena, cell.index(channel.rank), members, roster.generation, poison)
         return seat
 
-    async def _arena(self, roster: Roster, now: Arena | None) -> Arena | None:
+    async def _arena(self, plan: Layout, now: Arena | None) -> Arena | None:
         """The cell's arena: kept, made, or fetched from the worker that has it."""
-        services, plan = self._services, layout(roster, self._key)
+        services, roster = self._services, plan.roster
         ranks = plan.arena_of(services.uid)
         if not ranks:
             return None
@@ -106,8 +106,8 @@ class NativeGroup:
             return now
         return Arena(await services.fetch_arena(roster, self._name, provider), slots, services.slot_bytes)
 
-    def _welcome_pairs(self, roster: Roster, seat: Seat) -> None:
-        ranks = layout(roster, self._key).uids
+    def _welcome_pairs(self, seat: Seat) -> None:
+        ranks = seat.channel.layout.uids
 
         def take(link: Link) -> None:
             rank = ranks.index(link.peer)
@@ -116,7 +116,7 @@ class NativeGroup:
             else:
                 seat.pairs[rank] = link
 
-        self._services.offer(roster.generation, "pair", self._name, take)
+        self._services.offer(seat.channel.generation, "pair", self._name, take)
 
     async def _renew_pairs(self, roster: Roster, seat: Seat, now: Seat | None) -> None:
         """Pairs in use stay in use. Towards a newcomer, who cannot know of them, this side dials."""

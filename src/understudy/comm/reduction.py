@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -36,6 +37,8 @@ _INTO: dict[Any, Callable[..., object]] = {
 _BITWISE = (_Op.BAND, _Op.BOR, _Op.BXOR)
 _SUMS = (_Op.SUM, _Op.AVG, _Op.PREMUL_SUM)
 _CODES = {op: code for code, op in enumerate(_IN_PLACE)}
+_FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+_REDUCIBLE = {*_FLOATS, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool}
 
 
 def accumulator(dtype: torch.dtype) -> torch.dtype:
@@ -77,6 +80,16 @@ class Reduction:
         for value in rest:
             _IN_PLACE[self.kind](out, value)
 
+    def complete(self, partial: torch.Tensor, value: torch.Tensor, out: torch.Tensor) -> None:
+        """out = the finished fold of all that `partial` holds and the one value it lacks. `partial` is spent."""
+        if out.dtype == self.acc:
+            _INTO[self.kind](partial, value, out=out)
+            self.finish(out)
+        else:
+            self.accumulate(partial, value)
+            self.finish(partial)
+            out.copy_(partial)
+
     def finish(self, acc: torch.Tensor) -> None:
         """What an average still needs once everything is folded."""
         if self.kind == _Op.AVG:
@@ -88,16 +101,23 @@ class Reduction:
 
 def reduction(op: Any, dtype: torch.dtype, parts: int) -> Reduction:
     """The fold that torch's ReduceOp asks for, or a ValueError that says what does not go together."""
-    kind, factor = (op, None) if isinstance(op, _Op) else (op.op, None)
+    kind = op if isinstance(op, _Op) else op.op
     if kind not in _CODES:
         raise ValueError(f"reduction {op} is not supported; use one of {', '.join(str(k.name) for k in _CODES)}")
     if kind in _BITWISE and dtype.is_floating_point:
         raise ValueError(f"{kind.name} needs integers or booleans, not {dtype}")
     if dtype.is_complex:
         raise ValueError(f"{kind.name} is not defined on {dtype}; complex tensors can be summed or averaged")
+    if dtype not in _REDUCIBLE or (kind == _Op.AVG and dtype == torch.bool):
+        raise ValueError(f"{kind.name} is not supported on {dtype}; convert the tensor first")
     if kind == _Op.PREMUL_SUM:
-        factor = op.__getstate__()[1]
-    return Reduction(kind, dtype, accumulator(dtype), parts, factor)
+        return Reduction(kind, dtype, accumulator(dtype), parts, op.__getstate__()[1])
+    return _plain(kind, dtype, parts)
+
+
+@cache
+def _plain(kind: Any, dtype: torch.dtype, parts: int) -> Reduction:
+    return Reduction(kind, dtype, accumulator(dtype), parts)
 
 
 def as_real(op: Any, tensor: torch.Tensor) -> torch.Tensor:

@@ -23,6 +23,8 @@ class Stage:
         """(slot, name) of every live member, this worker included, in role order."""
         self.bytes = arena.slot_bytes
         self._mates = tuple((other, who) for other, who in members if other != slot)
+        self._index = [other for other, _ in members].index(slot)
+        self._views: dict[tuple[int, torch.dtype], list[torch.Tensor]] = {}
         self._base = generation << GENERATION_SHIFT
         self._poison = poison
         self._rounds = 0
@@ -64,11 +66,15 @@ class Stage:
                 )
 
     def mine(self, buffer: int, dtype: torch.dtype) -> torch.Tensor:
-        return self.arena.slot(buffer, self.slot).view(dtype)
+        return self.slots(buffer, dtype)[self._index]
 
     def slots(self, buffer: int, dtype: torch.dtype) -> list[torch.Tensor]:
         """Every live member's slot, in role order."""
-        return [self.arena.slot(buffer, slot).view(dtype) for slot, _ in self.members]
+        found = self._views.get((buffer, dtype))
+        if found is None:
+            found = [self.arena.slot(buffer, slot).view(dtype) for slot, _ in self.members]
+            self._views[buffer, dtype] = found
+        return found
 
     def result(self, buffer: int, dtype: torch.dtype) -> torch.Tensor:
         return self.arena.result(buffer).view(dtype)

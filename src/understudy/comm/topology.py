@@ -214,6 +214,14 @@ def links_needed(roster: Roster, key: GroupKey) -> frozenset[LinkId]:
     return layout(roster, key).links
 
 
+def _world(roster: Roster) -> Layout:
+    """All roles as one group."""
+    found: Layout | None = roster.__dict__.get("_world")
+    if found is None:
+        found = roster.__dict__["_world"] = layout(roster, GroupKey(tuple(range(len(roster.seats)))))
+    return found
+
+
 def spine_of(roster: Roster, uid: str) -> frozenset[LinkId]:
     """Control links: a tree over the cells' leaders and, within a cell, a star around its leader.
 
@@ -222,7 +230,7 @@ def spine_of(roster: Roster, uid: str) -> frozenset[LinkId]:
     role = roster.role_of(uid)
     if role is None:
         return frozenset()
-    world = layout(roster, GroupKey(tuple(range(len(roster.seats)))))
+    world = _world(roster)
     cell = world.cell_of[role]
     leader = world.leader(cell)
 

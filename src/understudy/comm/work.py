@@ -16,13 +16,17 @@ import torch.distributed as dist
 from .pairs import Receive, Send
 
 
-class Work(dist.Work):
-    """An operation under way. It always completes; whether its result counts, the fabric knows."""
+_SET = threading.Event()
+_SET.set()
 
-    def __init__(self, result: Any) -> None:
+
+class Work(dist.Work):
+    """An operation under way, or `done`. It always completes; whether its result counts, the fabric knows."""
+
+    def __init__(self, result: Any, *, done: bool = False) -> None:
         super().__init__()
         self._result = result
-        self._done = threading.Event()
+        self._done = _SET if done else threading.Event()
         self._lock = threading.Lock()
         self._future: Any = None
 

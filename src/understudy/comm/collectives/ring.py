@@ -38,11 +38,12 @@ def even_windows(source: torch.Tensor, out: torch.Tensor, cells: int, itemsize: 
 
 
 class _Step(NamedTuple):
-    """What to do with the next incoming piece of segment `place`."""
+    """What to do with the next incoming segment: add to it or take it, and whether it ends its journey here."""
 
-    window: Window
-    place: int
-    adding: bool
+    own: torch.Tensor | None
+    out: torch.Tensor | None
+    memory: memoryview | None
+    """Of `out`, where it is there."""
     last: bool
 
 
@@ -66,6 +67,7 @@ class _Run:
             count = SEGMENT // PIECE + 1
             block = channel.scratch.take("ring", count * PIECE).view(fold.acc)
             self.buffers = [block[i * self.piece : (i + 1) * self.piece] for i in range(count)]
+            self.memories = [bytes_of(buffer) for buffer in self.buffers]
             self.free = deque(range(count))
         self.raw_parity = 0
         self.script: Iterator[tuple[_Step, int, int]] = self._incoming()
@@ -78,43 +80,45 @@ class _Run:
 
     def _incoming(self) -> Iterator[tuple[_Step, int, int]]:
         """Every piece that will come in, in order. Sends what depends on nothing as soon as its turn has come."""
-        m, p = self.m, self.p
+        m, p, acc = self.m, self.p, None if self.fold is None else self.fold.acc.itemsize
         window = next(self.windows, None)
         if window is not None:
             self._send_first(window)
         while window is not None:
             following = next(self.windows, None)
-            steps: list[_Step] = []
-            if self.fold is not None:
-                steps += [_Step(window, (p - 2 - t) % m, True, t == m - 2) for t in range(m - 1)]
-            if self.gather:
-                steps += [_Step(window, (p - 1 - t) % m, False, t == m - 2) for t in range(m - 1)]
-            for number, step in enumerate(steps):
-                if number == len(steps) - 1 and following is not None and not step.adding:
+            if acc is not None:
+                for t in range(m - 1):
+                    own, last = window.own[(p - 2 - t) % m], t == m - 2
+                    out = window.out[p] if last else None
+                    step = _Step(own, out, None if out is None else bytes_of(out), last)
+                    for low in range(0, own.numel(), self.piece):
+                        yield step, low, min(low + self.piece, own.numel())
+            if following is not None and (m == 2 or not self.gather):
+                self._send_first(following)
+            for t in range(m - 1) if self.gather else ():
+                memory, last = bytes_of(window.out[(p - 1 - t) % m]), t == m - 2
+                if last and m > 2 and following is not None:
                     self._send_first(following)
-                size = (window.own if step.adding else window.out)[step.place].numel()
-                width = self.piece if step.adding else max(1, PIECE // window.out[step.place].element_size())
-                for low in range(0, size, width):
-                    yield step, low, min(low + width, size)
-                if number == len(steps) - 1 and following is not None and step.adding:
-                    self._send_first(following)
+                width = max(1, len(memory)) if last else PIECE
+                for low in range(0, len(memory), width):
+                    yield _Step(None, None, memory, last), low, min(low + width, len(memory))
             window = following
 
     def _send_first(self, window: Window) -> None:
         if self.fold is None:
-            self._send(window.out[self.p], None)
+            self._send(bytes_of(window.out[self.p]), None)
             return
         segment = window.own[(self.p - 1) % self.m]
         if segment.dtype != self.fold.acc:
             self.raw_parity ^= 1
             block = self.channel.scratch.take(f"raw{self.raw_parity}", SEGMENT).view(self.fold.acc)
             segment = block[: segment.numel()].copy_(segment)
-        self._send(segment, None)
+        self._send(bytes_of(segment), None)
 
-    def _send(self, data: torch.Tensor, token: int | None) -> None:
-        if data.numel():
+    def _send(self, data: memoryview, token: int | None) -> None:
+        if len(data):
             self.tokens.append(token)
-            self.outlet.push(bytes_of(data))
+            self.outlet.push(data)
 
     def _sent(self) -> None:
         token = self.tokens.popleft()
@@ -130,36 +134,38 @@ class _Run:
             self._expect(*todo)
 
     def _expect(self, step: _Step, low: int, high: int) -> None:
-        if not step.adding:
+        if step.own is None:
+            assert step.memory is not None
             self.current = (step, low, high, None)
-            self.inlet.push(bytes_of(step.window.out[step.place][low:high]))
+            self.inlet.push(step.memory[low:high])
         elif self.free:
             token = self.free.popleft()
             self.current = (step, low, high, token)
-            self.inlet.push(bytes_of(self.buffers[token][: high - low]))
+            self.inlet.push(self.memories[token][: (high - low) * self.item])
         else:
             self.stalled = (step, low, high)
 
     def _filled(self) -> None:
         assert self.current is not None
         step, low, high, token = self.current
-        if not step.adding:
+        if step.own is None:
             if not step.last:
-                self._send(step.window.out[step.place][low:high], None)
+                assert step.memory is not None
+                self._send(step.memory[low:high], None)
         else:
             assert self.fold is not None
             assert token is not None
             partial = self.buffers[token][: high - low]
-            self.fold.accumulate(partial, step.window.own[step.place][low:high])
-            if not step.last:
-                self._send(partial, token)
+            if step.out is None:
+                self.fold.accumulate(partial, step.own[low:high])
+                self._send(self.memories[token][: (high - low) * self.item], token)
             else:
-                self.fold.finish(partial)
-                done = step.window.out[step.place][low:high]
-                done.copy_(partial)
+                self.fold.complete(partial, step.own[low:high], step.out[low:high])
                 self.free.append(token)
                 if self.gather:
-                    self._send(done, None)
+                    assert step.memory is not None
+                    size = step.out.element_size()
+                    self._send(step.memory[low * size : high * size], None)
         self._next()
 
 

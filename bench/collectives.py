@@ -1,0 +1,144 @@
+"""Collectives: the native transport beside Gloo, in the same processes, turn by turn."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import AllgatherOptions, TCPStore
+
+from understudy.comm.group import RoleGroup
+from understudy.launch.troupe import Player, Troupe, first_roster
+from understudy_bench.harness import Bench, Check, Progress, Result, interleave, median, spread
+
+SIZES = (1 << 12, 1 << 16, 1 << 20, 1 << 24, 1 << 26)
+OTHERS = (1 << 16, 1 << 24)
+"""Sizes at which the operations beside all_reduce are shown."""
+LAYOUTS = {("arena", 2): [2], ("arena", 4): [4], ("tcp", 2): [1, 1], ("tcp", 4): [1, 1, 1, 1]}
+
+
+def _bar(path: str, size: int) -> float | None:
+    """The least ratio gloo/understudy that counts as good enough for an all-reduce."""
+    if path == "arena":
+        return 2.0 if size <= 1 << 16 else 1.3
+    if size >= 1 << 20:
+        return 1.0
+    return 1 / 1.5 if size == 1 << 12 else None
+
+
+def _call(group: Any, op: str, size: int) -> Callable[[], None]:
+    """One operation on tensors of `size` bytes in all, as torch.distributed calls it."""
+    count, world = size // 4, group.size()
+    whole, part = torch.rand(count), torch.rand(count // world)
+    if op == "all_reduce":
+        reduce_options = dist.AllreduceOptions()
+        reduce_options.asyncOp = False
+        return lambda: _wait(group.allreduce([whole], reduce_options))
+    if op == "all_gather":
+        gather_options = AllgatherOptions()
+        gather_options.asyncOp = False
+        return lambda: _wait(group._allgather_base(whole, part, gather_options))
+    if op == "reduce_scatter":
+        scatter_options = dist.ReduceScatterOptions()
+        scatter_options.asyncOp = False
+        return lambda: _wait(group._reduce_scatter_base(part, whole, scatter_options))
+    root_options = dist.BroadcastOptions()
+    root_options.asyncOp = False
+    return lambda: _wait(group.broadcast([whole], root_options))
+
+
+def _wait(work: Any) -> None:
+    work.wait()
+
+
+def _measure(player: Player, port: int, plan: list[tuple[str, int, int, int]]) -> None:
+    """Run the plan's (operation, bytes, rounds, repetitions); the first worker reports the times."""
+    player.enter(player.hear())
+    role, roster = player.fabric.role, player.fabric.roster
+    assert role is not None
+    assert roster is not None
+    world = len(roster.seats)
+    store = TCPStore("127.0.0.1", port, world, is_master=False, timeout=timedelta(seconds=60))
+    groups = {
+        "understudy": RoleGroup(player.fabric.group(range(world))),
+        "gloo": dist.ProcessGroupGloo(store, role, world, timedelta(seconds=120)),
+    }
+    for op, size, rounds, repetitions in plan:
+        calls = {name: _call(group, op, size) for name, group in groups.items()}
+        for call in calls.values():
+            call()
+        times: dict[str, list[float]] = {name: [] for name in groups}
+        for _, name in interleave(list(groups), rounds):
+            call = calls[name]
+            call()  # everyone is here, nobody is still in the other contestant's turn
+            start = time.perf_counter()
+            for _ in range(repetitions):
+                call()
+            times[name].append((time.perf_counter() - start) / repetitions * 1e6)
+        if role == 0:
+            player.tell(times)
+    player.fabric.check()
+
+
+def _plan(quick: bool) -> list[tuple[str, int, int, int]]:
+    def rounds(size: int) -> tuple[int, int]:
+        scale = 0.25 if quick else 1.0
+        repetitions = {1 << 12: 60, 1 << 16: 60, 1 << 20: 20, 1 << 24: 3, 1 << 26: 1}[size]
+        return max(5, math.ceil(21 * scale)), max(1, math.ceil(repetitions * (0.5 if quick else 1)))
+
+    plan = [("all_reduce", size, *rounds(size)) for size in SIZES]
+    if not quick:
+        plan += [(op, size, *rounds(size)) for op in ("all_gather", "reduce_scatter", "broadcast") for size in OTHERS]
+    return plan
+
+
+def measure(quick: bool, progress: Progress) -> Result:
+    plan = _plan(quick)
+    progress.total = len(LAYOUTS) * len(plan)
+    rows: list[dict[str, object]] = []
+    checks: list[Check] = []
+    for (path, workers), machines in LAYOUTS.items():
+        store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        with Troupe() as troupe:
+            hands = [
+                hand
+                for number, count in enumerate(machines)
+                for hand in troupe.hire(f"m{number}", count, _measure, store.port, plan)
+            ]
+            roster = first_roster(hands)
+            for hand in hands:
+                hand.tell(roster)
+            for op, size, _, _ in plan:
+                times = hands[0].hear(180.0)
+                ours, gloo = times["understudy"], times["gloo"]
+                ratio = median(gloo) / median(ours)
+                rows.append(
+                    {
+                        "op": op,
+                        "path": path,
+                        "workers": workers,
+                        "bytes": size,
+                        "understudy_us": round(median(ours), 1),
+                        "understudy_spread": [round(value, 1) for value in spread(ours)],
+                        "gloo_us": round(median(gloo), 1),
+                        "gloo_spread": [round(value, 1) for value in spread(gloo)],
+                        "ratio": round(ratio, 3),
+                        "ratio_spread": [round(v, 2) for v in spread(g / o for g, o in zip(gloo, ours, strict=True))],
+                    }
+                )
+                bar = _bar(path, size) if op == "all_reduce" else None
+                if bar is not None:
+                    name = f"{path}_{workers}_{size}"
+                    checks.append(Check(name, round(ratio, 3), f">= {bar:.3g} times Gloo", ratio >= bar))
+                progress.advance(f"{op} of {size} bytes, {workers} workers, {path}")
+            for hand in hands:
+                hand.result()
+    return Result(rows, checks)
+
+
+BENCH = Bench("collectives", "the native transport's collectives against Gloo's", measure)
