@@ -10,14 +10,17 @@ import ctypes
 import mmap
 import os
 import time
+from collections.abc import Callable
 
 import torch
 
 from . import futex
 from .faults import Fault, Interrupted, Poison
+from .link import STALL_S
 
 _LINE = 128
-"""Bytes per slot in the header: progress word, one signature per buffer. Two cache lines: writers never share one."""
+"""Bytes per slot in the header: progress word, one signature per buffer, number and signature of the operation under
+way. Two cache lines: writers never share one."""
 _PAGE = 4096
 _GLANCES = 80
 """Looks at a word before sleeping on it, some 50 µs: a sleeper is costly to wake, and peers are mostly close by. The
@@ -80,18 +83,41 @@ class Arena:
     def signature(self, slot: int, buffer: int) -> int:
         return self._words[slot * (_LINE // 8) + 1 + buffer]
 
-    def wait(self, slot: int, target: int, poison: Poison, deadline: float, who: str) -> None:
-        """Return once that slot's word has reached `target`; raise when the generation is poisoned."""
+    def announce(self, slot: int, operation: int, signature: int) -> None:
+        at = slot * (_LINE // 8) + 3
+        self._words[at + 1] = signature
+        self._words[at] = operation
+
+    def announced(self, slot: int) -> tuple[int, int]:
+        at = slot * (_LINE // 8) + 3
+        return self._words[at], self._words[at + 1]
+
+    def wait(
+        self,
+        slot: int,
+        target: int,
+        poison: Poison,
+        deadline: float,
+        who: str,
+        stalled: Callable[[], None] | None = None,
+    ) -> None:
+        """Return once that slot's word has reached `target`; raise when the generation is poisoned. `stalled` is
+        called now and then while it has not."""
         words, index, address = self._words, slot * (_LINE // 8), self._base + slot * _LINE
         for _ in range(_GLANCES):
             if words[index] >= target:
                 return
             os.sched_yield()
+        look = time.monotonic() + STALL_S
         while (seen := words[index]) < target:
             if poison.fault is not None:
                 raise Interrupted
-            if time.monotonic() > deadline:
+            now = time.monotonic()
+            if now > deadline:
                 raise poison.fail(Fault("timeout", f"{who} did not reach the operation within its time limit", who))
+            if now > look and stalled is not None:
+                look = now + STALL_S
+                stalled()
             futex.wait(address, seen & 0xFFFFFFFF)
 
     def wake_all(self) -> None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Container
+from contextlib import suppress
 
 import torch
 
 from . import wire
 from .faults import Fault, Poison
 from .link import Inlet, Link, Outlet, pump
+from .pairs import INTERNAL
 from .signature import describe
 from .stage import Stage
 from .topology import Layout, LinkId
@@ -55,10 +58,11 @@ class Channel:
         self.cells = len(layout.alive)
         self.is_leader = layout.leader(self.cell) == self.rank
         self.stage: Stage | None = None
+        self.idle_pairs: Callable[[], list[Link]] = list
+        """The pair links on which no message is half-way."""
         self.sequence = 0
         self.signature = 0
         self.deadline = 0.0
-        before, after = layout.neighbours(self.cell)
         self.rails: list[tuple[int, Link, Link]] = []
         """(rail, link from the cell before, link to the cell after) for each rail that this worker drives."""
         self.branches: dict[int, Link] = {}
@@ -73,7 +77,6 @@ class Channel:
                 around = {*layout.children[self.cell], layout.parents[self.cell]} - {None}
                 of = {link.peer: link for link in links.values() if link.id.kind == "tree"}
                 self.branches = {c: of[layout.uid(layout.leader(c))] for c in around if c is not None}
-        self.before, self.after = before, after
 
     def start(self, signature: int) -> None:
         """Begin the next operation."""
@@ -81,6 +84,8 @@ class Channel:
         self.sequence += 1
         self.signature = signature
         self.deadline = time.monotonic() + self.limit
+        if self.stage is not None:
+            self.stage.announce(self.sequence, signature)
 
     def outlet(self, link: Link, sent: Callable[[], None] | None = None) -> Outlet:
         """A flow out of this operation, its header already queued."""
@@ -105,9 +110,27 @@ class Channel:
         return inlet
 
     def pump(self, inlets: list[Inlet], outlets: list[Outlet]) -> None:
-        pump(inlets, outlets, self.poison, self.deadline)
+        busy = {flow.link.fd for flow in (*inlets, *outlets)}
+        pump(inlets, outlets, self.poison, self.deadline, lambda: self.look_around(busy))
 
-    def _agree(self, link: Link, head: bytearray) -> None:
+    def look_around(self, busy: Container[int] = (), *, exchanging: bool = False) -> None:
+        """Whether somebody is in another operation under the same number, on links that this one does not use."""
+        if self.stage is not None:
+            self.stage.look_around()
+        for link in self.links.values():
+            head = link.peek(wire.HEADER) if link.fd not in busy else b""
+            if len(head) == wire.HEADER:
+                theirs = wire.unpack_header(head)
+                if (theirs.generation, theirs.sequence) == (self.generation, self.sequence):
+                    self._agree(link, head)
+        for link in () if exchanging else self.idle_pairs():
+            with suppress(wire.WireError, struct.error):
+                theirs = wire.unpack_header(link.peek(wire.HEADER))
+                if (theirs.generation, theirs.sequence) == (self.generation, self.sequence | INTERNAL):
+                    reason = f"{link.who} is in an exchange where this role called {describe(self.signature)}"
+                    raise self.poison.fail(Fault("mismatch", reason))
+
+    def _agree(self, link: Link, head: bytes | bytearray) -> None:
         try:
             theirs = wire.unpack_header(head)
         except wire.WireError as error:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -17,6 +17,7 @@ from .pairs import Receive, Send
 from .reduction import as_real, reduction
 from .work import MessageWork, Work
 
+T = TypeVar("T")
 Tensors = list[torch.Tensor]
 
 
@@ -154,9 +155,8 @@ class RoleGroup(dist.ProcessGroup):
         return op
 
     def allgather_coalesced(self, outputs: list[Tensors], inputs: Tensors, opts: Any = None) -> Work:
-        by_input = [list(outs) for outs in outputs]
-        if by_input and len(by_input) == self.endpoint.size and len(by_input[0]) == len(inputs) != len(by_input):
-            by_input = [list(outs) for outs in zip(*by_input, strict=True)]
+        """`outputs` holds one list per role, each with one tensor per input."""
+        by_input = [list(outs) for outs in zip(*self._one_per_rank(outputs, "all_gather_coalesced"), strict=True)]
         return self.allgather(by_input, inputs, opts)
 
     def all_gather_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None, **_: Any) -> Work:
@@ -281,7 +281,7 @@ class RoleGroup(dist.ProcessGroup):
             raise ValueError(f"root {root} is not in the group of {self.endpoint.size} roles")
         return root
 
-    def _one_per_rank(self, tensors: Tensors, name: str) -> Tensors:
+    def _one_per_rank(self, tensors: list[T], name: str) -> list[T]:
         if len(tensors) != self.endpoint.size:
             raise ValueError(f"{name}: {len(tensors)} tensors given for {self.endpoint.size} roles; give one per role")
         return tensors

@@ -17,6 +17,8 @@ from .topology import LinkId
 
 _SEND_BUFFER = 1 << 22
 """Asked for on every link: with less, sender and receiver take turns instead of overlapping."""
+STALL_S = 0.2
+"""After so long without progress it is worth a look at what the others are doing."""
 _GLANCES = 25
 """Looks at idle sockets before sleeping on them, some 50 µs, for the same reason as in an arena."""
 _BATCH = 16
@@ -38,6 +40,13 @@ class Link:
         self.id = link
         self.peer = peer
         self.who = who
+
+    def peek(self, count: int) -> bytes:
+        """What has arrived and not been read, up to `count` bytes of it."""
+        try:
+            return self.sock.recv(count, socket.MSG_PEEK)
+        except OSError:
+            return b""
 
     def close(self) -> None:
         with suppress(OSError):
@@ -118,8 +127,16 @@ class Inlet(Flow):
         return count
 
 
-def pump(inlets: Sequence[Inlet], outlets: Sequence[Outlet], poison: Poison, deadline: float) -> None:
-    """Move bytes until every queue is empty. Raises Interrupted, with the fault recorded, when that cannot be."""
+def pump(
+    inlets: Sequence[Inlet],
+    outlets: Sequence[Outlet],
+    poison: Poison,
+    deadline: float,
+    stalled: Callable[[], None] | None = None,
+) -> None:
+    """Move bytes until every queue is empty. Raises Interrupted, with the fault recorded, when that cannot be.
+
+    `stalled` is called now and then while nothing moves."""
     flows: tuple[Flow, ...] = (*outlets, *inlets)
     glances = 0
     while True:
@@ -141,11 +158,13 @@ def pump(inlets: Sequence[Inlet], outlets: Sequence[Outlet], poison: Poison, dea
             glances += 1
             os.sched_yield()
         else:
-            _sleep(inlets, outlets, poison, deadline)
             glances = 0
+            if not _sleep(inlets, outlets, poison, deadline) and stalled is not None:
+                stalled()
 
 
-def _sleep(inlets: Sequence[Inlet], outlets: Sequence[Outlet], poison: Poison, deadline: float) -> None:
+def _sleep(inlets: Sequence[Inlet], outlets: Sequence[Outlet], poison: Poison, deadline: float) -> bool:
+    """Wait until something can move. False where nothing could for STALL_S."""
     poller = select.poll()
     poller.register(poison.fd, select.POLLIN)
     events: dict[int, int] = {}
@@ -158,10 +177,11 @@ def _sleep(inlets: Sequence[Inlet], outlets: Sequence[Outlet], poison: Poison, d
     for fd, mask in events.items():
         poller.register(fd, mask)
     remaining = deadline - time.monotonic()
-    if remaining > 0 and poller.poll(min(remaining, 60.0) * 1000):
-        return
+    if remaining > 0 and poller.poll(min(remaining, STALL_S) * 1000):
+        return True
     if time.monotonic() >= deadline:
         flows: tuple[Flow, ...] = (*inlets, *outlets)
         slow = next(flow.link for flow in flows if flow.queue)
         reason = f"{slow.who} did not answer on its {slow.id.kind} link within the time limit"
         raise poison.fail(Fault("timeout", reason, slow.peer))
+    return False

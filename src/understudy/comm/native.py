@@ -76,6 +76,7 @@ class NativeGroup:
                 services.limit,
             )
             seat = Seat(channel, arena)
+            channel.idle_pairs = self._pairs.idle
             self._welcome_pairs(seat)
             await self._renew_pairs(roster, seat, now)
         except BaseException:
@@ -155,7 +156,9 @@ class NativeGroup:
         if old is not None:
             old.pairs = self._pairs.links()
         if prepared is not None:
-            self._pairs.adopt(prepared.channel.generation, prepared.channel.poison, prepared.pairs)
+            channel = prepared.channel
+            peers = tuple(rank for rank, uid in enumerate(channel.layout.uids) if uid not in (None, channel.uid))
+            self._pairs.adopt(channel.generation, channel.poison, peers, prepared.pairs)
             if prepared.channel.stage is not None:
                 prepared.channel.stage.arrive()
         return old, prepared

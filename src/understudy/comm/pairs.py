@@ -86,6 +86,7 @@ class Pairs:
         self._poison: Poison | None = None
         self._generation = 0
         self._lanes: dict[int, _Lane] = {}
+        self._peers: tuple[int, ...] = ()
         self._asked: set[int] = set()
         self._inbox: deque[Send | Receive] = deque()
         self._unsent: dict[int, deque[Send]] = {}
@@ -104,13 +105,20 @@ class Pairs:
         with self._lock:
             return {rank: lane.link for rank, lane in self._lanes.items()}
 
-    def adopt(self, generation: int, poison: Poison, links: dict[int, Link]) -> None:
-        """Enter a generation with these links. Lanes whose link stays keep what has already arrived on them."""
+    def idle(self) -> list[Link]:
+        """Links on which no message has begun to arrive."""
+        with self._lock:
+            lanes = list(self._lanes.values())
+        return [lane.link for lane in lanes if lane.header is None and len(lane.target) == wire.HEADER]
+
+    def adopt(self, generation: int, poison: Poison, peers: tuple[int, ...], links: dict[int, Link]) -> None:
+        """Enter a generation with these live ranks, linked or not yet. Lanes whose link stays keep what has already
+        arrived on them."""
         with self._lock:
             old = self._lanes
             kept = {rank: lane for rank, lane in old.items() if links.get(rank) is lane.link}
             self._lanes = {rank: _Lane(link) for rank, link in links.items()} | kept
-            self._asked = set()
+            self._peers, self._asked = peers, set()
             self._generation, self._poison = generation, poison
         self._nudge()
 
@@ -189,8 +197,9 @@ class Pairs:
             else:
                 self._ask(rank)
         for receive in self._receives:
-            if receive.peer is not None and receive.peer not in lanes:
-                self._ask(receive.peer)
+            for rank in self._peers if receive.peer is None else (receive.peer,):
+                if rank not in lanes:
+                    self._ask(rank)
         for rank, lane in lanes.items():
             try:
                 if lane.outlet.queue:
@@ -242,7 +251,8 @@ class Pairs:
             if waiting and receive.peer in (None, rank):
                 data = waiting.popleft()
                 self._fits(receive, len(data), lane, poison)
-                bytes_of(receive.tensor)[:] = data
+                if data:
+                    bytes_of(receive.tensor)[:] = data
                 self._finish(receive, rank)
                 return True
         return False

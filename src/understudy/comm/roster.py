@@ -114,15 +114,22 @@ class Roster(msgspec.Struct, frozen=True, dict=True):
         self, changes: Mapping[int, Worker | None], *, generation: int | None = None, fresh: bool = False
     ) -> Roster:
         """The next roster, with these roles given to other workers or vacated."""
+        number = self.generation + 1 if generation is None else generation
+        if number <= self.generation:
+            raise RosterError(f"generation {number} cannot follow generation {self.generation}; numbers only grow")
         seats = list(self.seats)
         for role, worker in changes.items():
             if not 0 <= role < len(seats):
                 raise RosterError(f"there is no role {role}; roles are 0 to {len(seats) - 1}")
+            if worker is not None and self._by_uid.get(worker.uid, worker) != worker:
+                raise RosterError(
+                    f"role {role} is given to a newcomer {worker.uid}, but another worker has that name; "
+                    "a uid is never used again"
+                )
             seats[role] = None if worker is None else worker.uid
         new = {worker.uid: worker for worker in self.workers}
         new.update({worker.uid: worker for worker in changes.values() if worker is not None})
         seated = set(seats)
-        number = self.generation + 1 if generation is None else generation
         since = [was if uid == old else number for uid, old, was in zip(seats, self.seats, self.since, strict=True)]
         return Roster(
             number,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from .arena import GENERATION_SHIFT, Arena
-from .faults import Fault, Poison
+from .faults import Fault, Interrupted, Poison
 from .signature import describe
 
 
@@ -30,6 +30,7 @@ class Stage:
         self._rounds = 0
         self._buffer = 1
         self._gathered = False
+        self._sequence = 0
         self._signature = 0
         poison.wakers.append(arena.wake_all)
 
@@ -37,7 +38,23 @@ class Stage:
         """This worker is done with all earlier generations and will not touch their data again."""
         self.arena.publish(self.slot, self._base)
 
-    def begin(self, signature: int, deadline: float) -> int:
+    def announce(self, sequence: int, signature: int) -> None:
+        """Say which operation this worker is in."""
+        self._sequence, self._signature = sequence, signature
+        self.arena.announce(self.slot, self._base + sequence, signature)
+
+    def look_around(self) -> None:
+        """Whether a mate is in another operation under the same number."""
+        for mate, who in self._mates:
+            sequence, signature = self.arena.announced(mate)
+            if sequence == self._base + self._sequence and signature != self._signature:
+                raise self._disagree(who, signature)
+
+    def _disagree(self, who: str, theirs: int) -> Interrupted:
+        reason = f"{who} called {describe(theirs)} where this role called {describe(self._signature)}"
+        return self._poison.fail(Fault("mismatch", reason))
+
+    def begin(self, deadline: float) -> int:
         """Which buffer the next round uses."""
         if not self._gathered:
             for mate, who in self._mates:
@@ -45,8 +62,7 @@ class Stage:
             self._gathered = True
         self._poison.check()
         self._buffer ^= 1
-        self._signature = signature
-        self.arena.sign(self.slot, self._buffer, signature)
+        self.arena.sign(self.slot, self._buffer, self._signature)
         return self._buffer
 
     def meet(self, deadline: float) -> None:
@@ -55,15 +71,10 @@ class Stage:
         target = self._base + self._rounds
         self.arena.publish(self.slot, target)
         for mate, who in self._mates:
-            self.arena.wait(mate, target, self._poison, deadline, who)
+            self.arena.wait(mate, target, self._poison, deadline, who, self.look_around)
             theirs = self.arena.signature(mate, self._buffer)
             if theirs != self._signature:
-                raise self._poison.fail(
-                    Fault(
-                        "mismatch",
-                        f"{who} called {describe(theirs)} where this role called {describe(self._signature)}",
-                    )
-                )
+                raise self._disagree(who, theirs)
 
     def mine(self, buffer: int, dtype: torch.dtype) -> torch.Tensor:
         return self.slots(buffer, dtype)[self._index]

@@ -90,7 +90,7 @@ def length_of(prefix: bytes) -> int:
 def decode(body: bytes) -> Message:
     try:
         message: Message = _decoder.decode(body)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise WireError(f"not an Understudy message: {error}") from None
     return message
 

@@ -72,16 +72,17 @@ class MessageWork(Work):
     ) -> None:
         super().__init__(result)
         self._jobs, self._back = jobs, back
+        self._last = threading.Lock()
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
         for job in self._jobs:
             if not job.done.wait(timeout.total_seconds() or None):
                 return False
-        if not self._done.is_set():
+        if self._last.acquire(blocking=False):  # by the first of those who wait, and never released
             for target, source in self._back:
                 target.copy_(source)
             self.finish()
-        return True
+        return self._done.wait()
 
     def is_completed(self) -> bool:
         return all(job.done.is_set() for job in self._jobs) and self.wait()
@@ -90,11 +91,11 @@ class MessageWork(Work):
         self.wait()
 
     def get_future(self) -> Any:
-        self.wait()
+        if not self.is_completed():
+            threading.Thread(target=self.wait, name="understudy future", daemon=True).start()
         return super().get_future()
 
     def _source_rank(self) -> int:
+        """Whose message came; as undefined as its data where none did."""
         self.wait()
-        peer = self._jobs[0].peer
-        assert peer is not None
-        return peer
+        return self._jobs[0].peer or 0

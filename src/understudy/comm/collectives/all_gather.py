@@ -32,7 +32,7 @@ def _staged(channel: Channel, stage: Stage, block: torch.Tensor, outputs: list[t
     for low in range(0, block.numel(), width):
         high = min(low + width, block.numel())
         span = high - low
-        buffer = stage.begin(channel.signature, channel.deadline)
+        buffer = stage.begin(channel.deadline)
         result = stage.result(buffer, block.dtype)[: span * len(rows)]
         result[mine * span : (mine + 1) * span].copy_(block[low:high])
         stage.meet(channel.deadline)

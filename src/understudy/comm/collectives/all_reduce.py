@@ -64,7 +64,7 @@ def _staged(channel: Channel, stage: Stage, value: torch.Tensor, fold: Reduction
 def _flat(channel: Channel, stage: Stage, window: torch.Tensor, fold: Reduction) -> None:
     """Everyone reads everyone's slot: one meeting within a machine, two with other machines involved."""
     count = window.numel()
-    buffer = stage.begin(channel.signature, channel.deadline)
+    buffer = stage.begin(channel.deadline)
     stage.mine(buffer, fold.dtype)[:count].copy_(window)
     stage.meet(channel.deadline)
     slots = [slot[:count] for slot in stage.slots(buffer, fold.dtype)]
@@ -88,7 +88,7 @@ def _sliced(channel: Channel, stage: Stage, window: torch.Tensor, fold: Reductio
     count = window.numel()
     members = [slot for slot, _ in stage.members]
     drivers, cuts = slices(channel, stage, count)
-    buffer = stage.begin(channel.signature, channel.deadline)
+    buffer = stage.begin(channel.deadline)
     mine = stage.mine(buffer, fold.dtype)
     for (low, high), driver in zip(cuts, drivers, strict=True):
         if driver != stage.slot:

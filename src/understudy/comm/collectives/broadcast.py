@@ -23,7 +23,7 @@ def _staged(channel: Channel, stage: Stage, value: torch.Tensor, root: int) -> N
     width = stage.bytes // value.element_size()
     for low in range(0, value.numel(), width):
         window = value[low : low + width]
-        buffer = stage.begin(channel.signature, channel.deadline)
+        buffer = stage.begin(channel.deadline)
         result = stage.result(buffer, value.dtype)[: window.numel()]
         if channel.rank == root:
             result.copy_(window)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from ..channel import Channel
+from ..link import STALL_S
 from ..ops import Op
 from ..pairs import INTERNAL, Pairs, Receive, Send
 
@@ -48,5 +49,6 @@ def _transfer(channel: Channel, pairs: Pairs, out: Blocks, back: Blocks) -> None
     jobs += [Receive(rank, tag, data) for rank, data in back]
     pairs.submit(*jobs)
     for job in jobs:
-        job.done.wait()
+        while not job.done.wait(STALL_S):
+            channel.look_around(exchanging=True)
     channel.poison.check()

@@ -33,7 +33,7 @@ def _staged(channel: Channel, stage: Stage, value: torch.Tensor, out: torch.Tens
     for low in range(0, value.numel(), width):
         window = value[low : low + width]
         count = window.numel()
-        buffer = stage.begin(channel.signature, channel.deadline)
+        buffer = stage.begin(channel.deadline)
         stage.mine(buffer, fold.dtype)[:count].copy_(window)
         stage.meet(channel.deadline)
         result = stage.result(buffer, fold.acc)[:count]

@@ -48,7 +48,7 @@ def _staged(channel: Channel, stage: Stage, blocks: list[torch.Tensor], out: tor
     for low in range(0, out.numel(), width):
         high = min(low + width, out.numel())
         span = high - low
-        buffer = stage.begin(channel.signature, channel.deadline)
+        buffer = stage.begin(channel.deadline)
         slot = stage.mine(buffer, fold.dtype)
         for row, rank in enumerate(rows):
             slot[row * span : (row + 1) * span].copy_(blocks[rank][low:high])
