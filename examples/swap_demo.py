@@ -8,6 +8,7 @@ on, and takes the second machine's place at a step boundary. The run is compared
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import sys
 import time
@@ -29,7 +30,7 @@ from understudy.comm.torch_backend import install
 from understudy.launch.troupe import Hand, Player, Troupe, first_roster
 
 STEPS, ROLES = 40, 4
-RUNNING, ASK_AT = 3, 12
+REHEARSALS, ASK_AT = 3, 12
 """Steps of rehearsal, and the step before which the operator asks for the replacement."""
 
 
@@ -88,7 +89,7 @@ def understudy(player: Player, role: int) -> Story | None:
     fabric.assume(role, Echo())
     install(fabric, ROLES)
     trainer = Trainer(role)
-    for number in range(RUNNING):
+    for number in range(REHEARSALS):
         trainer.step(number)
     story.phases["rehearse"] = time.perf_counter() - start
     player.tell("rehearsed")
@@ -136,8 +137,8 @@ def hand_over(trainer: Trainer, step: int) -> int:
     return int(place.item())
 
 
-def run(console: Console, replace: bool) -> list[Story]:
-    with Troupe() as troupe:
+def run(console: Console, transport: str, replace: bool) -> list[Story]:
+    with Troupe(transport=transport) as troupe:
         cast = [hand for machine in ("m0", "m1") for hand in troupe.hire(machine, 2, perform)]
         standbys: list[Hand] = []
         if replace:
@@ -168,18 +169,25 @@ def run(console: Console, replace: bool) -> list[Story]:
 
 
 def main() -> int:
+    parser = argparse.ArgumentParser(
+        description="Replace a machine of a running DDP job; compare with an undisturbed run."
+    )
+    parser.add_argument("--transport", default="native", help="native (default), or torch:gloo")
+    transport = parser.parse_args().transport
     console = Console(highlight=False)
     console.print("[bold]undisturbed[/]: roles 0, 1 on m0, roles 2, 3 on m1")
-    plain = run(console, replace=False)
+    plain = run(console, transport, replace=False)
     console.print("[bold]disturbed[/]: m2 rehearses as a standby, then replaces m1")
-    moved = run(console, replace=True)
+    moved = run(console, transport, replace=True)
 
     joiner, stayer = moved[2], moved[0]
     steady = sorted(stayer.seconds.values())[STEPS // 2]
     console.print(f"\n  rehearse    {joiner.phases['rehearse']:8.3f} s    before anybody waits for it")
     console.print(f"  prepare     {joiner.phases['prepare'] * 1e3:8.1f} ms   while the others train")
     console.print(f"  switch      {stayer.phases['switch'] * 1e6:8.0f} µs   at the boundary")
-    console.print(f"  hand-over   {stayer.phases['hand-over'] * 1e3:8.1f} ms   switch and state, all that training lost")
+    console.print(
+        f"  hand-over   {stayer.phases['hand-over'] * 1e3:8.1f} ms   switch and state, all that training lost"
+    )
     console.print(f"  a step      {steady * 1e3:8.1f} ms\n")
 
     everybody = {story.fingerprint for story in [*plain, *moved]}

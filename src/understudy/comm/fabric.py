@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+from collections import Counter
 from collections.abc import Coroutine, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
@@ -85,8 +86,10 @@ class Fabric:
         self.worker = Worker(uid, machine, host, self._listener.port, self._listener.local)
         self._current: Generation | None = None
         self._prepared: dict[int, Generation] = {}
+        self._highest = 0
         self._early: dict[int, Fault] = {}
         self._endpoints: dict[str, Endpoint] = {}
+        self._ordinals: Counter[tuple[int, ...]] = Counter()
         self._meetings: dict[tuple[int, LinkId | tuple[str, str]], asyncio.Future[Any]] = {}
         self._sandbox: Sandbox | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -110,7 +113,8 @@ class Fabric:
     @property
     def prepared(self) -> int:
         """The highest generation this worker could switch to: what it says in the vote."""
-        return max((number for number, gen in self._prepared.items() if gen.ready), default=self.generation)
+        healthy = (n for n, gen in self._prepared.items() if gen.ready and gen.poison.fault is None)
+        return max(healthy, default=self.generation)
 
     @property
     def fault(self) -> Fault | None:
@@ -137,8 +141,8 @@ class Fabric:
             raise RuntimeError(f"{self.uid} plays no role yet; switch to a roster or assume a role first")
         if self.role not in roles:
             raise ValueError(f"role {self.role} is not among the roles {roles} of the group")
-        ordinal = sum(endpoint.key.roles == roles for endpoint in self._endpoints.values())
-        key = GroupKey(roles, ordinal)
+        key = GroupKey(roles, self._ordinals[roles])
+        self._ordinals[roles] += 1
         endpoint = Endpoint(key, self.role, self.transport.group(key, self), self._open_late)
         self._endpoints[endpoint.name] = endpoint
         if self._current is not None:
@@ -146,6 +150,11 @@ class Fabric:
         elif self._sandbox is not None:
             endpoint.rehearse(self._sandbox)
         return endpoint
+
+    def forget(self, endpoint: Endpoint) -> None:
+        """Close a group that nobody uses any more; its name is not used again."""
+        if self._endpoints.pop(endpoint.name, None) is not None:
+            endpoint.close()
 
     def _open_late(self, endpoint: Endpoint) -> None:
         """Bring a group into the generation in play that was not there when it was prepared."""
@@ -165,13 +174,11 @@ class Fabric:
     def prepare(self, roster: Roster) -> Future[None]:
         """Open what this worker needs to play in `roster`, beside what runs now; or fail with PrepareFailed."""
         current = self._current
-        if roster.generation <= self.generation:
+        if roster.generation <= self._highest:
             raise RosterError(
-                f"generation {roster.generation} is not after generation {self.generation}, which {self.uid} is in; "
-                "numbers are never used again"
+                f"generation {roster.generation} is not after generation {self._highest}, which {self.uid} has prepared "
+                "before; a number is used once"
             )
-        if roster.generation in self._prepared:
-            raise RosterError(f"generation {roster.generation} is being prepared already; cancel it first")
         role = roster.role_of(self.uid)
         if role is not None and self.role is not None and role != self.role:
             raise RosterError(
@@ -183,6 +190,7 @@ class Fabric:
                 f"roster of generation {roster.generation} lists {self.uid} at another address than its own"
             )
         gen = Generation(roster, current)
+        self._highest = roster.generation
         self._prepared[roster.generation] = gen
         gen.poison.tell = lambda fault: self._io.soon(self._spread, gen, fault)
         if role is not None:
@@ -298,7 +306,8 @@ class Fabric:
         """Close what a generation that will not be played has opened."""
         self._prepared.pop(gen.number, None)
         for name, (prepared, _) in gen.groups.items():
-            self._endpoints[name].transport.cancel(prepared)
+            if name in self._endpoints:
+                self._endpoints[name].transport.cancel(prepared)
         held = {} if self._current is None else self._current.spine
         for link, spine in gen.spine.items():
             if held.get(link) is not spine:

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -24,9 +24,10 @@ Tensors = list[torch.Tensor]
 class RoleGroup(dist.ProcessGroup):
     """A process group over roles. `size()` counts vacant roles too; who plays a role may change between steps."""
 
-    def __init__(self, endpoint: Endpoint) -> None:
+    def __init__(self, endpoint: Endpoint, forget: Callable[[Endpoint], None] | None = None) -> None:
         super().__init__(endpoint.rank, endpoint.size)  # type: ignore[call-arg]  # the form without a store
         self.endpoint = endpoint
+        self._forget = forget
         self._name = endpoint.name
         self._desc = "undefined"
 
@@ -75,7 +76,9 @@ class RoleGroup(dist.ProcessGroup):
         raise RuntimeError("an understudy group cannot be split; make a new one with torch.distributed.new_group")
 
     def shutdown(self) -> None:
-        pass
+        """What `destroy_process_group` calls."""
+        if self._forget is not None:
+            self._forget(self.endpoint)
 
     def abort(self) -> None:
         pass

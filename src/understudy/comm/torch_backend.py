@@ -18,7 +18,7 @@ def _create(options: Any, _: Any) -> RoleGroup:
     if _fabric is None:
         raise RuntimeError("no fabric is installed; call understudy's install(fabric) before init_process_group")
     roles = tuple(options.global_ranks_in_group) or tuple(range(options.group_size))
-    return RoleGroup(_fabric.group(roles))
+    return RoleGroup(_fabric.group(roles), _fabric.forget)
 
 
 def install(fabric: Fabric, roles: int) -> None:
