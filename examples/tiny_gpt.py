@@ -26,7 +26,7 @@ class Block(nn.Module):
         q, k, v = self.qkv(self.norm1(x)).view(batch, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
         heard = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.join(heard.transpose(1, 2).reshape(batch, length, width))
-        return x + self.mlp(self.norm2(x))
+        return x + self.mlp(self.norm2(x))  # type: ignore[no-any-return]
 
 
 class GPT(nn.Module):

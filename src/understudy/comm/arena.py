@@ -85,12 +85,15 @@ class Arena:
 
     def announce(self, slot: int, operation: int, signature: int) -> None:
         at = slot * (_LINE // 8) + 3
+        self._words[at] = 0
         self._words[at + 1] = signature
         self._words[at] = operation
 
     def announced(self, slot: int) -> tuple[int, int]:
+        """The operation a slot's worker is in and its signature; (0, 0) where it is just going on to the next."""
         at = slot * (_LINE // 8) + 3
-        return self._words[at], self._words[at + 1]
+        operation, signature = self._words[at], self._words[at + 1]
+        return (operation, signature) if self._words[at] == operation else (0, 0)
 
     def wait(
         self,
@@ -99,6 +102,7 @@ class Arena:
         poison: Poison,
         deadline: float,
         who: str,
+        uid: str,
         stalled: Callable[[], None] | None = None,
     ) -> None:
         """Return once that slot's word has reached `target`; raise when the generation is poisoned. `stalled` is
@@ -114,7 +118,7 @@ class Arena:
                 raise Interrupted
             now = time.monotonic()
             if now > deadline:
-                raise poison.fail(Fault("timeout", f"{who} did not reach the operation within its time limit", who))
+                raise poison.fail(Fault("timeout", f"{who} did not reach the operation within its time limit", uid))
             if now > look and stalled is not None:
                 look = now + STALL_S
                 stalled()

@@ -60,6 +60,10 @@ class Channel:
         self.stage: Stage | None = None
         self.idle_pairs: Callable[[], list[Link]] = list
         """The pair links on which no message is half-way."""
+        self.inquire: Callable[[str], None] = lambda uid: None
+        """Ask another worker in the background which operation it is in."""
+        self.call = (0, 0)
+        """Number and signature of the operation under way, for those who inquire."""
         self.sequence = 0
         self.signature = 0
         self.deadline = 0.0
@@ -83,9 +87,14 @@ class Channel:
         self.poison.check()
         self.sequence += 1
         self.signature = signature
+        self.call = (self.sequence, signature)
         self.deadline = time.monotonic() + self.limit
         if self.stage is not None:
             self.stage.announce(self.sequence, signature)
+
+    def __str__(self) -> str:
+        """The operation under way, as an answer to those who inquire."""
+        return f"{self.call[0]} {self.call[1]}"
 
     def outlet(self, link: Link, sent: Callable[[], None] | None = None) -> Outlet:
         """A flow out of this operation, its header already queued."""
@@ -110,8 +119,13 @@ class Channel:
         return inlet
 
     def pump(self, inlets: list[Inlet], outlets: list[Outlet]) -> None:
-        busy = {flow.link.fd for flow in (*inlets, *outlets)}
-        pump(inlets, outlets, self.poison, self.deadline, lambda: self.look_around(busy))
+        def stalled() -> None:
+            self.look_around({flow.link.fd for flow in (*inlets, *outlets)})
+            for inlet in inlets:
+                if inlet.queue:
+                    self.inquire(inlet.link.peer)
+
+        pump(inlets, outlets, self.poison, self.deadline, stalled)
 
     def look_around(self, busy: Container[int] = (), *, exchanging: bool = False) -> None:
         """Whether somebody is in another operation under the same number, on links that this one does not use."""

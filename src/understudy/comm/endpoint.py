@@ -40,13 +40,21 @@ class Endpoint:
         self.post: Callable[..., None] = self._closed
         self._open_late = open_late
         self._turn = threading.Lock()
-        self._queue: queue.SimpleQueue[tuple[Op, Done] | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[tuple[Op, Done, Poison | None] | None] = queue.SimpleQueue()
         self._queued = 0
         self._count = threading.Lock()
         self._thread: threading.Thread | None = None
+        self._over = False
 
     def play(self, prepared: Any, vacant: frozenset[int], poison: Poison) -> Any:
-        """Switch to a prepared generation. Returns the transport's leftovers."""
+        """Switch to a prepared generation. Returns the transport's leftovers.
+
+        Operations of an interrupted generation that nobody has waited for are over when this returns, or never run."""
+        with self._turn:
+            return self.take_seat(prepared, vacant, poison)
+
+    def take_seat(self, prepared: Any, vacant: frozenset[int], poison: Poison) -> Any:
+        """The same from within an operation, or before the first."""
         leftover = self.transport.switch(prepared)
         self.poison, self.vacant = poison, vacant
         if prepared is None:
@@ -61,12 +69,14 @@ class Endpoint:
 
     def release(self, why: str) -> Any:
         """Play no more: later operations raise, since whoever calls them has missed that the job went on without it."""
-        leftover = self.transport.switch(None)
 
         def over(*_: object) -> None:
             raise RuntimeError(why)
 
-        self.perform = self.post = over
+        with self._turn:
+            leftover = self.transport.switch(None)
+            self.poison, self.vacant = None, frozenset()
+            self.perform = self.post = over
         return leftover
 
     def _closed(self, *_: object) -> None:
@@ -75,12 +85,22 @@ class Endpoint:
         )
 
     def _late(self, op: Op) -> None:
-        self._open_late(self)
+        self._open()
         self.perform(op)
 
     def _late_post(self, *jobs: Send | Receive) -> None:
+        try:
+            self._open()
+        except Interrupted:
+            for job in jobs:
+                job.done.set()
+        else:
+            self.post(*jobs)
+
+    def _open(self) -> None:
         self._open_late(self)
-        self.post(*jobs)
+        assert self.poison is not None
+        self.poison.check()
 
     def submit(self, op: Op, done: Done, *, wait: bool) -> None:
         """Run the operation and call `done`, whatever becomes of it. With `wait` it has run when this returns; it
@@ -99,12 +119,16 @@ class Endpoint:
             finished.set()
 
         with self._count:
-            self._queued += 1
-            self._queue.put((op, both if wait else done))
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._serve, name=f"understudy {self.name}", daemon=True)
-                self._thread.start()
-        if wait:
+            over = self._over
+            if not over:
+                self._queued += 1
+                self._queue.put((op, both if wait else done, self.poison))
+                if self._thread in (None, threading.current_thread()):
+                    self._thread = threading.Thread(target=self._serve, name=f"understudy {self.name}", daemon=True)
+                    self._thread.start()
+        if over:
+            done()
+        elif wait:
             finished.wait()
 
     def message(self, job: Send | Receive) -> None:
@@ -121,17 +145,22 @@ class Endpoint:
             self.post(job)
 
     def _serve(self) -> None:
+        """Run what is queued. `done` may be a chain of callbacks that gives an operation and waits for it, as PowerSGD's
+        do: then another thread has taken over meanwhile."""
         while (item := self._queue.get()) is not None:
-            op, done = item
+            op, done, given_in = item
             with self._turn:
                 try:
-                    self._carry_out(op)
-                except RuntimeError as error:
+                    if given_in is self.poison:
+                        self._carry_out(op)
+                except Exception as error:
                     log.error("group %s: %s", self.name, error)
                 finally:
                     with self._count:
                         self._queued -= 1
             done()
+            if self._thread is not threading.current_thread():
+                return
 
     def _carry_out(self, op: Op) -> None:
         """Never raises for a failure of the fabric: the result is undefined then and the poison says why."""
@@ -163,6 +192,8 @@ class Endpoint:
             poison.set(Fault("error", f"{op.kind} in group {self.name} failed: {error!r}"))
 
     def close(self) -> None:
+        with self._count:
+            self._over = True
         self._queue.put(None)
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(timeout=1.0)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import threading
 from collections import Counter
 from collections.abc import Coroutine, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
 from typing import Any
 
 from .arena import Arena
@@ -23,10 +23,13 @@ from .roster import Roster, RosterError, Worker
 from .sandbox import Sandbox
 from .spine import SpineLink
 from .topology import GroupKey, LinkId, layout, spine_of
-from .transport import LinkFailed, Transport, open_all
-from .wire import Accept, Answer, Hello, Message, Poisoned, WireError
+from .transport import LinkFailed, Transport
+from .wire import Accept, Answer, Farewell, Hello, Message, Poisoned, WireError
 
 log = logging.getLogger("understudy.comm")
+
+_TOLD = 4096
+"""Characters of a fault's reason that travel: a message has a limit, and whoever noticed it has the rest in its log."""
 
 
 class PrepareFailed(RuntimeError):
@@ -35,6 +38,10 @@ class PrepareFailed(RuntimeError):
 
 class SwitchRefused(RuntimeError):
     """This generation cannot be entered from here."""
+
+
+def _reason(error: BaseException) -> str:
+    return "time limit" if isinstance(error, TimeoutError) else str(error) or repr(error)
 
 
 class Generation:
@@ -49,7 +56,11 @@ class Generation:
         self.groups: dict[str, tuple[Any, frozenset[int]]] = {}
         """By group name: what its transport has prepared, and its vacant ranks."""
         self.task: asyncio.Task[None] | None = None
+        self.settled = asyncio.Event()
+        """Whether its preparation has ended, one way or the other."""
         self.ready = False
+        self.openings: set[asyncio.Task[Any]] = set()
+        """Groups that are being brought in late."""
 
 
 class Fabric:
@@ -81,8 +92,8 @@ class Fabric:
         self.transport: Transport = transport or Native()
         self.role: int | None = None
         self._secret = secret
-        self._io, self._own_io = (io, False) if io is not None else (IoLoop(), True)
         self._listener = Listener(uid, secret, job, host, port, self._welcome)
+        self._io, self._own_io = (io, False) if io is not None else (IoLoop(), True)
         self.worker = Worker(uid, machine, host, self._listener.port, self._listener.local)
         self._current: Generation | None = None
         self._prepared: dict[int, Generation] = {}
@@ -93,6 +104,7 @@ class Fabric:
         self._meetings: dict[tuple[int, LinkId | tuple[str, str]], asyncio.Future[Any]] = {}
         self._sandbox: Sandbox | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._late = threading.Lock()
         self._closed = False
         self._io.start(self._open()).result()
 
@@ -113,7 +125,12 @@ class Fabric:
     @property
     def prepared(self) -> int:
         """The highest generation this worker could switch to: what it says in the vote."""
-        healthy = (n for n, gen in self._prepared.items() if gen.ready and gen.poison.fault is None)
+        current = self._current
+        healthy = (
+            gen.number
+            for gen in list(self._prepared.values())
+            if gen.ready and gen.follows is current and gen.poison.fault is None
+        )
         return max(healthy, default=self.generation)
 
     @property
@@ -129,13 +146,23 @@ class Fabric:
     # -- groups ----------------------------------------------------------------------------------------------------
 
     def assume(self, role: int, sandbox: Sandbox | None = None) -> None:
-        """Play this role from now on; before the first switch, in the sandbox."""
+        """Play this role from now on; before the first switch, in the sandbox. Groups of an earlier rehearsal are
+        closed."""
         if self._current is not None:
-            raise RuntimeError(f"{self.uid} plays role {self.role} already; a worker changes role only as a newcomer")
+            raise RuntimeError(f"{self.uid} has played in a generation; a worker changes role only as a newcomer")
+        if self._prepared:
+            raise RuntimeError(f"{self.uid} is preparing generation {min(self._prepared)}; cancel that first")
+        for endpoint in self._endpoints.values():
+            endpoint.release(f"{self.uid} has gone on to role {role}")
+            endpoint.close()
+        self._endpoints.clear()
+        self._ordinals.clear()
         self.role, self._sandbox = role, sandbox
 
     def group(self, roles: Sequence[int]) -> Endpoint:
-        """This worker's end of a new group over these roles. All of them must ask for it, in the same order."""
+        """This worker's end of a new group over these roles. All of them must ask for it, in the same order.
+
+        Where it cannot be opened the generation in play has failed; the group comes with the next one then."""
         roles = tuple(roles)
         if self.role is None:
             raise RuntimeError(f"{self.uid} plays no role yet; switch to a roster or assume a role first")
@@ -146,6 +173,7 @@ class Fabric:
         endpoint = Endpoint(key, self.role, self.transport.group(key, self), self._open_late)
         self._endpoints[endpoint.name] = endpoint
         if self._current is not None:
+            endpoint.play(None, frozenset(layout(self._current.roster, key).vacant), self._current.poison)
             self._open_late(endpoint)
         elif self._sandbox is not None:
             endpoint.rehearse(self._sandbox)
@@ -157,17 +185,32 @@ class Fabric:
             endpoint.close()
 
     def _open_late(self, endpoint: Endpoint) -> None:
-        """Bring a group into the generation in play that was not there when it was prepared."""
+        """Bring a group into the generation in play that was not there when it was prepared; or poison that."""
         gen = self._current
         assert gen is not None
-        work = self._io.start(endpoint.transport.prepare(gen.roster, gen.poison))
+        with self._late:
+            if endpoint.name in gen.groups:
+                return
+            prepared = self._io.start(self._open_group(gen, endpoint)).result()
+            if prepared is not None:
+                gen.groups[endpoint.name] = (prepared, endpoint.vacant)
+                endpoint.take_seat(prepared, endpoint.vacant, gen.poison)
+
+    async def _open_group(self, gen: Generation, endpoint: Endpoint) -> Any:
+        task: asyncio.Task[Any] = asyncio.ensure_future(endpoint.transport.prepare(gen.roster, gen.poison))
+        gen.openings.add(task)
+        if gen.poison.fault is not None:
+            task.cancel()
         try:
-            prepared = work.result(self.setup_limit + 5)
-        except (LinkFailed, OSError, TimeoutError) as error:
-            gen.poison.set(Fault("eof", f"group {endpoint.name} could not be opened: {error}", noticed_by=self.uid))
-            raise PrepareFailed(f"group {endpoint.name} could not be opened: {error}") from None
-        gen.groups[endpoint.name] = (prepared, frozenset(layout(gen.roster, endpoint.key).vacant))
-        endpoint.play(*gen.groups[endpoint.name], gen.poison)
+            async with asyncio.timeout(self.setup_limit):
+                return await task
+        except BaseException as error:
+            if gen.poison.fault is None:
+                why = f"group {endpoint.name} could not be opened: {_reason(error)}"
+                gen.poison.set(Fault("eof", why, noticed_by=self.uid))
+            return None
+        finally:
+            gen.openings.discard(task)
 
     # -- membership ------------------------------------------------------------------------------------------------
 
@@ -176,8 +219,8 @@ class Fabric:
         current = self._current
         if roster.generation <= self._highest:
             raise RosterError(
-                f"generation {roster.generation} is not after generation {self._highest}, which {self.uid} has prepared "
-                "before; a number is used once"
+                f"generation {roster.generation} is not after generation {self._highest}, which {self.uid} has "
+                "prepared before; a number is used once"
             )
         role = roster.role_of(self.uid)
         if role is not None and self.role is not None and role != self.role:
@@ -193,8 +236,6 @@ class Fabric:
         self._highest = roster.generation
         self._prepared[roster.generation] = gen
         gen.poison.tell = lambda fault: self._io.soon(self._spread, gen, fault)
-        if role is not None:
-            self.role = role
         return self._io.start(self._prepare(gen))
 
     async def _prepare(self, gen: Generation) -> None:
@@ -205,32 +246,39 @@ class Fabric:
         try:
             async with asyncio.timeout(self.setup_limit):
                 await gen.task
+            gen.poison.check()
+            gen.ready = True
         except BaseException as error:
-            await self._drop(gen)
             if gen.poison.fault is not None:
-                raise PrepareFailed(f"{where}: {gen.poison.fault}") from None
-            if isinstance(error, asyncio.CancelledError):
-                raise PrepareFailed(f"{where}: it was cancelled") from None
-            raise PrepareFailed(f"{where}: {'time limit' if isinstance(error, TimeoutError) else error}") from error
-        gen.ready = True
+                why = str(gen.poison.fault)
+            elif isinstance(error, asyncio.CancelledError):
+                why = "it was cancelled"
+            else:
+                why = _reason(error)
+                self._tell(gen, Fault("eof", why, noticed_by=self.uid))
+            await self._drop(gen)
+            raise PrepareFailed(f"{where}: {why}") from None
+        finally:
+            gen.settled.set()
 
     async def _build(self, gen: Generation) -> None:
         roster, old = gen.roster, gen.follows
         wanted = spine_of(roster, self.uid)
-        held = {} if old is None else old.spine
+        held = {} if old is None or roster.fresh else old.spine
         gen.spine = {link: held[link] for link in wanted if link in held and held[link].alive}
         missing = [link for link in wanted if link not in gen.spine]
         endpoints = list(self._endpoints.values()) if roster.role_of(self.uid) is not None else []
 
-        async def spine() -> None:
-            for link in await open_all([self.link(roster, link) for link in missing]):
-                gen.spine[link.id] = SpineLink(link.sock, link.peer, self._heard, self._lost)
+        async def spine(link: LinkId) -> None:
+            opened = await self.link(roster, link)
+            gen.spine[link] = SpineLink(opened.sock, opened.peer, self._heard, self._lost)
 
         async def group(endpoint: Endpoint) -> None:
             vacant = frozenset(layout(roster, endpoint.key).vacant)
             gen.groups[endpoint.name] = (await endpoint.transport.prepare(roster, gen.poison), vacant)
 
-        tasks = [asyncio.ensure_future(spine()), *(asyncio.ensure_future(group(endpoint)) for endpoint in endpoints)]
+        work = [*(spine(link) for link in missing), *(group(endpoint) for endpoint in endpoints)]
+        tasks = [asyncio.ensure_future(part) for part in work]
         try:
             await asyncio.gather(*tasks)
         finally:
@@ -253,24 +301,27 @@ class Fabric:
         del self._prepared[generation]
         self._current = gen
         gen.follows = None
+        if old is not None:
+            old.poison.tell = None
         leftovers = []
-        if gen.roster.role_of(self.uid) is None:
-            self.role = None
+        self.role = gen.roster.role_of(self.uid)
+        if self.role is None:
             why = f"{self.uid} was released: it plays no role in generation {generation}"
             leftovers = [(endpoint, endpoint.release(why)) for endpoint in self._endpoints.values()]
         else:
             for name, endpoint in self._endpoints.items():
-                leftovers.append((endpoint, endpoint.play(*gen.groups.get(name, (None, frozenset())), gen.poison)))
+                if name in gen.groups:
+                    prepared, vacant = gen.groups[name]
+                else:
+                    prepared, vacant = None, frozenset(layout(gen.roster, endpoint.key).vacant)
+                leftovers.append((endpoint, endpoint.play(prepared, vacant, gen.poison)))
         self._io.soon(self._retire, old, gen, leftovers)
 
     def cancel(self, generation: int) -> None:
         """Give up a generation that is being or has been prepared. The one in play goes on."""
         gen = self._prepared.get(generation)
         if gen is not None:
-            if gen.task is not None:
-                self._io.soon(gen.task.cancel)
-            if gen.ready:
-                self._io.start(self._drop(gen)).result()
+            self._io.start(self._give_up(gen)).result()
 
     def interrupt(self, reason: str, who: str = "") -> None:
         """Let every blocked and later operation of this generation return at once, on all workers."""
@@ -294,16 +345,25 @@ class Fabric:
             for link, spine in old.spine.items():
                 if link not in new.spine or new.spine[link] is not spine:
                     self._keep(spine.close(farewell=True))
-        for number, gen in list(self._prepared.items()):
-            if number <= new.number:
-                self._keep(self._drop(gen))
+        for gen in list(self._prepared.values()):
+            if gen.follows is not new:
+                self._keep(self._give_up(gen))
         for key in [key for key in self._meetings if key[0] < new.number]:
             self._meetings.pop(key).cancel()
         for number in [number for number in self._early if number <= new.number]:
             del self._early[number]
 
+    async def _give_up(self, gen: Generation) -> None:
+        """A generation will not be played, however far its preparation has come."""
+        if gen.task is not None:
+            gen.task.cancel()
+        await gen.settled.wait()
+        if gen.ready:
+            await self._drop(gen)
+
     async def _drop(self, gen: Generation) -> None:
         """Close what a generation that will not be played has opened."""
+        gen.poison.tell = None
         self._prepared.pop(gen.number, None)
         for name, (prepared, _) in gen.groups.items():
             if name in self._endpoints:
@@ -318,8 +378,12 @@ class Fabric:
     def _generations(self) -> list[Generation]:
         return [gen for gen in (self._current, *self._prepared.values()) if gen is not None]
 
-    def _heard(self, message: Message) -> None:
-        if isinstance(message, Poisoned):
+    def _heard(self, spine: SpineLink, message: Message) -> None:
+        if isinstance(message, Farewell):
+            for gen in self._generations():
+                if spine in gen.spine.values():
+                    gen.poison.gone.add(spine.peer)
+        elif isinstance(message, Poisoned):
             for gen in self._generations():
                 if gen.number == message.generation:
                     gen.poison.set(message.fault)
@@ -335,13 +399,21 @@ class Fabric:
 
     def _spread(self, gen: Generation, fault: Fault) -> None:
         log.warning("%s: generation %d is interrupted: %s", self.uid, gen.number, fault)
-        if not fault.noticed_by:
-            fault = Fault(fault.how, fault.reason, fault.who, self.uid, fault.when)
-        for spine in gen.spine.values():
-            if spine.alive:
-                spine.send(Poisoned(gen.number, fault))
+        self._tell(gen, fault)
         if gen.task is not None and not gen.ready:
             gen.task.cancel()
+        for task in gen.openings:
+            task.cancel()
+
+    def _tell(self, gen: Generation, fault: Fault) -> None:
+        """Pass it on to the neighbours: those in that generation, and those from whom it was to be reached."""
+        news = Poisoned(
+            gen.number, Fault(fault.how, fault.reason[:_TOLD], fault.who, fault.noticed_by or self.uid, fault.when)
+        )
+        before = {} if gen.follows is None else gen.follows.spine
+        for spine in {*gen.spine.values(), *before.values()}:
+            if spine.alive:
+                spine.send(news)
 
     # -- services to transports, on the event loop -----------------------------------------------------------------
 
@@ -364,6 +436,10 @@ class Fabric:
                 try:
                     async with asyncio.timeout(self.setup_limit):
                         sock = await waiting
+                except BaseException:
+                    if waiting.done() and not waiting.cancelled():
+                        waiting.result().close()
+                    raise
                 finally:
                     self._meetings.pop((roster.generation, link), None)
         except (OSError, WireError, Refused) as error:
@@ -401,7 +477,7 @@ class Fabric:
                     await readable.wait()
             finally:
                 loop.remove_reader(sock)
-            _, fds, _, _ = socket.recv_fds(sock, 1, 1)
+            _, fds, _, _ = socket.recv_fds(sock, 1, 1, socket.MSG_CMSG_CLOEXEC)
         if not fds:
             raise LinkFailed(f"arena of {group} from {roster.names(provider)}: it sent none")
         return fds[0]
@@ -413,9 +489,10 @@ class Fabric:
         try:
             with await self._dial(roster, link, of) as sock:
                 answer = await receive(sock)
+            if not isinstance(answer, Answer):
+                raise WireError(f"{type(answer).__name__} where an answer was due")
         except (OSError, WireError, Refused) as error:
             raise LinkFailed(f"{kind} of {group} from {roster.names(of)}: {error}") from None
-        assert isinstance(answer, Answer)
         return answer.value
 
     async def _welcome(self, hello: Hello, sock: socket.socket) -> None:
@@ -423,12 +500,10 @@ class Fabric:
         link = LinkId(hello.kind, hello.group, hello.rail, hello.source, hello.target)  # type: ignore[arg-type]
         if hello.target != self.uid:
             raise Refused(f"this is {self.uid}, not {hello.target}")
-        if hello.generation < self.generation:
-            raise Refused(f"generation {hello.generation} is stale, this worker is in generation {self.generation}")
-        for gen in self._generations():
-            if gen.number == hello.generation and gen.roster.worker(hello.source) is None:
-                raise Refused(f"{hello.source} is not in the roster of generation {hello.generation}")
         exact = hello.kind in ("spine", "ring", "tree")
+        self._admit(hello)
+        if exact and self._has_all(hello.generation, hello.kind, hello.group):
+            raise Refused(f"nobody here expects it in generation {hello.generation}")
         meeting = self._meeting(hello.generation, link if exact else (hello.kind, hello.group))
         try:
             async with asyncio.timeout(self.setup_limit):
@@ -437,6 +512,9 @@ class Fabric:
             if isinstance(error, asyncio.CancelledError) and not meeting.cancelled():
                 raise
             raise Refused(f"nobody here expects it in generation {hello.generation}") from None
+        self._admit(hello)
+        if exact and thing.done():
+            raise Refused("nobody here waits for it any more")
         await send(sock, Accept())
         if exact:
             if thing.done():
@@ -451,6 +529,23 @@ class Fabric:
         else:
             with sock:
                 await send(sock, Answer(str(thing)))
+
+    def _admit(self, hello: Hello) -> None:
+        """Refuse who is stale or has no place in that generation, as far as it is known here."""
+        if hello.generation < self.generation:
+            raise Refused(f"generation {hello.generation} is stale, this worker is in generation {self.generation}")
+        for gen in self._generations():
+            if gen.number == hello.generation:
+                if gen.roster.worker(hello.source) is None:
+                    raise Refused(f"{hello.source} is not in the roster of generation {hello.generation}")
+                endpoint = self._endpoints.get(hello.group)
+                if endpoint is not None and gen.roster.role_of(hello.source) not in endpoint.key.roles:
+                    raise Refused(f"{hello.source} plays no role of {hello.group}")
+
+    def _has_all(self, generation: int, kind: str, group: str) -> bool:
+        """Whether all links of that kind were opened when the generation in play was entered or the group made."""
+        gen = self._current
+        return gen is not None and gen.number == generation and (kind == "spine" or group in gen.groups)
 
     def close(self) -> None:
         """Leave: say farewell where that is possible, close everything, free every thread and descriptor."""
@@ -471,11 +566,7 @@ class Fabric:
     async def _shut(self) -> None:
         await self._listener.close()
         for gen in list(self._prepared.values()):
-            if gen.task is not None:
-                gen.task.cancel()
-                with suppress(BaseException):
-                    await gen.task
-            await self._drop(gen)
+            await self._give_up(gen)
         if self._current is not None:
             await asyncio.gather(*(spine.close(farewell=True) for spine in self._current.spine.values()))
         for meeting in self._meetings.values():

@@ -51,6 +51,8 @@ class Poison:
         self.fault: Fault | None = None
         self.fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self.wakers: list[Callable[[], None]] = []
+        self.gone: set[str] = set()
+        """Workers that have left in good order: no fault unless somebody still waits for them."""
         self.tell: Callable[[Fault], None] | None = None
         """Called once, with the first fault."""
         self._lock = threading.Lock()

@@ -15,12 +15,14 @@ from .endpoint import Endpoint
 from .ops import Op
 from .pairs import Receive, Send
 from .reduction import as_real, reduction
+from .untraced import untraced
 from .work import MessageWork, Work
 
 T = TypeVar("T")
 Tensors = list[torch.Tensor]
 
 
+@untraced
 class RoleGroup(dist.ProcessGroup):
     """A process group over roles. `size()` counts vacant roles too; who plays a role may change between steps."""
 
@@ -71,6 +73,15 @@ class RoleGroup(dist.ProcessGroup):
 
     def getGroupDesc(self) -> str:
         return self._desc
+
+    @property
+    def _device_types(self) -> list[torch.device]:
+        """Whose memory the group can move; checkpoints and state dicts ask before they use it."""
+        return [torch.device("cpu")]
+
+    def _get_backend(self, device: torch.device) -> RoleGroup:
+        """The group is its own backend, for every device it serves."""
+        return self
 
     def split_group(self, *_: Any, **__: Any) -> Any:
         raise RuntimeError("an understudy group cannot be split; make a new one with torch.distributed.new_group")
@@ -292,7 +303,7 @@ class RoleGroup(dist.ProcessGroup):
     def _cut(self, given: torch.Tensor, out: torch.Tensor, name: str) -> Tensors:
         if given.numel() != self.endpoint.size * out.numel():
             raise ValueError(
-                f"{name}: the input has {given.numel()} elements where {self.endpoint.size} roles × {out.numel()} are due"
+                f"{name}: the input has {given.numel()} elements; {self.endpoint.size} roles × {out.numel()} are due"
             )
         flat = given.contiguous().view(-1)
         return list(flat.view(self.endpoint.size, -1).unbind(0)) if out.numel() else [flat] * self.endpoint.size
@@ -337,17 +348,23 @@ def _checked(tensor: torch.Tensor, name: str) -> torch.Tensor:
 
 
 def _input(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.detach().resolve_conj().resolve_neg().contiguous().view(-1)
+    return _flat(tensor.detach().resolve_conj().resolve_neg().contiguous())
 
 
 def _output(op: Op, tensor: torch.Tensor) -> torch.Tensor:
     """Flat memory for a result: the tensor's own where it is plain and contiguous, else a copy that is brought back."""
     tensor = tensor.detach()
     if tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg():
-        return tensor.view(-1)
+        return _flat(tensor)
     dense = tensor.resolve_conj().resolve_neg().contiguous()
     op.copy_back.append((tensor, dense))
-    return dense.view(-1)
+    return _flat(dense)
+
+
+def _flat(tensor: torch.Tensor) -> torch.Tensor:
+    """A contiguous tensor as one row. A single element may come with any stride, which could not be seen as bytes."""
+    flat = tensor.view(-1)
+    return flat if flat.stride(0) == 1 else flat.as_strided(flat.shape, (1,))
 
 
 def _same(name: str, tensors: Tensors, like: torch.Tensor) -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from contextlib import suppress
 
 from . import wire
 from .roster import Worker
 from .topology import LinkId
-from .wire import Accept, Challenge, Hello, Message, Refusal, Response, WireError
+from .wire import Accept, Challenge, Farewell, Hello, Message, Refusal, Response, WireError
 
 LIMIT_S = 5.0
 """How long one message of a handshake may take."""
@@ -70,8 +71,13 @@ async def introduce(
             await send(sock, Refusal("the secrets differ"))
             raise Refused("it does not know this job's secret")
         await send(sock, Response(wire.prove(secret, "client", hello, challenge.nonce)))
-    async with asyncio.timeout(patience):
-        verdict = await receive(sock)
+    try:
+        async with asyncio.timeout(patience):
+            verdict = await receive(sock)
+    except BaseException:
+        with suppress(OSError):  # it may have been taken just now: giving it up is no death
+            sock.send(wire.encode(Farewell()))
+        raise
     if isinstance(verdict, Refusal):
         raise Refused(verdict.reason)
     if not isinstance(verdict, Accept):

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import threading
+import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from functools import partial
 
 from .arena import Arena
 from .channel import Channel, Scratch
@@ -18,7 +23,8 @@ from .link import Link
 from .ops import Op
 from .pairs import Pairs, Receive, Send
 from .roster import Roster
-from .stage import Stage
+from .signature import describe
+from .stage import Member, Stage
 from .topology import GroupKey, Layout, LinkId, layout
 from .transport import LinkFailed, Services, open_all
 
@@ -37,13 +43,20 @@ _EXCHANGES: dict[str, Callable[[Channel, Op, Pairs], None]] = {
 }
 
 
+_INQUIRE_S = 1.0
+"""How often a stalled operation asks the same worker what it is doing."""
+
+
 class Seat:
     """A worker's channel and pair links in one generation."""
 
-    def __init__(self, channel: Channel, arena: Arena | None) -> None:
+    def __init__(self, channel: Channel, arena: Arena | None, era: int) -> None:
         self.channel = channel
         self.arena = arena
+        self.era = era
+        """The generation since which streams have been inherited."""
         self.pairs: dict[int, Link] = {}
+        self.left = False
 
 
 class NativeGroup:
@@ -53,17 +66,20 @@ class NativeGroup:
         self._services = services
         self._scratch = Scratch()
         self._seat: Seat | None = None
+        self._switching = threading.Lock()
+        self._inquired: dict[str, float] = {}
         self._pairs = Pairs(self._name, self._connect, services.limit)
 
     async def prepare(self, roster: Roster, poison: Poison) -> Seat:
-        now = self._seat
+        now = None if roster.fresh else self._seat
         services, plan = self._services, layout(roster, self._key)
         needed = plan.links_of(services.uid)
-        held = {} if now is None or roster.fresh else now.channel.links
+        held = {} if now is None else now.channel.links
         kept = {link: held[link] for link in needed & held.keys()}
         missing = [link for link in needed if link not in kept]
         opened: list[Link] = []
         arena: Arena | None = None
+        seat: Seat | None = None
         try:
             arena = await self._arena(plan, None if now is None else now.arena)
             opened += await open_all([services.link(roster, link) for link in missing])
@@ -75,11 +91,17 @@ class NativeGroup:
                 self._scratch,
                 services.limit,
             )
-            seat = Seat(channel, arena)
+            seat = Seat(channel, arena, roster.generation if now is None else now.era)
             channel.idle_pairs = self._pairs.idle
-            self._welcome_pairs(seat)
-            await self._renew_pairs(roster, seat, now)
+            channel.inquire = partial(self._inquire, channel)
+            services.offer(roster.generation, "call", self._name, channel)
+            services.offer(roster.generation, "pair", self._name, partial(self._welcome_pair, seat))
+            await self._renew_pairs(seat)
         except BaseException:
+            with self._switching:
+                if seat is not None:
+                    seat.left = True
+                    opened += seat.pairs.values()
             for link in opened:
                 link.close()
             if arena is not None and (now is None or arena is not now.arena):
@@ -87,7 +109,8 @@ class NativeGroup:
             raise
         if arena is not None:
             cell = plan.cells[channel.cell]
-            members = tuple((cell.index(rank), roster.names(plan.uid(rank))) for rank in plan.members[channel.cell])
+            uids = ((cell.index(rank), plan.uid(rank)) for rank in plan.members[channel.cell])
+            members = tuple(Member(slot, roster.names(uid), uid) for slot, uid in uids)
             channel.stage = Stage(arena, cell.index(channel.rank), members, roster.generation, poison)
         return seat
 
@@ -105,34 +128,36 @@ class NativeGroup:
             return arena
         if now is not None:
             return now
-        return Arena(await services.fetch_arena(roster, self._name, provider), slots, services.slot_bytes)
+        fd = await services.fetch_arena(roster, self._name, provider)
+        try:
+            return Arena(fd, slots, services.slot_bytes)
+        except ValueError as error:
+            os.close(fd)
+            raise LinkFailed(f"arena of {self._name} from {roster.names(provider)}: {error}") from None
 
-    def _welcome_pairs(self, seat: Seat) -> None:
-        ranks = seat.channel.layout.uids
+    def _welcome_pair(self, seat: Seat, link: Link) -> None:
+        self._use_pair(seat, seat.channel.layout.uids.index(link.peer), link)
 
-        def take(link: Link) -> None:
-            rank = ranks.index(link.peer)
-            if self._seat is seat:
+    def _use_pair(self, seat: Seat, rank: int, link: Link) -> None:
+        """A pair link that was opened in some seat is used now, or once that seat is taken, or not at all."""
+        with self._switching:
+            now = self._seat
+            if now is not None and now.era == seat.era and now.channel.layout.uids[rank] == link.peer:
                 self._pairs.attach(rank, link)
+            elif not seat.left:
+                seat.pairs[rank] = link
             else:
-                seat.pairs[rank] = link
+                link.close()
 
-        self._services.offer(seat.channel.generation, "pair", self._name, take)
-
-    async def _renew_pairs(self, roster: Roster, seat: Seat, now: Seat | None) -> None:
-        """Pairs in use stay in use. Towards a newcomer, who cannot know of them, this side dials."""
-        if now is None:
-            return
-        before, after = now.channel.layout.uids, seat.channel.layout.uids
-        me, dials = seat.channel.rank, {}
+    async def _renew_pairs(self, seat: Seat) -> None:
+        """Where a pair in use needs a new stream, the lower rank dials. A newcomer cannot know of it: where that is the
+        lower one, it dials when it first has something to say."""
+        uids, dials = seat.channel.layout.uids, {}
         for rank, link in self._pairs.links().items():
-            uid = after[rank]
-            if uid is None:
-                continue
-            if uid == before[rank] and not roster.fresh:
-                seat.pairs[rank] = link
-            elif uid != before[rank] or me < rank:
-                dials[rank] = self._dial(roster, uid)
+            uid = uids[rank]
+            inherited = self._seat is not None and self._seat.era == seat.era and uid == link.peer
+            if uid is not None and not inherited and seat.channel.rank < rank:
+                dials[rank] = self._dial(seat.channel.layout.roster, uid)
         seat.pairs.update(zip(dials, await open_all(list(dials.values())), strict=True))
 
     def _dial(self, roster: Roster, uid: str) -> Awaitable[Link]:
@@ -147,23 +172,50 @@ class NativeGroup:
     async def _open_pair(self, seat: Seat, rank: int) -> None:
         plan = seat.channel.layout
         try:
-            self._pairs.attach(rank, await self._dial(plan.roster, plan.uid(rank)))
+            link = await self._dial(plan.roster, plan.uid(rank))
         except LinkFailed as error:
-            seat.channel.poison.set(Fault("eof", str(error), plan.uid(rank)))
+            if self._seat is seat:
+                seat.channel.poison.set(Fault("eof", str(error), plan.uid(rank)))
+        else:
+            self._use_pair(seat, rank, link)
+
+    def _inquire(self, channel: Channel, uid: str) -> None:
+        """Roles may wait for each other in different operations, so that neither sends what the other could see."""
+        now = time.monotonic()
+        if self._inquired.get(uid, 0.0) < now:
+            self._inquired[uid] = now + _INQUIRE_S
+            self._services.background(self._compare(channel, uid, *channel.call))
+
+    async def _compare(self, channel: Channel, uid: str, sequence: int, signature: int) -> None:
+        roster = channel.layout.roster
+        with suppress(LinkFailed):
+            answer = await self._services.ask(roster, "call", self._name, uid)
+            theirs = [int(number) for number in answer.split()]
+            if theirs[0] == sequence and theirs[1] != signature:
+                who, call = roster.names(uid), describe(theirs[1])
+                reason = f"{who} called {call} where this role called {describe(signature)}"
+                channel.poison.set(Fault("mismatch", reason))
 
     def switch(self, prepared: Seat | None) -> tuple[Seat | None, Seat | None]:
-        old, self._seat = self._seat, prepared
-        if old is not None:
-            old.pairs = self._pairs.links()
-        if prepared is not None:
-            channel = prepared.channel
-            peers = tuple(rank for rank, uid in enumerate(channel.layout.uids) if uid not in (None, channel.uid))
-            self._pairs.adopt(channel.generation, channel.poison, peers, prepared.pairs)
-            if prepared.channel.stage is not None:
-                prepared.channel.stage.arrive()
+        with self._switching:
+            old, self._seat = self._seat, prepared
+            if old is not None:
+                old.left = True
+                old.pairs = self._pairs.links()
+            if prepared is not None:
+                channel = prepared.channel
+                uids = channel.layout.uids
+                if old is not None and old.era == prepared.era:
+                    prepared.pairs |= {rank: link for rank, link in old.pairs.items() if uids[rank] == link.peer}
+                peers = tuple(rank for rank, uid in enumerate(uids) if uid not in (None, channel.uid))
+                self._pairs.adopt(channel.generation, channel.poison, peers, prepared.pairs)
+                if channel.stage is not None:
+                    channel.stage.arrive()
         return old, prepared
 
     def cancel(self, prepared: Seat) -> None:
+        with self._switching:
+            prepared.left = True
         self.discard((prepared, self._seat))
 
     def discard(self, leftover: tuple[Seat | None, Seat | None]) -> None:

@@ -92,6 +92,10 @@ class Pairs:
         self._unsent: dict[int, deque[Send]] = {}
         self._receives: list[Receive] = []
         self._lock = threading.Lock()
+        self._moving = threading.Lock()
+        """Held while bytes move: no generation is entered in the middle of that."""
+        self._tick = min(1.0, limit / 4)
+        self._look = 0.0
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._thread: threading.Thread | None = None
         self._closed = False
@@ -114,7 +118,9 @@ class Pairs:
     def adopt(self, generation: int, poison: Poison, peers: tuple[int, ...], links: dict[int, Link]) -> None:
         """Enter a generation with these live ranks, linked or not yet. Lanes whose link stays keep what has already
         arrived on them."""
-        with self._lock:
+        with self._moving, self._lock:
+            if self._poison is not None and self._poison.fault is not None:
+                self._let_go()
             old = self._lanes
             kept = {rank: lane for rank, lane in old.items() if links.get(rank) is lane.link}
             self._lanes = {rank: _Lane(link) for rank, link in links.items()} | kept
@@ -125,7 +131,9 @@ class Pairs:
     def submit(self, *jobs: Send | Receive) -> None:
         with self._lock:
             self._inbox.extend(jobs)
-            if self._thread is None and not self._closed:
+            if self._closed:
+                self._let_go()
+            elif self._thread is None:
                 self._thread = threading.Thread(target=self._run, name=f"understudy pairs {self._name}", daemon=True)
                 self._thread.start()
         self._nudge()
@@ -146,37 +154,44 @@ class Pairs:
 
     def _run(self) -> None:
         while not self._closed:
-            with self._lock:
+            with self._moving:
                 poison = self._poison
-            assert poison is not None
-            try:
-                if not self._round(poison):
-                    self._sleep(poison)
-            except Interrupted:
-                self._abandon()
-                self._sleep(None)
-            except Exception as error:
-                poison.set(Fault("error", f"point-to-point traffic of {self._name} failed: {error!r}"))
-        self._abandon()
-
-    def _abandon(self) -> None:
-        """Nothing pending can finish: let every waiter go, with its result undefined."""
+                assert poison is not None
+                try:
+                    moved, over = self._round(poison), False
+                except Interrupted:
+                    moved, over = False, True
+                except Exception as error:
+                    poison.set(Fault("error", f"point-to-point traffic of {self._name} failed: {error!r}"))
+                    moved, over = False, True
+                if over:
+                    with self._lock:
+                        self._let_go()
+            if not moved:
+                self._sleep(None if over else poison)
         with self._lock:
-            for lane in self._lanes.values():
-                for send, _ in lane.sending:
-                    send.done.set()
-                lane.sending.clear()
-                lane.outlet.queue.clear()
+            self._let_go()
+
+    def _let_go(self) -> None:
+        """Nothing pending can finish: free every waiter, with its result undefined. Call with the lock held."""
+        for lane in self._lanes.values():
+            for send, _ in lane.sending:
+                send.done.set()
+            lane.sending.clear()
+            lane.outlet.queue.clear()
+            if lane.receive is not None:
+                lane.receive.done.set()
                 lane.receive = None
-            for job in (*self._inbox, *self._receives, *(s for queue in self._unsent.values() for s in queue)):
-                job.done.set()
-            self._inbox.clear()
-            self._receives.clear()
-            self._unsent.clear()
+        for job in (*self._inbox, *self._receives, *(s for queue in self._unsent.values() for s in queue)):
+            job.done.set()
+        self._inbox.clear()
+        self._receives.clear()
+        self._unsent.clear()
 
     def _round(self, poison: Poison) -> bool:
         """One pass over everything that can move. False where nothing did."""
         poison.check()
+        self._overdue(poison)
         with self._lock:
             jobs = list(self._inbox)
             self._inbox.clear()
@@ -191,7 +206,8 @@ class Pairs:
         for rank, queue in list(self._unsent.items()):
             if rank in lanes:
                 while queue:
-                    lanes[rank].send(queue.popleft(), self._generation)
+                    lanes[rank].send(queue[0], self._generation)
+                    queue.popleft()
                 del self._unsent[rank]
                 moved = True
             else:
@@ -220,6 +236,7 @@ class Pairs:
     def _receive(self, rank: int, lane: _Lane, poison: Poison) -> bool:
         moved = False
         while True:
+            poison.check()
             if lane.receive is None and lane.stashing is None:
                 if self._from_stash(rank, lane, poison):
                     moved = True
@@ -311,14 +328,19 @@ class Pairs:
                     poller.register(lane.link.fd, mask)
                     busy = True
         busy = busy or bool(self._unsent or self._receives)
-        events = poller.poll(1000 if busy and poison is not None else None)
+        events = poller.poll(self._tick * 1000 if busy and poison is not None else None)
         if any(fd == self._wake for fd, _ in events):
             os.eventfd_read(self._wake)
-        if poison is not None and not events:
-            self._overdue(poison)
 
     def _overdue(self, poison: Poison) -> None:
         now = time.monotonic()
+        if now < self._look:
+            return
+        self._look = now + self._tick
+        for send in (send for queue in self._unsent.values() for send in queue):
+            if send.deadline < now:
+                who = f"rank {send.peer} of {self._name}"
+                poison.set(Fault("timeout", f"{who} did not ask for a message within the time limit"))
         for receive in self._receives:
             if receive.deadline < now:
                 who = "anybody" if receive.peer is None else f"rank {receive.peer} of {self._name}"

@@ -19,7 +19,7 @@ class SpineLink:
         self,
         sock: socket.socket,
         peer: str,
-        heard: Callable[[Message], None],
+        heard: Callable[[SpineLink, Message], None],
         lost: Callable[[SpineLink, str], None],
     ) -> None:
         self.sock = sock
@@ -47,15 +47,17 @@ class SpineLink:
         try:
             while True:
                 message = await receive(self.sock)
+                self._heard(self, message)
                 if isinstance(message, Farewell):
                     self.alive = False
                     return
-                self._heard(message)
         except (OSError, WireError) as error:
             if self.alive:
                 self.alive = False
                 self._lost(self, str(error))
         finally:
+            if self._writer is not None:
+                self._writer.cancel()
             self.sock.close()
 
     async def close(self, *, farewell: bool) -> None:
@@ -64,8 +66,7 @@ class SpineLink:
             self.send(Farewell())
         self.alive = False
         if self._writer is not None:
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._writer, 1.0)
+            await asyncio.wait({self._writer}, timeout=1.0)
         self._reader.cancel()
         await asyncio.gather(self._reader, return_exceptions=True)
         self.sock.close()

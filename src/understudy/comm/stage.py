@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 
 from .arena import GENERATION_SHIFT, Arena
@@ -9,21 +11,25 @@ from .faults import Fault, Interrupted, Poison
 from .signature import describe
 
 
+class Member(NamedTuple):
+    slot: int
+    who: str
+    uid: str
+
+
 class Stage:
     """Rounds of meeting in the arena. A round uses one of two buffers, alternately, so that a fast worker may already
     fill the next one while a slow worker still reads the last; it can be no further ahead, because the next meeting
     needs the slow one."""
 
-    def __init__(
-        self, arena: Arena, slot: int, members: tuple[tuple[int, str], ...], generation: int, poison: Poison
-    ) -> None:
+    def __init__(self, arena: Arena, slot: int, members: tuple[Member, ...], generation: int, poison: Poison) -> None:
         self.arena = arena
         self.slot = slot
-        self.members = members
+        self.members = [(member.slot, member.who) for member in members]
         """(slot, name) of every live member, this worker included, in role order."""
         self.bytes = arena.slot_bytes
-        self._mates = tuple((other, who) for other, who in members if other != slot)
-        self._index = [other for other, _ in members].index(slot)
+        self._mates = tuple(member for member in members if member.slot != slot)
+        self._index = [member.slot for member in members].index(slot)
         self._views: dict[tuple[int, torch.dtype], list[torch.Tensor]] = {}
         self._base = generation << GENERATION_SHIFT
         self._poison = poison
@@ -44,11 +50,13 @@ class Stage:
         self.arena.announce(self.slot, self._base + sequence, signature)
 
     def look_around(self) -> None:
-        """Whether a mate is in another operation under the same number."""
-        for mate, who in self._mates:
+        """Whether a mate is in another operation under the same number, or has left without coming this far."""
+        for mate, who, uid in self._mates:
             sequence, signature = self.arena.announced(mate)
             if sequence == self._base + self._sequence and signature != self._signature:
                 raise self._disagree(who, signature)
+            if uid in self._poison.gone and self.arena.progress(mate) < self._base + self._rounds:
+                raise self._poison.fail(Fault("eof", f"{who} has left", uid))
 
     def _disagree(self, who: str, theirs: int) -> Interrupted:
         reason = f"{who} called {describe(theirs)} where this role called {describe(self._signature)}"
@@ -57,8 +65,8 @@ class Stage:
     def begin(self, deadline: float) -> int:
         """Which buffer the next round uses."""
         if not self._gathered:
-            for mate, who in self._mates:
-                self.arena.wait(mate, self._base, self._poison, deadline, who)
+            for mate, who, uid in self._mates:
+                self.arena.wait(mate, self._base, self._poison, deadline, who, uid, self.look_around)
             self._gathered = True
         self._poison.check()
         self._buffer ^= 1
@@ -70,8 +78,8 @@ class Stage:
         self._rounds += 1
         target = self._base + self._rounds
         self.arena.publish(self.slot, target)
-        for mate, who in self._mates:
-            self.arena.wait(mate, target, self._poison, deadline, who, self.look_around)
+        for mate, who, uid in self._mates:
+            self.arena.wait(mate, target, self._poison, deadline, who, uid, self.look_around)
             theirs = self.arena.signature(mate, self._buffer)
             if theirs != self._signature:
                 raise self._disagree(who, theirs)

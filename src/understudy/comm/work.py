@@ -14,12 +14,13 @@ import torch
 import torch.distributed as dist
 
 from .pairs import Receive, Send
-
+from .untraced import untraced
 
 _SET = threading.Event()
 _SET.set()
 
 
+@untraced
 class Work(dist.Work):
     """An operation under way, or `done`. It always completes; whether its result counts, the fabric knows."""
 
@@ -64,6 +65,7 @@ class Work(dist.Work):
             return self._future
 
 
+@untraced
 class MessageWork(Work):
     """Completes with its point-to-point messages."""
 

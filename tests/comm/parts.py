@@ -1,0 +1,326 @@
+"""Parts that worker processes play, and how a test directs them. Nothing heavy is imported here: every process does."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+
+from tests.comm.helpers import all_reduce, eventually
+from understudy.comm.endpoint import Endpoint
+from understudy.comm.fabric import Fabric
+from understudy.comm.pairs import Receive, Send
+from understudy.comm.roster import Roster, Worker
+from understudy.comm.sandbox import Echo
+from understudy.launch.troupe import Hand, Player, Troupe
+
+Groups = Sequence[tuple[int, ...]]
+
+
+class Census(NamedTuple):
+    """What a process holds."""
+
+    descriptors: int
+    threads: int
+    mappings: int
+
+
+def census() -> Census:
+    gc.collect()
+    descriptors = len(list(Path("/proc/self/fd").iterdir()))
+    return Census(descriptors, threading.active_count(), Path("/proc/self/maps").read_text().count("understudy-arena"))
+
+
+class Ended(NamedTuple):
+    """How a part ended: after so many steps, in which generation, and what the process then held."""
+
+    steps: int
+    generation: int
+    census: Census
+
+
+# -- in the worker processes -------------------------------------------------------------------------------------------
+
+
+class Steps:
+    """All-reduces step after step in several groups, votes after each, and follows every roster it hears of.
+
+    Words from the parent: a Roster to prepare, ("cancel", generation), "census", "stop". News to the parent:
+    ("prepared", generation), ("failed", generation, why), a Census.
+    """
+
+    def __init__(self, player: Player, groups: Groups, elements: Sequence[int]) -> None:
+        self.player, self.fabric = player, player.fabric
+        role = self.fabric.role
+        assert role is not None
+        self.role = role
+        self.world = self.fabric.group(groups[0])
+        self.others = [self.fabric.group(roles) for roles in groups[1:] if role in roles]
+        self.elements = elements
+        self.step = 0
+        self.stopping = False
+        self._preparing: dict[int, Future[None]] = {}
+
+    def run(self) -> Ended:
+        while not self.stopping:
+            self.hear()
+            self.one_step()
+            if self.vote():
+                break
+        return Ended(self.step, self.fabric.generation, census())
+
+    def hear(self) -> None:
+        while self.player.told():
+            word = self.player.hear()
+            if isinstance(word, Roster):
+                self._preparing[word.generation] = self.fabric.prepare(word)
+            elif word == "census":
+                self.player.tell(census())
+            elif word == "stop":
+                self.stopping = True
+            else:
+                _, generation = word
+                self.fabric.cancel(generation)
+        for generation, future in list(self._preparing.items()):
+            if future.done():
+                del self._preparing[generation]
+                error = future.exception()
+                self.player.tell(
+                    ("prepared", generation) if error is None else ("failed", generation, f"{type(error).__name__}: {error}")
+                )
+
+    def one_step(self) -> None:
+        self.step += 1
+        for endpoint in (self.world, *self.others):
+            for elements in self.elements:
+                check_sum(endpoint, self.fabric.roster, self.step, elements)
+        pass_on(self.world, self.fabric.roster, self.step)
+        self.fabric.check()
+
+    def vote(self) -> bool:
+        """True where it is over for this worker."""
+        ballot = torch.tensor([self.fabric.prepared, 0 if self.stopping else 1, self.step])
+        mine = ballot.clone()
+        all_reduce(self.world, ballot, dist.ReduceOp.MIN)
+        self.fabric.check()
+        assert ballot[2] == mine[2], "steps differ"
+        self.stopping = not ballot[1]
+        agreed = int(ballot[0])
+        if agreed > self.fabric.generation:
+            self.fabric.switch(agreed)
+            if self.fabric.role is None:
+                return True
+            self.agree_on_step()
+        return False
+
+    def agree_on_step(self) -> None:
+        """A newcomer learns where the others are."""
+        where = torch.tensor([self.step])
+        all_reduce(self.world, where, dist.ReduceOp.MAX)
+        self.fabric.check()
+        self.step = int(where)
+
+
+def value_of(role: int, step: int) -> float:
+    return float((role + 1) * 1000 + step % 997)
+
+
+def check_sum(endpoint: Endpoint, roster: Roster | None, step: int, elements: int) -> None:
+    """One all-reduce whose result only these live roles in this step can give."""
+    role = endpoint.key.roles[endpoint.rank]
+    value = torch.full((elements,), value_of(role, step), dtype=torch.float64)
+    all_reduce(endpoint, value)
+    live = [r for r in endpoint.key.roles if roster is None or roster.seats[r] is not None]
+    expected = sum(value_of(r, step) for r in live)
+    if not bool((value == expected).all()):
+        raise AssertionError(f"role {role}, step {step}, {endpoint.name}: {value.unique().tolist()}, not {expected}")
+
+
+def pass_on(endpoint: Endpoint, roster: Roster | None, step: int) -> None:
+    """A message to the next live role and one from the last."""
+    assert roster is not None
+    live = [rank for rank, role in enumerate(endpoint.key.roles) if roster.seats[role] is not None]
+    if len(live) == 1:
+        return
+    here = live.index(endpoint.rank)
+    after, before = live[(here + 1) % len(live)], live[here - 1]
+    got = torch.zeros(100, dtype=torch.float64)
+    jobs = [
+        Send(after, step, torch.full((100,), value_of(endpoint.rank, step), dtype=torch.float64)),
+        Receive(before, step, got),
+    ]
+    for job in jobs:
+        endpoint.message(job)
+    for job in jobs:
+        assert job.done.wait(60)
+    if endpoint.poison is not None and endpoint.poison.fault is None:
+        assert bool((got == value_of(before, step)).all()), f"rank {endpoint.rank}, step {step}: {got.unique().tolist()}"
+
+
+def stay(player: Player, groups: Groups, elements: Sequence[int]) -> Ended:
+    """Play from the first generation on."""
+    player.enter(player.hear())
+    return Steps(player, groups, elements).run()
+
+
+def join(player: Player, role: int, groups: Groups, elements: Sequence[int]) -> Ended:
+    """Rehearse a role in the sandbox, then take it over."""
+    player.fabric.assume(role, Echo())
+    part = Steps(player, groups, elements)
+    for endpoint in (part.world, *part.others):
+        all_reduce(endpoint, torch.ones(1000))
+    player.tell("rehearsed")
+    roster = player.hear()
+    player.fabric.prepare(roster).result()
+    player.tell(("prepared", roster.generation))
+    player.fabric.switch(roster.generation)
+    part.agree_on_step()
+    return part.run()
+
+
+def lives(player: Player, groups: Groups, elements: Sequence[int]) -> None:
+    """One worker after the other in one process: each rehearses the role it is given, plays until it is released and
+    closes its fabric. News: the worker, ("prepared", generation), its end."""
+    first, number = player.fabric, 0
+    while (role := player.hear()) is not None:
+        number += 1
+        player.fabric = Fabric(
+            f"{first.uid}.{number}", f"{first.uid}.{number}", job=first.job, secret=first._secret, limit=first.limit
+        )
+        player.tell(player.fabric.worker)
+        player.tell(join(player, role, groups, elements))
+        player.fabric.close()
+    player.fabric = first
+
+
+# -- in the test -------------------------------------------------------------------------------------------------------
+
+
+class Company:
+    """Workers in role order under one roster, and the newcomers who are to replace them."""
+
+    def __init__(
+        self, troupe: Troupe, machines: Sequence[int], groups: Groups | None = None, elements: Sequence[int] = (1,)
+    ) -> None:
+        self.troupe = troupe
+        self.cells = [machine for machine, count in enumerate(machines) for _ in range(count)]
+        self.groups = groups or [tuple(range(len(self.cells)))]
+        self.elements = elements
+        self._machines = 0
+        self.hands: list[Hand | None] = []
+        for count in machines:
+            self.hands += troupe.hire(self._machine(), count, stay, self.groups, elements)
+        self.roster = Roster.of(
+            1,
+            [(role, hand.uid) for role, hand in enumerate(self.live)],
+            [hand.worker for hand in self.live],
+            cells=self.cells,
+        )
+        for hand in self.live:
+            hand.tell(self.roster)
+
+    def _machine(self) -> str:
+        self._machines += 1
+        return f"m{self._machines - 1}"
+
+    @property
+    def live(self) -> list[Hand]:
+        return [hand for hand in self.hands if hand is not None]
+
+    def hire(self, roles: Sequence[int]) -> dict[int, Hand]:
+        """Newcomers for these roles, on one new machine, rehearsed."""
+        machine = self._machine()
+        hired = {
+            role: self.troupe.hire(machine, 1, join, role, self.groups, self.elements)[0] for role in roles
+        }
+        for hand in hired.values():
+            assert hand.hear() == "rehearsed"
+        return hired
+
+    def propose(self, changes: dict[int, Hand | None], *, number: int | None = None, fresh: bool = False) -> Roster:
+        """The next roster, told to everybody whom it concerns; not yet the one in play."""
+        workers: dict[int, Worker | None] = {
+            role: None if hand is None else hand.worker for role, hand in changes.items()
+        }
+        roster = self.roster.successor(workers, generation=number, fresh=fresh)
+        for hand in (*self.live, *(hand for hand in changes.values() if hand is not None)):
+            hand.tell(roster)
+        return roster
+
+    def follow(self, roster: Roster, changes: dict[int, Hand | None]) -> list[Ended]:
+        """That roster came into play: how the leavers' parts ended."""
+        leavers = [hand for role in changes if (hand := self.hands[role]) is not None]
+        for role, hand in changes.items():
+            self.hands[role] = hand
+        self.roster = roster
+        ended = [result_of(hand) for hand in leavers]
+        for hand in self.live:
+            wait_for(hand, ("prepared", roster.generation))
+        return ended
+
+    def replace(self, roles: Sequence[int]) -> list[Ended]:
+        changes: dict[int, Hand | None] = dict(self.hire(roles))
+        return self.follow(self.propose(changes), changes)
+
+    def stop(self) -> list[Ended]:
+        for hand in self.live:
+            hand.tell("stop")
+        return [result_of(hand) for hand in self.live]
+
+    def census(self) -> dict[str, Census]:
+        for hand in self.live:
+            hand.tell("census")
+        return {hand.uid: wait_for_census(hand) for hand in self.live}
+
+
+def wait_for(hand: Hand, news: Any) -> None:
+    heard = hand.hear()
+    assert heard == news, heard
+
+
+def wait_for_census(hand: Hand) -> Census:
+    heard = hand.hear()
+    assert isinstance(heard, Census), heard
+    return heard
+
+
+def result_of(hand: Hand) -> Ended:
+    """How its part ended, whatever it said before."""
+    while True:
+        kind, what = hand._wire.recv() if hand._wire.poll(30) else ("nothing for 30 s", None)
+        if isinstance(what, Ended):
+            if kind == "done":
+                hand.process.join(10)
+            return what
+        assert kind == "news", (kind, what)
+
+
+def asleep(processes: Iterable[int]) -> None:
+    """Wait until the main thread of each of them has been found sleeping several times in a row."""
+    for pid in processes:
+        seen = 0
+
+        def sleeps(pid: int = pid) -> bool:
+            nonlocal seen
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0]
+            seen = seen + 1 if state == "S" else 0
+            return seen >= 5
+
+        eventually(sleeps, limit=10)
+
+
+def kill(hand: Hand) -> float:
+    """The moment of its death, on the clock that all processes of a machine share."""
+    assert hand.process.pid is not None
+    moment = time.monotonic()
+    os.kill(hand.process.pid, signal.SIGKILL)
+    return moment

@@ -1,0 +1,613 @@
+"""Membership, one worker after the other: what may be prepared, switched to, given up and left."""
+
+from __future__ import annotations
+
+import gc
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from tests.comm.helpers import (
+    Ensemble,
+    all_gather,
+    all_reduce,
+    at_once,
+    endpoint_of,
+    enter,
+    eventually,
+    fault_of,
+    first_roster,
+    prepare,
+    receive,
+    send,
+    sums,
+)
+from understudy.comm.endpoint import Endpoint
+from understudy.comm.fabric import Fabric, PrepareFailed, SwitchRefused
+from understudy.comm.faults import StepFailed
+from understudy.comm.ops import Op
+from understudy.comm.pairs import Receive
+from understudy.comm.reduction import reduction
+from understudy.comm.roster import Roster, RosterError, Worker
+from understudy.comm.sandbox import Echo
+
+
+@pytest.fixture
+def ensemble() -> Iterator[Ensemble]:
+    with Ensemble() as ensemble:
+        yield ensemble
+
+
+def joiner(ensemble: Ensemble, machine: str, role: int, roles: int) -> Fabric:
+    """A worker that has rehearsed the role in the group of all."""
+    (fabric,) = ensemble.hire(machine)
+    fabric.assume(role, Echo())
+    fabric.group(range(roles))
+    return fabric
+
+
+def streams() -> int:
+    """How many sockets and arenas this process has open."""
+    gc.collect()
+    found = 0
+    for fd in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):
+            found += str(fd.readlink()).startswith(("socket:", "/memfd:"))
+    return found
+
+
+def descriptors() -> int:
+    gc.collect()
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+# -- what may be prepared ----------------------------------------------------------------------------------------------
+
+
+def test_an_old_generation(ensemble: Ensemble) -> None:
+    roster, fabrics, _ = ensemble.start("m0")
+    enter(roster.successor({}, generation=5), fabrics)
+    for number in (1, 4, 5):
+        again = Roster.of(number, [(0, "w0")], [fabrics[0].worker])
+        with pytest.raises(RosterError, match=f"generation {number} is not after generation 5"):
+            fabrics[0].prepare(again)
+
+
+def test_the_same_generation_twice(ensemble: Ensemble) -> None:
+    roster, fabrics, _ = ensemble.start("m0")
+    following = roster.successor({})
+    prepare(following, fabrics)
+    with pytest.raises(RosterError, match="a number is used once"):
+        fabrics[0].prepare(following)
+    fabrics[0].cancel(2)
+    with pytest.raises(RosterError, match="a number is used once"):
+        fabrics[0].prepare(following)
+    enter(roster.successor({}, generation=3), fabrics)
+
+
+def test_another_role(ensemble: Ensemble) -> None:
+    roster, (a, b), _ = ensemble.start("m0", "m1")
+    swapped = Roster.of(2, [(0, "w1"), (1, "w0")], [a.worker, b.worker])
+    with pytest.raises(RosterError, match="generation 2 gives role 1 to w0, which plays 0"):
+        a.prepare(swapped)
+    enter(roster.successor({}, generation=3), [a, b])
+    assert sums([endpoint_of(a), endpoint_of(b)]) == [11.0, 11.0]
+
+
+def test_another_address(ensemble: Ensemble) -> None:
+    _, (a,), _ = ensemble.start("m0")
+    (b,) = ensemble.hire("m1")
+    lie = Roster.of(2, [(0, "w0")], [Worker("w0", "m0", "127.0.0.1", b.worker.port)])
+    with pytest.raises(RosterError, match="lists w0 at another address than its own"):
+        a.prepare(lie)
+
+
+def test_a_port_that_is_taken() -> None:
+    threads = threading.active_count()
+    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(OSError, match="in use"):
+        Fabric("w0", "m0", job="test", secret=b"x", port=taken.getsockname()[1])
+    assert threading.active_count() == threads
+
+
+def test_an_empty_secret() -> None:
+    with pytest.raises(ValueError, match="secret is empty"):
+        Fabric("w0", "m0", job="test", secret=b"")
+
+
+# -- what may be switched to -------------------------------------------------------------------------------------------
+
+
+def test_what_is_not_prepared(ensemble: Ensemble) -> None:
+    _, (a,), _ = ensemble.start("m0")
+    with pytest.raises(SwitchRefused, match="w0 has not prepared generation 2"):
+        a.switch(2)
+
+
+def test_an_interrupted_generation_leaves_only_a_fresh_way(ensemble: Ensemble) -> None:
+    roster, fabrics, endpoints = ensemble.start("m0", "m1")
+    prepare(roster.successor({}), fabrics)
+    fabrics[0].interrupt("a test")
+    fault_of(fabrics[1])
+    for fabric in fabrics:
+        with pytest.raises(SwitchRefused, match="prepare one from a roster with fresh=True"):
+            fabric.switch(2)
+        with pytest.raises(StepFailed, match=r"interrupt: a test \(noticed by w0\)"):
+            fabric.check()
+    enter(roster.successor({}, generation=3, fresh=True), fabrics)
+    assert sums(endpoints) == [11.0, 11.0]
+
+
+def test_of_two_prepared_generations_one_is_played(ensemble: Ensemble) -> None:
+    """The other was made to follow what is no longer in play: it is closed, and nobody votes for it."""
+    roster, fabrics, endpoints = ensemble.start("m0", "m1")
+    before = streams()
+    for number, role in ((2, 1), (3, 0)):
+        new = joiner(ensemble, "m9", role, 2)
+        following = roster.successor({role: new.worker}, generation=number)
+        prepare(following, [*fabrics, new])
+        if number == 2:
+            second = new
+        else:
+            new.close()
+    assert fabrics[0].prepared <= 3
+    for fabric in (*fabrics, second):
+        fabric.switch(2)
+    assert [fabric.prepared for fabric in (*fabrics, second)] == [2, 2, 2]
+    with pytest.raises(SwitchRefused):
+        fabrics[0].switch(3)
+    assert sums([endpoints[0], endpoint_of(second)]) == [11.0, 11.0]
+    fabrics[1].close()
+    eventually(lambda: not fabrics[0]._prepared)
+    eventually(lambda: streams() == before)
+
+
+def test_a_poisoned_preparation_is_not_voted_for(ensemble: Ensemble) -> None:
+    roster, fabrics, endpoints = ensemble.start("m0", "m1")
+    new = joiner(ensemble, "m9", 1, 2)
+    prepare(roster.successor({1: new.worker}), [*fabrics, new])
+    assert [fabric.prepared for fabric in fabrics] == [2, 2]
+    kill(new)
+    eventually(lambda: [fabric.prepared for fabric in fabrics] == [1, 1])
+    assert sums(endpoints) == [11.0, 11.0]
+    for fabric in fabrics:
+        fabric.cancel(2)
+
+
+def kill(fabric: Fabric) -> None:
+    """As the end of its process would: every connection ends, without a farewell."""
+
+    def cut() -> None:
+        for gen in fabric._generations():
+            for spine in gen.spine.values():
+                spine.alive = False
+                spine.sock.shutdown(socket.SHUT_RDWR)
+
+    fabric._io.soon(cut)
+    fabric.close()
+
+
+# -- giving up ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("wait", [True, False], ids=["ready", "under way"])
+def test_giving_up(ensemble: Ensemble, wait: bool) -> None:
+    roster, fabrics, endpoints = ensemble.start("m0", "m0", "m1", "m2")
+    before = streams()
+    new = joiner(ensemble, "m9", 2, 4)
+    following = roster.successor({2: new.worker})
+    futures = [fabric.prepare(following) for fabric in (*fabrics, new)]
+    if wait:
+        for future in futures:
+            future.result(10)
+    for fabric in (*fabrics, new):
+        fabric.cancel(2)
+        assert fabric.prepared == fabric.generation
+    if not wait:
+        told = {str(future.exception(5)).rpartition(": ")[2] for future in futures}
+        assert told <= {"None", "it was cancelled"}
+    assert sums(endpoints) == [1111.0] * 4
+    new.close()
+    futures.clear()  # an error holds the frames it came through, and they hold arenas
+    eventually(lambda: streams() == before)
+    third = joiner(ensemble, "m8", 2, 4)
+    enter(roster.successor({2: third.worker}, generation=3), [*fabrics, third])
+    assert sums([endpoints[0], endpoints[1], endpoint_of(third), endpoints[3]]) == [1111.0] * 4
+
+
+def test_giving_up_before_it_has_begun(ensemble: Ensemble) -> None:
+    """Nobody else prepares, so it cannot have come to an end by itself."""
+    roster, fabrics, endpoints = ensemble.start("m0", "m1")
+    new = joiner(ensemble, "m9", 1, 2)
+    for number in range(2, 30):
+        future = fabrics[0].prepare(roster.successor({1: new.worker}, generation=number))
+        fabrics[0].cancel(number)
+        with pytest.raises(PrepareFailed, match="it was cancelled"):
+            future.result(1)
+        assert not fabrics[0]._prepared
+    assert sums(endpoints) == [11.0, 11.0]
+
+
+def test_giving_up_leaves_pairs_in_use_alone(ensemble: Ensemble) -> None:
+    roster, fabrics, endpoints = ensemble.start("m0", "m1", "m2")
+    exchange(endpoints[0], endpoints[1])
+    exchange(endpoints[0], endpoints[2])
+    new = joiner(ensemble, "m9", 2, 3)
+    prepare(roster.successor({2: new.worker}), [*fabrics, new])
+    for fabric in (*fabrics, new):
+        fabric.cancel(2)
+    exchange(endpoints[0], endpoints[1])
+    exchange(endpoints[0], endpoints[2])
+    assert [fabric.fault for fabric in fabrics] == [None] * 3
+
+
+def exchange(a: Endpoint, b: Endpoint) -> None:
+    """A message each way."""
+
+    def one(me: Endpoint, other: Endpoint) -> None:
+        value = torch.full((1000,), float(me.rank))
+        got = torch.full((1000,), -1.0)
+        at_once(partial(send, me, value, other.rank), partial(receive, me, got, other.rank))
+        assert got[0] == got[-1] == other.rank, got
+
+    at_once(partial(one, a, b), partial(one, b, a))
+
+
+# -- leaving -----------------------------------------------------------------------------------------------------------
+
+
+def test_who_was_released_plays_no_more(ensemble: Ensemble) -> None:
+    roster, fabrics, endpoints = ensemble.start("m0", "m1")
+    new = joiner(ensemble, "m9", 1, 2)
+    enter(roster.successor({1: new.worker}), [*fabrics, new])
+    why = "w1 was released: it plays no role in generation 2"
+    with pytest.raises(RuntimeError, match=why):
+        all_reduce(endpoints[1], torch.ones(3))
+    with pytest.raises(RuntimeError, match=why):
+        send(endpoints[1], torch.ones(3), 0)
+    done = threading.Event()
+    endpoints[1].submit(Op("barrier"), done.set, wait=False)
+    assert done.wait(5)
+    assert fabrics[1].role is None
+    assert fabrics[1].fault is None
+    assert fabrics[0].fault is None
+    with pytest.raises(RuntimeError, match="newcomer"):
+        fabrics[1].assume(0)
+    assert sums([endpoints[0], endpoint_of(new)]) == [11.0, 11.0]
+
+
+@pytest.mark.parametrize("machines", [("m0", "m0"), ("m0", "m1"), ("m0", "m0", "m0"), ("m0", "m1", "m2", "m3")])
+def test_who_waits_for_somebody_who_has_left(ensemble: Ensemble, machines: tuple[str, ...]) -> None:
+    """A worker that closes its fabric does not come any more: nobody waits for it until the time limit."""
+    _, fabrics, endpoints = ensemble.start(*machines)
+    assert sums(endpoints)[0] > 1
+    fabrics[-1].close()
+    assert all(fabric.fault is None for fabric in fabrics[:-1])
+    start = time.monotonic()
+    at_once(*[partial(all_reduce, endpoint, torch.ones(3)) for endpoint in endpoints[:-1]], limit=5)
+    assert time.monotonic() - start < 1.0
+    for fabric in fabrics[:-1]:
+        fault = fault_of(fabric)
+        assert fault.how == "eof"
+        assert fabrics[-1].uid in fault.reason
+
+
+def test_closing_twice_and_calling_after(ensemble: Ensemble) -> None:
+    _, fabrics, endpoints = ensemble.start("m0", "m0")
+    exchange(*endpoints)
+    for fabric in fabrics:
+        fabric.close()
+        fabric.close()
+    job = Receive(1, 0, torch.ones(1))
+    endpoints[0].post(job)
+    assert job.done.wait(5)
+
+
+def test_operations_of_an_interrupted_step_do_not_run_in_the_next(ensemble: Ensemble) -> None:
+    """Asynchronous operations that were given and never waited for: neither started nor mixed up afterwards."""
+    roster, fabrics, endpoints = ensemble.start("m0", "m1")
+    values = [torch.ones(100_000) for _ in range(20)]
+    finished = [threading.Event() for _ in values]
+    for value, event in zip(values, finished, strict=True):
+        fold = reduction(dist.ReduceOp.SUM, torch.float32, 2)
+        endpoints[0].submit(Op("all_reduce", outputs=[value], reduction=fold), event.set, wait=False)
+    following = roster.successor({}, fresh=True)
+    prepare(following, fabrics)
+    fabrics[0].interrupt("a test")
+    for fabric in fabrics:
+        fabric.switch(2)
+    assert sums(endpoints) == [11.0, 11.0]
+    assert all(event.wait(5) for event in finished)
+    assert fabrics[0].fault is None
+    assert fabrics[1].fault is None
+
+
+# -- after a failure between the vote and the switch -------------------------------------------------------------------
+
+
+def test_half_of_the_workers_have_switched(ensemble: Ensemble) -> None:
+    """The leaver dies when some have switched and some have not: the next roster is fresh and joins them again."""
+    roster, fabrics, endpoints = ensemble.start("m0", "m1", "m2", "m3")
+    new = joiner(ensemble, "m9", 0, 4)
+    second = roster.successor({0: new.worker})
+    prepare(second, [*fabrics, new])
+    for fabric in (fabrics[1], fabrics[3], new):
+        fabric.switch(2)
+    kill(fabrics[0])
+    fault_of(fabrics[2])
+    with pytest.raises(SwitchRefused):
+        fabrics[2].switch(2)
+    enter(second.successor({}, fresh=True), [fabrics[1], fabrics[2], fabrics[3], new])
+    assert sums([endpoint_of(new), *endpoints[1:]]) == [1111.0] * 4
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_half_of_a_new_machine_has_switched(ensemble: Ensemble, first: int) -> None:
+    """The two workers of the new machine share an arena, whoever of them came from where."""
+    roster, fabrics, endpoints = ensemble.start("m0", "m0", "m1", "m1")
+    new = [joiner(ensemble, "m9", role, 4) for role in (2, 3)]
+    second = roster.successor({2: new[0].worker, 3: new[1].worker})
+    prepare(second, [*fabrics, *new])
+    new[first].switch(2)
+    fabrics[0].switch(2)
+    enter(second.successor({}, fresh=True), [fabrics[0], fabrics[1], *new])
+    assert sums([endpoints[0], endpoints[1], *map(endpoint_of, new)]) == [1111.0] * 4
+
+
+def test_a_worker_outside_the_roster_cannot_touch_the_arena(ensemble: Ensemble) -> None:
+    """Stopped, replaced on the same machine, and let go again: what it still writes reaches nobody."""
+    roster, fabrics, endpoints = ensemble.start("m0", "m0")
+    assert sums(endpoints) == [11.0, 11.0]
+    zombie = endpoints[1].transport._seat.channel.stage  # type: ignore[attr-defined]
+    fabrics[0].interrupt("the other one hangs")
+    new = joiner(ensemble, "m0", 1, 2)
+    enter(roster.successor({1: new.worker}, fresh=True), [fabrics[0], new])
+    assert sums([endpoints[0], endpoint_of(new)]) == [11.0, 11.0]
+    results = []
+
+    def go_on() -> None:
+        results.append(sums([endpoints[0], endpoint_of(new)], elements=200_000))
+
+    thread = threading.Thread(target=go_on)
+    thread.start()
+    while thread.is_alive():
+        for buffer in (0, 1):
+            zombie.arena.slot(buffer, 0).fill_(0x55)
+            zombie.arena.slot(buffer, 1).fill_(0x55)
+            zombie.arena.result(buffer).fill_(0x55)
+    thread.join()
+    assert results == [[11.0, 11.0]]
+
+
+# -- groups that come late ---------------------------------------------------------------------------------------------
+
+
+def test_a_group_made_in_a_running_generation(ensemble: Ensemble) -> None:
+    roster, fabrics, _ = ensemble.start("m0", "m0", "m1")
+    late = at_once(*[partial(fabric.group, (0, 2, 1)) for fabric in fabrics])
+    assert sums(late) == [111.0] * 3
+    enter(roster.successor({}), fabrics)
+    assert sums(late) == [111.0] * 3
+    enter(roster.successor({}, generation=3, fresh=True), fabrics)
+    assert sums(late) == [111.0] * 3
+
+
+def test_a_group_made_after_the_next_generation_was_prepared(ensemble: Ensemble) -> None:
+    roster, fabrics, endpoints = ensemble.start("m0", "m1")
+    prepare(roster.successor({}), fabrics)
+    late = at_once(*[partial(fabric.group, (0, 1)) for fabric in fabrics])
+    assert sums(late) == [11.0, 11.0]
+    for fabric in fabrics:
+        fabric.switch(2)
+    assert sums(late) == [11.0, 11.0]
+    assert sums(endpoints) == [11.0, 11.0]
+
+
+def test_messages_first_in_a_group_that_comes_late(ensemble: Ensemble) -> None:
+    roster, fabrics, _ = ensemble.start("m0", "m1")
+    prepare(roster.successor({}), fabrics)
+    late = at_once(*[partial(fabric.group, (0, 1)) for fabric in fabrics])
+    for fabric in fabrics:
+        fabric.switch(2)
+    exchange(*late)
+    assert sums(late) == [11.0, 11.0]
+
+
+def test_a_group_that_cannot_be_opened(ensemble: Ensemble) -> None:
+    """Its maker waits for somebody who does not come: an interrupt ends that at once, and the group comes later."""
+    roster, fabrics, endpoints = ensemble.start("m0", "m1")
+    made: list[Endpoint] = []
+    thread = threading.Thread(target=lambda: made.append(fabrics[0].group((0, 1))), daemon=True)
+    thread.start()
+    eventually(lambda: bool(fabrics[0]._current and fabrics[0]._current.openings))
+    start = time.monotonic()
+    fabrics[1].interrupt("a test")
+    thread.join(5)
+    assert time.monotonic() - start < 0.5
+    assert made
+    assert fabrics[0].fault is not None
+    all_reduce(made[0], torch.ones(3))
+    send(made[0], torch.ones(3), 1)
+    made.append(fabrics[1].group((0, 1)))
+    enter(roster.successor({}, fresh=True), fabrics)
+    assert sums(made) == [11.0, 11.0]
+    assert sums(endpoints) == [11.0, 11.0]
+
+
+def test_a_late_group_with_a_vacant_role(ensemble: Ensemble) -> None:
+    roster, fabrics, _ = ensemble.start("m0", "m1", "m2")
+    vacated = roster.successor({1: None})
+    prepare(vacated, fabrics)
+    late = at_once(*[partial(fabric.group, (0, 1, 2)) for fabric in fabrics])
+    for fabric in fabrics:
+        fabric.switch(2)
+    ends = [late[0], late[2]]
+    assert sums(ends) == [101.0, 101.0]
+    at_once(*[partial(all_gather, end, torch.ones(3)) for end in ends])
+    for fabric in (fabrics[0], fabrics[2]):
+        fault = fault_of(fabric)
+        assert fault.how == "vacant"
+        assert "all_gather in group g1[0-2] needs role 1, which is vacant" in fault.reason
+
+
+# -- rehearsing --------------------------------------------------------------------------------------------------------
+
+
+def test_one_role_after_the_other_is_rehearsed(ensemble: Ensemble) -> None:
+    """A standby takes a role, then another one, and plays that: its groups are those of the others."""
+    roster, fabrics, endpoints = ensemble.start("m0", "m1", "m2")
+    (standby,) = ensemble.hire("m9")
+    for role in (0, 2, 1):
+        standby.assume(role, Echo())
+        end = standby.group(range(3))
+        assert end.name == endpoints[0].name
+        assert all_reduce(end, torch.ones(1)).item() == 3.0
+    enter(roster.successor({1: standby.worker}), [*fabrics, standby])
+    assert sums([endpoints[0], end, endpoints[2]]) == [111.0] * 3
+
+
+def test_a_role_cannot_be_assumed_while_another_is_prepared(ensemble: Ensemble) -> None:
+    roster, fabrics, _ = ensemble.start("m0", "m1")
+    new = joiner(ensemble, "m9", 1, 2)
+    new.prepare(roster.successor({1: new.worker}))
+    with pytest.raises(RuntimeError, match="preparing generation 2; cancel that first"):
+        new.assume(0, Echo())
+    new.cancel(2)
+    new.assume(0, Echo())
+    new.group(range(2))
+    enter(roster.successor({0: new.worker}, generation=3), [*fabrics, new])
+    assert new.role == 0
+
+
+def test_a_prepared_role_is_played_only_after_the_switch(ensemble: Ensemble) -> None:
+    (a,) = ensemble.hire("m0")
+    future = a.prepare(first_roster([a]))
+    future.result(5)
+    assert a.role is None
+    with pytest.raises(RuntimeError, match="w0 plays no role yet"):
+        a.group((0,))
+    a.switch(1)
+    assert a.role == 0
+
+
+# -- pairs -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fresh", [False, True])
+@pytest.mark.parametrize("lower_first", [True, False])
+def test_a_pair_that_begins_while_a_generation_is_prepared(ensemble: Ensemble, lower_first: bool, fresh: bool) -> None:
+    """One side has prepared before they began to talk, the other after."""
+    roster, fabrics, endpoints = ensemble.start("m0", "m1")
+    following = roster.successor({}, fresh=fresh)
+    first, second = fabrics if lower_first else reversed(fabrics)
+    early = first.prepare(following)
+    if not fresh:
+        early.result(5)
+    exchange(*endpoints)
+    second.prepare(following).result(5)
+    early.result(5)
+    for fabric in fabrics:
+        fabric.switch(2)
+    exchange(*endpoints)
+    exchange(*endpoints)
+    assert [fabric.fault for fabric in fabrics] == [None, None]
+
+
+@pytest.mark.parametrize("role", [0, 1, 2])
+@pytest.mark.parametrize("fresh", [False, True])
+def test_pairs_with_a_newcomer(ensemble: Ensemble, role: int, fresh: bool) -> None:
+    """Pairs that were in use with a role are in use with whoever plays it next, whoever switches first."""
+    roster, fabrics, endpoints = ensemble.start("m0", "m1", "m2")
+    for a, b in ((0, 1), (0, 2), (1, 2)):
+        exchange(endpoints[a], endpoints[b])
+    for order in (1, -1):
+        new = joiner(ensemble, "m9", role, 3)
+        roster = roster.successor({role: new.worker}, fresh=fresh)
+        if fresh:
+            fabrics[(role + 1) % 3].interrupt("a test")
+        prepare(roster, [*fabrics, new])
+        seated = [fabric if place != role else new for place, fabric in enumerate(fabrics)]
+        ends = [endpoint_of(fabric) for fabric in seated]
+        talks = [partial(exchange, ends[a], ends[b]) for a, b in ((0, 1), (0, 2), (1, 2))]
+        for fabric in [new, *fabrics][::order]:
+            fabric.switch(roster.generation)
+        at_once(*talks)
+        fabrics = seated
+    assert [fabric.fault for fabric in fabrics] == [None] * 3
+
+
+def test_a_newcomer_talks_before_the_others_are_there(ensemble: Ensemble) -> None:
+    """After an interruption nobody votes: each worker enters the fresh roster when it is ready."""
+    roster, fabrics, endpoints = ensemble.start("m0", "m1")
+    exchange(*endpoints)
+    for _ in range(10):
+        new = joiner(ensemble, "m9", 0, 2)
+        fabrics[0].interrupt("a test")
+        fault_of(fabrics[1])
+        roster = roster.successor({0: new.worker}, fresh=True)
+
+        def come(fabric: Fabric, end: Endpoint, roster: Roster = roster) -> float:
+            fabric.prepare(roster).result(5)
+            fabric.switch(roster.generation)
+            other = 1 - end.rank
+            got = torch.zeros(1)
+            at_once(partial(send, end, torch.full((1,), 7.0 + end.rank), other), partial(receive, end, got, other))
+            return got.item()
+
+        fabrics[0].close()
+        assert at_once(partial(come, new, endpoint_of(new)), partial(come, fabrics[1], endpoints[1])) == [8.0, 7.0]
+        assert fabrics[1].fault is None
+        fabrics[0] = new
+
+
+# -- news --------------------------------------------------------------------------------------------------------------
+
+
+def test_a_long_story_travels(ensemble: Ensemble) -> None:
+    _, fabrics, _ = ensemble.start("m0", "m1", "m2")
+    fabrics[1].interrupt("long " * 100_000)
+    for fabric in fabrics:
+        fault = fault_of(fabric)
+        assert fault.how == "interrupt"
+        assert fault.noticed_by == "w1"
+
+
+def test_the_news_of_a_failed_preparation_travels(ensemble: Ensemble) -> None:
+    """w2 waits for a dial that will not come, and hears why from those who saw it."""
+    roster, fabrics, endpoints = ensemble.start("m0", "m1", "m2")
+    new = joiner(ensemble, "m9", 1, 3)
+    following = roster.successor({1: new.worker})
+    new.close()
+    futures = [fabric.prepare(following) for fabric in fabrics]
+    start = time.monotonic()
+    for number in (0, 2):
+        with pytest.raises(PrepareFailed, match="w3 on m9"):
+            futures[number].result(5)
+    assert time.monotonic() - start < 1.0
+    assert sums(endpoints) == [111.0] * 3
+    assert [fabric.fault for fabric in fabrics] == [None] * 3
+
+
+def test_nothing_is_left(ensemble: Ensemble) -> None:
+    ensemble.start("m0", "m0", "m1")
+    before, threads = descriptors(), threading.active_count()
+    _whole_life()
+    assert threading.active_count() == threads
+    assert descriptors() == before
+
+
+def _whole_life() -> None:
+    with Ensemble() as ensemble:
+        roster, fabrics, endpoints = ensemble.start("m0", "m0", "m1")
+        exchange(endpoints[0], endpoints[2])
+        assert sums(endpoints) == [111.0] * 3
+        fabrics[0].interrupt("a test")
+        enter(roster.successor({}, fresh=True), fabrics)
+        prepare(roster.successor({}, generation=3), fabrics)

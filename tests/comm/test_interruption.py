@@ -1,0 +1,222 @@
+"""Whatever a worker is blocked in, it returns at once when somebody dies or interrupts; and then it goes on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.comm.actors import Over, Scene
+from tests.comm.helpers import eventually
+from tests.comm.parts import asleep, kill
+from tests.comm.training import train
+from understudy.comm.faults import Fault
+from understudy.launch.troupe import Hand, Troupe, first_roster
+
+LAYOUTS = [[1, 1, 1], [3], [2, 2]]
+BLOCKING = [
+    "small all_reduce",
+    "large all_reduce",
+    "broadcast",
+    "large broadcast",
+    "all_gather",
+    "all_to_all",
+    "barrier",
+    "recv",
+    "recv from anybody",
+    "large send",
+]
+
+
+def faults(overs: Sequence[Over]) -> list[Fault]:
+    found = [over.fault for over in overs if over.fault is not None]
+    assert len(found) == len(overs), overs
+    return found
+
+
+def report(what: str, took: Sequence[float]) -> None:
+    print(f"{what}: median {1000 * statistics.median(took):.1f} ms, longest {1000 * max(took):.1f} ms")
+    assert max(took) < 0.5, what
+
+
+@pytest.mark.parametrize("victim", [0, -1], ids=["first", "last"])
+@pytest.mark.parametrize("machines", LAYOUTS, ids=str)
+def test_a_worker_is_killed(machines: list[int], victim: int) -> None:
+    with Troupe(limit=20.0) as troupe:
+        scene = Scene(troupe, machines)
+        dead = scene.roles[victim]
+        others = [role for role in scene.roles if role != dead]
+        everything = []
+        for operation in BLOCKING:
+            scene.start(operation, others, dead)
+            asleep(scene.pids(others))
+            uid, wall = scene.hands[dead].uid, time.time()
+            moment = scene.kill(dead)
+            overs = scene.over(others)
+            took = [over.when - moment for over in overs]
+            report(f"{machines} {operation}, role {dead} killed", took)
+            everything += took
+            for fault in faults(overs):
+                assert (fault.how, fault.who) == ("eof", uid), fault
+                assert f"role {dead} ({uid} on {scene.machines[dead]})" in fault.reason
+                assert wall - 1 < fault.when < wall + 5
+            scene.recover(dead)
+        report(f"{machines}, role {dead} killed, all operations", everything)
+        scene.end()
+
+
+@pytest.mark.parametrize("machines", LAYOUTS, ids=str)
+def test_an_interrupt(machines: list[int]) -> None:
+    with Troupe(limit=20.0) as troupe:
+        scene = Scene(troupe, machines)
+        everything = []
+        for number, operation in enumerate(BLOCKING * 2):
+            idle = scene.roles[-1 if number % 2 else 0]
+            others = [role for role in scene.roles if role != idle]
+            scene.start(operation, others, idle)
+            asleep(scene.pids(others))
+            scene.hands[idle].tell(("interrupt", f"test {number}"))
+            moment = scene.hands[idle].hear()
+            overs = scene.over(others)
+            everything += [over.when - moment for over in overs]
+            for fault in faults(overs):
+                assert (fault.how, fault.reason) == ("interrupt", f"test {number}")
+                assert fault.noticed_by == scene.hands[idle].uid
+            scene.recover()
+        report(f"{machines} interrupt", everything)
+        scene.end()
+
+
+@pytest.mark.parametrize("operation", ["small all_reduce", "large all_reduce", "recv"])
+@pytest.mark.parametrize("machines", [[1, 1, 1], [3]], ids=str)
+def test_a_worker_hangs(machines: list[int], operation: str) -> None:
+    with Troupe(limit=1.5) as troupe:
+        scene = Scene(troupe, machines)
+        (pid,) = scene.pids([1])
+        os.kill(pid, signal.SIGSTOP)
+        start = time.monotonic()
+        scene.start(operation, [0, 2], 1)
+        overs = scene.over([0, 2])
+        for over in overs:
+            assert 1.0 < over.when - start < 4.0
+        for fault in faults(overs):
+            assert fault.how == "timeout"
+        scene.kill(1)
+        scene.recover(1)
+        scene.end()
+
+
+CALLS = [
+    ("small all_reduce", "another all_reduce", "all_reduce(sum) of 10 float32", "all_reduce(sum) of 11 float32"),
+    ("small all_reduce", "large all_reduce", "all_reduce(sum) of 10 float32", "all_reduce(sum) of 2000000 float32"),
+    ("small all_reduce", "all_reduce of doubles", "of 10 float32", "of 10 float64"),
+    ("small all_reduce", "maximum", "all_reduce(sum)", "all_reduce(max)"),
+    ("large all_reduce", "barrier", "all_reduce(sum) of 2000000 float32", "barrier"),
+    ("large all_reduce", "all_gather", "all_reduce(sum)", "all_gather of 100000 float32"),
+    ("broadcast", "small all_reduce", "broadcast of 10 float32 at root 0", "all_reduce(sum)"),
+    ("all_gather", "broadcast", "all_gather", "broadcast"),
+]
+
+
+@pytest.mark.parametrize("machines", [[1, 1, 1], [3], [2, 1]], ids=str)
+def test_roles_call_different_operations(machines: list[int]) -> None:
+    with Troupe(limit=20.0) as troupe:
+        scene = Scene(troupe, machines)
+        for number, (one, other, first, second) in enumerate(CALLS):
+            odd = number % 3
+            start = time.monotonic()
+            scene.start(one, [role for role in scene.roles if role != odd])
+            scene.start(other, [odd])
+            overs = scene.over(scene.roles)
+            assert max(over.when for over in overs) - start < 2.0, (one, other)
+            for fault in faults(overs):
+                assert fault.how == "mismatch", fault
+                assert first in fault.reason, fault
+                assert second in fault.reason, fault
+                assert any(f"role {role} ({hand.uid} on" in fault.reason for role, hand in enumerate(scene.hands))
+            scene.recover()
+        scene.end()
+
+
+STEPS, INTERRUPTED = 8, 4
+
+
+@pytest.mark.parametrize(("machines", "dead"), [([1, 1, 1], 1), ([1, 1, 1], 0), ([2, 1], 1), ([2, 1], 2)], ids=str)
+def test_a_death_in_the_middle_of_a_backward_pass(machines: list[int], dead: int) -> None:
+    """The same DDP objects train on with a rehearsed newcomer, to the bit as though nothing had happened."""
+    roles = sum(machines)
+    homes = [f"m{machine}" for machine, count in enumerate(machines) for _ in range(count)]
+    with Troupe(limit=20.0) as troupe:
+        undisturbed = _company(troupe, homes, None)
+        expected = {hand.result() for hand in undisturbed}
+        assert len(expected) == 1
+    with Troupe(limit=20.0) as troupe:
+        hands = _company(troupe, homes, dead)
+        (newcomer,) = troupe.hire(homes[dead], 1, train, dead, roles, STEPS, None)
+        assert newcomer.hear() == "rehearsed"
+        others = [hand for role, hand in enumerate(hands) if role != dead]
+        assert hands[dead].hear() == "in backward"
+        asleep([hand.process.pid for hand in others])
+        moment = kill(hands[dead])
+        for hand in others:
+            kind, step, why = hand.hear()
+            assert (kind, step) == ("failed", INTERRUPTED)
+            assert hands[dead].uid in why
+        assert time.monotonic() - moment < 2.0
+        roster = first_roster(hands).successor({dead: newcomer.worker}, fresh=True)
+        for hand in (*others, newcomer):
+            hand.tell(roster)
+        assert {hand.result() for hand in (*others, newcomer)} == expected
+
+
+def _company(troupe: Troupe, homes: list[str], dead: int | None) -> list[Hand]:
+    hands = [
+        troupe.hire(home, 1, train, None, len(homes), STEPS, INTERRUPTED if role == dead else None)[0]
+        for role, home in enumerate(homes)
+    ]
+    for hand in hands:
+        hand.tell(first_roster(hands))
+    return hands
+
+
+def test_when_all_are_killed_nothing_is_left() -> None:
+    """A parent of four workers with arenas is killed and takes everybody with it; then the workers themselves are."""
+    before = set(Path("/dev/shm").iterdir())
+    process = subprocess.Popen([sys.executable, "-c", _PARENT], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    with process.stdout:
+        pids = [int(pid) for pid in process.stdout.readline().split()]
+    assert len(pids) == 4
+    process.kill()
+    process.wait(10)
+    eventually(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), limit=10)
+    with Troupe(limit=20.0) as troupe:
+        scene = Scene(troupe, [2, 2])
+        scene.start("large all_reduce", [0, 1, 2])
+        asleep(scene.pids([0, 1, 2]))
+        for role in scene.roles:
+            scene.kill(role)
+        for hand in scene.hands:
+            hand.process.join(10)
+            assert hand.process.exitcode == -signal.SIGKILL
+    assert set(Path("/dev/shm").iterdir()) <= before
+
+
+_PARENT = """
+import threading
+from tests.comm.actors import Scene
+from understudy.launch.troupe import Troupe
+
+if __name__ == "__main__":
+    scene = Scene(Troupe(limit=20.0), [2, 2])
+    scene.start("small all_reduce", [0, 1, 2])
+    print(*scene.pids(scene.roles), flush=True)
+    threading.Event().wait()
+"""

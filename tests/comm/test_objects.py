@@ -1,0 +1,107 @@
+"""Collectives of Python objects, and the helpers of torch.distributed that are built on the group."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from tests.comm.checks import Cast, on_every_layout, perform, same
+
+
+def thing(rank: int) -> dict[str, Any]:
+    """Pickles of different lengths on different roles."""
+    return {"rank": rank, "text": "x" * 1000 * rank, "nested": [(rank, None), {rank}]}
+
+
+def all_gather_object(cast: Cast) -> None:
+    got: list[Any] = [None] * cast.size
+    dist.all_gather_object(got, thing(cast.rank))
+    assert got == [thing(rank) for rank in range(cast.size)]
+
+
+def gather_object(cast: Cast) -> None:
+    for root in range(cast.size):
+        got: list[Any] | None = [None] * cast.size if cast.rank == root else None
+        dist.gather_object(thing(cast.rank), got, root)
+        assert got is None or got == [thing(rank) for rank in range(cast.size)]
+
+
+def broadcast_object_list(cast: Cast) -> None:
+    for root in range(cast.size):
+        things = [thing(root), None, 7] if cast.rank == root else [None, None, None]
+        dist.broadcast_object_list(things, root)
+        assert things == [thing(root), None, 7]
+
+
+def scatter_object_list(cast: Cast) -> None:
+    for root in range(cast.size):
+        got: list[Any] = [None]
+        dist.scatter_object_list(got, [thing(rank) for rank in range(cast.size)] if cast.rank == root else None, root)
+        assert got == [thing(cast.rank)]
+
+
+def send_object_list(cast: Cast) -> None:
+    if cast.rank == 0:
+        dist.send_object_list([thing(1), "second"], 1)
+    elif cast.rank == 1:
+        got: list[Any] = [None, None]
+        assert dist.recv_object_list(got, 0) == 0
+        assert got == [thing(1), "second"]
+
+
+def objects_in_a_subgroup(cast: Cast) -> None:
+    group = dist.new_group([0, cast.size - 1])
+    if cast.rank in (0, cast.size - 1):
+        got: list[Any] = [None, None]
+        dist.all_gather_object(got, cast.rank, group=group)
+        assert got == [0, cast.size - 1]
+
+
+def new_subgroups(cast: Cast) -> None:
+    mine, groups = dist.new_subgroups_by_enumeration([[0], list(range(1, cast.size))])  # type: ignore[no-untyped-call]
+    assert len(groups) == 2
+    value = torch.ones(1)
+    dist.all_reduce(value, group=mine)
+    same(value, torch.full((1,), 1.0 if cast.rank == 0 else cast.size - 1.0))
+
+
+def local_synchronization(cast: Cast) -> None:
+    """A group that only its members know of."""
+    if cast.rank < 2:
+        group = dist.new_group([0, 1], use_local_synchronization=True)
+        value = torch.ones(1)
+        dist.all_reduce(value, group=group)
+        same(value, torch.full((1,), 2.0))
+
+
+def what_torch_keeps_to_itself(cast: Cast) -> None:
+    """Functions that torch offers for its own backends only say so; nothing is sent."""
+    for refused in (
+        lambda: dist.monitored_barrier(timeout=timedelta(seconds=1)),
+        lambda: dist.split_group(split_ranks=[list(range(cast.size))]),
+    ):
+        with pytest.raises((RuntimeError, ValueError, NotImplementedError)):
+            refused()
+    dist.barrier()
+
+
+CHECKS = [
+    all_gather_object,
+    gather_object,
+    broadcast_object_list,
+    scatter_object_list,
+    send_object_list,
+    objects_in_a_subgroup,
+    new_subgroups,
+    local_synchronization,
+    what_torch_keeps_to_itself,
+]
+
+
+@on_every_layout
+def test_objects(machines: list[int], transport: str) -> None:
+    perform(CHECKS, machines, transport)
