@@ -94,9 +94,8 @@ class Steps:
             if future.done():
                 del self._preparing[generation]
                 error = future.exception()
-                self.player.tell(
-                    ("prepared", generation) if error is None else ("failed", generation, f"{type(error).__name__}: {error}")
-                )
+                news = ("prepared", generation) if error is None else ("failed", generation, str(error))
+                self.player.tell(news)
 
     def one_step(self) -> None:
         self.step += 1
@@ -154,7 +153,7 @@ def pass_on(endpoint: Endpoint, roster: Roster | None, step: int) -> None:
     here = live.index(endpoint.rank)
     after, before = live[(here + 1) % len(live)], live[here - 1]
     got = torch.zeros(100, dtype=torch.float64)
-    jobs = [
+    jobs: list[Send | Receive] = [
         Send(after, step, torch.full((100,), value_of(endpoint.rank, step), dtype=torch.float64)),
         Receive(before, step, got),
     ]
@@ -163,7 +162,8 @@ def pass_on(endpoint: Endpoint, roster: Roster | None, step: int) -> None:
     for job in jobs:
         assert job.done.wait(60)
     if endpoint.poison is not None and endpoint.poison.fault is None:
-        assert bool((got == value_of(before, step)).all()), f"rank {endpoint.rank}, step {step}: {got.unique().tolist()}"
+        right = bool((got == value_of(before, step)).all())
+        assert right, f"rank {endpoint.rank}, step {step}: {got.unique().tolist()}"
 
 
 def stay(player: Player, groups: Groups, elements: Sequence[int]) -> Ended:
@@ -239,9 +239,7 @@ class Company:
     def hire(self, roles: Sequence[int]) -> dict[int, Hand]:
         """Newcomers for these roles, on one new machine, rehearsed."""
         machine = self._machine()
-        hired = {
-            role: self.troupe.hire(machine, 1, join, role, self.groups, self.elements)[0] for role in roles
-        }
+        hired = {role: self.troupe.hire(machine, 1, join, role, self.groups, self.elements)[0] for role in roles}
         for hand in hired.values():
             assert hand.hear() == "rehearsed"
         return hired

@@ -5,6 +5,7 @@ A script is a function that calls torch alone and returns an `Outcome`. It must 
 
 from __future__ import annotations
 
+import logging
 import os
 import warnings
 from collections.abc import Callable, Iterable
@@ -66,6 +67,7 @@ def compare(script: Script, machines: list[int], *args: object, scratch: Path, e
 
 def _twice(player: Player, store: Path, exact: bool, script: Script, args: list[object]) -> None:
     warnings.simplefilter("ignore")
+    logging.disable(logging.WARNING)
     roster, role = player.fabric.roster, player.fabric.role
     assert roster is not None
     assert role is not None

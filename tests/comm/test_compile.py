@@ -1,8 +1,5 @@
 """Functional collectives, eager and inside torch.compile; compiled models of every kind of parallelism."""
 
-# Functional collectives are not typed in torch.
-# mypy: disable-error-code="no-untyped-call"
-
 from __future__ import annotations
 
 from pathlib import Path

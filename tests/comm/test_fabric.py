@@ -6,7 +6,7 @@ import gc
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -20,6 +20,7 @@ from tests.comm.helpers import (
     all_gather,
     all_reduce,
     at_once,
+    broadcast,
     endpoint_of,
     enter,
     eventually,
@@ -33,6 +34,7 @@ from tests.comm.helpers import (
 from understudy.comm.endpoint import Endpoint
 from understudy.comm.fabric import Fabric, PrepareFailed, SwitchRefused
 from understudy.comm.faults import StepFailed
+from understudy.comm.group import RoleGroup
 from understudy.comm.ops import Op
 from understudy.comm.pairs import Receive
 from understudy.comm.reduction import reduction
@@ -455,6 +457,70 @@ def test_a_late_group_with_a_vacant_role(ensemble: Ensemble) -> None:
         fault = fault_of(fabric)
         assert fault.how == "vacant"
         assert "all_gather in group g1[0-2] needs role 1, which is vacant" in fault.reason
+
+
+def test_a_group_is_closed_while_the_next_generation_is_prepared(ensemble: Ensemble) -> None:
+    roster, fabrics, endpoints = ensemble.start("m0", "m1", "m2")
+    before = streams()
+    late = at_once(*[partial(fabric.group, (0, 1, 2)) for fabric in fabrics])
+    new = joiner(ensemble, "m9", 1, 3)
+    new.group(range(3))
+    prepare(roster.successor({1: new.worker}), [*fabrics, new])
+    for fabric, end in zip(fabrics, late, strict=True):
+        fabric.forget(end)
+    for fabric in (*fabrics, new):
+        fabric.switch(2)
+    new.forget(endpoint_of(new, late[0].name))
+    fabrics[1].close()
+    assert sums([endpoints[0], endpoint_of(new), endpoints[2]]) == [111.0] * 3
+    late.clear()
+    eventually(lambda: streams() == before)
+
+
+def test_arenas_of_different_sizes(ensemble: Ensemble) -> None:
+    a, b = ensemble.hire("m0")[0], ensemble.hire("m0", slot_bytes=1 << 16)[0]
+    for role, fabric in enumerate((a, b)):
+        fabric.assume(role)
+        fabric.group((0, 1))
+    before = streams()
+    futures = [fabric.prepare(first_roster([a, b])) for fabric in (a, b)]
+    with pytest.raises(PrepareFailed, match=r"arena of g0\[0-1\] from role 0 \(w0 on m0\): .* different settings"):
+        futures[1].result(5)
+    a.cancel(1)
+    futures.clear()
+    eventually(lambda: streams() == before)
+
+
+# -- vacant roles ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("machines", [("m0", "m1", "m2"), ("m0", "m0", "m0"), ("m0", "m0", "m1")], ids=str)
+def test_a_vacant_role(ensemble: Ensemble, machines: tuple[str, ...]) -> None:
+    """Sums do without it, whatever needs it fails the step, and a newcomer fills it."""
+    roster, fabrics, endpoints = ensemble.start(*machines)
+    group = RoleGroup(endpoints[0])
+    enter(roster.successor({1: None}), fabrics)
+    ends, live = [endpoints[0], endpoints[2]], [fabrics[0], fabrics[2]]
+    assert sums(ends) == sums(ends, elements=200_000) == [101.0, 101.0]
+    assert group.size() == 3
+    averages = at_once(*[partial(all_reduce, end, torch.full((1,), 3.0), dist.ReduceOp.AVG) for end in ends])
+    assert [float(average) for average in averages] == [2.0, 2.0]
+    needing: dict[str, Callable[[Endpoint], object]] = {
+        "all_gather in group g0[0-2] needs role 1, which is vacant": lambda end: all_gather(end, torch.ones(3)),
+        "broadcast in group g0[0-2] needs role 1, which is vacant": lambda end: broadcast(end, torch.ones(3), 1),
+        "a message in group g0[0-2] is for role 1, which is vacant": lambda end: send(end, torch.ones(3), 1),
+    }
+    for reason, call in needing.items():
+        at_once(*[partial(call, end) for end in ends])
+        for fabric in live:
+            assert (fault_of(fabric).how, fault_of(fabric).reason) == ("vacant", reason)
+        roster = fabrics[0].roster or roster
+        enter(roster.successor({}, fresh=True), live)
+        assert sums(ends) == [101.0, 101.0]
+    new = joiner(ensemble, machines[1], 1, 3)
+    roster = fabrics[0].roster or roster
+    enter(roster.successor({1: new.worker}), [*live, new])
+    assert sums([endpoints[0], endpoint_of(new), endpoints[2]]) == [111.0] * 3
 
 
 # -- rehearsing --------------------------------------------------------------------------------------------------------

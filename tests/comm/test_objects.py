@@ -62,7 +62,7 @@ def objects_in_a_subgroup(cast: Cast) -> None:
 
 
 def new_subgroups(cast: Cast) -> None:
-    mine, groups = dist.new_subgroups_by_enumeration([[0], list(range(1, cast.size))])  # type: ignore[no-untyped-call]
+    mine, groups = dist.new_subgroups_by_enumeration([[0], list(range(1, cast.size))])
     assert len(groups) == 2
     value = torch.ones(1)
     dist.all_reduce(value, group=mine)

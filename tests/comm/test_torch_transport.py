@@ -257,7 +257,7 @@ def prepare_in_vain(player: Player, role: int) -> float:
 
 
 def test_a_newcomer_that_died_on_its_way_stops_nobody() -> None:
-    with Troupe(transport=GLOO, limit=20.0) as troupe:
+    with Troupe(transport=GLOO, limit=20.0, setup_limit=10.0) as troupe:
         *hands, joiner = [troupe.hire(f"m{role}", 1, prepare_in_vain, role)[0] for role in range(3)]
         joiner.kill()
         roster = first_roster(hands, roles=3)

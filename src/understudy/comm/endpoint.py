@@ -38,6 +38,8 @@ class Endpoint:
         self.vacant: frozenset[int] = frozenset()
         self.perform: Callable[[Op], None] = self._closed
         self.post: Callable[..., None] = self._closed
+        self.opening = threading.Lock()
+        """Held by the thread that opens it late."""
         self._open_late = open_late
         self._turn = threading.Lock()
         self._queue: queue.SimpleQueue[tuple[Op, Done, Poison | None] | None] = queue.SimpleQueue()
@@ -145,8 +147,8 @@ class Endpoint:
             self.post(job)
 
     def _serve(self) -> None:
-        """Run what is queued. `done` may be a chain of callbacks that gives an operation and waits for it, as PowerSGD's
-        do: then another thread has taken over meanwhile."""
+        """Run what is queued. `done` may be a callback that gives another operation and waits for it, as PowerSGD's
+        does: then another thread has taken over meanwhile."""
         while (item := self._queue.get()) is not None:
             op, done, given_in = item
             with self._turn:

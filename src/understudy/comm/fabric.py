@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-import threading
 from collections import Counter
 from collections.abc import Coroutine, Sequence
 from concurrent.futures import Future
@@ -53,8 +52,8 @@ class Generation:
         self.follows = follows
         self.poison = Poison()
         self.spine: dict[LinkId, SpineLink] = {}
-        self.groups: dict[str, tuple[Any, frozenset[int]]] = {}
-        """By group name: what its transport has prepared, and its vacant ranks."""
+        self.groups: dict[str, tuple[Endpoint, Any, frozenset[int]]] = {}
+        """By group name: its endpoint, what the transport has prepared, and its vacant ranks."""
         self.task: asyncio.Task[None] | None = None
         self.settled = asyncio.Event()
         """Whether its preparation has ended, one way or the other."""
@@ -104,7 +103,6 @@ class Fabric:
         self._meetings: dict[tuple[int, LinkId | tuple[str, str]], asyncio.Future[Any]] = {}
         self._sandbox: Sandbox | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._late = threading.Lock()
         self._closed = False
         self._io.start(self._open()).result()
 
@@ -188,12 +186,12 @@ class Fabric:
         """Bring a group into the generation in play that was not there when it was prepared; or poison that."""
         gen = self._current
         assert gen is not None
-        with self._late:
+        with endpoint.opening:
             if endpoint.name in gen.groups:
                 return
             prepared = self._io.start(self._open_group(gen, endpoint)).result()
             if prepared is not None:
-                gen.groups[endpoint.name] = (prepared, endpoint.vacant)
+                gen.groups[endpoint.name] = (endpoint, prepared, endpoint.vacant)
                 endpoint.take_seat(prepared, endpoint.vacant, gen.poison)
 
     async def _open_group(self, gen: Generation, endpoint: Endpoint) -> Any:
@@ -275,7 +273,7 @@ class Fabric:
 
         async def group(endpoint: Endpoint) -> None:
             vacant = frozenset(layout(roster, endpoint.key).vacant)
-            gen.groups[endpoint.name] = (await endpoint.transport.prepare(roster, gen.poison), vacant)
+            gen.groups[endpoint.name] = (endpoint, await endpoint.transport.prepare(roster, gen.poison), vacant)
 
         work = [*(spine(link) for link in missing), *(group(endpoint) for endpoint in endpoints)]
         tasks = [asyncio.ensure_future(part) for part in work]
@@ -298,8 +296,8 @@ class Fabric:
                 f"generation {old.number} was interrupted ({old.poison.fault}); generation {generation} would inherit "
                 "its half-sent messages; prepare one from a roster with fresh=True"
             )
+        self._current = gen  # before it is no longer among the prepared: news of it must find it
         del self._prepared[generation]
-        self._current = gen
         gen.follows = None
         if old is not None:
             old.poison.tell = None
@@ -311,7 +309,7 @@ class Fabric:
         else:
             for name, endpoint in self._endpoints.items():
                 if name in gen.groups:
-                    prepared, vacant = gen.groups[name]
+                    _, prepared, vacant = gen.groups[name]
                 else:
                     prepared, vacant = None, frozenset(layout(gen.roster, endpoint.key).vacant)
                 leftovers.append((endpoint, endpoint.play(prepared, vacant, gen.poison)))
@@ -341,6 +339,9 @@ class Fabric:
     def _retire(self, old: Generation | None, new: Generation, leftovers: list[tuple[Endpoint, Any]]) -> None:
         for endpoint, leftover in leftovers:
             endpoint.transport.discard(leftover)
+        for name in new.groups.keys() - self._endpoints.keys():
+            endpoint, prepared, _ = new.groups.pop(name)
+            endpoint.transport.cancel(prepared)
         if old is not None:
             for link, spine in old.spine.items():
                 if link not in new.spine or new.spine[link] is not spine:
@@ -365,9 +366,8 @@ class Fabric:
         """Close what a generation that will not be played has opened."""
         gen.poison.tell = None
         self._prepared.pop(gen.number, None)
-        for name, (prepared, _) in gen.groups.items():
-            if name in self._endpoints:
-                self._endpoints[name].transport.cancel(prepared)
+        for endpoint, prepared, _ in gen.groups.values():
+            endpoint.transport.cancel(prepared)
         held = {} if self._current is None else self._current.spine
         for link, spine in gen.spine.items():
             if held.get(link) is not spine:
@@ -488,7 +488,8 @@ class Fabric:
         link = LinkId(kind, group, 0, self.uid, of)  # type: ignore[arg-type]
         try:
             with await self._dial(roster, link, of) as sock:
-                answer = await receive(sock)
+                async with asyncio.timeout(self.setup_limit):
+                    answer = await receive(sock)
             if not isinstance(answer, Answer):
                 raise WireError(f"{type(answer).__name__} where an answer was due")
         except (OSError, WireError, Refused) as error:

@@ -197,6 +197,7 @@ class NativeGroup:
                 channel.poison.set(Fault("mismatch", reason))
 
     def switch(self, prepared: Seat | None) -> tuple[Seat | None, Seat | None]:
+        self._inquired.clear()
         with self._switching:
             old, self._seat = self._seat, prepared
             if old is not None:

@@ -85,9 +85,9 @@ class Inner:
 
     Tensors are handed to the backend as they are, without a copy. When the generation is poisoned the group is torn
     apart at once, which ends what is under way in it, and callers are let go when it has ended. Should the backend
-    hang on to an operation for longer than GRACE_S its caller goes on all the same, and the backend may still write to
-    that operation's tensors, which are kept alive. That is no worse than what poison means anyway: everything an
-    operation of a poisoned generation was to write is undefined, and is written again when the step is repeated.
+    hang on to an operation for longer than GRACE_S its caller goes on all the same, while the backend may still write
+    to that operation's tensors. Until the next switch that does no harm: whatever a poisoned generation was to write
+    is undefined and will be written again. After it, it would: so a switch waits until the backend has let go.
     """
 
     def __init__(
@@ -129,6 +129,9 @@ class Inner:
 
     def message(self, job: Send | Receive) -> None:
         """Start a message. Its `done` is set in the end, whatever becomes of it."""
+        if self.poison.fault is not None:
+            job.done.set()
+            return
         who = "anybody" if job.peer is None else self.plan.roster.names(self.plan.uid(job.peer))
         what = f"{'send to' if isinstance(job, Send) else 'receive from'} {who} with tag {job.tag}"
         errand = _Errand(what, None, job.done, None if isinstance(job, Send) else job)
@@ -143,8 +146,6 @@ class Inner:
 
     def _start(self, job: Send | Receive) -> Any:
         """Gloo refuses messages without content: they travel as one byte."""
-        if self.poison.fault is not None:
-            return None
         if not 0 <= job.tag < _LAST_TAG:
             raise ValueError(f"tags of torch's backends are from 0 to {_LAST_TAG - 1}")
         data = [as_known(job.tensor) if job.tensor.numel() else torch.empty(1, dtype=torch.uint8)]
@@ -155,11 +156,11 @@ class Inner:
 
     def _launch(self, errand: _Errand) -> None:
         with self._lock:
-            if not self._over:
-                self._under_way.add(errand)
-                self._waiters.add(partial(self._watch, errand))
-                return
-        errand.done.set()
+            self._under_way.add(errand)
+            self._waiters.add(partial(self._watch, errand))
+            over = self._over
+        if over:
+            errand.done.set()
 
     def _watch(self, errand: _Errand) -> None:
         try:
@@ -237,6 +238,13 @@ class Inner:
                 except RuntimeError as error:
                     if _is_late(str(error)):
                         return
+
+    def has_let_go(self, limit: float) -> bool:
+        """Whether nothing can be written any more by an operation that was under way when the poison came."""
+        until = time.monotonic() + limit
+        while self._under_way and time.monotonic() < until:
+            time.sleep(_POLL_S)
+        return not self._under_way
 
     def close(self) -> None:
         """Blocks until the backend has let go of everything; what is still under way is ended."""

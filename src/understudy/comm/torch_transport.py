@@ -31,6 +31,7 @@ from .transport import LinkFailed, Services
 T = TypeVar("T")
 
 _SIGN = 1 << 63
+_HELD_S = 5.0
 
 
 class TorchGroup:
@@ -120,7 +121,13 @@ class TorchGroup:
         return group
 
     def switch(self, prepared: Inner | None) -> Inner | None:
-        old, self._inner = self._inner, prepared
+        old = self._inner
+        if old is not None and old.poison.fault is not None and not old.has_let_go(_HELD_S):
+            raise RuntimeError(
+                f"{self._backend} beneath {self._name} still holds tensors of the interrupted generation after "
+                f"{_HELD_S:g} s; replace this worker"
+            )
+        self._inner = prepared
         return old
 
     def discard(self, leftover: Inner | None) -> None:
@@ -166,7 +173,8 @@ class TorchGroup:
             inner.message(job)
 
     def close(self) -> None:
-        self.discard(self.switch(None))
+        inner, self._inner = self._inner, None
+        self.discard(inner)
         for thread in self._closing:
             thread.join(timeout=2.0)
         self._waiters.close()
