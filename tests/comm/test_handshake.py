@@ -54,7 +54,7 @@ class Stage:
 
 
 async def _dial(by: Fabric, roster: Roster, link: LinkId) -> Link:
-    return await by.link(roster, link)
+    return await by._meetings.link(roster, link)
 
 
 @pytest.fixture
@@ -133,7 +133,7 @@ def test_a_worker_that_came_before_the_roster_that_lacks_it(stage: Stage, kind: 
     dialled = stage.ensemble.io.start(
         _dial(other, stage.roster.successor({}), LinkId(kind, "g0[0-1]", 0, other.uid, stage.a.uid))  # type: ignore[arg-type]
     )
-    eventually(lambda: any(key[0] == 3 for key in stage.a._meetings))
+    eventually(lambda: stage.a._meetings.expected(3) > 0)
     following = stage.roster.successor({})
     prepare(following, [stage.a, stage.b])
     if kind != "pair":

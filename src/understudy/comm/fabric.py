@@ -6,24 +6,23 @@ import asyncio
 import logging
 import socket
 from collections import Counter
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Any
 
-from .arena import Arena
 from .endpoint import Endpoint
 from .faults import Fault, Poison, StepFailed
-from .handshake import Refused, connect, introduce, receive, send
+from .handshake import Refused
 from .io import IoLoop
-from .link import Link
 from .listener import Listener
+from .meetings import EXACT, Meetings
 from .native import Native
 from .roster import Roster, RosterError, Worker
 from .sandbox import Sandbox
 from .spine import SpineLink
 from .topology import GroupKey, LinkId, layout, spine_of
-from .transport import LinkFailed, Transport
-from .wire import Accept, Answer, Farewell, Hello, Message, Poisoned, WireError
+from .transport import Transport
+from .wire import Farewell, Hello, Message, Poisoned
 
 log = logging.getLogger("understudy.comm")
 
@@ -86,13 +85,15 @@ class Fabric:
     ) -> None:
         if not secret:
             raise ValueError("the job's secret is empty; give every worker of the job the same non-empty bytes")
-        self.uid, self.machine, self.job = uid, machine, job
-        self.limit, self.setup_limit, self.slot_bytes = limit, setup_limit, slot_bytes
+        self.uid, self.machine, self.job, self._secret = uid, machine, job, secret
+        self.limit, self.setup_limit = limit, setup_limit
         self.transport: Transport = transport or Native()
         self.role: int | None = None
-        self._secret = secret
         self._listener = Listener(uid, secret, job, host, port, self._welcome)
         self._io, self._own_io = (io, False) if io is not None else (IoLoop(), True)
+        self._meetings = Meetings(
+            uid, machine, job, secret, limit=limit, setup_limit=setup_limit, slot_bytes=slot_bytes, io=self._io
+        )
         self.worker = Worker(uid, machine, host, self._listener.port, self._listener.local)
         self._current: Generation | None = None
         self._prepared: dict[int, Generation] = {}
@@ -100,9 +101,7 @@ class Fabric:
         self._early: dict[int, Fault] = {}
         self._endpoints: dict[str, Endpoint] = {}
         self._ordinals: Counter[tuple[int, ...]] = Counter()
-        self._meetings: dict[tuple[int, LinkId | tuple[str, str]], asyncio.Future[Any]] = {}
         self._sandbox: Sandbox | None = None
-        self._tasks: set[asyncio.Task[Any]] = set()
         self._closed = False
         self._io.start(self._open()).result()
 
@@ -168,7 +167,7 @@ class Fabric:
             raise ValueError(f"role {self.role} is not among the roles {roles} of the group")
         key = GroupKey(roles, self._ordinals[roles])
         self._ordinals[roles] += 1
-        endpoint = Endpoint(key, self.role, self.transport.group(key, self), self._open_late)
+        endpoint = Endpoint(key, self.role, self.transport.group(key, self._meetings), self._open_late)
         self._endpoints[endpoint.name] = endpoint
         if self._current is not None:
             endpoint.play(None, frozenset(layout(self._current.roster, key).vacant), self._current.poison)
@@ -268,7 +267,7 @@ class Fabric:
         endpoints = list(self._endpoints.values()) if roster.role_of(self.uid) is not None else []
 
         async def spine(link: LinkId) -> None:
-            opened = await self.link(roster, link)
+            opened = await self._meetings.link(roster, link)
             gen.spine[link] = SpineLink(opened.sock, opened.peer, self._heard, self._lost)
 
         async def group(endpoint: Endpoint) -> None:
@@ -328,14 +327,6 @@ class Fabric:
 
     # -- background ------------------------------------------------------------------------------------------------
 
-    def background(self, work: Coroutine[Any, Any, Any]) -> None:
-        self._io.soon(self._keep, work)
-
-    def _keep(self, work: Coroutine[Any, Any, Any]) -> None:
-        task = asyncio.ensure_future(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
     def _retire(self, old: Generation | None, new: Generation, leftovers: list[tuple[Endpoint, Any]]) -> None:
         for endpoint, leftover in leftovers:
             endpoint.transport.discard(leftover)
@@ -345,12 +336,11 @@ class Fabric:
         if old is not None:
             for link, spine in old.spine.items():
                 if link not in new.spine or new.spine[link] is not spine:
-                    self._keep(spine.close(farewell=True))
+                    self._meetings.keep(spine.close(farewell=True))
         for gen in list(self._prepared.values()):
             if gen.follows is not new:
-                self._keep(self._give_up(gen))
-        for key in [key for key in self._meetings if key[0] < new.number]:
-            self._meetings.pop(key).cancel()
+                self._meetings.keep(self._give_up(gen))
+        self._meetings.end(lambda generation: generation < new.number)
         for number in [number for number in self._early if number <= new.number]:
             del self._early[number]
 
@@ -372,8 +362,7 @@ class Fabric:
         for link, spine in gen.spine.items():
             if held.get(link) is not spine:
                 await spine.close(farewell=True)
-        for meeting in [meeting for meeting in self._meetings if meeting[0] == gen.number]:
-            self._meetings.pop(meeting).cancel()
+        self._meetings.end(lambda generation: generation == gen.number)
 
     def _generations(self) -> list[Generation]:
         return [gen for gen in (self._current, *self._prepared.values()) if gen is not None]
@@ -415,124 +404,22 @@ class Fabric:
             if spine.alive:
                 spine.send(news)
 
-    # -- services to transports, on the event loop -----------------------------------------------------------------
-
-    def _meeting(self, generation: int, what: LinkId | tuple[str, str]) -> asyncio.Future[Any]:
-        """Where the one who dials and the one who expects the dial find each other, whoever comes first."""
-        key = (generation, what)
-        if key not in self._meetings:
-            self._meetings[key] = asyncio.get_running_loop().create_future()
-        return self._meetings[key]
-
-    async def link(self, roster: Roster, link: LinkId) -> Link:
-        peer = link.peer(self.uid)
-        who = roster.names(peer)
-        try:
-            if link.source == self.uid:
-                sock = await self._dial(roster, link, peer)
-            else:
-                waiting: asyncio.Future[socket.socket] = asyncio.get_running_loop().create_future()
-                self._meeting(roster.generation, link).set_result(waiting)
-                try:
-                    async with asyncio.timeout(self.setup_limit):
-                        sock = await waiting
-                except BaseException:
-                    if waiting.done() and not waiting.cancelled():
-                        waiting.result().close()
-                    raise
-                finally:
-                    self._meetings.pop((roster.generation, link), None)
-        except (OSError, WireError, Refused) as error:
-            reason = "time limit" if isinstance(error, TimeoutError) else error
-            raise LinkFailed(f"{link.kind} link with {who}: {reason}") from None
-        return Link(sock, link, peer, who)
-
-    async def _dial(self, roster: Roster, link: LinkId, peer: str) -> socket.socket:
-        worker = roster.worker(peer)
-        assert worker is not None
-        sock = await connect(worker, local=worker.machine == self.machine)
-        try:
-            await introduce(sock, self._secret, self.job, roster.generation, link, patience=self.setup_limit)
-        except BaseException:
-            sock.close()
-            raise
-        return sock
-
-    def offer(self, generation: int, kind: str, group: str, thing: Any) -> None:
-        meeting = self._meeting(generation, (kind, group))
-        if not meeting.done():
-            meeting.set_result(thing)
-
-    async def fetch_arena(self, roster: Roster, group: str, provider: str) -> int:
-        link = LinkId("arena", group, 0, self.uid, provider)
-        try:
-            sock = await self._dial(roster, link, provider)
-        except (OSError, WireError, Refused) as error:
-            raise LinkFailed(f"arena of {group} from {roster.names(provider)}: {error}") from None
-        with sock:
-            readable, loop = asyncio.Event(), asyncio.get_running_loop()
-            loop.add_reader(sock, readable.set)
-            try:
-                async with asyncio.timeout(self.setup_limit):
-                    await readable.wait()
-            finally:
-                loop.remove_reader(sock)
-            _, fds, _, _ = socket.recv_fds(sock, 1, 1, socket.MSG_CMSG_CLOEXEC)
-        if not fds:
-            raise LinkFailed(f"arena of {group} from {roster.names(provider)}: it sent none")
-        return fds[0]
-
-    async def ask(self, roster: Roster, kind: str, group: str, of: str) -> str:
-        if of == self.uid:
-            return str(await self._meeting(roster.generation, (kind, group)))
-        link = LinkId(kind, group, 0, self.uid, of)  # type: ignore[arg-type]
-        try:
-            with await self._dial(roster, link, of) as sock:
-                async with asyncio.timeout(self.setup_limit):
-                    answer = await receive(sock)
-            if not isinstance(answer, Answer):
-                raise WireError(f"{type(answer).__name__} where an answer was due")
-        except (OSError, WireError, Refused) as error:
-            raise LinkFailed(f"{kind} of {group} from {roster.names(of)}: {error}") from None
-        return answer.value
+    # -- the door --------------------------------------------------------------------------------------------------
 
     async def _welcome(self, hello: Hello, sock: socket.socket) -> None:
         """Bring an authenticated connection to whoever expects it, once they do."""
-        link = LinkId(hello.kind, hello.group, hello.rail, hello.source, hello.target)  # type: ignore[arg-type]
-        if hello.target != self.uid:
-            raise Refused(f"this is {self.uid}, not {hello.target}")
-        exact = hello.kind in ("spine", "ring", "tree")
         self._admit(hello)
-        if exact and self._has_all(hello.generation, hello.kind, hello.group):
+        if hello.kind in EXACT and self._has_all(hello.generation, hello.kind, hello.group):
             raise Refused(f"nobody here expects it in generation {hello.generation}")
-        meeting = self._meeting(hello.generation, link if exact else (hello.kind, hello.group))
-        try:
-            async with asyncio.timeout(self.setup_limit):
-                thing = await asyncio.shield(meeting)
-        except (TimeoutError, asyncio.CancelledError) as error:
-            if isinstance(error, asyncio.CancelledError) and not meeting.cancelled():
-                raise
-            raise Refused(f"nobody here expects it in generation {hello.generation}") from None
+        thing = await self._meetings.await_host(hello)
         self._admit(hello)
-        if exact and thing.done():
-            raise Refused("nobody here waits for it any more")
-        await send(sock, Accept())
-        if exact:
-            if thing.done():
-                raise Refused("nobody here waits for it any more")
-            thing.set_result(sock)
-        elif isinstance(thing, Arena):
-            with sock:
-                socket.send_fds(sock, [b"A"], [thing.fd])
-        elif hello.kind == "pair":
-            roster = next(gen.roster for gen in self._generations() if gen.number == hello.generation)
-            thing(Link(sock, link, hello.source, roster.names(hello.source)))
-        else:
-            with sock:
-                await send(sock, Answer(str(thing)))
+        names = next((gen.roster.names for gen in self._generations() if gen.number == hello.generation), str)
+        await self._meetings.bring(hello, sock, thing, names(hello.source))
 
     def _admit(self, hello: Hello) -> None:
         """Refuse who is stale or has no place in that generation, as far as it is known here."""
+        if hello.target != self.uid:
+            raise Refused(f"this is {self.uid}, not {hello.target}")
         if hello.generation < self.generation:
             raise Refused(f"generation {hello.generation} is stale, this worker is in generation {self.generation}")
         for gen in self._generations():
@@ -570,9 +457,4 @@ class Fabric:
             await self._give_up(gen)
         if self._current is not None:
             await asyncio.gather(*(spine.close(farewell=True) for spine in self._current.spine.values()))
-        for meeting in self._meetings.values():
-            meeting.cancel()
-        self._meetings.clear()
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._meetings.close()
