@@ -152,8 +152,9 @@ class History:
                 future.result(10)
         cut(dead)
         self.check()
-        for fabric in self.live:
-            fabric.cancel(self.number)
+        for fabric in preparing:
+            if fabric is not dead:
+                fabric.cancel(self.number)
         for future in futures:
             with suppress(PrepareFailed):
                 future.result(10)

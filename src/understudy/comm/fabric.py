@@ -240,6 +240,8 @@ class Fabric:
         gen.task = asyncio.ensure_future(self._build(gen))
         if (fault := self._early.pop(gen.number, None)) is not None:
             gen.poison.set(fault)
+        if gen.poison.fault is not None:
+            gen.task.cancel()
         try:
             async with asyncio.timeout(self.setup_limit):
                 await gen.task

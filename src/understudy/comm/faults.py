@@ -62,12 +62,12 @@ class Poison:
         with self._lock:
             if self.fault is not None:
                 return False
-            self.fault = fault
+            self.fault, tell = fault, self.tell
         os.eventfd_write(self.fd, 1)
         for wake in self.wakers:
             wake()
-        if self.tell is not None:
-            self.tell(fault)
+        if tell is not None:
+            tell(fault)
         return True
 
     def check(self) -> None:

@@ -26,10 +26,16 @@ Tensors = list[torch.Tensor]
 class RoleGroup(dist.ProcessGroup):
     """A process group over roles. `size()` counts vacant roles too; who plays a role may change between steps."""
 
-    def __init__(self, endpoint: Endpoint, forget: Callable[[Endpoint], None] | None = None) -> None:
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        forget: Callable[[Endpoint], None] | None = None,
+        devices: tuple[str, ...] = ("cpu",),
+    ) -> None:
         super().__init__(endpoint.rank, endpoint.size)  # type: ignore[call-arg]  # the form without a store
         self.endpoint = endpoint
         self._forget = forget
+        self._devices = devices
         self._name = endpoint.name
         self._desc = "undefined"
 
@@ -77,7 +83,7 @@ class RoleGroup(dist.ProcessGroup):
     @property
     def _device_types(self) -> list[torch.device]:
         """Whose memory the group can move; checkpoints and state dicts ask before they use it."""
-        return [torch.device("cpu")]
+        return [torch.device(device) for device in self._devices]
 
     def _get_backend(self, device: torch.device) -> RoleGroup:
         """The group is its own backend, for every device it serves."""
@@ -107,7 +113,7 @@ class RoleGroup(dist.ProcessGroup):
         how = _reduce_op(opts)
         ops = []
         for tensor in tensors:
-            real = as_real(how, _checked(tensor, "all_reduce"))
+            real = as_real(how, self._checked(tensor, "all_reduce"))
             fold = reduction(how, real.dtype, self.endpoint.size)
             op = Op("all_reduce", reduction=fold)
             op.outputs = [_output(op, real)]
@@ -117,7 +123,7 @@ class RoleGroup(dist.ProcessGroup):
     def reduce(self, tensors: Any, opts: Any = None, **_: Any) -> Work:
         (tensor,) = [tensors] if isinstance(tensors, torch.Tensor) else tensors
         how = _reduce_op(opts)
-        real = as_real(how, _checked(tensor, "reduce"))
+        real = as_real(how, self._checked(tensor, "reduce"))
         op = Op("reduce", reduction=reduction(how, real.dtype, self.endpoint.size), root=self._root(opts))
         op.outputs = [_output(op, real)]
         return self._go([op], [tensor], _is_async(opts))
@@ -132,7 +138,7 @@ class RoleGroup(dist.ProcessGroup):
 
     def _reduce_scatter(self, out: torch.Tensor, blocks: Tensors, opts: Any) -> Op:
         how = _reduce_op(opts)
-        real = as_real(how, _checked(out, "reduce_scatter"))
+        real = as_real(how, self._checked(out, "reduce_scatter"))
         op = Op("reduce_scatter", reduction=reduction(how, real.dtype, self.endpoint.size))
         op.inputs = [_input(as_real(how, block)) for block in self._one_per_rank(blocks, "reduce_scatter")]
         op.outputs = [_output(op, real)]
@@ -163,7 +169,7 @@ class RoleGroup(dist.ProcessGroup):
         return self._go(ops, [list(outs) for outs in outputs], _is_async(opts))
 
     def _all_gather(self, outs: Tensors, given: torch.Tensor) -> Op:
-        op = Op("all_gather", inputs=[_input(_checked(given, "all_gather"))])
+        op = Op("all_gather", inputs=[_input(self._checked(given, "all_gather"))])
         op.outputs = [_output(op, out) for out in self._one_per_rank(outs, "all_gather")]
         _same("all_gather", op.outputs, op.inputs[0])
         return op
@@ -189,8 +195,8 @@ class RoleGroup(dist.ProcessGroup):
     allgather_into_tensor_coalesced = all_gather_single_coalesced
 
     def _gather_into(self, output: torch.Tensor, given: torch.Tensor, name: str) -> Op:
-        op = Op("all_gather", inputs=[_input(_checked(given, name))])
-        flat = _output(op, _checked(output, name))
+        op = Op("all_gather", inputs=[_input(self._checked(given, name))])
+        flat = _output(op, self._checked(output, name))
         if flat.numel() != self.endpoint.size * given.numel():
             raise ValueError(
                 f"{name}: the output has {flat.numel()} elements; {self.endpoint.size} roles × {given.numel()} are due"
@@ -204,13 +210,13 @@ class RoleGroup(dist.ProcessGroup):
         ops = []
         for tensor in tensors:
             op = Op("broadcast", root=self._root(opts))
-            op.outputs = [_output(op, _checked(tensor, "broadcast"))]
+            op.outputs = [_output(op, self._checked(tensor, "broadcast"))]
             ops.append(op)
         return self._go(ops, tensors, _is_async(opts))
 
     def gather(self, outputs: Any, inputs: Any, opts: Any = None, **_: Any) -> Work:
         (given,) = [inputs] if isinstance(inputs, torch.Tensor) else inputs
-        op = Op("gather", inputs=[_input(_checked(given, "gather"))], root=self._root(opts))
+        op = Op("gather", inputs=[_input(self._checked(given, "gather"))], root=self._root(opts))
         outs = list(outputs[0]) if outputs else []
         if self.endpoint.rank == op.root:
             op.outputs = [_output(op, out) for out in self._one_per_rank(outs, "gather")]
@@ -220,7 +226,7 @@ class RoleGroup(dist.ProcessGroup):
     def scatter(self, outputs: Any, inputs: Any, opts: Any = None, **_: Any) -> Work:
         (out,) = [outputs] if isinstance(outputs, torch.Tensor) else outputs
         op = Op("scatter", root=self._root(opts))
-        op.outputs = [_output(op, _checked(out, "scatter"))]
+        op.outputs = [_output(op, self._checked(out, "scatter"))]
         if self.endpoint.rank == op.root:
             op.inputs = [_input(block) for block in self._one_per_rank(list(inputs[0]), "scatter")]
             _same("scatter", op.inputs, op.outputs[0])
@@ -228,7 +234,8 @@ class RoleGroup(dist.ProcessGroup):
 
     def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Work:
         op = Op(
-            "all_to_all", inputs=[_input(_checked(b, "all_to_all")) for b in self._one_per_rank(inputs, "all_to_all")]
+            "all_to_all",
+            inputs=[_input(self._checked(b, "all_to_all")) for b in self._one_per_rank(inputs, "all_to_all")],
         )
         op.outputs = [_output(op, out) for out in self._one_per_rank(outputs, "all_to_all")]
         return self._go([op], list(outputs), _is_async(opts))
@@ -243,8 +250,8 @@ class RoleGroup(dist.ProcessGroup):
         **_: Any,
     ) -> Work:
         op = Op("all_to_all")
-        op.inputs = self._split(_input(_checked(input, "all_to_all_single")), input, input_split_sizes)
-        op.outputs = self._split(_output(op, _checked(output, "all_to_all_single")), output, output_split_sizes)
+        op.inputs = self._split(_input(self._checked(input, "all_to_all_single")), input, input_split_sizes)
+        op.outputs = self._split(_output(op, self._checked(output, "all_to_all_single")), output, output_split_sizes)
         return self._go([op], [output], _is_async(opts))
 
     alltoall_base = all_to_all_single
@@ -256,7 +263,7 @@ class RoleGroup(dist.ProcessGroup):
 
     def send(self, tensors: Tensors, dst: int, tag: int) -> Work:
         (tensor,) = tensors
-        return self._message(tensors, Send(dst, tag, _input(_checked(tensor, "send"))), [])
+        return self._message(tensors, Send(dst, tag, _input(self._checked(tensor, "send"))), [])
 
     def recv(self, tensors: Tensors, src: int, tag: int) -> Work:
         return self._receive(tensors, src, tag)
@@ -267,7 +274,7 @@ class RoleGroup(dist.ProcessGroup):
     def _receive(self, tensors: Tensors, src: int | None, tag: int) -> Work:
         (tensor,) = tensors
         op = Op("barrier")
-        return self._message(tensors, Receive(src, tag, _output(op, _checked(tensor, "recv"))), op.copy_back)
+        return self._message(tensors, Receive(src, tag, _output(op, self._checked(tensor, "recv"))), op.copy_back)
 
     def _message(self, tensors: Tensors, job: Send | Receive, back: list[tuple[torch.Tensor, torch.Tensor]]) -> Work:
         if job.peer == self.endpoint.rank:
@@ -288,6 +295,16 @@ class RoleGroup(dist.ProcessGroup):
             self.endpoint.submit(op, _nothing, wait=False)
         self.endpoint.submit(ops[-1], work.finish, wait=False)
         return work
+
+    def _checked(self, tensor: torch.Tensor, name: str) -> torch.Tensor:
+        if tensor.layout != torch.strided:
+            raise ValueError(f"{name}: sparse tensors are not supported; densify with .to_dense() first")
+        if tensor.device.type not in self._devices:
+            raise ValueError(
+                f"{name}: a tensor on {tensor.device}, but this transport moves {' and '.join(self._devices)} memory; "
+                "move it, or take a transport such as torch:nccl"
+            )
+        return tensor
 
     def _root(self, opts: Any) -> int:
         root = int(opts.rootRank) if opts is not None else 0
@@ -337,14 +354,6 @@ def _reduce_op(opts: Any) -> Any:
 
 def _is_async(opts: Any) -> bool:
     return bool(getattr(opts, "asyncOp", True))
-
-
-def _checked(tensor: torch.Tensor, name: str) -> torch.Tensor:
-    if tensor.layout != torch.strided:
-        raise ValueError(f"{name}: sparse tensors are not supported; densify with .to_dense() first")
-    if tensor.device.type != "cpu":
-        raise ValueError(f"{name}: a tensor on {tensor.device}; the native transport moves CPU memory, take torch:nccl")
-    return tensor
 
 
 def _input(tensor: torch.Tensor) -> torch.Tensor:

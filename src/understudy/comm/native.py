@@ -251,6 +251,7 @@ class NativeGroup:
 
 class Native:
     name = "native"
+    devices: tuple[str, ...] = ("cpu",)
 
     def group(self, key: GroupKey, services: Services) -> NativeGroup:
         return NativeGroup(key, services)

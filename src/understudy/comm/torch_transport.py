@@ -187,6 +187,7 @@ class TorchTransport:
         if not dist.is_backend_available(backend):
             raise ValueError(f"this build of torch has no {backend}; use torch:gloo or the native transport")
         self.name = f"torch:{backend}"
+        self.devices: tuple[str, ...] = ("cuda",) if backend == "nccl" else ("cpu",)
         self._backend = backend
 
     def group(self, key: GroupKey, services: Services) -> TorchGroup:

@@ -87,5 +87,7 @@ class GroupTransport(Protocol):
 
 class Transport(Protocol):
     name: str
+    devices: tuple[str, ...]
+    """Types of the devices whose memory it moves."""
 
     def group(self, key: GroupKey, services: Services) -> GroupTransport: ...
