@@ -1,5 +1,5 @@
-"""Random histories of a job, each from its seed: replacements, cancellations, interrupts, deaths, vacancies, groups that
-come late, in any order. After every event all groups give the right sums and messages arrive."""
+"""Random histories of a job, each from its seed: replacements, cancellations, interrupts, deaths, vacancies, groups
+that come late, in any order. After every event all groups give the right sums and messages arrive."""
 
 from __future__ import annotations
 
