@@ -190,7 +190,8 @@ def kill(fabric: Fabric) -> None:
         for gen in fabric._generations():
             for spine in gen.spine.values():
                 spine.alive = False
-                spine.sock.shutdown(socket.SHUT_RDWR)
+                with suppress(OSError):  # its other end may have gone first
+                    spine.sock.shutdown(socket.SHUT_RDWR)
 
     fabric._io.soon(cut)
     fabric.close()
