@@ -33,30 +33,37 @@ class Listener:
         self._unix.listen(1024)
         self._tasks: set[asyncio.Task[None]] = set()
         self._strangers = 0
+        self._closed = False
 
     def start(self) -> None:
         for door in (self._tcp, self._unix):
             door.setblocking(False)
-            self._keep(self._accept(door))
+            self._watch(door)
+
+    def _watch(self, door: socket.socket) -> None:
+        if not self._closed:
+            asyncio.get_running_loop().add_reader(door, self._accept, door)
 
     def _keep(self, work: Awaitable[None]) -> None:
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _accept(self, door: socket.socket) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            try:
-                sock, address = await loop.sock_accept(door)
-            except OSError as error:
-                log.warning("%s: cannot take a connection: %s", self.name, error)
-                await asyncio.sleep(0.1)
-                continue
-            sock.setblocking(False)
-            if self._strangers >= MAX_STRANGERS:
-                sock.close()
-                continue
+    def _accept(self, door: socket.socket) -> None:
+        try:
+            sock, address = door.accept()
+        except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+            return
+        except OSError as error:
+            log.warning("%s: cannot take a connection: %s", self.name, error)
+            loop = asyncio.get_running_loop()
+            loop.remove_reader(door)
+            loop.call_later(0.1, self._watch, door)
+            return
+        sock.setblocking(False)
+        if self._strangers >= MAX_STRANGERS:
+            sock.close()
+        else:
             self._keep(self._meet(sock, f"{address[0]}:{address[1]}" if address else "this machine"))
 
     async def _meet(self, sock: socket.socket, origin: str) -> None:
@@ -88,6 +95,10 @@ class Listener:
             raise
 
     async def close(self) -> None:
+        self._closed = True
+        for door in (self._tcp, self._unix):
+            asyncio.get_running_loop().remove_reader(door)
+        await asyncio.sleep(0)  # whoever was let in just now must have begun, to close what it was given
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -56,6 +56,7 @@ class Seat:
         self.era = era
         """The generation since which streams have been inherited."""
         self.pairs: dict[int, Link] = {}
+        self.peers = tuple(rank for rank, uid in enumerate(channel.layout.uids) if uid not in (None, channel.uid))
         self.left = False
 
 
@@ -208,8 +209,7 @@ class NativeGroup:
                 uids = channel.layout.uids
                 if old is not None and old.era == prepared.era:
                     prepared.pairs |= {rank: link for rank, link in old.pairs.items() if uids[rank] == link.peer}
-                peers = tuple(rank for rank, uid in enumerate(uids) if uid not in (None, channel.uid))
-                self._pairs.adopt(channel.generation, channel.poison, peers, prepared.pairs)
+                self._pairs.adopt(channel.generation, channel.poison, prepared.peers, prepared.pairs)
                 if channel.stage is not None:
                     channel.stage.arrive()
         return old, prepared
