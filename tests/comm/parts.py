@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -55,7 +55,7 @@ class Steps:
     """All-reduces step after step in several groups, votes after each, and follows every roster it hears of.
 
     Words from the parent: a Roster to prepare, ("cancel", generation), "census", "stop". News to the parent:
-    ("prepared", generation), ("failed", generation, why), a Census.
+    ("prepared", generation), ("failed", generation, why), ("switched", generation), a Census.
     """
 
     def __init__(self, player: Player, groups: Groups, elements: Sequence[int]) -> None:
@@ -118,6 +118,7 @@ class Steps:
             self.fabric.switch(agreed)
             if self.fabric.role is None:
                 return True
+            self.player.tell(("switched", agreed))
             self.agree_on_step()
         return False
 
@@ -183,6 +184,7 @@ def join(player: Player, role: int, groups: Groups, elements: Sequence[int]) -> 
     player.fabric.prepare(roster).result()
     player.tell(("prepared", roster.generation))
     player.fabric.switch(roster.generation)
+    player.tell(("switched", roster.generation))
     part.agree_on_step()
     return part.run()
 
@@ -262,7 +264,7 @@ class Company:
         self.roster = roster
         ended = [result_of(hand) for hand in leavers]
         for hand in self.live:
-            wait_for(hand, ("prepared", roster.generation))
+            wait_for(hand, "switched", roster.generation)
         return ended
 
     def replace(self, roles: Sequence[int]) -> list[Ended]:
@@ -280,14 +282,24 @@ class Company:
         return {hand.uid: wait_for_census(hand) for hand in self.live}
 
 
-def wait_for(hand: Hand, news: Any) -> None:
-    heard = hand.hear()
-    assert heard == news, heard
+def hear_of(hand: Hand, generation: int, limit: float = 30.0) -> tuple[str, str]:
+    """What a worker has to say of a generation, and why; what it still says of earlier ones is passed over."""
+    while True:
+        kind, number, *why = hand.hear(limit)
+        if number == generation:
+            return kind, why[0] if why else ""
+        assert number < generation
+
+
+def wait_for(hand: Hand, news: str, generation: int) -> None:
+    """Until it has prepared, or switched to, that generation."""
+    while (heard := hear_of(hand, generation)) != (news, ""):
+        assert heard == ("prepared", ""), heard
 
 
 def wait_for_census(hand: Hand) -> Census:
-    heard = hand.hear()
-    assert isinstance(heard, Census), heard
+    while not isinstance(heard := hand.hear(), Census):
+        assert heard[0] == "prepared", heard
     return heard
 
 

@@ -171,6 +171,19 @@ def test_of_two_prepared_generations_one_is_played(ensemble: Ensemble) -> None:
     eventually(lambda: streams() == before)
 
 
+def test_a_preparation_is_overtaken(ensemble: Ensemble) -> None:
+    """A generation was entered that the one under way does not follow: whoever asked for it is told."""
+    roster, fabrics, endpoints = ensemble.start("m0", "m1")
+    new = joiner(ensemble, "m9", 1, 2)
+    prepare(roster.successor({}), fabrics)
+    future = fabrics[0].prepare(roster.successor({1: new.worker}, generation=3))
+    for fabric in fabrics:
+        fabric.switch(2)
+    with pytest.raises(PrepareFailed, match="generation 2 was entered meanwhile; prepare a later one"):
+        future.result(5)
+    assert sums(endpoints) == [11.0, 11.0]
+
+
 def test_a_poisoned_preparation_is_not_voted_for(ensemble: Ensemble) -> None:
     roster, fabrics, endpoints = ensemble.start("m0", "m1")
     new = joiner(ensemble, "m9", 1, 2)

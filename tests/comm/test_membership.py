@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from tests.comm.parts import Census, Company, kill, lives, result_of, wait_for
+from tests.comm.parts import Census, Company, hear_of, kill, lives, result_of, wait_for
 from understudy.launch.troupe import Hand, Troupe
 
 SIZES = (1, 30_000, 300_000)
@@ -49,9 +49,8 @@ def test_a_generation_is_given_up_and_another_one_entered() -> None:
             for hand in stayers:
                 hand.tell(("cancel", generation + 1))
             for hand in stayers:
-                kind, number, *why = hand.hear()
-                assert number == generation + 1
-                assert kind == "prepared" or "it was cancelled" in why[0], why
+                kind, why = hear_of(hand, generation + 1)
+                assert kind == "prepared" or "it was cancelled" in why, why
             roster = company.propose(newcomers, number=generation + 2)
             company.follow(roster, newcomers)
             stayers, generation = list(company.live), generation + 2
@@ -72,7 +71,7 @@ def test_a_newcomer_dies_while_it_is_brought_in(machines: list[int]) -> None:
                 newcomer.tell(company.roster.successor({role: newcomer.worker}, generation=number))
                 for hand in company.live[:-1]:
                     hand.tell(company.roster.successor({role: newcomer.worker}, generation=number))
-                wait_for(newcomer, ("prepared", number))
+                wait_for(newcomer, "prepared", number)
                 died = kill(newcomer)
             else:
                 died = kill(newcomer)
@@ -80,10 +79,9 @@ def test_a_newcomer_dies_while_it_is_brought_in(machines: list[int]) -> None:
                     hand.tell(company.roster.successor({role: newcomer.worker}, generation=number))
             failed = 0
             for hand in company.live if not prepared else company.live[:-1]:
-                kind, heard, *why = hand.hear(5)
-                assert heard == number
+                kind, why = hear_of(hand, number, 5)
                 failed += kind == "failed"
-                assert kind == "prepared" or f"{newcomer.uid} on {newcomer.worker.machine}" in why[0], why
+                assert kind == "prepared" or f"{newcomer.uid} on {newcomer.worker.machine}" in why, why
             assert prepared or failed
             assert time.monotonic() - died < 3.0
             for hand in company.live:
@@ -134,7 +132,7 @@ def test_two_hundred_replacements_leave_nothing_behind() -> None:
             role, newcomer = number % 2, pool.pop(0)
             newcomer.tell(role)
             newcomer.worker = newcomer.hear()
-            wait_for(newcomer, "rehearsed")
+            assert newcomer.hear() == "rehearsed"
             leaver = company.hands[role]
             assert leaver is not None
             company.hands[role] = newcomer
@@ -143,7 +141,7 @@ def test_two_hundred_replacements_leave_nothing_behind() -> None:
                 hand.tell(roster)
             company.roster = roster
             for hand in company.live:
-                wait_for(hand, ("prepared", roster.generation))
+                wait_for(hand, "switched", roster.generation)
             end = result_of(leaver)
             assert end.generation == roster.generation
             if number >= 2:

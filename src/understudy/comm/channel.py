@@ -17,7 +17,7 @@ from .signature import describe
 from .stage import Stage
 from .topology import Layout, LinkId
 
-PIECE = 1 << 20
+PIECE = 1 << 21
 """Bytes that travel together; a reduction of one piece overlaps the transfer of the next."""
 SEGMENT = 1 << 21
 """Bytes of partial sums a worker may hold between two neighbours; bounds the scratch memory."""

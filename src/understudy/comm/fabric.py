@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from .endpoint import Endpoint
-from .faults import Fault, Poison, StepFailed
+from .faults import Fault, Interrupted, Poison, StepFailed
 from .handshake import Refused
 from .io import IoLoop
 from .listener import Listener
@@ -246,10 +246,14 @@ class Fabric:
             async with asyncio.timeout(self.setup_limit):
                 await gen.task
             gen.poison.check()
+            if gen.follows is not self._current:
+                raise Interrupted
             gen.ready = True
         except BaseException as error:
             if gen.poison.fault is not None:
                 why = str(gen.poison.fault)
+            elif gen.follows is not self._current:
+                why = f"generation {self.generation} was entered meanwhile; prepare a later one"
             elif isinstance(error, asyncio.CancelledError):
                 why = "it was cancelled"
             else:
