@@ -41,11 +41,10 @@ def census() -> Census:
 
 
 class Ended(NamedTuple):
-    """How a part ended: after so many steps, in which generation, and what the process then held."""
+    """How a part ended: after so many steps, and in which generation."""
 
     steps: int
     generation: int
-    census: Census
 
 
 # -- in the worker processes -------------------------------------------------------------------------------------------
@@ -76,7 +75,7 @@ class Steps:
             self.one_step()
             if self.vote():
                 break
-        return Ended(self.step, self.fabric.generation, census())
+        return Ended(self.step, self.fabric.generation)
 
     def hear(self) -> None:
         while self.player.told():
@@ -191,9 +190,12 @@ def join(player: Player, role: int, groups: Groups, elements: Sequence[int]) -> 
 
 def lives(player: Player, groups: Groups, elements: Sequence[int]) -> None:
     """One worker after the other in one process: each rehearses the role it is given, plays until it is released and
-    closes its fabric. News: the worker, ("prepared", generation), its end."""
+    closes its fabric. Words: a role, or "census" between two lives. News: the worker, what `join` says, its end."""
     first, number = player.fabric, 0
     while (role := player.hear()) is not None:
+        if role == "census":
+            player.tell(census())
+            continue
         number += 1
         player.fabric = Fabric(
             f"{first.uid}.{number}", f"{first.uid}.{number}", job=first.job, secret=first._secret, limit=first.limit
@@ -275,11 +277,6 @@ class Company:
         for hand in self.live:
             hand.tell("stop")
         return [result_of(hand) for hand in self.live]
-
-    def census(self) -> dict[str, Census]:
-        for hand in self.live:
-            hand.tell("census")
-        return {hand.uid: wait_for_census(hand) for hand in self.live}
 
 
 def hear_of(hand: Hand, generation: int, limit: float = 30.0) -> tuple[str, str]:
