@@ -87,9 +87,8 @@ def _measure(player: Player, port: int, plan: list[tuple[str, int, int, int]]) -
 
 def _plan(quick: bool) -> list[tuple[str, int, int, int]]:
     def rounds(size: int) -> tuple[int, int]:
-        scale = 0.25 if quick else 1.0
-        repetitions = {1 << 12: 60, 1 << 16: 60, 1 << 20: 20, 1 << 24: 3, 1 << 26: 1}[size]
-        return max(5, math.ceil(21 * scale)), max(1, math.ceil(repetitions * (0.5 if quick else 1)))
+        turns, repetitions = {1 << 12: (21, 60), 1 << 16: (21, 60), 1 << 20: (21, 20)}.get(size, (61, 1))
+        return math.ceil(turns * (0.25 if quick else 1)), math.ceil(repetitions * (0.5 if quick else 1))
 
     plan = [("all_reduce", size, *rounds(size)) for size in SIZES]
     if not quick:
