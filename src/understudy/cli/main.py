@@ -12,14 +12,18 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from understudy import __version__
-from understudy.cli import bench
+from understudy.cli import bench, run, status
 from understudy.cli.errors import UsageError
+from understudy.cli.operate import Events, Standby, Stop
+from understudy.cli.replace import Drain, Replace
 
 if TYPE_CHECKING:
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
 
 EXAMPLES = """\
 examples:
+  understudy run --machines 2 --standbys 1 examples/gpt_ddp.py
+  understudy replace m1                               in another terminal, while it trains
   understudy bench --list                             which benchmarks there are
   understudy bench collectives --quick                a first impression in a minute
   understudy bench collectives --json result.json     the full run, kept as JSON
@@ -36,7 +40,16 @@ class Command(Protocol):
     def run(self, args: argparse.Namespace) -> int: ...
 
 
-COMMANDS: dict[str, Command] = {"bench": bench}
+COMMANDS: dict[str, Command] = {
+    "run": run,
+    "status": status,
+    "replace": Replace,
+    "drain": Drain,
+    "standby": Standby,
+    "events": Events,
+    "stop": Stop,
+    "bench": bench,
+}
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -64,6 +77,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print(f"understudy {args.command}: interrupted", file=sys.stderr)
         return INTERRUPTED
+    except RuntimeError as error:
+        if type(error).__name__ != "ControllerError":
+            raise
+        print(f"understudy {args.command}: {error}", file=sys.stderr)
+        return 1
 
 
 if __name__ == "__main__":

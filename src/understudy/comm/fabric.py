@@ -6,7 +6,7 @@ import asyncio
 import logging
 import socket
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -14,6 +14,7 @@ from .endpoint import Endpoint
 from .faults import Fault, Interrupted, Poison, StepFailed
 from .handshake import Refused
 from .io import IoLoop
+from .link import Link
 from .listener import Listener
 from .meetings import EXACT, Meetings
 from .native import Native
@@ -21,7 +22,7 @@ from .roster import Roster, RosterError, Worker
 from .sandbox import Sandbox
 from .spine import SpineLink
 from .topology import GroupKey, LinkId, layout, spine_of
-from .transport import Transport
+from .transport import Transport, open_all
 from .wire import Farewell, Hello, Message, Poisoned
 
 log = logging.getLogger("understudy.comm")
@@ -326,6 +327,30 @@ class Fabric:
         if gen is not None:
             self._io.start(self._give_up(gen)).result()
 
+    def abandon(self, generation: int) -> None:
+        """The same, without waiting for it."""
+        gen = self._prepared.get(generation)
+        if gen is not None:
+            self._io.soon(lambda: self._meetings.keep(self._give_up(gen)))
+
+    # -- state -----------------------------------------------------------------------------------------------------
+
+    def expect_state(self, generation: int, take: Callable[[Link], None]) -> None:
+        """From now on `take` is called, on the event loop, with every connection that brings state for a generation.
+        Whoever dials earlier waits."""
+        self._io.soon(self._meetings.offer, generation, "state", "", take)
+
+    def dial_state(self, roster: Roster, taker: str, count: int) -> list[Link]:
+        """Connections over which to give state to a worker of this roster, once it expects them."""
+        ids = [LinkId("state", "", rail, self.uid, taker) for rail in range(count)]
+
+        async def dial() -> list[Link]:
+            return await open_all([self._meetings.link(roster, link) for link in ids])
+
+        return self._io.start(dial()).result()
+
+    # -- trouble ---------------------------------------------------------------------------------------------------
+
     def interrupt(self, reason: str, who: str = "") -> None:
         """Let every blocked and later operation of this generation return at once, on all workers."""
         if (gen := self._current) is not None:
@@ -430,7 +455,7 @@ class Fabric:
             raise Refused(f"generation {hello.generation} is stale, this worker is in generation {self.generation}")
         for gen in self._generations():
             if gen.number == hello.generation:
-                if gen.roster.worker(hello.source) is None:
+                if gen.roster.worker(hello.source) is None and hello.kind != "state":  # a leaver gives, too
                     raise Refused(f"{hello.source} is not in the roster of generation {hello.generation}")
                 endpoint = self._endpoints.get(hello.group)
                 if endpoint is not None and gen.roster.role_of(hello.source) not in endpoint.key.roles:

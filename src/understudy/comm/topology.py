@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 
 from .roster import Roster
 
-Kind = Literal["ring", "tree", "pair", "spine", "arena", "store"]
+Kind = Literal["ring", "tree", "pair", "spine", "arena", "store", "state"]
 
 
 class GroupKey(NamedTuple):

@@ -16,21 +16,10 @@ from typing import Any
 import torch
 
 from understudy.comm.fabric import Fabric
-from understudy.comm.native import Native
 from understudy.comm.roster import Roster, Worker
-from understudy.comm.torch_transport import TorchTransport
-from understudy.comm.transport import Transport
+from understudy.worker.entry import transport_named
 
 _PRELOAD = ["torch", "torch.distributed", "understudy.launch.troupe"]
-
-
-def transport_named(name: str) -> Transport:
-    """`native`, or `torch:BACKEND` for one of torch's own, rebuilt for every generation."""
-    if name == "native":
-        return Native()
-    if name.startswith("torch:"):
-        return TorchTransport(name.removeprefix("torch:"))
-    raise ValueError(f"there is no transport {name!r}; use native or torch:gloo")
 
 
 class Player:

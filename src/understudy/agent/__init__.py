@@ -1,0 +1,1 @@
+"""One per machine: starts workers, sees them die, heartbeats, relays."""

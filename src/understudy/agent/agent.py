@@ -1,0 +1,311 @@
+"""One machine's agent: starts workers, sees them die, passes words on, and keeps in touch with the controller."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import logging
+import signal
+import sys
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import aiohttp
+import msgspec
+
+from understudy.worker.line import LineBroken, Splitter, encode
+from understudy.worker.messages import Done, Progress, Said, Switched, Tracked, WorkerSpec
+
+from .forkserver import die_with_parent
+from .messages import (
+    Ack,
+    Beat,
+    Dismiss,
+    EndWorker,
+    Exited,
+    Frame,
+    Numbered,
+    Order,
+    Refused,
+    Register,
+    Report,
+    StartWorker,
+    Tell,
+    Welcome,
+    Word,
+)
+from .nursery import Child, Nursery
+from .session import Inbox, Outbox
+
+log = logging.getLogger("understudy.agent")
+
+PRELOAD = ("torch", "torch.distributed", "torch.nn.parallel", "torch.optim", "understudy.worker.entry")
+_BEAT_S = 0.5
+_AGAIN_S = 0.1
+"""Between two attempts to reach the controller."""
+_GRACE_S = 3.0
+"""How long workers that are told to end may take."""
+_LAST_WORDS = 12
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(Frame)
+
+
+class AgentSpec(msgspec.Struct, frozen=True):
+    """What an agent has to know from the start."""
+
+    machine: str
+    incarnation: str
+    standby: bool
+    url: str
+    """Of the controller."""
+    worker: WorkerSpec
+    """For all workers; each gets its own uid and slot."""
+    run_dir: str
+    cwd: str
+    env: dict[str, str]
+
+
+class Staff:
+    """One worker, as the agent sees it."""
+
+    def __init__(self, uid: str, slot: int, child: Child) -> None:
+        self.uid, self.slot, self.child = uid, slot, child
+        self.role: int | None = None
+        self.words: deque[str] = deque(maxlen=_LAST_WORDS)
+        self.splitter = Splitter()
+        self.done = False
+
+
+class Agent:
+    def __init__(self, spec: AgentSpec, nursery: Nursery, show: Callable[[str], None]) -> None:
+        self.spec = spec
+        self._nursery = nursery
+        self._show = show
+        self._staff: dict[str, Staff] = {}
+        self._outbox: Outbox[Report] = Outbox()
+        self._inbox = Inbox()
+        self._socket: aiohttp.ClientWebSocketResponse | None = None
+        self._unsent = asyncio.Event()
+        self._sent = 0
+        self._beat = Beat()
+        self._over = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._metrics = (Path(spec.run_dir) / f"metrics-{spec.machine}.jsonl").open("a", buffering=1)
+
+    async def run(self) -> None:
+        """Until the controller dismisses this machine."""
+        talk = asyncio.ensure_future(self._keep_in_touch())
+        try:
+            await self._over.wait()
+        finally:
+            talk.cancel()
+            await asyncio.gather(talk, return_exceptions=True)
+            await self._nursery.close()
+            for task in self._tasks:
+                task.cancel()
+            self._metrics.close()
+
+    # -- the controller ----------------------------------------------------------------------------------------------
+
+    async def _keep_in_touch(self) -> None:
+        headers = {"Authorization": f"Bearer {self.spec.worker.secret.hex()}"}
+        async with aiohttp.ClientSession(headers=headers) as session:
+            while not self._over.is_set():
+                try:
+                    async with session.ws_connect(f"{self.spec.url}/agent", heartbeat=10.0) as self._socket:
+                        await self._converse(self._socket)
+                except (OSError, aiohttp.ClientError, TimeoutError) as error:
+                    log.debug("%s: the controller does not answer: %s", self.spec.machine, error)
+                self._socket = None
+                await asyncio.sleep(_AGAIN_S)
+
+    async def _converse(self, ws: aiohttp.ClientWebSocketResponse) -> None:
+        spec = self.spec
+        register = Register(spec.machine, spec.incarnation, spec.standby, self._inbox.last)
+        await ws.send_bytes(_encoder.encode(register))
+        sender: asyncio.Task[None] | None = None
+        try:
+            async for message in ws:
+                if message.type != aiohttp.WSMsgType.BINARY:
+                    continue
+                frame = _decoder.decode(message.data)
+                match frame:
+                    case Welcome(received):
+                        self._sent = received
+                        self._unsent.set()
+                        sender = asyncio.ensure_future(self._send(ws))
+                    case Numbered(number, order) if isinstance(order, StartWorker | Tell | EndWorker | Dismiss):
+                        if self._inbox.take(number):
+                            await self._carry_out(order)
+                        await ws.send_bytes(_encoder.encode(Ack(self._inbox.last)))
+                    case Ack(number):
+                        self._outbox.acknowledged(number)
+                    case Refused(reason):
+                        log.warning("%s is not wanted: %s", spec.machine, reason)
+                        self._over.set()
+                        return
+        finally:
+            if sender is not None:
+                sender.cancel()
+                await asyncio.gather(sender, return_exceptions=True)
+
+    async def _send(self, ws: aiohttp.ClientWebSocketResponse) -> None:
+        """Reports as they come, beats in between."""
+        while True:
+            for number, report in self._outbox.after(0):
+                if number > self._sent:
+                    self._sent = number
+                    await ws.send_bytes(_encoder.encode(Numbered(number, report)))
+            self._unsent.clear()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._unsent.wait(), _BEAT_S)
+            if not self._unsent.is_set():
+                await ws.send_bytes(_encoder.encode(self._beat))
+
+    def _report(self, report: Report) -> None:
+        self._outbox.put(report)
+        self._unsent.set()
+
+    # -- orders --------------------------------------------------------------------------------------------------------
+
+    async def _carry_out(self, order: Order) -> None:
+        match order:
+            case StartWorker(uid, slot):
+                await self._start(uid, slot)
+            case Tell(uid, message):
+                staff = self._staff.get(uid)
+                if staff is not None:
+                    with suppress(OSError):
+                        await asyncio.get_running_loop().sock_sendall(staff.child.line, encode(message))
+            case EndWorker(uid):
+                if (staff := self._staff.get(uid)) is not None:
+                    staff.child.kill(signal.SIGKILL)
+            case Dismiss():
+                task = asyncio.ensure_future(self._end())
+                self._tasks.add(task)
+
+    async def _start(self, uid: str, slot: int) -> None:
+        spec = self.spec
+        worker = msgspec.structs.replace(spec.worker, uid=uid, slot=slot, machine=spec.machine)
+        words: deque[str] = deque(maxlen=_LAST_WORDS)
+
+        def output(line: bytes, stream: str) -> None:
+            text = line.decode(errors="replace").rstrip("\n")
+            if stream == "stderr" and text.strip():
+                words.append(text)
+            staff = self._staff.get(uid)
+            role = f"role {staff.role}" if staff is not None and staff.role is not None else uid
+            self._show(f"[{spec.machine} {role}] {text}")
+
+        child = await self._nursery.spawn(
+            target="understudy.worker.entry:main",
+            spec=msgspec.msgpack.encode(worker),
+            env=spec.env,
+            cwd=spec.cwd,
+            on_output=output,
+        )
+        staff = self._staff[uid] = Staff(uid, slot, child)
+        staff.words = words
+        asyncio.get_running_loop().add_reader(child.line, self._read, staff)
+        task = asyncio.ensure_future(self._await_end(staff))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _read(self, staff: Staff) -> None:
+        """What a worker says, until it has no more to say."""
+        try:
+            data = staff.child.line.recv(1 << 16)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            asyncio.get_running_loop().remove_reader(staff.child.line)
+            return
+        try:
+            for message in staff.splitter.feed(data):
+                self._heed(staff, message)
+        except LineBroken as error:
+            log.error("%s on %s: %s", staff.uid, self.spec.machine, error)
+            asyncio.get_running_loop().remove_reader(staff.child.line)
+            staff.child.kill(signal.SIGKILL)
+
+    def _heed(self, staff: Staff, message: Said | Progress) -> None:
+        if isinstance(message, Progress):
+            staff.role = message.role
+            self._metrics.write(
+                json.dumps(
+                    {"step": message.step - 1, "role": message.role, "seconds": message.seconds, **message.values}
+                )
+                + "\n"
+            )
+            if message.primary or self._beat.step < 0 or not self._beat.primary:
+                self._beat = Beat(message.step, message.values, message.seconds, message.primary)
+            return
+        if isinstance(message, Tracked):
+            staff.role = message.role
+        elif isinstance(message, Done):
+            staff.done = True
+        elif isinstance(message, Switched):
+            pass
+        self._report(Word(staff.uid, message))
+
+    async def _await_end(self, staff: Staff) -> None:
+        code = await staff.child.exited
+        loop = asyncio.get_running_loop()
+        for _ in range(10_000):
+            try:
+                data = staff.child.line.recv(1 << 16)
+            except OSError:
+                break
+            if not data:
+                break
+            with suppress(LineBroken):
+                for message in staff.splitter.feed(data):
+                    self._heed(staff, message)
+        loop.remove_reader(staff.child.line)
+        staff.child.line.close()
+        self._staff.pop(staff.uid, None)
+        self._report(Exited(staff.uid, code, "\n".join(staff.words)))
+
+    async def _end(self) -> None:
+        """Let workers that are done end by themselves, end the others, then this agent."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + _GRACE_S
+        for staff in self._staff.values():
+            if not staff.done:
+                staff.child.kill(signal.SIGKILL)
+        while self._staff and loop.time() < deadline:
+            await asyncio.sleep(0.01)
+        self._over.set()
+
+
+async def _main(spec: AgentSpec) -> None:
+    loop = asyncio.get_running_loop()
+    nursery = await Nursery.open(PRELOAD, env=spec.env)
+
+    def show(text: str) -> None:
+        sys.stdout.write(text + "\n")
+        sys.stdout.flush()
+
+    agent = Agent(spec, nursery, show)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, agent._over.set)
+    await agent.run()
+
+
+def main() -> None:
+    """`python -m understudy.agent.agent`: the spec comes on standard input."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--parent", type=int, required=True, help="end when this process does")
+    die_with_parent(parser.parse_args().parent)
+    logging.basicConfig(level=logging.WARNING, format="understudy: %(message)s")
+    spec = msgspec.json.decode(sys.stdin.buffer.read(), type=AgentSpec)
+    asyncio.run(_main(spec))
+
+
+if __name__ == "__main__":
+    main()

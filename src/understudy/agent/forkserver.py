@@ -1,0 +1,362 @@
+"""A process that has imported what workers need and forks one of them in milliseconds, on its agent's request.
+
+It has no threads of its own, no event loop and no signal handlers; `nursery.py` is the agent's side of it.
+
+The modules are imported under the server's environment, which decides for good what libraries read when loaded:
+`LD_*`, `PYTHON*` (so also `sys.path` and the hash seed), `OMP_*`, `OPENBLAS_*`, `MKL_*`. Whatever looks later sees the
+worker's own. `OMP_NUM_THREADS` is the exception: if torch has been imported, a worker applies it by `set_num_threads`.
+"""
+
+from __future__ import annotations
+
+import array
+import atexit
+import ctypes
+import gc
+import importlib
+import os
+import select
+import signal
+import socket
+import struct
+import sys
+import threading
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from io import TextIOWrapper
+from pathlib import Path
+from typing import Any, NoReturn
+
+import msgspec
+
+LINE_FD = 3
+"""What a worker's line is called in the worker; it has no others but the standard three."""
+NO_TARGET = 127
+"""Exit code of a worker whose target does not exist."""
+MAX_MESSAGE = 1 << 26
+
+
+class Spawn(msgspec.Struct, frozen=True, tag="spawn"):
+    """Comes with three descriptors: the worker's stdout, stderr and line."""
+
+    id: int
+    target: str
+    spec: bytes
+    env: list[tuple[bytes, bytes]]
+    cwd: bytes
+
+
+class Ready(msgspec.Struct, frozen=True, tag="ready"):
+    """Everything is imported."""
+
+
+class Failed(msgspec.Struct, frozen=True, tag="failed"):
+    """A module cannot be imported; the server ends."""
+
+    module: str
+    error: str
+
+
+class Started(msgspec.Struct, frozen=True, tag="started"):
+    """Comes with one descriptor: the worker's pidfd, opened while the worker could not have been reaped."""
+
+    id: int
+    pid: int
+
+
+class Refused(msgspec.Struct, frozen=True, tag="refused"):
+    """There is no such worker."""
+
+    id: int
+    error: str
+
+
+class Exited(msgspec.Struct, frozen=True, tag="exited"):
+    """The worker is reaped; a negative code is the number of the signal that ended it."""
+
+    id: int
+    code: int
+
+
+Message = Spawn | Ready | Failed | Started | Refused | Exited
+
+_FDS: dict[type[Message], int] = {Spawn: 3, Started: 1}
+_length = struct.Struct("<I")
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(Message)
+_libc = ctypes.CDLL(None, use_errno=True)
+_PR_SET_PDEATHSIG = 1
+
+
+def frame(message: Message) -> bytes:
+    body = _encoder.encode(message)
+    if len(body) > MAX_MESSAGE:
+        raise ValueError(f"a message of {len(body)} bytes is too long; {MAX_MESSAGE} is the limit")
+    return _length.pack(len(body)) + body
+
+
+class Inbox:
+    """Joins what a stream socket delivers into messages. Descriptors come in order, not later than their message."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._data = bytearray()
+        self._fds: deque[int] = deque()
+
+    def receive(self) -> bool:
+        """Take what there is; False at the end of the stream. Raises BlockingIOError if there is nothing."""
+        try:
+            # socket.recv_fds drops its flags
+            data, attached, flags, _ = self._sock.recvmsg(1 << 16, socket.CMSG_SPACE(64), socket.MSG_CMSG_CLOEXEC)
+        except ConnectionResetError:
+            return False
+        for _, _, packed in attached:
+            self._fds.extend(array.array("i", packed))
+        if flags & socket.MSG_CTRUNC:
+            raise OSError("descriptors were lost on the way; raise the limit of open files (ulimit -n)")
+        self._data += data
+        return bool(data)
+
+    def messages(self) -> Iterator[tuple[Message, list[int]]]:
+        """The complete messages so far, each with its descriptors, which are the caller's from then on."""
+        while len(self._data) >= _length.size:
+            end = _length.size + int(_length.unpack_from(self._data)[0])
+            if len(self._data) < end:
+                return
+            message: Message = _decoder.decode(bytes(self._data[_length.size : end]))
+            del self._data[:end]
+            yield message, [self._fds.popleft() for _ in range(_FDS.get(type(message), 0))]
+
+    def close(self) -> None:
+        """Descriptors nobody has taken are closed."""
+        while self._fds:
+            os.close(self._fds.popleft())
+
+
+def die_with_parent(parent: int) -> None:
+    """From now on the kernel kills this process when its parent ends; if that has happened already, it ends here.
+
+    The kernel means the thread that started this process, not its process."""
+    if _libc.prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL), 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+class Server:
+    """Forks on request, reaps and reports until its agent closes the socket; then kills what still runs."""
+
+    def __init__(self, control: socket.socket) -> None:
+        self._control = control
+        self._inbox = Inbox(control)
+        self._poll = select.poll()
+        self._poll.register(control, select.POLLIN)
+        self._workers: dict[int, tuple[int, int]] = {}
+        """pidfd → (id, pid)"""
+
+    def serve(self) -> None:
+        while True:
+            self._reap()
+            if self._control.fileno() in dict(self._poll.poll()):
+                if not self._inbox.receive():
+                    break
+                for message, fds in self._inbox.messages():
+                    assert isinstance(message, Spawn)
+                    self._fork(message, fds)
+                    self._reap()
+        for pidfd in self._workers:
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+        self._poll.unregister(self._control)
+        while self._workers:
+            self._poll.poll()
+            self._reap()
+
+    def say(self, message: Message, fds: Sequence[int] = ()) -> None:
+        data = memoryview(frame(message))
+        if fds:
+            data = data[socket.send_fds(self._control, [data], fds) :]
+        self._control.sendall(data)
+
+    def _fork(self, order: Spawn, fds: list[int]) -> None:
+        server = os.getpid()
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # until the worker is itself
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", DeprecationWarning)  # OpenBLAS stops its threads before a fork
+                pid = os.fork()
+        except OSError as error:
+            self.say(Refused(order.id, str(error)))
+        else:
+            if pid == 0:
+                self._control.detach()
+                _live(order, fds, server)
+            with suppress(OSError):  # the worker does the same: whoever comes first
+                os.setpgid(pid, pid)
+            pidfd = os.pidfd_open(pid)
+            self._workers[pidfd] = (order.id, pid)
+            self._poll.register(pidfd, select.POLLIN)
+            self.say(Started(order.id, pid), [pidfd])
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+            for fd in fds:
+                os.close(fd)
+
+    def _reap(self) -> None:
+        """Who has ended is reported. What is left in its process group dies too: the number is not free before."""
+        for pidfd, _ in self._poll.poll(0):
+            if pidfd in self._workers:
+                id, pid = self._workers.pop(pidfd)
+                with suppress(OSError):
+                    os.killpg(pid, signal.SIGKILL)
+                _, status = os.waitpid(pid, 0)
+                self._poll.unregister(pidfd)
+                os.close(pidfd)
+                self.say(Exited(id, os.waitstatus_to_exitcode(status)))
+
+
+def _live(order: Spawn, fds: list[int], server: int) -> NoReturn:
+    """A worker's whole life, in the forked process. Ends as Python would, but without tearing the interpreter down."""
+    code = 1
+    try:
+        code = _exit_code(lambda: _begin(order, fds, server))
+        code = _exit_code(threading._shutdown) or code  # type: ignore[attr-defined]
+        atexit._run_exitfuncs()
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(Exception):
+                stream.flush()
+        _libc.fflush(None)
+        if code < 0:
+            signal.signal(-code, signal.SIG_DFL)
+            signal.raise_signal(-code)
+        os._exit(code & 0xFF)
+
+
+def _begin(order: Spawn, fds: list[int], server: int) -> object:
+    """Become the worker that was ordered, and be it."""
+    die_with_parent(server)
+    os.setpgid(0, 0)
+    _keep_only(*fds)
+    _reset_signals()
+    _reset_exit()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(line_buffering=True)
+    os.environb.clear()
+    os.environb.update(order.env)
+    os.chdir(order.cwd)
+    sys.argv = [order.target]
+    torch, threads = sys.modules.get("torch"), os.environ.get("OMP_NUM_THREADS", "")
+    if torch is not None and threads.isdecimal() and int(threads) > 0:
+        torch.set_num_threads(int(threads))
+    return find(order.target)(LINE_FD, order.spec)
+
+
+def _keep_only(out: int, err: int, line: int) -> None:
+    """Descriptors 0 to LINE_FD are those of the worker and there are no others. 0 has been /dev/null all along."""
+    os.dup2(out, 1)
+    os.dup2(err, 2)
+    os.dup2(line, LINE_FD)
+    os.set_inheritable(LINE_FD, False)
+    for entry in Path("/proc/self/fd").iterdir():
+        if int(entry.name) > LINE_FD:
+            with suppress(OSError):  # the directory itself was open while it was read
+                os.close(int(entry.name))
+
+
+def _reset_signals() -> None:
+    """Those of a fresh Python process, whatever the imported modules have installed or the server has inherited."""
+    fresh: dict[int, Any] = {
+        signal.SIGINT: signal.default_int_handler,
+        signal.SIGPIPE: signal.SIG_IGN,
+        signal.SIGXFSZ: signal.SIG_IGN,
+    }
+    signal.set_wakeup_fd(-1)
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+        handler = fresh.get(number, signal.SIG_DFL)
+        if signal.getsignal(number) not in (None, handler):  # None: not Python's, such as faulthandler's
+            signal.signal(number, handler)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
+def _reset_exit() -> None:
+    """What the server's modules registered for its exit is forgotten, except what every process needs of its own."""
+    atexit._clear()
+    for module, function in (("multiprocessing.util", "_exit_function"), ("logging", "shutdown")):
+        if module in sys.modules:
+            atexit.register(getattr(sys.modules[module], function))
+
+
+def find(target: str) -> Callable[[int, bytes], object]:
+    """The function that `module:function` names; exits with NO_TARGET and one sentence on stderr if there is none."""
+    name, _, attribute = target.partition(":")
+    error = "say module:function"
+    if name and attribute:
+        try:
+            found = getattr(importlib.import_module(name), attribute, None)
+        except ModuleNotFoundError as missing:
+            if missing.name is None or not f"{name}.".startswith(f"{missing.name}."):
+                raise
+            error = str(missing)
+        else:
+            if callable(found):
+                return found  # type: ignore[no-any-return]
+            error = f"module {name!r} has no function {attribute!r}"
+    print(f"understudy: cannot start {target!r}: {error}", file=sys.stderr)
+    raise SystemExit(NO_TARGET)
+
+
+def _exit_code(call: Callable[[], object]) -> int:
+    """What Python would exit with after this call; a traceback is printed where Python would print one."""
+    try:
+        call()
+    except SystemExit as exit:
+        if exit.code is None or isinstance(exit.code, int):
+            return (exit.code or 0) & 0xFF
+        print(exit.code, file=sys.stderr)
+        return 1
+    except BaseException as error:
+        trace = error.__traceback__
+        while trace is not None and trace.tb_next is not None and trace.tb_frame.f_code.co_filename == __file__:
+            trace = trace.tb_next
+        sys.excepthook(type(error), error.with_traceback(trace), trace)
+        return -signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1
+    return 0
+
+
+def preload(modules: Sequence[str]) -> Failed | None:
+    """Import them in order; afterwards this process still has one Python thread, or the culprit is named."""
+    for name in modules:
+        try:
+            importlib.import_module(name)
+        except BaseException as error:
+            return Failed(name, " ".join(f"{type(error).__name__}: {error}".split()))
+        if threading.active_count() > 1:
+            return Failed(name, "it leaves a thread running, which a fork would not have")
+    gc.collect()
+    gc.freeze()
+    return None
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Arguments: the socket's descriptor, the agent's pid, and the modules to import."""
+    die_with_parent(int(arguments[1]))
+    _reset_signals()
+    with socket.socket(fileno=int(arguments[0])) as control:
+        control.set_inheritable(False)
+        server = Server(control)
+        failure = preload(arguments[2:])
+        sys.stdout.flush()
+        sys.stderr.flush()
+        with suppress(BrokenPipeError):
+            server.say(failure or Ready())
+            if failure is None:
+                server.serve()
+    return int(failure is not None)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

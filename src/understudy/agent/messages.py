@@ -1,0 +1,104 @@
+"""What goes between an agent and the controller."""
+
+from __future__ import annotations
+
+import msgspec
+
+from understudy.worker.messages import Heard, Said
+
+# -- orders to an agent --------------------------------------------------------------------------------------------
+
+
+class StartWorker(msgspec.Struct, frozen=True, tag="start-worker"):
+    uid: str
+    slot: int
+    """Its number on the machine."""
+
+
+class Tell(msgspec.Struct, frozen=True, tag="tell"):
+    """Pass a word on to a worker."""
+
+    uid: str
+    message: Heard
+
+
+class EndWorker(msgspec.Struct, frozen=True, tag="end-worker"):
+    """Kill a worker, if it still lives."""
+
+    uid: str
+
+
+class Dismiss(msgspec.Struct, frozen=True, tag="dismiss"):
+    """End all workers and the agent."""
+
+    reason: str
+
+
+Order = StartWorker | Tell | EndWorker | Dismiss
+
+# -- reports of an agent -------------------------------------------------------------------------------------------
+
+
+class Word(msgspec.Struct, frozen=True, tag="said"):
+    """A worker has said something."""
+
+    uid: str
+    message: Said
+
+
+class Exited(msgspec.Struct, frozen=True, tag="exited"):
+    """A worker's process has ended."""
+
+    uid: str
+    code: int
+    """Negative: the signal that killed it."""
+    words: str = ""
+    """The last lines it wrote."""
+
+
+Report = Word | Exited
+
+# -- frames: both streams are numbered from 1, kept until acknowledged, and sent again after a broken connection ------
+
+
+class Register(msgspec.Struct, frozen=True, tag="register"):
+    """First from the agent. An incarnation is one life of an agent process; its workers die with it."""
+
+    machine: str
+    incarnation: str
+    standby: bool
+    received: int
+    """The last order it has carried out."""
+
+
+class Welcome(msgspec.Struct, frozen=True, tag="welcome"):
+    """First from the controller: the last report it has in its ledger."""
+
+    received: int
+
+
+class Numbered(msgspec.Struct, frozen=True, tag="numbered"):
+    number: int
+    content: Order | Report
+
+
+class Ack(msgspec.Struct, frozen=True, tag="ack"):
+    number: int
+
+
+class Beat(msgspec.Struct, frozen=True, tag="beat"):
+    """Now and then from the agent: it lives, and how training goes. Lost ones do not matter."""
+
+    step: int = -1
+    values: dict[str, float] = {}
+    seconds: float = 0.0
+    primary: bool = False
+
+
+class Refused(msgspec.Struct, frozen=True, tag="refused"):
+    """This agent has no place in the job any more."""
+
+    reason: str
+
+
+Frame = Register | Welcome | Numbered | Ack | Beat | Refused

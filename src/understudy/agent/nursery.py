@@ -1,0 +1,389 @@
+"""The agent's side of the fork server: workers are born here, heard here, and seen to die here."""
+
+from __future__ import annotations
+
+import array
+import asyncio
+import fcntl
+import itertools
+import os
+import signal
+import socket
+import subprocess
+import sys
+import termios
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from types import TracebackType
+from typing import Literal, NamedTuple
+
+from .forkserver import Exited, Failed, Inbox, Message, Ready, Refused, Spawn, Started, frame
+
+LONGEST_LINE = 1 << 16
+CLOSE_S = 5.0
+"""How long close() waits for the server, and then for workers that the kernel will not let die."""
+
+Stream = Literal["stdout", "stderr"]
+OnOutput = Callable[[bytes, Stream], object]
+
+
+class NurseryError(Exception):
+    """No worker can be started here."""
+
+
+class Lines:
+    """Cuts a stream of bytes into lines, without their newlines; a longer one every LONGEST_LINE bytes."""
+
+    def __init__(self) -> None:
+        self._rest = bytearray()
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """The lines that are complete with these bytes."""
+        self._rest += data
+        lines = []
+        if b"\n" in data:
+            *whole, rest = bytes(self._rest).split(b"\n")
+            self._rest = bytearray(rest)
+            lines = [line[at : at + LONGEST_LINE] for line in whole for at in range(0, len(line) or 1, LONGEST_LINE)]
+        while len(self._rest) > LONGEST_LINE:
+            lines.append(bytes(self._rest[:LONGEST_LINE]))
+            del self._rest[:LONGEST_LINE]
+        return lines
+
+    def end(self) -> list[bytes]:
+        """The last line, if it had no newline."""
+        last, self._rest = bytes(self._rest), bytearray()
+        return [last] if last else []
+
+
+class _Pipe:
+    """The reading end of a worker's stdout or stderr; closed and silent from its end, or the worker's, on."""
+
+    def __init__(self, fd: int, stream: Stream, on_output: OnOutput) -> None:
+        self._fd = fd
+        self._stream = stream
+        self._on_output = on_output
+        self._lines = Lines()
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(fd, self._read)
+
+    def _read(self) -> int:
+        try:
+            data = os.read(self._fd, LONGEST_LINE)
+        except BlockingIOError:
+            return 0
+        self._deliver(self._lines.feed(data))
+        if not data:
+            self.close()
+        return len(data)
+
+    def drain(self) -> None:
+        """Deliver what a worker that has died left in the pipe; what others may still write is not waited for."""
+        if self._fd >= 0:
+            left = array.array("i", [0])
+            fcntl.ioctl(self._fd, termios.FIONREAD, left)
+            due = left[0]
+            while due > 0 and (got := self._read()):
+                due -= got
+            self.close()
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            self._loop.remove_reader(self._fd)
+            os.close(self._fd)
+            self._fd = -1
+            self._deliver(self._lines.end())
+
+    def _deliver(self, lines: list[bytes]) -> None:
+        for line in lines:
+            try:
+                self._on_output(line, self._stream)
+            except Exception as error:
+                self._loop.call_exception_handler({"message": "on_output failed", "exception": error})
+
+
+class Child:
+    """A worker process, as its agent sees it."""
+
+    def __init__(self, pid: int, pidfd: int, ends: _Ends) -> None:
+        self.pid = pid
+        self.line = ends.line
+        """The agent's end, non-blocking. It stays open, and what the worker sent stays readable, until you close it."""
+        self.code: int | None = None
+        """As `exited` has it, or None while the worker lives."""
+        self._pidfd = pidfd
+        self._pipes = (_Pipe(ends.out, "stdout", ends.on_output), _Pipe(ends.err, "stderr", ends.on_output))
+        self._loop = asyncio.get_running_loop()
+        self._exited: asyncio.Future[int] = self._loop.create_future()
+
+    @property
+    def exited(self) -> asyncio.Future[int]:
+        """The exit code, or minus the number of the signal, once the last output was delivered. Cancelling it, as
+        `wait_for` does, cancels nobody else's."""
+        return asyncio.shield(self._exited)
+
+    def kill(self, signal_number: int = signal.SIGKILL) -> None:
+        """Send a signal; nothing if the worker has died, whoever has its pid now."""
+        if self._pidfd >= 0:
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._pidfd, signal_number)
+
+    def _settle(self, code: int) -> None:
+        """The worker is dead."""
+        if self.code is not None:
+            return
+        for pipe in self._pipes:
+            pipe.drain()
+        self._loop.remove_reader(self._pidfd)
+        os.close(self._pidfd)
+        self._pidfd = -1
+        self.code = code
+        self._exited.set_result(code)
+
+    def _settle_when_dead(self) -> None:
+        """Nobody is left to report a code: the server's death kills the worker, and the pidfd says when."""
+        if self.code is None:
+            self._loop.add_reader(self._pidfd, self._settle, -signal.SIGKILL)
+
+
+class _Ends(NamedTuple):
+    """The agent's ends of what connects it to a worker."""
+
+    out: int
+    err: int
+    line: socket.socket
+    on_output: OnOutput
+
+
+class _Birth(NamedTuple):
+    """A worker that was asked for and has not started."""
+
+    ends: _Ends
+    child: asyncio.Future[Child]
+
+    def fail(self, reason: str) -> None:
+        os.close(self.ends.out)
+        os.close(self.ends.err)
+        self.ends.line.close()
+        if not self.child.done():
+            self.child.set_exception(NurseryError(reason))
+
+
+class Nursery:
+    """Workers and the server that forks them. Whatever way the agent ends, all of them end with it.
+
+    Strictly: with the thread that called `open`, which is the one that runs the event loop."""
+
+    def __init__(self, control: socket.socket, server: subprocess.Popen[bytes]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._control = control
+        self._server = server
+        self._pidfd = os.pidfd_open(server.pid)
+        self._inbox = Inbox(control)
+        self._outbox: deque[tuple[memoryview, tuple[int, ...]]] = deque()
+        self._births: dict[int, _Birth] = {}
+        self._children: dict[int, Child] = {}
+        self._ids = itertools.count()
+        self._ready: asyncio.Future[None] = self._loop.create_future()
+        self._gone = asyncio.Event()
+        self._closed = False
+        self._refusal = ""
+        """Why there will be no more workers."""
+        self._loop.add_reader(control, self._hear)
+        self._loop.add_reader(self._pidfd, self._lose)
+
+    @classmethod
+    async def open(cls, preload: Sequence[str] = (), *, env: Mapping[str, str] | None = None) -> Nursery:
+        """The server has imported these modules, in this order. `env` is its environment, if not the agent's: what the
+        modules read while they are imported, and PYTHONPATH, since the agent's working directory is not on its path."""
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        with theirs, ExitStack() as undo:
+            undo.callback(ours.close)
+            fd = theirs.fileno()
+            server = subprocess.Popen(
+                [sys.executable, "-P", "-m", "understudy.agent.forkserver", str(fd), str(os.getpid()), *preload],
+                stdin=subprocess.DEVNULL,
+                stdout=2,
+                pass_fds=[fd],
+                process_group=0,
+                env=env,
+            )
+            undo.callback(server.wait)
+            undo.callback(server.kill)
+            nursery = cls(ours, server)
+            undo.pop_all()
+        try:
+            await nursery._ready
+        except BaseException:
+            nursery._end()
+            raise
+        return nursery
+
+    async def __aenter__(self) -> Nursery:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def spawn(
+        self, target: str, spec: bytes = b"", *, env: Mapping[str, str], cwd: str, on_output: OnOutput
+    ) -> Child:
+        """A new worker that calls the function `module:function` with its line's descriptor and the spec.
+
+        `env` is its whole environment. What goes wrong in the worker, such as a target that does not exist, is told on
+        its stderr. If this call is cancelled, the worker is killed."""
+        if self._refusal:
+            raise NurseryError(self._refusal)
+        for id in [id for id, child in self._children.items() if child.code is not None and child.line.fileno() < 0]:
+            del self._children[id]
+        variables = [(os.fsencode(name), os.fsencode(value)) for name, value in env.items()]
+        id = next(self._ids)
+        request = frame(Spawn(id, target, spec, variables, os.fsencode(cwd)))
+        with ExitStack() as undo:
+            pipes = []
+            for _ in range(2):
+                ends = os.pipe()
+                for fd in ends:
+                    undo.callback(os.close, fd)
+                os.set_blocking(ends[0], False)
+                pipes.append(ends)
+            ours, theirs = socket.socketpair()
+            ours.setblocking(False)
+            undo.pop_all()
+        (out, their_out), (err, their_err) = pipes
+        birth = _Birth(_Ends(out, err, ours, on_output), self._loop.create_future())
+        self._births[id] = birth
+        self._outbox.append((memoryview(request), (their_out, their_err, theirs.detach())))
+        self._speak()
+        try:
+            return await birth.child
+        except asyncio.CancelledError:
+            if birth.child.done() and not birth.child.cancelled() and birth.child.exception() is None:
+                self._abandon(birth.child.result())
+            raise
+
+    async def close(self) -> None:
+        """No worker, no server and no descriptor is left, the lines included; every `exited` is set."""
+        self._refusal = self._refusal or "the nursery is closed"
+        if self._closed:
+            return
+        try:
+            for child in self._children.values():
+                child.kill()
+            with suppress(OSError):
+                self._control.shutdown(socket.SHUT_WR)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(CLOSE_S):
+                    await self._gone.wait()
+            if not self._gone.is_set():
+                self._server.kill()
+                await self._gone.wait()
+            alive = [child._exited for child in self._children.values() if child.code is None]
+            if alive:
+                await asyncio.wait(alive, timeout=CLOSE_S)
+        finally:
+            self._end()
+
+    def _end(self) -> None:
+        """What close() comes to if it may not wait."""
+        if self._closed:
+            return
+        self._closed = True
+        if not self._gone.is_set():
+            self._server.kill()
+            self._lose()
+        for child in self._children.values():
+            child._settle(-signal.SIGKILL)
+            child.line.close()
+        self._children.clear()
+        self._control.close()
+
+    def _abandon(self, child: Child) -> None:
+        child.kill()
+        child.line.close()
+
+    def _speak(self) -> None:
+        """Send what the socket takes; a message's descriptors go with its first byte."""
+        while self._outbox:
+            data, fds = self._outbox[0]
+            try:
+                sent = socket.send_fds(self._control, [data], fds) if fds else self._control.send(data)
+            except BlockingIOError:
+                self._loop.add_writer(self._control, self._speak)
+                return
+            except OSError:
+                self._server.kill()  # it is dead or out of step; what follows from it is the same
+                break
+            for fd in fds:
+                os.close(fd)
+            if sent < len(data):
+                self._outbox[0] = (data[sent:], ())
+            else:
+                self._outbox.popleft()
+        self._loop.remove_writer(self._control)
+
+    def _hear(self) -> bool:
+        """Take what the server has said; False if there is nothing or it will say no more."""
+        try:
+            more = self._inbox.receive()
+        except BlockingIOError:
+            return False
+        except OSError:
+            self._server.kill()
+            more = False
+        for message, fds in self._inbox.messages():
+            self._take(message, fds)
+        if not more:
+            self._loop.remove_reader(self._control)
+        return more
+
+    def _take(self, message: Message, fds: list[int]) -> None:
+        match message:
+            case Ready():
+                if not self._ready.done():
+                    self._ready.set_result(None)
+            case Failed(module, error):
+                if not self._ready.done():
+                    self._ready.set_exception(NurseryError(f"the fork server cannot import {module}: {error}"))
+            case Started(id, pid):
+                birth = self._births.pop(id)
+                child = self._children[id] = Child(pid, fds[0], birth.ends)
+                if birth.child.done():
+                    self._abandon(child)
+                else:
+                    birth.child.set_result(child)
+            case Refused(id, error):
+                self._births.pop(id).fail(f"the fork server cannot fork: {error}")
+            case Exited(id, code):
+                self._children[id]._settle(code)
+            case Spawn():
+                raise AssertionError("the fork server asks for nothing")
+
+    def _lose(self) -> None:
+        """The server is dead, which ends its workers. What it had said is heard first."""
+        code = self._server.wait()
+        while self._hear():
+            pass
+        self._loop.remove_reader(self._pidfd)
+        self._loop.remove_reader(self._control)
+        self._loop.remove_writer(self._control)
+        os.close(self._pidfd)
+        self._inbox.close()
+        for _, fds in self._outbox:
+            for fd in fds:
+                os.close(fd)
+        self._outbox.clear()
+        ending = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
+        self._refusal = self._refusal or f"the fork server {ending}, and its workers with it; open another nursery"
+        if not self._ready.done():
+            self._ready.set_exception(NurseryError(f"the fork server {ending} before it was ready"))
+        for birth in self._births.values():
+            birth.fail(self._refusal)
+        self._births.clear()
+        for child in self._children.values():
+            child._settle_when_dead()
+        self._gone.set()

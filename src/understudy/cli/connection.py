@@ -1,0 +1,36 @@
+"""How commands reach the controller of a running job."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from typing import TYPE_CHECKING
+
+from understudy.cli.errors import UsageError
+
+if TYPE_CHECKING:
+    from understudy.control.client import Client
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--job", metavar="NAME", help="which job, where several run on this computer")
+    parser.add_argument("--controller", metavar="URL", help="of a job elsewhere; its secret in UNDERSTUDY_SECRET")
+    parser.add_argument("--json", action="store_true", help="for machines")
+
+
+def connect(args: argparse.Namespace) -> Client:
+    from understudy.control.client import Client
+    from understudy.launch import registry
+
+    if args.controller:
+        secret = os.environ.get("UNDERSTUDY_SECRET")
+        if not secret:
+            raise UsageError("--controller needs the job's secret in the environment variable UNDERSTUDY_SECRET")
+        if not args.controller.startswith(("http://", "https://")):
+            raise UsageError(f"--controller {args.controller}: write it as http://HOST:PORT")
+        return Client(args.controller, secret)
+    try:
+        entry = registry.find(args.job)
+    except registry.NoJob as error:
+        raise UsageError(str(error)) from None
+    return Client(entry.url, entry.secret)

@@ -1,0 +1,85 @@
+"""`understudy standby`, `events` and `stop`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+from understudy.cli import connection
+
+if TYPE_CHECKING:
+    from understudy.cli.main import Subparsers
+
+
+class Standby:
+    @staticmethod
+    def add_parser(subparsers: Subparsers) -> None:
+        parser = subparsers.add_parser(
+            "standby", help="add or remove standby machines", description="Change how many machines wait."
+        )
+        actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+        add = actions.add_parser("add", help="start one more machine, or several")
+        add.add_argument("count", nargs="?", type=int, default=1, metavar="N")
+        connection.add_options(add)
+        remove = actions.add_parser("remove", help="dismiss a standby")
+        remove.add_argument("machine", metavar="MACHINE")
+        connection.add_options(remove)
+
+    @staticmethod
+    def run(args: argparse.Namespace) -> int:
+        client = connection.connect(args)
+        if args.action == "add":
+            answer = client.call("POST", "/standbys", {"type": "add-standby", "count": args.count})
+        else:
+            answer = client.call("DELETE", f"/standbys/{args.machine}")
+        return _tell(answer, as_json=args.json)
+
+
+class Events:
+    @staticmethod
+    def add_parser(subparsers: Subparsers) -> None:
+        parser = subparsers.add_parser(
+            "events", help="what has happened", description="Everything of note that has happened to a job."
+        )
+        parser.add_argument("--follow", "-f", action="store_true", help="go on until the job ends or Ctrl-C")
+        connection.add_options(parser)
+
+    @staticmethod
+    def run(args: argparse.Namespace) -> int:
+        client = connection.connect(args)
+        for event in client.follow() if args.follow else client.events()["events"]:
+            print(json.dumps(event) if args.json else _line(event), flush=True)
+            if event["kind"] in ("finished", "stopped", "failed"):
+                break
+        return 0
+
+
+class Stop:
+    @staticmethod
+    def add_parser(subparsers: Subparsers) -> None:
+        parser = subparsers.add_parser(
+            "stop", help="end a job at its next step boundary", description="End a job; nothing of a step is lost."
+        )
+        connection.add_options(parser)
+
+    @staticmethod
+    def run(args: argparse.Namespace) -> int:
+        return _tell(connection.connect(args).call("POST", "/stop"), as_json=args.json)
+
+
+def _line(event: dict[str, Any]) -> str:
+    clock = time.strftime("%H:%M:%S", time.localtime(event["at"]))
+    return f"{clock}  {event['kind']:<10} {event['text']}"
+
+
+def _tell(answer: dict[str, Any], *, as_json: bool) -> int:
+    if as_json:
+        print(json.dumps(answer))
+    elif answer["ok"]:
+        print(answer["text"])
+    else:
+        print(f"understudy: {answer['text']}", file=sys.stderr)
+    return 0 if answer["ok"] else 1

@@ -1,0 +1,131 @@
+"""`understudy run`: start a job on this computer and follow it to its end."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from understudy.cli.errors import UsageError
+
+if TYPE_CHECKING:
+    from understudy.cli.main import Subparsers
+
+DESCRIPTION = """\
+Run a training script on several machines, each played by an agent with its own process tree on this computer. While it
+runs, any machine can be replaced: understudy replace m1.
+
+The script defines train(job) and calls understudy.run(train). Instead of a script, a TOML file may be given that has
+the options below as keys (script, args, machines, standbys, nproc, mesh, seed, steps, checkpoint, checkpoint_every, …);
+options on the command line come before those in the file.
+"""
+EPILOG = """\
+examples:
+  understudy run --machines 2 --standbys 1 examples/gpt_ddp.py
+  understudy run --machines 4 --nproc 2 --mesh pp=2,dp=2,tp=2 examples/gpt_3d.py
+  understudy run job.toml --steps 100
+
+Ctrl-C ends the job at its next step boundary; a second Ctrl-C ends it at once.
+"""
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    parser = subparsers.add_parser(
+        "run",
+        help="start a job and follow it to its end",
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--machines", type=int, metavar="N", help="machines that play (default 1)")
+    add("--standbys", type=int, metavar="N", help="machines that wait (default 0)")
+    add("--nproc", type=int, metavar="N", help="workers per machine (default 1)")
+    add("--mesh", metavar="DIMS", help="dimensions, outermost first: pp=2,dp=2,tp=2 (default dp over all roles)")
+    add("--seed", type=int, metavar="N", help="of all random numbers (default 0)")
+    add("--steps", type=int, metavar="N", help="how many; comes before what the script says")
+    add("--name", help="of the job (default: the script's)")
+    add("--threads", type=int, metavar="N", help="torch threads per worker (default 1)")
+    add("--transport", help="native (default), or torch:gloo")
+    add("--heartbeat", type=float, metavar="S", help="silence after which a machine is gone (default 2)")
+    add("--limit", type=float, metavar="S", help="time limit of one collective operation (default 300)")
+    add("--run-dir", metavar="DIR", help="for the ledger, logs and metrics (default runs/NAME-TIME)")
+    add("--json", action="store_true", help="events and result as JSON lines on stdout; the script's output on stderr")
+    add("script", metavar="SCRIPT", help="a training script, or a TOML file")
+    add("args", nargs=argparse.REMAINDER, metavar="…", help="the script's own arguments")
+
+
+def run(args: argparse.Namespace) -> int:
+    from understudy.launch.spec import SpecError, from_toml, make
+
+    names = {*vars(args)} - {"command", "script", "args", "json"}
+    given = {name: getattr(args, name) for name in sorted(names) if getattr(args, name) is not None}
+    where = ""
+    try:
+        if args.script.endswith(".toml"):
+            where = args.script
+            settings: dict[str, Any] = from_toml(Path(args.script)) | given
+            if args.args:
+                settings["args"] = args.args
+        else:
+            settings = given | {"script": args.script, "args": args.args}
+        spec = make(settings, where)
+    except SpecError as error:
+        raise UsageError(str(error)) from None
+    return asyncio.run(_follow(spec, as_json=args.json))
+
+
+async def _follow(spec: Any, *, as_json: bool) -> int:
+    from understudy.launch.local import LocalJob
+
+    def tale(event: dict[str, Any]) -> None:
+        if as_json:
+            print(json.dumps(event), flush=True)
+        elif event["kind"] not in ("phase",):
+            print(f"understudy: {event['text']}", flush=True)
+
+    def line(text: str) -> None:
+        print(text, file=sys.stderr if as_json else sys.stdout, flush=True)
+
+    loop = asyncio.get_running_loop()
+    async with LocalJob(spec, on_line=line, on_tale=tale) as job:
+        waiting = asyncio.ensure_future(job.wait())
+        pressed = 0
+
+        def interrupt() -> None:
+            nonlocal pressed
+            pressed += 1
+            if pressed == 1:
+                print("understudy: stopping at the next step boundary; Ctrl-C again to end at once", file=sys.stderr)
+                asyncio.ensure_future(job.stop())  # noqa: RUF006
+            else:
+                waiting.cancel()
+
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, interrupt)
+        try:
+            ended = await waiting
+        except asyncio.CancelledError:
+            print("understudy: ended", file=sys.stderr)
+            return 130
+    if as_json:
+        print(json.dumps({"kind": "ended", "text": ended.status, "data": ended.view}), flush=True)
+    elif ended.status == "failed":
+        print(f"understudy: the job has failed: {ended.reason}", file=sys.stderr)
+    else:
+        digests = set(ended.view["digests"].values())
+        print(f"understudy: {ended.status} after {ended.view['step']} steps; logs and metrics in {job.run_dir}")
+        print(f"understudy: final state {combined(ended.view['digests'])} ({len(digests)} distinct)")
+    return ended.code if pressed == 0 or ended.status != "stopped" else 130
+
+
+def combined(digests: dict[str, str]) -> str:
+    """One fingerprint of all roles' final states."""
+    import hashlib
+
+    text = json.dumps({int(role): digest for role, digest in digests.items()}, sort_keys=True)
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()

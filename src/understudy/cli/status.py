@@ -1,0 +1,57 @@
+"""`understudy status`: what a job is doing."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import TYPE_CHECKING, Any
+
+from understudy.cli import connection
+
+if TYPE_CHECKING:
+    from understudy.cli.main import Subparsers
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    parser = subparsers.add_parser(
+        "status", help="what a running job is doing", description="Show a job's progress, machines and roles."
+    )
+    connection.add_options(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    client = connection.connect(args)
+    job, machines = client.job(), client.call("GET", "/machines")
+    roster = client.call("GET", "/roster")
+    if args.json:
+        print(json.dumps({**job, "machines": machines, "roster": roster}))
+    else:
+        show(job, machines, roster)
+    return 0
+
+
+def show(job: dict[str, Any], machines: list[dict[str, Any]], roster: list[dict[str, Any]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(highlight=False)
+    console.print(headline(job))
+    places = {entry["role"]: " ".join(f"{name}={at}" for name, at in entry["places"].items()) for entry in roster}
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for title in ("machine", "state", "roles", "workers"):
+        table.add_column(title, style="bold" if title == "machine" else "")
+    for machine in machines:
+        roles = ", ".join(f"{role} ({places.get(role, '')})" for role in machine["roles"])
+        state = machine["state"] + (f": {machine['why']}" if machine["why"] else "")
+        table.add_row(machine["name"], state, roles, " ".join(machine["workers"]))
+    console.print(table)
+
+
+def headline(job: dict[str, Any]) -> str:
+    """One line about the job."""
+    values = "  ".join(f"{name} {value:.4g}" for name, value in job["values"].items())
+    pace = f"  {job['seconds']:.3g} s a step" if job["seconds"] else ""
+    step = f"  step {job['step']}" if job["step"] >= 0 else ""
+    change = job["change"]
+    moving = "" if change is None else f"  [{change['kind']}: {change['phase']}]"
+    return f"{job['job']}: {job['status']}{step}{pace}  {values}  generation {job['generation']}{moving}".rstrip()

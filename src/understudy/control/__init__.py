@@ -1,0 +1,1 @@
+"""The controller: a pure state machine, its ledger and its server."""

@@ -1,0 +1,61 @@
+"""Who is there: machines and their workers, as the controller knows them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from understudy.agent.messages import Order
+from understudy.agent.session import Inbox, Outbox
+from understudy.comm.roster import Worker
+from understudy.worker.messages import Done, Halted
+
+MachineState = Literal["starting", "cast", "standby", "leaving", "gone"]
+
+
+@dataclass
+class Actor:
+    """One worker process."""
+
+    uid: str
+    machine: str
+    slot: int
+    address: Worker | None = None
+    """Known once it listens."""
+    rehearsing: int | None = None
+    rehearsed: int | None = None
+    """The role it waits in."""
+    alive: bool = True
+    report: Halted | None = None
+    done: Done | None = None
+    holds: bool = False
+
+
+@dataclass
+class Machine:
+    name: str
+    incarnation: str
+    state: MachineState
+    outbox: Outbox[Order] = field(default_factory=Outbox)
+    inbox: Inbox = field(default_factory=Inbox)
+    actors: list[Actor] = field(default_factory=list)
+    """By slot; a dead one stays until it is replaced."""
+    failures: int = 0
+    why: str = ""
+
+    @property
+    def alive(self) -> bool:
+        return self.state != "gone"
+
+    @property
+    def whole(self) -> bool:
+        """All its workers live and listen."""
+        return self.alive and all(actor.alive and actor.address is not None for actor in self.actors)
+
+    def suits(self, roles: Sequence[int]) -> bool:
+        """Whether its workers could take these roles: they hold nobody's state and have not rehearsed other roles."""
+        return self.whole and all(
+            not actor.holds and {actor.rehearsing, actor.rehearsed} <= {None, role}
+            for actor, role in zip(self.actors, roles, strict=True)
+        )

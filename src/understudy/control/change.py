@@ -1,0 +1,67 @@
+"""One change of the roster under way."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Literal
+
+from understudy.comm.roster import Roster
+from understudy.worker.messages import Move
+
+from .events import Replace
+
+Kind = Literal["form", "replace", "recover"]
+Phase = Literal["rehearse", "prepare", "armed", "open", "cancel", "switch"]
+
+
+@dataclass
+class Wish:
+    """A replacement that an operator has asked for."""
+
+    id: str
+    request: Replace
+    attempts: int = 0
+
+
+@dataclass
+class Change:
+    kind: Kind
+    places: dict[int, str]
+    """Cell → the machine that comes."""
+    joiners: dict[int, str]
+    """Role → the worker that comes."""
+    phase: Phase = "rehearse"
+    leaving: tuple[str, ...] = ()
+    """Machines that go, by plan."""
+    roster: Roster | None = None
+    """Once it is known who takes part."""
+    moves: tuple[Move, ...] = ()
+    step: int = 0
+    """The first step of a direct change."""
+    givers: dict[int, str] = field(default_factory=dict)
+    waiting: set[str] = field(default_factory=set)
+    """Who has not yet done what the phase is about."""
+    wish: Wish | None = None
+    failed: str = ""
+    """Why it is being cancelled."""
+    clock: dict[str, float] = field(default_factory=dict)
+    """When each phase began."""
+    lost: float | None = None
+
+    @property
+    def generation(self) -> int:
+        return 0 if self.roster is None else self.roster.generation
+
+    @property
+    def request(self) -> str:
+        return "" if self.wish is None else self.wish.id
+
+    @property
+    def planned(self) -> bool:
+        return self.kind == "replace"
+
+    def phases(self, now: float) -> dict[str, float]:
+        """Seconds spent in each phase so far."""
+        marks = [*self.clock.items(), ("", now)]
+        return {name: later - start for (name, start), (_, later) in pairwise(marks)}

@@ -1,0 +1,60 @@
+"""Talking to a controller, for commands and launchers."""
+
+from __future__ import annotations
+
+import json
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from typing import Any
+
+
+class ControllerError(RuntimeError):
+    """The controller cannot be reached or does not want to; the message says which."""
+
+
+class Client:
+    """Blocking, one request at a time. While the controller is away it is asked again for `patience` seconds."""
+
+    def __init__(self, url: str, secret: str, *, patience: float = 5.0) -> None:
+        self.url, self._secret, self._patience = url.rstrip("/"), secret, patience
+
+    def call(self, method: str, path: str, body: object = None, *, limit: float = 10.0) -> Any:
+        data = None if body is None else json.dumps(body).encode()
+        headers = {"Authorization": f"Bearer {self._secret}", "Content-Type": "application/json"}
+        deadline = time.monotonic() + self._patience
+        while True:
+            request = urllib.request.Request(self.url + path, data, headers, method=method)
+            try:
+                with urllib.request.urlopen(request, timeout=limit) as response:
+                    return json.load(response)
+            except urllib.error.HTTPError as error:
+                raise ControllerError(_reason(error)) from None
+            except (OSError, ValueError) as error:
+                if time.monotonic() > deadline:
+                    raise ControllerError(f"the controller at {self.url} does not answer: {error}") from None
+                time.sleep(0.1)
+
+    def job(self) -> Any:
+        return self.call("GET", "/job")
+
+    def answer(self, id: str, wait: float = 0.0) -> Any:
+        return self.call("GET", f"/requests/{id}?wait={wait}", limit=wait + 10)
+
+    def events(self, after: int = 0, wait: float = 0.0) -> Any:
+        return self.call("GET", f"/events?after={after}&wait={wait}", limit=wait + 10)
+
+    def follow(self, after: int = 0) -> Iterator[dict[str, Any]]:
+        """Events as they happen, until the caller has had enough."""
+        while True:
+            page = self.events(after, wait=20.0)
+            yield from page["events"]
+            after = page["next"]
+
+
+def _reason(error: urllib.error.HTTPError) -> str:
+    try:
+        return str(json.load(error)["error"])
+    except (ValueError, KeyError, OSError):
+        return f"the controller answered {error.code} {error.reason}"

@@ -1,0 +1,774 @@
+"""The controller's mind: events in, orders and tales out. No clock, no socket, no file; the same events give the same
+orders, so that a controller that comes back reads its ledger and knows where everybody stands."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from understudy.agent.messages import Dismiss, EndWorker, Exited, StartWorker, Tell, Word
+from understudy.comm.roster import Roster
+from understudy.worker.messages import (
+    Arm,
+    Cancel,
+    Cancelled,
+    Done,
+    Failed,
+    Finish,
+    Gave,
+    Halt,
+    Halted,
+    Heard,
+    Here,
+    Move,
+    Prepare,
+    Prepared,
+    Rehearse,
+    Rehearsed,
+    Resume,
+    Settled,
+    Stop,
+    Switched,
+    Tracked,
+    Unprepared,
+)
+
+from .cast import Actor, Machine
+from .change import Change, Phase, Wish
+from .events import (
+    AddStandby,
+    Asked,
+    Event,
+    Lost,
+    Output,
+    Overdue,
+    Registered,
+    RemoveStandby,
+    Replace,
+    Reply,
+    Reported,
+    StopJob,
+    Tale,
+)
+from .recovery import Holder, Hopeless, settle
+
+Status = Literal["forming", "training", "halting", "recovering", "closing", "finished", "stopped", "failed"]
+OVER = ("finished", "stopped", "failed")
+_ATTEMPTS = 3
+"""How often a replacement is tried with another standby, and a standby's worker started again."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the controller must know of a job."""
+
+    machines: int
+    nproc: int
+
+    @property
+    def roles(self) -> int:
+        return self.machines * self.nproc
+
+    @property
+    def cells(self) -> tuple[int, ...]:
+        return tuple(role // self.nproc for role in range(self.roles))
+
+
+class Director:
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.status: Status = "forming"
+        self.reason = ""
+        """Why the job has failed."""
+        self.machines: dict[str, Machine] = {}
+        self.actors: dict[str, Actor] = {}
+        self.roster: Roster | None = None
+        """The latest that somebody is known to play in."""
+        self.generations = 0
+        self.twins: dict[int, tuple[int, ...]] = {}
+        self.change: Change | None = None
+        self.settling: Change | None = None
+        """The last change, until training tells what it has lost by it."""
+        self.queue: deque[Wish] = deque()
+        self.halts = 0
+        self.halted: set[str] = set()
+        """Who must report before anything is decided."""
+        self.why = ""
+        """Of the last halt."""
+        self._involved: set[str] = set()
+        self._interrupted: Change | None = None
+        """What was under way when it came to that."""
+        self.answers: dict[str, Reply] = {}
+        """To requests, by their ids."""
+        self.stopping = False
+        self.wanted = 0
+        """Standbys that were asked for and have not come."""
+        self._now = 0.0
+        self._out: list[Output] = []
+
+    # -- events --------------------------------------------------------------------------------------------------------
+
+    def feed(self, event: Event, now: float = 0.0) -> list[Output]:
+        """Take an event in; orders are in the machines' outboxes afterwards."""
+        self._now, self._out = now, []
+        match event:
+            case Registered(name, incarnation, standby):
+                self._register(name, incarnation, standby)
+            case Lost(name, incarnation, why):
+                machine = self.machines.get(name)
+                if machine is not None and machine.incarnation == incarnation and machine.alive:
+                    self._lose(machine, why)
+            case Reported(name, incarnation, number, report):
+                machine = self.machines.get(name)
+                known = machine is not None and machine.incarnation == incarnation and machine.alive
+                if machine is not None and known and machine.inbox.take(number):
+                    self._heed(report)
+            case Asked(id, request):
+                self._ask(id, request)
+            case Overdue(what, number):
+                self._overdue(what, number)
+        self._advance()
+        return self._out
+
+    def _heed(self, report: Word | Exited) -> None:
+        actor = self.actors[report.uid]
+        if not actor.alive:
+            return
+        if isinstance(report, Exited):
+            self._exited(actor, report)
+            return
+        match report.message:
+            case Here(worker):
+                actor.address = worker
+            case Tracked(role, twins):
+                actor.holds, self.twins[role] = True, twins
+            case Rehearsed(role):
+                actor.rehearsed, actor.rehearsing = role, None
+            case Prepared(generation):
+                if (change := self._in(generation)) is not None and change.phase == "prepare":
+                    change.waiting.discard(actor.uid)
+            case Unprepared(generation, why):
+                if (change := self._in(generation)) is not None:
+                    self._unprepared(change, actor, why)
+            case Cancelled(generation):
+                if (change := self._in(generation)) is not None and change.phase == "cancel":
+                    change.waiting.discard(actor.uid)
+            case Switched(generation, step):
+                self._switched(actor, generation, step)
+            case Gave(generation):
+                if (change := self._in(generation)) is not None and change.phase == "switch":
+                    change.waiting.discard(actor.uid)
+            case Settled(generation, _, lost):
+                self._settled(generation, lost)
+            case Halted() as halted:
+                self._halted(actor, halted)
+            case Done() as done:
+                actor.done = done
+                self.halted.discard(actor.uid)
+            case Failed(step, error):
+                self._fail(f"{self._name(actor)} failed in step {step}: {error}")
+
+    def _in(self, generation: int) -> Change | None:
+        """The change under way, if it is to this generation."""
+        return self.change if self.change is not None and self.change.generation == generation else None
+
+    # -- machines ------------------------------------------------------------------------------------------------------
+
+    def _register(self, name: str, incarnation: str, standby: bool) -> None:
+        old = self.machines.get(name)
+        if old is not None and old.incarnation == incarnation:
+            return
+        if old is not None and old.alive:
+            self._lose(old, "its agent was started again")
+        seats = sum(machine.state == "cast" for machine in self.machines.values())
+        cast = self.status == "forming" and not standby and seats < self.plan.machines
+        machine = self.machines[name] = Machine(name, incarnation, "cast" if cast else "standby")
+        if old is not None:
+            machine.failures = old.failures
+        if self.status in OVER:
+            self._dismiss(machine, f"the job is {self.status}")
+            return
+        if not cast and self.wanted:
+            self.wanted -= 1
+        self._tale("machine", f"{name} has come" + ("" if cast else " as a standby"), machine=name)
+        for slot in range(self.plan.nproc):
+            machine.actors.append(self._start(machine, slot))
+
+    def _start(self, machine: Machine, slot: int) -> Actor:
+        actor = Actor(f"w{len(self.actors)}", machine.name, slot)
+        self.actors[actor.uid] = actor
+        machine.outbox.put(StartWorker(actor.uid, slot))
+        return actor
+
+    def _dismiss(self, machine: Machine, reason: str) -> None:
+        machine.outbox.put(Dismiss(reason))
+        machine.state, machine.why = "gone", reason
+        for actor in machine.actors:
+            actor.alive = False
+
+    def _lose(self, machine: Machine, why: str) -> None:
+        self._tale("lost", f"{machine.name} is gone: {why}", machine=machine.name)
+        dead = [actor for actor in machine.actors if actor.alive]
+        self._dismiss(machine, why)  # fences it, should it still live
+        self._bereaved(dead, f"{machine.name} is gone: {why}")
+
+    def _exited(self, actor: Actor, report: Exited) -> None:
+        actor.alive = False
+        self.halted.discard(actor.uid)
+        machine = self.machines[actor.machine]
+        if actor.done is not None or self.status in OVER:
+            return
+        how = f"was killed by signal {-report.code}" if report.code < 0 else f"ended with exit code {report.code}"
+        seated = self._seat(actor.uid) is not None
+        words = f": {report.words}" if report.words else ""
+        if report.code >= 0 and (seated or self.status == "forming" or actor.rehearsing is not None):
+            if report.code == 0 and self.status == "forming":
+                words = "; let the script call understudy.run(train)"
+            self._fail(f"{self._name(actor)} {how} before the job was over{words}")
+            return
+        self._tale("died", f"{self._name(actor)} {how}", machine=machine.name, uid=actor.uid)
+        self._bereaved([actor], f"{self._name(actor)} {how}")
+
+    def _bereaved(self, dead: list[Actor], why: str) -> None:
+        """What the death of these workers means."""
+        if self.status in OVER:
+            return
+        change, uids = self.change, {actor.uid for actor in dead}
+        self.halted -= uids
+        if self.status == "forming" and change is None:
+            if any(self.machines[actor.machine].state in ("cast", "gone") for actor in dead):
+                self._fail(f"{why} while the job was starting")
+        elif self.status in ("halting", "closing"):
+            pass  # it goes on when the others have reported
+        elif change is not None and not change.planned:
+            if uids & ({*change.joiners.values(), *change.givers.values()} | self._seated(change)):
+                self._halt(why)
+        elif uids & self._seated(None) or (change is not None and change.phase == "switch" and change.waiting & uids):
+            self._halt(why)
+        elif change is not None and uids & set(change.joiners.values()):
+            if change.phase == "switch":
+                self._halt(why)
+            else:
+                self._cancel(why)
+        for actor in dead:
+            self._restaff(actor)
+
+    def _restaff(self, actor: Actor) -> None:
+        """A standby whose worker has died gets another one, a few times."""
+        machine = self.machines[actor.machine]
+        if machine.state != "standby" or actor not in machine.actors or self.status in OVER:
+            return
+        machine.failures += 1
+        if machine.failures > _ATTEMPTS:
+            self._tale("lost", f"{machine.name} is dismissed: its workers keep dying", machine=machine.name)
+            self._dismiss(machine, "its workers keep dying")
+            return
+        machine.actors[actor.slot] = self._start(machine, actor.slot)
+
+    def _seated(self, change: Change | None) -> set[str]:
+        """Everyone who plays, or is about to without a vote."""
+        seats = [] if self.roster is None else [uid for uid in self.roster.seats if uid is not None]
+        if change is not None and change.roster is not None:
+            seats += [uid for uid in change.roster.seats if uid is not None]
+        return set(seats)
+
+    def _seat(self, uid: str) -> int | None:
+        role = None if self.roster is None else self.roster.role_of(uid)
+        if role is None and self.change is not None and self.change.roster is not None:
+            role = self.change.roster.role_of(uid)
+        return role
+
+    def _name(self, actor: Actor) -> str:
+        role = self._seat(actor.uid)
+        if role is None:
+            role = actor.rehearsed if actor.rehearsed is not None else actor.rehearsing
+            return f"{actor.uid} on {actor.machine}" + ("" if role is None else f" (rehearsing role {role})")
+        return f"role {role} ({actor.uid} on {actor.machine})"
+
+    def _tell(self, uid: str, message: Heard) -> None:
+        actor = self.actors[uid]
+        if actor.alive:
+            self.machines[actor.machine].outbox.put(Tell(uid, message))
+
+    def _living(self, uids: Iterable[str]) -> list[str]:
+        """In an order that a controller which comes back finds again."""
+        return sorted(uid for uid in uids if self.actors[uid].alive)
+
+    def _tale(self, kind: str, text: str, **data: object) -> None:
+        self._out.append(Tale(kind, text, self._now, data))
+
+    def _reply(self, id: str, ok: bool, text: str, **data: object) -> None:
+        if id:
+            self.answers[id] = Reply(id, ok, text, self._now, data)
+            self._out.append(self.answers[id])
+
+    # -- what follows from what is so ----------------------------------------------------------------------------------
+
+    def _advance(self) -> None:
+        """Take the steps that have become possible."""
+        if self.status in OVER:
+            return
+        if self.status == "forming" and self.change is None:
+            self._form()
+        if self.status == "halting" and not self.halted:
+            self._decide()
+        change = self.change
+        if change is not None and change.phase == "rehearse" and self._rehearsed(change):
+            self._propose(change) if change.planned else self._resume(change)
+        if change is not None and change is self.change and not change.waiting:
+            if change.phase == "prepare":
+                self._phase(change, "armed")
+                for move in change.moves:
+                    self._tell(move.giver.uid, Arm(change.generation))
+            elif change.phase == "cancel":
+                self._give_up(change)
+            elif change.phase == "switch":
+                self._complete(change)
+        if self.status == "training" and self.change is None:
+            self._next()
+        self._finish()
+
+    def _rehearsed(self, change: Change) -> bool:
+        return all(self.actors[uid].rehearsed == role for role, uid in change.joiners.items())
+
+    def _phase(self, change: Change, phase: Phase) -> None:
+        change.phase = phase
+        change.clock[phase] = self._now
+        self._tale("phase", phase, change=change.request, generation=change.generation)
+
+    def _form(self) -> None:
+        cast = [machine for machine in self.machines.values() if machine.state == "cast"]
+        if len(cast) < self.plan.machines or not all(machine.whole for machine in cast):
+            return
+        cast.sort(key=lambda machine: (len(machine.name), machine.name))
+        places = {cell: machine.name for cell, machine in enumerate(cast)}
+        self.change = Change("form", places, {})
+        self._resume(self.change)
+
+    def _roles(self, cell: int) -> list[int]:
+        return [role for role, of in enumerate(self.plan.cells) if of == cell]
+
+    def _workers(self, places: dict[int, str]) -> dict[int, str]:
+        """Who plays the roles of these cells if these machines take them."""
+        return {
+            role: self.machines[name].actors[slot].uid
+            for cell, name in places.items()
+            for slot, role in enumerate(self._roles(cell))
+        }
+
+    def _next_roster(self, places: dict[int, str], *, fresh: bool) -> Roster:
+        """The roster in which these machines take these cells."""
+        self.generations += 1
+        workers = {role: self.actors[uid].address for role, uid in self._workers(places).items()}
+        if self.roster is None:
+            pairs = [(role, worker.uid) for role, worker in workers.items() if worker is not None]
+            listed = [worker for worker in workers.values() if worker is not None]
+            return Roster.of(self.generations, pairs, listed, roles=self.plan.roles, cells=self.plan.cells)
+        return self.roster.successor(workers, generation=self.generations, fresh=fresh)
+
+    def _move(self, role: int, giver: str, taker: str) -> Move:
+        source, target = self.actors[giver].address, self.actors[taker].address
+        assert source is not None
+        assert target is not None
+        return Move(role, source, target)
+
+    # -- planned replacement -------------------------------------------------------------------------------------------
+
+    def _ask(self, id: str, request: Replace | AddStandby | RemoveStandby | StopJob) -> None:
+        if self.status in OVER:
+            self._reply(id, False, f"the job is {self.status}")
+            return
+        match request:
+            case Replace(machines):
+                problem = self._objection(request)
+                if problem:
+                    self._reply(id, False, problem)
+                else:
+                    self._tale("asked", f"replace {', '.join(machines)}", id=id)
+                    self.queue.append(Wish(id, request))
+            case AddStandby(count):
+                self.wanted += count
+                self._tale("wanted", f"{count} standby machine{'s' if count > 1 else ''} wanted", count=count)
+                self._reply(id, True, f"{count} more asked for")
+            case RemoveStandby(name):
+                machine = self.machines.get(name)
+                if machine is None or machine.state != "standby":
+                    self._reply(id, False, f"{name} is not a standby; standbys: {self._names('standby')}")
+                elif self.change is not None and name in self.change.places.values():
+                    self._reply(id, False, f"{name} is about to play; wait until the replacement is over")
+                else:
+                    self._dismiss(machine, "an operator has removed it")
+                    self._tale("machine", f"{name} is dismissed", machine=name)
+                    self._reply(id, True, f"{name} is dismissed")
+            case StopJob():
+                self.stopping = True
+                self._tale("asked", "stop at the next boundary", id=id)
+                self._reply(id, True, "the job stops at its next step boundary")
+                for uid in self._living(self._seated(self.change)):
+                    self._tell(uid, Stop())
+
+    def _names(self, state: str) -> str:
+        return ", ".join(m.name for m in self.machines.values() if m.state == state) or "none"
+
+    def _objection(self, request: Replace) -> str:
+        """Why this cannot be done, now or later."""
+        if not request.machines:
+            return "name the machines to replace"
+        leaving = {name for wish in self.queue for name in wish.request.machines}
+        if self.change is not None:
+            leaving |= set(self.change.leaving)
+        for name in request.machines:
+            machine = self.machines.get(name)
+            if machine is None:
+                return f"there is no machine {name}; machines that play: {self._names('cast')}"
+            if machine.state == "standby":
+                return f"{name} is a standby and plays no role; remove it with: understudy standby remove {name}"
+            if not machine.alive:
+                return f"{name} is gone already: {machine.why}"
+            if machine.state == "leaving" or name in leaving:
+                return f"{name} is being replaced already"
+        if len(set(request.machines)) != len(request.machines):
+            return "a machine is named twice"
+        if request.standbys and len(request.standbys) != len(request.machines):
+            return f"{len(request.machines)} machines but {len(request.standbys)} standbys; name one for each or none"
+        for name in request.standbys:
+            machine = self.machines.get(name)
+            if machine is None or machine.state != "standby":
+                return f"{name} is not a standby; standbys: {self._names('standby')}"
+        free = sum(machine.state == "standby" for machine in self.machines.values()) + self.wanted
+        if free < len(request.machines):
+            return (
+                f"{len(request.machines)} standby machines are needed and there are {free}; "
+                "add one with: understudy standby add"
+            )
+        return ""
+
+    def _next(self) -> None:
+        """Begin the first replacement that waits, when its standbys are there."""
+        while self.queue:
+            wish = self.queue[0]
+            request = wish.request
+            machines = [self.machines[name] for name in request.machines]
+            if not all(machine.state == "cast" for machine in machines):
+                self.queue.popleft()
+                self._reply(wish.id, True, "no longer needed: the machine has been replaced after a failure")
+                continue
+            if request.standbys and not all(self.machines[name].state == "standby" for name in request.standbys):
+                self.queue.popleft()
+                self._reply(wish.id, False, f"standby {' or '.join(request.standbys)} is gone; ask for another one")
+                continue
+            chosen = self._choose(wish)
+            if chosen is None:
+                coming = sum(machine.state == "standby" for machine in self.machines.values()) + self.wanted
+                if coming >= len(machines):
+                    return
+                self.queue.popleft()
+                self._reply(wish.id, False, "no standby is left; add one with: understudy standby add")
+                continue
+            self.queue.popleft()
+            wish.attempts += 1
+            self._begin(wish, machines, chosen)
+            return
+
+    def _choose(self, wish: Wish) -> list[Machine] | None:
+        """A standby for each machine; None while not all are ready."""
+        chosen: list[Machine] = []
+        for number, name in enumerate(wish.request.machines):
+            cell = next(cell for cell in sorted(set(self.plan.cells)) if self._home(cell) == name)
+            named = wish.request.standbys[number] if wish.request.standbys else ""
+            machine = self._stand_in(cell, {machine.name for machine in chosen}, named)
+            if machine is None:
+                return None
+            chosen.append(machine)
+        return chosen
+
+    def _begin(self, wish: Wish, machines: list[Machine], chosen: list[Machine]) -> None:
+        assert self.roster is not None
+        cell_of = {self._home(cell): cell for cell in set(self.plan.cells)}
+        places = {cell_of[old.name]: new.name for old, new in zip(machines, chosen, strict=True)}
+        leaving = tuple(machine.name for machine in machines)
+        self.change = Change("replace", places, self._workers(places), leaving=leaving, wish=wish)
+        for machine in machines:
+            machine.state = "leaving"
+        moves = ", ".join(f"{old.name} → {new.name}" for old, new in zip(machines, chosen, strict=True))
+        self._tale("change", moves, change=wish.id)
+        self._phase(self.change, "rehearse")
+        self._rehearse(self.change)
+
+    def _home(self, cell: int) -> str:
+        """The machine that plays this cell."""
+        assert self.roster is not None
+        worker = self.roster.player(self._roles(cell)[0])
+        assert worker is not None
+        return worker.machine
+
+    def _rehearse(self, change: Change) -> None:
+        for role, uid in change.joiners.items():
+            actor = self.actors[uid]
+            if actor.rehearsed != role and actor.rehearsing != role:
+                actor.rehearsing, actor.rehearsed = role, None
+                self._tell(uid, Rehearse(role))
+
+    def _propose(self, change: Change) -> None:
+        assert self.roster is not None
+        seats = self.roster.seats
+        change.roster = self._next_roster(change.places, fresh=False)
+        change.moves = tuple(self._move(role, str(seats[role]), uid) for role, uid in change.joiners.items())
+        change.waiting = {*self._seated(change)}
+        self._phase(change, "prepare")
+        for uid in sorted(change.waiting):
+            self._tell(uid, Prepare(change.roster, change.moves))
+
+    def _unprepared(self, change: Change, actor: Actor, why: str) -> None:
+        if not change.planned:
+            self._halt(f"{self._name(actor)}: {why}")
+        elif change.phase in ("prepare", "armed"):
+            self._cancel(f"{self._name(actor)}: {why}")
+
+    def _cancel(self, why: str) -> None:
+        """Give a planned change up, unless it turns out that the vote was faster."""
+        change = self.change
+        assert change is not None
+        if change.phase == "cancel":
+            change.waiting = set(self._living(change.waiting))
+            return
+        change.failed = why
+        change.waiting = set() if change.roster is None else set(self._living(self._seated(change)))
+        self._phase(change, "cancel")
+        for uid in sorted(change.waiting):
+            self._tell(uid, Cancel(change.generation))
+
+    def _give_up(self, change: Change) -> None:
+        self.change = None
+        for name in change.leaving:
+            if self.machines[name].state == "leaving":
+                self.machines[name].state = "cast"
+        self._tale("cancelled", change.failed, change=change.request)
+        self._again(change, change.failed)
+
+    def _again(self, change: Change, why: str) -> None:
+        """The replacement did not come about: it waits for its next turn, if it has one."""
+        wish = change.wish
+        assert wish is not None
+        free = sum(machine.state == "standby" for machine in self.machines.values()) + self.wanted
+        if wish.attempts < _ATTEMPTS and free >= len(change.leaving):
+            self.queue.appendleft(Wish(wish.id, Replace(wish.request.machines), wish.attempts))
+        else:
+            self._reply(change.request, False, f"{why}; training goes on as before")
+
+    def _switched(self, actor: Actor, generation: int, step: int) -> None:
+        change = self._in(generation)
+        if change is None or change.roster is None:
+            return
+        if change.phase != "switch":
+            seats = {uid for uid in change.roster.seats if uid is not None}
+            leavers = {move.giver.uid for move in change.moves} - seats
+            change.waiting = seats | leavers
+            self.roster = change.roster
+            self._phase(change, "switch")
+        role = change.roster.role_of(actor.uid)
+        if role is not None:
+            change.waiting.discard(actor.uid)
+            actor.holds = actor.holds or any(move.taker.uid == actor.uid for move in change.moves)
+
+    def _complete(self, change: Change) -> None:
+        self._unsettled()
+        self.change, self.settling = None, change
+        self.status = "training"
+        for cell, name in change.places.items():
+            self.machines[name].state = "cast"
+            self._tale("seated", f"{name} plays {self._span(cell)}", machine=name, generation=change.generation)
+        playing = {worker.machine for worker in change.roster.workers} if change.roster is not None else set()
+        for machine in list(self.machines.values()):
+            if machine.state in ("leaving", "cast") and machine.name not in playing:
+                self._tale("released", f"{machine.name} is released", machine=machine.name)
+                self._dismiss(machine, "it was replaced")
+        for machine in self.machines.values():
+            if machine.state == "standby" and any(actor.holds for actor in machine.actors):
+                self._renew(machine)  # nobody may take what it holds for a role's state
+        if self.stopping:
+            for uid in self._living(self._seated(None)):
+                self._tell(uid, Stop())
+
+    def _span(self, cell: int) -> str:
+        roles = self._roles(cell)
+        return f"role {roles[0]}" if len(roles) == 1 else f"roles {roles[0]} to {roles[-1]}"
+
+    def _unsettled(self) -> None:
+        """Something else happens before the last change could be measured."""
+        change, self.settling = self.settling, None
+        if change is not None and change.lost is None:
+            self._reply(change.request, True, "done; what training lost by it could not be measured")
+
+    def _settled(self, generation: int, lost: float) -> None:
+        change = self.settling
+        if change is None or change.generation != generation or change.lost is not None:
+            return
+        change.lost = lost
+        phases = change.phases(self._now)
+        self._tale("settled", f"training lost {lost:.3f} s", lost=lost, phases=phases, change=change.request)
+        self._reply(change.request, True, f"training lost {lost:.3f} s", lost=lost, phases=phases)
+
+    # -- failure -------------------------------------------------------------------------------------------------------
+
+    def _halt(self, why: str) -> None:
+        """Nobody goes on until everybody who is left has said how far they have come."""
+        self._unsettled()
+        change, self.change = self.change, None
+        self.status = "halting"
+        self.halts += 1
+        self.why = why
+        self._tale("halt", why, halt=self.halts)
+        involved = self._seated(change)
+        if change is not None and change.planned:
+            for name in change.leaving:
+                if self.machines[name].state == "leaving":
+                    self.machines[name].state = "cast"
+        self._interrupted = change
+        if change is not None and change.moves:
+            involved |= {uid for move in change.moves for uid in (move.giver.uid, move.taker.uid)}
+        self.halted = {uid for uid in self._living(involved) if self.actors[uid].done is None}
+        for uid in sorted(self.halted):
+            self.actors[uid].report = None
+            self._tell(uid, Halt(self.halts, why))
+        self._involved = involved
+
+    def _halted(self, actor: Actor, halted: Halted) -> None:
+        if halted.how == "mismatch":
+            self._fail(f"{self._name(actor)} in step {halted.step}: {halted.reason}")
+        elif halted.number == 0:
+            if self.status in ("training", "recovering"):
+                self._halt(halted.reason or f"{self._name(actor)} has noticed a failure")
+        elif halted.number == self.halts and self.status == "halting":
+            actor.report = halted
+            actor.holds = halted.holds
+            self.halted.discard(actor.uid)
+
+    def _decide(self) -> None:
+        survivors = [self.actors[uid] for uid in self._living(self._involved)]
+        change = self._interrupted
+        if any(self.actors[uid].done for uid in self._involved) or any(a.report and a.report.over for a in survivors):
+            self.status = "closing"
+            for actor in survivors:
+                self._tell(actor.uid, Finish())
+            return
+        holders = [
+            Holder(actor.uid, actor.machine, role, actor.report)
+            for actor in survivors
+            if actor.report is not None and actor.report.holds and (role := self._role(actor, change)) is not None
+        ]
+        coming, leaving = ([], []) if change is None else (list(change.places.values()), list(change.leaving))
+        try:
+            settlement = settle(holders, self.plan.cells, self.twins, coming)
+            if len(settlement.missing) > sum(
+                m.state == "standby" and m.name not in coming for m in self.machines.values()
+            ):
+                settlement = settle(holders, self.plan.cells, self.twins, leaving)  # who has come can stand in
+        except Hopeless as error:
+            self._fail(f"{self.why}; {error}")
+            return
+        places = dict(settlement.kept)
+        for cell in settlement.missing:
+            machine = self._stand_in(cell, set(places.values()))
+            if machine is None:
+                if not any(m.state == "standby" and m.name not in places.values() for m in self.machines.values()):
+                    self._fail(f"{self.why}; no standby is left for {self._span(cell)}")
+                return  # one is starting
+            places[cell] = machine.name
+        self._interrupted = None
+        self._tale("decided", settlement.reason, step=settlement.step, missing=list(settlement.missing))
+        self.status = "recovering"
+        joiners = {role: uid for role, uid in self._workers(places).items() if role in settlement.givers}
+        recover = Change("recover", places, joiners, step=settlement.step, givers=settlement.givers)
+        if change is not None and change.wish is not None:
+            if all(name not in places.values() for name in change.leaving):
+                recover.wish, recover.leaving = change.wish, change.leaving  # the failure does what was asked for
+            else:
+                self._again(change, self.why)
+        self.change = recover
+        self._phase(recover, "rehearse")
+        self._rehearse(recover)
+
+    def _role(self, actor: Actor, change: Change | None) -> int | None:
+        """The role whose state a worker would hold."""
+        role = None if self.roster is None else self.roster.role_of(actor.uid)
+        if role is None and change is not None:
+            role = next((m.role for m in change.moves if actor.uid in (m.giver.uid, m.taker.uid)), None)
+            if role is None and change.roster is not None:
+                role = change.roster.role_of(actor.uid)
+        return role
+
+    def _stand_in(self, cell: int, taken: set[str], named: str = "") -> Machine | None:
+        """A standby for a cell, one that has rehearsed it where there is one; None while none is ready."""
+        roles = self._roles(cell)
+        free = [
+            machine
+            for machine in self.machines.values()
+            if machine.state == "standby" and machine.name not in taken and named in ("", machine.name)
+        ]
+
+        def warm(machine: Machine) -> int:
+            return sum(actor.rehearsed == role for actor, role in zip(machine.actors, roles, strict=True))
+
+        suitable = [machine for machine in free if machine.suits(roles)]
+        if not suitable and free and all(machine.whole for machine in free):
+            self._renew(free[0])
+        return max(suitable, key=warm, default=None)
+
+    def _renew(self, machine: Machine) -> None:
+        """Start a standby's workers anew: what they have rehearsed, or hold, is not wanted."""
+        for actor in list(machine.actors):
+            machine.outbox.put(EndWorker(actor.uid))
+            actor.alive = False
+            machine.actors[actor.slot] = self._start(machine, actor.slot)
+
+    def _resume(self, change: Change) -> None:
+        change.roster = self._next_roster(change.places, fresh=True)
+        change.moves = tuple(self._move(role, giver, change.joiners[role]) for role, giver in change.givers.items())
+        self._phase(change, "open")
+        told = {uid for uid in change.roster.seats if uid is not None} | {move.giver.uid for move in change.moves}
+        change.waiting = told
+        for uid in sorted(told):
+            self._tell(uid, Resume(change.roster, change.step, change.moves))
+
+    # -- the end -------------------------------------------------------------------------------------------------------
+
+    def _finish(self) -> None:
+        if self.status not in ("training", "closing") or self.roster is None:
+            return
+        seated = [self.actors[uid] for uid in self.roster.seats if uid is not None]
+        ends = [actor.done for actor in seated if actor.done is not None]
+        if not ends or any(actor.alive and actor.done is None for actor in seated):
+            return
+        self.status = "stopped" if any(end.stopped for end in ends) else "finished"
+        step = max(end.step for end in ends)
+        self._tale(self.status, f"{self.status} after {step} steps", step=step)
+        self._close(f"the job is {self.status}")
+
+    def _fail(self, reason: str) -> None:
+        if self.status in OVER:
+            return
+        self.status, self.reason = "failed", reason
+        self._tale("failed", reason)
+        self._close("the job has failed")
+
+    def _close(self, why: str) -> None:
+        self._unsettled()
+        for change in (self.change, self._interrupted):
+            if change is not None:
+                self._reply(change.request, False, why)
+        for wish in self.queue:
+            self._reply(wish.id, False, why)
+        self.queue.clear()
+        for machine in self.machines.values():
+            if machine.alive:
+                self._dismiss(machine, why)
+
+    def _overdue(self, what: str, number: int) -> None:
+        change = self.change
+        if change is None:
+            return
+        if what == "rehearse" and change.phase == "rehearse" and change.planned:
+            self._cancel("the rehearsal has taken too long")

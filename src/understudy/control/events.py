@@ -1,0 +1,92 @@
+"""What the controller is told, as it stands in its ledger, and what operators may ask for."""
+
+from __future__ import annotations
+
+import msgspec
+
+from understudy.agent.messages import Report
+
+
+class Replace(msgspec.Struct, frozen=True, tag="replace"):
+    """Put standbys in the place of these machines, all at one boundary."""
+
+    machines: tuple[str, ...]
+    standbys: tuple[str, ...] = ()
+    """Which ones; empty: whichever is ready."""
+    by: float | None = None
+    """Until when the machines must be free."""
+
+
+class AddStandby(msgspec.Struct, frozen=True, tag="add-standby"):
+    count: int = 1
+
+
+class RemoveStandby(msgspec.Struct, frozen=True, tag="remove-standby"):
+    machine: str
+
+
+class StopJob(msgspec.Struct, frozen=True, tag="stop-job"):
+    pass
+
+
+Request = Replace | AddStandby | RemoveStandby | StopJob
+
+
+class Registered(msgspec.Struct, frozen=True, tag="registered"):
+    """An agent has come for the first time."""
+
+    machine: str
+    incarnation: str
+    standby: bool = False
+
+
+class Lost(msgspec.Struct, frozen=True, tag="lost"):
+    """A machine is gone with all its workers."""
+
+    machine: str
+    incarnation: str
+    why: str
+
+
+class Reported(msgspec.Struct, frozen=True, tag="reported"):
+    machine: str
+    incarnation: str
+    number: int
+    report: Report
+
+
+class Asked(msgspec.Struct, frozen=True, tag="asked"):
+    id: str
+    request: Request
+
+
+class Overdue(msgspec.Struct, frozen=True, tag="overdue"):
+    """Something has taken longer than it may."""
+
+    what: str
+    number: int
+
+
+Event = Registered | Lost | Reported | Asked | Overdue
+
+
+class Tale(msgspec.Struct, frozen=True):
+    """Something an operator may want to know."""
+
+    kind: str
+    text: str
+    at: float = 0.0
+    data: dict[str, object] = {}
+
+
+class Reply(msgspec.Struct, frozen=True):
+    """What has become of a request."""
+
+    id: str
+    ok: bool
+    text: str
+    at: float = 0.0
+    data: dict[str, object] = {}
+
+
+Output = Tale | Reply

@@ -1,0 +1,310 @@
+"""The controller's process: agents by WebSocket, operators by HTTP, on one port; every event is in the ledger first."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import hmac
+import logging
+import socket
+import sys
+import time
+import uuid
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from aiohttp import WSMsgType, web
+
+from understudy.agent.forkserver import die_with_parent
+from understudy.agent.messages import (
+    Ack,
+    Beat,
+    Exited,
+    Frame,
+    Numbered,
+    Refused,
+    Register,
+    Welcome,
+    Word,
+)
+
+from .director import OVER, Director, Plan
+from .events import (
+    AddStandby,
+    Asked,
+    Event,
+    Lost,
+    Registered,
+    RemoveStandby,
+    Replace,
+    Reply,
+    Reported,
+    Request,
+    StopJob,
+    Tale,
+)
+from .ledger import Ledger
+from .views import job_view, machines_view, roster_view
+
+log = logging.getLogger("understudy.control")
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(Frame)
+_WATCH_S = 0.1
+
+
+class ControlSpec(msgspec.Struct, frozen=True):
+    """What a controller has to know from the start."""
+
+    job: str
+    secret: bytes
+    machines: int
+    nproc: int
+    mesh: tuple[tuple[str, int], ...]
+    ledger: str
+    heartbeat: float = 2.0
+
+
+class Controller:
+    def __init__(self, spec: ControlSpec) -> None:
+        self.spec = spec
+        self.director = Director(Plan(spec.machines, spec.nproc))
+        self.tales: list[Tale] = []
+        self.beats: dict[str, Beat] = {}
+        self._ledger = Ledger(Path(spec.ledger))
+        self._seen: dict[str, float] = {}
+        self._sockets: dict[str, web.WebSocketResponse] = {}
+        self._sent: dict[str, int] = {}
+        self._news = asyncio.Condition()
+        for at, event in self._ledger.read():
+            self._keep(self.director.feed(event, at))
+        now = time.monotonic()
+        self._seen = dict.fromkeys(self.director.machines, now)
+
+    def _keep(self, outputs: list[Tale | Reply]) -> None:
+        self.tales += [output for output in outputs if isinstance(output, Tale)]
+
+    # -- events --------------------------------------------------------------------------------------------------------
+
+    async def feed(self, event: Event) -> None:
+        now = time.time()
+        self._ledger.append(now, event)
+        self._keep(self.director.feed(event, now))
+        async with self._news:
+            self._news.notify_all()
+        for name in list(self._sockets):
+            await self._flush(name)
+
+    async def _flush(self, name: str) -> None:
+        machine, ws = self.director.machines.get(name), self._sockets.get(name)
+        if machine is None or ws is None:
+            return
+        for number, order in machine.outbox.after(0):
+            if number > self._sent.get(name, 0):
+                self._sent[name] = number
+                try:
+                    await ws.send_bytes(_encoder.encode(Numbered(number, order)))
+                except ConnectionError:
+                    return
+
+    async def watch(self) -> None:
+        """Whoever is silent for too long is gone."""
+        while True:
+            await asyncio.sleep(_WATCH_S)
+            now = time.monotonic()
+            for name, machine in list(self.director.machines.items()):
+                if machine.alive and now - self._seen.get(name, now) > self.spec.heartbeat:
+                    why = f"nothing heard from its agent for {self.spec.heartbeat:g} s"
+                    await self.feed(Lost(name, machine.incarnation, why))
+
+    # -- agents --------------------------------------------------------------------------------------------------------
+
+    async def agent(self, request: web.Request) -> web.WebSocketResponse:
+        ws = web.WebSocketResponse(heartbeat=10.0)
+        await ws.prepare(request)
+        name = incarnation = ""
+        try:
+            async for message in ws:
+                if message.type != WSMsgType.BINARY:
+                    continue
+                frame = _decoder.decode(message.data)
+                if isinstance(frame, Register):
+                    name, incarnation = frame.machine, frame.incarnation
+                    if not await self._admit(ws, frame):
+                        break
+                elif not name:
+                    break
+                else:
+                    self._seen[name] = time.monotonic()
+                    await self._hear(ws, name, incarnation, frame)
+        except msgspec.MsgspecError as error:
+            log.warning("%s sent what is not a message: %s", name or request.remote, error)
+        finally:
+            if self._sockets.get(name) is ws:
+                del self._sockets[name]
+            await ws.close()
+        return ws
+
+    async def _admit(self, ws: web.WebSocketResponse, register: Register) -> bool:
+        name = register.machine
+        known = self.director.machines.get(name)
+        self._seen[name] = time.monotonic()
+        if known is None or known.incarnation != register.incarnation:
+            await self.feed(Registered(name, register.incarnation, register.standby))
+        machine = self.director.machines[name]
+        machine.outbox.acknowledged(register.received)
+        self._sent[name] = register.received
+        if not machine.alive and not list(machine.outbox.after(register.received)):
+            await ws.send_bytes(_encoder.encode(Refused(machine.why)))
+            return False
+        self._sockets[name] = ws
+        await ws.send_bytes(_encoder.encode(Welcome(machine.inbox.last)))
+        await self._flush(name)
+        return True
+
+    async def _hear(self, ws: web.WebSocketResponse, name: str, incarnation: str, frame: Frame) -> None:
+        machine = self.director.machines[name]
+        if machine.incarnation != incarnation:
+            await ws.send_bytes(_encoder.encode(Refused("another agent has this machine's name")))
+            await ws.close()
+        elif isinstance(frame, Numbered) and isinstance(frame.content, Word | Exited):
+            if frame.number == machine.inbox.last + 1 and machine.alive:
+                await self.feed(Reported(name, incarnation, frame.number, frame.content))
+            await ws.send_bytes(_encoder.encode(Ack(machine.inbox.last)))
+        elif isinstance(frame, Ack):
+            machine.outbox.acknowledged(frame.number)
+        elif isinstance(frame, Beat):
+            self.beats[name] = frame
+
+    # -- operators ---------------------------------------------------------------------------------------------------
+
+    async def ask(self, request: Request) -> web.Response:
+        """Take a request in. The answer may take a while; its id is what to ask for it with."""
+        id = uuid.uuid4().hex[:12]
+        await self.feed(Asked(id, request))
+        return _json({"id": id, **self._answer(id)})
+
+    def _answer(self, id: str) -> dict[str, object]:
+        reply = self.director.answers.get(id)
+        if reply is None:
+            return {"done": False}
+        return {"done": True, "ok": reply.ok, "text": reply.text, **reply.data}
+
+    async def get_answer(self, request: web.Request) -> web.Response:
+        """What has become of a request; waits up to `wait` seconds for its end."""
+        id, wait = request.match_info["id"], float(request.query.get("wait", "0"))
+        deadline = time.monotonic() + min(wait, 60.0)
+        while id not in self.director.answers and (left := deadline - time.monotonic()) > 0:
+            await self._wait(left)
+        return _json({"id": id, **self._answer(id)})
+
+    async def _wait(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds), self._news:
+                await self._news.wait()
+        except TimeoutError:
+            pass
+
+    async def get_events(self, request: web.Request) -> web.StreamResponse:
+        """Tales from number `after` on; waits up to `wait` seconds for the first."""
+        after, wait = int(request.query.get("after", "0")), float(request.query.get("wait", "0"))
+        if len(self.tales) <= after and wait > 0:
+            await self._wait(min(wait, 60.0))
+        return _json({"next": len(self.tales), "events": self.tales[after:]})
+
+    async def post_replace(self, request: web.Request) -> web.Response:
+        return await self.ask(await _body(request, Replace))
+
+    async def post_standbys(self, request: web.Request) -> web.Response:
+        return await self.ask(await _body(request, AddStandby))
+
+    async def delete_standby(self, request: web.Request) -> web.Response:
+        return await self.ask(RemoveStandby(request.match_info["name"]))
+
+    async def post_stop(self, request: web.Request) -> web.Response:
+        return await self.ask(StopJob())
+
+    async def post_lost(self, request: web.Request) -> web.Response:
+        """Whoever starts machines has seen one die."""
+        name = request.match_info["name"]
+        machine = self.director.machines.get(name)
+        if machine is not None and machine.alive:
+            await self.feed(Lost(name, machine.incarnation, "its agent has ended"))
+        return _json({})
+
+    async def get_job(self, request: web.Request) -> web.Response:
+        return _json(job_view(self.spec.job, self.director, self.beats))
+
+    async def get_machines(self, request: web.Request) -> web.Response:
+        return _json(machines_view(self.director))
+
+    async def get_roster(self, request: web.Request) -> web.Response:
+        return _json(roster_view(self.director, self.spec.mesh))
+
+    def app(self) -> web.Application:
+        app = web.Application(middlewares=[self._guard])
+        app.add_routes(
+            [
+                web.get("/agent", self.agent),
+                web.get("/job", self.get_job),
+                web.get("/machines", self.get_machines),
+                web.get("/roster", self.get_roster),
+                web.get("/events", self.get_events),
+                web.get("/requests/{id}", self.get_answer),
+                web.post("/replace", self.post_replace),
+                web.post("/standbys", self.post_standbys),
+                web.delete("/standbys/{name}", self.delete_standby),
+                web.post("/stop", self.post_stop),
+                web.post("/machines/{name}/lost", self.post_lost),
+            ]
+        )
+        return app
+
+    @web.middleware
+    async def _guard(
+        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    ) -> web.StreamResponse:
+        given = request.headers.get("Authorization", "").removeprefix("Bearer ")
+        if not hmac.compare_digest(given.encode(), self.spec.secret.hex().encode()):
+            return _json({"error": "the job's secret is missing or wrong; send it as a bearer token"}, status=401)
+        try:
+            return await handler(request)
+        except (msgspec.MsgspecError, ValueError) as error:
+            return _json({"error": f"{request.method} {request.path}: {error}"}, status=400)
+
+    @property
+    def over(self) -> bool:
+        return self.director.status in OVER
+
+
+async def _body(request: web.Request, kind: type[Any]) -> Any:
+    return msgspec.json.decode(await request.read() or b"{}", type=kind)
+
+
+def _json(value: object, status: int = 200) -> web.Response:
+    return web.Response(body=msgspec.json.encode(value), content_type="application/json", status=status)
+
+
+async def serve(spec: ControlSpec, sock: socket.socket) -> None:
+    controller = Controller(spec)
+    runner = web.AppRunner(controller.app(), access_log=None)
+    await runner.setup()
+    await web.SockSite(runner, sock).start()
+    await controller.watch()
+
+
+def main() -> None:
+    """`python -m understudy.control.server --fd N`: the spec comes on standard input."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--fd", type=int, required=True, help="the listening socket")
+    parser.add_argument("--parent", type=int, required=True, help="end when this process does")
+    args = parser.parse_args()
+    die_with_parent(args.parent)
+    logging.basicConfig(level=logging.WARNING, format="understudy: %(message)s")
+    spec = msgspec.json.decode(sys.stdin.buffer.read(), type=ControlSpec)
+    asyncio.run(serve(spec, socket.socket(fileno=args.fd)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,107 @@
+"""The controller's state as operators see it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from understudy.agent.messages import Beat
+from understudy.worker.mesh import Mesh, coordinates
+
+from .director import Director
+
+
+class ChangeView(msgspec.Struct, frozen=True):
+    kind: str
+    phase: str
+    generation: int
+    leaving: tuple[str, ...]
+    coming: tuple[str, ...]
+
+
+class JobView(msgspec.Struct, frozen=True):
+    job: str
+    status: str
+    reason: str
+    generation: int
+    step: int
+    seconds: float
+    """Per step, lately."""
+    values: dict[str, float]
+    change: ChangeView | None
+    standbys: int
+    digests: dict[int, str]
+    """Of each role's final state, once the job is over."""
+
+
+class MachineView(msgspec.Struct, frozen=True):
+    name: str
+    state: str
+    roles: tuple[int, ...]
+    workers: tuple[str, ...]
+    why: str = ""
+
+
+class RoleView(msgspec.Struct, frozen=True):
+    role: int
+    places: dict[str, int]
+    worker: str | None
+    machine: str | None
+
+
+def job_view(name: str, director: Director, beats: Mapping[str, Beat]) -> JobView:
+    change = director.change
+    beat = max(beats.values(), key=lambda beat: (beat.step, beat.primary), default=Beat())
+    seats = () if director.roster is None else director.roster.seats
+    ends = {role: director.actors[uid].done for role, uid in enumerate(seats) if uid is not None}
+    return JobView(
+        name,
+        director.status,
+        director.reason,
+        0 if director.roster is None else director.roster.generation,
+        beat.step,
+        beat.seconds,
+        beat.values,
+        None
+        if change is None
+        else ChangeView(change.kind, change.phase, change.generation, change.leaving, tuple(change.places.values())),
+        sum(machine.state == "standby" for machine in director.machines.values()),
+        {role: end.digest for role, end in ends.items() if end is not None},
+    )
+
+
+def machines_view(director: Director) -> list[MachineView]:
+    roster = director.roster
+    return [
+        MachineView(
+            machine.name,
+            machine.state,
+            tuple(
+                role
+                for actor in machine.actors
+                if roster is not None and (role := roster.role_of(actor.uid)) is not None
+            ),
+            tuple(actor.uid for actor in machine.actors if actor.alive),
+            machine.why,
+        )
+        for machine in director.machines.values()
+    ]
+
+
+def roster_view(director: Director, mesh: Mesh) -> list[RoleView]:
+    roster = director.roster
+    if roster is None:
+        return []
+    views = []
+    for role in range(len(roster.seats)):
+        worker = roster.player(role)
+        views.append(
+            RoleView(
+                role,
+                coordinates(mesh, role),
+                None if worker is None else worker.uid,
+                None if worker is None else worker.machine,
+            )
+        )
+    return views

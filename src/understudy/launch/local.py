@@ -1,0 +1,238 @@
+"""A job on one computer: the controller and every machine's agent as local processes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from understudy.agent.agent import AgentSpec
+from understudy.control.client import Client, ControllerError
+from understudy.control.server import ControlSpec
+from understudy.worker.messages import WorkerSpec
+
+from . import registry
+from .spec import JobSpec
+
+_LOOK_S = 0.1
+_GRACE_S = 5.0
+
+
+class Ended(msgspec.Struct, frozen=True):
+    """How a job ended."""
+
+    status: str
+    reason: str
+    view: dict[str, Any]
+
+    @property
+    def code(self) -> int:
+        return 0 if self.status in ("finished", "stopped") else 1
+
+
+class LocalJob:
+    """Starts everything, keeps the controller alive, and leaves nothing behind."""
+
+    def __init__(
+        self,
+        spec: JobSpec,
+        *,
+        on_line: Callable[[str], None] = print,
+        on_tale: Callable[[dict[str, Any]], None] = lambda tale: None,
+    ) -> None:
+        self.spec = spec
+        self._on_line, self._on_tale = on_line, on_tale
+        stamp = time.strftime("%Y%m%d-%H%M%S")
+        self.run_dir = Path(spec.run_dir or f"runs/{spec.title}-{stamp}-{os.getpid()}").resolve()
+        self.secret = secrets.token_bytes(32)
+        self.agents: dict[str, asyncio.subprocess.Process] = {}
+        self.controller: asyncio.subprocess.Process | None = None
+        self.restarts = 0
+        self.view: dict[str, Any] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._names = 0
+        self._closing = False
+        self._seen = 0
+
+    async def __aenter__(self) -> LocalJob:
+        self.run_dir.mkdir(parents=True, exist_ok=True)
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self._socket.set_inheritable(True)
+        self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
+        self.client = Client(self.url, self.secret.hex())
+        self._log = (self.run_dir / "log.txt").open("a", buffering=1)
+        entry = registry.Entry(self.spec.title, self.url, self.secret.hex(), os.getpid(), str(self.run_dir))
+        self._entry = registry.enter(entry)
+        self._keep(self._run_controller())
+        for number in range(self.spec.machines):
+            await self._start_agent(f"m{number}", standby=False)
+        self._names = self.spec.machines
+        for _ in range(self.spec.standbys):
+            await self.add_standby()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        self._closing = True
+        for process in self.agents.values():
+            _signal(process, signal.SIGTERM)
+        for process in self.agents.values():
+            await _end(process)
+        if self.controller is not None:
+            _signal(self.controller, signal.SIGTERM)
+            await _end(self.controller)
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._socket.close()
+        self._log.close()
+        self._entry.unlink(missing_ok=True)
+
+    def _keep(self, work: Any) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # -- processes -----------------------------------------------------------------------------------------------------
+
+    async def _spawn(self, module: str, spec: msgspec.Struct, *args: str, **options: Any) -> asyncio.subprocess.Process:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", module, "--parent", str(os.getpid()), *args),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            start_new_session=True,
+            limit=1 << 20,
+            **options,
+        )
+        assert process.stdin is not None
+        process.stdin.write(msgspec.json.encode(spec))
+        process.stdin.close()
+        return process
+
+    async def _run_controller(self) -> None:
+        """The controller may die at any moment; another one reads its ledger and goes on."""
+        spec = ControlSpec(
+            self.spec.title,
+            self.secret,
+            self.spec.machines,
+            self.spec.nproc,
+            self.spec.dimensions,
+            str(self.run_dir / "ledger.sqlite"),
+            self.spec.heartbeat,
+        )
+        fd = self._socket.fileno()
+        while not self._closing:
+            began = time.monotonic()
+            self.controller = await self._spawn("understudy.control.server", spec, "--fd", str(fd), pass_fds=[fd])
+            await self._echo(self.controller, "controller")
+            await self.controller.wait()
+            if not self._closing:
+                self.restarts += 1
+                self._on_tale({"kind": "controller", "text": "the controller has died and is started again"})
+                await asyncio.sleep(0.0 if time.monotonic() - began > 1.0 else 0.5)
+
+    async def _start_agent(self, name: str, *, standby: bool) -> None:
+        spec = self.spec
+        worker = WorkerSpec(
+            "",
+            name,
+            0,
+            spec.title,
+            self.secret,
+            str(Path(spec.script).resolve()),
+            spec.args,
+            spec.nproc,
+            spec.dimensions,
+            spec.seed,
+            spec.steps,
+            spec.transport,
+            limit=spec.limit,
+        )
+        env = {**os.environ, "OMP_NUM_THREADS": str(spec.threads), "PYTHONUNBUFFERED": "1", **spec.env}
+        agent = AgentSpec(
+            name, f"{name}-{secrets.token_hex(4)}", standby, self.url, worker, str(self.run_dir), str(Path.cwd()), env
+        )
+        self.agents[name] = process = await self._spawn("understudy.agent.agent", agent)
+        self._keep(self._attend(name, process))
+
+    async def add_standby(self) -> str:
+        name = f"m{self._names}"
+        self._names += 1
+        await self._start_agent(name, standby=True)
+        return name
+
+    async def _attend(self, name: str, process: asyncio.subprocess.Process) -> None:
+        """Show what an agent and its workers say; tell the controller when it is gone."""
+        await self._echo(process, name)
+        await process.wait()
+        if not self._closing:
+            with suppress(ControllerError):
+                await asyncio.to_thread(self.client.call, "POST", f"/machines/{name}/lost")
+
+    async def _echo(self, process: asyncio.subprocess.Process, name: str) -> None:
+        assert process.stdout is not None
+        while True:
+            try:
+                line = await process.stdout.readline()
+            except ValueError:
+                continue  # an endless line
+            if not line:
+                return
+            text = line.decode(errors="replace").rstrip("\n")
+            if not text.startswith("["):
+                text = f"[{name}] {text}"
+            self._log.write(text + "\n")
+            self._on_line(text)
+
+    # -- the job's life ------------------------------------------------------------------------------------------------
+
+    async def wait(self) -> Ended:
+        """Follow the job to its end."""
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            try:
+                page = await asyncio.to_thread(self.client.events, self._seen)
+                self.view = await asyncio.to_thread(self.client.job)
+            except ControllerError:
+                continue
+            self._seen = page["next"]
+            for tale in page["events"]:
+                if tale["kind"] == "wanted":
+                    for _ in range(int(tale["data"].get("count", 1))):
+                        await self.add_standby()
+                self._on_tale(tale)
+            if self.view["status"] in ("finished", "stopped", "failed"):
+                await self._let_agents_end()
+                return Ended(self.view["status"], self.view["reason"], self.view)
+
+    async def _let_agents_end(self) -> None:
+        for process in self.agents.values():
+            with suppress(TimeoutError):
+                await asyncio.wait_for(process.wait(), _GRACE_S)
+
+    async def stop(self) -> None:
+        """Ask the job to end at its next boundary."""
+        await asyncio.to_thread(self.client.call, "POST", "/stop")
+
+
+def _signal(process: asyncio.subprocess.Process, number: int) -> None:
+    with suppress(ProcessLookupError):
+        process.send_signal(number)
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    try:
+        await asyncio.wait_for(process.wait(), _GRACE_S)
+    except TimeoutError:
+        _signal(process, signal.SIGKILL)
+        await process.wait()

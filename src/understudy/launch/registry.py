@@ -1,0 +1,79 @@
+"""Where commands find the jobs that run on this computer."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """A running job and how to reach its controller."""
+
+    job: str
+    url: str
+    secret: str
+    pid: int
+    """Of `understudy run`."""
+    run_dir: str
+
+
+class NoJob(LookupError):
+    """There is none, or more than one to choose from."""
+
+
+def home() -> Path:
+    """Only this user can read it: it holds the jobs' secrets."""
+    base = os.environ.get("UNDERSTUDY_HOME") or os.environ.get("XDG_STATE_HOME")
+    return (Path(base) if base else Path.home() / ".local" / "state") / "understudy" / "jobs"
+
+
+def enter(entry: Entry) -> Path:
+    folder = home()
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    path = folder / f"{entry.job}-{entry.pid}.json"
+    draft = path.with_suffix(".tmp")
+    draft.touch(mode=0o600)
+    draft.write_bytes(msgspec.json.encode(entry))
+    draft.replace(path)
+    return path
+
+
+def running() -> list[Entry]:
+    """Jobs whose `understudy run` lives; entries of dead ones are removed."""
+    found = []
+    for path in sorted(home().glob("*.json")):
+        with suppress(OSError, msgspec.MsgspecError):
+            entry = msgspec.json.decode(path.read_bytes(), type=Entry)
+            if _lives(entry.pid):
+                found.append(entry)
+            else:
+                path.unlink(missing_ok=True)
+    return found
+
+
+def find(job: str | None = None) -> Entry:
+    """The job with this name, or the only one."""
+    jobs = [entry for entry in running() if job is None or entry.job == job]
+    if not jobs:
+        raise NoJob(
+            f"no job {job!r} runs here"
+            if job
+            else "no job runs here; start one with understudy run, or give --controller"
+        )
+    if len(jobs) > 1:
+        names = ", ".join(f"{entry.job} (pid {entry.pid})" for entry in jobs)
+        raise NoJob(f"several jobs run here: {names}; choose one with --job NAME")
+    return jobs[0]
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

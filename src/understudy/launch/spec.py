@@ -1,0 +1,116 @@
+"""A job as its user describes it: on the command line or in a TOML file."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from understudy.worker.mesh import Mesh, MeshError, check_mesh, parse_mesh, roles_of
+
+
+class SpecError(ValueError):
+    """What is wrong with the description, where, and what to write instead."""
+
+
+class JobSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Everything `understudy run` has to know."""
+
+    script: str
+    args: tuple[str, ...] = ()
+    name: str = ""
+    """Of the job; the script's name where none is given."""
+    machines: int = 1
+    standbys: int = 0
+    nproc: int = 1
+    """Workers per machine."""
+    mesh: str = ""
+    """`pp=2,dp=2,tp=2`; one dimension `dp` over all roles where none is given."""
+    seed: int = 0
+    steps: int | None = None
+    checkpoint: str | None = None
+    checkpoint_every: int = 0
+    transport: str = "native"
+    heartbeat: float = 2.0
+    threads: int = 1
+    """Threads per worker for torch's own operations."""
+    limit: float = 300.0
+    """Seconds that a collective operation may take."""
+    run_dir: str = ""
+    env: dict[str, str] = {}
+
+    @property
+    def dimensions(self) -> Mesh:
+        return parse_mesh(self.mesh) if self.mesh else (("dp", self.machines * self.nproc),)
+
+    @property
+    def roles(self) -> int:
+        return roles_of(self.dimensions)
+
+    @property
+    def title(self) -> str:
+        return self.name or re.sub(r"[^A-Za-z0-9_.-]", "-", Path(self.script).stem)
+
+
+def check(spec: JobSpec) -> JobSpec:
+    """The same, known to be possible."""
+    for name, least in {"machines": 1, "nproc": 1, "standbys": 0, "checkpoint_every": 0, "threads": 1}.items():
+        if getattr(spec, name) < least:
+            raise SpecError(f"{name} is {getattr(spec, name)}; it must be at least {least}")
+    for name in ("heartbeat", "limit"):
+        if not getattr(spec, name) > 0:
+            raise SpecError(f"{name} is {getattr(spec, name)}; it must be more than 0 seconds")
+    if spec.steps is not None and spec.steps < 1:
+        raise SpecError(f"steps is {spec.steps}; it must be at least 1")
+    try:
+        check_mesh(spec.dimensions, spec.machines, spec.nproc)
+    except MeshError as error:
+        raise SpecError(str(error)) from None
+    script = Path(spec.script)
+    if not script.is_file():
+        raise SpecError(f"there is no script {spec.script}")
+    if spec.checkpoint_every and not spec.checkpoint:
+        raise SpecError("checkpoint_every without a place to put them; give --checkpoint DIR, too")
+    if spec.transport != "native" and not spec.transport.startswith("torch:"):
+        raise SpecError(f"there is no transport {spec.transport!r}; use native or torch:gloo")
+    return spec
+
+
+def from_toml(path: Path) -> dict[str, Any]:
+    """The settings in a file. Paths in it are relative to the file."""
+    try:
+        settings = tomllib.loads(path.read_text())
+    except OSError as error:
+        raise SpecError(f"{path}: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SpecError(f"{path} is not valid TOML: {error}") from None
+    known = [field.name for field in msgspec.structs.fields(JobSpec)]
+    for key in settings:
+        if key not in known:
+            close = difflib.get_close_matches(key, known, 1)
+            hint = f"; did you mean {close[0]}?" if close else f"; known are {', '.join(known)}"
+            raise SpecError(f"{path}: there is no setting {key!r}{hint}")
+    if "script" in settings:
+        settings["script"] = str(path.parent / str(settings["script"]))
+    return settings
+
+
+def make(settings: dict[str, Any], where: str = "") -> JobSpec:
+    """A job from settings that may have any type."""
+    try:
+        return check(msgspec.convert(settings, JobSpec))
+    except msgspec.ValidationError as error:
+        prefix = f"{where}: " if where else ""
+        raise SpecError(f"{prefix}{_plain(str(error))}") from None
+    except SpecError as error:
+        raise SpecError(f"{where}: {error}" if where else str(error)) from None
+
+
+def _plain(text: str) -> str:
+    """msgspec's sentence without its notation for paths."""
+    match = re.fullmatch(r"(.*) - at `\$\.?(.*)`", text)
+    return f"{match[2]}: {match[1]}" if match else text

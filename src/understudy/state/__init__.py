@@ -1,0 +1,1 @@
+"""What moves with a role: which tensors, what else, and how both get from one worker to another."""

@@ -1,0 +1,289 @@
+"""Nested Python values, such as what `state_dict()` returns, as bytes and back. Nothing is ever unpickled.
+
+None, bool, float, bytes and most int and str are their own MessagePack. Everything else is an array that begins with a
+tag; so a tuple stays a tuple, and a declared size is always checked against bytes that are there.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, OrderedDict, defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from enum import IntEnum
+from math import prod
+from types import NoneType
+from typing import Any
+
+import msgspec
+import numpy as np
+import torch
+
+from .errors import StateError
+from .memory import flat_bytes
+
+_DEEPEST = 100
+"""Levels of nesting; a structure that contains itself is found by it."""
+_MOST_DIMENSIONS = 64
+_ARRAY_DTYPE = re.compile(r"[<>|](b1|[iu][1248]|f(2|4|8|16)|c(8|16|32)|[SU]\d{1,9}|[mM]8(\[\w{1,16}\])?)")
+DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in vars(torch).values() if isinstance(dtype, torch.dtype)}
+"""By the name they have in a message."""
+
+
+class _Tag(IntEnum):
+    LIST = 0
+    TUPLE = 1
+    SET = 2
+    FROZENSET = 3
+    DICT = 4
+    ORDERED_DICT = 5
+    COUNTER = 6
+    SIZE = 7
+    INT = 8
+    STR = 9
+    COMPLEX = 10
+    TENSOR = 11
+    ARRAY = 12
+    SCALAR = 13
+    DTYPE = 14
+    DEVICE = 15
+
+
+_PLAIN = (NoneType, bool, float, bytes)
+_ATOMS = (NoneType, bool, int, float, str, bytes)
+_SEQUENCES = {list: _Tag.LIST, tuple: _Tag.TUPLE, torch.Size: _Tag.SIZE}
+_SETS = {set: _Tag.SET, frozenset: _Tag.FROZENSET}
+_MAPPINGS = {dict: _Tag.DICT, defaultdict: _Tag.DICT, OrderedDict: _Tag.ORDERED_DICT, Counter: _Tag.COUNTER}
+"""A defaultdict loses its factory, which is code."""
+
+
+class _Unmovable(Exception):
+    """Where and why, the path built from the inside out."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.path: list[str] = []
+
+    def within(self, step: str) -> _Unmovable:
+        self.path.append(step)
+        return self
+
+
+def encode(value: object, where: str, *, sort_keys: bool = False) -> bytes:
+    """`value` as bytes that `decode` turns back into an equal one. Equal values give equal bytes, in every process.
+
+    The order of a dict is kept, and counts, unless `sort_keys`. `where` is the name of the value in errors."""
+    try:
+        return msgspec.msgpack.encode(_Encoder(sort_keys).plain(value, 0))
+    except _Unmovable as error:
+        raise StateError(f"{where}{''.join(reversed(error.path))}: {error.reason}") from None
+    except (ValueError, OverflowError, RecursionError) as error:
+        raise StateError(f"{where}: cannot be encoded: {error}; a single value has a limit of 4 GiB") from error
+
+
+def decode(data: bytes | bytearray | memoryview) -> Any:
+    """What `encode` was given; tensors on the CPU. Whatever is wrong with the bytes is a StateError."""
+    try:
+        return _build(msgspec.msgpack.decode(data))
+    except StateError:
+        raise
+    except Exception as error:
+        reason = str(error) or type(error).__name__
+        raise StateError(f"received state: {reason}; giver and taker must run the same version") from error
+
+
+# -- to bytes ----------------------------------------------------------------------------------------------------------
+
+
+class _Encoder:
+    def __init__(self, sort_keys: bool) -> None:
+        self.sort_keys = sort_keys
+
+    def plain(self, value: object, depth: int) -> object:
+        """The value as something that MessagePack has."""
+        kind = type(value)
+        if kind in _PLAIN:
+            return value
+        if kind is int:
+            return _int(value)  # type: ignore[arg-type]
+        if kind is str:
+            return _str(value)  # type: ignore[arg-type]
+        if depth > _DEEPEST:
+            raise _Unmovable(f"more than {_DEEPEST} levels deep, or it contains itself; let state_dict() be flatter")
+        if kind in _SEQUENCES:
+            return [_SEQUENCES[kind], *self._items(value, depth)]  # type: ignore[arg-type,index]
+        if kind in _MAPPINGS:
+            return self._mapping(_MAPPINGS[kind], value, depth)  # type: ignore[arg-type,index]
+        if kind in _SETS:
+            items = [self._element(item, depth) for item in value]  # type: ignore[attr-defined]
+            return [_SETS[kind], *sorted(items, key=msgspec.msgpack.encode)]  # type: ignore[index]
+        return _leaf(value)
+
+    def _items(self, value: Iterable[object], depth: int) -> list[object]:
+        items = []
+        for number, item in enumerate(value):
+            try:
+                items.append(self.plain(item, depth + 1))
+            except _Unmovable as error:
+                raise error.within(f"[{number}]") from None
+        return items
+
+    def _element(self, item: object, depth: int) -> object:
+        try:
+            return self.plain(item, depth + 1)
+        except _Unmovable as error:
+            raise error.within("{…}") from None
+
+    def _mapping(self, tag: _Tag, value: Mapping[object, object], depth: int) -> list[object]:
+        pairs = []
+        for key, item in value.items():
+            try:
+                pairs.append((self.plain(key, depth + 1), self.plain(item, depth + 1)))
+            except _Unmovable as error:
+                raise error.within(_step(key)) from None
+        if self.sort_keys:
+            pairs.sort(key=lambda pair: msgspec.msgpack.encode(pair[0]))
+        return [tag, *(part for pair in pairs for part in pair)]
+
+
+def _step(key: object) -> str:
+    return f".{key}" if isinstance(key, str) and key.isidentifier() else f"[{key!r:.80}]"
+
+
+def _int(value: int) -> object:
+    if -(1 << 63) <= value < 1 << 64:
+        return value
+    return [_Tag.INT, value.to_bytes(value.bit_length() // 8 + 1, "little", signed=True)]
+
+
+def _str(value: str) -> object:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return [_Tag.STR, value.encode("utf-8", "surrogatepass")]
+    return value
+
+
+def _leaf(value: object) -> object:
+    if isinstance(value, torch.Tensor):
+        return _tensor(value)
+    if type(value) is np.ndarray:
+        return _array(_Tag.ARRAY, value)
+    if isinstance(value, np.str_):
+        return _str(str(value))
+    if isinstance(value, np.bytes_):
+        return bytes(value)
+    if isinstance(value, np.generic):
+        return _array(_Tag.SCALAR, np.asarray(value))
+    if isinstance(value, complex) and type(value) is complex:
+        return [_Tag.COMPLEX, value.real, value.imag]
+    if isinstance(value, torch.dtype):
+        return [_Tag.DTYPE, str(value).removeprefix("torch.")]
+    if isinstance(value, torch.device):
+        return [_Tag.DEVICE, str(value)]
+    raise _unsafe(type(value).__name__)
+
+
+def _unsafe(name: str) -> _Unmovable:
+    article = "an" if name[0] in "aeiouAEIOU" else "a"
+    return _Unmovable(f"{article} {name} cannot be moved safely; let state_dict() return plain values")
+
+
+def _tensor(value: torch.Tensor) -> object:
+    if type(value) not in (torch.Tensor, torch.nn.Parameter) or value.layout != torch.strided or value.is_quantized:
+        raise _unsafe(f"{type(value).__name__} ({value.layout})")
+    if value.is_meta:
+        raise _Unmovable("a tensor on the meta device holds nothing to move; give it memory first")
+    flat = value.detach().resolve_conj().resolve_neg().cpu().contiguous()
+    return [_Tag.TENSOR, str(value.dtype).removeprefix("torch."), list(value.shape), flat_bytes(flat)]
+
+
+def _array(tag: _Tag, value: np.ndarray[Any, Any]) -> object:
+    if not _ARRAY_DTYPE.fullmatch(value.dtype.str) or value.dtype.itemsize == 0:
+        raise _unsafe(f"numpy array of {value.dtype}")
+    return [tag, value.dtype.str, list(value.shape), value.tobytes()]
+
+
+# -- and back ----------------------------------------------------------------------------------------------------------
+
+
+def _build(node: Any) -> Any:
+    if type(node) is not list:
+        if type(node) in _ATOMS:
+            return node
+        raise StateError(f"received state: holds a {type(node).__name__}, which no giver sends")
+    if not node or type(node[0]) is not int or node[0] not in _BUILDERS:
+        raise StateError(f"received state: unknown tag {node[:1]!r:.80}; giver and taker must run the same version")
+    return _BUILDERS[node[0]](node[1:])
+
+
+def _parts(parts: list[Any], *kinds: type) -> list[Any]:
+    if [type(part) for part in parts] != list(kinds):
+        raise StateError("received state: a value has other parts than its tag needs")
+    return parts
+
+
+def _pairs(parts: list[Any]) -> Iterable[tuple[Any, Any]]:
+    if len(parts) % 2:
+        raise StateError("received state: a dict has a key without a value")
+    built = iter([_build(part) for part in parts])
+    return zip(built, built, strict=True)
+
+
+def _to_tensor(parts: list[Any]) -> torch.Tensor:
+    name, shape, raw = _parts(parts, str, list, bytes)
+    dtype = _to_dtype([name])
+    _check_size(shape, dtype.itemsize, raw)
+    tensor = torch.empty(shape, dtype=dtype)
+    if raw:
+        flat_bytes(tensor)[:] = raw
+    return tensor
+
+
+def _to_array(parts: list[Any]) -> np.ndarray[Any, Any]:
+    name, shape, raw = _parts(parts, str, list, bytes)
+    if not _ARRAY_DTYPE.fullmatch(name):
+        raise StateError(f"received state: an array of {name!r:.80}")
+    dtype = np.dtype(name)
+    _check_size(shape, dtype.itemsize, raw)
+    return np.ndarray(shape, dtype, bytearray(raw))
+
+
+def _check_size(shape: list[Any], itemsize: int, raw: bytes) -> None:
+    if len(shape) > _MOST_DIMENSIONS or any(type(size) is not int or size < 0 for size in shape):
+        raise StateError(f"received state: {shape!r:.80} is no shape")
+    if itemsize == 0 or prod(shape) * itemsize != len(raw):
+        raise StateError(f"received state: {len(raw)} bytes for shape {shape}, {itemsize} bytes each")
+
+
+def _to_dtype(parts: list[Any]) -> torch.dtype:
+    (name,) = _parts(parts, str)
+    if name not in DTYPES:
+        raise StateError(f"received state: no dtype {name!r:.80}")
+    return DTYPES[name]
+
+
+def _to_size(parts: list[Any]) -> torch.Size:
+    if any(type(part) is not int for part in parts):
+        raise StateError("received state: a size that is not of integers")
+    return torch.Size(parts)
+
+
+_BUILDERS: dict[int, Callable[[list[Any]], Any]] = {
+    _Tag.LIST: lambda parts: [_build(part) for part in parts],
+    _Tag.TUPLE: lambda parts: tuple(_build(part) for part in parts),
+    _Tag.SET: lambda parts: {_build(part) for part in parts},
+    _Tag.FROZENSET: lambda parts: frozenset(_build(part) for part in parts),
+    _Tag.DICT: lambda parts: dict(_pairs(parts)),
+    _Tag.ORDERED_DICT: lambda parts: OrderedDict(_pairs(parts)),
+    _Tag.COUNTER: lambda parts: Counter(dict(_pairs(parts))),
+    _Tag.SIZE: _to_size,
+    _Tag.INT: lambda parts: int.from_bytes(_parts(parts, bytes)[0], "little", signed=True),
+    _Tag.STR: lambda parts: _parts(parts, bytes)[0].decode("utf-8", "surrogatepass"),
+    _Tag.COMPLEX: lambda parts: complex(*_parts(parts, float, float)),
+    _Tag.TENSOR: _to_tensor,
+    _Tag.ARRAY: _to_array,
+    _Tag.SCALAR: lambda parts: _to_array(parts)[()],
+    _Tag.DTYPE: _to_dtype,
+    _Tag.DEVICE: lambda parts: torch.device(_parts(parts, str)[0]),
+}

@@ -1,0 +1,253 @@
+"""Tensors over several connections at once, from memory into memory.
+
+Both sides know the sizes, hence the plan, hence no headers are needed: every stream is its bytes and their digest.
+"""
+
+from __future__ import annotations
+
+import heapq
+import os
+import select
+import socket
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+import torch
+import xxhash
+
+from .errors import StateError, StreamBroken
+from .memory import PIECE, Staging, in_place, size_of
+
+_LOOK_MS = 50
+"""How long a stream that cannot move waits before it looks whether it should stop."""
+_BATCH = 16
+"""Buffers handed to one call of the kernel."""
+
+
+class Piece(NamedTuple):
+    tensor: int
+    offset: int
+    length: int
+
+
+def plan(sizes: Sequence[int], streams: int, piece: int = PIECE) -> list[list[Piece]]:
+    """What each stream carries, in order: every byte once, the streams' totals within one piece of each other."""
+    carried: list[list[Piece]] = [[] for _ in range(streams)]
+    loads = [(0, stream) for stream in range(streams)]
+    for tensor, size in enumerate(sizes):
+        for offset in range(0, size, piece):
+            length = min(piece, size - offset)
+            load, stream = loads[0]
+            carried[stream].append(Piece(tensor, offset, length))
+            heapq.heapreplace(loads, (load + length, stream))
+    return carried
+
+
+def give(
+    sockets: Sequence[socket.socket],
+    tensors: Sequence[torch.Tensor],
+    *,
+    stop: Callable[[], bool],
+    piece: int = PIECE,
+) -> int:
+    """Send the tensors' bytes to a worker that takes tensors of the same sizes; how many there were.
+
+    The tensors must not change meanwhile. `stop` is asked from several threads. The sockets stay the caller's."""
+    return _run(_Giver, sockets, tensors, stop, piece)
+
+
+def take(
+    sockets: Sequence[socket.socket],
+    tensors: Sequence[torch.Tensor],
+    *,
+    stop: Callable[[], bool],
+    piece: int = PIECE,
+) -> int:
+    """Fill the tensors with what the giver sends over the same connections in the same order; how many bytes.
+
+    Returns only if every stream carried what was sent. After an error the tensors hold parts of it."""
+    return _run(_Taker, sockets, tensors, stop, piece)
+
+
+class _Crossing:
+    """What the streams of one transfer share: the first failure, which ends them all."""
+
+    def __init__(self, stop: Callable[[], bool]) -> None:
+        self._stop = stop
+        self._lock = threading.Lock()
+        self.failure: BaseException | None = None
+
+    def fail(self, error: BaseException) -> None:
+        with self._lock:
+            if self.failure is None:
+                self.failure = error
+
+    def over(self) -> bool:
+        return self.failure is not None or self._stop()
+
+
+class _Stream:
+    """One connection's part of a transfer. Runs in a thread of its own."""
+
+    event: int
+    peer: str
+
+    def __init__(
+        self, crossing: _Crossing, name: str, fd: int, tensors: Sequence[torch.Tensor], pieces: Sequence[Piece]
+    ) -> None:
+        self._crossing = crossing
+        self._name = name
+        self._fd = fd
+        self._tensors = tensors
+        self._pieces = pieces
+        self._size = sum(piece.length for piece in pieces)
+        self._done = 0
+        self._hash = xxhash.xxh3_64()
+        self._staging: Staging | None = None
+
+    def run(self) -> None:
+        try:
+            # A second handle: the caller's may have a time-out of its own, under which Python would wait by itself.
+            with socket.socket(fileno=os.dup(self._fd)) as self._sock:
+                self._poller = select.poll()
+                self._poller.register(self._sock, self.event)
+                self._carry()
+        except OSError as error:
+            self._crossing.fail(self._broken(f"has no open connection ({error.strerror or error})"))
+        except BaseException as error:
+            self._crossing.fail(error)
+
+    def _carry(self) -> None:
+        for batch in self._batches():
+            if isinstance(batch, Piece):
+                self._staging = self._staging or Staging(max(piece.length for piece in self._pieces))
+                self._pass_staged(batch, self._staging)
+            else:
+                self._move(batch)
+        self._finish(self._hash.digest())
+
+    def _batches(self) -> Iterator[deque[memoryview] | Piece]:
+        """Runs of memory that can be passed as it is, and pieces that cannot."""
+        batch: deque[memoryview] = deque()
+        views: dict[int, memoryview | None] = {}
+        for piece in self._pieces:
+            if piece.tensor not in views:
+                views = {piece.tensor: in_place(self._tensors[piece.tensor])}
+            view = views[piece.tensor]
+            if batch and (view is None or len(batch) == _BATCH):
+                yield batch
+                batch = deque()
+            if view is None:
+                yield piece
+            else:
+                batch.append(view[piece.offset : piece.offset + piece.length])
+        if batch:
+            yield batch
+
+    def _move(self, queue: deque[memoryview], hashed: bool = True) -> None:
+        """Pass all of these buffers, which are hashed while they are still in the cache."""
+        while queue:
+            if self._crossing.over():
+                raise self._broken("was stopped")
+            try:
+                count = self._operate(list(queue))
+            except BlockingIOError:
+                self._poller.poll(_LOOK_MS)
+                continue
+            except OSError as error:
+                raise self._broken(f"lost {self.peer} ({error.strerror or error})") from None
+            self._done += count if hashed else 0
+            while count:
+                head = queue.popleft()
+                if count < len(head):
+                    queue.appendleft(head[count:])
+                    head = head[:count]
+                count -= len(head)
+                if hashed:
+                    self._hash.update(head)
+
+    def _broken(self, what: str) -> StreamBroken:
+        return StreamBroken(f"{self._name} {what} after {self._done} of {self._size} bytes")
+
+    def _pass_staged(self, piece: Piece, staging: Staging) -> None:
+        raise NotImplementedError
+
+    def _operate(self, buffers: list[memoryview]) -> int:
+        raise NotImplementedError
+
+    def _finish(self, digest: bytes) -> None:
+        raise NotImplementedError
+
+
+class _Giver(_Stream):
+    event = select.POLLOUT
+    peer = "the taker"
+
+    def _pass_staged(self, piece: Piece, staging: Staging) -> None:
+        self._move(deque([staging.read(self._tensors[piece.tensor], piece.offset, piece.length)]))
+
+    def _operate(self, buffers: list[memoryview]) -> int:
+        return self._sock.sendmsg(buffers, [], socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+
+    def _finish(self, digest: bytes) -> None:
+        self._move(deque([memoryview(digest)]), hashed=False)
+
+
+class _Taker(_Stream):
+    event = select.POLLIN
+    peer = "the giver"
+
+    def _pass_staged(self, piece: Piece, staging: Staging) -> None:
+        self._move(deque([staging.view(piece.length)]))
+        staging.write(self._tensors[piece.tensor], piece.offset, piece.length)
+
+    def _operate(self, buffers: list[memoryview]) -> int:
+        count = self._sock.recvmsg_into(buffers, 0, socket.MSG_DONTWAIT)[0]
+        if count == 0:
+            raise ConnectionResetError("end of file")
+        return count
+
+    def _finish(self, digest: bytes) -> None:
+        sent = bytearray(len(digest))
+        self._move(deque([memoryview(sent)]), hashed=False)
+        if sent != digest:
+            raise StateError(
+                f"{self._name}: what arrived is not what was sent (digest {digest.hex()}, the giver's {sent.hex()}); "
+                "it was damaged on the way or changed while it was sent, take it again"
+            )
+
+
+def _run(
+    kind: type[_Stream],
+    sockets: Sequence[socket.socket],
+    tensors: Sequence[torch.Tensor],
+    stop: Callable[[], bool],
+    piece: int,
+) -> int:
+    if not sockets:
+        raise ValueError("there is no connection to move the state over")
+    sizes = [size_of(tensor) for tensor in tensors]
+    crossing = _Crossing(stop)
+    streams = [
+        kind(crossing, f"stream {number} of {len(sockets)}", sock.fileno(), tensors, pieces)
+        for number, (sock, pieces) in enumerate(zip(sockets, plan(sizes, len(sockets), piece), strict=True))
+    ]
+    threads: list[threading.Thread] = []
+    try:
+        for stream in streams[1:]:
+            threads.append(threading.Thread(target=stream.run, name="understudy-state", daemon=True))
+            threads[-1].start()
+        streams[0].run()
+        for thread in threads:
+            thread.join()
+    except BaseException as error:
+        crossing.fail(error)
+        for thread in threads:
+            if thread.ident is not None:
+                thread.join()
+        raise
+    if crossing.failure is not None:
+        raise crossing.failure
+    return sum(sizes)

@@ -1,0 +1,89 @@
+"""Who else holds what a role holds, bit for bit, and could give it to a joiner in its place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.amp.grad_scaler import GradScaler
+from torch.nn.modules.batchnorm import SyncBatchNorm, _NormBase
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from .tracked import Tracked, extra_states, is_dtensor, is_partitioned, module_tensors, modules, optimizers, places
+
+
+def twins(tracked: Tracked) -> frozenset[int]:
+    """The global ranks that hold an identical copy of everything tracked, this one included.
+
+    Known from how the objects were made, not by comparing: DDP keeps parameters equal over its group, and a DTensor is
+    equal along the dimensions of its mesh where it is replicated. Anything else is taken to differ from rank to rank:
+    plain tensors, statistics of the batch, objects of other kinds."""
+    me = dist.get_rank() if dist.is_initialized() else 0
+    alone = frozenset({me})
+    if not all(_follows_tensors(thing) for thing in tracked.values()):
+        return alone
+    holders = _holders_in_ddp(tracked)
+    local = _batch_statistics(tracked)
+    common: frozenset[int] | None = None
+    for tensor in _tensors(tracked):
+        ranks = alone if id(tensor) in local else holders.get(id(tensor), alone) | _replicas(tensor)
+        common = ranks if common is None else common & ranks
+    return alone if common is None else common | alone
+
+
+def _follows_tensors(thing: object) -> bool:
+    """Whether equal tensors make the whole object equal."""
+    if isinstance(thing, nn.Module):
+        return not any(True for _ in extra_states(thing))
+    return isinstance(thing, Optimizer | LRScheduler | GradScaler) and not is_partitioned(thing)
+
+
+def _tensors(tracked: Tracked) -> Iterator[torch.Tensor]:
+    """The state of an optimizer is where its parameters are."""
+    for _, _, tensor in module_tensors(tracked):
+        yield tensor
+    for name, optimizer in optimizers(tracked):
+        for place in places(name, optimizer):
+            yield place.parameter
+
+
+def _holders_in_ddp(tracked: Tracked) -> dict[int, frozenset[int]]:
+    """By id, the ranks over which DDP keeps a tensor equal."""
+    holders: dict[int, frozenset[int]] = {}
+    for _, module in modules(tracked):
+        for inner in module.modules():
+            if isinstance(inner, DistributedDataParallel):
+                ranks = frozenset(dist.get_process_group_ranks(inner.process_group))
+                ignored = inner.parameters_to_ignore
+                for named in (inner.module.named_parameters(), inner.module.named_buffers()):
+                    holders |= {id(tensor): ranks for name, tensor in named if name not in ignored}
+    return holders
+
+
+def _batch_statistics(tracked: Tracked) -> set[int]:
+    """By id, the buffers that each rank computes from its own part of the batch."""
+    return {
+        id(buffer)
+        for _, module in modules(tracked)
+        for inner in module.modules()
+        if isinstance(inner, _NormBase) and not isinstance(inner, SyncBatchNorm)
+        for buffer in inner.buffers(recurse=False)
+    }
+
+
+def _replicas(tensor: torch.Tensor) -> frozenset[int]:
+    """The ranks that have the same part of a DTensor."""
+    if not is_dtensor(tensor):
+        return frozenset()
+    here = tensor.device_mesh.get_coordinate()
+    if here is None:
+        return frozenset()
+    ranks = tensor.device_mesh.mesh
+    for dimension, placement in enumerate(tensor.placements):
+        if not placement.is_replicate():
+            ranks = ranks.narrow(dimension, here[dimension], 1)
+    return frozenset(ranks.flatten().tolist())

@@ -1,0 +1,1 @@
+"""The training process's side: the job, its steps, the vote, undo, promotion and rehearsal."""

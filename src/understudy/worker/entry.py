@@ -1,0 +1,140 @@
+"""Where a worker process and a training script meet."""
+
+from __future__ import annotations
+
+import logging
+import os
+import runpy
+import secrets
+import signal
+import socket
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import torch
+import torch.distributed as dist
+
+from understudy.comm.fabric import Fabric
+from understudy.comm.native import Native
+from understudy.comm.roster import Roster
+from understudy.comm.torch_backend import uninstall
+from understudy.comm.torch_transport import TorchTransport
+from understudy.comm.transport import Transport
+
+from .job import Job
+from .line import Line
+from .messages import Resume, WorkerSpec
+from .player import Dismissed, Player
+
+Train = Callable[[Job], object]
+_player: Player | None = None
+
+
+def run(train: Train) -> None:
+    """Run a training function: in its role under `understudy run`, otherwise alone."""
+    if _player is None:
+        _alone(train)
+    else:
+        _perform(_player, train)
+
+
+def _perform(player: Player, train: Train) -> None:
+    role = player.part.role
+    assert role is not None
+    job = Job(player, role)
+    try:
+        train(job)
+        job._close()
+        player.done(stopped=job._stopped)
+    except Dismissed:
+        raise
+    except BaseException as error:
+        player.failed(_one_line(error), traceback.format_exc())
+        raise
+
+
+def _one_line(error: BaseException) -> str:
+    """What went wrong and where in the script, for people."""
+    frames = traceback.extract_tb(error.__traceback__)
+    here = str(Path(__file__).parents[1])
+    own = [frame for frame in frames if not frame.filename.startswith(here) and "/torch/" not in frame.filename]
+    where = f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
+    text = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {text[0] if text else 'no message'}{where}"
+
+
+def _alone(train: Train) -> None:
+    """One role, one worker, nobody to wait for."""
+    spec = WorkerSpec("w0", "m0", 0, "alone", secrets.token_bytes(16), sys.argv[0], (), 1, (("dp", 1),))
+    _announce(spec)
+    fabric = Fabric(spec.uid, spec.machine, job=spec.job, secret=spec.secret)
+    try:
+        player = Player(spec, fabric, lambda message: None)
+        player.hear(Resume(Roster.of(1, [(0, spec.uid)], [fabric.worker]), 0))
+        os.environ["RANK"] = str(player.enter())
+        _perform(player, train)
+    finally:
+        uninstall()
+        fabric.close()
+
+
+def _announce(spec: WorkerSpec) -> None:
+    """Let ordinary scripts and libraries find themselves."""
+    os.environ.update(
+        WORLD_SIZE=str(spec.roles),
+        LOCAL_RANK=str(spec.slot),
+        LOCAL_WORLD_SIZE=str(spec.nproc),
+        MASTER_ADDR=spec.host,
+        MASTER_PORT="0",
+    )
+
+
+def transport_named(name: str) -> Transport:
+    """`native`, or `torch:BACKEND` for one of torch's own, rebuilt for every generation."""
+    if name == "native":
+        return Native()
+    if name.startswith("torch:"):
+        return TorchTransport(name.removeprefix("torch:"))
+    raise ValueError(f"there is no transport {name!r}; use native or torch:gloo")
+
+
+def main(line_fd: int, data: bytes) -> None:
+    """The life of a worker process, from the fork to the script's end."""
+    global _player
+    spec = msgspec.msgpack.decode(data, type=WorkerSpec)
+    logging.basicConfig(level=logging.WARNING, format="understudy: %(message)s")
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+    _announce(spec)
+    line = Line(socket.socket(fileno=line_fd))
+    fabric = Fabric(
+        spec.uid,
+        spec.machine,
+        job=spec.job,
+        secret=spec.secret,
+        host=spec.host,
+        transport=transport_named(spec.transport),
+        limit=spec.limit,
+    )
+    try:
+        _player = player = Player(spec, fabric, line.say)
+        line.start(player.hear, _orphaned)
+        role = player.enter()
+        os.environ["RANK"] = os.environ["GROUP_RANK"] = str(role)
+        sys.argv = [spec.script, *spec.args]
+        sys.path.insert(0, str(Path(spec.script).resolve().parent))
+        runpy.run_path(spec.script, run_name="__main__")
+    except Dismissed:
+        pass
+    finally:
+        if dist.is_initialized():
+            uninstall()
+        fabric.close()
+        line.close()
+
+
+def _orphaned(why: str) -> None:
+    """Without its agent a worker has no part in the job any more."""
+    os.kill(os.getpid(), signal.SIGKILL)

@@ -1,0 +1,220 @@
+"""What a training script sees: the job, its steps and their shards."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from functools import cached_property
+from types import TracebackType
+
+import torch
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
+
+from .mesh import coordinates, dimensions
+from .player import JobError, Player, Repeat
+from .rng import seed_everything
+from .undo import Undo
+
+
+class Shard:
+    """One micro-shard of a step's data: `number` of `count`, each of which is computed by exactly one replica."""
+
+    def __init__(self, number: int, count: int, mine: int) -> None:
+        self.number, self.count = number, count
+        self.weight = 1.0 / mine
+        """What to multiply the loss with, so that the replica's gradient is the mean over its micro-shards."""
+
+    def __repr__(self) -> str:
+        return f"<shard {self.number} of {self.count}>"
+
+
+class Step:
+    """One step of training. Used with `with`: what happens inside is undone and repeated if it is interrupted."""
+
+    def __init__(self, job: Job, index: int) -> None:
+        self._job = job
+        self.index = index
+        self.values: dict[str, float] = {}
+        self._voted = False
+
+    def shards(self, micro: int = 1) -> Iterator[Shard]:
+        """The micro-shards that this replica computes in this step; `micro` for each replica."""
+        replicas, mine = self._job.replicas
+        for part in range(micro):
+            yield Shard(mine * micro + part, replicas * micro, micro)
+
+    def __enter__(self) -> Step:
+        self._job._begin(self)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        return self._job._end(self, error)
+
+    def __repr__(self) -> str:
+        return f"<step {self.index}>"
+
+
+class Job:
+    """The job as one role sees it."""
+
+    def __init__(self, player: Player, role: int) -> None:
+        spec = player.spec
+        self._player = player
+        self.role = role
+        """This process's position in the job: its global rank."""
+        self.seed = spec.seed
+        self.device = torch.device("cpu")
+        self.places = coordinates(spec.mesh, role)
+        """Where the role sits in the mesh, by dimension."""
+        self._spec = spec
+        self._undo: Undo | None = None
+        self._step: Step | None = None
+        self._again: Step | None = None
+        self._closed = False
+        self._stopped = False
+        self._hook = register_optimizer_step_pre_hook(self._before_update)
+
+    @cached_property
+    def mesh(self) -> DeviceMesh:
+        """The device mesh over all roles, with the dimensions given to `understudy run`."""
+        names, sizes = dimensions(self._spec.mesh)
+        return init_device_mesh("cpu", tuple(sizes), mesh_dim_names=tuple(names))
+
+    @property
+    def replicas(self) -> tuple[int, int]:
+        """How many model copies there are, and which of them this role belongs to."""
+        sizes = dict(self._spec.mesh)
+        count, mine = 1, 0
+        for name, place in self.places.items():
+            if name.startswith("dp"):
+                count, mine = count * sizes[name], mine * sizes[name] + place
+        return count, mine
+
+    @property
+    def is_primary(self) -> bool:
+        """True on exactly one role, the last one: in a pipeline that is where the loss is."""
+        return self.role == self._spec.roles - 1
+
+    @property
+    def rehearsing(self) -> bool:
+        """Whether this is a rehearsal in the sandbox: nothing that happens counts."""
+        return self._player.rehearsing
+
+    def track(self, **things: object) -> None:
+        """What moves with the role: modules, optimizers, schedulers, scalers, loaders, anything with state_dict and
+        load_state_dict. Call it before the first step, on every role with the same names."""
+        if self._undo is not None:
+            raise JobError("job.track was called after the first step began; track everything before job.steps(...)")
+        for name, thing in things.items():
+            if name in self._player.tracked and self._player.tracked[name] is not thing:
+                raise JobError(f"job.track: two things are called {name!r}; give each its own name")
+            self._player.tracked[name] = thing
+
+    def log(self, **values: float | torch.Tensor) -> None:
+        """Numbers to keep with the step; recorded once it has been applied."""
+        if self._step is None:
+            raise JobError("job.log was called outside of a step; call it inside `with step:`")
+        for name, value in values.items():
+            self._step.values[name] = float(value.detach() if isinstance(value, torch.Tensor) else value)
+
+    def steps(self, count: int | None = None) -> Iterator[Step]:
+        """The steps from here to the last one. `--steps` of `understudy run` comes before `count`."""
+        total = self._spec.steps if self._spec.steps is not None else count
+        if total is None:
+            raise JobError("how many steps? give job.steps(n) a number, or understudy run --steps N")
+        self._player.first_boundary()
+        self._undo = Undo(self._player.tracked)
+        if self.rehearsing:
+            yield from self._shadow_steps(total)
+        while True:
+            index = self._player.boundary()
+            if index >= total or self._stopped:
+                try:
+                    self._player.vote(over=True)
+                except Repeat:
+                    continue
+                break
+            seed_everything(self.seed, index, self.role)
+            step = Step(self, index)
+            yield step
+            if self._step is not None or not step._voted:
+                if self._again is step:
+                    continue
+                raise JobError(f"step {index} was not used; write `with step:` around what it does")
+        self._closed = True
+
+    def _shadow_steps(self, total: int) -> Iterator[Step]:
+        """Steps whose results nobody uses, to have everything warm and in place."""
+        start = time.perf_counter()
+        for number in range(self._spec.rehearsals):
+            index = min(number, total - 1)
+            seed_everything(self.seed, index, self.role)
+            yield Step(self, index)
+        self._player.rehearsed(time.perf_counter() - start)
+
+    # -- a step ------------------------------------------------------------------------------------------------------
+
+    def _begin(self, step: Step) -> None:
+        if self._step is not None:
+            raise JobError(f"step {step.index} begins inside step {self._step.index}")
+        self._step, self._again = step, None
+        if not self.rehearsing:
+            assert self._undo is not None
+            self._undo.remember()
+
+    def _before_update(self, optimizer: Optimizer, args: object, kwargs: object) -> None:
+        """Nobody applies a step before everybody can."""
+        step = self._step
+        if step is not None and not step._voted:
+            self._vote(step)
+
+    def _vote(self, step: Step) -> None:
+        if not self.rehearsing:
+            outcome = self._player.vote()
+            self._stopped = self._stopped or outcome.stop
+        step._voted = True
+
+    def _end(self, step: Step, error: BaseException | None) -> bool:
+        if self.rehearsing:
+            self._step = None
+            return False
+        try:
+            if error is None and not step._voted:
+                self._vote(step)
+        except Repeat as repeat:
+            error = repeat
+        if error is None:
+            self._step = None
+            self._player.applied(step.values)
+            return False
+        if isinstance(error, Repeat) or (isinstance(error, Exception) and self._interrupted()):
+            assert self._undo is not None
+            self._undo.restore()
+            self._step, self._again = None, step
+            self._player.repeats += 1
+            return True
+        return False
+
+    def _interrupted(self) -> bool:
+        """An exception that comes of undefined results is no fault of the script."""
+        if not self._player.failed_in_step():
+            return False
+        try:
+            self._player._verdict()
+        except Repeat:
+            return True
+        return False
+
+    def _close(self) -> None:
+        """The training function has returned."""
+        self._hook.remove()
+        if not self._closed:
+            while True:
+                try:
+                    self._player.vote(over=True)
+                    return
+                except Repeat:
+                    self._player.boundary()

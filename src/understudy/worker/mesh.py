@@ -1,0 +1,61 @@
+"""The job's mesh: its dimensions and where a role sits in it."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+
+Mesh = tuple[tuple[str, int], ...]
+
+
+class MeshError(ValueError):
+    """A mesh that no job can have; the message says what to change."""
+
+
+def parse_mesh(text: str) -> Mesh:
+    """`pp=2,dp=2,tp=2`: dimensions from the outermost to the innermost."""
+    dimensions: list[tuple[str, int]] = []
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*([A-Za-z_]\w*)\s*=\s*(\d+)\s*", part)
+        if match is None:
+            raise MeshError(f"mesh {text!r}: {part.strip()!r} is not of the form name=size, as in pp=2,dp=4")
+        name, size = match[1], int(match[2])
+        if size < 1:
+            raise MeshError(f"mesh {text!r}: {name} must be at least 1")
+        if name in dict(dimensions):
+            raise MeshError(f"mesh {text!r}: {name} is there twice")
+        dimensions.append((name, size))
+    return tuple(dimensions)
+
+
+def roles_of(mesh: Mesh) -> int:
+    return math.prod(size for _, size in mesh)
+
+
+def coordinates(mesh: Mesh, role: int) -> dict[str, int]:
+    """Where a role sits: the last dimension varies fastest."""
+    found: dict[str, int] = {}
+    for name, size in reversed(mesh):
+        role, found[name] = divmod(role, size)
+    return {name: found[name] for name, _ in mesh}
+
+
+def describe(mesh: Mesh, role: int) -> str:
+    """A role as a person reads it: `role 5 (pp=1 dp=0 tp=1)`."""
+    places = " ".join(f"{name}={place}" for name, place in coordinates(mesh, role).items())
+    return f"role {role} ({places})"
+
+
+def check_mesh(mesh: Mesh, machines: int, nproc: int) -> None:
+    """Raise where this many machines cannot play this mesh."""
+    if roles_of(mesh) != machines * nproc:
+        shape = " x ".join(f"{name}={size}" for name, size in mesh)
+        raise MeshError(
+            f"mesh {shape} has {roles_of(mesh)} roles, but {machines} machines with {nproc} workers each have "
+            f"{machines * nproc}; change --mesh, --machines or --nproc"
+        )
+
+
+def dimensions(mesh: Mesh) -> tuple[Sequence[str], Sequence[int]]:
+    return [name for name, _ in mesh], [size for _, size in mesh]

@@ -1,0 +1,215 @@
+"""What a worker hears from the controller and what it says, both by way of its agent."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+
+from understudy.comm.roster import Roster, Worker
+
+
+class Move(msgspec.Struct, frozen=True):
+    """A role's state goes from one worker's memory to another's."""
+
+    role: int
+    giver: Worker
+    taker: Worker
+
+
+# -- heard ---------------------------------------------------------------------------------------------------------
+
+
+class Rehearse(msgspec.Struct, frozen=True, tag="rehearse"):
+    """Enter the training function for this role, in the sandbox."""
+
+    role: int
+
+
+class Prepare(msgspec.Struct, frozen=True, tag="prepare"):
+    """Open what this roster needs, beside what runs now; the vote says when to switch to it."""
+
+    roster: Roster
+    moves: tuple[Move, ...] = ()
+
+
+class Resume(msgspec.Struct, frozen=True, tag="resume"):
+    """Nobody trains: open this roster and play in it from `step` on, which has not been applied by anybody. Whoever
+    has not applied the step before does so now; whoever was in `step` begins it again."""
+
+    roster: Roster
+    step: int
+    moves: tuple[Move, ...] = ()
+
+
+class Arm(msgspec.Struct, frozen=True, tag="arm"):
+    """To those who give: everybody has prepared, so stream and vote for it."""
+
+    generation: int
+
+
+class Cancel(msgspec.Struct, frozen=True, tag="cancel"):
+    """Give a prepared generation up, unless the vote has agreed on it already."""
+
+    generation: int
+
+
+class Halt(msgspec.Struct, frozen=True, tag="halt"):
+    """Somebody is gone: let go of everything that blocks and say how far you have come."""
+
+    number: int
+    reason: str
+
+
+class Finish(msgspec.Struct, frozen=True, tag="finish"):
+    """All steps are applied: the last vote has passed, although not everybody saw it."""
+
+
+class Leave(msgspec.Struct, frozen=True, tag="leave"):
+    """You are not needed any more: end."""
+
+
+class Stop(msgspec.Struct, frozen=True, tag="stop"):
+    """End at the next boundary, together with everybody else."""
+
+
+Heard = Rehearse | Prepare | Resume | Arm | Cancel | Halt | Finish | Leave | Stop
+
+# -- said ----------------------------------------------------------------------------------------------------------
+
+
+class Here(msgspec.Struct, frozen=True, tag="here"):
+    """The worker listens."""
+
+    worker: Worker
+
+
+class Tracked(msgspec.Struct, frozen=True, tag="tracked"):
+    """It has come to its first boundary and holds state, of which these roles have identical copies."""
+
+    role: int
+    twins: tuple[int, ...]
+    bytes: int = 0
+
+
+class Rehearsed(msgspec.Struct, frozen=True, tag="rehearsed"):
+    role: int
+    seconds: float = 0.0
+
+
+class Prepared(msgspec.Struct, frozen=True, tag="prepared"):
+    generation: int
+    seconds: float = 0.0
+
+
+class Unprepared(msgspec.Struct, frozen=True, tag="unprepared"):
+    """The generation could not be opened."""
+
+    generation: int
+    why: str
+
+
+class Cancelled(msgspec.Struct, frozen=True, tag="cancelled"):
+    generation: int
+
+
+class Switched(msgspec.Struct, frozen=True, tag="switched"):
+    """It plays (or, as a leaver, has stopped playing) in this generation, whose first step is `step`. A joiner says so
+    once it holds the state."""
+
+    generation: int
+    step: int
+    seconds: float = 0.0
+    """How long training stood still here: the switch itself, or what a joiner waited for its state."""
+    bytes: int = 0
+    """Of state taken."""
+
+
+class Gave(msgspec.Struct, frozen=True, tag="gave"):
+    """A leaver's state is in the joiner's memory, and verified."""
+
+    generation: int
+
+
+class Settled(msgspec.Struct, frozen=True, tag="settled"):
+    """The first step of a generation is done. `lost` is what training lost by the change, measured here."""
+
+    generation: int
+    step: int
+    lost: float
+
+
+class Halted(msgspec.Struct, frozen=True, tag="halted"):
+    """How far this worker has come: `step` steps are applied to the state it holds, or will be whatever happens."""
+
+    number: int
+    """Of the halt that asked; 0 where it noticed by itself."""
+    generation: int
+    step: int
+    voted: bool
+    """Its share of the next step is complete and it could apply it, too."""
+    holds: bool
+    """Whether it holds state at all."""
+    over: bool = False
+    """Whether the last vote has passed: all steps are applied everywhere."""
+    how: str = ""
+    """What it noticed, in a word (`eof`, `timeout`, `mismatch`, …) and a sentence."""
+    reason: str = ""
+    who: str = ""
+
+
+class Done(msgspec.Struct, frozen=True, tag="done"):
+    """The training function has returned, on all roles together."""
+
+    step: int
+    digest: str = ""
+    stopped: bool = False
+
+
+class Failed(msgspec.Struct, frozen=True, tag="failed"):
+    """The training function has raised; the job cannot go on."""
+
+    step: int
+    error: str
+    """One line."""
+    trace: str = ""
+
+
+Said = (
+    Here | Tracked | Rehearsed | Prepared | Unprepared | Cancelled | Switched | Gave | Settled | Halted | Done | Failed
+)
+
+
+class Progress(msgspec.Struct, frozen=True, tag="progress"):
+    """To the agent only: how training goes, and what the script has logged. Sent after the step has been applied."""
+
+    role: int
+    step: int
+    seconds: float
+    values: dict[str, float] = {}
+    primary: bool = False
+
+
+class WorkerSpec(msgspec.Struct, frozen=True):
+    """What a worker process has to know from the start."""
+
+    uid: str
+    machine: str
+    slot: int
+    job: str
+    secret: bytes
+    script: str
+    args: tuple[str, ...]
+    nproc: int
+    mesh: tuple[tuple[str, int], ...]
+    seed: int = 0
+    steps: int | None = None
+    transport: str = "native"
+    host: str = "127.0.0.1"
+    limit: float = 300.0
+    streams: int = 2
+    rehearsals: int = 3
+
+    @property
+    def roles(self) -> int:
+        return math.prod(size for _, size in self.mesh)

@@ -1,0 +1,346 @@
+"""One worker's side of the protocol, without threads, sockets or tensors.
+
+Two callers share it under one lock: whoever brings the controller's words, and the training thread at the vote and at
+the boundary. Both get back what to do, in order.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from understudy.comm.roster import Roster
+
+from .messages import (
+    Arm,
+    Cancel,
+    Cancelled,
+    Finish,
+    Gave,
+    Halt,
+    Halted,
+    Heard,
+    Leave,
+    Move,
+    Prepare,
+    Prepared,
+    Rehearse,
+    Rehearsed,
+    Resume,
+    Said,
+    Stop,
+    Switched,
+    Tracked,
+    Unprepared,
+)
+from .vote import Ballot, Outcome
+
+
+class Say(msgspec.Struct, frozen=True):
+    message: Said
+
+
+class Open(msgspec.Struct, frozen=True):
+    """Prepare this roster in the background; then call `opened` or `not_opened`."""
+
+    roster: Roster
+
+
+class Close(msgspec.Struct, frozen=True):
+    """Give this generation up."""
+
+    generation: int
+
+
+class Poison(msgspec.Struct, frozen=True):
+    """Let everything that blocks in the generation in play return."""
+
+    reason: str
+
+
+class EnterTrain(msgspec.Struct, frozen=True):
+    """Enter the training function in this role: for a rehearsal, or for good."""
+
+    role: int
+    rehearsal: bool
+
+
+class Wake(msgspec.Struct, frozen=True):
+    """The training thread may find something new at its boundary or its vote."""
+
+
+class End(msgspec.Struct, frozen=True):
+    """Nothing is left to do for this process."""
+
+
+Effect = Say | Open | Close | Poison | EnterTrain | Wake | End
+
+
+class Begin(msgspec.Struct, frozen=True):
+    """Compute this step."""
+
+    step: int
+
+
+class SwitchTo(msgspec.Struct, frozen=True):
+    """Enter this generation, then call `entered`."""
+
+    generation: int
+
+
+class Wait(msgspec.Struct, frozen=True):
+    """Until woken."""
+
+
+class Over(msgspec.Struct, frozen=True):
+    """This role is somebody else's now; what is left is to give its state."""
+
+
+Next = Begin | SwitchTo | Wait | Over
+
+
+class ProtocolError(RuntimeError):
+    """Something that the protocol rules out: a defect, never an accident."""
+
+
+class Proposal(msgspec.Struct):
+    """A generation that this worker has been told to prepare."""
+
+    roster: Roster
+    moves: tuple[Move, ...]
+    direct: bool
+    """Entered as soon as it is open, without a vote: nobody trains."""
+    step: int = 0
+    """The first step in it, where it is direct."""
+    ready: bool = False
+    armed: bool = False
+
+    @property
+    def generation(self) -> int:
+        return self.roster.generation
+
+    def gives(self, uid: str) -> bool:
+        return any(move.giver.uid == uid for move in self.moves)
+
+    def takes(self, uid: str) -> bool:
+        return any(move.taker.uid == uid for move in self.moves)
+
+
+class Part:
+    """What a worker knows and has promised."""
+
+    def __init__(self, uid: str) -> None:
+        self.uid = uid
+        self.role: int | None = None
+        self.generation = 0
+        """In play; 0 before the first."""
+        self.seated = False
+        """Whether it plays a role in that generation."""
+        self.step = 0
+        """Steps applied to the state it holds, which is the number of the step it is in."""
+        self.holds = False
+        self.voted = False
+        self.passed = False
+        self.proposal: Proposal | None = None
+        self.promised = 0
+        """The generation it has named in a vote whose outcome it does not know yet."""
+        self.withdrawn = False
+        """The promised generation is to be given up if the vote does not agree on it."""
+        self.agreed = 0
+        """The generation to switch to at the coming boundary."""
+        self.halted = False
+        """Nothing passes any more until the controller has decided."""
+        self.again = False
+        """The step under way is to be begun again."""
+        self.stop = False
+        self.closing = False
+        """The vote under way is the last one, after all steps."""
+        self.over = False
+        """The last vote has passed: the training function may return."""
+
+    # -- what it is told ---------------------------------------------------------------------------------------------
+
+    def hear(self, message: Heard) -> list[Effect]:
+        match message:
+            case Rehearse(role):
+                self.role = role
+                return [EnterTrain(role, rehearsal=True)]
+            case Prepare(roster, moves):
+                return self._propose(Proposal(roster, moves, direct=False))
+            case Resume(roster, step, moves):
+                return self._resume(Proposal(roster, moves, direct=True, step=step))
+            case Arm(generation):
+                if self.proposal is not None and self.proposal.generation == generation:
+                    self.proposal.armed = True
+                return []
+            case Cancel(generation):
+                return self._cancel(generation)
+            case Halt(number, reason):
+                self.halted = True
+                return [Poison(reason), *self._drop(), Say(self._report(number)), Wake()]
+            case Stop():
+                self.stop = True
+                return [Wake()]
+            case Finish():
+                self.over = True
+                return [Wake()]
+            case Leave():
+                return [End()]
+
+    def _propose(self, proposal: Proposal) -> list[Effect]:
+        if proposal.generation <= self.generation:
+            raise ProtocolError(f"{self.uid} in generation {self.generation} is told to prepare {proposal.generation}")
+        if self.halted:  # it will be told what to do instead
+            return [Say(Unprepared(proposal.generation, f"{self.uid} has halted"))]
+        effects = self._drop()
+        self.proposal = proposal
+        return [*effects, Open(proposal.roster)]
+
+    def _resume(self, proposal: Proposal) -> list[Effect]:
+        effects = self._drop()
+        self.proposal = proposal
+        if self.holds and not proposal.takes(self.uid):
+            reached = self.step + 1 if self.passed else self.step
+            if proposal.step == reached + 1:
+                if not self.voted:
+                    raise ProtocolError(f"{self.uid} is told to apply step {reached}, for which it has not voted")
+                self.passed = True
+            elif proposal.step != reached:
+                raise ProtocolError(f"{self.uid} at step {reached} is told to go on from step {proposal.step}")
+            elif not self.passed and self.seated:
+                self.voted, self.again = False, True
+        effects.append(Open(proposal.roster))
+        role = proposal.roster.role_of(self.uid)
+        if self.role is None and role is not None:
+            self.role = role
+            effects.append(EnterTrain(role, rehearsal=False))
+        return [*effects, Wake()]
+
+    def _cancel(self, generation: int) -> list[Effect]:
+        if self.promised == generation:
+            self.withdrawn = True
+            return []
+        if generation in (self.agreed, self.generation) or self.halted:
+            return []  # it is entered, or something else has come between: what it says of that is the answer
+        effects = self._drop() if self.proposal is not None and self.proposal.generation == generation else []
+        return [*effects, Say(Cancelled(generation))]
+
+    def _drop(self) -> list[Effect]:
+        """Forget the proposal, if there is one."""
+        proposal, self.proposal = self.proposal, None
+        self.promised, self.withdrawn, self.agreed = 0, False, 0
+        return [] if proposal is None else [Close(proposal.generation)]
+
+    def _report(self, number: int, how: str = "", reason: str = "", who: str = "") -> Halted:
+        reached = self.step + 1 if self.passed else self.step
+        voted = self.voted and not self.passed
+        return Halted(number, self.generation, reached, voted, self.holds, self.over, how, reason, who)
+
+    # -- what becomes of a preparation -------------------------------------------------------------------------------
+
+    def opened(self, generation: int, seconds: float = 0.0) -> list[Effect]:
+        if self.proposal is None or self.proposal.generation != generation:
+            return []
+        self.proposal.ready = True
+        return [Say(Prepared(generation, seconds)), Wake()]
+
+    def not_opened(self, generation: int, why: str) -> list[Effect]:
+        if self.proposal is None or self.proposal.generation != generation:
+            return []
+        self._drop()
+        return [Say(Unprepared(generation, why))]
+
+    def rehearsed(self, seconds: float = 0.0) -> list[Effect]:
+        """The training function has come to the boundary where it waits for its entry."""
+        assert self.role is not None
+        return [Say(Rehearsed(self.role, seconds))]
+
+    def tracked(self, twins: tuple[int, ...], size: int = 0) -> list[Effect]:
+        """The first boundary: from here on there is state that others can have."""
+        assert self.role is not None
+        self.holds = True
+        return [Say(Tracked(self.role, twins, size))]
+
+    def took(self, generation: int, step: int) -> bool:
+        """A role's whole state has come, verified, for this generation. False where it comes too late."""
+        proposal = self.proposal
+        if proposal is None or proposal.generation != generation or not proposal.takes(self.uid):
+            return False
+        self.holds, self.step, self.voted, self.passed, self.again = True, step, False, False, False
+        if not proposal.direct:
+            self.agreed = generation  # the giver was in the vote and has left
+        return True
+
+    def gave(self, generation: int) -> list[Effect]:
+        return [Say(Gave(generation))]
+
+    # -- the training thread: at the boundary ------------------------------------------------------------------------
+
+    def boundary(self) -> Next:
+        """What to do now that no step is under way."""
+        proposal = self.proposal
+        if proposal is not None and proposal.ready and (not self.halted or proposal.direct):
+            if self.agreed == proposal.generation:
+                return SwitchTo(proposal.generation)
+            if proposal.direct and (self.holds or not proposal.takes(self.uid)):
+                return SwitchTo(proposal.generation)
+        if self.halted or (proposal is not None and proposal.direct) or self.generation == 0:
+            return Wait()
+        return Begin(self.step) if self.seated else Over()
+
+    def entered(self, generation: int) -> list[Effect]:
+        """The switch is done."""
+        proposal, self.proposal = self.proposal, None
+        if proposal is None or proposal.generation != generation:
+            raise ProtocolError(f"{self.uid} has entered generation {generation}, which nobody proposed")
+        self.generation, self.seated = generation, proposal.roster.role_of(self.uid) is not None
+        self.promised, self.withdrawn, self.agreed = 0, False, 0
+        self.halted = self.again = False
+        return [Say(Switched(generation, self.step))]
+
+    # -- the training thread: at the vote ----------------------------------------------------------------------------
+
+    def ballot(self, *, healthy: bool = True, over: bool = False) -> Ballot | None:
+        """What to say in this step's vote; None where it is no use any more (see `verdict`). `healthy` says whether
+        the prepared generation could still be entered."""
+        if self.halted or self.again:
+            return None
+        assert self.role is not None
+        self.voted, self.closing = not over, over
+        proposal, named = self.proposal, self.generation
+        if proposal is not None and proposal.ready and healthy and (proposal.armed or not proposal.gives(self.uid)):
+            named = self.promised = proposal.generation
+        return Ballot(self.role, self.step, named, self.stop, over)
+
+    def counted(self, outcome: Outcome) -> list[Effect] | None:
+        """The vote is complete and everybody has complete gradients: from here on the step is applied, whatever
+        happens. None where a halt came first: then it may or may not be."""
+        if self.halted or self.again:
+            return None
+        self.passed, self.over = not self.closing, self.closing
+        promised, withdrawn = self.promised, self.withdrawn
+        self.promised, self.withdrawn = 0, False
+        if outcome.generation is not None:
+            self.agreed = outcome.generation
+        elif withdrawn:
+            return [*self._drop(), Say(Cancelled(promised))]
+        return []
+
+    def interrupted(self, how: str, reason: str, who: str = "") -> list[Effect]:
+        """The vote has failed, or could not be held."""
+        if self.halted or self.again:
+            return []
+        self.halted = True
+        return [*self._drop(), Say(self._report(0, how, reason, who))]
+
+    def verdict(self) -> bool | None:
+        """After a vote that failed: apply the step (True), begin it again (False), or not known yet (None)."""
+        if self.again:
+            return False
+        return True if self.passed or self.over else None
+
+    def applied(self) -> None:
+        """The step's update is in the state."""
+        if not self.passed:
+            raise ProtocolError(f"{self.uid} has applied step {self.step} without a vote")
+        self.step += 1
+        self.voted = self.passed = False

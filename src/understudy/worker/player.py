@@ -1,0 +1,332 @@
+"""A worker's runtime: carries out what its part says, between the fabric, the agent and the training thread."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from functools import partial
+from statistics import median
+
+import torch
+import torch.distributed as dist
+
+from understudy.comm.fabric import Fabric
+from understudy.comm.group import RoleGroup
+from understudy.comm.link import Link
+from understudy.comm.roster import RosterError
+from understudy.comm.sandbox import Echo
+from understudy.comm.torch_backend import install
+from understudy.state.digest import digest
+from understudy.state.errors import StateError, StreamBroken
+from understudy.state.inventory import take_inventory
+from understudy.state.twins import twins
+
+from . import part as parts
+from .handover import Tempo, give_state, take_state
+from .messages import Done, Failed, Heard, Here, Progress, Said, Settled, WorkerSpec
+from .part import Part
+from .vote import WIDTH, Outcome, numbers_of, outcome_of
+
+log = logging.getLogger("understudy.worker")
+
+
+class Repeat(BaseException):
+    """The step under way is to be begun again. Not an Exception: no script may catch it by accident."""
+
+
+class Dismissed(BaseException):
+    """This worker is not needed any more."""
+
+
+class JobError(RuntimeError):
+    """The roles cannot go on together; the message says why and what to do."""
+
+
+class Player:
+    """Belongs to one training thread. `hear` may be called from any other."""
+
+    def __init__(self, spec: WorkerSpec, fabric: Fabric, say: Callable[[Said | Progress], None]) -> None:
+        self.spec, self.fabric = spec, fabric
+        self.part = Part(spec.uid)
+        self.tracked: dict[str, object] = {}
+        self.rehearsing = False
+        self.repeats = 0
+        self._say = say
+        self._changed = threading.Condition()
+        self._entry: parts.EnterTrain | None = None
+        self._dismissed = False
+        self._links: dict[int, list[Link]] = {}
+        self._votes: RoleGroup | None = None
+        self._ballot = torch.zeros(WIDTH, dtype=torch.int64)
+        self._durations: deque[float] = deque(maxlen=20)
+        self._ended = self._before = 0.0
+        self._settling = 0
+        """The generation whose first step is under way."""
+        self._opened_at = 0.0
+        self._say(Here(fabric.worker))
+
+    # -- what the part wants ---------------------------------------------------------------------------------------
+
+    def hear(self, message: Heard) -> None:
+        with self._changed:
+            self._do(self.part.hear(message))
+
+    def _do(self, effects: list[parts.Effect]) -> None:
+        """Nothing in here waits for anybody; called with the lock held."""
+        for effect in effects:
+            match effect:
+                case parts.Say(message):
+                    self._say(message)
+                case parts.Open(roster):
+                    generation = roster.generation
+                    self._opened_at = time.perf_counter()
+                    proposal = self.part.proposal
+                    if proposal is not None and proposal.takes(self.spec.uid):
+                        self.fabric.expect_state(generation, partial(self._bring, generation))
+                    try:
+                        future = self.fabric.prepare(roster)
+                    except (RosterError, RuntimeError) as error:
+                        self._do(self.part.not_opened(generation, str(error)))
+                    else:
+                        future.add_done_callback(partial(self._opened, generation))
+                case parts.Close(generation):
+                    self.fabric.abandon(generation)
+                case parts.Poison(reason):
+                    self.fabric.interrupt(reason)
+                case parts.EnterTrain():
+                    self._entry = effect
+                case parts.Wake():
+                    pass
+                case parts.End():
+                    self._dismissed = True
+        self._changed.notify_all()
+
+    def _opened(self, generation: int, done: Future[None]) -> None:
+        with self._changed:
+            error = done.exception() if not done.cancelled() else RuntimeError("it was cancelled")
+            if error is None:
+                self._do(self.part.opened(generation, time.perf_counter() - self._opened_at))
+            else:
+                self._do(self.part.not_opened(generation, str(error)))
+
+    def _bring(self, generation: int, link: Link) -> None:
+        with self._changed:
+            self._links.setdefault(generation, []).append(link)
+            self._changed.notify_all()
+
+    # -- the training thread: entering -------------------------------------------------------------------------------
+
+    def enter(self) -> int:
+        """Wait for a role. For a rehearsal the process group answers from the sandbox; otherwise it plays."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._entry is not None or self._dismissed)
+            if self._dismissed:
+                raise Dismissed
+            entry = self._entry
+        assert entry is not None
+        self.rehearsing = entry.rehearsal
+        if entry.rehearsal:
+            self.fabric.assume(entry.role, Echo())
+        else:
+            while not self.part.generation:
+                self._come_to_boundary()
+        self._votes = RoleGroup(self.fabric.group(range(self.spec.roles)))
+        install(self.fabric, self.spec.roles)
+        return entry.role
+
+    # -- the training thread: at the boundary --------------------------------------------------------------------------
+
+    def first_boundary(self) -> None:
+        """All that will be tracked is tracked: from here on there is state that can move."""
+        if not self.tracked:
+            raise JobError(
+                "the first step begins, but nothing was tracked; call job.track(model=..., optim=...) before "
+                "job.steps(...), or a newcomer would start from nothing"
+            )
+        inventory = take_inventory(self.tracked)
+        size = sum(slot.bytes for slot in inventory.slots)
+        inventory.rest()
+        if not self.rehearsing:
+            with self._changed:
+                self._do(self.part.tracked(tuple(sorted(twins(self.tracked))), size))
+
+    def rehearsed(self, seconds: float) -> None:
+        with self._changed:
+            self._do(self.part.rehearsed(seconds))
+
+    def boundary(self) -> int:
+        """Returns the step to compute next. Whatever has to happen between two steps has happened."""
+        while True:
+            step = self._come_to_boundary()
+            if step is not None:
+                self.rehearsing = False
+                return step
+
+    def _come_to_boundary(self) -> int | None:
+        with self._changed:
+            while True:
+                if self._dismissed:
+                    raise Dismissed
+                links = self._complete_links()
+                following = self.part.boundary()
+                if links is not None or isinstance(following, parts.SwitchTo | parts.Begin):
+                    break
+                self._changed.wait()
+            if isinstance(following, parts.SwitchTo):
+                given = self._switch(following.generation)
+        if isinstance(following, parts.Begin):
+            return following.step
+        if isinstance(following, parts.SwitchTo):
+            self._give(*given)
+        elif links is not None:
+            self._take(links)
+        return None
+
+    def _switch(self, generation: int) -> tuple[parts.Proposal, int]:
+        proposal = self.part.proposal
+        assert proposal is not None
+        self.fabric.switch(generation)
+        self._settling = generation
+        self._do(self.part.entered(generation))
+        return proposal, generation
+
+    def _give(self, proposal: parts.Proposal, generation: int) -> None:
+        """State to those who have none, before this worker goes on."""
+        for move in proposal.moves:
+            if move.giver.uid != self.spec.uid:
+                continue
+            stop = self._stopper(lambda: self.part.halted or self.part.generation != generation)
+            tempo = Tempo(self._ended, self._before, self._median())
+            links: list[Link] = []
+            try:
+                links = self.fabric.dial_state(proposal.roster, move.taker.uid, self.spec.streams)
+                give_state(links, take_inventory(self.tracked), self.part.step, tempo, stop)
+            except (StreamBroken, StateError, RuntimeError, OSError) as error:
+                log.warning("%s could not give its state to %s: %s", self.spec.uid, move.taker.uid, error)
+            except Exception as error:
+                log.exception("%s could not give its state to %s: %s", self.spec.uid, move.taker.uid, error)
+            else:
+                with self._changed:
+                    self._do(self.part.gave(generation))
+            finally:
+                for link in links:
+                    link.close()
+
+    def _complete_links(self) -> list[Link] | None:
+        """All connections over which state comes for the generation that is proposed."""
+        proposal = self.part.proposal
+        wanted = 0 if proposal is None else proposal.generation
+        for generation in [generation for generation in self._links if generation != wanted]:
+            for link in self._links.pop(generation):
+                link.close()
+        links = self._links.get(wanted)
+        if links is None or len(links) < self.spec.streams:
+            return None
+        return sorted(self._links.pop(wanted), key=lambda link: link.id.rail)
+
+    def _take(self, links: list[Link]) -> None:
+        proposal = self.part.proposal
+        assert proposal is not None
+        stop = self._stopper(lambda: self.part.proposal is not proposal)
+
+        def took(step: int) -> bool:
+            with self._changed:
+                return self.part.took(proposal.generation, step)
+
+        try:
+            arrival = take_state(links, self.tracked, stop, took)
+        except StreamBroken as error:
+            log.warning("%s could not take its state: %s", self.spec.uid, error)
+        else:
+            if arrival is not None:
+                self._ended, self._before = arrival.tempo.ended, arrival.tempo.before
+                self._durations.clear()
+                self._durations.append(arrival.tempo.median)
+        finally:
+            for link in links:
+                link.close()
+
+    def _stopper(self, over: Callable[[], bool]) -> Callable[[], bool]:
+        return lambda: self._dismissed or over()
+
+    # -- the training thread: in a step --------------------------------------------------------------------------------
+
+    def vote(self, *, over: bool = False) -> Outcome:
+        """Agree with all roles that this step counts. Raises Repeat where it does not."""
+        proposal = self.part.proposal
+        healthy = proposal is not None and self.fabric.prepared >= proposal.generation
+        with self._changed:
+            ballot = self.part.ballot(healthy=healthy, over=over)
+        if ballot is None:
+            return self._verdict()
+        assert self._votes is not None
+        self._ballot.copy_(torch.tensor(numbers_of(ballot)))
+        options = dist.AllreduceOptions()
+        options.reduceOp = dist.ReduceOp(dist.ReduceOp.MIN)
+        options.asyncOp = False
+        self._votes.allreduce([self._ballot], options).wait()
+        fault = self.fabric.fault
+        if fault is not None:
+            with self._changed:
+                self._do(self.part.interrupted(fault.how, fault.reason, fault.who))
+            return self._verdict()
+        outcome = outcome_of(self._ballot.tolist(), self.part.generation)
+        if outcome.error:
+            raise JobError(outcome.error)
+        with self._changed:
+            effects = self.part.counted(outcome)
+            if effects is not None:
+                self._do(effects)
+        return outcome if effects is not None else self._verdict()
+
+    def _verdict(self) -> Outcome:
+        """Wait for the decision of those who know how far everybody has come."""
+        with self._changed:
+            self._changed.wait_for(lambda: self.part.verdict() is not None or self._dismissed)
+            if self._dismissed:
+                raise Dismissed
+            if not self.part.verdict():
+                raise Repeat
+            return Outcome(None, over=self.part.over)
+
+    def failed_in_step(self) -> bool:
+        """An exception came out of a step: whether that is because the step was interrupted."""
+        fault = self.fabric.fault
+        with self._changed:
+            if self.part.passed or (fault is None and not self.part.halted and not self.part.again):
+                return False
+            if fault is not None:
+                self._do(self.part.interrupted(fault.how, fault.reason, fault.who))
+        return True
+
+    def applied(self, values: dict[str, float]) -> None:
+        with self._changed:
+            self.part.applied()
+            step = self.part.step
+        now = time.time()
+        seconds = now - self._ended if self._ended else 0.0
+        if self._settling and self._before:
+            lost = max(0.0, now - self._before - 2 * self._median())
+            self._say(Settled(self._settling, step, lost))
+        elif self._ended:
+            self._durations.append(seconds)
+        self._settling = 0
+        self._before, self._ended = self._ended, now
+        role = self.part.role
+        assert role is not None
+        self._say(Progress(role, step, seconds, values, primary=role == self.spec.roles - 1))
+
+    def _median(self) -> float:
+        return median(self._durations) if self._durations else 0.0
+
+    # -- the end -------------------------------------------------------------------------------------------------------
+
+    def done(self, *, stopped: bool) -> None:
+        self._say(Done(self.part.step, digest(take_inventory(self.tracked)) if self.tracked else "", stopped))
+
+    def failed(self, error: str, trace: str) -> None:
+        self._say(Failed(self.part.step, error, trace))

@@ -1,0 +1,670 @@
+"""The whole control protocol under one seeded clock and network: the real director, the real worker parts, the real
+sessions; delays, broken connections, duplicates, crashes of anybody at any moment.
+
+    python -m tests.control.simulation SEED     runs one seed and prints its story
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+
+from understudy.agent.messages import Dismiss, EndWorker, Exited, Order, Report, StartWorker, Tell, Word
+from understudy.agent.session import Inbox, Outbox
+from understudy.comm.roster import Roster, Worker
+from understudy.control.director import OVER, Director, Plan
+from understudy.control.events import AddStandby, Asked, Event, Lost, Registered, Replace, Reply, Reported, Tale
+from understudy.worker import part as parts
+from understudy.worker.messages import Done, Here, Settled
+from understudy.worker.part import Part
+from understudy.worker.vote import numbers_of, outcome_of
+
+HEARTBEAT = 2.0
+LIMIT = 2000.0
+"""Simulated seconds after which a job that is not over hangs."""
+
+
+class Violation(AssertionError):
+    """An invariant of the design does not hold."""
+
+
+class World:
+    """Clock, network, parties, and what must always hold."""
+
+    def __init__(self, seed: int, *, verbose: bool = False) -> None:
+        self.seed = seed
+        self.random = random.Random(seed)
+        self.verbose = verbose
+        self.now = 0.0
+        self.queue: list[tuple[float, int, Callable[[], None]]] = []
+        self.count = 0
+        self.steps = self.random.randint(3, 8)
+        self.plan = Plan(self.random.randint(2, 4), self.random.choice([1, 1, 2]))
+        self.standbys = self.random.randint(0, 3)
+        self.fabrics: dict[int, SimFabric] = {}
+        self.workers: dict[str, SimWorker] = {}
+        self.agents: dict[str, SimAgent] = {}
+        self.controller = SimController(self)
+        self.played: dict[tuple[int, int], str] = {}
+        self.rosters: dict[int, Roster] = {}
+        self.asked: list[str] = []
+        self.faults: list[str] = []
+        self.started_at: float | None = None
+        self.spare: list[str] = []
+        """Standbys that were there when the job failed."""
+        self.early = False
+        """Whether somebody died before there was any state."""
+
+    def say(self, text: str) -> None:
+        if self.verbose:
+            print(f"{self.now:9.4f}  {text}")
+
+    def at(self, moment: float, action: Callable[[], None]) -> None:
+        self.count += 1
+        heapq.heappush(self.queue, (moment, self.count, action))
+
+    def after(self, delay: float, action: Callable[[], None]) -> None:
+        self.at(self.now + delay, action)
+
+    def delay(self) -> float:
+        """How long a message or a small piece of work takes: mostly little, now and then much."""
+        draw = self.random.random()
+        return draw * 0.01 if draw < 0.9 else draw * 0.3
+
+    # -- the run -------------------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        for number in range(self.plan.machines):
+            self.agent(f"m{number}", standby=False)
+        for number in range(self.standbys):
+            self.agent(f"s{number}", standby=True)
+        horizon = self.steps * 1.2
+        for number in range(self.random.randint(0, 3)):
+            self.after(self.random.uniform(0.2, horizon), partial(self.ask, f"r{number}"))
+        for _ in range(self.random.choice([0, 0, 1, 1, 2, 3])):
+            self.after(self.random.uniform(0.0, horizon), self.mishap)
+        while self.queue and self.now < LIMIT:
+            self.now, _, action = heapq.heappop(self.queue)
+            action()
+            if self.is_over():
+                break
+        self.judge()
+
+    def is_over(self) -> bool:
+        director = self.controller.director
+        return director is not None and director.status in OVER and not any(a.alive for a in self.agents.values())
+
+    def judge(self) -> None:
+        director = self.controller.director
+        assert director is not None
+        if director.status == "forming" and any(name not in director.machines for name in self.agents):
+            return  # somebody died before it came; whoever launches machines sees that
+        if director.status not in OVER:
+            raise Violation(f"the job hangs: {director.status}, change {director.change}")
+        if director.status == "failed":
+            excused = self.early or not self.spare or "holds its state" in director.reason
+            if not excused:
+                raise Violation(f"a standby and a source were there, and yet: {director.reason}")
+        else:
+            seats = director.roster.seats if director.roster is not None else ()
+            for uid in seats:
+                worker = self.workers[str(uid)]
+                if worker.alive and worker.state != self.steps:
+                    raise Violation(f"{uid} ended with {worker.state} of {self.steps} steps applied")
+        for id in self.asked:
+            if id not in director.answers:
+                raise Violation(f"request {id} was never answered")
+
+    def agent(self, name: str, *, standby: bool) -> None:
+        self.agents[name] = agent = SimAgent(self, name, standby)
+        self.after(self.delay(), agent.connect)
+
+    # -- what operators and the world do -------------------------------------------------------------------------------
+
+    def ask(self, id: str) -> None:
+        names = [f"m{n}" for n in range(self.plan.machines)] + [f"s{n}" for n in range(self.standbys)] + ["m99"]
+        machines = tuple(self.random.sample(names, self.random.choice([1, 1, 1, 2])))
+        request = AddStandby() if self.random.random() < 0.1 else Replace(machines)
+        self.asked.append(id)
+        self.say(f"operator asks {request}")
+        self.controller.submit(Asked(id, request))
+
+    def mishap(self) -> None:
+        kind = self.random.choice(["worker", "machine", "controller", "connection", "controller", "false alarm"])
+        live = [agent for agent in self.agents.values() if agent.alive]
+        if not live:
+            return
+        agent = self.random.choice(live)
+        self.say(f"mishap: {kind} {agent.name}")
+        self.faults.append(kind)
+        if kind == "controller":
+            self.controller.crash()
+        elif kind == "connection":
+            agent.disconnect()
+        elif kind == "machine":
+            self.note_death(agent)
+            agent.die()
+        else:
+            alive = [worker for worker in agent.workers.values() if worker.alive]
+            if alive:
+                worker = self.random.choice(alive)
+                if kind == "worker":
+                    self.note_death(agent)
+                    worker.die(-9)
+                elif worker.fabric is not None:
+                    self.note_death(agent)
+                    worker.fabric.poison("time-out", worker.part.uid)
+
+    def note_death(self, agent: SimAgent) -> None:
+        holding = [worker for worker in self.workers.values() if worker.alive and worker.part.holds]
+        if len({worker.role for worker in holding}) < self.plan.roles:
+            self.early = True
+
+    # -- what must always hold -----------------------------------------------------------------------------------------
+
+    def entered(self, worker: SimWorker, roster: Roster) -> None:
+        known = self.rosters.setdefault(roster.generation, roster)
+        if known != roster:
+            raise Violation(f"generation {roster.generation} was used for two rosters")
+        role = roster.role_of(worker.part.uid)
+        if role is not None:
+            other = self.played.setdefault((roster.generation, role), worker.part.uid)
+            if other != worker.part.uid:
+                raise Violation(f"{other} and {worker.part.uid} both play role {role} in {roster.generation}")
+
+    def passed(self, fabric: SimFabric, step: int) -> None:
+        states = {self.workers[uid].state for uid in fabric.roster.seats if uid is not None}
+        if states != {step}:
+            raise Violation(f"step {step} passes in generation {fabric.roster.generation} from states {states}")
+
+
+# -- communication -----------------------------------------------------------------------------------------------------
+
+
+class SimFabric:
+    """One generation's links: they open when both ends want them, and a vote passes when everybody is in it."""
+
+    def __init__(self, world: World, roster: Roster) -> None:
+        self.world, self.roster = world, roster
+        self.opening: set[str] = set()
+        self.closed: set[str] = set()
+        self.done: set[str] = set()
+        self.poisoned: dict[str, str] = {}
+        self.ballots: dict[str, list[int]] = {}
+
+    def members(self) -> list[str]:
+        return [uid for uid in self.roster.seats if uid is not None]
+
+    def neighbours(self, uid: str) -> set[str]:
+        """With whom a worker has something to open."""
+        number, members = self.roster.generation, set(self.members())
+        if uid not in members:
+            return set()
+        if self.roster.fresh or number == 1:
+            return members
+        new = {m for m, since in zip(self.roster.seats, self.roster.since, strict=True) if m and since == number}
+        return members if uid in new else new
+
+    def open(self, uid: str) -> None:
+        self.opening.add(uid)
+        for member in sorted({*self.members(), uid}):
+            self.consider(member)
+        self.world.after(5.0, lambda: self.fail(uid, "time limit"))
+
+    def consider(self, uid: str) -> None:
+        if uid not in self.opening or uid in self.done:
+            return
+        around = self.neighbours(uid)
+        if any(not self.world.workers[other].alive or other in self.closed for other in around):
+            self.world.after(self.world.delay(), lambda: self.fail(uid, "a neighbour is gone"))
+        elif around <= self.opening:
+            self.done.add(uid)
+            self.world.after(self.world.delay(), lambda: self.world.workers[uid].opened(self))
+
+    def fail(self, uid: str, why: str) -> None:
+        if uid not in self.done and uid not in self.closed:
+            self.closed.add(uid)
+            self.world.workers[uid].not_opened(self, why)
+            self.poison(why, uid)
+            for member in self.members():
+                self.consider(member)
+
+    def close(self, uid: str) -> None:
+        if uid not in self.closed:
+            self.closed.add(uid)
+            for member in self.members():
+                self.consider(member)
+
+    def poison(self, why: str, noticed_by: str) -> None:
+        for uid in sorted({*self.members(), noticed_by}):
+            self.world.after(0.0 if uid == noticed_by else self.world.delay(), partial(self._reach, uid, why))
+
+    def _reach(self, uid: str, why: str) -> None:
+        if uid not in self.poisoned:
+            self.poisoned[uid] = why
+            if self.world.workers[uid].alive:
+                self.world.workers[uid].felt(self)
+
+    def vote(self, uid: str, numbers: list[int]) -> None:
+        self.ballots[uid] = numbers
+        if set(self.ballots) >= set(self.members()):
+            least = [min(column) for column in zip(*self.ballots.values(), strict=True)]
+            if not any(numbers[5] < 1 << 40 for numbers in self.ballots.values()):
+                self.world.passed(self, least[2])
+            self.ballots = {}
+            for member in self.members():
+                self.world.after(self.world.delay(), partial(self._tell, member, least))
+
+    def _tell(self, uid: str, least: list[int]) -> None:
+        worker = self.world.workers[uid]
+        if worker.alive and worker.mode == "voting" and worker.fabric is self and uid not in self.poisoned:
+            worker.counted(least)
+
+
+# -- parties -----------------------------------------------------------------------------------------------------------
+
+
+class SimWorker:
+    """The training thread and the line to the agent, around a real Part. `state` counts the steps applied to it."""
+
+    def __init__(self, world: World, agent: SimAgent, uid: str) -> None:
+        self.world, self.agent = world, agent
+        self.part = Part(uid)
+        self.alive = True
+        self.mode = "idle"
+        self.state = 0
+        self.fabric: SimFabric | None = None
+        self.prepared: dict[int, SimFabric] = {}
+        self.said_settled = 0
+
+    @property
+    def role(self) -> int | None:
+        return self.part.role
+
+    def die(self, code: int) -> None:
+        if not self.alive:
+            return
+        self.alive = False
+        uid = self.part.uid
+        for fabric in list(self.world.fabrics.values()):
+            if uid in fabric.opening or uid in fabric.members():
+                self.world.after(self.world.delay(), partial(self._missed, fabric))
+        self.world.after(self.world.delay(), lambda: self.agent.report(Exited(uid, code)))
+
+    def _missed(self, fabric: SimFabric) -> None:
+        fabric.poison(f"{self.part.uid} is gone", self.part.uid)
+        for member in fabric.members():
+            fabric.consider(member)
+
+    def do(self, effects: list[parts.Effect] | None) -> None:
+        for effect in effects or ():
+            match effect:
+                case parts.Say(message):
+                    self.agent.report(Word(self.part.uid, message))
+                case parts.Open(roster):
+                    fabric = self.world.fabrics.setdefault(roster.generation, SimFabric(self.world, roster))
+                    if fabric.roster != roster:
+                        raise Violation(f"generation {roster.generation} was used for two rosters")
+                    self.prepared[roster.generation] = fabric
+                    fabric.open(self.part.uid)
+                case parts.Close(generation):
+                    fabric = self.prepared.pop(generation)
+                    fabric.close(self.part.uid)
+                case parts.Poison(reason):
+                    if self.fabric is not None:
+                        self.fabric.poison(reason, self.part.uid)
+                case parts.EnterTrain(_, rehearsal):
+                    if self.mode != "idle":
+                        raise Violation(f"{self.part.uid} is told to enter a role while it is {self.mode}")
+                    if rehearsal:
+                        self.mode = "rehearsing"
+                        self.later(self.world.random.uniform(0.1, 2.0), self.rehearsed)
+                    else:
+                        self.mode = "boundary"
+                case parts.Wake():
+                    self.later(0.0, self.woken)
+                case parts.End():
+                    self.die(0)
+
+    def later(self, delay: float, action: Callable[[], None]) -> None:
+        self.world.after(delay, lambda: action() if self.alive else None)
+
+    def rehearsed(self) -> None:
+        self.mode = "boundary"
+        self.do(self.part.rehearsed())
+        self.woken()
+
+    def opened(self, fabric: SimFabric) -> None:
+        if self.alive and self.prepared.get(fabric.roster.generation) is fabric:
+            if self.part.uid in fabric.poisoned:
+                self.not_opened(fabric, fabric.poisoned[self.part.uid])
+            else:
+                self.do(self.part.opened(fabric.roster.generation))
+
+    def not_opened(self, fabric: SimFabric, why: str) -> None:
+        if self.alive and self.prepared.get(fabric.roster.generation) is fabric:
+            del self.prepared[fabric.roster.generation]
+            self.do(self.part.not_opened(fabric.roster.generation, why))
+
+    def felt(self, fabric: SimFabric) -> None:
+        """The poison of a generation has come here."""
+        if self.fabric is fabric and self.mode == "voting":
+            self.do(self.part.interrupted("eof", fabric.poisoned[self.part.uid]))
+            self.mode = "verdict"
+            self.woken()
+        elif self.fabric is fabric and self.mode == "closed":
+            pass
+
+    def woken(self) -> None:
+        if self.mode == "boundary":
+            self.boundary()
+        elif self.mode == "verdict":
+            verdict = self.part.verdict()
+            if verdict is True:
+                self.conclude()
+            elif verdict is False:
+                self.mode = "boundary"
+                self.boundary()
+
+    def boundary(self) -> None:
+        while True:
+            match self.part.boundary():
+                case parts.SwitchTo(generation):
+                    fabric = self.prepared.pop(generation)
+                    old, self.fabric = self.part.proposal, fabric
+                    assert old is not None
+                    self.world.entered(self, fabric.roster)
+                    self.do(self.part.entered(generation))
+                    for move in old.moves:
+                        if move.giver.uid == self.part.uid:
+                            self.later(self.world.delay(), partial(self.give, generation, move.taker.uid))
+                case parts.Begin(step):
+                    if self.state != step:
+                        raise Violation(f"{self.part.uid} begins step {step} with {self.state} steps applied")
+                    if not self.part.holds:
+                        self.mode = "setup"
+                        self.later(self.world.delay(), self.set_up)
+                        return
+                    self.mode = "compute"
+                    self.later(self.world.random.uniform(0.05, 0.5), self.computed)
+                    return
+                case _:
+                    return
+
+    def set_up(self) -> None:
+        self.do(self.part.tracked(tuple(range(self.world.plan.roles))))
+        self.mode = "boundary"
+        self.boundary()
+
+    def computed(self) -> None:
+        over = self.part.step == self.world.steps
+        proposal = self.part.proposal
+        healthy = proposal is not None and self.part.uid not in self.world.fabrics[proposal.generation].poisoned
+        ballot = self.part.ballot(healthy=healthy, over=over)
+        assert self.fabric is not None
+        if ballot is None:
+            self.mode = "verdict"
+            self.woken()
+            return
+        self.mode = "voting"
+        if self.part.uid in self.fabric.poisoned:
+            self.felt(self.fabric)
+        else:
+            self.fabric.vote(self.part.uid, numbers_of(ballot))
+
+    def counted(self, least: list[int]) -> None:
+        outcome = outcome_of(least, self.part.generation)
+        if outcome.error:
+            raise Violation(outcome.error)
+        effects = self.part.counted(outcome)
+        self.do(effects)
+        self.mode = "verdict"
+        self.woken()
+
+    def conclude(self) -> None:
+        """Apply the step, or return from the training function."""
+        if self.part.over:
+            self.mode = "closed"
+            self.later(self.world.delay(), self.finish)
+            return
+        self.mode = "applying"
+        self.later(self.world.delay(), self.apply)
+
+    def finish(self) -> None:
+        self.agent.report(Word(self.part.uid, Done(self.part.step)))
+        self.later(0.0, lambda: self.die(0))
+
+    def apply(self) -> None:
+        if self.state != self.part.step:
+            raise Violation(f"{self.part.uid} applies step {self.part.step} to a state of {self.state} steps")
+        self.state += 1
+        self.part.applied()
+        if self.said_settled != self.part.generation:
+            self.said_settled = self.part.generation
+            self.agent.report(Word(self.part.uid, Settled(self.part.generation, self.part.step, 0.1)))
+        self.mode = "boundary"
+        self.boundary()
+
+    def give(self, generation: int, to: str) -> None:
+        """The state as it is now, and the step that comes next."""
+        if self.part.generation != generation:
+            return
+        state, step = self.state, self.part.step
+        if self.mode == "applying" or self.part.passed:
+            raise Violation(f"{self.part.uid} gives its state while it changes")
+        self.later(self.world.random.uniform(0.0, 0.3), lambda: self._given(generation, to, state, step))
+
+    def _given(self, generation: int, to: str, state: int, step: int) -> None:
+        taker = self.world.workers[to]
+        if taker.alive and taker.part.took(generation, step):
+            taker.state = state
+            self.world.say(f"{to} takes {self.part.uid}'s state at step {step} for generation {generation}")
+            taker.later(0.0, taker.woken)
+            self.later(self.world.delay(), lambda: self.do(self.part.gave(generation)))
+        elif taker.alive and taker.part.generation < generation and not self.part.halted:
+            self.later(0.05, lambda: self._given(generation, to, state, step))  # it has not heard of it yet
+
+
+class SimAgent:
+    """One machine. Its connection to the controller may break and comes back; its workers die with it."""
+
+    def __init__(self, world: World, name: str, standby: bool) -> None:
+        self.world, self.name, self.standby = world, name, standby
+        self.incarnation = f"{name}#{world.count}"
+        self.alive = True
+        self.workers: dict[str, SimWorker] = {}
+        self.outbox: Outbox[Report] = Outbox()
+        self.inbox = Inbox()
+        self.connection = 0
+        """Number of the connection in use; 0 while there is none."""
+        self.connections = 0
+
+    def connect(self) -> None:
+        if not self.alive or self.connection:
+            return
+        if self.world.controller.director is None:
+            self.world.after(0.1 + self.world.delay(), self.connect)
+            return
+        self.connections += 1
+        self.connection = self.connections
+        self.busy_until = self.world.now
+        self.world.controller.welcome(self)
+
+    def disconnect(self) -> None:
+        self.connection = 0
+        self.world.after(self.world.random.uniform(0.01, 0.5), self.connect)
+
+    def send(self, action: Callable[[], None]) -> None:
+        """Over the connection in use: in order, after a while, or never."""
+        number = self.connection
+        self.busy_until = max(self.busy_until, self.world.now + self.world.delay())
+        self.world.at(self.busy_until, lambda: action() if number == self.connection else None)
+
+    def report(self, report: Report) -> None:
+        if self.alive:
+            number = self.outbox.put(report)
+            if self.connection:
+                self._send_report(number, report)
+
+    def _send_report(self, number: int, report: Report) -> None:
+        self.send(lambda: self.world.controller.reported(self, number, report))
+        if self.world.random.random() < 0.02:
+            self.send(lambda: self.world.controller.reported(self, number, report))
+
+    def resend(self, received: int) -> None:
+        for number, report in self.outbox.after(received):
+            self._send_report(number, report)
+
+    def ordered(self, number: int, order: Order) -> None:
+        if not self.alive or not self.inbox.take(number):
+            return
+        match order:
+            case StartWorker(uid):
+                worker = self.workers[uid] = self.world.workers[uid] = SimWorker(self.world, self, uid)
+                here = Here(Worker(uid, self.name))
+                worker.later(0.05 + self.world.delay(), lambda: self.report(Word(uid, here)))
+            case Tell(uid, message):
+                worker = self.workers[uid]
+                if worker.alive:
+                    self.world.say(f"{uid} hears {type(message).__name__} {_short(message)}")
+                    worker.do(worker.part.hear(message))
+            case EndWorker(uid):
+                self.workers[uid].die(-9)
+            case Dismiss():
+                self.die()
+
+    def die(self) -> None:
+        self.alive = False
+        self.connection = 0
+        for worker in self.workers.values():
+            worker.die(-9)
+
+
+def _short(message: object) -> str:
+    text = str(message)
+    return text if len(text) < 60 else f"{text[:60]}…"
+
+
+@dataclass
+class SimController:
+    """The director, its ledger, and the connections it has."""
+
+    world: World
+    ledger: list[tuple[float, Event]] = field(default_factory=list)
+    director: Director | None = None
+    sent: dict[str, int] = field(default_factory=dict)
+    seen: dict[str, float] = field(default_factory=dict)
+    asked: list[Asked] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.director = Director(self.world.plan)
+        self.world.after(0.5, self.watch)
+
+    @property
+    def alive(self) -> bool:
+        return self.director is not None
+
+    def crash(self) -> None:
+        self.director = None
+        for agent in self.world.agents.values():
+            if agent.connection:
+                agent.disconnect()
+        self.world.after(self.world.random.uniform(0.05, 1.0), self.come_back)
+
+    def come_back(self) -> None:
+        if self.director is not None:
+            return
+        director = Director(self.world.plan)
+        for at, event in self.ledger:
+            director.feed(event, at)
+        self.director = director
+        self.sent.clear()
+        self.seen = dict.fromkeys(director.machines, self.world.now)
+        for asked in self.asked:
+            if not any(isinstance(event, Asked) and event.id == asked.id for _, event in self.ledger):
+                self.feed(asked)
+
+    def submit(self, asked: Asked) -> None:
+        """An operator's request; they ask again where no answer comes."""
+        self.asked.append(asked)
+        if self.director is not None:
+            self.feed(asked)
+
+    def feed(self, event: Event) -> None:
+        assert self.director is not None
+        self.ledger.append((self.world.now, event))
+        if self.world.random.random() < 0.001:
+            self.world.say("controller crashes between its ledger and its orders")
+            self.crash()
+            return
+        if self.director.status not in OVER:
+            self.world.spare = [m.name for m in self.director.machines.values() if m.state == "standby"]
+        for output in self.director.feed(event, self.world.now):
+            if isinstance(output, Reply):
+                self.world.say(f"reply to {output.id}: {output.text}")
+            elif isinstance(output, Tale):
+                if output.kind == "wanted":
+                    self.world.agent(f"x{len(self.world.agents)}", standby=True)
+                self.world.say(f"tale: {output.kind}: {output.text}")
+        self.flush()
+
+    def flush(self) -> None:
+        director = self.director
+        assert director is not None
+        for name, machine in director.machines.items():
+            agent = self.world.agents.get(name)
+            if agent is None or not agent.connection or agent.incarnation != machine.incarnation:
+                continue
+            last = self.sent.get(machine.incarnation, agent.inbox.last)
+            for number, order in machine.outbox.after(agent.inbox.last):
+                if number > last:
+                    agent.send(partial(agent.ordered, number, order))
+                    self.sent[machine.incarnation] = number
+
+    def welcome(self, agent: SimAgent) -> None:
+        assert self.director is not None
+        self.seen[agent.name] = self.world.now
+        self.sent.pop(agent.incarnation, None)
+        machine = self.director.machines.get(agent.name)
+        if machine is None or machine.incarnation != agent.incarnation:
+            self.feed(Registered(agent.name, agent.incarnation, agent.standby))
+        if self.alive:
+            agent.resend(self.director.machines[agent.name].inbox.last)
+            self.flush()
+
+    def reported(self, agent: SimAgent, number: int, report: Report) -> None:
+        if self.director is None:
+            return
+        machine = self.director.machines.get(agent.name)
+        if machine is None or machine.incarnation != agent.incarnation or not machine.alive:
+            return
+        if number == machine.inbox.last + 1:
+            self.feed(Reported(agent.name, agent.incarnation, number, report))
+
+    def watch(self) -> None:
+        """Heartbeats: whoever has no connection for too long is gone."""
+        self.world.after(0.5, self.watch)
+        if self.director is None:
+            return
+        for name, machine in list(self.director.machines.items()):
+            agent = self.world.agents[name]
+            if agent.connection:
+                self.seen[name] = self.world.now
+            elif machine.alive and self.world.now - self.seen.get(name, 0.0) > HEARTBEAT:
+                self.feed(Lost(name, machine.incarnation, "no heartbeat"))
+                if not self.alive:
+                    return
+
+
+def run(seed: int, *, verbose: bool = False) -> World:
+    world = World(seed, verbose=verbose)
+    world.run()
+    return world
+
+
+if __name__ == "__main__":
+    run(int(sys.argv[1]), verbose=True)
