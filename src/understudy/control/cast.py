@@ -23,6 +23,7 @@ class Actor:
     slot: int
     address: Worker | None = None
     """Known once it listens."""
+    pid: int = 0
     rehearsing: int | None = None
     rehearsed: int | None = None
     """The role it waits in."""

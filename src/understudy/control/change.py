@@ -47,6 +47,8 @@ class Change:
     """Why it is being cancelled."""
     clock: dict[str, float] = field(default_factory=dict)
     """When each phase began."""
+    losses: dict[str, float] = field(default_factory=dict)
+    """What each worker says that training has lost."""
     lost: float | None = None
 
     @property

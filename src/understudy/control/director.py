@@ -3,13 +3,7 @@ orders, so that a controller that comes back reads its ledger and knows where ev
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Literal
-
-from understudy.agent.messages import Dismiss, EndWorker, Exited, StartWorker, Tell, Word
-from understudy.comm.roster import Roster
+from understudy.agent.messages import Exited, Word
 from understudy.worker.messages import (
     Arm,
     Cancel,
@@ -20,9 +14,7 @@ from understudy.worker.messages import (
     Gave,
     Halt,
     Halted,
-    Heard,
     Here,
-    Move,
     Prepare,
     Prepared,
     Rehearse,
@@ -37,6 +29,7 @@ from understudy.worker.messages import (
 
 from .cast import Actor, Machine
 from .change import Change, Phase, Wish
+from .company import ATTEMPTS, OVER, Company, Plan
 from .events import (
     AddStandby,
     Asked,
@@ -47,51 +40,21 @@ from .events import (
     Registered,
     RemoveStandby,
     Replace,
-    Reply,
     Reported,
     StopJob,
-    Tale,
 )
 from .recovery import Holder, Hopeless, settle
 
-Status = Literal["forming", "training", "halting", "recovering", "closing", "finished", "stopped", "failed"]
-OVER = ("finished", "stopped", "failed")
-_ATTEMPTS = 3
-"""How often a replacement is tried with another standby, and a standby's worker started again."""
 
-
-@dataclass(frozen=True)
-class Plan:
-    """What the controller must know of a job."""
-
-    machines: int
-    nproc: int
-
-    @property
-    def roles(self) -> int:
-        return self.machines * self.nproc
-
-    @property
-    def cells(self) -> tuple[int, ...]:
-        return tuple(role // self.nproc for role in range(self.roles))
-
-
-class Director:
+class Director(Company):
     def __init__(self, plan: Plan) -> None:
-        self.plan = plan
-        self.status: Status = "forming"
+        super().__init__(plan)
         self.reason = ""
         """Why the job has failed."""
-        self.machines: dict[str, Machine] = {}
-        self.actors: dict[str, Actor] = {}
-        self.roster: Roster | None = None
-        """The latest that somebody is known to play in."""
-        self.generations = 0
         self.twins: dict[int, tuple[int, ...]] = {}
-        self.change: Change | None = None
+        """Roles that hold identical copies of a role's state."""
         self.settling: Change | None = None
         """The last change, until training tells what it has lost by it."""
-        self.queue: deque[Wish] = deque()
         self.halts = 0
         self.halted: set[str] = set()
         """Who must report before anything is decided."""
@@ -100,13 +63,7 @@ class Director:
         self._involved: set[str] = set()
         self._interrupted: Change | None = None
         """What was under way when it came to that."""
-        self.answers: dict[str, Reply] = {}
-        """To requests, by their ids."""
         self.stopping = False
-        self.wanted = 0
-        """Standbys that were asked for and have not come."""
-        self._now = 0.0
-        self._out: list[Output] = []
 
     # -- events --------------------------------------------------------------------------------------------------------
 
@@ -127,8 +84,8 @@ class Director:
                     self._heed(report)
             case Asked(id, request):
                 self._ask(id, request)
-            case Overdue(what, number):
-                self._overdue(what, number)
+            case Overdue(id):
+                self._overdue(id)
         self._advance()
         return self._out
 
@@ -140,8 +97,8 @@ class Director:
             self._exited(actor, report)
             return
         match report.message:
-            case Here(worker):
-                actor.address = worker
+            case Here(worker, pid):
+                actor.address, actor.pid = worker, pid
             case Tracked(role, twins):
                 actor.holds, self.twins[role] = True, twins
             case Rehearsed(role):
@@ -161,7 +118,7 @@ class Director:
                 if (change := self._in(generation)) is not None and change.phase == "switch":
                     change.waiting.discard(actor.uid)
             case Settled(generation, _, lost):
-                self._settled(generation, lost)
+                self._settled(actor, generation, lost)
             case Halted() as halted:
                 self._halted(actor, halted)
             case Done() as done:
@@ -195,18 +152,6 @@ class Director:
         self._tale("machine", f"{name} has come" + ("" if cast else " as a standby"), machine=name)
         for slot in range(self.plan.nproc):
             machine.actors.append(self._start(machine, slot))
-
-    def _start(self, machine: Machine, slot: int) -> Actor:
-        actor = Actor(f"w{len(self.actors)}", machine.name, slot)
-        self.actors[actor.uid] = actor
-        machine.outbox.put(StartWorker(actor.uid, slot))
-        return actor
-
-    def _dismiss(self, machine: Machine, reason: str) -> None:
-        machine.outbox.put(Dismiss(reason))
-        machine.state, machine.why = "gone", reason
-        for actor in machine.actors:
-            actor.alive = False
 
     def _lose(self, machine: Machine, why: str) -> None:
         self._tale("lost", f"{machine.name} is gone: {why}", machine=machine.name)
@@ -255,55 +200,6 @@ class Director:
         for actor in dead:
             self._restaff(actor)
 
-    def _restaff(self, actor: Actor) -> None:
-        """A standby whose worker has died gets another one, a few times."""
-        machine = self.machines[actor.machine]
-        if machine.state != "standby" or actor not in machine.actors or self.status in OVER:
-            return
-        machine.failures += 1
-        if machine.failures > _ATTEMPTS:
-            self._tale("lost", f"{machine.name} is dismissed: its workers keep dying", machine=machine.name)
-            self._dismiss(machine, "its workers keep dying")
-            return
-        machine.actors[actor.slot] = self._start(machine, actor.slot)
-
-    def _seated(self, change: Change | None) -> set[str]:
-        """Everyone who plays, or is about to without a vote."""
-        seats = [] if self.roster is None else [uid for uid in self.roster.seats if uid is not None]
-        if change is not None and change.roster is not None:
-            seats += [uid for uid in change.roster.seats if uid is not None]
-        return set(seats)
-
-    def _seat(self, uid: str) -> int | None:
-        role = None if self.roster is None else self.roster.role_of(uid)
-        if role is None and self.change is not None and self.change.roster is not None:
-            role = self.change.roster.role_of(uid)
-        return role
-
-    def _name(self, actor: Actor) -> str:
-        role = self._seat(actor.uid)
-        if role is None:
-            role = actor.rehearsed if actor.rehearsed is not None else actor.rehearsing
-            return f"{actor.uid} on {actor.machine}" + ("" if role is None else f" (rehearsing role {role})")
-        return f"role {role} ({actor.uid} on {actor.machine})"
-
-    def _tell(self, uid: str, message: Heard) -> None:
-        actor = self.actors[uid]
-        if actor.alive:
-            self.machines[actor.machine].outbox.put(Tell(uid, message))
-
-    def _living(self, uids: Iterable[str]) -> list[str]:
-        """In an order that a controller which comes back finds again."""
-        return sorted(uid for uid in uids if self.actors[uid].alive)
-
-    def _tale(self, kind: str, text: str, **data: object) -> None:
-        self._out.append(Tale(kind, text, self._now, data))
-
-    def _reply(self, id: str, ok: bool, text: str, **data: object) -> None:
-        if id:
-            self.answers[id] = Reply(id, ok, text, self._now, data)
-            self._out.append(self.answers[id])
-
     # -- what follows from what is so ----------------------------------------------------------------------------------
 
     def _advance(self) -> None:
@@ -347,33 +243,6 @@ class Director:
         self.change = Change("form", places, {})
         self._resume(self.change)
 
-    def _roles(self, cell: int) -> list[int]:
-        return [role for role, of in enumerate(self.plan.cells) if of == cell]
-
-    def _workers(self, places: dict[int, str]) -> dict[int, str]:
-        """Who plays the roles of these cells if these machines take them."""
-        return {
-            role: self.machines[name].actors[slot].uid
-            for cell, name in places.items()
-            for slot, role in enumerate(self._roles(cell))
-        }
-
-    def _next_roster(self, places: dict[int, str], *, fresh: bool) -> Roster:
-        """The roster in which these machines take these cells."""
-        self.generations += 1
-        workers = {role: self.actors[uid].address for role, uid in self._workers(places).items()}
-        if self.roster is None:
-            pairs = [(role, worker.uid) for role, worker in workers.items() if worker is not None]
-            listed = [worker for worker in workers.values() if worker is not None]
-            return Roster.of(self.generations, pairs, listed, roles=self.plan.roles, cells=self.plan.cells)
-        return self.roster.successor(workers, generation=self.generations, fresh=fresh)
-
-    def _move(self, role: int, giver: str, taker: str) -> Move:
-        source, target = self.actors[giver].address, self.actors[taker].address
-        assert source is not None
-        assert target is not None
-        return Move(role, source, target)
-
     # -- planned replacement -------------------------------------------------------------------------------------------
 
     def _ask(self, id: str, request: Replace | AddStandby | RemoveStandby | StopJob) -> None:
@@ -382,7 +251,7 @@ class Director:
             return
         match request:
             case Replace(machines):
-                problem = self._objection(request)
+                problem = self.objection(request)
                 if problem:
                     self._reply(id, False, problem)
                 else:
@@ -408,42 +277,6 @@ class Director:
                 self._reply(id, True, "the job stops at its next step boundary")
                 for uid in self._living(self._seated(self.change)):
                     self._tell(uid, Stop())
-
-    def _names(self, state: str) -> str:
-        return ", ".join(m.name for m in self.machines.values() if m.state == state) or "none"
-
-    def _objection(self, request: Replace) -> str:
-        """Why this cannot be done, now or later."""
-        if not request.machines:
-            return "name the machines to replace"
-        leaving = {name for wish in self.queue for name in wish.request.machines}
-        if self.change is not None:
-            leaving |= set(self.change.leaving)
-        for name in request.machines:
-            machine = self.machines.get(name)
-            if machine is None:
-                return f"there is no machine {name}; machines that play: {self._names('cast')}"
-            if machine.state == "standby":
-                return f"{name} is a standby and plays no role; remove it with: understudy standby remove {name}"
-            if not machine.alive:
-                return f"{name} is gone already: {machine.why}"
-            if machine.state == "leaving" or name in leaving:
-                return f"{name} is being replaced already"
-        if len(set(request.machines)) != len(request.machines):
-            return "a machine is named twice"
-        if request.standbys and len(request.standbys) != len(request.machines):
-            return f"{len(request.machines)} machines but {len(request.standbys)} standbys; name one for each or none"
-        for name in request.standbys:
-            machine = self.machines.get(name)
-            if machine is None or machine.state != "standby":
-                return f"{name} is not a standby; standbys: {self._names('standby')}"
-        free = sum(machine.state == "standby" for machine in self.machines.values()) + self.wanted
-        if free < len(request.machines):
-            return (
-                f"{len(request.machines)} standby machines are needed and there are {free}; "
-                "add one with: understudy standby add"
-            )
-        return ""
 
     def _next(self) -> None:
         """Begin the first replacement that waits, when its standbys are there."""
@@ -497,13 +330,6 @@ class Director:
         self._phase(self.change, "rehearse")
         self._rehearse(self.change)
 
-    def _home(self, cell: int) -> str:
-        """The machine that plays this cell."""
-        assert self.roster is not None
-        worker = self.roster.player(self._roles(cell)[0])
-        assert worker is not None
-        return worker.machine
-
     def _rehearse(self, change: Change) -> None:
         for role, uid in change.joiners.items():
             actor = self.actors[uid]
@@ -553,7 +379,7 @@ class Director:
         wish = change.wish
         assert wish is not None
         free = sum(machine.state == "standby" for machine in self.machines.values()) + self.wanted
-        if wish.attempts < _ATTEMPTS and free >= len(change.leaving):
+        if wish.attempts < ATTEMPTS and free >= len(change.leaving):
             self.queue.appendleft(Wish(wish.id, Replace(wish.request.machines), wish.attempts))
         else:
             self._reply(change.request, False, f"{why}; training goes on as before")
@@ -588,13 +414,10 @@ class Director:
         for machine in self.machines.values():
             if machine.state == "standby" and any(actor.holds for actor in machine.actors):
                 self._renew(machine)  # nobody may take what it holds for a role's state
+        self._conclude(change)
         if self.stopping:
             for uid in self._living(self._seated(None)):
                 self._tell(uid, Stop())
-
-    def _span(self, cell: int) -> str:
-        roles = self._roles(cell)
-        return f"role {roles[0]}" if len(roles) == 1 else f"roles {roles[0]} to {roles[-1]}"
 
     def _unsettled(self) -> None:
         """Something else happens before the last change could be measured."""
@@ -602,14 +425,24 @@ class Director:
         if change is not None and change.lost is None:
             self._reply(change.request, True, "done; what training lost by it could not be measured")
 
-    def _settled(self, generation: int, lost: float) -> None:
-        change = self.settling
-        if change is None or change.generation != generation or change.lost is not None:
+    def _settled(self, actor: Actor, generation: int, lost: float) -> None:
+        """The first step of a generation is done somewhere; training has lost what the slowest has."""
+        change = self.settling if self.change is None else self.change
+        if change is None or change.generation != generation or change.roster is None:
             return
-        change.lost = lost
+        change.losses[actor.uid] = lost
+        if change is self.settling:
+            self._conclude(change)
+
+    def _conclude(self, change: Change) -> None:
+        assert change.roster is not None
+        if change.lost is not None or len(change.losses) < len(change.roster.workers):
+            return
+        change.lost = max(change.losses.values())
         phases = change.phases(self._now)
-        self._tale("settled", f"training lost {lost:.3f} s", lost=lost, phases=phases, change=change.request)
-        self._reply(change.request, True, f"training lost {lost:.3f} s", lost=lost, phases=phases)
+        said = f"training lost {change.lost:.3f} s"
+        self._tale("settled", said, lost=change.lost, phases=phases, change=change.request)
+        self._reply(change.request, True, said, lost=change.lost, phases=phases)
 
     # -- failure -------------------------------------------------------------------------------------------------------
 
@@ -700,30 +533,6 @@ class Director:
                 role = change.roster.role_of(actor.uid)
         return role
 
-    def _stand_in(self, cell: int, taken: set[str], named: str = "") -> Machine | None:
-        """A standby for a cell, one that has rehearsed it where there is one; None while none is ready."""
-        roles = self._roles(cell)
-        free = [
-            machine
-            for machine in self.machines.values()
-            if machine.state == "standby" and machine.name not in taken and named in ("", machine.name)
-        ]
-
-        def warm(machine: Machine) -> int:
-            return sum(actor.rehearsed == role for actor, role in zip(machine.actors, roles, strict=True))
-
-        suitable = [machine for machine in free if machine.suits(roles)]
-        if not suitable and free and all(machine.whole for machine in free):
-            self._renew(free[0])
-        return max(suitable, key=warm, default=None)
-
-    def _renew(self, machine: Machine) -> None:
-        """Start a standby's workers anew: what they have rehearsed, or hold, is not wanted."""
-        for actor in list(machine.actors):
-            machine.outbox.put(EndWorker(actor.uid))
-            actor.alive = False
-            machine.actors[actor.slot] = self._start(machine, actor.slot)
-
     def _resume(self, change: Change) -> None:
         change.roster = self._next_roster(change.places, fresh=True)
         change.moves = tuple(self._move(role, giver, change.joiners[role]) for role, giver in change.givers.items())
@@ -766,9 +575,18 @@ class Director:
             if machine.alive:
                 self._dismiss(machine, why)
 
-    def _overdue(self, what: str, number: int) -> None:
+    def due(self) -> list[tuple[float, Overdue]]:
+        """What must not take longer than until then."""
+        wishes = [*self.queue, *([self.change.wish] if self.change is not None and self.change.wish else [])]
+        return [(wish.request.by, Overdue(wish.id)) for wish in wishes if wish.request.by is not None]
+
+    def _overdue(self, id: str) -> None:
+        """A replacement was not done in time: it is no use any more where it has not begun to change anything."""
+        for wish in [wish for wish in self.queue if wish.id == id]:
+            self.queue.remove(wish)
+            self._reply(id, False, "no standby was ready in time; training goes on as before")
         change = self.change
-        if change is None:
-            return
-        if what == "rehearse" and change.phase == "rehearse" and change.planned:
-            self._cancel("the rehearsal has taken too long")
+        if change is not None and change.request == id and change.planned and change.phase in ("rehearse", "prepare"):
+            assert change.wish is not None
+            change.wish.attempts = ATTEMPTS
+            self._cancel("it was not done in time")

@@ -61,10 +61,9 @@ class Asked(msgspec.Struct, frozen=True, tag="asked"):
 
 
 class Overdue(msgspec.Struct, frozen=True, tag="overdue"):
-    """Something has taken longer than it may."""
+    """A request has not been fulfilled in time."""
 
-    what: str
-    number: int
+    id: str
 
 
 Event = Registered | Lost | Reported | Asked | Overdue

@@ -15,6 +15,10 @@ _decoder = msgspec.json.Decoder(Event)
 _SCHEMA = "CREATE TABLE IF NOT EXISTS events (number INTEGER PRIMARY KEY, at REAL NOT NULL, event BLOB NOT NULL)"
 
 
+_ALL = "SELECT number, at, event FROM events ORDER BY number"
+_WAY_OUT = "move it away to start anew"
+
+
 class LedgerError(RuntimeError):
     """The file cannot be used; the message names it."""
 
@@ -29,18 +33,26 @@ class Ledger:
             self._db.execute("PRAGMA journal_mode=WAL")
             self._db.execute("PRAGMA synchronous=NORMAL")
             self._db.execute(_SCHEMA)
+            self._db.execute(f"{_ALL} LIMIT 0")
         except sqlite3.Error as error:
-            raise LedgerError(f"ledger {path}: {error}; move it away to start anew") from None
+            raise LedgerError(f"ledger {path}: {error}; {_WAY_OUT}") from None
 
     def append(self, at: float, event: Event) -> None:
-        self._db.execute("INSERT INTO events (at, event) VALUES (?, ?)", (at, _encoder.encode(event)))
+        try:
+            self._db.execute("INSERT INTO events (at, event) VALUES (?, ?)", (at, _encoder.encode(event)))
+        except sqlite3.Error as error:
+            raise LedgerError(f"ledger {self.path}: {error}; nothing can be decided that is not written down") from None
 
     def read(self) -> Iterator[tuple[float, Event]]:
-        for number, at, body in self._db.execute("SELECT number, at, event FROM events ORDER BY number"):
-            try:
-                yield at, _decoder.decode(body)
-            except msgspec.MsgspecError as error:
-                raise LedgerError(f"ledger {self.path}: entry {number} cannot be read: {error}") from None
+        try:
+            for number, at, body in self._db.execute(_ALL):
+                try:
+                    yield at, _decoder.decode(body)
+                except (msgspec.MsgspecError, RecursionError) as error:
+                    why = f"entry {number} cannot be read: {error}"
+                    raise LedgerError(f"ledger {self.path}: {why}; {_WAY_OUT}") from None
+        except sqlite3.Error as error:
+            raise LedgerError(f"ledger {self.path}: {error}; {_WAY_OUT}") from None
 
     def close(self) -> None:
         self._db.close()

@@ -70,6 +70,6 @@ def settle(
                 givers[role] = by_role[copies[role % len(copies)]][0].uid
             else:
                 raise Hopeless(f"role {role}: no live replica holds its state")
-    repeat = sum(holder.report.step == step and not holder.report.voted for holder in able)
-    verb = "begins again" if repeat == len(able) else f"is next: somebody has applied step {step - 1}"
+    behind = any(holder.report.step < step for holder in able)
+    verb = f"is next: somebody has applied step {step - 1}" if behind else "begins again"
     return Settlement(step, kept, givers, tuple(missing), f"step {step} {verb}")

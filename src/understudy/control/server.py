@@ -30,7 +30,8 @@ from understudy.agent.messages import (
     Word,
 )
 
-from .director import OVER, Director, Plan
+from .company import OVER, Plan
+from .director import Director
 from .events import (
     AddStandby,
     Asked,
@@ -76,6 +77,7 @@ class Controller:
         self._seen: dict[str, float] = {}
         self._sockets: dict[str, web.WebSocketResponse] = {}
         self._sent: dict[str, int] = {}
+        self._overdue: set[str] = set()
         self._news = asyncio.Condition()
         for at, event in self._ledger.read():
             self._keep(self.director.feed(event, at))
@@ -117,6 +119,10 @@ class Controller:
                 if machine.alive and now - self._seen.get(name, now) > self.spec.heartbeat:
                     why = f"nothing heard from its agent for {self.spec.heartbeat:g} s"
                     await self.feed(Lost(name, machine.incarnation, why))
+            for due, overdue in self.director.due():
+                if time.time() > due and overdue.id not in self._overdue:
+                    self._overdue.add(overdue.id)
+                    await self.feed(overdue)
 
     # -- agents --------------------------------------------------------------------------------------------------------
 

@@ -40,6 +40,7 @@ class MachineView(msgspec.Struct, frozen=True):
     state: str
     roles: tuple[int, ...]
     workers: tuple[str, ...]
+    pids: tuple[int, ...]
     why: str = ""
 
 
@@ -60,7 +61,7 @@ def job_view(name: str, director: Director, beats: Mapping[str, Beat]) -> JobVie
         director.status,
         director.reason,
         0 if director.roster is None else director.roster.generation,
-        beat.step,
+        max([beat.step, *(end.step for end in ends.values() if end is not None)]),
         beat.seconds,
         beat.values,
         None
@@ -83,6 +84,7 @@ def machines_view(director: Director) -> list[MachineView]:
                 if roster is not None and (role := roster.role_of(actor.uid)) is not None
             ),
             tuple(actor.uid for actor in machine.actors if actor.alive),
+            tuple(actor.pid for actor in machine.actors if actor.alive),
             machine.why,
         )
         for machine in director.machines.values()

@@ -53,12 +53,14 @@ class Splitter:
 
 
 class Line:
-    """The worker's end. `hear` is called on a thread of the line's own, `lost` once when the agent is gone."""
+    """The worker's end. `hear` is called on a thread of the line's own, `lost` once when the agent is gone; not when
+    this end is closed."""
 
     def __init__(self, sock: socket.socket) -> None:
         sock.setblocking(True)
         self._sock = sock
         self._lock = threading.Lock()
+        self._closed = False
 
     def start(self, hear: Callable[[Heard], None], lost: Callable[[str], None]) -> None:
         def listen() -> None:
@@ -68,8 +70,9 @@ class Line:
                     if length > MAX_MESSAGE:
                         raise LineBroken(f"a message of {length} bytes is too long")
                     hear(_heard.decode(self._exactly(length)))
-            except (OSError, msgspec.MsgspecError) as error:
-                lost(str(error))
+            except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+                if not self._closed:
+                    lost(str(error))
 
         threading.Thread(target=listen, name="understudy line", daemon=True).start()
 
@@ -88,6 +91,7 @@ class Line:
             self._sock.sendall(encode(message))
 
     def close(self) -> None:
+        self._closed = True
         with suppress(OSError):
             self._sock.shutdown(socket.SHUT_RDWR)
         self._sock.close()

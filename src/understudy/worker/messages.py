@@ -82,6 +82,7 @@ class Here(msgspec.Struct, frozen=True, tag="here"):
     """The worker listens."""
 
     worker: Worker
+    pid: int = 0
 
 
 class Tracked(msgspec.Struct, frozen=True, tag="tracked"):

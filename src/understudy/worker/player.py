@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from collections import deque
@@ -67,7 +68,7 @@ class Player:
         self._settling = 0
         """The generation whose first step is under way."""
         self._opened_at = 0.0
-        self._say(Here(fabric.worker))
+        self._say(Here(fabric.worker, os.getpid()))
 
     # -- what the part wants ---------------------------------------------------------------------------------------
 

@@ -1,0 +1,223 @@
+"""Who is there and who plays: machines, workers and the roster, and how the controller speaks to them."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from understudy.agent.messages import Dismiss, EndWorker, StartWorker, Tell
+from understudy.comm.roster import Roster
+from understudy.worker.messages import Heard, Move
+
+from .cast import Actor, Machine
+from .change import Change, Wish
+from .events import Output, Replace, Reply, Tale
+
+Status = Literal["forming", "training", "halting", "recovering", "closing", "finished", "stopped", "failed"]
+OVER = ("finished", "stopped", "failed")
+ATTEMPTS = 3
+"""How often a replacement is tried with another standby, and a standby's worker started again."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the controller must know of a job."""
+
+    machines: int
+    nproc: int
+
+    @property
+    def roles(self) -> int:
+        return self.machines * self.nproc
+
+    @property
+    def cells(self) -> tuple[int, ...]:
+        return tuple(role // self.nproc for role in range(self.roles))
+
+
+class Company:
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.status: Status = "forming"
+        self.machines: dict[str, Machine] = {}
+        self.actors: dict[str, Actor] = {}
+        self.roster: Roster | None = None
+        """The latest that somebody is known to play in."""
+        self.generations = 0
+        self.change: Change | None = None
+        """What is under way."""
+        self.queue: deque[Wish] = deque()
+        """Replacements that have been asked for and not begun."""
+        self.wanted = 0
+        """Standbys that were asked for and have not come."""
+        self.answers: dict[str, Reply] = {}
+        """To requests, by their ids."""
+        self._now = 0.0
+        self._out: list[Output] = []
+
+    # -- the roster --------------------------------------------------------------------------------------------------
+
+    def _roles(self, cell: int) -> list[int]:
+        return [role for role, of in enumerate(self.plan.cells) if of == cell]
+
+    def _span(self, cell: int) -> str:
+        roles = self._roles(cell)
+        return f"role {roles[0]}" if len(roles) == 1 else f"roles {roles[0]} to {roles[-1]}"
+
+    def _home(self, cell: int) -> str:
+        """The machine that plays this cell."""
+        assert self.roster is not None
+        worker = self.roster.player(self._roles(cell)[0])
+        assert worker is not None
+        return worker.machine
+
+    def _seated(self, change: Change | None) -> set[str]:
+        """Everyone who plays, or is about to without a vote."""
+        seats = [] if self.roster is None else [uid for uid in self.roster.seats if uid is not None]
+        if change is not None and change.roster is not None:
+            seats += [uid for uid in change.roster.seats if uid is not None]
+        return set(seats)
+
+    def _seat(self, uid: str) -> int | None:
+        role = None if self.roster is None else self.roster.role_of(uid)
+        if role is None and self.change is not None and self.change.roster is not None:
+            role = self.change.roster.role_of(uid)
+        return role
+
+    def _workers(self, places: dict[int, str]) -> dict[int, str]:
+        """Who plays the roles of these cells if these machines take them."""
+        return {
+            role: self.machines[name].actors[slot].uid
+            for cell, name in places.items()
+            for slot, role in enumerate(self._roles(cell))
+        }
+
+    def _next_roster(self, places: dict[int, str], *, fresh: bool) -> Roster:
+        """The roster in which these machines take these cells."""
+        self.generations += 1
+        workers = {role: self.actors[uid].address for role, uid in self._workers(places).items()}
+        if self.roster is None:
+            pairs = [(role, worker.uid) for role, worker in workers.items() if worker is not None]
+            listed = [worker for worker in workers.values() if worker is not None]
+            return Roster.of(self.generations, pairs, listed, roles=self.plan.roles, cells=self.plan.cells)
+        return self.roster.successor(workers, generation=self.generations, fresh=fresh)
+
+    def _move(self, role: int, giver: str, taker: str) -> Move:
+        source, target = self.actors[giver].address, self.actors[taker].address
+        assert source is not None
+        assert target is not None
+        return Move(role, source, target)
+
+    # -- machines and workers ----------------------------------------------------------------------------------------
+
+    def _start(self, machine: Machine, slot: int) -> Actor:
+        actor = Actor(f"w{len(self.actors)}", machine.name, slot)
+        self.actors[actor.uid] = actor
+        machine.outbox.put(StartWorker(actor.uid, slot))
+        return actor
+
+    def _dismiss(self, machine: Machine, reason: str) -> None:
+        machine.outbox.put(Dismiss(reason))
+        machine.state, machine.why = "gone", reason
+        for actor in machine.actors:
+            actor.alive = False
+
+    def _restaff(self, actor: Actor) -> None:
+        """A standby whose worker has died gets another one, a few times."""
+        machine = self.machines[actor.machine]
+        if machine.state != "standby" or actor not in machine.actors or self.status in OVER:
+            return
+        machine.failures += 1
+        if machine.failures > ATTEMPTS:
+            self._tale("lost", f"{machine.name} is dismissed: its workers keep dying", machine=machine.name)
+            self._dismiss(machine, "its workers keep dying")
+            return
+        machine.actors[actor.slot] = self._start(machine, actor.slot)
+
+    def _renew(self, machine: Machine) -> None:
+        """Start a standby's workers anew: what they have rehearsed, or hold, is not wanted."""
+        for actor in list(machine.actors):
+            machine.outbox.put(EndWorker(actor.uid))
+            actor.alive = False
+            machine.actors[actor.slot] = self._start(machine, actor.slot)
+
+    def _stand_in(self, cell: int, taken: set[str], named: str = "") -> Machine | None:
+        """A standby for a cell, one that has rehearsed it where there is one; None while none is ready."""
+        roles = self._roles(cell)
+        free = [
+            machine
+            for machine in self.machines.values()
+            if machine.state == "standby" and machine.name not in taken and named in ("", machine.name)
+        ]
+
+        def warm(machine: Machine) -> int:
+            return sum(actor.rehearsed == role for actor, role in zip(machine.actors, roles, strict=True))
+
+        suitable = [machine for machine in free if machine.suits(roles)]
+        if not suitable and free and all(machine.whole for machine in free):
+            self._renew(free[0])
+        return max(suitable, key=warm, default=None)
+
+    def _living(self, uids: Iterable[str]) -> list[str]:
+        """In an order that a controller which comes back finds again."""
+        return sorted(uid for uid in uids if self.actors[uid].alive)
+
+    def _names(self, state: str) -> str:
+        return ", ".join(m.name for m in self.machines.values() if m.state == state) or "none"
+
+    def _name(self, actor: Actor) -> str:
+        role = self._seat(actor.uid)
+        if role is None:
+            role = actor.rehearsed if actor.rehearsed is not None else actor.rehearsing
+            return f"{actor.uid} on {actor.machine}" + ("" if role is None else f" (rehearsing role {role})")
+        return f"role {role} ({actor.uid} on {actor.machine})"
+
+    def objection(self, request: Replace) -> str:
+        """Why this cannot be done, now or later."""
+        if not request.machines:
+            return "name the machines to replace"
+        leaving = {name for wish in self.queue for name in wish.request.machines}
+        if self.change is not None:
+            leaving |= set(self.change.leaving)
+        for name in request.machines:
+            machine = self.machines.get(name)
+            if machine is None:
+                return f"there is no machine {name}; machines that play: {self._names('cast')}"
+            if machine.state == "standby":
+                return f"{name} is a standby and plays no role; remove it with: understudy standby remove {name}"
+            if not machine.alive:
+                return f"{name} is gone already: {machine.why}"
+            if machine.state == "leaving" or name in leaving:
+                return f"{name} is being replaced already"
+        if len(set(request.machines)) != len(request.machines):
+            return "a machine is named twice"
+        if request.standbys and len(request.standbys) != len(request.machines):
+            return f"{len(request.machines)} machines but {len(request.standbys)} standbys; name one for each or none"
+        for name in request.standbys:
+            machine = self.machines.get(name)
+            if machine is None or machine.state != "standby":
+                return f"{name} is not a standby; standbys: {self._names('standby')}"
+        free = sum(machine.state == "standby" for machine in self.machines.values()) + self.wanted
+        if free < len(request.machines):
+            return (
+                f"{len(request.machines)} standby machines are needed and there are {free}; "
+                "add one with: understudy standby add"
+            )
+        return ""
+
+    # -- words -------------------------------------------------------------------------------------------------------
+
+    def _tell(self, uid: str, message: Heard) -> None:
+        actor = self.actors[uid]
+        if actor.alive:
+            self.machines[actor.machine].outbox.put(Tell(uid, message))
+
+    def _tale(self, kind: str, text: str, **data: object) -> None:
+        self._out.append(Tale(kind, text, self._now, data))
+
+    def _reply(self, id: str, ok: bool, text: str, **data: object) -> None:
+        if id:
+            self.answers[id] = Reply(id, ok, text, self._now, data)
+            self._out.append(self.answers[id])
