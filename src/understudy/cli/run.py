@@ -80,6 +80,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def _follow(spec: Any, *, as_json: bool) -> int:
+    from understudy.control.client import ControllerError
     from understudy.launch.local import LocalJob
 
     def tale(event: dict[str, Any]) -> None:
@@ -92,26 +93,46 @@ async def _follow(spec: Any, *, as_json: bool) -> int:
         print(text, file=sys.stderr if as_json else sys.stdout, flush=True)
 
     loop = asyncio.get_running_loop()
+    waiting: asyncio.Task[Any] | None = None
+    stopping: asyncio.Task[None] | None = None
+    pressed = 0
+
+    def interrupt() -> None:
+        nonlocal pressed
+        pressed += 1
+        if pressed == 1:
+            text = "understudy: stopping at the next step boundary; Ctrl-C again to end at once"
+            print(text, file=sys.stderr, flush=True)
+        heed()
+
+    def heed() -> None:
+        nonlocal stopping
+        if waiting is None:
+            return  # as soon as everything is started and can be ended properly
+        if pressed > 1:
+            waiting.cancel()
+        elif pressed == 1:
+            stopping = asyncio.ensure_future(stop(waiting))
+
+    async def stop(waiting: asyncio.Task[Any]) -> None:
+        try:
+            await job.stop()
+        except ControllerError:
+            waiting.cancel()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, interrupt)
     async with LocalJob(spec, on_line=line, on_tale=tale) as job:
         waiting = asyncio.ensure_future(job.wait())
-        pressed = 0
-
-        def interrupt() -> None:
-            nonlocal pressed
-            pressed += 1
-            if pressed == 1:
-                print("understudy: stopping at the next step boundary; Ctrl-C again to end at once", file=sys.stderr)
-                asyncio.ensure_future(job.stop())  # noqa: RUF006
-            else:
-                waiting.cancel()
-
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, interrupt)
+        heed()
         try:
             ended = await waiting
         except asyncio.CancelledError:
-            print("understudy: ended", file=sys.stderr)
+            print("understudy: ended", file=sys.stderr, flush=True)
             return 130
+        finally:
+            if stopping is not None:
+                stopping.cancel()
     if as_json:
         print(json.dumps({"kind": "ended", "text": ended.status, "data": ended.view}), flush=True)
     elif ended.status == "failed":

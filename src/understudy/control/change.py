@@ -47,6 +47,8 @@ class Change:
     """Why it is being cancelled."""
     clock: dict[str, float] = field(default_factory=dict)
     """When each phase began."""
+    moved: dict[str, tuple[int, float, bool]] = field(default_factory=dict)
+    """Taker → bytes of state, seconds from the first byte on, whether it had to be sent twice."""
     losses: dict[str, float] = field(default_factory=dict)
     """What each worker says that training has lost."""
     lost: float | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import time
 import urllib.error
@@ -25,13 +26,13 @@ class Client:
         headers = {"Authorization": f"Bearer {self._secret}", "Content-Type": "application/json"}
         deadline = time.monotonic() + self._patience
         while True:
-            request = urllib.request.Request(self.url + path, data, headers, method=method)
             try:
+                request = urllib.request.Request(self.url + path, data, headers, method=method)
                 with urllib.request.urlopen(request, timeout=limit) as response:
                     return json.load(response)
             except urllib.error.HTTPError as error:
                 raise ControllerError(_reason(error)) from None
-            except (OSError, ValueError) as error:
+            except (OSError, ValueError, http.client.HTTPException) as error:
                 if time.monotonic() > deadline:
                     raise ControllerError(f"the controller at {self.url} does not answer: {error}") from None
                 time.sleep(0.1)
@@ -56,5 +57,5 @@ class Client:
 def _reason(error: urllib.error.HTTPError) -> str:
     try:
         return str(json.load(error)["error"])
-    except (ValueError, KeyError, OSError):
+    except (ValueError, KeyError, TypeError, OSError):
         return f"the controller answered {error.code} {error.reason}"

@@ -112,8 +112,8 @@ class Director(Company):
             case Cancelled(generation):
                 if (change := self._in(generation)) is not None and change.phase == "cancel":
                     change.waiting.discard(actor.uid)
-            case Switched(generation, step):
-                self._switched(actor, generation, step)
+            case Switched() as switched:
+                self._switched(actor, switched)
             case Gave(generation):
                 if (change := self._in(generation)) is not None and change.phase == "switch":
                     change.waiting.discard(actor.uid)
@@ -328,7 +328,10 @@ class Director(Company):
         moves = ", ".join(f"{old.name} → {new.name}" for old, new in zip(machines, chosen, strict=True))
         self._tale("change", moves, change=wish.id)
         self._phase(self.change, "rehearse")
-        self._rehearse(self.change)
+        if wish.request.stop_the_world:
+            self._halt(f"{moves}, with the world stopped")
+        else:
+            self._rehearse(self.change)
 
     def _rehearse(self, change: Change) -> None:
         for role, uid in change.joiners.items():
@@ -384,8 +387,8 @@ class Director(Company):
         else:
             self._reply(change.request, False, f"{why}; training goes on as before")
 
-    def _switched(self, actor: Actor, generation: int, step: int) -> None:
-        change = self._in(generation)
+    def _switched(self, actor: Actor, switched: Switched) -> None:
+        change = self._in(switched.generation)
         if change is None or change.roster is None:
             return
         if change.phase != "switch":
@@ -397,6 +400,8 @@ class Director(Company):
         role = change.roster.role_of(actor.uid)
         if role is not None:
             change.waiting.discard(actor.uid)
+            if switched.bytes:
+                change.moved[actor.uid] = (switched.bytes, switched.seconds, switched.again)
             actor.holds = actor.holds or any(move.taker.uid == actor.uid for move in change.moves)
 
     def _complete(self, change: Change) -> None:
@@ -441,8 +446,14 @@ class Director(Company):
         change.lost = max(change.losses.values())
         phases = change.phases(self._now)
         said = f"training lost {change.lost:.3f} s"
-        self._tale("settled", said, lost=change.lost, phases=phases, change=change.request)
-        self._reply(change.request, True, said, lost=change.lost, phases=phases)
+        facts: dict[str, object] = {
+            "lost": change.lost,
+            "phases": phases,
+            "bytes": sum(size for size, _, _ in change.moved.values()),
+            "again": any(again for _, _, again in change.moved.values()),
+        }
+        self._tale("settled", said, change=change.request, **facts)
+        self._reply(change.request, True, said, **facts)
 
     # -- failure -------------------------------------------------------------------------------------------------------
 
@@ -492,10 +503,12 @@ class Director(Company):
             for actor in survivors
             if actor.report is not None and actor.report.holds and (role := self._role(actor, change)) is not None
         ]
+        stopped = change is not None and change.wish is not None and change.wish.request.stop_the_world
         coming, leaving = ([], []) if change is None else (list(change.places.values()), list(change.leaving))
         try:
-            settlement = settle(holders, self.plan.cells, self.twins, coming)
-            if len(settlement.missing) > sum(
+            unwanted = leaving if stopped else []
+            settlement = settle(holders, self.plan.cells, self.twins, coming, unwanted)
+            if not stopped and len(settlement.missing) > sum(
                 m.state == "standby" and m.name not in coming for m in self.machines.values()
             ):
                 settlement = settle(holders, self.plan.cells, self.twins, leaving)  # who has come can stand in

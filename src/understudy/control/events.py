@@ -15,6 +15,9 @@ class Replace(msgspec.Struct, frozen=True, tag="replace"):
     """Which ones; empty: whichever is ready."""
     by: float | None = None
     """Until when the machines must be free."""
+    stop_the_world: bool = False
+    """Let everybody wait while the newcomers rehearse, open all links anew and hand the state over at the boundary:
+    how it would be done without this project's techniques, to compare with."""
 
 
 class AddStandby(msgspec.Struct, frozen=True, tag="add-standby"):

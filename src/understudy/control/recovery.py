@@ -37,12 +37,16 @@ class Hopeless(Exception):
 
 
 def settle(
-    holders: Sequence[Holder], cells: Sequence[int], twins: Mapping[int, Sequence[int]], prefer: Sequence[str] = ()
+    holders: Sequence[Holder],
+    cells: Sequence[int],
+    twins: Mapping[int, Sequence[int]],
+    prefer: Sequence[str] = (),
+    unwanted: Sequence[str] = (),
 ) -> Settlement:
     """Every role applies every step exactly once: if anybody has applied a step, everybody alive has voted for it.
 
     `cells` is the cell of each role, `twins` the roles that hold identical copies of a role's state, `prefer` machines
-    that go on where there is a choice.
+    that go on where there is a choice, `unwanted` those that may give but not go on.
     """
     if not holders:
         raise Hopeless("nobody who is left holds any state")
@@ -56,7 +60,7 @@ def settle(
     missing = []
     for cell in sorted(set(cells)):
         roles = [role for role, of in enumerate(cells) if of == cell]
-        whole = set.intersection(*({holder.machine for holder in by_role[role]} for role in roles))
+        whole = set.intersection(*({holder.machine for holder in by_role[role]} for role in roles)) - set(unwanted)
         if whole:
             kept[cell] = min(whole, key=lambda name: (name not in prefer, name))
         else:

@@ -157,6 +157,8 @@ class LocalJob:
             spec.steps,
             spec.transport,
             limit=spec.limit,
+            rehearsals=spec.rehearsals,
+            overlap=spec.overlap,
         )
         env = {**os.environ, "OMP_NUM_THREADS": str(spec.threads), "PYTHONUNBUFFERED": "1", **spec.env}
         agent = AgentSpec(

@@ -35,7 +35,8 @@ def enter(entry: Entry) -> Path:
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     path = folder / f"{entry.job}-{entry.pid}.json"
     draft = path.with_suffix(".tmp")
-    draft.touch(mode=0o600)
+    draft.unlink(missing_ok=True)
+    draft.touch(mode=0o600, exist_ok=False)
     draft.write_bytes(msgspec.json.encode(entry))
     draft.replace(path)
     return path
@@ -55,18 +56,21 @@ def running() -> list[Entry]:
 
 
 def find(job: str | None = None) -> Entry:
-    """The job with this name, or the only one."""
-    jobs = [entry for entry in running() if job is None or entry.job == job]
+    """The job with this name or pid, or the only one."""
+    known = running()
+    if not known:
+        what = "no job" if job is None else f"no job {job!r}"
+        raise NoJob(f"{what} runs here; start one with understudy run, or give --controller")
+    jobs = [entry for entry in known if job in (None, entry.job, str(entry.pid))]
     if not jobs:
-        raise NoJob(
-            f"no job {job!r} runs here"
-            if job
-            else "no job runs here; start one with understudy run, or give --controller"
-        )
+        raise NoJob(f"no job {job!r} runs here; running: {_list(known)}")
     if len(jobs) > 1:
-        names = ", ".join(f"{entry.job} (pid {entry.pid})" for entry in jobs)
-        raise NoJob(f"several jobs run here: {names}; choose one with --job NAME")
+        raise NoJob(f"several jobs run here: {_list(jobs)}; choose one with --job NAME or --job PID")
     return jobs[0]
+
+
+def _list(entries: list[Entry]) -> str:
+    return ", ".join(f"{entry.job} (pid {entry.pid})" for entry in entries)
 
 
 def _lives(pid: int) -> bool:

@@ -40,6 +40,10 @@ class JobSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     """Threads per worker for torch's own operations."""
     limit: float = 300.0
     """Seconds that a collective operation may take."""
+    overlap: bool = True
+    """Whether a leaver gives most of its state while its last step computes."""
+    rehearsals: int = 3
+    """Shadow steps of a newcomer in the sandbox."""
     run_dir: str = ""
     env: dict[str, str] = {}
 
@@ -70,12 +74,18 @@ def check(spec: JobSpec) -> JobSpec:
         check_mesh(spec.dimensions, spec.machines, spec.nproc)
     except MeshError as error:
         raise SpecError(str(error)) from None
+    if spec.name and (not re.fullmatch(r"[A-Za-z0-9_.-]+", spec.name) or not spec.name.strip(".")):
+        raise SpecError(f"name is {spec.name!r}; it must consist of letters, digits and the signs _ . -")
     script = Path(spec.script)
+    if script.is_dir():
+        raise SpecError(f"{spec.script} is a folder; name the training script in it")
     if not script.is_file():
-        raise SpecError(f"there is no script {spec.script}")
+        raise SpecError(f"there is no script {spec.script}; give the path of a training script or a TOML file")
+    if spec.run_dir and (Path(spec.run_dir) / "ledger.sqlite").exists():
+        raise SpecError(f"run_dir {spec.run_dir} has the ledger of another job in it; name another folder")
     if spec.checkpoint_every and not spec.checkpoint:
         raise SpecError("checkpoint_every without a place to put them; give --checkpoint DIR, too")
-    if spec.transport != "native" and not spec.transport.startswith("torch:"):
+    if spec.transport != "native" and not re.fullmatch(r"torch:\w+", spec.transport):
         raise SpecError(f"there is no transport {spec.transport!r}; use native or torch:gloo")
     return spec
 
@@ -94,14 +104,17 @@ def from_toml(path: Path) -> dict[str, Any]:
             close = difflib.get_close_matches(key, known, 1)
             hint = f"; did you mean {close[0]}?" if close else f"; known are {', '.join(known)}"
             raise SpecError(f"{path}: there is no setting {key!r}{hint}")
-    if "script" in settings:
-        settings["script"] = str(path.parent / str(settings["script"]))
+    for key in ("script", "run_dir", "checkpoint"):
+        if isinstance(value := settings.get(key), str) and value:
+            settings[key] = str(path.parent / value)
     return settings
 
 
 def make(settings: dict[str, Any], where: str = "") -> JobSpec:
     """A job from settings that may have any type."""
     try:
+        if "script" not in settings:
+            raise SpecError('it names no script; add a line such as script = "train.py"')
         return check(msgspec.convert(settings, JobSpec))
     except msgspec.ValidationError as error:
         prefix = f"{where}: " if where else ""

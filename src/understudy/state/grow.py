@@ -74,7 +74,7 @@ def _state_for(slot: Slot, place: Place, key: str) -> torch.Tensor:
     whole = local_part(parameter, slot.name)
     if tuple(whole.shape) == slot.shape and (whole.dim() or key != "step"):
         zeros = torch.zeros_like(whole, dtype=dtype)
-        return _distributed_like(parameter, zeros) if is_dtensor(parameter) else zeros
+        return distributed_like(parameter, zeros) if is_dtensor(parameter) else zeros
     if is_dtensor(parameter) and slot.shape:
         raise StateError(
             f"{slot.name}: shape {list(slot.shape)} at the giver, {list(whole.shape)} is this worker's part of the "
@@ -85,7 +85,7 @@ def _state_for(slot: Slot, place: Place, key: str) -> torch.Tensor:
     return torch.zeros(slot.shape, dtype=dtype, device="cpu" if counted_on_host else whole.device)
 
 
-def _distributed_like(parameter: torch.Tensor, local: torch.Tensor) -> torch.Tensor:
+def distributed_like(parameter: torch.Tensor, local: torch.Tensor) -> torch.Tensor:
     from torch.distributed.tensor import DTensor
 
     assert isinstance(parameter, DTensor)

@@ -1,7 +1,14 @@
 """A role's state from one worker's memory into another's, over links of their own.
 
-The first link also carries what is said about it: frames of length-prefixed msgpack. The giver says what it has, the
-taker makes room, the bytes flow on all links, and the taker answers once everything is verified.
+The first link also carries what is said about it: frames of length-prefixed msgpack. Parameters and optimizer state do
+not change between two optimizer steps, so most of it can travel while a step computes:
+
+    goods    the tensors that a step does not touch, during the step before the switch
+    update   the gradients with which an optimizer is about to step; the taker makes the same step
+    last     at the boundary: buffers, whatever else has changed, all that is no tensor, and a digest of everything
+
+Where a script does something that this cannot follow, the digests differ, and everything is sent once more. Where there
+was no step to overlap with, goods and last come together at the boundary.
 """
 
 from __future__ import annotations
@@ -13,14 +20,15 @@ import time
 from collections.abc import Callable, Sequence
 
 import msgspec
+import torch
 
 from understudy.comm.link import Link
 from understudy.state.digest import digest
-from understudy.state.errors import StreamBroken
-from understudy.state.grow import grow
+from understudy.state.errors import StateError, StreamBroken
+from understudy.state.grow import distributed_like, grow
 from understudy.state.inventory import Inventory, Slot, take_inventory
 from understudy.state.stream import give, take
-from understudy.state.tracked import Tracked
+from understudy.state.tracked import Tracked, is_dtensor, local_part, modules, optimizers, places
 
 _length = struct.Struct("<I")
 _MAX = 1 << 30
@@ -38,19 +46,34 @@ class Tempo(msgspec.Struct, frozen=True):
 
 
 class Goods(msgspec.Struct, frozen=True, tag="goods"):
-    """The tensors that come next, in this order."""
+    """Everything the giver has, and which of it comes next."""
 
     slots: tuple[Slot, ...]
+    send: tuple[int, ...]
 
 
 class Ready(msgspec.Struct, frozen=True, tag="ready"):
     """There is room."""
 
 
+class Update(msgspec.Struct, frozen=True, tag="update"):
+    """This optimizer steps now, with the gradients that come next, under these hyper-parameters."""
+
+    optimizer: str
+    send: tuple[int, ...]
+    """Which of its parameters have a gradient."""
+    rest: bytes
+
+
 class Last(msgspec.Struct, frozen=True, tag="last"):
-    """Everything else, and the step that comes next."""
+    """What has changed since, everything else, and the step that comes next."""
 
     step: int
+    send: tuple[int, ...]
+    carried: tuple[int, ...]
+    """Parameters whose gradients are carried over to the next step; they come last."""
+    zeros: tuple[int, ...]
+    """Parameters whose gradients are there, and zero."""
     rest: bytes
     tempo: Tempo
     digest: str = ""
@@ -60,7 +83,11 @@ class Taken(msgspec.Struct, frozen=True, tag="taken"):
     bytes: int
 
 
-Frame = Goods | Ready | Last | Taken
+class Differs(msgspec.Struct, frozen=True, tag="differs"):
+    """What has come does not have the digest of what was given: send everything."""
+
+
+Frame = Goods | Ready | Update | Last | Taken | Differs
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Frame)
 Stop = Callable[[], bool]
@@ -73,6 +100,8 @@ class Arrival(msgspec.Struct, frozen=True):
     bytes: int
     seconds: float
     tempo: Tempo
+    again: bool
+    """Whether everything had to be sent a second time."""
 
 
 def _send(sock: socket.socket, frame: Frame, stop: Stop) -> None:
@@ -124,43 +153,187 @@ def _wait(sock: socket.socket, event: int, stop: Stop) -> None:
     raise StreamBroken("it was stopped")
 
 
-def give_state(links: Sequence[Link], inventory: Inventory, step: int, tempo: Tempo, stop: Stop) -> int:
-    """Returns when the taker has verified that it holds this state; or raises StreamBroken. How many bytes."""
-    sockets = [link.sock for link in links]
-    line = sockets[0]
-    _send(line, Goods(inventory.slots), stop)
-    _expect(line, Ready, stop)
-    count = give(sockets, inventory.tensors, stop=stop)
-    _send(line, Last(step, inventory.rest(), tempo), stop)
-    _expect(line, Taken, stop)
-    return count
-
-
-def take_state(links: Sequence[Link], tracked: Tracked, stop: Stop, took: Callable[[int], bool]) -> Arrival | None:
-    """Fill what is tracked with the giver's state. `took` is told the step and says whether it still counts; only then
-    does the giver hear that it was taken."""
-    start = time.perf_counter()
-    sockets = [link.sock for link in links]
-    line = sockets[0]
-    goods = _receive(line, stop)
-    if not isinstance(goods, Goods):
-        raise StreamBroken(f"{type(goods).__name__} where goods were due")
-    inventory = grow(tracked, goods.slots)
-    _send(line, Ready(), stop)
-    count = take(sockets, inventory.tensors, stop=stop)
-    last = _receive(line, stop)
-    if not isinstance(last, Last):
-        raise StreamBroken(f"{type(last).__name__} where the rest was due")
-    inventory.restore_rest(last.rest)
-    if last.digest and digest(take_inventory(tracked)) != last.digest:
-        raise StreamBroken("what has come is not what was given")
-    if not took(last.step):
-        return None
-    _send(line, Taken(count), stop)
-    return Arrival(last.step, count, time.perf_counter() - start, last.tempo)
-
-
 def _expect(sock: socket.socket, kind: type[Frame], stop: Stop) -> None:
     frame = _receive(sock, stop)
     if not isinstance(frame, kind):
         raise StreamBroken(f"{type(frame).__name__} where {kind.__name__} was due")
+
+
+class Giver:
+    """Gives the state of one role. Its methods are called in the order in which they stand here; `offer` may run beside
+    a step, the others may not."""
+
+    def __init__(self, links: Sequence[Link], tracked: Tracked, stop: Stop) -> None:
+        self._sockets = [link.sock for link in links]
+        self._tracked, self._stop = tracked, stop
+        self._versions: dict[tuple[int, int], int] = {}
+        self._updated: set[str] = set()
+        self.spoiled = True
+        """Whether everything must be given at the boundary."""
+        self.bytes = 0
+
+    @property
+    def _line(self) -> socket.socket:
+        return self._sockets[0]
+
+    def offer(self, inventory: Inventory) -> None:
+        """Give what no step touches before its vote."""
+        changing = {f"{name}.{inner}" for name, module in modules(self._tracked) for inner, _ in module.named_buffers()}
+        early = [number for number, slot in enumerate(inventory.slots) if slot.name not in changing]
+        self._versions = {_memory(inventory.tensors[number]): inventory.tensors[number]._version for number in early}
+        self._early = inventory
+        self._updated.clear()
+        self._send_tensors(inventory, early)
+        self.spoiled = False
+
+    def update(self, optimizer: object) -> None:
+        """An optimizer is about to step, for good: let the taker do the same."""
+        found = [name for name, known in optimizers(self._tracked) if known is optimizer]
+        if self.spoiled or len(found) != 1 or found[0] in self._updated:
+            self.spoiled = True
+            return
+        gradients = [
+            (number, place.parameter, place.parameter.grad)
+            for number, place in enumerate(places(found[0], optimizer))  # type: ignore[arg-type]
+        ]
+        present = [(number, parameter, grad) for number, parameter, grad in gradients if grad is not None]
+        if any(is_dtensor(p) and getattr(g, "placements", None) != p.placements for _, p, g in present):
+            self.spoiled = True
+            return
+        self._updated.add(found[0])
+        numbers = tuple(number for number, _, _ in present)
+        _send(self._line, Update(found[0], numbers, self._early.rest()), self._stop)
+        _expect(self._line, Ready, self._stop)
+        self._give([local_part(grad, found[0]) for _, _, grad in present])
+
+    def finish(self, step: int, tempo: Tempo) -> int:
+        """At the boundary: returns when the taker has verified that it holds this state. How many bytes it took."""
+        inventory = take_inventory(self._tracked)
+        if not self.spoiled and inventory.slots == self._early.slots:
+            late = self._changed(inventory)
+            self._send_last(inventory, late, step, tempo, digest(inventory))
+            answer = _receive(self._line, self._stop)
+            if isinstance(answer, Taken):
+                return self.bytes
+            if not isinstance(answer, Differs):
+                raise StreamBroken(f"{type(answer).__name__} where an answer was due")
+        self._send_tensors(inventory, range(len(inventory.slots)))
+        self._send_last(inventory, (), step, tempo, "")
+        _expect(self._line, Taken, self._stop)
+        return self.bytes
+
+    def _changed(self, inventory: Inventory) -> list[int]:
+        """Which tensors have changed since they were offered, but not by an optimizer whose step the taker makes."""
+        driven = {
+            _memory(local_part(place.parameter, place.name))
+            for name, optimizer in optimizers(self._tracked)
+            if name in self._updated
+            for place in places(name, optimizer)
+        }
+        prefixes = tuple(f"{name}[" for name in self._updated)
+        return [
+            number
+            for number, (slot, tensor) in enumerate(zip(inventory.slots, inventory.tensors, strict=True))
+            if not slot.name.startswith(prefixes)
+            and _memory(tensor) not in driven
+            and tensor._version != self._versions.get(_memory(tensor))
+        ]
+
+    def _send_tensors(self, inventory: Inventory, which: Sequence[int]) -> None:
+        _send(self._line, Goods(inventory.slots, tuple(which)), self._stop)
+        _expect(self._line, Ready, self._stop)
+        self._give([inventory.tensors[number] for number in which])
+
+    def _send_last(self, inventory: Inventory, late: Sequence[int], step: int, tempo: Tempo, check: str) -> None:
+        gradients = [(number, grad) for number, (_, grad) in enumerate(inventory.gradients()) if grad is not None]
+        carried = [(number, grad) for number, grad in gradients if bool(grad.count_nonzero())]
+        zeros = [number for number, grad in gradients if not bool(grad.count_nonzero())]
+        numbers = tuple(number for number, _ in carried)
+        _send(self._line, Last(step, tuple(late), numbers, tuple(zeros), inventory.rest(), tempo, check), self._stop)
+        _expect(self._line, Ready, self._stop)
+        self._give([*(inventory.tensors[number] for number in late), *(grad for _, grad in carried)])
+
+    def _give(self, tensors: list[torch.Tensor]) -> None:
+        self.bytes += give(self._sockets, tensors, stop=self._stop)
+
+
+def _memory(tensor: torch.Tensor) -> tuple[int, int]:
+    """Where it is: the same for all tensors that look at the same bytes."""
+    return tensor.data_ptr(), tensor.numel()
+
+
+class Taker:
+    """Takes the state of one role into what is tracked."""
+
+    def __init__(self, links: Sequence[Link], tracked: Tracked, stop: Stop) -> None:
+        self._sockets = [link.sock for link in links]
+        self._tracked, self._stop = tracked, stop
+        self._inventory: Inventory | None = None
+        self._bytes = 0
+
+    def run(self, took: Callable[[int], bool]) -> Arrival | None:
+        """Until everything is there and verified. `took` is told the step and says whether it still counts; only then
+        does the giver hear that it was taken."""
+        line, again, start = self._sockets[0], False, 0.0
+        while True:
+            frame = _receive(line, self._stop)
+            start = start or time.perf_counter()
+            match frame:
+                case Goods(slots, send):
+                    self._inventory = grow(self._tracked, slots)
+                    self._take([self._inventory.tensors[number] for number in send])
+                case Update(optimizer, send, rest):
+                    self._update(optimizer, send, rest)
+                case Last() as last:
+                    if not self._last(last):
+                        again = True
+                        _send(line, Differs(), self._stop)
+                    elif took(last.step):
+                        _send(line, Taken(self._bytes), self._stop)
+                        return Arrival(last.step, self._bytes, time.perf_counter() - start, last.tempo, again)
+                    else:
+                        return None
+                case _:
+                    raise StreamBroken(f"{type(frame).__name__} where state was due")
+
+    def _take(self, tensors: list[torch.Tensor]) -> None:
+        _send(self._sockets[0], Ready(), self._stop)
+        self._bytes += take(self._sockets, tensors, stop=self._stop)
+
+    def _update(self, name: str, send: Sequence[int], rest: bytes) -> None:
+        assert self._inventory is not None
+        optimizer = dict(optimizers(self._tracked)).get(name)
+        if optimizer is None:
+            raise StateError(f"{name}: the giver has an optimizer of this name, this worker has not")
+        known = list(places(name, optimizer))
+        for number, place in enumerate(known):
+            if number not in send:
+                place.parameter.grad = None
+        self._take([_gradient(known[number].parameter, known[number].name) for number in send])
+        self._inventory.restore_rest(rest)
+        optimizer.step()
+
+    def _last(self, last: Last) -> bool:
+        """Whether everything is as the giver has it."""
+        assert self._inventory is not None
+        inventory = self._inventory
+        parameters = [parameter for _, parameter in inventory.parameters]
+        for number, parameter in enumerate(parameters):
+            if number not in last.carried and number not in last.zeros:
+                parameter.grad = None
+        tensors = [inventory.tensors[number] for number in last.send]
+        gradients = {number: _gradient(parameters[number], "a gradient") for number in (*last.carried, *last.zeros)}
+        self._take([*tensors, *(gradients[number] for number in last.carried)])
+        for number in last.zeros:
+            gradients[number].zero_()
+        inventory.restore_rest(last.rest)
+        return not last.digest or digest(take_inventory(self._tracked)) == last.digest
+
+
+@torch.no_grad()
+def _gradient(parameter: torch.Tensor, name: str) -> torch.Tensor:
+    """The memory of a parameter's gradient, made where there is none."""
+    if parameter.grad is None:
+        local = torch.empty_like(local_part(parameter, name))
+        parameter.grad = distributed_like(parameter, local) if is_dtensor(parameter) else local
+    return local_part(parameter.grad, name)

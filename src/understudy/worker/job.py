@@ -168,8 +168,13 @@ class Job:
     def _before_update(self, optimizer: Optimizer, args: object, kwargs: object) -> None:
         """Nobody applies a step before everybody can."""
         step = self._step
-        if step is not None and not step._voted:
+        if step is None:
+            return
+        if not step._voted:
             self._vote(step)
+        if not self.rehearsing:
+            closure = args[1] if isinstance(args, tuple) and len(args) > 1 else None
+            self._player.updating(optimizer, replayable=closure is None and not kwargs)
 
     def _vote(self, step: Step) -> None:
         if not self.rehearsing:

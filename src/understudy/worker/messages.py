@@ -121,9 +121,11 @@ class Switched(msgspec.Struct, frozen=True, tag="switched"):
     generation: int
     step: int
     seconds: float = 0.0
-    """How long training stood still here: the switch itself, or what a joiner waited for its state."""
+    """How long a joiner's state took, from its first byte on."""
     bytes: int = 0
     """Of state taken."""
+    again: bool = False
+    """Whether everything had to be sent a second time at the boundary."""
 
 
 class Gave(msgspec.Struct, frozen=True, tag="gave"):
@@ -210,6 +212,8 @@ class WorkerSpec(msgspec.Struct, frozen=True):
     limit: float = 300.0
     streams: int = 2
     rehearsals: int = 3
+    overlap: bool = True
+    """Whether a leaver gives most of its state while its last step computes."""
 
     @property
     def roles(self) -> int:

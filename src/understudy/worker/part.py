@@ -287,15 +287,15 @@ class Part:
             return Wait()
         return Begin(self.step) if self.seated else Over()
 
-    def entered(self, generation: int) -> list[Effect]:
-        """The switch is done."""
+    def entered(self, generation: int, seconds: float = 0.0, size: int = 0, *, again: bool = False) -> list[Effect]:
+        """The switch is done; a taker says how long its state took from the first byte on, and how much it was."""
         proposal, self.proposal = self.proposal, None
         if proposal is None or proposal.generation != generation:
             raise ProtocolError(f"{self.uid} has entered generation {generation}, which nobody proposed")
         self.generation, self.seated = generation, proposal.roster.role_of(self.uid) is not None
         self.promised, self.withdrawn, self.agreed = 0, False, 0
         self.halted = self.again = False
-        return [Say(Switched(generation, self.step))]
+        return [Say(Switched(generation, self.step, seconds, size, again))]
 
     # -- the training thread: at the vote ----------------------------------------------------------------------------
 

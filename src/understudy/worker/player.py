@@ -27,7 +27,8 @@ from understudy.state.inventory import take_inventory
 from understudy.state.twins import twins
 
 from . import part as parts
-from .handover import Tempo, give_state, take_state
+from .giving import Giving
+from .handover import Arrival, Taker, Tempo
 from .messages import Done, Failed, Heard, Here, Progress, Said, Settled, WorkerSpec
 from .part import Part
 from .vote import WIDTH, Outcome, numbers_of, outcome_of
@@ -61,6 +62,9 @@ class Player:
         self._entry: parts.EnterTrain | None = None
         self._dismissed = False
         self._links: dict[int, list[Link]] = {}
+        self._arrival: Arrival | None = None
+        self._giving: dict[str, Giving] = {}
+        """By taker: state that is on its way."""
         self._votes: RoleGroup | None = None
         self._ballot = torch.zeros(WIDTH, dtype=torch.int64)
         self._durations: deque[float] = deque(maxlen=20)
@@ -165,7 +169,38 @@ class Player:
             step = self._come_to_boundary()
             if step is not None:
                 self.rehearsing = False
+                self._offer()
                 return step
+
+    def _offer(self) -> None:
+        """Give what the coming step does not touch while it computes, if this worker is about to leave."""
+        proposal = self.part.proposal
+        wanted = proposal is not None and not proposal.direct and proposal.armed and self.spec.overlap
+        if proposal is None or not wanted or self.fabric.prepared < proposal.generation:
+            return
+        moves = [move for move in proposal.moves if move.giver.uid == self.spec.uid]
+        inventory = take_inventory(self.tracked) if moves else None
+        for move in moves:
+            giving = self._giving_to(proposal, move.taker.uid)
+            assert inventory is not None
+            giving.offer(inventory)
+
+    def _giving_to(self, proposal: parts.Proposal, taker: str) -> Giving:
+        giving = self._giving.get(taker)
+        if giving is None or giving.generation != proposal.generation:
+            if giving is not None:
+                giving.close()
+            stop = self._stopper(
+                lambda: self.part.halted or proposal.generation not in (self.part.generation, self._proposed)
+            )
+            giving = Giving(self.fabric, proposal.roster, taker, self.spec.streams, self.tracked, stop)
+            self._giving[taker] = giving
+        return giving
+
+    @property
+    def _proposed(self) -> int:
+        proposal = self.part.proposal
+        return 0 if proposal is None else proposal.generation
 
     def _come_to_boundary(self) -> int | None:
         with self._changed:
@@ -192,7 +227,11 @@ class Player:
         assert proposal is not None
         self.fabric.switch(generation)
         self._settling = generation
-        self._do(self.part.entered(generation))
+        came, self._arrival = self._arrival, None
+        if came is None:
+            self._do(self.part.entered(generation))
+        else:
+            self._do(self.part.entered(generation, came.seconds, came.bytes, again=came.again))
         return proposal, generation
 
     def _give(self, proposal: parts.Proposal, generation: int) -> None:
@@ -200,22 +239,18 @@ class Player:
         for move in proposal.moves:
             if move.giver.uid != self.spec.uid:
                 continue
-            stop = self._stopper(lambda: self.part.halted or self.part.generation != generation)
             tempo = Tempo(self._ended, self._before, self._median())
-            links: list[Link] = []
+            giving = self._giving_to(proposal, move.taker.uid)
             try:
-                links = self.fabric.dial_state(proposal.roster, move.taker.uid, self.spec.streams)
-                give_state(links, take_inventory(self.tracked), self.part.step, tempo, stop)
-            except (StreamBroken, StateError, RuntimeError, OSError) as error:
-                log.warning("%s could not give its state to %s: %s", self.spec.uid, move.taker.uid, error)
+                giving.finish(self.part.step, tempo)
             except Exception as error:
-                log.exception("%s could not give its state to %s: %s", self.spec.uid, move.taker.uid, error)
+                log.warning("%s could not give its state to %s: %s", self.spec.uid, move.taker.uid, error)
             else:
                 with self._changed:
                     self._do(self.part.gave(generation))
             finally:
-                for link in links:
-                    link.close()
+                giving.close()
+                del self._giving[move.taker.uid]
 
     def _complete_links(self) -> list[Link] | None:
         """All connections over which state comes for the generation that is proposed."""
@@ -239,10 +274,11 @@ class Player:
                 return self.part.took(proposal.generation, step)
 
         try:
-            arrival = take_state(links, self.tracked, stop, took)
-        except StreamBroken as error:
+            arrival = Taker(links, self.tracked, stop).run(took)
+        except (StreamBroken, StateError) as error:
             log.warning("%s could not take its state: %s", self.spec.uid, error)
         else:
+            self._arrival = arrival
             if arrival is not None:
                 self._ended, self._before = arrival.tempo.ended, arrival.tempo.before
                 self._durations.clear()
@@ -260,6 +296,8 @@ class Player:
         """Agree with all roles that this step counts. Raises Repeat where it does not."""
         proposal = self.part.proposal
         healthy = proposal is not None and self.fabric.prepared >= proposal.generation
+        if proposal is not None and proposal.gives(self.spec.uid) and self.spec.overlap:
+            healthy = healthy and self._offered(proposal)
         with self._changed:
             ballot = self.part.ballot(healthy=healthy, over=over)
         if ballot is None:
@@ -283,6 +321,23 @@ class Player:
             if effects is not None:
                 self._do(effects)
         return outcome if effects is not None else self._verdict()
+
+    def _offered(self, proposal: parts.Proposal) -> bool:
+        """Whether all takers have what this step does not touch; it changes with the update, so it waits for that."""
+        mine = [move.taker.uid for move in proposal.moves if move.giver.uid == self.spec.uid]
+        return all(
+            (giving := self._giving.get(taker)) is not None
+            and giving.generation == proposal.generation
+            and giving.offered()
+            for taker in mine
+        )
+
+    def updating(self, optimizer: object, *, replayable: bool) -> None:
+        """An optimizer is about to step, and the step counts."""
+        if self.part.agreed:
+            for giving in self._giving.values():
+                if giving.generation == self.part.agreed:
+                    giving.update(optimizer, replayable=replayable)
 
     def _verdict(self) -> Outcome:
         """Wait for the decision of those who know how far everybody has come."""
