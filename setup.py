@@ -3,6 +3,6 @@
 from setuptools import find_packages, setup
 
 setup(
-    packages=[*find_packages("src"), "understudy_bench"],
+    packages=[*find_packages("src"), "understudy_bench", "understudy_bench.scripts"],
     package_dir={"": "src", "understudy_bench": "bench"},
 )

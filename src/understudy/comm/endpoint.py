@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import queue
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -40,6 +41,9 @@ class Endpoint:
         self.post: Callable[..., None] = self._closed
         self.opening = threading.Lock()
         """Held by the thread that opens it late."""
+        self.doing: tuple[int, str, float] | None = None
+        """Number and kind of the collective under way, and since when."""
+        self._number = 0
         self._open_late = open_late
         self._turn = threading.Lock()
         self._queue: queue.SimpleQueue[tuple[Op, Done, Poison | None] | None] = queue.SimpleQueue()
@@ -167,6 +171,8 @@ class Endpoint:
     def _carry_out(self, op: Op) -> None:
         """Never raises for a failure of the fabric: the result is undefined then and the poison says why."""
         poison = self.poison
+        self._number += 1
+        self.doing = (self._number, op.kind, time.monotonic())
         try:
             for rank in op.needs(self.size) if self.vacant else ():
                 if rank in self.vacant:
@@ -192,6 +198,8 @@ class Endpoint:
             if poison is None:
                 raise
             poison.set(Fault("error", f"{op.kind} in group {self.name} failed: {error!r}"))
+        finally:
+            self.doing = None
 
     def close(self) -> None:
         with self._count:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -140,6 +141,16 @@ class Fabric:
         """Raise StepFailed where results since the last boundary are undefined."""
         if (fault := self.fault) is not None:
             raise StepFailed(fault)
+
+    def longest_wait(self) -> tuple[Endpoint, int, str, float] | None:
+        """The collective that has been under way for longest: its group, number and kind, and its seconds."""
+        now = time.monotonic()
+        waits = [
+            (endpoint, *doing[:2], now - doing[2])
+            for endpoint in list(self._endpoints.values())
+            if (doing := endpoint.doing) is not None
+        ]
+        return max(waits, key=lambda wait: wait[3], default=None)
 
     # -- groups ----------------------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from typing import Literal
 from understudy.agent.messages import Order
 from understudy.agent.session import Inbox, Outbox
 from understudy.comm.roster import Worker
-from understudy.worker.messages import Done, Halted
+from understudy.worker.messages import Done, Halted, Stalled
 
 MachineState = Literal["starting", "cast", "standby", "leaving", "gone"]
 
@@ -30,6 +30,8 @@ class Actor:
     alive: bool = True
     report: Halted | None = None
     done: Done | None = None
+    stalled: Stalled | None = None
+    """Where it has waited for long."""
     holds: bool = False
 
 

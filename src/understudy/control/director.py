@@ -21,6 +21,7 @@ from understudy.worker.messages import (
     Rehearsed,
     Resume,
     Settled,
+    Stalled,
     Stop,
     Switched,
     Tracked,
@@ -75,7 +76,11 @@ class Director(Company):
                 self._register(name, incarnation, standby)
             case Lost(name, incarnation, why):
                 machine = self.machines.get(name)
-                if machine is not None and machine.incarnation == incarnation and machine.alive:
+                if machine is None and self.status == "forming":
+                    self._fail(f"{name} could not start: {why}")
+                elif machine is None:
+                    self._tale("lost", f"{name} could not start: {why}", machine=name)
+                elif machine.incarnation == incarnation and machine.alive:
                     self._lose(machine, why)
             case Reported(name, incarnation, number, report):
                 machine = self.machines.get(name)
@@ -124,8 +129,14 @@ class Director(Company):
             case Done() as done:
                 actor.done = done
                 self.halted.discard(actor.uid)
+            case Stalled() as stalled:
+                actor.stalled = stalled if stalled.roles else None
+                self._look_for_deadlock()
             case Failed(step, error):
-                self._fail(f"{self._name(actor)} failed in step {step}: {error}")
+                if self._seat(actor.uid) is None:
+                    self._tale("rehearsal", f"{self._name(actor)} failed: {error}", uid=actor.uid)
+                else:
+                    self._fail(f"{self._name(actor)} failed in step {step}: {error}")
 
     def _in(self, generation: int) -> Change | None:
         """The change under way, if it is to this generation."""
@@ -167,9 +178,10 @@ class Director(Company):
             return
         how = f"was killed by signal {-report.code}" if report.code < 0 else f"ended with exit code {report.code}"
         seated = self._seat(actor.uid) is not None
-        words = f": {report.words}" if report.words else ""
-        if report.code >= 0 and (seated or self.status == "forming" or actor.rehearsing is not None):
-            if report.code == 0 and self.status == "forming":
+        said = report.words.strip().splitlines()
+        words = f": {said[-1]}" if said else ""
+        if report.code >= 0 and (seated or self.status == "forming"):
+            if report.code == 0 and not actor.holds:
                 words = "; let the script call understudy.run(train)"
             self._fail(f"{self._name(actor)} {how} before the job was over{words}")
             return
@@ -186,7 +198,7 @@ class Director(Company):
             if any(self.machines[actor.machine].state in ("cast", "gone") for actor in dead):
                 self._fail(f"{why} while the job was starting")
         elif self.status in ("halting", "closing"):
-            pass  # it goes on when the others have reported
+            self.why = why  # it goes on when the others have reported
         elif change is not None and not change.planned:
             if uids & ({*change.joiners.values(), *change.givers.values()} | self._seated(change)):
                 self._halt(why)
@@ -257,6 +269,8 @@ class Director(Company):
                 else:
                     self._tale("asked", f"replace {', '.join(machines)}", id=id)
                     self.queue.append(Wish(id, request))
+            case AddStandby(count) if count < 1:
+                self._reply(id, False, f"{count} standbys cannot be added; ask for at least one")
             case AddStandby(count):
                 self.wanted += count
                 self._tale("wanted", f"{count} standby machine{'s' if count > 1 else ''} wanted", count=count)
@@ -454,6 +468,27 @@ class Director(Company):
         }
         self._tale("settled", said, change=change.request, **facts)
         self._reply(change.request, True, said, **facts)
+
+    def _look_for_deadlock(self) -> None:
+        """Everybody waits, and nobody is where another one waits for them: the script's roles do not agree."""
+        if self.status != "training" or self.roster is None:
+            return
+        seats = {role: self.actors[uid] for role, uid in enumerate(self.roster.seats) if uid is not None}
+        places: dict[int, Stalled] = {}
+        for role, actor in seats.items():
+            if actor.stalled is None or actor.stalled.generation != self.roster.generation:
+                return
+            places[role] = actor.stalled
+        for stalled in places.values():
+            if all(role in places and places[role].number == stalled.number and places[role].roles == stalled.roles
+                   for role in stalled.roles):  # fmt: skip
+                return  # they are in it together: it is only slow
+        first = next(iter(places))
+        other = next(role for role in places[first].roles if places[role] != places[first])
+        self._fail(
+            f"{self._name(seats[first])} {places[first].what}, while {self._name(seats[other])} {places[other].what}: "
+            "all roles must run the same steps and call the same operations in the same order"
+        )
 
     # -- failure -------------------------------------------------------------------------------------------------------
 

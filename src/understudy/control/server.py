@@ -235,8 +235,11 @@ class Controller:
         """Whoever starts machines has seen one die."""
         name = request.match_info["name"]
         machine = self.director.machines.get(name)
-        if machine is not None and machine.alive:
-            await self.feed(Lost(name, machine.incarnation, "its agent has ended"))
+        why = (
+            (await request.json()).get("why", "its agent has ended") if request.can_read_body else "its agent has ended"
+        )
+        if machine is None or machine.alive:
+            await self.feed(Lost(name, "" if machine is None else machine.incarnation, str(why)))
         return _json({})
 
     async def get_job(self, request: web.Request) -> web.Response:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import msgspec
 
@@ -63,23 +63,33 @@ class LocalJob:
         self._names = 0
         self._closing = False
         self._seen = 0
+        self._socket: socket.socket | None = None
+        self._log: TextIO | None = None
+        self._entry: Path | None = None
 
     async def __aenter__(self) -> LocalJob:
+        try:
+            await self._open()
+        except BaseException:
+            await self.__aexit__()
+            raise
+        return self
+
+    async def _open(self) -> None:
         self.run_dir.mkdir(parents=True, exist_ok=True)
-        self._socket = socket.create_server(("127.0.0.1", 0))
-        self._socket.set_inheritable(True)
-        self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
+        self._socket = sock = socket.create_server(("127.0.0.1", 0))
+        sock.set_inheritable(True)
+        self.url = f"http://127.0.0.1:{sock.getsockname()[1]}"
         self.client = Client(self.url, self.secret.hex())
         self._log = (self.run_dir / "log.txt").open("a", buffering=1)
         entry = registry.Entry(self.spec.title, self.url, self.secret.hex(), os.getpid(), str(self.run_dir))
         self._entry = registry.enter(entry)
-        self._keep(self._run_controller())
+        self._keep(self._run_controller(sock.fileno()))
         for number in range(self.spec.machines):
             await self._start_agent(f"m{number}", standby=False)
         self._names = self.spec.machines
         for _ in range(self.spec.standbys):
             await self.add_standby()
-        return self
 
     async def __aexit__(self, *exc: object) -> None:
         self._closing = True
@@ -93,9 +103,12 @@ class LocalJob:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._socket.close()
-        self._log.close()
-        self._entry.unlink(missing_ok=True)
+        if self._entry is not None:
+            self._entry.unlink(missing_ok=True)
+        if self._log is not None:
+            self._log.close()
+        if self._socket is not None:
+            self._socket.close()
 
     def _keep(self, work: Any) -> None:
         task = asyncio.ensure_future(work)
@@ -119,7 +132,7 @@ class LocalJob:
         process.stdin.close()
         return process
 
-    async def _run_controller(self) -> None:
+    async def _run_controller(self, fd: int) -> None:
         """The controller may die at any moment; another one reads its ledger and goes on."""
         spec = ControlSpec(
             self.spec.title,
@@ -130,7 +143,6 @@ class LocalJob:
             str(self.run_dir / "ledger.sqlite"),
             self.spec.heartbeat,
         )
-        fd = self._socket.fileno()
         while not self._closing:
             began = time.monotonic()
             self.controller = await self._spawn("understudy.control.server", spec, "--fd", str(fd), pass_fds=[fd])
@@ -175,25 +187,30 @@ class LocalJob:
 
     async def _attend(self, name: str, process: asyncio.subprocess.Process) -> None:
         """Show what an agent and its workers say; tell the controller when it is gone."""
-        await self._echo(process, name)
-        await process.wait()
+        words = await self._echo(process, name)
+        code = await process.wait()
         if not self._closing:
+            why = f"its agent ended with exit code {code}" + (f": {words}" if code > 0 and words else "")
             with suppress(ControllerError):
-                await asyncio.to_thread(self.client.call, "POST", f"/machines/{name}/lost")
+                await asyncio.to_thread(self.client.call, "POST", f"/machines/{name}/lost", {"why": why})
 
-    async def _echo(self, process: asyncio.subprocess.Process, name: str) -> None:
+    async def _echo(self, process: asyncio.subprocess.Process, name: str) -> str:
+        """Show everything a process writes; its last line."""
         assert process.stdout is not None
+        last = ""
         while True:
             try:
                 line = await process.stdout.readline()
             except ValueError:
                 continue  # an endless line
             if not line:
-                return
+                return last
             text = line.decode(errors="replace").rstrip("\n")
+            last = text or last
             if not text.startswith("["):
                 text = f"[{name}] {text}"
-            self._log.write(text + "\n")
+            if self._log is not None:
+                self._log.write(text + "\n")
             self._on_line(text)
 
     # -- the job's life ------------------------------------------------------------------------------------------------

@@ -45,19 +45,15 @@ def _perform(player: Player, train: Train) -> None:
     role = player.part.role
     assert role is not None
     job = Job(player, role)
-    try:
-        train(job)
-        job._close()
-        player.done(stopped=job._stopped)
-    except Dismissed:
-        raise
-    except BaseException as error:
-        player.failed(_one_line(error), traceback.format_exc())
-        raise
+    train(job)
+    job._close()
+    player.done(stopped=job._stopped)
 
 
 def _one_line(error: BaseException) -> str:
     """What went wrong and where in the script, for people."""
+    if isinstance(error, SyntaxError):
+        return f"{type(error).__name__}: {error.msg} ({Path(error.filename or '').name}, line {error.lineno})"
     frames = traceback.extract_tb(error.__traceback__)
     here = str(Path(__file__).parents[1])
     own = [frame for frame in frames if not frame.filename.startswith(here) and "/torch/" not in frame.filename]
@@ -71,13 +67,14 @@ def _alone(train: Train) -> None:
     spec = WorkerSpec("w0", "m0", 0, "alone", secrets.token_bytes(16), sys.argv[0], (), 1, (("dp", 1),))
     _announce(spec)
     fabric = Fabric(spec.uid, spec.machine, job=spec.job, secret=spec.secret)
+    player = Player(spec, fabric, lambda message: None)
     try:
-        player = Player(spec, fabric, lambda message: None)
         player.hear(Resume(Roster.of(1, [(0, spec.uid)], [fabric.worker]), 0))
         os.environ["RANK"] = str(player.enter())
         _perform(player, train)
     finally:
         uninstall()
+        player.close()
         fabric.close()
 
 
@@ -118,8 +115,8 @@ def main(line_fd: int, data: bytes) -> None:
         transport=transport_named(spec.transport),
         limit=spec.limit,
     )
+    _player = player = Player(spec, fabric, line.say)
     try:
-        _player = player = Player(spec, fabric, line.say)
         line.start(player.hear, _orphaned)
         role = player.enter()
         os.environ["RANK"] = os.environ["GROUP_RANK"] = str(role)
@@ -128,9 +125,17 @@ def main(line_fd: int, data: bytes) -> None:
         runpy.run_path(spec.script, run_name="__main__")
     except Dismissed:
         pass
+    except BaseException as error:
+        if isinstance(error, SystemExit) and not error.code:
+            raise
+        traceback.print_exc()
+        sys.stderr.flush()
+        player.failed(_one_line(error), traceback.format_exc())
+        raise SystemExit(1) from None
     finally:
         if dist.is_initialized():
             uninstall()
+        _player.close()
         fabric.close()
         line.close()
 

@@ -142,6 +142,16 @@ class Settled(msgspec.Struct, frozen=True, tag="settled"):
     lost: float
 
 
+class Stalled(msgspec.Struct, frozen=True, tag="stalled"):
+    """It has waited for long in an operation with these roles; without roles: it goes on."""
+
+    generation: int
+    roles: tuple[int, ...] = ()
+    number: int = 0
+    """Of the operation in its group."""
+    what: str = ""
+
+
 class Halted(msgspec.Struct, frozen=True, tag="halted"):
     """How far this worker has come: `step` steps are applied to the state it holds, or will be whatever happens."""
 
@@ -179,7 +189,19 @@ class Failed(msgspec.Struct, frozen=True, tag="failed"):
 
 
 Said = (
-    Here | Tracked | Rehearsed | Prepared | Unprepared | Cancelled | Switched | Gave | Settled | Halted | Done | Failed
+    Here
+    | Tracked
+    | Rehearsed
+    | Prepared
+    | Unprepared
+    | Cancelled
+    | Switched
+    | Gave
+    | Settled
+    | Stalled
+    | Halted
+    | Done
+    | Failed
 )
 
 

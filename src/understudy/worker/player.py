@@ -15,6 +15,7 @@ from statistics import median
 import torch
 import torch.distributed as dist
 
+from understudy.comm.endpoint import Endpoint
 from understudy.comm.fabric import Fabric
 from understudy.comm.group import RoleGroup
 from understudy.comm.link import Link
@@ -29,11 +30,15 @@ from understudy.state.twins import twins
 from . import part as parts
 from .giving import Giving
 from .handover import Arrival, Taker, Tempo
-from .messages import Done, Failed, Heard, Here, Progress, Said, Settled, WorkerSpec
+from .messages import Done, Failed, Heard, Here, Progress, Said, Settled, Stalled, WorkerSpec
 from .part import Part
 from .vote import WIDTH, Outcome, numbers_of, outcome_of
 
 log = logging.getLogger("understudy.worker")
+
+_LOOK_S = 1.0
+_STALL_S = 5.0
+"""Waiting for so long is worth a word to the controller."""
 
 
 class Repeat(BaseException):
@@ -69,9 +74,12 @@ class Player:
         self._ballot = torch.zeros(WIDTH, dtype=torch.int64)
         self._durations: deque[float] = deque(maxlen=20)
         self._ended = self._before = 0.0
+        self._over = threading.Event()
         self._settling = 0
         """The generation whose first step is under way."""
         self._opened_at = 0.0
+        self._stalled: tuple[object, ...] = ()
+        threading.Thread(target=self._watch, name="understudy watch", daemon=True).start()
         self._say(Here(fabric.worker, os.getpid()))
 
     # -- what the part wants ---------------------------------------------------------------------------------------
@@ -122,6 +130,27 @@ class Player:
         with self._changed:
             self._links.setdefault(generation, []).append(link)
             self._changed.notify_all()
+
+    def _watch(self) -> None:
+        """Tell the controller where this worker waits for long: all workers' answers together show a deadlock."""
+        while not self._over.wait(_LOOK_S):
+            wait = self.fabric.longest_wait()
+            key: tuple[object, ...] = ()
+            if wait is not None and wait[3] > _STALL_S:
+                endpoint, number, kind, _ = wait
+                key = (endpoint.key.roles, number, self._describe(endpoint, kind))
+            if key != self._stalled:
+                self._stalled = key
+                self._say(Stalled(self.fabric.generation, *key))  # type: ignore[arg-type]
+
+    def _describe(self, endpoint: Endpoint, kind: str) -> str:
+        if self._votes is not None and endpoint is self._votes.endpoint:
+            if self.part.closing:
+                return f"has come to the end of its training function after {self.part.step} steps"
+            return f"waits at the end of step {self.part.step}"
+        return (
+            f"waits in step {self.part.step} in {kind} of the group of roles {', '.join(map(str, endpoint.key.roles))}"
+        )
 
     # -- the training thread: entering -------------------------------------------------------------------------------
 
@@ -380,6 +409,9 @@ class Player:
         return median(self._durations) if self._durations else 0.0
 
     # -- the end -------------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        self._over.set()
 
     def done(self, *, stopped: bool) -> None:
         self._say(Done(self.part.step, digest(take_inventory(self.tracked)) if self.tracked else "", stopped))

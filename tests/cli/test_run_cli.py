@@ -1,0 +1,101 @@
+"""Mistakes on the command line: one sentence, exit code 2, no traceback, nothing created."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from understudy.cli.errors import UsageError
+from understudy.cli.main import main
+from understudy.cli.replace import moment
+
+
+@pytest.fixture(autouse=True)
+def _apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("UNDERSTUDY_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text("")
+    (tmp_path / "bad.toml").write_text('script = "train.py"\nmachnies = 2\n')
+    (tmp_path / "wrong.toml").write_text('script = "train.py"\nmachines = "two"\n')
+    (tmp_path / "broken.toml").write_text("machines = \n")
+
+
+MISTAKES = [
+    (["none.py"], "there is no script none.py"),
+    (["."], "is a folder"),
+    (["--machines", "0", "train.py"], "machines is 0; it must be at least 1"),
+    (["--machines", "2", "--mesh", "dp=3", "train.py"], "mesh dp=3 has 3 roles"),
+    (["--mesh", "dp", "train.py"], "'dp' is not of the form name=size"),
+    (["--transport", "nccl", "train.py"], "there is no transport 'nccl'; use native or torch:gloo"),
+    (["--name", "a/b", "train.py"], "name is 'a/b'"),
+    (["bad.toml"], "bad.toml: there is no setting 'machnies'; did you mean machines?"),
+    (["wrong.toml"], "wrong.toml: machines: Expected `int`, got `str`"),
+    (["broken.toml"], "broken.toml is not valid TOML"),
+    (["none.toml"], "none.toml: No such file or directory"),
+]
+
+
+@pytest.mark.parametrize(("words", "says"), MISTAKES)
+def test_a_mistake_is_one_sentence(
+    tmp_path: Path, words: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = sorted(tmp_path.rglob("*"))
+    assert main(["run", *words]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("understudy run: ")
+    assert says in err
+    assert err.count("\n") == 1
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_the_real_command_says_the_same(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "understudy.cli.main", "run", "bad.toml"]
+    done = subprocess.run(command, cwd=tmp_path, env=dict(os.environ), capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr == "understudy run: bad.toml: there is no setting 'machnies'; did you mean machines?\n"
+
+
+@pytest.mark.parametrize(
+    "words", [["status"], ["replace", "m1"], ["drain", "m1"], ["stop"], ["events"], ["standby", "add"]]
+)
+def test_commands_without_a_job(
+    words: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert main(words) == 2
+    assert "no job runs here; start one with understudy run" in capsys.readouterr().err
+    assert main([*words, "--controller", "http://127.0.0.1:1"]) == 2
+    assert "UNDERSTUDY_SECRET" in capsys.readouterr().err
+    monkeypatch.setenv("UNDERSTUDY_SECRET", "ab")
+    assert main([*words, "--controller", "127.0.0.1:1"]) == 2
+    assert "write it as http://HOST:PORT" in capsys.readouterr().err
+
+
+NOON = datetime(2026, 3, 1, 12, 0, 30)
+
+
+@given(st.integers(0, 9999), st.sampled_from("smh"))
+def test_a_time_span(number: int, unit: str) -> None:
+    seconds = number * {"s": 1, "m": 60, "h": 3600}[unit]
+    assert moment(f"{number}{unit}", NOON) == pytest.approx(NOON.timestamp() + seconds)
+
+
+@given(st.integers(0, 23), st.integers(0, 59), st.datetimes(datetime(2020, 1, 1), datetime(2030, 1, 1)))
+def test_a_time_of_day_is_the_next_one(hour: int, minute: int, now: datetime) -> None:
+    at = datetime.fromtimestamp(moment(f"{hour}:{minute:02}", now))
+    assert (at.hour, at.minute, at.second) == (hour, minute, 0)
+    assert now < at <= now + timedelta(days=1)
+
+
+@pytest.mark.parametrize("text", ["", "30", "30x", "24:00", "12:60", "-5m", "1.m", "12:5", "noon", "30m "])
+def test_what_is_no_time(text: str) -> None:
+    with pytest.raises(UsageError, match=r"^--by .*: write a time span such as 30m or 2h"):
+        moment(text, NOON)

@@ -1,0 +1,179 @@
+"""Whole jobs under a test's direction: real agents, a real controller, real workers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from understudy.launch.local import Ended, LocalJob
+from understudy.launch.spec import make
+
+SCRIPT = """
+import time, torch, understudy
+from pathlib import Path
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+def train(job):
+    torch.manual_seed(1)
+    inner = nn.Sequential(nn.Linear(64, 128), nn.Dropout(0.1), nn.Linear(128, 8))
+    model = DDP(inner, process_group=job.mesh["dp"].get_group())
+    optim = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    schedule = torch.optim.lr_scheduler.StepLR(optim, 5, 0.8)
+    job.track(model=model, optim=optim, schedule=schedule)
+    for step in job.steps(60):
+        with step:
+            for shard in step.shards(2):
+                numbers = torch.Generator().manual_seed(1000 * step.index + shard.number)
+                loss = model(torch.rand(16, 64, generator=numbers)).pow(2).mean() * shard.weight
+                loss.backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optim.step()
+            optim.zero_grad()
+            schedule.step()
+            job.log(loss=loss)
+        if not job.rehearsing and not Path(__file__).with_name("hurry").exists():
+            time.sleep(0.25)  # the test is not done with the job yet
+
+understudy.run(train)
+"""
+
+
+@dataclass
+class Result:
+    ended: Ended
+    losses: dict[tuple[int, int], float]
+    """(role, step) → what the role logged."""
+    tales: list[dict[str, Any]]
+    repeated: int
+
+    @property
+    def digests(self) -> dict[str, str]:
+        found: dict[str, str] = self.ended.view["digests"]
+        return found
+
+
+class Stage:
+    """A running job and what one can do to it."""
+
+    def __init__(self, job: LocalJob, tales: list[dict[str, Any]]) -> None:
+        self.job, self.tales = job, tales
+
+    async def call(self, method: str, path: str, body: object = None) -> Any:
+        return await asyncio.to_thread(self.job.client.call, method, path, body)
+
+    async def until(self, true: Callable[[], Awaitable[bool]], what: str, limit: float = 60.0) -> None:
+        deadline = time.monotonic() + limit
+        while not await true():
+            assert time.monotonic() < deadline, f"waited {limit} s for {what}"
+            await asyncio.sleep(0.01)
+
+    async def step(self, number: int) -> None:
+        """Wait until training has come so far."""
+
+        async def there() -> bool:
+            return int((await self.call("GET", "/job"))["step"]) >= number
+
+        await self.until(there, f"step {number}")
+
+    async def phase(self, name: str) -> None:
+        """Wait until a change has come to this phase."""
+
+        async def there() -> bool:
+            change = (await self.call("GET", "/job"))["change"]
+            seen = [tale["text"] for tale in self.tales if tale["kind"] == "phase"]
+            return name in seen or (change is not None and str(change["phase"]) == name)
+
+        await self.until(there, f"phase {name}")
+
+    async def standbys(self, count: int) -> None:
+        """Wait until so many standbys are ready."""
+
+        async def there() -> bool:
+            ready = [m for m in await self.machines() if m["state"] == "standby" and all(m["pids"])]
+            return len(ready) >= count
+
+        await self.until(there, f"{count} standbys")
+
+    async def machines(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = await self.call("GET", "/machines")
+        return found
+
+    async def ask(self, *machines: str, **more: object) -> str:
+        return str((await self.call("POST", "/replace", {"type": "replace", "machines": machines, **more}))["id"])
+
+    async def answer(self, id: str) -> dict[str, Any]:
+        async def there() -> bool:
+            return bool((await self.call("GET", f"/requests/{id}"))["done"])
+
+        await self.until(there, f"the answer to {id}")
+        found: dict[str, Any] = await self.call("GET", f"/requests/{id}")
+        return found
+
+    async def replace(self, *machines: str, **more: object) -> dict[str, Any]:
+        return await self.answer(await self.ask(*machines, **more))
+
+    async def kill_worker(self, machine: str) -> None:
+        for known in await self.machines():
+            if known["name"] == machine:
+                os.kill(known["pids"][0], signal.SIGKILL)
+
+    async def kill_machine(self, name: str) -> None:
+        self.job.agents[name].kill()
+
+    async def kill_controller(self) -> None:
+        assert self.job.controller is not None
+        self.job.controller.kill()
+
+
+Direction = Callable[[Stage], Awaitable[None]]
+
+
+async def _nothing(stage: Stage) -> None:
+    pass
+
+
+def perform(folder: Path, direction: Direction = _nothing, *, script: str = SCRIPT, **settings: Any) -> Result:
+    """Run a job from its beginning to its end while `direction` does something to it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "train.py"
+    path.write_text(script)
+    spec = make({"machines": 2, **settings, "script": str(path), "run_dir": str(folder / "run")})
+    tales: list[dict[str, Any]] = []
+
+    async def run() -> Ended:
+        async with LocalJob(spec, on_line=lambda line: None, on_tale=tales.append) as job:
+            end = asyncio.ensure_future(job.wait())
+            directed = asyncio.ensure_future(direction(Stage(job, tales)))
+            try:
+                await asyncio.wait([end, directed], return_when=asyncio.FIRST_COMPLETED)
+                if directed.done():
+                    directed.result()
+                    (folder / "hurry").touch()
+                return await end
+            finally:
+                for task in (end, directed):
+                    task.cancel()
+                    with suppress(asyncio.CancelledError, Exception):
+                        await task
+
+    ended = asyncio.run(run())
+    losses: dict[tuple[int, int], float] = {}
+    repeated = 0
+    for file in (folder / "run").glob("metrics-*.jsonl"):
+        for line in file.read_text().splitlines():
+            entry = json.loads(line)
+            key = (entry["role"], entry["step"])
+            if key in losses:
+                assert losses[key] == entry["loss"]
+                repeated += 1
+            losses[key] = entry["loss"]
+    return Result(ended, losses, tales, repeated)

@@ -1,0 +1,219 @@
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from understudy.launch.spec import JobSpec, SpecError, check, from_toml, make
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    path = tmp_path / "train.py"
+    path.write_text("")
+    return path
+
+
+def mistake(settings: dict[str, Any], where: str = "") -> str:
+    """The one sentence about it."""
+    with pytest.raises(SpecError) as raised:
+        make(settings, where)
+    text = str(raised.value)
+    assert "\n" not in text
+    assert text.startswith(f"{where}: " if where else "")
+    return text
+
+
+def toml_mistake(path: Path) -> str:
+    with pytest.raises(SpecError) as raised:
+        make(from_toml(path), str(path))
+    text = str(raised.value)
+    assert "\n" not in text
+    assert str(path) in text
+    return text
+
+
+def test_little_has_to_be_said(script: Path) -> None:
+    spec = make({"script": str(script)})
+    assert (spec.machines, spec.nproc, spec.standbys, spec.roles, spec.title) == (1, 1, 0, 1, "train")
+    assert spec.dimensions == (("dp", 1),)
+
+
+def test_roles_are_data_parallel_unless_a_mesh_is_given(script: Path) -> None:
+    assert make({"script": str(script), "machines": 3, "nproc": 2}).dimensions == (("dp", 6),)
+    spec = make({"script": str(script), "machines": 4, "nproc": 2, "mesh": "pp=2,dp=2,tp=2"})
+    assert spec.dimensions == (("pp", 2), ("dp", 2), ("tp", 2))
+    assert spec.roles == 8
+
+
+@pytest.mark.parametrize("name", ["my job!.py", "ünder.py", "a b c.py", "..py", "x.tar.py"])
+def test_a_title_is_good_for_a_file_name(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    path.write_text("")
+    title = make({"script": str(path)}).title
+    assert title
+    assert all(letter.isascii() and (letter.isalnum() or letter in "_.-") for letter in title)
+
+
+@pytest.mark.parametrize("name", ["a/b", "../up", "", "a b", "ü", "x\n", ".", ".."])
+def test_a_name_that_is_given_is_good_for_a_file_name_or_refused(script: Path, name: str) -> None:
+    if name == "":
+        assert make({"script": str(script), "name": name}).title == "train"
+    else:
+        text = mistake({"script": str(script), "name": name})
+        assert "name" in text
+        assert "letters" in text
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"machines": 0}, "machines is 0; it must be at least 1"),
+        ({"machines": -1}, "machines is -1; it must be at least 1"),
+        ({"nproc": 0}, "nproc is 0; it must be at least 1"),
+        ({"standbys": -1}, "standbys is -1; it must be at least 0"),
+        ({"threads": 0}, "threads is 0; it must be at least 1"),
+        ({"steps": 0}, "steps is 0; it must be at least 1"),
+        ({"heartbeat": 0.0}, "heartbeat is 0.0; it must be more than 0 seconds"),
+        ({"heartbeat": float("nan")}, "heartbeat is nan; it must be more than 0 seconds"),
+        ({"limit": -1.0}, "limit is -1.0; it must be more than 0 seconds"),
+        ({"checkpoint_every": -5}, "checkpoint_every is -5; it must be at least 0"),
+        ({"checkpoint_every": 5}, "--checkpoint DIR"),
+        ({"transport": "nccl"}, "there is no transport 'nccl'; use native or torch:gloo"),
+        ({"transport": "torch:"}, "there is no transport 'torch:'; use native or torch:gloo"),
+        ({"mesh": "dp=3", "machines": 2}, "mesh dp=3 has 3 roles, but 2 machines with 1 workers each have 2"),
+        ({"mesh": "dp"}, "'dp' is not of the form name=size"),
+        ({"mesh": "dp=1,dp=1"}, "dp is there twice"),
+        ({"machines": "two"}, "machines: Expected `int`, got `str`"),
+        ({"machines": 1.5}, "machines: Expected `int`, got `float`"),
+        ({"machines": None}, "machines: Expected `int`, got `null`"),
+        ({"args": "x"}, "args: Expected `array`, got `str`"),
+        ({"args": ["x", 3]}, "args[1]: Expected `str`, got `int`"),
+        ({"env": {"A": 1}}, "env[...]: Expected `str`, got `int`"),
+        ({"env": ["A"]}, "env: Expected `object`, got `array`"),
+        ({"heartbeat": "long"}, "heartbeat: Expected `float`, got `str`"),
+        ({"steps": "many"}, "steps: Expected `int | null`, got `str`"),
+    ],
+)
+def test_what_cannot_be_is_one_sentence_with_the_place(script: Path, settings: dict[str, Any], says: str) -> None:
+    assert says in mistake({"script": str(script), **settings}, "job.toml")
+    assert says in mistake({"script": str(script), **settings})
+
+
+def test_no_script(tmp_path: Path) -> None:
+    text = mistake({"script": str(tmp_path / "none.py")})
+    assert f"there is no script {tmp_path / 'none.py'}" in text
+    assert "folder" in mistake({"script": str(tmp_path)})
+    assert "it names no script; add a line such as script =" in mistake({}, "job.toml")
+
+
+def test_a_run_dir_that_another_job_has_used(tmp_path: Path, script: Path) -> None:
+    """A controller that found the other job's ledger would go on with that one."""
+    (tmp_path / "run").mkdir()
+    make({"script": str(script), "run_dir": str(tmp_path / "run")})
+    (tmp_path / "run" / "ledger.sqlite").touch()
+    text = mistake({"script": str(script), "run_dir": str(tmp_path / "run")})
+    assert f"run_dir {tmp_path / 'run'} has the ledger of another job in it; name another folder" in text
+
+
+# -- TOML --------------------------------------------------------------------------------------------------------------
+
+
+def toml(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "job.toml"
+    path.write_text(text)
+    return path
+
+
+def test_a_file_says_everything(tmp_path: Path, script: Path) -> None:
+    path = toml(
+        tmp_path,
+        'script = "train.py"\nargs = ["--lr", "1"]\nname = "gpt"\nmachines = 2\nnproc = 2\nmesh = "dp=2,tp=2"\n'
+        'steps = 5\nseed = 3\nheartbeat = 1\n[env]\nA = "1"\n',
+    )
+    spec = make(from_toml(path), str(path))
+    assert spec == JobSpec(
+        script=str(script),
+        args=("--lr", "1"),
+        name="gpt",
+        machines=2,
+        nproc=2,
+        mesh="dp=2,tp=2",
+        steps=5,
+        seed=3,
+        heartbeat=1.0,
+        env={"A": "1"},
+    )
+    assert check(spec) is spec
+
+
+def test_paths_are_relative_to_their_file(tmp_path: Path, script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir("/")
+    spec = make(from_toml(toml(tmp_path, 'script = "train.py"\nrun_dir = "runs/1"\ncheckpoint = "ckpt"')))
+    assert (spec.run_dir, spec.checkpoint) == (str(tmp_path / "runs/1"), str(tmp_path / "ckpt"))
+    assert make(from_toml(toml(tmp_path, 'script = "train.py"'))).script == str(script)
+    absolute = make(from_toml(toml(tmp_path, f'script = "{script}"')))
+    assert absolute.script == str(script)
+
+
+@pytest.mark.parametrize("name", [field.name for field in msgspec.structs.fields(JobSpec) if len(field.name) > 3])
+def test_a_slip_of_the_pen_is_recognized(tmp_path: Path, name: str) -> None:
+    slip = name[:-2] + name[-1] + name[-2]
+    text = toml_mistake(toml(tmp_path, f"{slip}x = 1"))
+    assert f"there is no setting '{slip}x'; did you mean {name}?" in text
+
+
+def test_a_key_like_nothing(tmp_path: Path) -> None:
+    text = toml_mistake(toml(tmp_path, "qqqq = 1"))
+    assert "there is no setting 'qqqq'; known are script, args, name, machines" in text
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("machines = ", "is not valid TOML"),
+        ('script = "train.py', "is not valid TOML"),
+        ("script = 3", "script: Expected `str`, got `int`"),
+        ('script = ["train.py"]', "script: Expected `str`, got `array`"),
+        ('script = "nowhere.py"', "there is no script"),
+        ("machines = 2", "script"),
+        ('script = "train.py"\nmachines = "two"', "machines: Expected `int`, got `str`"),
+        ('script = "train.py"\nmachines = true', "machines: Expected `int`, got `bool`"),
+        ('script = "train.py"\nmachines = 2024-01-01', "machines: Expected `int`"),
+        ('script = "train.py"\n[machines]\nn = 1', "machines: Expected `int`, got `object`"),
+        ('script = "train.py"\nmesh = "dp=7"', "mesh dp=7 has 7 roles"),
+    ],
+)
+def test_what_is_wrong_in_a_file(tmp_path: Path, script: Path, text: str, says: str) -> None:
+    assert says in toml_mistake(toml(tmp_path, text))
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    assert "No such file" in toml_mistake(tmp_path / "none.toml")
+    (tmp_path / "folder.toml").mkdir()
+    assert "Is a directory" in toml_mistake(tmp_path / "folder.toml")
+    path = tmp_path / "job.toml"
+    path.write_bytes(b"\xff\xfe = 1")
+    assert "is not valid TOML" in toml_mistake(path)
+
+
+values = st.one_of(st.none(), st.booleans(), st.integers(-3, 5), st.floats(), st.text(max_size=5), st.just([]))
+names = st.sampled_from([field.name for field in msgspec.structs.fields(JobSpec)])
+
+
+@given(st.dictionaries(names, values, max_size=5), st.integers())
+def test_any_settings_are_a_job_or_one_sentence(settings: dict[str, Any], salt: int) -> None:
+    settings = {**settings, "script": __file__} if salt % 2 else settings
+    try:
+        spec = make(settings, "job.toml")
+    except SpecError as error:
+        assert str(error).startswith("job.toml: ")  # noqa: PT017
+        assert "\n" not in str(error)  # noqa: PT017
+    else:
+        assert spec.roles == spec.machines * spec.nproc
+        assert all(a is b for a, b in itertools.pairwise([spec, check(spec)]))

@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from understudy.worker.mesh import (
+    Mesh,
+    MeshError,
+    check_mesh,
+    coordinates,
+    describe,
+    dimensions,
+    parse_mesh,
+    roles_of,
+)
+
+names = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,5}", fullmatch=True)
+meshes = st.lists(st.tuples(names, st.integers(1, 5)), min_size=1, max_size=4, unique_by=lambda d: d[0]).map(tuple)
+
+
+@given(meshes, st.sampled_from(["", " ", "  "]))
+def test_a_mesh_is_read_back_as_it_was_written(mesh: Mesh, gap: str) -> None:
+    text = ",".join(f"{gap}{name}{gap}={gap}{size}{gap}" for name, size in mesh)
+    assert parse_mesh(text) == mesh
+    assert dimensions(mesh) == ([name for name, _ in mesh], [size for _, size in mesh])
+
+
+@given(meshes)
+def test_roles_walk_the_mesh_with_the_last_dimension_fastest(mesh: Mesh) -> None:
+    walked = [coordinates(mesh, role) for role in range(roles_of(mesh))]
+    sizes = [range(size) for _, size in mesh]
+    assert walked == [dict(zip((name for name, _ in mesh), places, strict=True)) for places in product(*sizes)]
+    assert all(list(places) == [name for name, _ in mesh] for places in walked)
+
+
+@given(meshes, st.integers(1, 12), st.integers(1, 12))
+def test_a_mesh_fits_exactly_where_the_numbers_agree(mesh: Mesh, machines: int, nproc: int) -> None:
+    if roles_of(mesh) == machines * nproc:
+        check_mesh(mesh, machines, nproc)
+    else:
+        with pytest.raises(MeshError) as raised:
+            check_mesh(mesh, machines, nproc)
+        text = str(raised.value)
+        assert str(roles_of(mesh)) in text
+        assert str(machines * nproc) in text
+        assert "--mesh" in text
+
+
+@given(st.text(max_size=20))
+def test_any_text_is_a_mesh_or_a_mistake_that_is_shown(text: str) -> None:
+    try:
+        mesh = parse_mesh(text)
+    except MeshError as error:
+        assert str(error).startswith(f"mesh {text!r}: ")  # noqa: PT017
+        assert "\n" not in str(error)  # noqa: PT017
+    else:
+        assert roles_of(mesh) >= 1
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "'' is not of the form name=size"),
+        ("dp", "'dp' is not of the form name=size"),
+        ("dp=", "'dp=' is not of the form"),
+        ("dp=2,", "'' is not of the form"),
+        ("dp=-1", "'dp=-1' is not of the form"),
+        ("dp=2.0", "'dp=2.0' is not of the form"),
+        ("2=dp", "'2=dp' is not of the form"),
+        ("dp=0", "dp must be at least 1"),
+        ("dp=2,tp=2,dp=2", "dp is there twice"),
+    ],
+)
+def test_what_is_wrong_is_named(text: str, says: str) -> None:
+    with pytest.raises(MeshError, match=f"^mesh {text!r}: ") as raised:
+        parse_mesh(text)
+    assert says in str(raised.value)
+
+
+def test_a_role_is_described_by_its_places() -> None:
+    assert describe((("pp", 2), ("dp", 2), ("tp", 2)), 5) == "role 5 (pp=1 dp=0 tp=1)"
