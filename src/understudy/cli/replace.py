@@ -6,7 +6,6 @@ import argparse
 import json
 import re
 import sys
-import time
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -92,8 +91,10 @@ def request(client: Client, body: dict[str, Any], *, as_json: bool) -> int:
     answer = client.call("POST", "/replace", body)
     id = answer["id"]
     began: tuple[str, float] | None = None
-    while not answer["done"]:
-        page = client.events(after, wait=5.0)
+    done = False
+    while not done:
+        done = answer["done"]
+        page = client.events(after, wait=0.0 if done else 5.0)
         after = page["next"]
         for tale in page["events"]:
             if tale["data"].get("change") != id:
@@ -106,7 +107,7 @@ def request(client: Client, body: dict[str, Any], *, as_json: bool) -> int:
                 if began is not None:
                     print(f"  {began[0]:<9} {tale['at'] - began[1]:8.3f} s   {MEANING.get(began[0], '')}", flush=True)
                 began = (tale["text"], tale["at"]) if tale["kind"] == "phase" else None
-        answer = client.answer(id)
+        answer = answer if done else client.answer(id)
     if as_json:
         print(json.dumps(answer), flush=True)
     elif answer["ok"]:
@@ -114,11 +115,3 @@ def request(client: Client, body: dict[str, Any], *, as_json: bool) -> int:
     else:
         print(f"understudy: not replaced: {answer['text']}", file=sys.stderr)
     return 0 if answer["ok"] else 1
-
-
-def wait_for_answer(client: Client, id: str, limit: float = 60.0) -> dict[str, Any]:
-    deadline = time.monotonic() + limit
-    answer: dict[str, Any] = client.answer(id)
-    while not answer["done"] and time.monotonic() < deadline:
-        answer = client.answer(id, wait=5.0)
-    return answer

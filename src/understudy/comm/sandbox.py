@@ -49,5 +49,5 @@ class Echo:
     def post(self, *jobs: Send | Receive) -> None:
         for job in jobs:
             if isinstance(job, Receive):
-                job.tensor.zero_()
+                job.tensor.fill_(1)  # torch's pipeline asks by messages whether all shapes are known: 1 is yes
             job.done.set()

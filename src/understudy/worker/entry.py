@@ -66,6 +66,7 @@ def _alone(train: Train) -> None:
     """One role, one worker, nobody to wait for."""
     spec = WorkerSpec("w0", "m0", 0, "alone", secrets.token_bytes(16), sys.argv[0], (), 1, (("dp", 1),))
     _announce(spec)
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", torch.get_num_threads())))
     fabric = Fabric(spec.uid, spec.machine, job=spec.job, secret=spec.secret)
     player = Player(spec, fabric, lambda message: None)
     try:

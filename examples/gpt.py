@@ -1,0 +1,73 @@
+"""What the examples train: a small GPT that learns, letter by letter, the licence of this project."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+TEXT = (Path(__file__).parent.parent / "LICENSE").read_text()
+LETTERS = sorted(set(TEXT))
+CODES = torch.tensor([LETTERS.index(letter) for letter in TEXT])
+CONTEXT = 64
+"""Letters in a sequence."""
+HEAD = 32
+"""Numbers in an attention head; a width is a multiple of it."""
+
+
+class Embed(nn.Module):
+    """Letters and their places."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.letters, self.places = nn.Embedding(len(LETTERS), width), nn.Embedding(CONTEXT, width)
+
+    def forward(self, letters: torch.Tensor) -> torch.Tensor:
+        return self.letters(letters) + self.places.weight[: letters.shape[1]]  # type: ignore[no-any-return]
+
+
+class Block(nn.Module):
+    """Attention, then a small network. Heads lie side by side, so that `qkv` and `join` can be cut between them."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.join = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.grow, self.shrink = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = self.qkv(self.norm1(x)).unflatten(-1, (-1, 3, HEAD)).permute(3, 0, 2, 1, 4)
+        heard = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.join(heard.transpose(1, 2).flatten(2))
+        return x + self.shrink(F.gelu(self.grow(self.norm2(x))))  # type: ignore[no-any-return]
+
+
+def gpt(width: int, layers: int) -> nn.Sequential:
+    """Letters in, the next letter's logits out. Any slice of it is a stage of a pipeline."""
+    blocks = [Block(width) for _ in range(layers)]
+    return nn.Sequential(Embed(width), *blocks, nn.LayerNorm(width), nn.Linear(width, len(LETTERS), bias=False))
+
+
+def surprise(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """The loss: how little the model expected the letters that came."""
+    return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+
+
+def batch(step: int, shard: int, size: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The inputs and targets of one shard of one step: the same whoever asks, and whenever."""
+    numbers = torch.Generator().manual_seed(step * 10_000 + shard)
+    starts = torch.randint(len(CODES) - CONTEXT, (size, 1), generator=numbers)
+    codes = CODES[starts + torch.arange(CONTEXT + 1)]
+    return codes[:, :-1], codes[:, 1:]
+
+
+def options(description: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--steps", type=int, default=60, help="how many (default 60)")
+    parser.add_argument("--width", type=int, default=128, help=f"of the model, a multiple of {HEAD} (default 128)")
+    parser.add_argument("--layers", type=int, default=4, help="of the model (default 4)")
+    parser.add_argument("--batch", type=int, default=16, help="sequences in a step of one replica (default 16)")
+    return parser.parse_args()

@@ -1,0 +1,86 @@
+"""A GPT in three dimensions: a pipeline of stages (pp), each of them copied (dp), each copy cut across workers (tp).
+
+    understudy run --machines 2 --nproc 2 --standbys 1 --mesh pp=2,dp=2,tp=1 examples/gpt_3d.py
+    understudy run --machines 4 --nproc 2 --standbys 1 --mesh pp=2,dp=2,tp=2 examples/gpt_3d.py
+
+Meanwhile, in another shell: understudy replace m1
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+from gpt import CONTEXT, LETTERS, Block, batch, gpt, options, surprise
+from torch import nn
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.optim import AdamW
+
+import understudy
+
+args = options("Train a small GPT on a mesh pp=…,dp=…,tp=….")
+
+
+def train(job: understudy.Job) -> None:
+    if set(job.mesh.mesh_dim_names or ()) != {"pp", "dp", "tp"}:
+        raise SystemExit("gpt_3d.py needs three dimensions: understudy run --mesh pp=1,dp=1,tp=1 examples/gpt_3d.py")
+    pp, dp, tp = job.mesh["pp"], job.mesh["dp"], job.mesh["tp"]
+    here, stages = pp.get_local_rank(), pp.size()
+
+    # Everybody draws the same model and keeps the layers of its stage; of each block, only its own heads.
+    torch.manual_seed(job.seed)
+    model = list(gpt(args.width, args.layers))
+    cuts = [0, *(1 + args.layers * number // stages for number in range(1, stages)), len(model)]
+    layers = nn.Sequential(*model[cuts[here] : cuts[here + 1]]).to(job.device)
+    for layer in layers:
+        if isinstance(layer, Block):
+            columns, rows = ColwiseParallel(), RowwiseParallel()
+            parallelize_module(layer, tp, {"qkv": columns, "join": rows, "grow": columns, "shrink": rows})
+    optim = AdamW(layers.parameters(), lr=1e-3)
+    job.track(layers=layers, optim=optim)
+
+    micro_batches = 2 * stages
+    size = max(1, args.batch // micro_batches)
+    letters = torch.empty(size, CONTEXT, dtype=torch.long, device=job.device)
+    hidden = torch.empty(size, CONTEXT, args.width, device=job.device, requires_grad=True)
+    logits = torch.empty(size, CONTEXT, len(LETTERS), device=job.device, requires_grad=True)
+    stage = PipelineStage(
+        layers,
+        here,
+        stages,
+        job.device,
+        input_args=letters if here == 0 else hidden,
+        output_args=logits if here == stages - 1 else hidden,
+        group=pp.get_group(),
+    )
+    schedule = Schedule1F1B(stage, micro_batches, loss_fn=surprise)
+
+    for step in job.steps(args.steps):
+        with step:
+            losses: list[torch.Tensor] = []
+            for shard in step.shards():
+                inputs, targets = batch(step.index, shard.number, size * micro_batches)
+                fed = [inputs.to(job.device)] if stage.is_first else []
+                schedule.step(*fed, target=targets.to(job.device), losses=losses, return_outputs=False)
+            for parameter in layers.parameters():
+                average(parameter.grad, dp.get_group())
+            optim.step()
+            optim.zero_grad()
+            if stage.is_last:
+                loss = torch.stack(losses).mean()
+                job.log(loss=loss)
+                if job.is_primary and not job.rehearsing and (step.index + 1) % 5 == 0:
+                    print(f"step {step.index + 1:4}  loss {loss.item():.4f}", flush=True)
+
+
+def average(gradient: torch.Tensor | None, group: dist.ProcessGroup) -> None:
+    """Over the copies of this stage. (DDP cannot do it: inside a PipelineStage it fails in the second step.)"""
+    assert gradient is not None
+    mine = gradient.to_local() if isinstance(gradient, DTensor) else gradient
+    dist.all_reduce(mine, group=group)
+    mine /= dist.get_world_size(group)
+
+
+if __name__ == "__main__":
+    understudy.run(train)
