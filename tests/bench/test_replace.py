@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from understudy_bench.replace import checks_of, lost_around, lost_by_system, read_steps, restart_row, summary, usual
+from understudy_bench.replace import by_system, checks_of, lost_around, read_steps, restart_row, slowed, summary, usual
 
 LINES = ['{"step": 4, "role": 0, "seconds": 0.2, "loss": 7.0}\n', '{"step": 5, "role": 1, "seconds": 0.3}\n']
 
@@ -43,7 +43,7 @@ def test_a_restart_lasts_from_the_last_step_before_to_the_first_one_after() -> N
 def test_checks_compare_medians() -> None:
     lost = {"understudy": [0.1, 0.1, 9.0], "naive": [0.3], "restart": [3.9, 4.1]}
     rows = [{"system": system, "lost_s": value} for system, values in lost.items() for value in values]
-    assert lost_by_system(rows) == lost
+    assert by_system(rows, "lost_s") == lost
     restart, naive = checks_of(lost)
     assert (restart.name, restart.value, restart.ok) == ("ratio_restart", 40.0, True)
     assert (naive.name, naive.value, naive.ok) == ("ratio_naive", 3.0, True)
@@ -57,8 +57,19 @@ def test_losing_nothing_measurable_is_no_division_by_zero() -> None:
 
 
 def test_the_summary_has_a_row_for_each_system() -> None:
-    rows = summary({"understudy": [0.1, 0.2, 0.3], "restart": [5.0]})
-    assert [(row["system"], row["round"], row["lost_s"]) for row in rows] == [
-        ("understudy", "all", 0.2),
-        ("restart", "all", 5.0),
-    ]
+    rows = [{"system": "understudy", "lost_s": lost, "told_s": lost / 2} for lost in (0.1, 0.2, 0.3)]
+    ours, restart = summary([*rows, {"system": "restart", "lost_s": 5.0}])
+    assert ours == {
+        "system": "understudy",
+        "round": "all",
+        "lost_s": 0.2,
+        "told_s": 0.1,
+        "lost_spread": [pytest.approx(0.12), pytest.approx(0.28)],
+    }
+    assert restart == {"system": "restart", "round": "all", "lost_s": 5.0, "lost_spread": [5.0, 5.0]}
+
+
+def test_steps_that_are_slow_beside_a_rehearsal_are_summed_up() -> None:
+    steps = {(role, step): 0.2 for role in (0, 1) for step in range(6)} | {(1, 2): 0.5, (1, 3): 0.3, (1, 4): 9.0}
+    assert slowed(steps, 1, 3, 0.2) == pytest.approx(0.4)
+    assert slowed(steps, 3, 2, 0.2) == 0

@@ -1,0 +1,8 @@
+"""What the benchmarks launch: the same training under `understudy run` and without it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+OURS = str(Path(__file__).with_name("ours.py"))
+PLAIN = str(Path(__file__).with_name("plain.py"))

@@ -1,0 +1,37 @@
+"""The benchmarks' model under `understudy run`."""
+
+from __future__ import annotations
+
+import argparse
+
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+import understudy
+from understudy_bench.model import build, loss_of, optimizer
+from understudy_bench.scripts.gate import Gate
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--gate", default="", help="the benchmark's socket; without it, steps follow one another")
+args = parser.parse_args()
+
+
+def train(job: understudy.Job) -> None:
+    model = DDP(build(job.seed).to(job.device), process_group=job.mesh["dp"].get_group())
+    optim = optimizer(model)
+    job.track(model=model, optim=optim)
+    gate = Gate(args.gate, "understudy", job.role)
+    for step in job.steps(1 << 40):
+        if not gate.passes():
+            return
+        with step:
+            for shard in step.shards():
+                loss = loss_of(model, step.index, shard.number) * shard.weight
+                loss.backward()
+            optim.step()
+            optim.zero_grad()
+            job.log(loss=loss)
+        gate.passed()
+
+
+if __name__ == "__main__":
+    understudy.run(train)

@@ -1,0 +1,82 @@
+"""The benchmarks' model without understudy: DDP over Gloo, started by torchrun.
+
+For `bench overhead` it trains whenever the gate lets it. For `bench replace` it trains `--steps` steps, having loaded
+the checkpoint if there is one and leaving one if `--save` says so, and appends to `--marks` what ended when.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+from understudy_bench.model import build, loss_of, optimizer
+from understudy_bench.scripts.gate import Gate
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--gate", default="", help="the benchmark's socket; without it, steps follow one another")
+parser.add_argument("--steps", type=int, default=1 << 40)
+parser.add_argument("--checkpoint", type=Path, help="loaded if it exists")
+parser.add_argument("--save", action="store_true", help="leave a checkpoint behind")
+parser.add_argument("--marks", type=Path, help="where to write what ended when")
+args = parser.parse_args()
+
+
+def main() -> None:
+    marks = [("start", time.time())]
+
+    def mark(name: str) -> None:
+        marks.append((name, time.time()))
+
+    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
+    mark("join")
+    first = 0
+    raw = build(0)
+    saved = None
+    if args.checkpoint is not None and args.checkpoint.exists():
+        saved = torch.load(args.checkpoint)
+        raw.load_state_dict(saved["model"])
+    model = DDP(raw)
+    optim = optimizer(model)
+    if saved is not None:
+        optim.load_state_dict(saved["optim"])
+        first = saved["step"]
+    mark("build")
+    if args.gate:
+        from understudy.agent.forkserver import die_with_parent
+
+        die_with_parent(os.getppid())  # torchrun may be killed while this worker is stopped
+    gate = Gate(args.gate, "plain", rank)
+    logged = 0.0
+    for step in range(first, first + args.steps):
+        if not gate.passes():
+            break
+        loss = loss_of(model, step, rank)
+        loss.backward()
+        optim.step()
+        optim.zero_grad()
+        logged += float(loss.detach())
+        gate.passed()
+        if args.marks is not None:
+            mark("step")
+    if rank == 0 and args.save:
+        # no fsync: a restart need not wait for the disk
+        torch.save(
+            {"model": raw.state_dict(), "optim": optim.state_dict(), "step": first + args.steps}, args.checkpoint
+        )
+        mark("save")
+    if rank == 0 and args.marks is not None:
+        args.marks.write_text(json.dumps(marks))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
