@@ -7,6 +7,7 @@ import asyncio
 import json
 import signal
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -55,6 +56,7 @@ def add_parser(subparsers: Subparsers) -> None:
     add("--limit", type=float, metavar="S", help="time limit of one collective operation (default 300)")
     add("--run-dir", metavar="DIR", help="for the ledger, logs and metrics (default runs/NAME-TIME)")
     add("--json", action="store_true", help="events and result as JSON lines on stdout; the script's output on stderr")
+    add("--plain", action="store_true", help="lines instead of a live screen, also on a terminal")
     add("script", metavar="SCRIPT", help="a training script, or a TOML file")
     add("args", nargs=argparse.REMAINDER, metavar="…", help="the script's own arguments")
 
@@ -62,7 +64,7 @@ def add_parser(subparsers: Subparsers) -> None:
 def run(args: argparse.Namespace) -> int:
     from understudy.launch.spec import SpecError, from_toml, make
 
-    names = {*vars(args)} - {"command", "script", "args", "json"}
+    names = {*vars(args)} - {"command", "script", "args", "json", "plain"}
     given = {name: getattr(args, name) for name in sorted(names) if getattr(args, name) is not None}
     where = ""
     try:
@@ -76,22 +78,35 @@ def run(args: argparse.Namespace) -> int:
         spec = make(settings, where)
     except SpecError as error:
         raise UsageError(str(error)) from None
-    return asyncio.run(_follow(spec, as_json=args.json))
+    return asyncio.run(_follow(spec, as_json=args.json, plain=args.plain))
 
 
-async def _follow(spec: Any, *, as_json: bool) -> int:
+QUIET = ("phase", "finished", "stopped", "failed")
+"""Events that plain output leaves out: too many, or said at the end anyway."""
+
+
+async def _follow(spec: Any, *, as_json: bool, plain: bool) -> int:
+    from rich.console import Console
+
+    from understudy.cli.live import Screen
     from understudy.control.client import ControllerError
     from understudy.launch.local import LocalJob
 
     def tale(event: dict[str, Any]) -> None:
         if as_json:
             print(json.dumps(event), flush=True)
-        elif event["kind"] not in ("phase",):
+        elif live is not None:
+            live.tale(event)
+        elif event["kind"] not in QUIET:
             print(f"understudy: {event['text']}", flush=True)
 
     def line(text: str) -> None:
-        print(text, file=sys.stderr if as_json else sys.stdout, flush=True)
+        if live is not None:
+            live.line(text)
+        else:
+            print(text, file=sys.stderr if as_json else sys.stdout, flush=True)
 
+    live = None if as_json or plain or not sys.stdout.isatty() else Screen(Console(highlight=False))
     loop = asyncio.get_running_loop()
     waiting: asyncio.Task[Any] | None = None
     stopping: asyncio.Task[None] | None = None
@@ -122,11 +137,13 @@ async def _follow(spec: Any, *, as_json: bool) -> int:
 
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, interrupt)
-    async with LocalJob(spec, on_line=line, on_tale=tale) as job:
+    view = None if live is None else live.view
+    async with LocalJob(spec, on_line=line, on_tale=tale, on_view=view) as job:
         waiting = asyncio.ensure_future(job.wait())
         heed()
         try:
-            ended = await waiting
+            with live or nullcontext():
+                ended = await waiting
         except asyncio.CancelledError:
             print("understudy: ended", file=sys.stderr, flush=True)
             return 130

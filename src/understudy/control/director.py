@@ -288,6 +288,12 @@ class Director(Company):
             case StopJob():
                 self.stopping = True
                 self._tale("asked", "stop at the next boundary", id=id)
+                if self.status == "forming" and self.change is None:
+                    self._reply(id, True, "the job had not begun")
+                    self.status = "stopped"
+                    self._tale("stopped", "stopped before the first step", step=0)
+                    self._close("the job is stopped")
+                    return
                 self._reply(id, True, "the job stops at its next step boundary")
                 for uid in self._living(self._seated(self.change)):
                     self._tell(uid, Stop())

@@ -49,9 +49,10 @@ class LocalJob:
         *,
         on_line: Callable[[str], None] = print,
         on_tale: Callable[[dict[str, Any]], None] = lambda tale: None,
+        on_view: Callable[[dict[str, Any], list[dict[str, Any]]], None] | None = None,
     ) -> None:
         self.spec = spec
-        self._on_line, self._on_tale = on_line, on_tale
+        self._on_line, self._on_tale, self._on_view = on_line, on_tale, on_view
         stamp = time.strftime("%Y%m%d-%H%M%S")
         self.run_dir = Path(spec.run_dir or f"runs/{spec.title}-{stamp}-{os.getpid()}").resolve()
         self.secret = secrets.token_bytes(32)
@@ -222,6 +223,8 @@ class LocalJob:
             try:
                 page = await asyncio.to_thread(self.client.events, self._seen)
                 self.view = await asyncio.to_thread(self.client.job)
+                if self._on_view is not None:
+                    self._on_view(self.view, await asyncio.to_thread(self.client.call, "GET", "/machines"))
             except ControllerError:
                 continue
             self._seen = page["next"]

@@ -1,0 +1,89 @@
+"""One screen that shows a running job: progress, roster, events, and the last lines that workers wrote."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.rule import Rule
+from rich.table import Table
+from rich.text import Text
+
+from understudy.cli.status import headline
+
+STYLES = {"cast": "green", "standby": "cyan", "leaving": "yellow", "gone": "dim"}
+LOUD = {"halt": "bold red", "lost": "red", "died": "red", "failed": "bold red", "settled": "bold green"}
+EVENTS, LINES = 6, 8
+
+
+def screen(
+    job: dict[str, Any],
+    machines: Sequence[dict[str, Any]],
+    tales: Sequence[dict[str, Any]],
+    lines: Sequence[str],
+) -> RenderableType:
+    """The whole picture, from what the controller says and the workers write."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
+    for machine in machines:
+        roles = " ".join(str(role) for role in machine["roles"])
+        style = STYLES.get(machine["state"], "")
+        table.add_row(
+            Text(machine["name"], style="bold"),
+            Text(machine["state"], style=style),
+            Text(f"role {roles}" if roles else machine["why"], style=style),
+        )
+    parts: list[RenderableType] = [Text(headline(job), style="bold"), table]
+    if tales:
+        parts.append(Rule(style="dim"))
+        parts += [
+            Text(f"{clock(tale)}  {tale['text']}", style=LOUD.get(tale["kind"], "")) for tale in list(tales)[-EVENTS:]
+        ]
+    if lines:
+        parts.append(Rule(style="dim"))
+        parts += [Text(line, style="dim", no_wrap=True, overflow="ellipsis") for line in list(lines)[-LINES:]]
+    return Group(*parts)
+
+
+def clock(tale: dict[str, Any]) -> str:
+    return time.strftime("%H:%M:%S", time.localtime(tale.get("at", 0.0) or time.time()))
+
+
+class Screen:
+    """Keeps the picture up to date while the job runs; the last one stays."""
+
+    def __init__(self, console: Console) -> None:
+        self._live = Live(console=console, refresh_per_second=8)
+        self._tales: deque[dict[str, Any]] = deque(maxlen=EVENTS)
+        self._lines: deque[str] = deque(maxlen=LINES)
+        self._job: dict[str, Any] = {}
+        self._machines: list[dict[str, Any]] = []
+
+    def __enter__(self) -> Screen:
+        self._live.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._live.__exit__(kind, error, trace)
+
+    def tale(self, tale: dict[str, Any]) -> None:
+        self._tales.append(tale)
+        self._draw()
+
+    def line(self, text: str) -> None:
+        self._lines.append(text)
+        self._draw()
+
+    def view(self, job: dict[str, Any], machines: list[dict[str, Any]]) -> None:
+        self._job, self._machines = job, machines
+        self._draw()
+
+    def _draw(self) -> None:
+        if self._job:
+            self._live.update(screen(self._job, self._machines, self._tales, self._lines))

@@ -1,0 +1,61 @@
+"""The live screen of `understudy run`."""
+
+from __future__ import annotations
+
+from io import StringIO
+from typing import Any
+
+from rich.console import Console
+
+from understudy.cli.live import EVENTS, LINES, Screen, screen
+
+JOB: dict[str, Any] = {
+    "job": "gpt",
+    "status": "training",
+    "step": 12,
+    "seconds": 0.25,
+    "values": {"loss": 2.5},
+    "generation": 2,
+    "change": {"kind": "replace", "phase": "armed"},
+}
+MACHINES: list[dict[str, Any]] = [
+    {"name": "m0", "state": "cast", "roles": [0, 1], "why": ""},
+    {"name": "m1", "state": "gone", "roles": [], "why": "it was replaced"},
+    {"name": "m2", "state": "standby", "roles": [], "why": ""},
+]
+
+
+def drawn(**settings: Any) -> tuple[Console, StringIO]:
+    out = StringIO()
+    return Console(file=out, width=80, **settings), out
+
+
+def test_everything_that_matters_is_on_it() -> None:
+    console, out = drawn()
+    tales = [{"kind": "halt", "text": f"event {n}", "at": 1.0} for n in range(20)]
+    console.print(screen(JOB, MACHINES, tales, [f"[m0 role 0] line {n} {'x' * 200}" for n in range(20)]))
+    text = out.getvalue()
+    for part in (
+        "gpt: training",
+        "step 12",
+        "loss 2.5",
+        "generation 2",
+        "[replace: armed]",
+        "role 0 1",
+        "it was replaced",
+    ):
+        assert part in text
+    assert text.count("event ") == EVENTS
+    assert text.count("line ") == LINES
+    assert all(len(line) <= 80 for line in text.splitlines())
+
+
+def test_it_begins_with_the_first_view_and_ends_with_the_last() -> None:
+    console, out = drawn(force_terminal=True)
+    with Screen(console) as live:
+        live.line("before anything is known")
+        live.tale({"kind": "machine", "text": "m0 has come"})
+        live.view(JOB, MACHINES)
+        live.view({**JOB, "step": 13}, MACHINES)
+    assert "step 13" in out.getvalue()
+    assert "m0 has come" in out.getvalue()
