@@ -49,6 +49,8 @@ def add_parser(subparsers: Subparsers) -> None:
     add("--mesh", metavar="DIMS", help="dimensions, outermost first: pp=2,dp=2,tp=2 (default dp over all roles)")
     add("--seed", type=int, metavar="N", help="of all random numbers (default 0)")
     add("--steps", type=int, metavar="N", help="how many; comes before what the script says")
+    add("--checkpoint", metavar="DIR", help="begin with the latest checkpoint in DIR, if there is one")
+    add("--checkpoint-every", type=int, metavar="N", help="write one to DIR every N steps, beside training")
     add("--name", help="of the job (default: the script's)")
     add("--threads", type=int, metavar="N", help="torch threads per worker (default 1)")
     add("--transport", help="native (default), or torch:gloo")

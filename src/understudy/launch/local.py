@@ -172,6 +172,8 @@ class LocalJob:
             limit=spec.limit,
             rehearsals=spec.rehearsals,
             overlap=spec.overlap,
+            checkpoint=str(Path(spec.checkpoint).resolve()) if spec.checkpoint else "",
+            checkpoint_every=spec.checkpoint_every,
         )
         env = {**os.environ, "OMP_NUM_THREADS": str(spec.threads), "PYTHONUNBUFFERED": "1", **spec.env}
         agent = AgentSpec(

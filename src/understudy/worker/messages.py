@@ -234,6 +234,10 @@ class WorkerSpec(msgspec.Struct, frozen=True):
     limit: float = 300.0
     streams: int = 2
     rehearsals: int = 3
+    checkpoint: str = ""
+    """Where checkpoints go; none where empty."""
+    checkpoint_every: int = 0
+    """Steps."""
     overlap: bool = True
     """Whether a leaver gives most of its state while its last step computes."""
 

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
+from pathlib import Path
 from statistics import median
 
 import torch
@@ -22,6 +23,7 @@ from understudy.comm.link import Link
 from understudy.comm.roster import RosterError
 from understudy.comm.sandbox import Echo
 from understudy.comm.torch_backend import install
+from understudy.state.checkpoint import Saver, complete, load
 from understudy.state.digest import digest
 from understudy.state.errors import StateError, StreamBroken
 from understudy.state.inventory import take_inventory
@@ -32,7 +34,7 @@ from .giving import Giving
 from .handover import Arrival, Taker, Tempo
 from .messages import Done, Failed, Heard, Here, Progress, Said, Settled, Stalled, WorkerSpec
 from .part import Part
-from .vote import WIDTH, Outcome, numbers_of, outcome_of
+from .vote import Outcome, numbers_of, outcome_of
 
 log = logging.getLogger("understudy.worker")
 
@@ -71,7 +73,9 @@ class Player:
         self._giving: dict[str, Giving] = {}
         """By taker: state that is on its way."""
         self._votes: RoleGroup | None = None
-        self._ballot = torch.zeros(WIDTH, dtype=torch.int64)
+        self._saver: Saver | None = None
+        self._saved = 0
+        """The step of the last checkpoint that this worker has begun to write."""
         self._durations: deque[float] = deque(maxlen=20)
         self._ended = self._before = 0.0
         self._over = threading.Event()
@@ -185,8 +189,43 @@ class Player:
         size = sum(slot.bytes for slot in inventory.slots)
         inventory.rest()
         if not self.rehearsing:
+            begun = self._restore()
             with self._changed:
+                self.part.step = begun
                 self._do(self.part.tracked(tuple(sorted(twins(self.tracked))), size))
+
+    def _restore(self) -> int:
+        """Begin with the latest checkpoint that all roles find, if there is one; the step to begin with."""
+        spec = self.spec
+        if not spec.checkpoint or self.part.step:
+            return self.part.step
+        folder, role = Path(spec.checkpoint), self.part.role
+        assert role is not None
+        step = self._least([max(complete(folder, spec.roles), default=0)])[0]
+        if step:
+            load(folder, step, role, self.tracked)
+        return step
+
+    def _least(self, numbers: list[int]) -> list[int]:
+        """The least of what all roles say, number by number; undefined where the fabric is poisoned."""
+        assert self._votes is not None
+        tensor = torch.tensor(numbers)
+        options = dist.AllreduceOptions()
+        options.reduceOp = dist.ReduceOp(dist.ReduceOp.MIN)
+        options.asyncOp = False
+        self._votes.allreduce([tensor], options).wait()
+        return [int(number) for number in tensor.tolist()]
+
+    def _checkpoint(self) -> None:
+        """At a boundary whose turn it is: a copy is taken here and written beside training."""
+        spec, step = self.spec, self.part.step
+        if spec.checkpoint and spec.checkpoint_every and step % spec.checkpoint_every == 0 and step > self._saved:
+            role = self.part.role
+            assert role is not None
+            if self._saver is None:
+                self._saver = Saver(Path(spec.checkpoint), role, spec.roles, log.warning)
+            self._saver.save(step, take_inventory(self.tracked))
+            self._saved = step
 
     def rehearsed(self, seconds: float) -> None:
         with self._changed:
@@ -198,6 +237,7 @@ class Player:
             step = self._come_to_boundary()
             if step is not None:
                 self.rehearsing = False
+                self._checkpoint()
                 self._offer()
                 return step
 
@@ -331,18 +371,13 @@ class Player:
             ballot = self.part.ballot(healthy=healthy, over=over)
         if ballot is None:
             return self._verdict()
-        assert self._votes is not None
-        self._ballot.copy_(torch.tensor(numbers_of(ballot)))
-        options = dist.AllreduceOptions()
-        options.reduceOp = dist.ReduceOp(dist.ReduceOp.MIN)
-        options.asyncOp = False
-        self._votes.allreduce([self._ballot], options).wait()
+        least = self._least(numbers_of(ballot))
         fault = self.fabric.fault
         if fault is not None:
             with self._changed:
                 self._do(self.part.interrupted(fault.how, fault.reason, fault.who))
             return self._verdict()
-        outcome = outcome_of(self._ballot.tolist(), self.part.generation)
+        outcome = outcome_of(least, self.part.generation)
         if outcome.error:
             raise JobError(outcome.error)
         with self._changed:
@@ -412,6 +447,8 @@ class Player:
 
     def close(self) -> None:
         self._over.set()
+        if self._saver is not None:
+            self._saver.wait()
 
     def done(self, *, stopped: bool) -> None:
         self._say(Done(self.part.step, digest(take_inventory(self.tracked)) if self.tracked else "", stopped))
