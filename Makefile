@@ -9,7 +9,7 @@ help: ## print these lines
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
 
 demo: $(VENV)/.stamp ## replace a machine of a running job and watch it
-	@$(BIN)/python examples/swap_demo.py
+	@$(BIN)/python examples/demo.py
 
 test: $(VENV)/.stamp ## run all tests
 	$(BIN)/python -m pytest tests
@@ -23,7 +23,7 @@ check: $(VENV)/.stamp ## lint, format, types and layers
 bench: $(VENV)/.stamp ## run the benchmarks, results in bench/results/
 	@mkdir -p bench/results
 	@worst=0; \
-	for name in collectives setup; do \
+	for name in collectives setup replace overhead; do \
 	    $(BIN)/understudy bench $$name --json bench/results/$$name.json; code=$$?; \
 	    if [ $$code -eq 130 ]; then exit 130; fi; \
 	    if [ $$code -gt $$worst ]; then worst=$$code; fi; \

@@ -37,8 +37,16 @@ def fds() -> dict[str, str]:
     return found
 
 
-def offspring() -> set[int]:
+def children() -> set[int]:
     return {int(pid) for task in Path("/proc/self/task").iterdir() for pid in (task / "children").read_text().split()}
+
+
+_others: set[int] = set()
+"""Children that this process had before the test: other tests' servers."""
+
+
+def offspring() -> set[int]:
+    return children() - _others
 
 
 def run(body: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -48,9 +56,11 @@ def run(body: Callable[[], Coroutine[Any, Any, None]]) -> None:
         async with asyncio.timeout(LIMIT_S):
             await body()
 
-    before = fds(), offspring()
+    _others.clear()
+    _others.update(children())
+    before = fds()
     asyncio.run(limited())
-    assert (fds(), offspring()) == before
+    assert (fds(), offspring()) == (before, set())
 
 
 @contextlib.asynccontextmanager

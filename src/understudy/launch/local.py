@@ -18,13 +18,17 @@ import msgspec
 
 from understudy.agent.agent import AgentSpec
 from understudy.control.client import Client, ControllerError
+from understudy.control.company import OVER
 from understudy.control.server import ControlSpec
 from understudy.worker.messages import WorkerSpec
 
 from . import registry
 from .spec import JobSpec
 
-_LOOK_S = 0.1
+_LOOK_S = 0.2
+"""Between two looks at a job that is shown."""
+_WAIT_S = 1.0
+"""How long one question for news may take; its answer comes as soon as there is some."""
 _GRACE_S = 5.0
 
 
@@ -221,10 +225,11 @@ class LocalJob:
     async def wait(self) -> Ended:
         """Follow the job to its end."""
         while True:
-            await asyncio.sleep(_LOOK_S)
             try:
-                page = await asyncio.to_thread(self.client.events, self._seen)
-                self.view = await asyncio.to_thread(self.client.job)
+                page = await asyncio.to_thread(self.client.events, self._seen, _LOOK_S if self._on_view else _WAIT_S)
+                over = any(tale["kind"] in OVER for tale in page["events"])
+                if over or self._on_view is not None:
+                    self.view = await asyncio.to_thread(self.client.job)
                 if self._on_view is not None:
                     self._on_view(self.view, await asyncio.to_thread(self.client.call, "GET", "/machines"))
             except ControllerError:
@@ -235,7 +240,7 @@ class LocalJob:
                     for _ in range(int(tale["data"].get("count", 1))):
                         await self.add_standby()
                 self._on_tale(tale)
-            if self.view["status"] in ("finished", "stopped", "failed"):
+            if over:
                 await self._let_agents_end()
                 return Ended(self.view["status"], self.view["reason"], self.view)
 

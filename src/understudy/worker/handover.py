@@ -42,7 +42,8 @@ class Tempo(msgspec.Struct, frozen=True):
     """When the last step ended."""
     before: float = 0.0
     """When the one before it ended."""
-    median: float = 0.0
+    usual: float = 0.0
+    """Seconds of an undisturbed step."""
 
 
 class Goods(msgspec.Struct, frozen=True, tag="goods"):

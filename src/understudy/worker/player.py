@@ -11,7 +11,6 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
-from statistics import median
 
 import torch
 import torch.distributed as dist
@@ -76,7 +75,7 @@ class Player:
         self._saver: Saver | None = None
         self._saved = 0
         """The step of the last checkpoint that this worker has begun to write."""
-        self._durations: deque[float] = deque(maxlen=20)
+        self._durations: deque[float] = deque(maxlen=200)
         self._ended = self._before = 0.0
         self._over = threading.Event()
         self._settling = 0
@@ -308,7 +307,7 @@ class Player:
         for move in proposal.moves:
             if move.giver.uid != self.spec.uid:
                 continue
-            tempo = Tempo(self._ended, self._before, self._median())
+            tempo = Tempo(self._ended, self._before, self._usual())
             giving = self._giving_to(proposal, move.taker.uid)
             try:
                 giving.finish(self.part.step, tempo)
@@ -351,7 +350,7 @@ class Player:
             if arrival is not None:
                 self._ended, self._before = arrival.tempo.ended, arrival.tempo.before
                 self._durations.clear()
-                self._durations.append(arrival.tempo.median)
+                self._durations.append(arrival.tempo.usual)
         finally:
             for link in links:
                 link.close()
@@ -430,7 +429,7 @@ class Player:
         now = time.time()
         seconds = now - self._ended if self._ended else 0.0
         if self._settling and self._before:
-            lost = max(0.0, now - self._before - 2 * self._median())
+            lost = max(0.0, now - self._before - 2 * self._usual())
             self._say(Settled(self._settling, step, lost))
         elif self._ended:
             self._durations.append(seconds)
@@ -440,8 +439,10 @@ class Player:
         assert role is not None
         self._say(Progress(role, step, seconds, values, primary=role == self.spec.roles - 1))
 
-    def _median(self) -> float:
-        return median(self._durations) if self._durations else 0.0
+    def _usual(self) -> float:
+        """Seconds of an undisturbed step: the lower quartile, since many of the last steps may have been slowed by the
+        rehearsal of a newcomer on the same computer, and that must not hide what is lost."""
+        return sorted(self._durations)[len(self._durations) // 4] if self._durations else 0.0
 
     # -- the end -------------------------------------------------------------------------------------------------------
 
