@@ -383,8 +383,6 @@ class SimWorker:
             self.do(self.part.interrupted("eof", fabric.poisoned[self.part.uid]))
             self.mode = "verdict"
             self.woken()
-        elif self.fabric is fabric and self.mode == "closed":
-            pass
 
     def woken(self) -> None:
         if self.mode == "boundary":

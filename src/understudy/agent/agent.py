@@ -17,7 +17,7 @@ import aiohttp
 import msgspec
 
 from understudy.worker.line import LineBroken, Splitter, encode
-from understudy.worker.messages import Done, Progress, Said, Switched, Tracked, WorkerSpec
+from understudy.worker.messages import Done, Progress, Said, Tracked, WorkerSpec
 
 from .forkserver import die_with_parent
 from .messages import (
@@ -249,8 +249,6 @@ class Agent:
             staff.role = message.role
         elif isinstance(message, Done):
             staff.done = True
-        elif isinstance(message, Switched):
-            pass
         self._report(Word(staff.uid, message))
 
     async def _await_end(self, staff: Staff) -> None:

@@ -30,7 +30,7 @@ from understudy.agent.messages import (
     Word,
 )
 
-from .company import OVER, Plan
+from .company import Plan
 from .director import Director
 from .events import (
     AddStandby,
@@ -281,10 +281,6 @@ class Controller:
             return await handler(request)
         except (msgspec.MsgspecError, ValueError) as error:
             return _json({"error": f"{request.method} {request.path}: {error}"}, status=400)
-
-    @property
-    def over(self) -> bool:
-        return self.director.status in OVER
 
 
 async def _body(request: web.Request, kind: type[Any]) -> Any:

@@ -199,7 +199,6 @@ class Job:
             assert self._undo is not None
             self._undo.restore()
             self._step, self._again = None, step
-            self._player.repeats += 1
             return True
         return False
 

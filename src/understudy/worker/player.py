@@ -62,7 +62,6 @@ class Player:
         self.part = Part(spec.uid)
         self.tracked: dict[str, object] = {}
         self.rehearsing = False
-        self.repeats = 0
         self._say = say
         self._changed = threading.Condition()
         self._entry: parts.EnterTrain | None = None
