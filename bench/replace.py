@@ -149,7 +149,7 @@ class Stage:
 
     @property
     def step(self) -> int:
-        return int(self._job.view.get("step", 0))
+        return max((step for _, step in self.steps()), default=0)
 
     async def train(self, steps: int) -> None:
         goal = self.step + steps
