@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import json
 import logging
+import os
 import signal
 import sys
 from collections import deque
@@ -303,6 +304,8 @@ def main() -> None:
     logging.basicConfig(level=logging.WARNING, format="understudy: %(message)s")
     spec = msgspec.json.decode(sys.stdin.buffer.read(), type=AgentSpec)
     asyncio.run(_main(spec))
+    sys.stdout.flush()
+    os._exit(0)  # there is nothing left to put away, and others may be training on these cores
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ import socket
 import struct
 import time
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import msgspec
 import torch
@@ -77,7 +78,14 @@ class Last(msgspec.Struct, frozen=True, tag="last"):
     """Parameters whose gradients are there, and zero."""
     rest: bytes
     tempo: Tempo
-    digest: str = ""
+    check: bool
+    """Whether the digest of everything follows."""
+
+
+class Sum(msgspec.Struct, frozen=True, tag="sum"):
+    """Of everything the giver has now."""
+
+    digest: str
 
 
 class Taken(msgspec.Struct, frozen=True, tag="taken"):
@@ -88,10 +96,11 @@ class Differs(msgspec.Struct, frozen=True, tag="differs"):
     """What has come does not have the digest of what was given: send everything."""
 
 
-Frame = Goods | Ready | Update | Last | Taken | Differs
+Frame = Goods | Ready | Update | Last | Sum | Taken | Differs
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Frame)
 Stop = Callable[[], bool]
+_Kind = TypeVar("_Kind", bound=Frame)
 
 
 class Arrival(msgspec.Struct, frozen=True):
@@ -154,10 +163,11 @@ def _wait(sock: socket.socket, event: int, stop: Stop) -> None:
     raise StreamBroken("it was stopped")
 
 
-def _expect(sock: socket.socket, kind: type[Frame], stop: Stop) -> None:
+def _expect(sock: socket.socket, kind: type[_Kind], stop: Stop) -> _Kind:
     frame = _receive(sock, stop)
     if not isinstance(frame, kind):
         raise StreamBroken(f"{type(frame).__name__} where {kind.__name__} was due")
+    return frame
 
 
 class Giver:
@@ -211,15 +221,15 @@ class Giver:
         """At the boundary: returns when the taker has verified that it holds this state. How many bytes it took."""
         inventory = take_inventory(self._tracked)
         if not self.spoiled and inventory.slots == self._early.slots:
-            late = self._changed(inventory)
-            self._send_last(inventory, late, step, tempo, digest(inventory))
+            self._send_last(inventory, self._changed(inventory), step, tempo, check=True)
+            _send(self._line, Sum(digest(inventory)), self._stop)
             answer = _receive(self._line, self._stop)
             if isinstance(answer, Taken):
                 return self.bytes
             if not isinstance(answer, Differs):
                 raise StreamBroken(f"{type(answer).__name__} where an answer was due")
         self._send_tensors(inventory, range(len(inventory.slots)))
-        self._send_last(inventory, (), step, tempo, "")
+        self._send_last(inventory, (), step, tempo, check=False)
         _expect(self._line, Taken, self._stop)
         return self.bytes
 
@@ -245,7 +255,7 @@ class Giver:
         _expect(self._line, Ready, self._stop)
         self._give([inventory.tensors[number] for number in which])
 
-    def _send_last(self, inventory: Inventory, late: Sequence[int], step: int, tempo: Tempo, check: str) -> None:
+    def _send_last(self, inventory: Inventory, late: Sequence[int], step: int, tempo: Tempo, *, check: bool) -> None:
         gradients = [(number, grad) for number, (_, grad) in enumerate(inventory.gradients()) if grad is not None]
         carried = [(number, grad) for number, grad in gradients if bool(grad.count_nonzero())]
         zeros = [number for number, grad in gradients if not bool(grad.count_nonzero())]
@@ -328,7 +338,10 @@ class Taker:
         for number in last.zeros:
             gradients[number].zero_()
         inventory.restore_rest(last.rest)
-        return not last.digest or digest(take_inventory(self._tracked)) == last.digest
+        if not last.check:
+            return True
+        mine = digest(take_inventory(self._tracked))  # while the giver computes its own
+        return mine == _expect(self._sockets[0], Sum, self._stop).digest
 
 
 @torch.no_grad()
