@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 import random
+import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -48,6 +49,8 @@ class World:
         self.standbys = self.random.randint(0, 5)
         self.malice = self.random.choice([0.0, 0.2, 0.5])
         """How likely a phase of a change is to be disturbed."""
+        self.copies = self.random.random() < 0.7
+        """Whether all roles hold the same state, or each its own."""
         self.fabrics: dict[int, SimFabric] = {}
         self.workers: dict[str, SimWorker] = {}
         self.agents: dict[str, SimAgent] = {}
@@ -151,7 +154,7 @@ class World:
     def strike(self) -> None:
         """Hit somebody who takes part in the change under way."""
         director = self.controller.director
-        change = None if director is None else director.change
+        change = None if director is None else director.change or director.settling
         if change is None:
             return
         involved = [*change.places.values(), *change.leaving]
@@ -199,6 +202,17 @@ class World:
             other = self.played.setdefault((roster.generation, role), worker.part.uid)
             if other != worker.part.uid:
                 raise Violation(f"{other} and {worker.part.uid} both play role {role} in {roster.generation}")
+
+    def despaired(self, known: set[str], reason: str) -> None:
+        """The director says that a role's state is lost."""
+        if self.early:
+            return
+        found = re.search(r"role (\d+): no live replica", reason)
+        holding = [worker for uid in known if (worker := self.workers[uid]).alive and worker.part.holds]
+        latest = max((worker.state for worker in holding), default=0)
+        for worker in holding:
+            if found is not None and worker.role == int(found[1]) and worker.state == latest:
+                raise Violation(f"{worker.part.uid} holds what is said to be lost: {reason}")
 
     def passed(self, fabric: SimFabric, step: int) -> None:
         states = {self.workers[uid].state for uid in fabric.roster.seats if uid is not None}
@@ -421,7 +435,8 @@ class SimWorker:
                     return
 
     def set_up(self) -> None:
-        self.do(self.part.tracked(tuple(range(self.world.plan.roles))))
+        assert self.role is not None
+        self.do(self.part.tracked(tuple(range(self.world.plan.roles)) if self.world.copies else (self.role,)))
         self.mode = "boundary"
         self.boundary()
 
@@ -634,14 +649,17 @@ class SimController:
             standing = [m.name for m in self.director.machines.values() if m.state == "standby"]
             alive = [name for name in standing if self.world.agents[name].alive]
             self.world.spare = [name for name in alive if name not in playing]
+        known = {uid for uid, actor in self.director.actors.items() if actor.alive and uid in self.world.workers}
         for output in self.director.feed(event, self.world.now):
             if isinstance(output, Reply):
                 self.world.say(f"reply to {output.id}: {output.text}")
             elif isinstance(output, Tale):
-                if output.kind == "phase" and self.world.random.random() < self.world.malice:
+                if output.kind in ("phase", "seated") and self.world.random.random() < self.world.malice:
                     self.world.after(
                         self.world.random.choice([0.02, 0.2, 0.6]) * self.world.random.random(), self.world.strike
                     )
+                if output.kind == "failed":
+                    self.world.despaired(known, output.text)
                 if output.kind == "wanted":
                     self.world.agent(f"x{len(self.world.agents)}", standby=True)
                 self.world.say(f"tale: {output.kind}: {output.text}")

@@ -24,6 +24,8 @@ class Actor:
     address: Worker | None = None
     """Known once it listens."""
     pid: int = 0
+    role: int | None = None
+    """The only one it ever plays or rehearses."""
     rehearsing: int | None = None
     rehearsed: int | None = None
     """The role it waits in."""

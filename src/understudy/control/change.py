@@ -49,8 +49,8 @@ class Change:
     """When each phase began."""
     moved: dict[str, tuple[int, float, bool]] = field(default_factory=dict)
     """Taker → bytes of state, seconds from the first byte on, whether it had to be sent twice."""
-    losses: dict[str, float] = field(default_factory=dict)
-    """What each worker says that training has lost."""
+    losses: dict[str, float | None] = field(default_factory=dict)
+    """What each worker says that training has lost; None where it cannot know."""
     lost: float | None = None
 
     @property

@@ -55,7 +55,8 @@ class Director(Company):
         self.twins: dict[int, tuple[int, ...]] = {}
         """Roles that hold identical copies of a role's state."""
         self.settling: Change | None = None
-        """The last change, until training tells what it has lost by it."""
+        """The last change, until its first step is done everywhere; so long, those who gave their roles away stay, and
+        go on should a newcomer die."""
         self.halts = 0
         self.halted: set[str] = set()
         """Who must report before anything is decided."""
@@ -357,7 +358,7 @@ class Director(Company):
         for role, uid in change.joiners.items():
             actor = self.actors[uid]
             if actor.rehearsed != role and actor.rehearsing != role:
-                actor.rehearsing, actor.rehearsed = role, None
+                actor.role, actor.rehearsing, actor.rehearsed = role, role, None
                 self._tell(uid, Rehearse(role))
 
     def _propose(self, change: Change) -> None:
@@ -423,6 +424,8 @@ class Director(Company):
             if switched.bytes:
                 change.moved[actor.uid] = (switched.bytes, switched.seconds, switched.again)
             actor.holds = actor.holds or any(move.taker.uid == actor.uid for move in change.moves)
+        if any(not self.actors[uid].alive for uid in change.waiting):
+            self._halt(change.failed or "a worker died before it could switch")
 
     def _complete(self, change: Change) -> None:
         self._unsettled()
@@ -433,47 +436,62 @@ class Director(Company):
             self._tale("seated", f"{name} plays {self._span(cell)}", machine=name, generation=change.generation)
         playing = {worker.machine for worker in change.roster.workers} if change.roster is not None else set()
         for machine in list(self.machines.values()):
-            if machine.state in ("leaving", "cast") and machine.name not in playing:
-                self._tale("released", f"{machine.name} is released", machine=machine.name)
-                self._dismiss(machine, "it was replaced")
+            if machine.state not in ("leaving", "cast") or machine.name in playing:
+                continue
+            if machine.name in change.leaving:
+                machine.state = "leaving"
+            else:
+                self._release(machine)
         for machine in self.machines.values():
             if machine.state == "standby" and any(actor.holds for actor in machine.actors):
                 self._renew(machine)  # nobody may take what it holds for a role's state
-        self._conclude(change)
+        self._conclude()
         if self.stopping:
             for uid in self._living(self._seated(None)):
                 self._tell(uid, Stop())
 
     def _unsettled(self) -> None:
-        """Something else happens before the last change could be measured."""
+        """The last change is over, whatever was measured of it."""
         change, self.settling = self.settling, None
-        if change is not None and change.lost is None:
+        if change is None:
+            return
+        playing = set() if self.roster is None else {worker.machine for worker in self.roster.workers}
+        for name in change.leaving:
+            if self.machines[name].state == "leaving" and name not in playing:
+                self._release(self.machines[name])
+        if change.lost is None:
             self._reply(change.request, True, "done; what training lost by it could not be measured")
 
-    def _settled(self, actor: Actor, generation: int, lost: float) -> None:
-        """The first step of a generation is done somewhere; training has lost what the slowest has."""
-        change = self.settling if self.change is None else self.change
-        if change is None or change.generation != generation or change.roster is None:
-            return
-        change.losses[actor.uid] = lost
-        if change is self.settling:
-            self._conclude(change)
+    def _release(self, machine: Machine) -> None:
+        self._tale("released", f"{machine.name} is released", machine=machine.name)
+        self._dismiss(machine, "it was replaced")
 
-    def _conclude(self, change: Change) -> None:
-        assert change.roster is not None
-        if change.lost is not None or len(change.losses) < len(change.roster.workers):
+    def _settled(self, actor: Actor, generation: int, lost: float | None) -> None:
+        """The first step of a generation is done somewhere; training has lost what the slowest has."""
+        for change in (self.change, self.settling):
+            if change is not None and change.generation == generation:
+                change.losses[actor.uid] = lost
+        self._conclude()
+
+    def _conclude(self) -> None:
+        """End the last change once everybody has made its first step."""
+        change = self.settling
+        if change is None or change.roster is None or len(change.losses) < len(change.roster.workers):
             return
-        change.lost = max(change.losses.values())
-        phases = change.phases(self._now)
-        said = f"training lost {change.lost:.3f} s"
-        facts: dict[str, object] = {
-            "lost": change.lost,
-            "phases": phases,
-            "bytes": sum(size for size, _, _ in change.moved.values()),
-            "again": any(again for _, _, again in change.moved.values()),
-        }
-        self._tale("settled", said, change=change.request, **facts)
-        self._reply(change.request, True, said, **facts)
+        losses = [lost for lost in change.losses.values() if lost is not None]
+        if change.lost is None and len(losses) == len(change.losses):
+            change.lost = max(losses)
+            said = f"training lost {change.lost:.3f} s"
+            facts: dict[str, object] = {
+                "lost": change.lost,
+                "phases": change.phases(self._now),
+                "bytes": sum(size for size, _, _ in change.moved.values()),
+                "again": any(again for _, _, again in change.moved.values()),
+            }
+            self._tale("settled", said, change=change.request, **facts)
+            self._reply(change.request, True, said, **facts)
+        if self.status == "training":
+            self._unsettled()
 
     def _look_for_deadlock(self) -> None:
         """Everybody waits, and nobody is where another one waits for them: the script's roles do not agree."""
@@ -500,7 +518,6 @@ class Director(Company):
 
     def _halt(self, why: str) -> None:
         """Nobody goes on until everybody who is left has said how far they have come."""
-        self._unsettled()
         change, self.change = self.change, None
         self.status = "halting"
         self.halts += 1
@@ -512,8 +529,9 @@ class Director(Company):
                 if self.machines[name].state == "leaving":
                     self.machines[name].state = "cast"
         self._interrupted = change
-        if change is not None and change.moves:
-            involved |= {uid for move in change.moves for uid in (move.giver.uid, move.taker.uid)}
+        involved |= {uid for uid, actor in self.actors.items() if actor.alive and actor.holds}
+        if change is not None:
+            involved |= {move.taker.uid for move in change.moves}
         self.halted = {uid for uid in self._living(involved) if self.actors[uid].done is None}
         for uid in sorted(self.halted):
             self.actors[uid].report = None
@@ -542,17 +560,19 @@ class Director(Company):
         holders = [
             Holder(actor.uid, actor.machine, role, actor.report)
             for actor in survivors
-            if actor.report is not None and actor.report.holds and (role := self._role(actor, change)) is not None
+            if actor.report is not None and actor.report.holds and (role := actor.role) is not None
         ]
         stopped = change is not None and change.wish is not None and change.wish.request.stop_the_world
         coming, leaving = ([], []) if change is None else (list(change.places.values()), list(change.leaving))
+        seated = [] if self.roster is None else [worker.machine for worker in self.roster.workers]
         try:
             unwanted = leaving if stopped else []
-            settlement = settle(holders, self.plan.cells, self.twins, coming, unwanted)
+            settlement = settle(holders, self.plan.cells, self.twins, [*coming, *seated], unwanted)
             if not stopped and len(settlement.missing) > sum(
                 m.state == "standby" and m.name not in coming for m in self.machines.values()
             ):
-                settlement = settle(holders, self.plan.cells, self.twins, leaving)  # who has come can stand in
+                # who has come can stand in
+                settlement = settle(holders, self.plan.cells, self.twins, [*leaving, *seated])
         except Hopeless as error:
             self._fail(f"{self.why}; {error}")
             return
@@ -565,6 +585,7 @@ class Director(Company):
                 return  # one is starting
             places[cell] = machine.name
         self._interrupted = None
+        self._reconsider(places)
         self._tale("decided", settlement.reason, step=settlement.step, missing=list(settlement.missing))
         self.status = "recovering"
         joiners = {role: uid for role, uid in self._workers(places).items() if role in settlement.givers}
@@ -578,19 +599,20 @@ class Director(Company):
         self._phase(recover, "rehearse")
         self._rehearse(recover)
 
-    def _role(self, actor: Actor, change: Change | None) -> int | None:
-        """The role whose state a worker would hold."""
-        role = None if self.roster is None else self.roster.role_of(actor.uid)
-        if role is None and change is not None:
-            role = next((m.role for m in change.moves if actor.uid in (m.giver.uid, m.taker.uid)), None)
-            if role is None and change.roster is not None:
-                role = change.roster.role_of(actor.uid)
-        return role
+    def _reconsider(self, places: dict[int, str]) -> None:
+        """Where the last change is undone, because somebody who had left goes on, it is to be made again."""
+        change = self.settling
+        if change is not None and set(change.leaving) & set(places.values()):
+            self.settling = None
+            self._again(change, self.why)
 
     def _resume(self, change: Change) -> None:
         change.roster = self._next_roster(change.places, fresh=True)
         change.moves = tuple(self._move(role, giver, change.joiners[role]) for role, giver in change.givers.items())
         self._phase(change, "open")
+        for role, uid in enumerate(change.roster.seats):
+            if uid is not None:
+                self.actors[uid].role = role
         told = {uid for uid in change.roster.seats if uid is not None} | {move.giver.uid for move in change.moves}
         change.waiting = told
         for uid in sorted(told):

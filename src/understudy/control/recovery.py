@@ -46,7 +46,7 @@ def settle(
     """Every role applies every step exactly once: if anybody has applied a step, everybody alive has voted for it.
 
     `cells` is the cell of each role, `twins` the roles that hold identical copies of a role's state, `prefer` machines
-    that go on where there is a choice, `unwanted` those that may give but not go on.
+    that go on where there is a choice, the best first, `unwanted` those that may give but not go on.
     """
     if not holders:
         raise Hopeless("nobody who is left holds any state")
@@ -55,6 +55,7 @@ def settle(
     by_role: dict[int, list[Holder]] = {role: [] for role in range(len(cells))}
     for holder in able:
         by_role[holder.role].append(holder)
+    ranks = {name: rank for rank, name in reversed(list(enumerate(prefer)))}
     kept: dict[int, str] = {}
     givers: dict[int, str] = {}
     missing = []
@@ -62,7 +63,7 @@ def settle(
         roles = [role for role, of in enumerate(cells) if of == cell]
         whole = set.intersection(*({holder.machine for holder in by_role[role]} for role in roles)) - set(unwanted)
         if whole:
-            kept[cell] = min(whole, key=lambda name: (name not in prefer, name))
+            kept[cell] = min(whole, key=lambda name: (ranks.get(name, len(ranks)), name))
         else:
             missing.append(cell)
     for cell in missing:

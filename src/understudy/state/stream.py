@@ -1,6 +1,7 @@
 """Tensors over several connections at once, from memory into memory.
 
-Both sides know the sizes, hence the plan, hence no headers are needed: every stream is its bytes and their digest.
+Both sides know the sizes, hence the plan, hence no headers are needed: every stream is its bytes and, where nobody
+checks the whole afterwards, their digest.
 """
 
 from __future__ import annotations
@@ -51,11 +52,12 @@ def give(
     *,
     stop: Callable[[], bool],
     piece: int = PIECE,
+    check: bool = True,
 ) -> int:
     """Send the tensors' bytes to a worker that takes tensors of the same sizes; how many there were.
 
     The tensors must not change meanwhile. `stop` is asked from several threads. The sockets stay the caller's."""
-    return _run(_Giver, sockets, tensors, stop, piece)
+    return _run(_Giver, sockets, tensors, stop, piece, check)
 
 
 def take(
@@ -64,11 +66,13 @@ def take(
     *,
     stop: Callable[[], bool],
     piece: int = PIECE,
+    check: bool = True,
 ) -> int:
     """Fill the tensors with what the giver sends over the same connections in the same order; how many bytes.
 
-    Returns only if every stream carried what was sent. After an error the tensors hold parts of it."""
-    return _run(_Taker, sockets, tensors, stop, piece)
+    Returns only if every stream carried what was sent, where streams are checked; both sides must agree on that. After
+    an error the tensors hold parts of it."""
+    return _run(_Taker, sockets, tensors, stop, piece, check)
 
 
 class _Crossing:
@@ -95,7 +99,13 @@ class _Stream:
     peer: str
 
     def __init__(
-        self, crossing: _Crossing, name: str, fd: int, tensors: Sequence[torch.Tensor], pieces: Sequence[Piece]
+        self,
+        crossing: _Crossing,
+        name: str,
+        fd: int,
+        tensors: Sequence[torch.Tensor],
+        pieces: Sequence[Piece],
+        check: bool,
     ) -> None:
         self._crossing = crossing
         self._name = name
@@ -104,7 +114,7 @@ class _Stream:
         self._pieces = pieces
         self._size = sum(piece.length for piece in pieces)
         self._done = 0
-        self._hash = xxhash.xxh3_64()
+        self._hash = xxhash.xxh3_64() if check else None
         self._staging: Staging | None = None
 
     def run(self) -> None:
@@ -126,7 +136,8 @@ class _Stream:
                 self._pass_staged(batch, self._staging)
             else:
                 self._move(batch)
-        self._finish(self._hash.digest())
+        if self._hash is not None:
+            self._finish(self._hash.digest())
 
     def _batches(self) -> Iterator[deque[memoryview] | Piece]:
         """Runs of memory that can be passed as it is, and pieces that cannot."""
@@ -146,8 +157,8 @@ class _Stream:
         if batch:
             yield batch
 
-    def _move(self, queue: deque[memoryview], hashed: bool = True) -> None:
-        """Pass all of these buffers, which are hashed while they are still in the cache."""
+    def _move(self, queue: deque[memoryview], *, content: bool = True) -> None:
+        """Pass all of these buffers; content is hashed while it is still in the cache."""
         while queue:
             if self._crossing.over():
                 raise self._broken("was stopped")
@@ -158,14 +169,14 @@ class _Stream:
                 continue
             except OSError as error:
                 raise self._broken(f"lost {self.peer} ({error.strerror or error})") from None
-            self._done += count if hashed else 0
+            self._done += count if content else 0
             while count:
                 head = queue.popleft()
                 if count < len(head):
                     queue.appendleft(head[count:])
                     head = head[:count]
                 count -= len(head)
-                if hashed:
+                if content and self._hash is not None:
                     self._hash.update(head)
 
     def _broken(self, what: str) -> StreamBroken:
@@ -192,7 +203,7 @@ class _Giver(_Stream):
         return self._sock.sendmsg(buffers, [], socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
 
     def _finish(self, digest: bytes) -> None:
-        self._move(deque([memoryview(digest)]), hashed=False)
+        self._move(deque([memoryview(digest)]), content=False)
 
 
 class _Taker(_Stream):
@@ -211,7 +222,7 @@ class _Taker(_Stream):
 
     def _finish(self, digest: bytes) -> None:
         sent = bytearray(len(digest))
-        self._move(deque([memoryview(sent)]), hashed=False)
+        self._move(deque([memoryview(sent)]), content=False)
         if sent != digest:
             raise StateError(
                 f"{self._name}: what arrived is not what was sent (digest {digest.hex()}, the giver's {sent.hex()}); "
@@ -225,13 +236,14 @@ def _run(
     tensors: Sequence[torch.Tensor],
     stop: Callable[[], bool],
     piece: int,
+    check: bool,
 ) -> int:
     if not sockets:
         raise ValueError("there is no connection to move the state over")
     sizes = [size_of(tensor) for tensor in tensors]
     crossing = _Crossing(stop)
     streams = [
-        kind(crossing, f"stream {number} of {len(sockets)}", sock.fileno(), tensors, pieces)
+        kind(crossing, f"stream {number} of {len(sockets)}", sock.fileno(), tensors, pieces, check)
         for number, (sock, pieces) in enumerate(zip(sockets, plan(sizes, len(sockets), piece), strict=True))
     ]
     threads: list[threading.Thread] = []

@@ -52,6 +52,8 @@ class Goods(msgspec.Struct, frozen=True, tag="goods"):
 
     slots: tuple[Slot, ...]
     send: tuple[int, ...]
+    check: bool
+    """Whether the streams are checked; what is offered early is not, for a digest of everything comes at the end."""
 
 
 class Ready(msgspec.Struct, frozen=True, tag="ready"):
@@ -194,7 +196,7 @@ class Giver:
         self._versions = {_memory(inventory.tensors[number]): inventory.tensors[number]._version for number in early}
         self._early = inventory
         self._updated.clear()
-        self._send_tensors(inventory, early)
+        self._send_tensors(inventory, early, check=False)
         self.spoiled = False
 
     def update(self, optimizer: object) -> None:
@@ -215,7 +217,7 @@ class Giver:
         numbers = tuple(number for number, _, _ in present)
         _send(self._line, Update(found[0], numbers, self._early.rest()), self._stop)
         _expect(self._line, Ready, self._stop)
-        self._give([local_part(grad, found[0]) for _, _, grad in present])
+        self._give([local_part(grad, found[0]) for _, _, grad in present], check=False)
 
     def finish(self, step: int, tempo: Tempo) -> int:
         """At the boundary: returns when the taker has verified that it holds this state. How many bytes it took."""
@@ -228,7 +230,7 @@ class Giver:
                 return self.bytes
             if not isinstance(answer, Differs):
                 raise StreamBroken(f"{type(answer).__name__} where an answer was due")
-        self._send_tensors(inventory, range(len(inventory.slots)))
+        self._send_tensors(inventory, range(len(inventory.slots)), check=True)
         self._send_last(inventory, (), step, tempo, check=False)
         _expect(self._line, Taken, self._stop)
         return self.bytes
@@ -250,10 +252,10 @@ class Giver:
             and tensor._version != self._versions.get(_memory(tensor))
         ]
 
-    def _send_tensors(self, inventory: Inventory, which: Sequence[int]) -> None:
-        _send(self._line, Goods(inventory.slots, tuple(which)), self._stop)
+    def _send_tensors(self, inventory: Inventory, which: Sequence[int], *, check: bool) -> None:
+        _send(self._line, Goods(inventory.slots, tuple(which), check), self._stop)
         _expect(self._line, Ready, self._stop)
-        self._give([inventory.tensors[number] for number in which])
+        self._give([inventory.tensors[number] for number in which], check)
 
     def _send_last(self, inventory: Inventory, late: Sequence[int], step: int, tempo: Tempo, *, check: bool) -> None:
         gradients = [(number, grad) for number, (_, grad) in enumerate(inventory.gradients()) if grad is not None]
@@ -262,10 +264,10 @@ class Giver:
         numbers = tuple(number for number, _ in carried)
         _send(self._line, Last(step, tuple(late), numbers, tuple(zeros), inventory.rest(), tempo, check), self._stop)
         _expect(self._line, Ready, self._stop)
-        self._give([*(inventory.tensors[number] for number in late), *(grad for _, grad in carried)])
+        self._give([*(inventory.tensors[number] for number in late), *(grad for _, grad in carried)], check=True)
 
-    def _give(self, tensors: list[torch.Tensor]) -> None:
-        self.bytes += give(self._sockets, tensors, stop=self._stop)
+    def _give(self, tensors: list[torch.Tensor], check: bool) -> None:
+        self.bytes += give(self._sockets, tensors, stop=self._stop, check=check)
 
 
 def _memory(tensor: torch.Tensor) -> tuple[int, int]:
@@ -290,9 +292,9 @@ class Taker:
             frame = _receive(line, self._stop)
             start = start or time.perf_counter()
             match frame:
-                case Goods(slots, send):
+                case Goods(slots, send, check):
                     self._inventory = grow(self._tracked, slots)
-                    self._take([self._inventory.tensors[number] for number in send])
+                    self._take([self._inventory.tensors[number] for number in send], check)
                 case Update(optimizer, send, rest):
                     self._update(optimizer, send, rest)
                 case Last() as last:
@@ -307,9 +309,9 @@ class Taker:
                 case _:
                     raise StreamBroken(f"{type(frame).__name__} where state was due")
 
-    def _take(self, tensors: list[torch.Tensor]) -> None:
+    def _take(self, tensors: list[torch.Tensor], check: bool) -> None:
         _send(self._sockets[0], Ready(), self._stop)
-        self._bytes += take(self._sockets, tensors, stop=self._stop)
+        self._bytes += take(self._sockets, tensors, stop=self._stop, check=check)
 
     def _update(self, name: str, send: Sequence[int], rest: bytes) -> None:
         assert self._inventory is not None
@@ -320,7 +322,7 @@ class Taker:
         for number, place in enumerate(known):
             if number not in send:
                 place.parameter.grad = None
-        self._take([_gradient(known[number].parameter, known[number].name) for number in send])
+        self._take([_gradient(known[number].parameter, known[number].name) for number in send], check=False)
         self._inventory.restore_rest(rest)
         optimizer.step()
 
@@ -334,7 +336,7 @@ class Taker:
                 parameter.grad = None
         tensors = [inventory.tensors[number] for number in last.send]
         gradients = {number: _gradient(parameters[number], "a gradient") for number in (*last.carried, *last.zeros)}
-        self._take([*tensors, *(gradients[number] for number in last.carried)])
+        self._take([*tensors, *(gradients[number] for number in last.carried)], check=True)
         for number in last.zeros:
             gradients[number].zero_()
         inventory.restore_rest(last.rest)

@@ -135,11 +135,12 @@ class Gave(msgspec.Struct, frozen=True, tag="gave"):
 
 
 class Settled(msgspec.Struct, frozen=True, tag="settled"):
-    """The first step of a generation is done. `lost` is what training lost by the change, measured here."""
+    """The first step of a generation is done. `lost` is what training lost by the change, measured here; None where it
+    came too early in a job to know what is usual."""
 
     generation: int
     step: int
-    lost: float
+    lost: float | None
 
 
 class Stalled(msgspec.Struct, frozen=True, tag="stalled"):

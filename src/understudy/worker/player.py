@@ -427,8 +427,9 @@ class Player:
             step = self.part.step
         now = time.time()
         seconds = now - self._ended if self._ended else 0.0
-        if self._settling and self._before:
-            lost = max(0.0, now - self._before - 2 * self._usual())
+        if self._settling:
+            known = self._before and self._durations
+            lost = max(0.0, now - self._before - 2 * self._usual()) if known else None
             self._say(Settled(self._settling, step, lost))
         elif self._ended:
             self._durations.append(seconds)
