@@ -26,6 +26,8 @@ from understudy.worker.part import Part
 from understudy.worker.vote import numbers_of, outcome_of
 
 HEARTBEAT = 2.0
+PATIENCE = 4.0
+"""Simulated seconds in which a lost machine is noticed and everybody else answers."""
 LIMIT = 2000.0
 """Simulated seconds after which a job that is not over hangs."""
 
@@ -44,7 +46,7 @@ class World:
         self.now = 0.0
         self.queue: list[tuple[float, int, Callable[[], None]]] = []
         self.count = 0
-        self.steps = self.random.randint(3, 12)
+        self.steps = self.random.choice([3, 6, 12, 30])
         self.plan = Plan(self.random.randint(2, 4), self.random.choice([1, 1, 2]))
         self.standbys = self.random.randint(0, 5)
         self.malice = self.random.choice([0.0, 0.2, 0.5])
@@ -64,6 +66,7 @@ class World:
         """Workers that did not end of themselves."""
         self.spare: list[str] = []
         """Standbys that were there when the job failed."""
+        self.ended_at = 0.0
         self.early = False
         """Whether somebody died before there was any state."""
 
@@ -123,6 +126,9 @@ class World:
                 worker = self.workers[str(uid)]
                 if worker.alive and worker.state != self.steps:
                     raise Violation(f"{uid} ended with {worker.state} of {self.steps} steps applied")
+        change = director.change
+        if change is not None and change.phase == "cancel" and self.ended_at - change.clock["cancel"] > PATIENCE:
+            raise Violation(f"{change.waiting} never said that {change.generation} was given up")
         for id in self.asked:
             if id not in director.answers:
                 raise Violation(f"request {id} was never answered")
@@ -658,6 +664,8 @@ class SimController:
                     self.world.after(
                         self.world.random.choice([0.02, 0.2, 0.6]) * self.world.random.random(), self.world.strike
                     )
+                if output.kind in OVER:
+                    self.world.ended_at = self.world.now
                 if output.kind == "failed":
                     self.world.despaired(known, output.text)
                 if output.kind == "wanted":

@@ -60,7 +60,7 @@ class Channel:
         self.stage: Stage | None = None
         self.idle_pairs: Callable[[], list[Link]] = list
         """The pair links on which no message is half-way."""
-        self.inquire: Callable[[str], None] = lambda uid: None
+        self.inquire: Callable[[Channel, str], None] = lambda channel, uid: None
         """Ask another worker in the background which operation it is in."""
         self.call = (0, 0)
         """Number and signature of the operation under way, for those who inquire."""
@@ -123,7 +123,7 @@ class Channel:
             self.look_around({flow.link.fd for flow in (*inlets, *outlets)})
             for inlet in inlets:
                 if inlet.queue:
-                    self.inquire(inlet.link.peer)
+                    self.inquire(self, inlet.link.peer)
 
         pump(inlets, outlets, self.poison, self.deadline, stalled)
 

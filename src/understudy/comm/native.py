@@ -94,7 +94,7 @@ class NativeGroup:
             )
             seat = Seat(channel, arena, roster.generation if now is None else now.era)
             channel.idle_pairs = self._pairs.idle
-            channel.inquire = partial(self._inquire, channel)
+            channel.inquire = self._inquire
             services.offer(roster.generation, "call", self._name, channel)
             services.offer(roster.generation, "pair", self._name, partial(self._welcome_pair, seat))
             await self._renew_pairs(seat)

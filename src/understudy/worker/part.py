@@ -175,7 +175,7 @@ class Part:
             case Cancel(generation):
                 return self._cancel(generation)
             case Halt(number, reason):
-                self.halted = True
+                self.halted = self.seated or self.holds  # others have nothing to hold still
                 return [Poison(reason), *self._drop(), Say(self._report(number)), Wake()]
             case Stop():
                 self.stop = True

@@ -1,0 +1,160 @@
+"""Somebody dies at an exact point of a planned replacement, at every point in turn, in one long job: it always goes on,
+and in the end every bit is as in a job that nobody disturbed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.jobs.stage import Result, Stage, perform
+
+pytestmark = [pytest.mark.job, pytest.mark.timeout(240)]
+
+STEPS = 900
+"""More than the deaths take. Between two steps is a pause, as long as the test has something to do."""
+
+SCRIPT = """
+import functools, os, signal, time, torch, understudy
+from pathlib import Path
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+from understudy.comm.fabric import Fabric
+from understudy.worker.handover import Giver, Taker
+from understudy.worker.part import Part
+from understudy.worker.player import Player
+
+HERE = Path(__file__).parent
+
+def strike(point):
+    # the file says who is to die when somebody comes by; without a name, whoever comes
+    try:
+        victim = (HERE / point).read_text()
+        (HERE / point).unlink()
+    except FileNotFoundError:
+        return
+    os.kill(int(victim or os.getpid()), signal.SIGKILL)
+
+def on(owner, name, point, when=lambda *args: True):
+    original = getattr(owner, name)
+    @functools.wraps(original)
+    def watched(*args, **kwargs):
+        if when(*args):
+            strike(point)
+        return original(*args, **kwargs)
+    setattr(owner, name, watched)
+
+def stays(part, proposal):
+    return proposal is not None and not (proposal.direct or proposal.gives(part.uid) or proposal.takes(part.uid))
+
+on(Fabric, "expect_state", "joiner prepares")
+on(Taker, "_take", "joiner takes goods")
+on(Taker, "_update", "joiner takes gradients")
+on(Taker, "_last", "joiner takes the last")
+on(Player, "_switch", "joiner switches", lambda player, generation: player._arrival is not None)
+on(Part, "_propose", "leaver prepares", lambda part, proposal: proposal.gives(part.uid))
+on(Giver, "offer", "leaver offers")
+on(Player, "_offered", "leaver votes")
+on(Giver, "update", "leaver gives gradients")
+on(Giver, "finish", "leaver finishes")
+on(Part, "gave", "leaver has given")
+on(Part, "_propose", "stayer prepares", lambda part, proposal: stays(part, proposal))
+on(Part, "ballot", "stayer votes", lambda part: stays(part, part.proposal))
+on(Player, "_switch", "stayer switches", lambda player, generation: stays(player.part, player.part.proposal))
+
+def train(job):
+    torch.manual_seed(1)
+    model = DDP(nn.Sequential(nn.Linear(64, 128), nn.Dropout(0.1), nn.Linear(128, 8)))
+    optim = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    job.track(model=model, optim=optim)
+    newcomer = job.rehearsing
+    for step in job.steps():
+        with step:
+            if job.rehearsing:
+                strike("joiner rehearses")
+            numbers = torch.Generator().manual_seed(1000 * step.index + job.role)
+            loss = model(torch.rand(16, 64, generator=numbers)).pow(2).mean()
+            if newcomer and not job.rehearsing:
+                strike("joiner computes")
+            loss.backward()
+            optim.step()
+            if newcomer and not job.rehearsing:
+                strike("joiner has stepped")
+            optim.zero_grad()
+            job.log(loss=loss)
+        newcomer = newcomer and job.rehearsing
+        if not job.rehearsing and not (HERE / "hurry").exists():
+            time.sleep(0.1)
+
+understudy.run(train)
+"""
+
+POINTS = {
+    "joiner": (
+        *("joiner rehearses", "joiner prepares", "joiner takes goods", "joiner takes gradients"),
+        *("joiner takes the last", "joiner switches", "joiner computes", "joiner has stepped"),
+    ),
+    "leaver": (
+        *("leaver prepares", "leaver offers", "leaver votes", "leaver gives gradients", "leaver finishes"),
+        "leaver has given",
+    ),
+    "stayer": ("stayer prepares", "stayer votes", "stayer switches"),
+    "controller": (
+        *("joiner rehearses", "joiner prepares", "joiner takes goods", "joiner switches", "leaver finishes"),
+        "joiner has stepped",
+    ),
+}
+
+
+@pytest.fixture(autouse=True)
+def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("UNDERSTUDY_HOME", str(tmp_path / "home"))
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Result:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("UNDERSTUDY_HOME", str(tmp_path_factory.mktemp("home")))
+        return perform(tmp_path_factory.mktemp("undisturbed"), script=SCRIPT, steps=STEPS)
+
+
+async def _die(stage: Stage, folder: Path, point: str, *, victim: int | None = None) -> None:
+    """Have a machine replaced while two standbys are there, and somebody die on the way."""
+    waiting = sum(machine["state"] == "standby" for machine in await stage.machines())
+    if waiting < 3:  # one of them can start beside
+        await stage.call("POST", "/standbys", {"type": "add-standby", "count": 3 - waiting})
+    await stage.standbys(2)
+    (folder / point).write_text(str(victim or ""))
+    players = [entry["machine"] for entry in await stage.call("GET", "/roster")]
+    leaver = players[len(point) % len(players)]
+    answer = await stage.replace(leaver)
+    assert answer["ok"], (point, answer)
+    assert not (folder / point).exists(), f"nobody came by: {point}"
+
+    async def goes_on() -> bool:
+        job = await stage.call("GET", "/job")
+        return job["status"] == "training" and job["change"] is None
+
+    await stage.until(goes_on, f"training after the death: {point}")
+    step = (await stage.call("GET", "/job"))["step"]
+    await stage.step(step + 2)
+    players = [entry["machine"] for entry in await stage.call("GET", "/roster")]
+    assert leaver not in players, f"{leaver} was to be replaced ({point})"
+
+
+@pytest.mark.parametrize("party", POINTS)
+def test_somebody_dies_at_every_point(party: str, tmp_path: Path, undisturbed: Result) -> None:
+    folder = tmp_path / "job"
+
+    async def direction(stage: Stage) -> None:
+        await stage.step(2)
+        for point in POINTS[party]:
+            controller = stage.job.controller
+            victim = controller.pid if party == "controller" and controller is not None else None
+            await _die(stage, folder, point, victim=victim)
+
+    result = perform(folder, direction, script=SCRIPT, steps=STEPS, standbys=3)
+    assert result.ended.status == "finished", result.ended.reason
+    assert result.digests == undisturbed.digests
+    assert result.losses.items() <= undisturbed.losses.items()
+    assert {step for _, step in result.losses} == set(range(STEPS))

@@ -1,0 +1,114 @@
+"""Ten replacements in a hundred steps: whoever stays ends with no more memory, descriptors or threads than before."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.jobs.stage import Stage, perform
+
+pytestmark = [pytest.mark.job, pytest.mark.timeout(240)]
+
+STEPS = 100
+TIMES = 10
+WARM = 2
+"""Replacements after which everything that is only made once has been made."""
+LEEWAY = 3 << 20
+"""Bytes by which a Python process differs from one look to the next."""
+
+SCRIPT = """
+import time, torch, understudy
+from pathlib import Path
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+def train(job):
+    torch.manual_seed(1)
+    model = DDP(nn.Sequential(nn.Linear(256, 1024), nn.Linear(1024, 8)))
+    optim = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    job.track(model=model, optim=optim)
+    for step in job.steps():
+        with step:
+            loss = model(torch.rand(8, 256)).pow(2).mean()
+            loss.backward()
+            optim.step()
+            optim.zero_grad()
+            job.log(loss=loss)
+        pause = Path(__file__).with_name("pause")
+        if not job.rehearsing and pause.exists():
+            time.sleep(float(pause.read_text()))
+
+understudy.run(train)
+"""
+
+
+class Holdings(NamedTuple):
+    memory: int
+    descriptors: int
+    threads: int
+
+
+def holdings(pid: int) -> Holdings:
+    resident = int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
+    return Holdings(resident, *(len(list(Path(f"/proc/{pid}/{kind}").iterdir())) for kind in ("fd", "task")))
+
+
+def test_ten_replacements_in_a_hundred_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("UNDERSTUDY_HOME", str(tmp_path / "home"))
+    folder = tmp_path / "job"
+    folder.mkdir()
+    pause = folder / "pause"
+    seen: list[dict[str, Holdings]] = []
+
+    def pace(seconds: float) -> None:
+        part = folder / "pause.part"
+        part.write_text(str(seconds))
+        part.rename(pause)
+
+    async def replace(stage: Stage) -> None:
+        await stage.standbys(1)
+        (leaver,) = [entry["machine"] for entry in await stage.call("GET", "/roster") if entry["machine"] != "m0"]
+        if len(seen) < TIMES - 1:
+            await stage.call("POST", "/standbys", {"type": "add-standby"})  # for the next time
+        pace(1.5)  # few steps go by while the newcomer rehearses
+        before = len(stage.tales)
+        id = await stage.ask(leaver)
+
+        async def rehearsed() -> bool:
+            return any(tale["kind"] == "phase" and tale["text"] == "prepare" for tale in stage.tales[before:])
+
+        await stage.until(rehearsed, f"the end of rehearsal {len(seen) + 1}")
+        pace(0.02)
+        answer = await stage.answer(id)
+        assert answer["ok"], answer
+
+    async def direction(stage: Stage) -> None:
+        pace(1.5)
+        await stage.step(1)
+        (stayer,) = [machine for machine in await stage.machines() if machine["name"] == "m0"]
+        assert stage.job.controller is not None
+        pids = {
+            "the stayer": stayer["pids"][0],
+            "its agent": stage.job.agents["m0"].pid,
+            "the controller": stage.job.controller.pid,
+        }
+        for _ in range(TIMES):
+            await replace(stage)
+            pace(1.5)
+            await asyncio.sleep(0.3)  # links of the former generation close beside training
+            seen.append({who: holdings(pid) for who, pid in pids.items()})
+        pause.unlink()
+
+    result = perform(folder, direction, script=SCRIPT, steps=STEPS, standbys=1)
+    assert result.ended.status == "finished", result.ended.reason
+    assert len(seen) == TIMES
+    for who in seen[0]:
+        first, last = seen[WARM - 1][who], seen[-1][who]
+        story = f"{who}, after each replacement: {[each[who] for each in seen]}"
+        assert last.threads <= first.threads, story
+        assert last.descriptors <= first.descriptors, story
+        assert last.memory <= first.memory + LEEWAY, story
