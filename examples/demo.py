@@ -28,7 +28,9 @@ MEANING = {
     "rehearse": "m2 runs the training function in a sandbox",
     "prepare": "it opens its links",
     "armed": "most of the state travels beside a step",
-    "switch": "links swapped, the rest handed over",
+    "switch": "everybody swaps links",
+    "hand-over": "the rest of the state, and a check of all of it",
+    "first step": "it trains; only now m1 goes",
 }
 Disturb = Callable[[LocalJob], Awaitable[dict[str, Any]]]
 
@@ -104,10 +106,10 @@ def main() -> int:
             console.print(f"[bold red]not replaced[/]: {answer['text']}")
             return 1
         for phase, seconds in answer["phases"].items():
-            console.print(f"  {phase:<9} {seconds:7.3f} s   {MEANING.get(phase, '')}")
+            console.print(f"  {phase:<10} {seconds:7.3f} s   {MEANING.get(phase, '')}")
         steps = [json.loads(line)["seconds"] for line in (calm / "metrics-m0.jsonl").read_text().splitlines()]
         usual = sorted(steps)[len(steps) // 2]
-        console.print(f"  [bold]lost      {answer['lost']:7.3f} s[/]   of training; a step takes {usual:.3f} s")
+        console.print(f"  [bold]lost       {answer['lost']:7.3f} s[/]   of training; a step takes {usual:.3f} s")
         curve, again = losses(calm), losses(rough)
         if plain.view["digests"] == moved.view["digests"] and curve == again and curve:
             console.print(f"[bold green]bit-identical[/]: final state of all roles, and {len(curve)} losses")

@@ -7,6 +7,7 @@ import json
 import sys
 import time
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from understudy.cli import connection
 
@@ -34,7 +35,7 @@ class Standby:
         if args.action == "add":
             answer = client.call("POST", "/standbys", {"type": "add-standby", "count": args.count})
         else:
-            answer = client.call("DELETE", f"/standbys/{args.machine}")
+            answer = client.call("DELETE", f"/standbys/{quote(args.machine, safe='')}")
         return _tell(answer, as_json=args.json)
 
 

@@ -20,7 +20,9 @@ MEANING = {
     "rehearse": "the newcomer enters the training function in the sandbox",
     "prepare": "links are opened while the others train",
     "armed": "everybody is ready; the next vote agrees",
-    "switch": "the boundary: links swapped, state handed over",
+    "switch": "the boundary: links are swapped",
+    "hand-over": "the leaver gives what is left of its state, the newcomer checks it",
+    "first step": "the newcomer plays; the leaver stays until it has made a step",
     "cancel": "given up",
 }
 
@@ -103,15 +105,24 @@ def request(client: Client, body: dict[str, Any], *, as_json: bool) -> int:
                 print(json.dumps(tale), flush=True)
             elif tale["kind"] == "change":
                 print(tale["text"], flush=True)
-            elif tale["kind"] in ("phase", "settled", "cancelled"):
-                if began is not None:
-                    print(f"  {began[0]:<9} {tale['at'] - began[1]:8.3f} s   {MEANING.get(began[0], '')}", flush=True)
+            elif tale["kind"] in ("phase", "settled", "cancelled", "released"):
+                _show(began, tale["at"])
                 began = (tale["text"], tale["at"]) if tale["kind"] == "phase" else None
+                if tale["kind"] == "released":
+                    print(f"  {tale['text']}", flush=True)
         answer = answer if done else client.answer(id)
     if as_json:
         print(json.dumps(answer), flush=True)
     elif answer["ok"]:
+        _show(began, answer["at"])
         print(answer["text"])
     else:
         print(f"understudy: not replaced: {answer['text']}", file=sys.stderr)
     return 0 if answer["ok"] else 1
+
+
+def _show(phase: tuple[str, float] | None, until: float) -> None:
+    """A phase that is over, if there is one."""
+    if phase is not None:
+        name, began = phase
+        print(f"  {name:<10} {until - began:8.3f} s   {MEANING.get(name, '')}", flush=True)

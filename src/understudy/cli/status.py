@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from typing import TYPE_CHECKING, Any
 
 from understudy.cli import connection
@@ -33,9 +34,13 @@ def run(args: argparse.Namespace) -> int:
 def show(job: dict[str, Any], machines: list[dict[str, Any]], roster: list[dict[str, Any]]) -> None:
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
-    console = Console(highlight=False)
+    wide = None if sys.stdout.isatty() else 1 << 16  # a line for a machine, whoever reads it
+    console = Console(highlight=False, markup=False, soft_wrap=True, width=wide)
     console.print(headline(job))
+    if job["reason"]:
+        console.print(job["reason"])
     places = {entry["role"]: " ".join(f"{name}={at}" for name, at in entry["places"].items()) for entry in roster}
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for title in ("machine", "state", "roles", "workers"):
@@ -43,7 +48,7 @@ def show(job: dict[str, Any], machines: list[dict[str, Any]], roster: list[dict[
     for machine in machines:
         roles = ", ".join(f"{role} ({places.get(role, '')})" for role in machine["roles"])
         state = machine["state"] + (f": {machine['why']}" if machine["why"] else "")
-        table.add_row(machine["name"], state, roles, " ".join(machine["workers"]))
+        table.add_row(*map(Text, (machine["name"], state, roles, " ".join(machine["workers"]))))
     console.print(table)
 
 

@@ -86,6 +86,12 @@ class Company:
             role = self.change.roster.role_of(uid)
         return role
 
+    def _plays(self, uid: str) -> bool:
+        """Whether the job needs this worker; a newcomer is only needed once the others have agreed on it."""
+        change = self.change
+        coming = None if change is None or change.planned else change.roster
+        return any(roster is not None and roster.role_of(uid) is not None for roster in (self.roster, coming))
+
     def _workers(self, places: dict[int, str]) -> dict[int, str]:
         """Who plays the roles of these cells if these machines take them."""
         return {
@@ -193,6 +199,8 @@ class Company:
                 return f"{name} is being replaced already"
         if len(set(request.machines)) != len(request.machines):
             return "a machine is named twice"
+        if len(set(request.standbys)) != len(request.standbys):
+            return "a standby is named twice; name one for each machine"
         if request.standbys and len(request.standbys) != len(request.machines):
             return f"{len(request.machines)} machines but {len(request.standbys)} standbys; name one for each or none"
         for name in request.standbys:

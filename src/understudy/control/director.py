@@ -3,6 +3,8 @@ orders, so that a controller that comes back reads its ledger and knows where ev
 
 from __future__ import annotations
 
+import msgspec
+
 from understudy.agent.messages import Exited, Word
 from understudy.worker.messages import (
     Arm,
@@ -81,6 +83,7 @@ class Director(Company):
                     self._fail(f"{name} could not start: {why}")
                 elif machine is None:
                     self._tale("lost", f"{name} could not start: {why}", machine=name)
+                    self.wanted = max(0, self.wanted - 1)
                 elif machine.incarnation == incarnation and machine.alive:
                     self._lose(machine, why)
             case Reported(name, incarnation, number, report):
@@ -134,7 +137,7 @@ class Director(Company):
                 actor.stalled = stalled if stalled.roles else None
                 self._look_for_deadlock()
             case Failed(step, error):
-                if self._seat(actor.uid) is None:
+                if not self._plays(actor.uid):
                     self._tale("rehearsal", f"{self._name(actor)} failed: {error}", uid=actor.uid)
                 else:
                     self._fail(f"{self._name(actor)} failed in step {step}: {error}")
@@ -167,9 +170,9 @@ class Director(Company):
 
     def _lose(self, machine: Machine, why: str) -> None:
         self._tale("lost", f"{machine.name} is gone: {why}", machine=machine.name)
-        dead = [actor for actor in machine.actors if actor.alive]
+        dead, cast = [actor for actor in machine.actors if actor.alive], machine.state == "cast"
         self._dismiss(machine, why)  # fences it, should it still live
-        self._bereaved(dead, f"{machine.name} is gone: {why}")
+        self._bereaved(dead, f"{machine.name} is gone: {why}", cast=cast)
 
     def _exited(self, actor: Actor, report: Exited) -> None:
         actor.alive = False
@@ -178,25 +181,25 @@ class Director(Company):
         if actor.done is not None or self.status in OVER:
             return
         how = f"was killed by signal {-report.code}" if report.code < 0 else f"ended with exit code {report.code}"
-        seated = self._seat(actor.uid) is not None
+        cast = machine.state == "cast" and self.status == "forming"
         said = report.words.strip().splitlines()
         words = f": {said[-1]}" if said else ""
-        if report.code >= 0 and (seated or self.status == "forming"):
+        if report.code >= 0 and (cast or self._plays(actor.uid)):
             if report.code == 0 and not actor.holds:
                 words = "; let the script call understudy.run(train)"
             self._fail(f"{self._name(actor)} {how} before the job was over{words}")
             return
         self._tale("died", f"{self._name(actor)} {how}", machine=machine.name, uid=actor.uid)
-        self._bereaved([actor], f"{self._name(actor)} {how}")
+        self._bereaved([actor], f"{self._name(actor)} {how}", cast=cast)
 
-    def _bereaved(self, dead: list[Actor], why: str) -> None:
-        """What the death of these workers means."""
+    def _bereaved(self, dead: list[Actor], why: str, *, cast: bool) -> None:
+        """What the death of these workers means; `cast` says whether their machine was among the first."""
         if self.status in OVER:
             return
         change, uids = self.change, {actor.uid for actor in dead}
         self.halted -= uids
         if self.status == "forming" and change is None:
-            if any(self.machines[actor.machine].state in ("cast", "gone") for actor in dead):
+            if cast:
                 self._fail(f"{why} while the job was starting")
         elif self.status in ("halting", "closing"):
             self.why = why  # it goes on when the others have reported
@@ -217,44 +220,57 @@ class Director(Company):
 
     def _advance(self) -> None:
         """Take the steps that have become possible."""
-        if self.status in OVER:
-            return
-        if self.status == "forming" and self.change is None:
-            self._form()
+        while self.status not in OVER and self._step():
+            pass
+        self._finish()
+
+    def _step(self) -> bool:
+        """Take one; whether there was one."""
+        change = self.change
         if self.status == "halting" and not self.halted:
             self._decide()
-        change = self.change
-        if change is not None and change.phase == "rehearse" and self._rehearsed(change):
+            return self.status != "halting"
+        if change is None:
+            if self.status == "forming":
+                return self._form()
+            return self.status == "training" and self._next()
+        if change.phase == "rehearse" and self._rehearsed(change):
             self._propose(change) if change.planned else self._resume(change)
-        if change is not None and change is self.change and not change.waiting:
-            if change.phase == "prepare":
-                self._phase(change, "armed")
-                for move in change.moves:
-                    self._tell(move.giver.uid, Arm(change.generation))
-            elif change.phase == "cancel":
-                self._give_up(change)
-            elif change.phase == "switch":
-                self._complete(change)
-        if self.status == "training" and self.change is None:
-            self._next()
-        self._finish()
+            return True
+        if change.waiting:
+            return False
+        if change.phase == "prepare":
+            self._phase(change, "armed")
+            for move in change.moves:
+                self._tell(move.giver.uid, Arm(change.generation))
+        elif change.phase == "cancel":
+            self._give_up(change)
+        elif change.phase == "switch":
+            self._complete(change)
+        else:
+            return False
+        return True
 
     def _rehearsed(self, change: Change) -> bool:
         return all(self.actors[uid].rehearsed == role for role, uid in change.joiners.items())
 
     def _phase(self, change: Change, phase: Phase) -> None:
         change.phase = phase
-        change.clock[phase] = self._now
-        self._tale("phase", phase, change=change.request, generation=change.generation)
+        self._mark(change, phase)
 
-    def _form(self) -> None:
+    def _mark(self, change: Change, what: str) -> None:
+        change.clock[what] = self._now
+        self._tale("phase", what, change=change.request, generation=change.generation)
+
+    def _form(self) -> bool:
         cast = [machine for machine in self.machines.values() if machine.state == "cast"]
         if len(cast) < self.plan.machines or not all(machine.whole for machine in cast):
-            return
+            return False
         cast.sort(key=lambda machine: (len(machine.name), machine.name))
         places = {cell: machine.name for cell, machine in enumerate(cast)}
         self.change = Change("form", places, {})
         self._resume(self.change)
+        return True
 
     # -- planned replacement -------------------------------------------------------------------------------------------
 
@@ -299,8 +315,8 @@ class Director(Company):
                 for uid in self._living(self._seated(self.change)):
                     self._tell(uid, Stop())
 
-    def _next(self) -> None:
-        """Begin the first replacement that waits, when its standbys are there."""
+    def _next(self) -> bool:
+        """Begin the first replacement that waits, when its standbys are there; whether there was one."""
         while self.queue:
             wish = self.queue[0]
             request = wish.request
@@ -317,14 +333,15 @@ class Director(Company):
             if chosen is None:
                 coming = sum(machine.state == "standby" for machine in self.machines.values()) + self.wanted
                 if coming >= len(machines):
-                    return
+                    return False
                 self.queue.popleft()
                 self._reply(wish.id, False, "no standby is left; add one with: understudy standby add")
                 continue
             self.queue.popleft()
             wish.attempts += 1
             self._begin(wish, machines, chosen)
-            return
+            return True
+        return False
 
     def _choose(self, wish: Wish) -> list[Machine] | None:
         """A standby for each machine; None while not all are ready."""
@@ -404,7 +421,8 @@ class Director(Company):
         assert wish is not None
         free = sum(machine.state == "standby" for machine in self.machines.values()) + self.wanted
         if wish.attempts < ATTEMPTS and free >= len(change.leaving):
-            self.queue.appendleft(Wish(wish.id, Replace(wish.request.machines), wish.attempts))
+            request = msgspec.structs.replace(wish.request, standbys=())
+            self.queue.appendleft(Wish(wish.id, request, wish.attempts))
         else:
             self._reply(change.request, False, f"{why}; training goes on as before")
 
@@ -418,6 +436,8 @@ class Director(Company):
             change.waiting = seats | leavers
             self.roster = change.roster
             self._phase(change, "switch")
+        if "hand-over" not in change.clock and any(move.giver.uid == actor.uid for move in change.moves):
+            self._mark(change, "hand-over")
         role = change.roster.role_of(actor.uid)
         if role is not None:
             change.waiting.discard(actor.uid)
@@ -431,6 +451,7 @@ class Director(Company):
         self._unsettled()
         self.change, self.settling = None, change
         self.status = "training"
+        self._mark(change, "first step")
         for cell, name in change.places.items():
             self.machines[name].state = "cast"
             self._tale("seated", f"{name} plays {self._span(cell)}", machine=name, generation=change.generation)
@@ -458,12 +479,12 @@ class Director(Company):
         playing = set() if self.roster is None else {worker.machine for worker in self.roster.workers}
         for name in change.leaving:
             if self.machines[name].state == "leaving" and name not in playing:
-                self._release(self.machines[name])
+                self._release(self.machines[name], change.request)
         if change.lost is None:
             self._reply(change.request, True, "done; what training lost by it could not be measured")
 
-    def _release(self, machine: Machine) -> None:
-        self._tale("released", f"{machine.name} is released", machine=machine.name)
+    def _release(self, machine: Machine, request: str = "") -> None:
+        self._tale("released", f"{machine.name} is released", machine=machine.name, change=request)
         self._dismiss(machine, "it was replaced")
 
     def _settled(self, actor: Actor, generation: int, lost: float | None) -> None:
@@ -580,7 +601,8 @@ class Director(Company):
         for cell in settlement.missing:
             machine = self._stand_in(cell, set(places.values()))
             if machine is None:
-                if not any(m.state == "standby" and m.name not in places.values() for m in self.machines.values()):
+                free = [m for m in self.machines.values() if m.state == "standby" and m.name not in places.values()]
+                if not free and not self.wanted:
                     self._fail(f"{self.why}; no standby is left for {self._span(cell)}")
                 return  # one is starting
             places[cell] = machine.name
@@ -625,6 +647,8 @@ class Director(Company):
             return
         seated = [self.actors[uid] for uid in self.roster.seats if uid is not None]
         ends = [actor.done for actor in seated if actor.done is not None]
+        if not ends and not any(actor.alive for actor in seated) and self.status == "closing":
+            self._fail(f"{self.why}; nobody is left who has made all steps")
         if not ends or any(actor.alive and actor.done is None for actor in seated):
             return
         self.status = "stopped" if any(end.stopped for end in ends) else "finished"

@@ -195,7 +195,7 @@ class Controller:
         reply = self.director.answers.get(id)
         if reply is None:
             return {"done": False}
-        return {"done": True, "ok": reply.ok, "text": reply.text, **reply.data}
+        return {"done": True, "ok": reply.ok, "text": reply.text, "at": reply.at, **reply.data}
 
     async def get_answer(self, request: web.Request) -> web.Response:
         """What has become of a request; waits up to `wait` seconds for its end."""
