@@ -237,16 +237,17 @@ def test_a_machine_is_replaced_only_once(until: Stage) -> None:
     assert play.at_once("r2", Replace(("m1",))) == (False, says)
 
 
-def test_requests_wait_for_their_turn() -> None:
+def test_requests_wait_for_their_turn_while_the_newcomer_rehearses() -> None:
     play = Play.training(standbys=2)
     play.replace("m1", until="rehearse", id="r1")
     assert play.ask("r2", Replace(("m0",))) is None
     assert play.at_once("r3", Replace(("m0",))) == (False, "m0 is being replaced already")  # it waits, and yet
-    play.heard()
+    assert play.heard()["w3"] == [Rehearse(0)]
     play.go_on("switch")
     assert "w3" not in play.heard()
     play.all_switch()
-    assert play.heard() == {"w3": [Rehearse(0)]}
+    assert play.change.phase == "rehearse"
+    assert "w3" not in play.heard()  # it does already
     play.settled()  # of the first, while the second is under way
     assert play.reply("r1").ok
     assert play.states() == {"m0": "leaving", "m1": "gone", "m2": "cast", "m3": "standby"}

@@ -66,12 +66,11 @@ class Company:
         roles = self._roles(cell)
         return f"role {roles[0]}" if len(roles) == 1 else f"roles {roles[0]} to {roles[-1]}"
 
-    def _home(self, cell: int) -> str:
-        """The machine that plays this cell."""
+    def _homes(self) -> dict[str, int]:
+        """The cell that each machine plays."""
         assert self.roster is not None
-        worker = self.roster.player(self._roles(cell)[0])
-        assert worker is not None
-        return worker.machine
+        players = {cell: self.roster.player(self._roles(cell)[0]) for cell in sorted(set(self.plan.cells))}
+        return {worker.machine: cell for cell, worker in players.items() if worker is not None}
 
     def _seated(self, change: Change | None) -> set[str]:
         """Everyone who plays, or is about to without a vote."""
@@ -150,21 +149,29 @@ class Company:
             machine.actors[actor.slot] = self._start(machine, actor.slot)
 
     def _stand_in(self, cell: int, taken: set[str], named: str = "") -> Machine | None:
-        """A standby for a cell, one that has rehearsed it where there is one; None while none is ready."""
+        """A standby for a cell; None while none is ready. Where all have rehearsed other roles, one is started anew."""
+        found = self._suitable(cell, taken, named)
+        free = self._free(taken, named)
+        if found is None and free and all(machine.whole for machine in free):
+            self._renew(free[0])
+        return found
+
+    def _suitable(self, cell: int, taken: set[str], named: str = "") -> Machine | None:
+        """A standby that can take a cell, one that has rehearsed it where there is one."""
         roles = self._roles(cell)
-        free = [
+
+        def warm(machine: Machine) -> int:
+            pairs = zip(machine.actors, roles, strict=True)
+            return sum(role in (actor.rehearsed, actor.rehearsing) for actor, role in pairs)
+
+        return max((machine for machine in self._free(taken, named) if machine.suits(roles)), key=warm, default=None)
+
+    def _free(self, taken: set[str], named: str = "") -> list[Machine]:
+        return [
             machine
             for machine in self.machines.values()
             if machine.state == "standby" and machine.name not in taken and named in ("", machine.name)
         ]
-
-        def warm(machine: Machine) -> int:
-            return sum(actor.rehearsed == role for actor, role in zip(machine.actors, roles, strict=True))
-
-        suitable = [machine for machine in free if machine.suits(roles)]
-        if not suitable and free and all(machine.whole for machine in free):
-            self._renew(free[0])
-        return max(suitable, key=warm, default=None)
 
     def _living(self, uids: Iterable[str]) -> list[str]:
         """In an order that a controller which comes back finds again."""

@@ -222,6 +222,7 @@ class Director(Company):
         """Take the steps that have become possible."""
         while self.status not in OVER and self._step():
             pass
+        self._anticipate()
         self._finish()
 
     def _step(self) -> bool:
@@ -343,11 +344,25 @@ class Director(Company):
             return True
         return False
 
+    def _anticipate(self) -> None:
+        """Those who come next rehearse while a change is under way."""
+        if self.status != "training" or self.change is None:
+            return
+        taken, homes = set(self.change.places.values()), self._homes()
+        for wish in self.queue:
+            for number, name in enumerate(wish.request.machines):
+                cell = homes.get(name)
+                named = wish.request.standbys[number] if wish.request.standbys else ""
+                machine = None if cell is None else self._suitable(cell, taken, named)
+                if cell is not None and machine is not None:
+                    taken.add(machine.name)
+                    self._rehearse(self._workers({cell: machine.name}))
+
     def _choose(self, wish: Wish) -> list[Machine] | None:
         """A standby for each machine; None while not all are ready."""
         chosen: list[Machine] = []
         for number, name in enumerate(wish.request.machines):
-            cell = next(cell for cell in sorted(set(self.plan.cells)) if self._home(cell) == name)
+            cell = self._homes()[name]
             named = wish.request.standbys[number] if wish.request.standbys else ""
             machine = self._stand_in(cell, {machine.name for machine in chosen}, named)
             if machine is None:
@@ -357,8 +372,8 @@ class Director(Company):
 
     def _begin(self, wish: Wish, machines: list[Machine], chosen: list[Machine]) -> None:
         assert self.roster is not None
-        cell_of = {self._home(cell): cell for cell in set(self.plan.cells)}
-        places = {cell_of[old.name]: new.name for old, new in zip(machines, chosen, strict=True)}
+        homes = self._homes()
+        places = {homes[old.name]: new.name for old, new in zip(machines, chosen, strict=True)}
         leaving = tuple(machine.name for machine in machines)
         self.change = Change("replace", places, self._workers(places), leaving=leaving, wish=wish)
         for machine in machines:
@@ -369,10 +384,10 @@ class Director(Company):
         if wish.request.stop_the_world:
             self._halt(f"{moves}, with the world stopped")
         else:
-            self._rehearse(self.change)
+            self._rehearse(self.change.joiners)
 
-    def _rehearse(self, change: Change) -> None:
-        for role, uid in change.joiners.items():
+    def _rehearse(self, joiners: dict[int, str]) -> None:
+        for role, uid in joiners.items():
             actor = self.actors[uid]
             if actor.rehearsed != role and actor.rehearsing != role:
                 actor.role, actor.rehearsing, actor.rehearsed = role, role, None
@@ -619,7 +634,7 @@ class Director(Company):
                 self._again(change, self.why)
         self.change = recover
         self._phase(recover, "rehearse")
-        self._rehearse(recover)
+        self._rehearse(recover.joiners)
 
     def _reconsider(self, places: dict[int, str]) -> None:
         """Where the last change is undone, because somebody who had left goes on, it is to be made again."""

@@ -245,6 +245,7 @@ class LocalJob:
                 return Ended(self.view["status"], self.view["reason"], self.view)
 
     async def _let_agents_end(self) -> None:
+        self._closing = True  # nobody has to be told of it
         for process in self.agents.values():
             with suppress(TimeoutError):
                 await asyncio.wait_for(process.wait(), _GRACE_S)

@@ -1,0 +1,95 @@
+"""The examples under all kinds of planned replacement: state and losses stay the same to the bit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.jobs.stage import Direction, Stage, same_bits
+
+pytestmark = [pytest.mark.job, pytest.mark.timeout(300)]
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+UNHURRIED = """
+import runpy, sys, time, understudy
+from pathlib import Path
+
+run, example = understudy.run, Path({example!r})
+
+def slowly(train):
+    def with_pauses(job):
+        steps = job.steps
+        def paused(count=None):
+            for step in steps(count):
+                yield step
+                if not job.rehearsing and not Path(__file__).with_name("hurry").exists():
+                    time.sleep(0.5)  # leave the processors to the newcomers
+        job.steps = paused
+        train(job)
+    run(with_pauses)
+
+understudy.run = slowly
+sys.path.insert(0, str(example.parent))
+runpy.run_path(str(example), run_name="__main__")
+"""
+"""The example as it is, with a pause after each step while the test is not done with the job."""
+SMALL = ("--steps", "100000", "--width", "64", "--layers", "2", "--batch", "4")
+"""More steps than there is time for: the learning rate follows their number, so both runs are told the same."""
+
+
+@pytest.fixture(autouse=True)
+def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("UNDERSTUDY_HOME", str(tmp_path / "home"))
+
+
+async def playing(stage: Stage) -> list[str]:
+    """The machines that hold roles, the one with role 0 first."""
+    cast = [machine for machine in await stage.machines() if machine["state"] == "cast"]
+    return [str(machine["name"]) for machine in sorted(cast, key=lambda machine: int(machine["roles"][0]))]
+
+
+async def one_then_each_then_all(stage: Stage) -> None:
+    await stage.standbys(1)
+    await stage.step(3)
+    await stage.call("POST", "/standbys", {"type": "add-standby", "count": 2})
+    answer = await stage.replace((await playing(stage))[-1])
+    assert answer["ok"], answer
+    await stage.standbys(2)
+    await stage.call("POST", "/standbys", {"type": "add-standby", "count": 2})
+    await each(stage)
+    await stage.standbys(2)
+    answer = await stage.replace(*await playing(stage))
+    assert answer["ok"], answer
+
+
+async def only_each(stage: Stage) -> None:
+    """What takes several workers on each machine is slow to start; the rest is left to the others."""
+    await stage.standbys(2)
+    await stage.step(3)
+    await each(stage)
+
+
+async def each(stage: Stage) -> None:
+    """Every machine, back to back, as requests of their own."""
+    requests = [await stage.ask(name) for name in await playing(stage)]
+    answers = [await stage.answer(request) for request in requests]
+    assert all(answer["ok"] for answer in answers), answers
+
+
+@pytest.mark.parametrize(
+    ("example", "direction", "settings"),
+    [
+        pytest.param("gpt_ddp.py", one_then_each_then_all, {"standbys": 1}, id="ddp"),
+        pytest.param("gpt_fsdp.py", one_then_each_then_all, {"standbys": 1}, id="fsdp"),
+        pytest.param(
+            "gpt_fsdp.py", only_each, {"nproc": 2, "standbys": 2, "mesh": "dp_replicate=2,dp_shard=2"}, id="hsdp"
+        ),
+        pytest.param(
+            "gpt_3d.py", one_then_each_then_all, {"nproc": 2, "standbys": 1, "mesh": "pp=2,dp=1,tp=2"}, id="3d"
+        ),
+    ],
+)
+def test_the_same_bits(example: str, direction: Direction, settings: dict[str, object], tmp_path: Path) -> None:
+    script = UNHURRIED.format(example=str(EXAMPLES / example))
+    same_bits(tmp_path, direction, script=script, args=SMALL, **settings)
