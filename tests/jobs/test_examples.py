@@ -49,12 +49,7 @@ async def playing(stage: Stage) -> list[str]:
     return [str(machine["name"]) for machine in sorted(cast, key=lambda machine: int(machine["roles"][0]))]
 
 
-async def one_then_each_then_all(stage: Stage) -> None:
-    await stage.standbys(1)
-    await stage.step(3)
-    await stage.call("POST", "/standbys", {"type": "add-standby", "count": 2})
-    answer = await stage.replace((await playing(stage))[-1])
-    assert answer["ok"], answer
+async def each_then_all(stage: Stage) -> None:
     await stage.standbys(2)
     await stage.call("POST", "/standbys", {"type": "add-standby", "count": 2})
     await each(stage)
@@ -63,15 +58,10 @@ async def one_then_each_then_all(stage: Stage) -> None:
     assert answer["ok"], answer
 
 
-async def only_each(stage: Stage) -> None:
-    """What takes several workers on each machine is slow to start; the rest is left to the others."""
+async def each(stage: Stage) -> None:
+    """Every machine, back to back, as requests of their own, from the one with role 0 on."""
     await stage.standbys(2)
     await stage.step(3)
-    await each(stage)
-
-
-async def each(stage: Stage) -> None:
-    """Every machine, back to back, as requests of their own."""
     requests = [await stage.ask(name) for name in await playing(stage)]
     answers = [await stage.answer(request) for request in requests]
     assert all(answer["ok"] for answer in answers), answers
@@ -80,14 +70,10 @@ async def each(stage: Stage) -> None:
 @pytest.mark.parametrize(
     ("example", "direction", "settings"),
     [
-        pytest.param("gpt_ddp.py", one_then_each_then_all, {"standbys": 1}, id="ddp"),
-        pytest.param("gpt_fsdp.py", one_then_each_then_all, {"standbys": 1}, id="fsdp"),
-        pytest.param(
-            "gpt_fsdp.py", only_each, {"nproc": 2, "standbys": 2, "mesh": "dp_replicate=2,dp_shard=2"}, id="hsdp"
-        ),
-        pytest.param(
-            "gpt_3d.py", one_then_each_then_all, {"nproc": 2, "standbys": 1, "mesh": "pp=2,dp=1,tp=2"}, id="3d"
-        ),
+        pytest.param("gpt_ddp.py", each_then_all, {"standbys": 2}, id="ddp"),
+        pytest.param("gpt_fsdp.py", each_then_all, {"standbys": 2}, id="fsdp"),
+        pytest.param("gpt_fsdp.py", each, {"nproc": 2, "standbys": 2, "mesh": "dp_replicate=2,dp_shard=2"}, id="hsdp"),
+        pytest.param("gpt_3d.py", each_then_all, {"nproc": 2, "standbys": 2, "mesh": "pp=2,dp=1,tp=2"}, id="3d"),
     ],
 )
 def test_the_same_bits(example: str, direction: Direction, settings: dict[str, object], tmp_path: Path) -> None:

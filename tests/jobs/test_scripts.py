@@ -56,53 +56,56 @@ def check(tmp_path: Path, script: str, **settings: object) -> None:
     same_bits(tmp_path, each_in_turn, script=PREAMBLE + dedent(script), standbys=2, **settings)
 
 
-def test_several_optimizers(tmp_path: Path) -> None:
-    """Each with a schedule, after micro-batches of which only the last one synchronises."""
+def test_several_optimizers_and_a_loader(tmp_path: Path) -> None:
+    """One optimizer steps every third time only, so that a newcomer may find gradients to take along. The loader
+    shuffles anew for every pass over its data and knows where it is. Batch norm differs from role to role."""
     check(
         tmp_path,
         """
+        class Loader:
+            def __init__(self, role):
+                self.numbers = torch.Generator().manual_seed(role)
+                self.data = torch.rand(70, 32, generator=self.numbers)
+                self.order, self.position = [], 0
+
+            def __iter__(self):
+                return self
+
+            def __next__(self):
+                if self.position + 16 > len(self.order):
+                    self.order, self.position = torch.randperm(70, generator=self.numbers).tolist(), 0
+                rows = self.order[self.position : self.position + 16]
+                self.position += 16
+                return self.data[rows]
+
+            def state_dict(self):
+                return {"numbers": self.numbers.get_state(), "order": self.order, "position": self.position}
+
+            def load_state_dict(self, state):
+                self.numbers.set_state(state["numbers"])
+                self.order, self.position = state["order"], state["position"]
+
         def train(job):
-            model = DDP(network(), process_group=job.mesh["dp"].get_group())
-            first, *_, last = model.module
+            inner = nn.Sequential(network(), nn.BatchNorm1d(8), nn.Dropout(0.2), nn.Linear(8, 4))
+            model = DDP(inner, process_group=job.mesh["dp"].get_group(), broadcast_buffers=False)
+            first, *_, last = inner
             adam, sgd = AdamW(first.parameters(), lr=1e-2), SGD(last.parameters(), lr=1e-2, momentum=0.9)
             steps, waves = StepLR(adam, 5, 0.9), CosineAnnealingLR(sgd, 10)
-            job.track(model=model, adam=adam, sgd=sgd, steps=steps, waves=waves)
+            loader = Loader(job.role)
+            job.track(model=model, adam=adam, sgd=sgd, steps=steps, waves=waves, loader=loader)
             for step in job.steps(FOREVER):
                 with step:
                     shards = list(step.shards(3))
                     for shard in shards:
                         with nullcontext() if shard is shards[-1] else model.no_sync():
-                            loss = model(batch(step, shard)).pow(2).mean() * shard.weight
+                            loss = model(next(loader)).pow(2).mean() * shard.weight
                             loss.backward()
-                    clip_grad_norm_(model.parameters(), 0.1)
-                    for optim, schedule in ((adam, steps), (sgd, waves)):
-                        optim.step()
-                        optim.zero_grad()
-                        schedule.step()
-                    job.log(loss=loss)
-                pause(job)
-        understudy.run(train)
-        """,
-    )
-
-
-def test_gradients_that_are_kept_over_steps(tmp_path: Path) -> None:
-    """The optimizer steps every third time only, so most replacements find gradients to take along."""
-    check(
-        tmp_path,
-        """
-        def train(job):
-            model = DDP(network(), process_group=job.mesh["dp"].get_group())
-            optim = AdamW(model.parameters(), lr=1e-2)
-            job.track(model=model, optim=optim)
-            for step in job.steps(FOREVER):
-                with step:
-                    for shard in step.shards():
-                        loss = model(batch(step, shard)).pow(2).mean() / 3
-                        loss.backward()
-                    if step.index % 3 == 2:
-                        optim.step()
-                        optim.zero_grad()
+                    clip_grad_norm_(first.parameters(), 0.1)
+                    for optim, schedule, often in ((adam, steps, 1), (sgd, waves, 3)):
+                        if step.index % often == 0:
+                            optim.step()
+                            optim.zero_grad()
+                            schedule.step()
                     job.log(loss=loss)
                 pause(job)
         understudy.run(train)
@@ -165,52 +168,4 @@ def test_a_compiled_model(tmp_path: Path) -> None:
         understudy.run(train)
         """,
         env={"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache"), "TORCHINDUCTOR_COMPILE_THREADS": "1"},
-    )
-
-
-def test_a_loader_with_a_position_and_statistics_of_the_batch(tmp_path: Path) -> None:
-    """The loader shuffles anew for every pass over its data and knows where it is; batch norm differs from role to
-    role."""
-    check(
-        tmp_path,
-        """
-        class Loader:
-            def __init__(self, role):
-                self.numbers = torch.Generator().manual_seed(role)
-                self.data = torch.rand(70, 32, generator=self.numbers)
-                self.order, self.position = [], 0
-
-            def __iter__(self):
-                return self
-
-            def __next__(self):
-                if self.position + 16 > len(self.order):
-                    self.order, self.position = torch.randperm(70, generator=self.numbers).tolist(), 0
-                rows = self.order[self.position : self.position + 16]
-                self.position += 16
-                return self.data[rows]
-
-            def state_dict(self):
-                return {"numbers": self.numbers.get_state(), "order": self.order, "position": self.position}
-
-            def load_state_dict(self, state):
-                self.numbers.set_state(state["numbers"])
-                self.order, self.position = state["order"], state["position"]
-
-        def train(job):
-            inner = nn.Sequential(network(), nn.BatchNorm1d(8), nn.Dropout(0.2), nn.Linear(8, 4))
-            model = DDP(inner, process_group=job.mesh["dp"].get_group(), broadcast_buffers=False)
-            optim = AdamW(model.parameters(), lr=1e-2)
-            loader = Loader(job.role)
-            job.track(model=model, optim=optim, loader=loader)
-            for step in job.steps(FOREVER):
-                with step:
-                    loss = model(next(loader)).pow(2).mean()
-                    loss.backward()
-                    optim.step()
-                    optim.zero_grad()
-                    job.log(loss=loss)
-                pause(job)
-        understudy.run(train)
-        """,
     )

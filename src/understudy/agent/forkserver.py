@@ -359,5 +359,6 @@ def main(arguments: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    # Nothing is left to put away, and taking torch apart would cost more than a training step of whoever is beside.
-    os._exit(main(sys.argv[1:]))
+    code = main(sys.argv[1:])
+    atexit._run_exitfuncs()
+    os._exit(code)  # taking torch apart would cost more than a training step of whoever is beside
