@@ -1,0 +1,177 @@
+"""What operators ask for: planned replacement from the request to the vote."""
+
+from __future__ import annotations
+
+from understudy.worker.messages import Cancel, Prepare, Stop
+
+from .cast import Actor, Machine
+from .change import Change, Wish
+from .company import ATTEMPTS, OVER
+from .events import AddStandby, Overdue, RemoveStandby, Replace, StopJob
+from .failure import Failure
+
+
+class Replacement(Failure):
+    def _ask(self, id: str, request: Replace | AddStandby | RemoveStandby | StopJob) -> None:
+        if self.status in OVER:
+            self._reply(id, False, f"the job is {self.status}")
+            return
+        match request:
+            case Replace(machines):
+                problem = self.objection(request)
+                if problem:
+                    self._reply(id, False, problem)
+                else:
+                    self._tale("asked", f"replace {', '.join(machines)}", id=id)
+                    self.queue.append(Wish(id, request))
+            case AddStandby(count) if count < 1:
+                self._reply(id, False, f"{count} standbys cannot be added; ask for at least one")
+            case AddStandby(count):
+                self.wanted += count
+                self._tale("wanted", f"{count} standby machine{'s' if count > 1 else ''} wanted", count=count)
+                self._reply(id, True, f"{count} more asked for")
+            case RemoveStandby(name):
+                machine = self.machines.get(name)
+                if machine is None or machine.state != "standby":
+                    self._reply(id, False, f"{name} is not a standby; standbys: {self._names('standby')}")
+                elif self.change is not None and name in self.change.places.values():
+                    self._reply(id, False, f"{name} is about to play; wait until the replacement is over")
+                else:
+                    self._dismiss(machine, "an operator has removed it")
+                    self._tale("machine", f"{name} is dismissed", machine=name)
+                    self._reply(id, True, f"{name} is dismissed")
+            case StopJob():
+                self.stopping = True
+                self._tale("asked", "stop at the next boundary", id=id)
+                if self.status == "forming" and self.change is None:
+                    self._reply(id, True, "the job had not begun")
+                    self.status = "stopped"
+                    self._tale("stopped", "stopped before the first step", step=0)
+                    self._close("the job is stopped")
+                    return
+                self._reply(id, True, "the job stops at its next step boundary")
+                for uid in self._living(self._seated(self.change)):
+                    self._tell(uid, Stop())
+
+    def _next(self) -> bool:
+        """Begin the first replacement that waits, when its standbys are there; whether there was one."""
+        while self.queue:
+            wish = self.queue[0]
+            request = wish.request
+            machines = [self.machines[name] for name in request.machines]
+            if not all(machine.state == "cast" for machine in machines):
+                self.queue.popleft()
+                self._reply(wish.id, True, "no longer needed: the machine has been replaced after a failure")
+                continue
+            if request.standbys and not all(self.machines[name].state == "standby" for name in request.standbys):
+                self.queue.popleft()
+                self._reply(wish.id, False, f"standby {' or '.join(request.standbys)} is gone; ask for another one")
+                continue
+            chosen = self._choose(wish)
+            if chosen is None:
+                coming = sum(machine.state == "standby" for machine in self.machines.values()) + self.wanted
+                if coming >= len(machines):
+                    return False
+                self.queue.popleft()
+                self._reply(wish.id, False, "no standby is left; add one with: understudy standby add")
+                continue
+            self.queue.popleft()
+            wish.attempts += 1
+            self._begin(wish, machines, chosen)
+            return True
+        return False
+
+    def _anticipate(self) -> None:
+        """Those who come next rehearse while a change is under way."""
+        if self.status != "training" or self.change is None:
+            return
+        taken, homes = set(self.change.places.values()), self._homes()
+        for wish in self.queue:
+            for number, name in enumerate(wish.request.machines):
+                cell = homes.get(name)
+                named = wish.request.standbys[number] if wish.request.standbys else ""
+                machine = None if cell is None else self._suitable(cell, taken, named)
+                if cell is not None and machine is not None:
+                    taken.add(machine.name)
+                    self._rehearse(self._workers({cell: machine.name}))
+
+    def _choose(self, wish: Wish) -> list[Machine] | None:
+        """A standby for each machine; None while not all are ready."""
+        chosen: list[Machine] = []
+        for number, name in enumerate(wish.request.machines):
+            cell = self._homes()[name]
+            named = wish.request.standbys[number] if wish.request.standbys else ""
+            machine = self._stand_in(cell, {machine.name for machine in chosen}, named)
+            if machine is None:
+                return None
+            chosen.append(machine)
+        return chosen
+
+    def _begin(self, wish: Wish, machines: list[Machine], chosen: list[Machine]) -> None:
+        assert self.roster is not None
+        homes = self._homes()
+        places = {homes[old.name]: new.name for old, new in zip(machines, chosen, strict=True)}
+        leaving = tuple(machine.name for machine in machines)
+        self.change = Change("replace", places, self._workers(places), leaving=leaving, wish=wish)
+        for machine in machines:
+            machine.state = "leaving"
+        moves = ", ".join(f"{old.name} → {new.name}" for old, new in zip(machines, chosen, strict=True))
+        self._tale("change", moves, change=wish.id)
+        self._phase(self.change, "rehearse")
+        if wish.request.stop_the_world:
+            self._halt(f"{moves}, with the world stopped")
+        else:
+            self._rehearse(self.change.joiners)
+
+    def _propose(self, change: Change) -> None:
+        assert self.roster is not None
+        seats = self.roster.seats
+        change.roster = self._next_roster(change.places, fresh=False)
+        change.moves = tuple(self._move(role, str(seats[role]), uid) for role, uid in change.joiners.items())
+        change.waiting = {*self._seated(change)}
+        self._phase(change, "prepare")
+        for uid in sorted(change.waiting):
+            self._tell(uid, Prepare(change.roster, change.moves))
+
+    def _unprepared(self, change: Change, actor: Actor, why: str) -> None:
+        if not change.planned:
+            self._halt(f"{self._name(actor)}: {why}")
+        elif change.phase in ("prepare", "armed"):
+            self._cancel(f"{self._name(actor)}: {why}")
+
+    def _cancel(self, why: str) -> None:
+        """Give a planned change up, unless it turns out that the vote was faster."""
+        change = self.change
+        assert change is not None
+        if change.phase == "cancel":
+            change.waiting = set(self._living(change.waiting))
+            return
+        change.failed = why
+        change.waiting = set() if change.roster is None else set(self._living(self._seated(change)))
+        self._phase(change, "cancel")
+        for uid in sorted(change.waiting):
+            self._tell(uid, Cancel(change.generation))
+
+    def _give_up(self, change: Change) -> None:
+        self.change = None
+        for name in change.leaving:
+            if self.machines[name].state == "leaving":
+                self.machines[name].state = "cast"
+        self._tale("cancelled", change.failed, change=change.request)
+        self._again(change, change.failed)
+
+    def due(self) -> list[tuple[float, Overdue]]:
+        """What must not take longer than until then."""
+        wishes = [*self.queue, *([self.change.wish] if self.change is not None and self.change.wish else [])]
+        return [(wish.request.by, Overdue(wish.id)) for wish in wishes if wish.request.by is not None]
+
+    def _overdue(self, id: str) -> None:
+        """A replacement was not done in time: it is no use any more where it has not begun to change anything."""
+        for wish in [wish for wish in self.queue if wish.id == id]:
+            self.queue.remove(wish)
+            self._reply(id, False, "no standby was ready in time; training goes on as before")
+        change = self.change
+        if change is not None and change.request == id and change.planned and change.phase in ("rehearse", "prepare"):
+            assert change.wish is not None
+            change.wish.attempts = ATTEMPTS
+            self._cancel("it was not done in time")

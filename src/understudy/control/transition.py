@@ -1,0 +1,151 @@
+"""What the changes of a roster have in common, whoever wants them: phases, completion, and what they have cost."""
+
+from __future__ import annotations
+
+import msgspec
+
+from understudy.worker.messages import Rehearse, Stop
+
+from .cast import Actor, Machine
+from .change import Change, Phase, Wish
+from .company import ATTEMPTS, OVER, Company, Plan
+
+
+class Transition(Company):
+    def __init__(self, plan: Plan) -> None:
+        super().__init__(plan)
+        self.reason = ""
+        """Why the job has failed."""
+        self.twins: dict[int, tuple[int, ...]] = {}
+        """Roles that hold identical copies of a role's state."""
+        self.settling: Change | None = None
+        """The last change, until its first step is done everywhere; so long, those who gave their roles away stay, and
+        go on should a newcomer die."""
+        self.halts = 0
+        self.halted: set[str] = set()
+        """Who must report before anything is decided."""
+        self.why = ""
+        """Of the last halt."""
+        self._involved: set[str] = set()
+        self._interrupted: Change | None = None
+        """What was under way when it came to that."""
+        self.stopping = False
+
+    def _in(self, generation: int) -> Change | None:
+        """The change under way, if it is to this generation."""
+        return self.change if self.change is not None and self.change.generation == generation else None
+
+    def _phase(self, change: Change, phase: Phase) -> None:
+        change.phase = phase
+        self._mark(change, phase)
+
+    def _mark(self, change: Change, what: str) -> None:
+        change.clock[what] = self._now
+        self._tale("phase", what, change=change.request, generation=change.generation)
+
+    def _rehearse(self, joiners: dict[int, str]) -> None:
+        for role, uid in joiners.items():
+            actor = self.actors[uid]
+            if actor.rehearsed != role and actor.rehearsing != role:
+                actor.role, actor.rehearsing, actor.rehearsed = role, role, None
+                self._tell(uid, Rehearse(role))
+
+    def _rehearsed(self, change: Change) -> bool:
+        return all(self.actors[uid].rehearsed == role for role, uid in change.joiners.items())
+
+    def _again(self, change: Change, why: str) -> None:
+        """The replacement did not come about: it waits for its next turn, if it has one."""
+        wish = change.wish
+        assert wish is not None
+        free = sum(machine.state == "standby" for machine in self.machines.values()) + self.wanted
+        if wish.attempts < ATTEMPTS and free >= len(change.leaving):
+            request = msgspec.structs.replace(wish.request, standbys=())
+            self.queue.appendleft(Wish(wish.id, request, wish.attempts))
+        else:
+            self._reply(change.request, False, f"{why}; training goes on as before")
+
+    def _complete(self, change: Change) -> None:
+        self._unsettled()
+        self.change, self.settling = None, change
+        self.status = "training"
+        self._mark(change, "first step")
+        for cell, name in change.places.items():
+            self.machines[name].state = "cast"
+            self._tale("seated", f"{name} plays {self._span(cell)}", machine=name, generation=change.generation)
+        playing = {worker.machine for worker in change.roster.workers} if change.roster is not None else set()
+        for machine in list(self.machines.values()):
+            if machine.state not in ("leaving", "cast") or machine.name in playing:
+                continue
+            if machine.name in change.leaving:
+                machine.state = "leaving"
+            else:
+                self._release(machine)
+        for machine in self.machines.values():
+            if machine.state == "standby" and any(actor.holds for actor in machine.actors):
+                self._renew(machine)  # nobody may take what it holds for a role's state
+        self._conclude()
+        if self.stopping:
+            for uid in self._living(self._seated(None)):
+                self._tell(uid, Stop())
+
+    def _unsettled(self) -> None:
+        """The last change is over, whatever was measured of it."""
+        change, self.settling = self.settling, None
+        if change is None:
+            return
+        playing = set() if self.roster is None else {worker.machine for worker in self.roster.workers}
+        for name in change.leaving:
+            if self.machines[name].state == "leaving" and name not in playing:
+                self._release(self.machines[name], change.request)
+        if change.lost is None:
+            self._reply(change.request, True, "done; what training lost by it could not be measured")
+
+    def _release(self, machine: Machine, request: str = "") -> None:
+        self._tale("released", f"{machine.name} is released", machine=machine.name, change=request)
+        self._dismiss(machine, "it was replaced")
+
+    def _settled(self, actor: Actor, generation: int, lost: float | None) -> None:
+        """The first step of a generation is done somewhere; training has lost what the slowest has."""
+        for change in (self.change, self.settling):
+            if change is not None and change.generation == generation:
+                change.losses[actor.uid] = lost
+        self._conclude()
+
+    def _conclude(self) -> None:
+        """End the last change once everybody has made its first step."""
+        change = self.settling
+        if change is None or change.roster is None or len(change.losses) < len(change.roster.workers):
+            return
+        losses = [lost for lost in change.losses.values() if lost is not None]
+        if change.lost is None and len(losses) == len(change.losses):
+            change.lost = max(losses)
+            said = f"training lost {change.lost:.3f} s"
+            facts: dict[str, object] = {
+                "lost": change.lost,
+                "phases": change.phases(self._now),
+                "bytes": sum(size for size, _, _ in change.moved.values()),
+                "again": any(again for _, _, again in change.moved.values()),
+            }
+            self._tale("settled", said, change=change.request, **facts)
+            self._reply(change.request, True, said, **facts)
+        if self.status == "training":
+            self._unsettled()
+
+    def _fail(self, reason: str) -> None:
+        if self.status in OVER:
+            return
+        self.status, self.reason = "failed", reason
+        self._tale("failed", reason)
+        self._close("the job has failed")
+
+    def _close(self, why: str) -> None:
+        self._unsettled()
+        for change in (self.change, self._interrupted):
+            if change is not None:
+                self._reply(change.request, False, why)
+        for wish in self.queue:
+            self._reply(wish.id, False, why)
+        self.queue.clear()
+        for machine in self.machines.values():
+            if machine.alive:
+                self._dismiss(machine, why)
