@@ -99,10 +99,7 @@ POINTS = {
         "leaver has given",
     ),
     "stayer": ("stayer prepares", "stayer votes", "stayer switches"),
-    "controller": (
-        *("joiner rehearses", "joiner prepares", "joiner takes goods", "joiner switches", "leaver finishes"),
-        "joiner has stepped",
-    ),
+    "controller": ("joiner rehearses", "joiner prepares", "joiner takes goods", "leaver finishes", "joiner computes"),
 }
 
 
