@@ -124,6 +124,7 @@ def test_the_digests_come_as_the_roles_are_done(stopped: bool) -> None:
         ({"m0": Beat(3, {"loss": 2.5}, 0.25), "m1": Beat(4, {"loss": 2.0}, 0.5)}, 4, {"loss": 2.0}, 0.5),
         ({"m0": Beat(4, {"loss": 2.5}, 0.25, True), "m1": Beat(4, {}, 0.5)}, 4, {"loss": 2.5}, 0.25),
         ({"m0": Beat(4, {}, 0.5), "m1": Beat(4, {"loss": 2.5}, 0.25, True)}, 4, {"loss": 2.5}, 0.25),
+        ({"m0": Beat(5, {}, 0.5), "m1": Beat(4, {"loss": 2.5}, 0.25, True)}, 5, {"loss": 2.5}, 0.5),
     ],
     ids=["none", "one", "the latest", "the primary's", "the primary's last"],
 )

@@ -54,6 +54,9 @@ class RoleView(msgspec.Struct, frozen=True):
 def job_view(name: str, director: Director, beats: Mapping[str, Beat]) -> JobView:
     change = director.change
     beat = max(beats.values(), key=lambda beat: (beat.step, beat.primary), default=Beat())
+    telling = max(
+        (beat for beat in beats.values() if beat.values), key=lambda beat: (beat.primary, beat.step), default=beat
+    )
     seats = () if director.roster is None else director.roster.seats
     ends = {role: director.actors[uid].done for role, uid in enumerate(seats) if uid is not None}
     return JobView(
@@ -63,7 +66,7 @@ def job_view(name: str, director: Director, beats: Mapping[str, Beat]) -> JobVie
         0 if director.roster is None else director.roster.generation,
         max([beat.step, *(end.step for end in ends.values() if end is not None)]),
         beat.seconds,
-        beat.values,
+        told.values,
         None
         if change is None
         else ChangeView(change.kind, change.phase, change.generation, change.leaving, tuple(change.places.values())),
