@@ -54,9 +54,8 @@ class RoleView(msgspec.Struct, frozen=True):
 def job_view(name: str, director: Director, beats: Mapping[str, Beat]) -> JobView:
     change = director.change
     beat = max(beats.values(), key=lambda beat: (beat.step, beat.primary), default=Beat())
-    telling = max(
-        (beat for beat in beats.values() if beat.values), key=lambda beat: (beat.primary, beat.step), default=beat
-    )
+    telling = [beat for beat in beats.values() if beat.values]  # in a pipeline only the last stage knows the loss
+    told = max(telling, key=lambda beat: (beat.primary, beat.step), default=beat)
     seats = () if director.roster is None else director.roster.seats
     ends = {role: director.actors[uid].done for role, uid in enumerate(seats) if uid is not None}
     return JobView(
