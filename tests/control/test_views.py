@@ -126,7 +126,7 @@ def test_the_digests_come_as_the_roles_are_done(stopped: bool) -> None:
         ({"m0": Beat(4, {}, 0.5), "m1": Beat(4, {"loss": 2.5}, 0.25, True)}, 4, {"loss": 2.5}, 0.25),
         ({"m0": Beat(5, {}, 0.5), "m1": Beat(4, {"loss": 2.5}, 0.25, True)}, 5, {"loss": 2.5}, 0.5),
     ],
-    ids=["none", "one", "the latest", "the primary's", "the primary's last"],
+    ids=["none", "one", "the latest", "the primary's", "the primary's last", "the primary is behind"],
 )
 def test_progress_is_what_the_latest_beat_says(
     beats: dict[str, Beat], step: int, values: dict[str, float], seconds: float
