@@ -13,6 +13,7 @@ of the last step before to the end of the first one after, beyond one usual step
 steps just before. `told_s` is what the runtime itself says. Usual, for the runtime, are the last steps before the
 change; where all machines share two cores, these are slow while the newcomer rehearses. So it says less, and it is not
 what is compared. `beside_s` is what those slow steps took beyond usual ones; a machine of its own would take nothing.
+What the leaver's processes use to end, after the newcomer's first step, is in none of the figures, for the same reason.
 """
 
 from __future__ import annotations

@@ -38,11 +38,6 @@ SMALL = ("--steps", "100000", "--width", "64", "--layers", "2", "--batch", "4")
 """More steps than there is time for: the learning rate follows their number, so both runs are told the same."""
 
 
-@pytest.fixture(autouse=True)
-def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("UNDERSTUDY_HOME", str(tmp_path / "home"))
-
-
 async def playing(stage: Stage) -> list[str]:
     """The machines that hold roles, the one with role 0 first."""
     cast = [machine for machine in await stage.machines() if machine["state"] == "cast"]

@@ -57,8 +57,7 @@ def holdings(pid: int) -> Holdings:
     return Holdings(resident, *(len(list(Path(f"/proc/{pid}/{kind}").iterdir())) for kind in ("fd", "task")))
 
 
-def test_ten_replacements_in_a_hundred_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("UNDERSTUDY_HOME", str(tmp_path / "home"))
+def test_ten_replacements_in_a_hundred_steps(tmp_path: Path) -> None:
     folder = tmp_path / "job"
     folder.mkdir()
     pause = folder / "pause"

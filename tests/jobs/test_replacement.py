@@ -12,11 +12,6 @@ from tests.jobs.stage import Stage, same_bits
 pytestmark = [pytest.mark.job, pytest.mark.timeout(240)]
 
 
-@pytest.fixture(autouse=True)
-def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("UNDERSTUDY_HOME", str(tmp_path / "home"))
-
-
 async def player(stage: Stage, role: int) -> str:
     roster: list[dict[str, Any]] = await stage.call("GET", "/roster")
     return str(roster[role]["machine"])

@@ -37,11 +37,6 @@ def pause(job):
 """
 
 
-@pytest.fixture(autouse=True)
-def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("UNDERSTUDY_HOME", str(tmp_path / "home"))
-
-
 async def each_in_turn(stage: Stage) -> None:
     """At every boundary one stays and one comes; both roles move."""
     await stage.standbys(2)
