@@ -9,7 +9,7 @@ import pytest
 
 from tests.jobs.stage import Result, Stage, perform
 
-pytestmark = [pytest.mark.job, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.job, pytest.mark.timeout(400)]
 
 STEPS = 900
 """More than the deaths take. Between two steps is a pause, as long as the test has something to do."""
