@@ -58,6 +58,7 @@ class World:
             self.random.choice([1, 1, 2]),
             answer_limit=2.0,
             limit=8.0,
+            rehearsal_limit=8.0,
             patience=20.0,
             scarcity=self.random.choice(["wait", "wait", "wait", "stop"]),
         )

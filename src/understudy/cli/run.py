@@ -56,6 +56,7 @@ def add_parser(subparsers: Subparsers) -> None:
     add("--transport", help="native (default), or torch:gloo")
     add("--heartbeat", type=float, metavar="S", help="silence after which a machine is gone (default 2)")
     add("--limit", type=float, metavar="S", help="time limit of one collective operation (default 300)")
+    add("--rehearsal-limit", type=float, metavar="S", help="time limit of a newcomer's rehearsal (default 900)")
     add("--step-limit", type=float, metavar="S", help="time limit of one step (default: none)")
     add("--answer-limit", type=float, metavar="S", help="after which a silent or stopped worker is dead (default 10)")
     add("--no-standby", metavar="wait|stop", help="after a failure with no standby left: wait for a machine (default)")

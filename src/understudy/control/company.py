@@ -32,6 +32,8 @@ class Plan:
     """Seconds in which a worker answers the controller, whatever it computes."""
     limit: float = 300.0
     """Seconds that may lie between two things that all workers do together."""
+    rehearsal_limit: float = 900.0
+    """Seconds in which a worker comes to life, and in which a newcomer has rehearsed."""
     patience: float = 600.0
     """Seconds to wait for a machine where no standby is left."""
     scarcity: Scarcity = "wait"

@@ -127,7 +127,7 @@ class Failure(Transition):
         if what == "start":
             late = self.actors[f"w{number}"]
             if late.alive and late.address is None:
-                self._give_up_on([late.uid], f"has not come for {self.plan.limit:g} s")
+                self._give_up_on([late.uid], f"has not come for {self.plan.rehearsal_limit:g} s")
         elif what == "answer" and self.status == "halting" and number == self.halts:
             self._give_up_on(self.halted, f"has not answered for {self.plan.answer_limit:g} s")
         elif what == "patience" and self.status == "halting" and number == self.halts and self.waiting:
@@ -141,7 +141,7 @@ class Failure(Transition):
             return
         elif what == "rehearse" and change.phase == "rehearse" and number == self._attempt(change):
             slow = [uid for role, uid in change.joiners.items() if self.actors[uid].rehearsed != role]
-            self._give_up_on(slow, f"has rehearsed for {self.plan.limit:g} s")
+            self._give_up_on(slow, f"has rehearsed for {self.plan.rehearsal_limit:g} s")
         elif what == "cancel" and change.phase == "cancel" and number == change.generation:
             self._give_up_on(change.waiting, f"has not answered for {self.plan.answer_limit:g} s")
         elif what == "switch" and number == change.generation and not change.planned:

@@ -180,7 +180,7 @@ class Replacement(Failure):
             (wish.request.by, Overdue(wish.id)) for wish in wishes if wish.request.by is not None
         ]
         found += [
-            (actor.started + self.plan.limit, Expired("start", int(uid[1:])))
+            (actor.started + self.plan.rehearsal_limit, Expired("start", int(uid[1:])))
             for uid, actor in self.actors.items()
             if actor.alive and actor.address is None
         ]
@@ -193,7 +193,9 @@ class Replacement(Failure):
         if change is None or self.status in OVER:
             return found
         if change.phase == "rehearse":
-            found.append((change.clock["rehearse"] + self.plan.limit, Expired("rehearse", self._attempt(change))))
+            found.append(
+                (change.clock["rehearse"] + self.plan.rehearsal_limit, Expired("rehearse", self._attempt(change)))
+            )
         elif change.phase == "cancel":
             found.append((change.clock["cancel"] + self.plan.answer_limit, Expired("cancel", change.generation)))
         elif not change.planned and "open" in change.clock:

@@ -70,6 +70,7 @@ class ControlSpec(msgspec.Struct, frozen=True):
     heartbeat: float = 2.0
     answer_limit: float = 10.0
     limit: float = 300.0
+    rehearsal_limit: float = 900.0
     patience: float = 600.0
     no_standby: Scarcity = "wait"
     quarantine: int = 3
@@ -81,6 +82,7 @@ class ControlSpec(msgspec.Struct, frozen=True):
             self.nproc,
             self.answer_limit,
             self.limit,
+            self.rehearsal_limit,
             self.patience,
             self.no_standby,
             self.quarantine,

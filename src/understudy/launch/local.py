@@ -149,6 +149,7 @@ class LocalJob:
             self.spec.heartbeat,
             self.spec.answer_limit,
             self.spec.limit,
+            self.spec.rehearsal_limit,
             self.spec.patience,
             self.spec.no_standby,
             self.spec.quarantine,

@@ -41,6 +41,8 @@ class JobSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     """Threads per worker for torch's own operations."""
     limit: float = 300.0
     """Seconds that a collective operation may take."""
+    rehearsal_limit: float = 900.0
+    """Seconds that a newcomer may rehearse, imports and compilation included."""
     step_limit: float = 0.0
     """Seconds that a step may take; 0: any."""
     answer_limit: float = 10.0
@@ -93,7 +95,7 @@ def check(spec: JobSpec) -> JobSpec:
     for name in ("step_limit", "repair"):
         if not getattr(spec, name) >= 0:
             raise SpecError(f"{name} is {getattr(spec, name)}; it must be at least 0 seconds")
-    for name in ("heartbeat", "limit", "answer_limit", "patience"):
+    for name in ("heartbeat", "limit", "answer_limit", "rehearsal_limit", "patience"):
         if not getattr(spec, name) > 0:
             raise SpecError(f"{name} is {getattr(spec, name)}; it must be more than 0 seconds")
     if spec.steps is not None and spec.steps < 1:
