@@ -19,6 +19,7 @@ from understudy.state.errors import StateError
 from understudy.state.inventory import take_inventory
 from understudy.worker import buddy as module
 from understudy.worker.buddy import Keeper
+from understudy.worker.copying import CopyTaker, send_copy
 
 
 def made(seed: int) -> dict[str, Any]:
@@ -143,6 +144,23 @@ def test_another_begins_only_when_all_have_the_one_before(cast: Callable[..., Ca
     assert [keeper.kept() for keeper in two.keepers] == [{0: {3}, 1: {3}}] * 2
 
 
+def test_a_buddy_that_is_a_vote_behind(cast: Callable[..., Cast]) -> None:
+    """It does not know yet that the second copy is settled when the third one comes: the first must make room."""
+    two = cast(2)
+    two.refresh(1)
+    assert all(two.begin(2))
+    two.wait(2)
+    ahead, behind = two.keepers
+    ahead.settle(2)
+    assert ahead.begin(3)
+    eventually(lambda: ahead.complete == 3)
+    assert behind.kept() == {0: {2, 3}, 1: {1, 2}}
+    behind.settle(2)
+    assert behind.begin(3)
+    two.wait(3)
+    assert [keeper.kept() for keeper in two.keepers] == [{0: {2, 3}, 1: {2, 3}}] * 2
+
+
 def memory(keeper: Keeper) -> set[int]:
     return {
         tensor.data_ptr()
@@ -217,15 +235,15 @@ def test_a_copy_that_cannot_be_made_stops_nobody(cast: Callable[..., Cast], monk
 
 
 def test_a_broken_link_is_dialled_again(cast: Callable[..., Cast], monkeypatch: pytest.MonkeyPatch) -> None:
-    give, broken = module.give_copy, []
+    broken: list[int] = []
 
     def breaks(links: list[Any], *rest: Any) -> int:
         if len(broken) < 3:
             broken.append(links[0].id.rail)
             links[-1].close()
-        return give(links, *rest)
+        return send_copy(links, *rest)
 
-    monkeypatch.setattr(module, "give_copy", breaks)
+    monkeypatch.setattr(module, "send_copy", breaks)
     two = cast(2)
     two.refresh(1)
     assert len(broken) == 3
@@ -236,17 +254,17 @@ class Stuck:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.go, self.reached = threading.Event(), threading.Semaphore(0)
-        take = module.CopyTaker.take
+        take = CopyTaker.take
 
-        def slowly(taker: Any, spare: Callable[[], Copy | None]) -> Copy:
-            def wait() -> Copy | None:
+        def slowly(taker: Any, spare: Callable[[int], Copy | None]) -> Copy:
+            def wait(keep: int) -> Copy | None:
                 self.reached.release()
                 assert self.go.wait(20)
-                return spare()
+                return spare(keep)
 
             return take(taker, wait)
 
-        monkeypatch.setattr(module.CopyTaker, "take", slowly)
+        monkeypatch.setattr(CopyTaker, "take", slowly)
 
 
 def test_a_slow_buddy_is_not_waited_for(cast: Callable[..., Cast], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -17,8 +18,8 @@ from understudy.state.copy import Copy, Draft
 from understudy.state.digest import digest
 from understudy.state.errors import StreamBroken
 from understudy.state.inventory import take_inventory
-from understudy.worker.copying import CopyTaker, give_copy
-from understudy.worker.handover import Goods, Last, Taker, Tempo, send
+from understudy.worker.copying import CopyTaker, give_copy, send_copy
+from understudy.worker.handover import Goods, Keep, Last, Taker, Tempo, send
 
 Ends = tuple[list[Link], list[Link]]
 
@@ -87,9 +88,11 @@ def test_to_a_buddy_and_from_it_to_a_newcomer(ends: Ends, kind: dict[str, bool])
     givers, takers = ends
     tracked = made(1, 2, **kind)
     original = draft(tracked, 7)
-    given = beside(lambda: give_copy(givers, original, never))
+    given = beside(lambda: send_copy(givers, original, 4, never))
     taker = CopyTaker(takers, never)
-    kept = taker.take(lambda: None)
+    told: list[int] = []
+    kept = taker.take(told.append)
+    assert told == [4]
     taker.confirm()
     assert given() == sum(slot.bytes for slot in (*original.slots, *original.gradients))
     assert (kept.step, kept.slots, kept.rest, kept.zeros) == (7, original.slots, original.rest, original.zeros)
@@ -113,9 +116,9 @@ def test_one_after_the_other_in_the_same_memory(ends: Ends) -> None:
     for step in range(1, 5):
         tracked = made(1, step, carried=step > 1)
         original = draft(tracked, step)
-        given = beside(lambda original=original: give_copy(givers, original, never))
-        spare, kept = kept, None
-        kept = taker.take(lambda spare=spare: spare)
+        given = beside(partial(send_copy, givers, original, 0, never))
+        spare = [kept]
+        kept = taker.take(lambda _: spare.pop())  # noqa: B023
         taker.confirm()
         assert given() > 0
         used = {tensor.data_ptr() for tensor in (*kept.tensors, *kept.carried.values())}
@@ -129,21 +132,22 @@ def test_one_after_the_other_in_the_same_memory(ends: Ends) -> None:
 def test_who_takes_is_gone_in_the_middle(ends: Ends) -> None:
     givers, takers = ends
     original = draft(made(1, 1), 1)
-    given = beside(lambda: give_copy(givers, original, never))
+    given = beside(lambda: send_copy(givers, original, 0, never))
 
-    def gone() -> None:
+    def gone(_: int) -> None:
         for link in takers:
             link.close()
 
     with pytest.raises((StreamBroken, OSError, ValueError)):
-        CopyTaker(takers, never).take(gone)  # type: ignore[arg-type]
+        CopyTaker(takers, never).take(gone)
     assert isinstance(given(), StreamBroken)
 
 
 def test_who_gives_is_gone_in_the_middle(ends: Ends) -> None:
     givers, takers = ends
     original = draft(made(1, 1), 1)
-    taken = beside(lambda: CopyTaker(takers, never).take(lambda: None))
+    taken = beside(lambda: CopyTaker(takers, never).take(lambda _: None))
+    send(givers[0].sock, Keep(0), never)
     send(givers[0].sock, Goods(original.slots, tuple(range(len(original.slots))), True), never)
     givers[0].sock.send(b"x" * 100)
     for link in givers:
@@ -154,8 +158,8 @@ def test_who_gives_is_gone_in_the_middle(ends: Ends) -> None:
 def test_it_ends_when_it_is_stopped(ends: Ends) -> None:
     givers, takers = ends
     over = threading.Event()
-    given = beside(lambda: give_copy(givers, draft(made(1, 1), 1), over.is_set))
-    taken = beside(lambda: CopyTaker(takers, over.is_set).take(lambda: over.set()))
+    given = beside(lambda: send_copy(givers, draft(made(1, 1), 1), 0, over.is_set))
+    taken = beside(lambda: CopyTaker(takers, over.is_set).take(lambda _: over.set()))
     assert isinstance(given(), StreamBroken)
     assert isinstance(taken(), StreamBroken)
 
@@ -163,9 +167,10 @@ def test_it_ends_when_it_is_stopped(ends: Ends) -> None:
 def test_a_part_is_no_copy(ends: Ends) -> None:
     givers, takers = ends
     original = draft(made(1, 1), 1)
+    send(givers[0].sock, Keep(0), never)
     send(givers[0].sock, Goods(original.slots, (0,), True), never)
     with pytest.raises(StreamBroken, match="a part of the state"):
-        CopyTaker(takers, never).take(lambda: None)
+        CopyTaker(takers, never).take(lambda _: None)
     send(givers[0].sock, Last(1, (), (), (), b"", Tempo(), False), never)
-    with pytest.raises(StreamBroken, match="Last where Goods was due"):
-        CopyTaker(takers, never).take(lambda: None)
+    with pytest.raises(StreamBroken, match="Last where Keep was due"):
+        CopyTaker(takers, never).take(lambda _: None)

@@ -126,7 +126,7 @@ class Actor:
             threading.Event().wait()
             return 0
 
-        copying.take = halts  # type: ignore[assignment]
+        vars(copying)["take"] = halts
 
     def stop_in_giving(self) -> None:
         """From now on it sends no more than the first bytes of a copy."""
@@ -137,7 +137,7 @@ class Actor:
             threading.Event().wait()
             return 0
 
-        handover.give = halts  # type: ignore[assignment]
+        vars(handover)["give"] = halts
 
 
 def act(player: Player, kind: str, role: int | None) -> None:

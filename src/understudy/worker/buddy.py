@@ -25,7 +25,7 @@ from understudy.state.errors import StateError
 from understudy.state.inventory import take_inventory
 from understudy.state.tracked import Tracked
 
-from .copying import CopyTaker, give_copy
+from .copying import CopyTaker, send_copy
 from .shelf import Shelf
 
 log = logging.getLogger("understudy.worker")
@@ -320,7 +320,7 @@ class Keeper:
 
     def _give(self, refresh: _Refresh, copy: Copy, season: _Season, buddy: str, links: list[Link]) -> None:
         try:
-            size = give_copy(links, copy, lambda: season.over or refresh.over)
+            size = send_copy(links, copy, self._settled, lambda: season.over or refresh.over)
         except Exception as error:
             log.debug("%s: its copy of step %d did not reach %s: %s", self._uid, refresh.step, buddy, error)
             with self._changed:
@@ -393,11 +393,11 @@ class Keeper:
         taker = CopyTaker(links, lambda: season.over)
         epoch = 0
 
-        def spare() -> Copy | None:
+        def spare(keep: int) -> Copy | None:
             nonlocal epoch
             with self._changed:
                 epoch = self._epoch
-                return self._shelf(role).spare(self._settled)
+                return self._shelf(role).spare(max(keep, self._settled))
 
         try:
             while True:

@@ -13,7 +13,7 @@ from understudy.state.copy import Copy, Room
 from understudy.state.errors import StreamBroken
 from understudy.state.stream import take
 
-from .handover import Goods, Last, Ready, Stop, Taken, Tempo, expect, hand, send
+from .handover import Goods, Keep, Last, Ready, Stop, Taken, Tempo, expect, hand, send
 
 
 def give_copy(links: Sequence[Link], copy: Copy, stop: Stop, tempo: Tempo | None = None) -> int:
@@ -29,6 +29,12 @@ def give_copy(links: Sequence[Link], copy: Copy, stop: Stop, tempo: Tempo | None
     return size
 
 
+def send_copy(links: Sequence[Link], copy: Copy, keep: int, stop: Stop) -> int:
+    """The same to a buddy, which may be a vote behind: it is told which step's copy it must not overwrite."""
+    send(links[0].sock, Keep(keep), stop)
+    return give_copy(links, copy, stop)
+
+
 class CopyTaker:
     """Takes one copy after the other: `take`, and `confirm` once it is where it will be found."""
 
@@ -37,14 +43,15 @@ class CopyTaker:
         self._stop = stop
         self._bytes = 0
 
-    def take(self, spare: Callable[[], Copy | None]) -> Copy:
+    def take(self, spare: Callable[[int], Copy | None]) -> Copy:
         """The next copy, whole and checked. `spare` is asked, when it begins to come, for one whose memory may be
-        overwritten."""
+        overwritten, and told which step's may not."""
         line, stop = self._sockets[0], self._stop
+        keep = expect(line, Keep, stop).step
         goods = expect(line, Goods, stop)
         if not goods.check or goods.send != tuple(range(len(goods.slots))):
             raise StreamBroken("a part of the state where a whole copy was due")
-        room = Room(spare())
+        room = Room(spare(keep))
         tensors = room.tensors(goods.slots)
         send(line, Ready(), stop)
         self._bytes = take(self._sockets, tensors, stop=stop)

@@ -100,7 +100,13 @@ class Differs(msgspec.Struct, frozen=True, tag="differs"):
     """What has come does not have the digest of what was given: send everything."""
 
 
-Frame = Goods | Ready | Update | Last | Sum | Taken | Differs
+class Keep(msgspec.Struct, frozen=True, tag="keep"):
+    """To a buddy, before a copy: the step of the one that must stay until this one is settled."""
+
+    step: int
+
+
+Frame = Goods | Ready | Update | Last | Sum | Taken | Differs | Keep
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Frame)
 Stop = Callable[[], bool]
