@@ -161,6 +161,26 @@ def test_a_buddy_that_is_a_vote_behind(cast: Callable[..., Cast]) -> None:
     assert [keeper.kept() for keeper in two.keepers] == [{0: {2, 3}, 1: {2, 3}}] * 2
 
 
+def test_what_the_buddy_may_overwrite_is_not_claimed(
+    cast: Callable[..., Cast], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A copy that nobody knows to be settled makes room when another one is forced, here and with the buddy."""
+    two = cast(2)
+    assert all(two.begin(1))
+    two.wait(1)
+    give = threading.Event()
+
+    def later(*given: Any) -> int:
+        assert give.wait(20)
+        return send_copy(*given)
+
+    monkeypatch.setattr(module, "send_copy", later)
+    assert two.begin(2, force=True) == [True, True]
+    assert [keeper.complete for keeper in two.keepers] == [-1, -1]
+    give.set()
+    two.wait(2)
+
+
 def memory(keeper: Keeper) -> set[int]:
     return {
         tensor.data_ptr()

@@ -187,6 +187,8 @@ class Keeper:
             self._give_up()
             self._open, self._begun = True, step
             spare = own.spare(self._settled)
+            # The buddy makes room as well, and only what is settled is sure to stay there.
+            self._confirmed = {at: who for at, who in self._confirmed.items() if at == self._settled}
         try:
             draft = Draft(step, take_inventory(self._tracked), spare)
         except StateError as error:
