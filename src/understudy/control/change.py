@@ -40,6 +40,8 @@ class Change:
     step: int = 0
     """The first step of a direct change."""
     givers: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    copies: dict[int, int] = field(default_factory=dict)
+    """Role → the role whose copy its state comes from."""
     back: Back = ""
     """Where everybody's state comes from in a direct change, if not from where it is."""
     waiting: set[str] = field(default_factory=set)

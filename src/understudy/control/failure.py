@@ -261,7 +261,8 @@ class Failure(Transition):
             if self.plan.cells[role] in settlement.missing and uid not in in_place
         }
         givers = {role: uids for role, uids in settlement.givers.items() if workers[role] not in uids}
-        recover = Change("recover", places, joiners, step=settlement.step, givers=givers, back=settlement.back)
+        recover = Change("recover", places, joiners, step=settlement.step, givers=givers, copies=settlement.copies)
+        recover.back = settlement.back
         if change is not None and change.wish is not None:
             if all(name not in places.values() for name in change.leaving):
                 recover.wish, recover.leaving = change.wish, change.leaving  # the failure does what was asked for
@@ -426,7 +427,9 @@ class Failure(Transition):
         change.roster = self._next_roster(change.places, fresh=True)
         takers = self._workers(change.places)
         change.moves = tuple(
-            self._move(role, giver, takers[role]) for role, givers in change.givers.items() for giver in givers
+            self._move(role, giver, takers[role], change.copies.get(role, -1))
+            for role, givers in change.givers.items()
+            for giver in givers
         )
         self._phase(change, "open")
         for role, uid in enumerate(change.roster.seats):

@@ -37,6 +37,8 @@ class Settlement(msgspec.Struct, frozen=True):
     """Where everybody's state comes from, if not from where it is."""
     repeated: int = 0
     """Steps that are made once more."""
+    copies: dict[int, int] = {}
+    """For each role whose state comes from a copy elsewhere: the role whose copy it is."""
 
 
 class Hopeless(Exception):
@@ -123,6 +125,7 @@ def fall_back(
     those who are left or else in a checkpoint (`saved`: the latest that is complete)."""
     left = _Survivors(holders, cells, prefer, unwanted)
     reached = max((holder.report.step for holder in holders), default=0)
+    same = {role: (role, *(twin for twin in twins.get(role, ()) if twin != role)) for role in range(len(cells))}
     kept: dict[tuple[int, int], list[Holder]] = {}
     for holder in holders:
         for key in holder.report.kept:
@@ -130,24 +133,21 @@ def fall_back(
     for step in sorted({step for _, step in kept}, reverse=True):
         if saved is not None and saved > step:
             break
-        sources = {
-            role: [
-                h for twin in (role, *(t for t in twins.get(role, ()) if t != role)) for h in kept.get((twin, step), ())
-            ]
-            for role in range(len(cells))
-        }
+        sources = {role: [h for twin in same[role] for h in kept.get((twin, step), ())] for role in same}
         if not all(sources.values()):
             continue
         load: dict[str, int] = {}
-        givers = {}
+        givers, copies = {}, {}
         for role, cell in enumerate(cells):
             stays = left.kept.get(cell)
-            own = any(h.role == role and h.machine == stays for h in sources[role])
-            if not own:
-                givers[role] = _share(sources[role], role, load)[:1]
+            if not any(h.role == role and h.machine == stays for h in sources[role]):
+                (giver,) = givers[role] = _share(sources[role], role, load)[:1]
+                copies[role] = next(
+                    twin for twin in same[role] if any(h.uid == giver for h in kept.get((twin, step), ()))
+                )
         repeated = max(0, reached - step)
         reason = f"{why}: all go back to the copies of step {step} in memory{_times(repeated)}"
-        return Settlement(step, left.kept, givers, tuple(left.missing), reason, "copy", repeated)
+        return Settlement(step, left.kept, givers, tuple(left.missing), reason, "copy", repeated, copies)
     if saved is None:
         raise Hopeless(why)
     repeated = max(0, reached - saved)

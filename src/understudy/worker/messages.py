@@ -18,6 +18,8 @@ class Move(msgspec.Struct, frozen=True):
     role: int
     giver: Worker
     taker: Worker
+    copy_of: int = -1
+    """The role whose copy is given, where it is not the giver's own state."""
 
 
 # -- heard ---------------------------------------------------------------------------------------------------------
