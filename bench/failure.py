@@ -94,7 +94,7 @@ def summary(rows: Sequence[Mapping[str, Any]]) -> list[Row]:
             if values:
                 total[column] = round(median(values), 4)
             if values and column in ("stall_s", "full_strength_s"):
-                total[column.replace("_s", "_spread")] = [round(value, 4) for value in spread(values)]
+                total[f"{column.removesuffix('_s')}_spread"] = [round(value, 4) for value in spread(values)]
         total["restarted"] = f"{sum(row['restarted'] for row in mine)} of {len(mine)}"
         found.append(total)
     return found

@@ -103,12 +103,13 @@ def _seen(marks: Sequence[Mark], at: float, back: float) -> Outage | None:
     # A step that needed nothing more from the dead one may still end by itself; then the one after it is late.
     late = int(after[1].at - after[0].at > after[0].at - before[-1].at)
     step_s = median(gaps(mark.at for mark in before[-QUIET - 1 :]))
-    known = max(mark.step for mark in [*before, *after[:late]])
+    player = before[-1].pid  # an earlier one may have counted otherwise
+    known = max(mark.step for mark in [*before, *after[:late]] if mark.pid == player)
     new = next((mark.at for mark in after[late:] if mark.step > known), None)
     if new is None and sum(mark.at > back for mark in after) < NEVER:
         return None
     over = back if new is None else max(back, new)
-    begun = {mark.step for mark in marks if mark.kind == "begin" and mark.at <= at}
+    begun = {mark.step for mark in marks if mark.kind == "begin" and mark.at <= at and mark.pid == player}
     since = [mark for mark in marks if at < mark.at <= over]
     return Outage(
         step_s=step_s,
@@ -117,7 +118,7 @@ def _seen(marks: Sequence[Mark], at: float, back: float) -> Outage | None:
         new_step_s=None if new is None else new - at,
         repeated=sum(mark.kind == "begin" and mark.step in begun for mark in since),
         dropped=sum(mark.kind == "drop" for mark in since),
-        restarted=after[late].pid != before[-1].pid,
+        restarted=after[late].pid != player,
     )
 
 

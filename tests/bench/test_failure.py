@@ -41,6 +41,7 @@ def test_the_summary_has_a_row_for_each_system_and_kind_of_loss() -> None:
     assert (ours["loss"], ours["round"], ours["stall_s"]) == ("worker", "all 3", 0.2)
     assert ours["stall_spread"] == [pytest.approx(0.12), pytest.approx(0.28)]
     assert ours["full_strength_s"] == 0.4
+    assert ours["full_strength_spread"] == [pytest.approx(0.24), pytest.approx(0.56)]
     assert ours["restarted"] == "0 of 3"
     assert "new_step_s" not in ours
     assert (machine["loss"], machine["round"], machine["new_step_s"]) == ("machine", "all 1", 2.0)

@@ -95,6 +95,13 @@ def test_where_all_was_forgotten_nothing_new_is_waited_for() -> None:
     assert (found.new_step_s, found.restarted) == (None, True)
 
 
+def test_a_survivor_that_was_itself_started_anew_may_count_from_zero() -> None:
+    earlier = [Mark(0, 99, "begin", 900, -1.0), Mark(0, 99, "end", 900, -0.5), Mark(0, 99, "begin", 22, -0.4)]
+    found = seen(earlier, [Mark(0, 100, "drop", 21, 21.0)], steps(0, 100, 22, [22.4, 23.4]), steps(1, 102, 0, [25.0]))
+    assert found.new_step_s == pytest.approx(1.8)
+    assert (found.repeated, found.dropped) == (0, 1)
+
+
 def test_of_several_survivors_the_one_that_lost_most_counts() -> None:
     marks = ordered(
         *(undisturbed(place, 100 + place) for place in range(3)),
