@@ -60,6 +60,7 @@ class World:
             limit=8.0,
             rehearsal_limit=8.0,
             patience=20.0,
+            warm=self.random.choice([0, 1, 1, 2]),
             scarcity=self.random.choice(["wait", "wait", "wait", "stop"]),
         )
         self.checkpoint_every = self.random.choice([0, 0, 1, 2, 5])

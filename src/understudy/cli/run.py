@@ -63,6 +63,7 @@ def add_parser(subparsers: Subparsers) -> None:
     add("--patience", type=float, metavar="S", help="how long to wait for one before stopping (default 600)")
     add("--repair", type=float, metavar="S", help="start a dead machine's agent again after S (default 2; 0: never)")
     add("--quarantine", type=int, metavar="N", help="failures after which a machine is not used any more (default 3)")
+    add("--warm", type=int, metavar="N", help="for how many machines' roles a standby rehearses ahead (default 1)")
     add("--copy-every", type=int, metavar="N", help="keep copies of state in other machines' memory, renewed every N")
     add("--check-gradients", action="store_true", default=None, help="repeat a step once that has NaN or inf in them")
     add("--run-dir", metavar="DIR", help="for the ledger, logs and metrics (default runs/NAME-TIME)")

@@ -11,7 +11,7 @@ from understudy.agent.messages import Dismiss, EndWorker, StartWorker, Tell
 from understudy.comm.roster import Roster
 from understudy.worker.messages import Heard, Move
 
-from .cast import Actor, Machine
+from .cast import Actor, Machine, suit, warmth
 from .change import Change, Wish
 from .events import Output, Replace, Reply, Tale
 
@@ -40,6 +40,8 @@ class Plan:
     """What to do then: ask for a machine and wait, or stop."""
     quarantine: int = 3
     """Failures after which a machine is not used any more."""
+    warm: int = 1
+    """For how many machines' roles a standby keeps rehearsed workers, before any is needed."""
 
     @property
     def roles(self) -> int:
@@ -148,13 +150,18 @@ class Company:
     def _dismiss(self, machine: Machine, reason: str, *, again: bool = False) -> None:
         machine.outbox.put(Dismiss(reason, again))
         machine.state, machine.why = "gone", reason
-        for actor in machine.actors:
+        for actor in machine.everybody:
             actor.alive = False
 
     def _restaff(self, actor: Actor) -> None:
         """A standby whose worker has died gets another one, a few times."""
         machine = self.machines[actor.machine]
-        if machine.state != "standby" or actor not in machine.actors or self.status in OVER:
+        if machine.state != "standby" or self.status in OVER:
+            return
+        for wing in [wing for wing in machine.wings if actor in wing]:
+            self._end_workers(wing)
+            machine.wings.remove(wing)
+        if actor not in machine.actors:
             return
         if not self._quarantined(machine):
             machine.actors[actor.slot] = self._start(machine, actor.slot)
@@ -171,13 +178,17 @@ class Company:
         why = last if machine.ill else f"{machine.failures} failures, the last one: {last}"
         self._tale("quarantined", f"{machine.name} is in quarantine: {why}", machine=machine.name)
         machine.state, machine.why = "quarantined", why
-        for actor in machine.actors:
+        self._end_workers(machine.everybody)
+        machine.actors.clear()
+        machine.wings.clear()
+        return True
+
+    def _end_workers(self, actors: Iterable[Actor]) -> None:
+        for actor in actors:
             if actor.alive:
                 actor.alive = False
-                machine.outbox.put(EndWorker(actor.uid))
+                self.machines[actor.machine].outbox.put(EndWorker(actor.uid))
             self.halted.discard(actor.uid)
-        machine.actors.clear()
-        return True
 
     def _recycle(self, machine: Machine) -> None:
         """A machine that has lost its roles by a failure, but not its agent, becomes a standby."""
@@ -203,14 +214,17 @@ class Company:
         return found
 
     def _suitable(self, cell: int, taken: set[str], named: str = "") -> Machine | None:
-        """A standby that can take a cell, one that has rehearsed it where there is one."""
+        """A standby that can take a cell, one that has rehearsed it where there is one. Its workers that have are those
+        that would play."""
         roles = self._roles(cell)
-
-        def warm(machine: Machine) -> int:
-            pairs = zip(machine.actors, roles, strict=True)
-            return sum(role in (actor.rehearsed, actor.rehearsing) for actor, role in pairs)
-
-        return max((machine for machine in self._free(taken, named) if machine.suits(roles)), key=warm, default=None)
+        found = [
+            (machine, actors) for machine in self._free(taken, named) for actors in machine.sets if suit(actors, roles)
+        ]
+        if not found:
+            return None
+        machine, actors = max(found, key=lambda pair: warmth(pair[1], roles))
+        machine.bring_forward(actors)
+        return machine
 
     def _free(self, taken: set[str], named: str = "") -> list[Machine]:
         return [

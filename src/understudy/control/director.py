@@ -142,7 +142,7 @@ class Director(Replacement):
 
     def _lose(self, machine: Machine, why: str, source: Source = "heartbeat") -> None:
         self._tale("lost", f"{machine.name} is gone: {why}", machine=machine.name)
-        dead, cast = [actor for actor in machine.actors if actor.alive], machine.state == "cast"
+        dead, cast = [actor for actor in machine.everybody if actor.alive], machine.state == "cast"
         self._blemish(machine, why)
         self._dismiss(machine, why, again=True)  # fences it, should it still live
         self._signal(source, dead, f"{machine.name} is gone: {why}", cast=cast)

@@ -11,7 +11,7 @@ from .change import Change, Wish
 from .company import ATTEMPTS, OVER
 from .events import Replace
 from .judgement import Situation, Source, Verdict, judge
-from .recovery import Holder, Hopeless, Settlement, fall_back, settle
+from .recovery import Holder, Hopeless, Settlement, fall_back, latest_copy, settle
 from .transition import Transition
 
 STUBBORN = 8
@@ -263,6 +263,8 @@ class Failure(Transition):
         givers = {role: uids for role, uids in settlement.givers.items() if workers[role] not in uids}
         recover = Change("recover", places, joiners, step=settlement.step, givers=givers, copies=settlement.copies)
         recover.back = settlement.back
+        reports = [Holder(a.uid, a.machine, a.role, a.report) for a in survivors if a.report and a.role is not None]
+        recover.copied = latest_copy(reports, self.plan.roles, self.twins)
         if change is not None and change.wish is not None:
             if all(name not in places.values() for name in change.leaving):
                 recover.wish, recover.leaving = change.wish, change.leaving  # the failure does what was asked for
@@ -438,7 +440,7 @@ class Failure(Transition):
         told = {uid for uid in change.roster.seats if uid is not None} | {move.giver.uid for move in change.moves}
         change.waiting = told
         for uid in sorted(told):
-            self._tell(uid, Resume(change.roster, change.step, change.moves, change.back))
+            self._tell(uid, Resume(change.roster, change.step, change.moves, change.back, change.copied))
 
     def _switched(self, actor: Actor, switched: Switched) -> None:
         change = self._in(switched.generation)

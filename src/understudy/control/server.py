@@ -74,6 +74,7 @@ class ControlSpec(msgspec.Struct, frozen=True):
     patience: float = 600.0
     no_standby: Scarcity = "wait"
     quarantine: int = 3
+    warm: int = 1
 
     @property
     def plan(self) -> Plan:
@@ -86,6 +87,7 @@ class ControlSpec(msgspec.Struct, frozen=True):
             self.patience,
             self.no_standby,
             self.quarantine,
+            self.warm,
         )
 
 

@@ -89,6 +89,8 @@ class Transition(Company):
         self._mark(change, "first step")
         for cell, name in change.places.items():
             self.machines[name].state = "cast"
+            self._end_workers(actor for wing in self.machines[name].wings for actor in wing)
+            self.machines[name].wings.clear()
             self._tale("seated", f"{name} plays {self._span(cell)}", machine=name, generation=change.generation)
         playing = {worker.machine for worker in change.roster.workers} if change.roster is not None else set()
         for machine in list(self.machines.values()):

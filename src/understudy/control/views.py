@@ -46,6 +46,8 @@ class MachineView(msgspec.Struct, frozen=True):
     """That count; those from before it was readmitted do not."""
     history: tuple[tuple[float, str], ...] = ()
     """When, and what has gone wrong on it."""
+    rehearsed: tuple[int, ...] = ()
+    """Roles that a standby could take at once."""
 
 
 class RoleView(msgspec.Struct, frozen=True):
@@ -89,11 +91,14 @@ def machines_view(director: Director) -> list[MachineView]:
                 for actor in machine.actors
                 if roster is not None and (role := roster.role_of(actor.uid)) is not None
             ),
-            tuple(actor.uid for actor in machine.actors if actor.alive),
-            tuple(actor.pid for actor in machine.actors if actor.alive),
+            tuple(actor.uid for actor in machine.everybody if actor.alive),
+            tuple(actor.pid for actor in machine.everybody if actor.alive),
             machine.why,
             machine.failures,
             tuple(machine.history),
+            tuple(actor.rehearsed for actor in machine.everybody if actor.alive and actor.rehearsed is not None)
+            if machine.state == "standby"
+            else (),
         )
         for machine in director.machines.values()
     ]

@@ -153,6 +153,7 @@ class LocalJob:
             self.spec.patience,
             self.spec.no_standby,
             self.spec.quarantine,
+            self.spec.warm,
         )
         while not self._closing:
             began = time.monotonic()

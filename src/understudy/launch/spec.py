@@ -55,6 +55,8 @@ class JobSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     """Seconds after which a machine whose agent has died is started again, as a standby; 0: never."""
     quarantine: int = 3
     """Failures after which a machine is not used any more."""
+    warm: int = 1
+    """For how many machines' roles each standby keeps rehearsed workers in memory; 0: it rehearses when it is needed."""
     check_gradients: bool = False
     """Whether a step whose gradients are not finite is repeated once."""
     copy_every: int = 0
@@ -89,6 +91,7 @@ def check(spec: JobSpec) -> JobSpec:
         "threads": 1,
         "quarantine": 1,
         "copy_every": 0,
+        "warm": 0,
     }.items():
         if getattr(spec, name) < least:
             raise SpecError(f"{name} is {getattr(spec, name)}; it must be at least {least}")

@@ -47,6 +47,8 @@ class Resume(msgspec.Struct, frozen=True, tag="resume"):
     moves: tuple[Move, ...] = ()
     back: Back = ""
     """Where a role's state is lost: everybody goes back to `step`, to the state that was kept there."""
+    copied: int = -1
+    """The latest step of which copies are there for all roles, as far as those who are left know."""
 
 
 class Conclude(msgspec.Struct, frozen=True, tag="conclude"):

@@ -132,6 +132,8 @@ class Proposal(msgspec.Struct):
     """The first step in it, where it is direct."""
     back: Back = ""
     """Where everybody's state comes from, if not from where it is."""
+    copied: int = -1
+    """The latest step of which copies are there for all roles."""
     restored: bool = False
     """Whether this worker has gone back."""
     ready: bool = False
@@ -197,8 +199,8 @@ class Part:
                 return [EnterTrain(role, rehearsal=True)]
             case Prepare(roster, moves):
                 return self._propose(Proposal(roster, moves, direct=False))
-            case Resume(roster, step, moves, back):
-                return self._resume(Proposal(roster, moves, direct=True, step=step, back=back))
+            case Resume(roster, step, moves, back, copied):
+                return self._resume(Proposal(roster, moves, direct=True, step=step, back=back, copied=copied))
             case Conclude(step, roles):
                 effects = self._drop()
                 self._go_on_from(step)

@@ -389,6 +389,8 @@ class Player:
         if self._keeper is not None:
             if proposal.back:
                 self._keeper.forget(after=proposal.step)
+            elif proposal.copied >= 0:
+                self._keeper.settle(proposal.copied)
             self._keeper.entered(proposal.roster, self._twins)
         came, self._arrival = self._arrival, None
         if came is None:
