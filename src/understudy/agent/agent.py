@@ -18,7 +18,7 @@ import aiohttp
 import msgspec
 
 from understudy.worker.line import LineBroken, Splitter, encode
-from understudy.worker.messages import Done, Progress, Said, Tracked, WorkerSpec
+from understudy.worker.messages import Done, Inject, Progress, Said, Tracked, WorkerSpec
 
 from .forkserver import die_with_parent
 from .messages import (
@@ -38,6 +38,7 @@ from .messages import (
     Welcome,
     Word,
 )
+from .mishap import mishap
 from .nursery import Child, Nursery
 from .session import Inbox, Outbox
 
@@ -144,6 +145,8 @@ class Agent:
                         await ws.send_bytes(_encoder.encode(Ack(self._inbox.last)))
                     case Ack(number):
                         self._outbox.acknowledged(number)
+                    case Inject() if spec.worker.chaos:
+                        await self._inject(frame, ws)
                     case Refused(reason):
                         log.warning("%s is not wanted: %s", spec.machine, reason)
                         self._over.set()
@@ -165,6 +168,15 @@ class Agent:
                 await asyncio.wait_for(self._unsent.wait(), _BEAT_S)
             if not self._unsent.is_set():
                 await ws.send_bytes(_encoder.encode(self._beat))
+
+    async def _inject(self, inject: Inject, ws: aiohttp.ClientWebSocketResponse) -> None:
+        if (staff := self._staff.get(inject.uid)) is not None:
+            with suppress(OSError):
+                await asyncio.get_running_loop().sock_sendall(staff.child.line, encode(inject))
+        elif not inject.uid:
+            task = asyncio.ensure_future(mishap(inject.kind, inject.seconds, ws))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
 
     def _report(self, report: Report) -> None:
         self._outbox.put(report)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from understudy import __version__
-from understudy.cli import bench, run, status
+from understudy.cli import bench, chaos, run, status
 from understudy.cli.errors import UsageError
 from understudy.cli.operate import Events, Standby, Stop
 from understudy.cli.replace import Drain, Replace
@@ -48,6 +48,7 @@ COMMANDS: dict[str, Command] = {
     "standby": Standby,
     "events": Events,
     "stop": Stop,
+    "chaos": chaos,
     "bench": bench,
 }
 

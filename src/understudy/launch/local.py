@@ -147,6 +147,7 @@ class LocalJob:
             self.spec.dimensions,
             str(self.run_dir / "ledger.sqlite"),
             self.spec.heartbeat,
+            self.spec.chaos,
         )
         while not self._closing:
             began = time.monotonic()
@@ -178,6 +179,7 @@ class LocalJob:
             overlap=spec.overlap,
             checkpoint=str(Path(spec.checkpoint).resolve()) if spec.checkpoint else "",
             checkpoint_every=spec.checkpoint_every,
+            chaos=spec.chaos,
         )
         env = {**os.environ, "OMP_NUM_THREADS": str(spec.threads), "PYTHONUNBUFFERED": "1", **spec.env}
         agent = AgentSpec(

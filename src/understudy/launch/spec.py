@@ -45,6 +45,8 @@ class JobSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     rehearsals: int = 3
     """Shadow steps of a newcomer in the sandbox."""
     run_dir: str = ""
+    chaos: bool = False
+    """Whether `understudy chaos` may let faults happen inside its processes."""
     env: dict[str, str] = {}
 
     @property

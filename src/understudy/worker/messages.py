@@ -73,6 +73,15 @@ class Stop(msgspec.Struct, frozen=True, tag="stop"):
     """End at the next boundary, together with everybody else."""
 
 
+class Inject(msgspec.Struct, frozen=True, tag="inject"):
+    """Chaos: have something go wrong, in a worker or, where none is named, in the agent. Only in jobs that allow it."""
+
+    kind: str
+    machine: str
+    uid: str = ""
+    seconds: float = 0.0
+
+
 Heard = Rehearse | Prepare | Resume | Arm | Cancel | Halt | Finish | Leave | Stop
 
 # -- said ----------------------------------------------------------------------------------------------------------
@@ -241,6 +250,8 @@ class WorkerSpec(msgspec.Struct, frozen=True):
     """Steps."""
     overlap: bool = True
     """Whether a leaver gives most of its state while its last step computes."""
+    chaos: bool = False
+    """Whether it lets faults happen that chaos asks for."""
 
     @property
     def roles(self) -> int:

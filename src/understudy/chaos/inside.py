@@ -1,0 +1,50 @@
+"""Faults inside workers and agents, which a job allows that was started with `--chaos`."""
+
+from __future__ import annotations
+
+from random import Random
+
+from understudy.agent.mishap import AGENT_MISHAPS
+from understudy.worker.mishap import WORKER_MISHAPS
+
+from .kinds import Strike, Wound, kind
+from .scene import Scene
+from .victims import a_worker, some_machines
+
+_SCRIPT = "needs a second try after an error in the script"
+_GAPS = {
+    "raise-in-forward": _SCRIPT,
+    "exit-1": _SCRIPT,
+    "sys-exit": _SCRIPT,
+    "nan": "needs a step to be repeated that is not finite",
+    "hang": "needs a limit for steps",
+}
+_FATAL = {"corrupt-line", "exit-1", "sys-exit", "raise-in-forward", "hang"}
+"""Of those who are struck with these, the controller must notice the loss."""
+
+
+def _in_worker(name: str) -> Strike:
+    def strike(scene: Scene, dice: Random) -> Wound:
+        worker = a_worker(scene.company(), dice, reckless=scene.reckless)
+        seconds = dice.uniform(1.0, 3.0)
+        scene.inject(worker.machine, name, uid=worker.uid, seconds=seconds)
+        text = f"role {worker.role} ({worker.uid} on {worker.machine}), {seconds:.1f} s"
+        return Wound(text, (worker.pid,) if name in _FATAL else ())
+
+    return strike
+
+
+def _in_agent(name: str) -> Strike:
+    def strike(scene: Scene, dice: Random) -> Wound:
+        machine = some_machines(scene.company(), dice, reckless=scene.reckless)[0]
+        seconds = dice.uniform(1.0, 3.0)
+        scene.inject(machine, name, seconds=seconds)
+        return Wound(f"{machine}, {seconds:.1f} s")
+
+    return strike
+
+
+for _name, _line in WORKER_MISHAPS.items():
+    kind(_name, "inside", _line, _GAPS.get(_name, ""))(_in_worker(_name))
+for _name, _line in AGENT_MISHAPS.items():
+    kind(_name, "inside", _line, _GAPS.get(_name, ""))(_in_agent(_name))
