@@ -96,7 +96,7 @@ def test_from_what_the_controller_shows() -> None:
         {"name": "m1", "state": "gone", "workers": ["w1"], "pids": [11]},
         {"name": "m2", "state": "standby", "workers": ["w2", "w3"], "pids": [12, 0]},
     ]
-    roster = [
+    roster: list[dict[str, object]] = [
         {"role": 0, "worker": "w0", "machine": "m0", "twins": [0, 1]},
         {"role": 1, "worker": None, "machine": None, "twins": [0, 1]},
     ]

@@ -21,13 +21,17 @@ _GAPS = {
 }
 _FATAL = {"corrupt-line", "exit-1", "sys-exit", "raise-in-forward", "hang"}
 """Of those who are struck with these, the controller must notice the loss."""
+_MILD = {"delay-links", "throttle-links", "fill-checkpoint-disk", "leak-memory", "burn-cpu"}
+_MILD |= {"drop-control", "duplicate-control", "delay-control", "corrupt-report"}
+"""Nobody dies of these, so nobody has to be spared."""
 
 
 def _in_worker(name: str) -> Strike:
     def strike(scene: Scene, dice: Random) -> Wound:
-        worker = a_worker(scene.company(), dice, reckless=scene.reckless)
+        worker = a_worker(scene.company(), dice, reckless=scene.reckless or name in _MILD)
         seconds = dice.uniform(1.0, 3.0)
         scene.inject(worker.machine, name, uid=worker.uid, seconds=seconds)
+        scene.pause(0.0 if name in _FATAL else seconds)
         text = f"role {worker.role} ({worker.uid} on {worker.machine}), {seconds:.1f} s"
         return Wound(text, (worker.pid,) if name in _FATAL else ())
 
@@ -36,9 +40,10 @@ def _in_worker(name: str) -> Strike:
 
 def _in_agent(name: str) -> Strike:
     def strike(scene: Scene, dice: Random) -> Wound:
-        machine = some_machines(scene.company(), dice, reckless=scene.reckless)[0]
+        machine = some_machines(scene.company(), dice, reckless=scene.reckless or name in _MILD)[0]
         seconds = dice.uniform(1.0, 3.0)
         scene.inject(machine, name, seconds=seconds)
+        scene.pause(seconds)
         return Wound(f"{machine}, {seconds:.1f} s")
 
     return strike

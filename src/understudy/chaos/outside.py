@@ -11,6 +11,7 @@ from .scene import Scene
 from .victims import Company, Passed, Worker, a_standby, a_worker, some_machines
 
 _PHASES = ("rehearse", "prepare", "armed", "switch")
+_PAUSED = "needs a controller that does not take its own absence for that of others"
 _LIMIT = "needs a limit for steps or for reports"
 
 
@@ -197,7 +198,7 @@ def pause_machine(scene: Scene, dice: Random) -> Wound:
     return Wound(f"paused {machine} for {seconds:.1f} s")
 
 
-@kind("pause-controller", "outside", "SIGSTOP to the controller, SIGCONT after 1 to 5 s")
+@kind("pause-controller", "outside", "SIGSTOP to the controller, SIGCONT after 1 to 5 s", _PAUSED)
 def pause_controller(scene: Scene, dice: Random) -> Wound:
     seconds = dice.uniform(1.0, 5.0)
     with scene.frozen(scene.controller()):

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from understudy.control.client import Client
 from understudy.launch.local import Ended, LocalJob
 from understudy.launch.spec import JobSpec
 
@@ -23,6 +24,11 @@ from .scene import Scene
 
 ENDLESS = 1_000_000
 """Steps of a job that is stopped when all faults have happened."""
+
+
+_PATIENCE_S = 20.0
+"""Controllers die here."""
+_GRACE_S = 5.0
 
 
 class Verdict(msgspec.Struct, frozen=True):
@@ -114,9 +120,8 @@ async def _disturbed(
     tales: list[dict[str, Any]] = []
     ended: Ended | None = None
     async with LocalJob(spec, on_line=watcher.line, on_tale=tales.append) as job:
-        job.client._patience = 20.0  # controllers die here
         scene = Scene(
-            job.client,
+            Client(job.url, job.secret.hex(), patience=_PATIENCE_S),
             os.getpid(),
             inside=True,
             reckless=wishes.reckless,
@@ -127,12 +132,13 @@ async def _disturbed(
         striking = asyncio.ensure_future(asyncio.to_thread(strike, scene, plan, wishes.faults, watcher.deed))
         try:
             await asyncio.wait([waiting, striking], return_when=asyncio.FIRST_COMPLETED)
-            if waiting.done():
+            if waiting.done():  # the campaign is about to see it, too
+                await asyncio.wait([striking], timeout=_GRACE_S)
                 scene.stop()
             campaign = await striking
             if campaign.problem and not waiting.done():
                 with suppress(TimeoutError):  # it may be about to end by itself
-                    await asyncio.wait_for(asyncio.shield(waiting), 5.0)
+                    await asyncio.wait_for(asyncio.shield(waiting), _GRACE_S)
             elif endless and not waiting.done():
                 await job.stop()
             if waiting.done() or not campaign.problem:
@@ -141,9 +147,9 @@ async def _disturbed(
             campaign.problem = campaign.problem or f"the job did not stop within {wishes.patience:g} s"
         finally:
             scene.stop()
-            for task in (waiting, striking):
-                task.cancel()
-            await asyncio.gather(waiting, striking, return_exceptions=True)
+            waiting.cancel()
+            await asyncio.gather(waiting, return_exceptions=True)
+            await asyncio.wait([striking], timeout=_GRACE_S)  # whom it has paused is woken while they are there
     complaints = await asyncio.to_thread(place.remains, scene.seen)
     if campaign.problem:
         complaints.insert(0, campaign.problem)

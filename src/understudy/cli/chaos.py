@@ -171,7 +171,7 @@ def _attach(args: argparse.Namespace) -> int:
     complaints = [campaign.problem] if campaign.problem else []
     if args.expect and not complaints:
         complaints += _ends_as(client, args.expect, Path(entry.run_dir) if entry is not None else None)
-    return _judge(campaign.faults, complaints, {}, as_json=args.json)
+    return _judge(campaign.faults, complaints, {"seed": args.seed}, as_json=args.json)
 
 
 def _ends_as(client: Any, expect: str, run_dir: Path | None) -> list[str]:
@@ -233,7 +233,7 @@ def _run(args: argparse.Namespace) -> int:
             return 130
         print_to = sys.stderr if args.json else sys.stdout
         print(f"ledgers, logs and metrics in {verdict.run_dir}", file=print_to)
-        facts = {"steps": verdict.steps, "fingerprint": run_command.combined(verdict.digests)}
+        facts = {"seed": args.seed or 0, "steps": verdict.steps, "fingerprint": run_command.combined(verdict.digests)}
         return _judge(verdict.faults, verdict.complaints, facts, as_json=args.json)
 
     return asyncio.run(whole())
@@ -247,7 +247,7 @@ def _judge(faults: int, complaints: list[str], facts: dict[str, Any], *, as_json
             json.dumps({"type": "verdict", "ok": not complaints, "faults": faults, **facts, "complaints": complaints})
         )
     elif complaints:
-        print(f"not unharmed, after {faults} faults:", file=sys.stderr)
+        print(f"not unharmed, after {faults} faults (--seed {facts['seed']}):", file=sys.stderr)
         for complaint in shortened(complaints):
             print(f"  {complaint}", file=sys.stderr)
     else:
