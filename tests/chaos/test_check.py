@@ -99,8 +99,12 @@ def test_values_are_compared_where_both_have_them() -> None:
 def test_digests() -> None:
     assert same_digests({"0": "a", "1": "b"}, {"1": "b", "0": "a"}) == []
     assert same_digests({"0": "a", "10": "b"}, {"0": "x", "2": "b", "10": "b"}) == [
-        "the final state of role 0, 2 differs from the undisturbed run's"
+        "the final state of role 0 differs from the undisturbed run's",
+        "role 2 has not told its final state",
     ]
+    assert same_digests({"1": "b"}, {"0": "a", "1": "b"}, lost={"m0"}) == []
+    assert same_digests({"1": "x"}, {"0": "a", "1": "b"}, lost={"m0"}) != []
+    assert same_digests({}, {"0": "a"}, lost={"m0"}) == ["role 0 has not told its final state"]
 
 
 def test_what_agents_write(tmp_path: Path) -> None:

@@ -48,8 +48,8 @@ def strike(scene: Scene, plan: Iterator[Draw], faults: int, tell: Callable[[Deed
     """Let so many faults happen. Returns early, with the problem, when the job ends or does not recover."""
     campaign = Campaign([])
     try:
-        scene.ready()
         while campaign.faults < faults:
+            scene.ready()
             if len(campaign.deeds) - campaign.faults >= _PASSES * faults:
                 campaign.problem = f"nothing in the mix is possible here: {campaign.deeds[-1].text}"
                 break
@@ -61,7 +61,7 @@ def strike(scene: Scene, plan: Iterator[Draw], faults: int, tell: Callable[[Deed
             if deed.outcome == "stuck":
                 campaign.problem = f"{deed.kind}: {deed.text}"
                 break
-            scene.ready()
+        scene.job()
     except Over as over:
         campaign.problem = f"{over}, after {campaign.faults} of {faults} faults"
     except Unrecovered as stuck:

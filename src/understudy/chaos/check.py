@@ -98,12 +98,18 @@ def _same(one: Mapping[str, float], other: Mapping[str, float]) -> bool:
     )
 
 
-def same_digests(found: Mapping[str, str], expected: Mapping[str, str]) -> list[str]:
-    """Roles that did not end in the state of an undisturbed run."""
-    wrong = [role for role in sorted({*found, *expected}, key=int) if found.get(role) != expected.get(role)]
-    if not wrong:
-        return []
-    return [f"the final state of role {', '.join(wrong)} differs from the undisturbed run's"]
+def same_digests(found: Mapping[str, str], expected: Mapping[str, str], *, lost: Collection[str] = ()) -> list[str]:
+    """Roles that did not end in the state of an undisturbed run. Who died after the last step (`lost` says whether
+    anybody did) has not told its state; somebody must have."""
+    roles = sorted({*found, *expected}, key=int)
+    silent = [role for role in roles if role not in found]
+    wrong = [role for role in roles if role in found and found[role] != expected.get(role)]
+    complaints = []
+    if wrong:
+        complaints.append(f"the final state of role {', '.join(wrong)} differs from the undisturbed run's")
+    if silent and (not lost or not found):
+        complaints.append(f"role {', '.join(silent)} has not told its final state")
+    return complaints
 
 
 def shortened(complaints: Sequence[str]) -> list[str]:

@@ -21,6 +21,8 @@ _GAPS = {
 }
 _FATAL = {"corrupt-line", "exit-1", "sys-exit", "raise-in-forward", "hang"}
 """Of those who are struck with these, the controller must notice the loss."""
+_NOTICED_S = 2.0
+"""About so long after the end of a connection a machine counts as gone, if it does."""
 _MILD = {"delay-links", "throttle-links", "fill-checkpoint-disk", "leak-memory", "burn-cpu"}
 _MILD |= {"drop-control", "duplicate-control", "delay-control", "corrupt-report"}
 """Nobody dies of these, so nobody has to be spared."""
@@ -43,7 +45,7 @@ def _in_agent(name: str) -> Strike:
         machine = some_machines(scene.company(), dice, reckless=scene.reckless or name in _MILD)[0]
         seconds = dice.uniform(1.0, 3.0)
         scene.inject(machine, name, seconds=seconds)
-        scene.pause(seconds)
+        scene.pause(seconds + _NOTICED_S)
         return Wound(f"{machine}, {seconds:.1f} s")
 
     return strike

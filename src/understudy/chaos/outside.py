@@ -134,19 +134,22 @@ def kill_joiner_in_recovery(scene: Scene, dice: Random) -> Wound:
     scene.ready(2)
     _, worker = _worker(scene, dice)
     scene.kill(worker.pid)
-    company = scene.company()
-    joiner: list[str] = []
+    joiners: list[Worker] = []
 
     def comes() -> bool:
         change = scene.job()["change"]
-        joiner[:] = [] if change is None else [name for name in change["coming"] if company.states[name] == "standby"]
-        return bool(joiner)
+        if change is not None:
+            company = scene.company()
+            standbys = set(change["coming"]) & set(company.machines("standby"))
+            joiners[:] = [one for one in company.workers if one.machine in standbys]
+        return bool(joiners)
 
     scene.until(comes, "a standby to be chosen", every=0.005)
     scene.pause(dice.uniform(0.0, 1.0))
-    pids = _pids(company, joiner[0])
-    scene.kill(pids[0])
-    return Wound(f"killed {_name(worker)}, then {joiner[0]} that came for it", (worker.pid, pids[0]))
+    joiner = dice.choice(joiners)
+    scene.kill(joiner.pid)
+    text = f"killed {_name(worker)}, then {joiner.uid} on {joiner.machine} that came for it"
+    return Wound(text, (worker.pid, joiner.pid))
 
 
 @kind("stop-worker", "outside", "SIGSTOP to a worker, for good", _LIMIT)
@@ -243,7 +246,7 @@ def _until_phase(scene: Scene, dice: Random, id: str) -> tuple[str, list[str]]:
         if change is not None:
             found[:] = change["coming"]
             return change["phase"] in _PHASES[_PHASES.index(phase) :]
-        if scene.client.answer(id)["done"]:
+        if scene.asked(id)["done"]:
             raise Passed(f"the replacement was over before its phase {phase} was seen")
         return False
 

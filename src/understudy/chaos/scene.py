@@ -133,15 +133,16 @@ class Scene:
             raise Over(str(error)) from None
 
     def answer(self, id: str) -> dict[str, Any]:
-        answers: list[dict[str, Any]] = []
+        self.until(lambda: bool(self.job() and self.asked(id)["done"]), "the replacement to end")
+        return self.asked(id)
 
-        def given() -> bool:
-            self.job()
-            answers.append(self.client.answer(id))
-            return bool(answers[-1]["done"])
-
-        self.until(given, "the replacement to end")
-        return answers[-1]
+    def asked(self, id: str) -> dict[str, Any]:
+        """What has become of a request so far."""
+        try:
+            found: dict[str, Any] = self.client.answer(id)
+        except ControllerError as error:
+            raise Over(str(error)) from None
+        return found
 
     # -- waiting -------------------------------------------------------------------------------------------------------
 

@@ -94,7 +94,7 @@ async def trial(
                 if truth.status != "finished":
                     complaints.append(f"the undisturbed run is {truth.status}: {truth.reason}")
                 else:
-                    complaints += same_digests(digests, truth.view["digests"])
+                    complaints += same_digests(digests, truth.view["digests"], lost=lost)
                     complaints += same_values(records, read_records(Path(calm.run_dir)))
     return Verdict(campaign.faults, steps, digests, complaints, str(folder))
 
