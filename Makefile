@@ -33,12 +33,14 @@ bench: $(VENV)/.stamp ## run the benchmarks, results in bench/results/
 SEED ?= 1
 
 chaos: $(VENV)/.stamp ## 60 faults of all usual kinds in three jobs; SEED=n for others
-	$(BIN)/understudy chaos run --seed $(SEED) --faults 20 --every 1s --patience 120s \
+	$(BIN)/understudy chaos run --seed $(SEED) --faults 20 --every 1s --recover-within 120s \
 	    --machines 3 --standbys 2 examples/gpt_ddp.py --width 64 --layers 2
-	$(BIN)/understudy chaos run --seed $(SEED) --faults 20 --every 1s --patience 120s \
-	    --machines 2 --nproc 2 --standbys 2 --mesh dp=2,pp=2,tp=1 examples/gpt_3d.py --width 64
-	$(BIN)/understudy chaos run --seed $(SEED) --faults 20 --every 1s --patience 120s \
-	    --machines 4 --nproc 2 --standbys 2 --mesh dp=2,pp=2,tp=2 examples/gpt_3d.py --width 64
+	$(BIN)/understudy chaos run --seed $(SEED) --faults 20 --every 1s --recover-within 120s \
+	    --machines 2 --nproc 2 --standbys 2 --mesh dp=2,pp=2,tp=1 \
+	    --checkpoint runs/chaos --checkpoint-every 5 examples/gpt_3d.py --width 64
+	$(BIN)/understudy chaos run --seed $(SEED) --faults 20 --every 1s --recover-within 120s \
+	    --machines 4 --nproc 2 --standbys 2 --mesh dp=2,pp=2,tp=2 \
+	    --checkpoint runs/chaos --checkpoint-every 5 examples/gpt_3d.py --width 64
 
 format: $(VENV)/.stamp ## format the code and fix what can be fixed
 	$(BIN)/ruff check --fix

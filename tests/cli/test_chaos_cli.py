@@ -40,7 +40,7 @@ def test_the_list_names_every_kind_once(capsys: pytest.CaptureFixture[str]) -> N
         (["run", "--mix", "kill-wroker", "train.py"], "did you mean kill-worker?"),
         (["--mix", "kill-wroker", "run", "train.py"], "did you mean kill-worker?"),
         (["run", "--every", "soon", "train.py"], "'soon' is not a time span"),
-        (["run", "--patience", "long", "train.py"], "--patience: 'long' is not a time span"),
+        (["run", "--recover-within", "long", "train.py"], "--recover-within: 'long' is not a time span"),
         (["run", "--expect", "abc", "train.py"], "--expect needs --steps"),
         (["run", "--machines", "2", "--mesh", "dp=3", "train.py"], "mesh dp=3 has 3 roles"),
     ],

@@ -14,18 +14,24 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
-from understudy.agent.messages import Dismiss, EndWorker, Exited, Order, Report, StartWorker, Tell, Word
+from understudy.agent.messages import Dismiss, EndWorker, Exited, Order, Report, StartWorker, Stopped, Tell, Word
 from understudy.agent.session import Inbox, Outbox
 from understudy.comm.roster import Roster, Worker
 from understudy.control.company import OVER, Plan
 from understudy.control.director import Director
 from understudy.control.events import AddStandby, Asked, Event, Lost, Registered, Replace, Reply, Reported, Tale
 from understudy.worker import part as parts
-from understudy.worker.messages import Done, Here, Settled
+from understudy.worker.messages import Done, Failed, Faulty, Heard, Here, Saved, Settled, Stalled
 from understudy.worker.part import Part
 from understudy.worker.vote import numbers_of, outcome_of
 
 HEARTBEAT = 2.0
+COLLECTIVE = 4.0
+"""Simulated seconds after which a vote that is not complete times out."""
+STALL = 2.0
+STEP_LIMIT = 12.0
+FROZEN = 6.0
+"""Simulated seconds after which an agent reports a worker that a signal has stopped."""
 PATIENCE = 4.0
 """Simulated seconds in which a lost machine is noticed and everybody else answers."""
 LIMIT = 2000.0
@@ -47,7 +53,21 @@ class World:
         self.queue: list[tuple[float, int, Callable[[], None]]] = []
         self.count = 0
         self.steps = self.random.choice([3, 6, 12, 30])
-        self.plan = Plan(self.random.randint(2, 4), self.random.choice([1, 1, 2]))
+        self.plan = Plan(
+            self.random.randint(2, 4),
+            self.random.choice([1, 1, 2]),
+            answer_limit=2.0,
+            limit=8.0,
+            rehearsal_limit=8.0,
+            patience=20.0,
+            scarcity=self.random.choice(["wait", "wait", "wait", "stop"]),
+        )
+        self.checkpoint_every = self.random.choice([0, 0, 1, 2, 5])
+        self.copy_every = self.random.choice([0, 0, 1, 3])
+        self.disk: set[tuple[int, int]] = set()
+        """(role, step) of parts of checkpoints."""
+        self.generous = self.random.random() < 0.9
+        """Whether machines come when they are asked for."""
         self.standbys = self.random.randint(0, 5)
         self.malice = self.random.choice([0.0, 0.2, 0.5])
         """How likely a phase of a change is to be disturbed."""
@@ -62,13 +82,9 @@ class World:
         self.asked: list[str] = []
         self.faults: list[str] = []
         self.started_at: float | None = None
-        self.dead: set[str] = set()
-        """Workers that did not end of themselves."""
-        self.spare: list[str] = []
-        """Standbys that were there when the job failed."""
+        self.told: set[tuple[int, int]] = set()
+        """What of that the controller has heard of."""
         self.ended_at = 0.0
-        self.early = False
-        """Whether somebody died before there was any state."""
 
     def say(self, text: str) -> None:
         if self.verbose:
@@ -117,9 +133,7 @@ class World:
         if director.status not in OVER:
             raise Violation(f"the job hangs: {director.status}, change {director.change}")
         if director.status == "failed":
-            excused = self.early or self.lost_cells() > len(self.spare) or "holds its state" in director.reason
-            if not excused:
-                raise Violation(f"a standby and a source were there, and yet: {director.reason}")
+            self.judge_failure(director)
         else:
             seats = director.roster.seats if director.roster is not None else ()
             for uid in seats:
@@ -133,12 +147,20 @@ class World:
             if id not in director.answers:
                 raise Violation(f"request {id} was never answered")
 
-    def lost_cells(self) -> int:
-        """How many machines that played in the end had lost somebody."""
-        director = self.controller.director
-        assert director is not None
-        assert director.roster is not None
-        return len({worker.machine for worker in director.roster.workers if worker.uid in self.dead})
+    def judge_failure(self, director: Director) -> None:
+        reason = director.reason
+        if "no standby is left" in reason or "there is no standby" in reason:
+            if not (self.plan.scarcity == "stop" or not self.generous):
+                raise Violation(f"a machine would have come, and yet: {reason}")
+            found = re.search(r"step (\d+) is in the checkpoint", reason)
+            if found and not all((role, int(found[1])) in self.disk for role in range(self.plan.roles)):
+                raise Violation(f"it is not: {reason}")
+        elif "there is no checkpoint" in reason:
+            steps = {step for _, step in self.disk}
+            if any(all((role, step) in self.told for role in range(self.plan.roles)) for step in steps):
+                raise Violation(f"there is one, and yet: {reason}")
+        elif not re.search(r"died 8 times|failed in step|who has made all|while the job was starting", reason):
+            raise Violation(f"why? {reason}")
 
     def agent(self, name: str, *, standby: bool) -> None:
         self.agents[name] = agent = SimAgent(self, name, standby)
@@ -167,7 +189,8 @@ class World:
         self.mishap([agent for agent in self.agents.values() if agent.alive and agent.name in involved])
 
     def mishap(self, among: list[SimAgent] | None = None) -> None:
-        kind = self.random.choice(["worker", "machine", "controller", "connection", "controller", "false alarm"])
+        kinds = ["worker", "machine", "controller", "connection", "controller", "false alarm", "freeze", "thaw", "hang"]
+        kind = self.random.choice([*kinds, "raise", "faulty", "fatal"])
         live = [agent for agent in self.agents.values() if agent.alive] if among is None else among
         if not live:
             return
@@ -179,23 +202,33 @@ class World:
         elif kind == "connection":
             agent.disconnect()
         elif kind == "machine":
-            self.note_death(agent)
             agent.die()
+            if self.random.random() < 0.5:
+                self.after(self.random.uniform(0.5, 5.0), lambda: self.comes_back(agent))
         else:
             alive = [worker for worker in agent.workers.values() if worker.alive]
             if alive:
                 worker = self.random.choice(alive)
                 if kind == "worker":
-                    self.note_death(agent)
                     worker.die(-9)
+                elif kind in ("freeze", "thaw"):
+                    worker.freeze()
+                    if kind == "thaw":
+                        self.after(self.random.uniform(0.2, 8.0), worker.thaw)
+                elif kind == "hang":
+                    worker.hangs = True
+                elif kind == "raise" and worker.mode == "compute":
+                    agent.report(Word(worker.part.uid, Failed(worker.part.step, "ValueError: bad luck")))
+                    worker.die(1)
+                elif kind in ("faulty", "fatal"):
+                    agent.report(Word(worker.part.uid, Faulty("it smells", kind == "fatal")))
                 elif worker.fabric is not None:
-                    self.note_death(agent)
                     worker.fabric.poison("time-out", worker.part.uid)
 
-    def note_death(self, agent: SimAgent) -> None:
-        holding = [worker for worker in self.workers.values() if worker.alive and worker.part.holds]
-        if len({worker.role for worker in holding}) < self.plan.roles:
-            self.early = True
+    def comes_back(self, old: SimAgent) -> None:
+        """A machine whose agent has died is started again."""
+        if self.agents[old.name] is old and not old.alive:
+            self.agent(old.name, standby=True)
 
     # -- what must always hold -----------------------------------------------------------------------------------------
 
@@ -211,13 +244,12 @@ class World:
 
     def despaired(self, known: set[str], reason: str) -> None:
         """The director says that a role's state is lost."""
-        if self.early:
-            return
         found = re.search(r"role (\d+): no live replica", reason)
         holding = [worker for uid in known if (worker := self.workers[uid]).alive and worker.part.holds]
         latest = max((worker.state for worker in holding), default=0)
         for worker in holding:
-            if found is not None and worker.role == int(found[1]) and worker.state == latest:
+            frozen = worker.frozen or worker.hangs
+            if found is not None and worker.role == int(found[1]) and worker.state == latest and not frozen:
                 raise Violation(f"{worker.part.uid} holds what is said to be lost: {reason}")
 
     def passed(self, fabric: SimFabric, step: int) -> None:
@@ -234,10 +266,12 @@ class SimFabric:
 
     def __init__(self, world: World, roster: Roster) -> None:
         self.world, self.roster = world, roster
+        self.back = ""
         self.opening: set[str] = set()
         self.closed: set[str] = set()
         self.done: set[str] = set()
         self.poisoned: dict[str, str] = {}
+        self.rounds = 0
         self.ballots: dict[str, list[int]] = {}
 
     def members(self) -> list[str]:
@@ -295,13 +329,20 @@ class SimFabric:
 
     def vote(self, uid: str, numbers: list[int]) -> None:
         self.ballots[uid] = numbers
+        if len(self.ballots) == 1:
+            self.world.after(COLLECTIVE, partial(self._late, self.rounds))
         if set(self.ballots) >= set(self.members()):
             least = [min(column) for column in zip(*self.ballots.values(), strict=True)]
             if not any(numbers[5] < 1 << 40 for numbers in self.ballots.values()):
                 self.world.passed(self, least[2])
             self.ballots = {}
+            self.rounds += 1
             for member in self.members():
                 self.world.after(self.world.delay(), partial(self._tell, member, least))
+
+    def _late(self, number: int) -> None:
+        if number == self.rounds and self.ballots:
+            self.poison("timeout", next(iter(self.ballots)))
 
     def _tell(self, uid: str, least: list[int]) -> None:
         worker = self.world.workers[uid]
@@ -325,18 +366,50 @@ class SimWorker:
         self.fabric: SimFabric | None = None
         self.prepared: dict[int, SimFabric] = {}
         self.said_settled = 0
+        self.frozen = False
+        """Stopped by a signal: nothing of it runs."""
+        self.freezes = 0
+        self.waiting: list[Callable[[], None]] = []
+        """What will be done when it runs again."""
+        self.hangs = False
+        """Its training thread never comes to the end of the step; the rest of it lives."""
+        self.saved = 0
+        self.copies: dict[tuple[int, int], int] = {}
+        """(role, step) → the state it has a copy of."""
+        self.part.kept = lambda: tuple(sorted(self.copies))
 
     @property
     def role(self) -> int | None:
         return self.part.role
+
+    def freeze(self) -> None:
+        if self.alive and not self.frozen:
+            self.frozen = True
+            self.freezes += 1
+            self.world.after(FROZEN, partial(self.seen_frozen, self.freezes))
+
+    def seen_frozen(self, number: int) -> None:
+        if self.alive and self.frozen and number == self.freezes:
+            self.agent.report(Stopped(self.part.uid, FROZEN))
+
+    def thaw(self) -> None:
+        if self.alive and self.frozen:
+            self.frozen = False
+            waiting, self.waiting = self.waiting, []
+            for action in waiting:
+                self.later(0.0, action)
+
+    def hear(self, message: Heard) -> None:
+        if self.frozen:
+            self.waiting.append(partial(self.hear, message))
+        else:
+            self.do(self.part.hear(message))
 
     def die(self, code: int) -> None:
         if not self.alive:
             return
         self.alive = False
         uid = self.part.uid
-        if code < 0 and not self.agent.dismissed:
-            self.world.dead.add(uid)
         for fabric in list(self.world.fabrics.values()):
             if uid in fabric.members():
                 self.world.after(self.world.delay(), partial(self._missed, fabric))
@@ -357,6 +430,8 @@ class SimWorker:
                     if fabric.roster != roster:
                         raise Violation(f"generation {roster.generation} was used for two rosters")
                     self.prepared[roster.generation] = fabric
+                    if self.part.proposal is not None:
+                        fabric.back = self.part.proposal.back
                     fabric.open(self.part.uid)
                 case parts.Close(generation):
                     fabric = self.prepared.pop(generation)
@@ -378,7 +453,13 @@ class SimWorker:
                     self.die(0)
 
     def later(self, delay: float, action: Callable[[], None]) -> None:
-        self.world.after(delay, lambda: action() if self.alive else None)
+        def act() -> None:
+            if self.alive and self.frozen:
+                self.waiting.append(action)
+            elif self.alive:
+                action()
+
+        self.world.after(delay, act)
 
     def rehearsed(self) -> None:
         self.mode = "boundary"
@@ -386,21 +467,28 @@ class SimWorker:
         self.woken()
 
     def opened(self, fabric: SimFabric) -> None:
-        if self.alive and self.prepared.get(fabric.roster.generation) is fabric:
+        if self.frozen:
+            self.waiting.append(partial(self.opened, fabric))
+        elif self.alive and self.prepared.get(fabric.roster.generation) is fabric:
             if self.part.uid in fabric.poisoned:
                 self.not_opened(fabric, fabric.poisoned[self.part.uid])
             else:
                 self.do(self.part.opened(fabric.roster.generation))
 
     def not_opened(self, fabric: SimFabric, why: str) -> None:
-        if self.alive and self.prepared.get(fabric.roster.generation) is fabric:
+        if self.frozen:
+            self.waiting.append(partial(self.not_opened, fabric, why))
+        elif self.alive and self.prepared.get(fabric.roster.generation) is fabric:
             del self.prepared[fabric.roster.generation]
             self.do(self.part.not_opened(fabric.roster.generation, why))
 
     def felt(self, fabric: SimFabric) -> None:
         """The poison of a generation has come here."""
-        if self.fabric is fabric and self.mode == "voting":
-            self.do(self.part.interrupted("eof", fabric.poisoned[self.part.uid]))
+        if self.frozen:
+            self.waiting.append(partial(self.felt, fabric))
+        elif self.fabric is fabric and self.mode == "voting":
+            why = fabric.poisoned[self.part.uid]
+            self.do(self.part.interrupted("timeout" if why == "timeout" else "eof", why))
             self.mode = "verdict"
             self.woken()
 
@@ -418,6 +506,16 @@ class SimWorker:
     def boundary(self) -> None:
         while True:
             match self.part.boundary():
+                case parts.GoBack(generation, step, source):
+                    self.mode = "loading"
+                    self.later(self.world.delay(), partial(self.went_back, generation, step, source))
+                    return
+                case parts.Keep(step, roles):
+                    self.mode = "closed"
+                    if self.state != step:
+                        raise Violation(f"{self.part.uid} is to keep step {step} and holds {self.state}")
+                    self.later(self.world.delay(), partial(self.keep, roles))
+                    return
                 case parts.SwitchTo(generation):
                     fabric = self.prepared.pop(generation)
                     old, self.fabric = self.part.proposal, fabric
@@ -434,8 +532,14 @@ class SimWorker:
                         self.mode = "setup"
                         self.later(self.world.delay(), self.set_up)
                         return
+                    self.save()
+                    self.copy()
                     self.mode = "compute"
-                    self.later(self.world.random.uniform(0.05, 0.5), self.computed)
+                    if self.hangs:  # the rest of the process sees it
+                        bad = Word(self.part.uid, Faulty("it takes long", fatal=True))
+                        self.later(STEP_LIMIT, partial(self.agent.report, bad))
+                    else:
+                        self.later(self.world.random.uniform(0.05, 0.5), self.computed)
                     return
                 case _:
                     return
@@ -445,6 +549,57 @@ class SimWorker:
         self.do(self.part.tracked(tuple(range(self.world.plan.roles)) if self.world.copies else (self.role,)))
         self.mode = "boundary"
         self.boundary()
+
+    def save(self) -> None:
+        """A checkpoint, where its turn has come."""
+        every, step = self.world.checkpoint_every, self.state
+        if every and step and step % every == 0 and step > self.saved:
+            self.saved = step
+            self.later(self.world.delay(), partial(self.written, self.role, step))
+
+    def written(self, role: int, step: int) -> None:
+        self.world.disk.add((role, step))
+        self.agent.report(Word(self.part.uid, Saved(role, step)))
+
+    def keep(self, roles: tuple[int, ...]) -> None:
+        for role in roles:
+            self.written(role, self.state)
+        self.agent.report(Word(self.part.uid, Done(self.part.step, stopped=True)))
+        self.later(0.0, lambda: self.die(0))
+
+    def copy(self) -> None:
+        """Into its own memory at once, into another machine's after a while."""
+        every, step, role = self.world.copy_every, self.state, self.role
+        if not every or (step % every and self.part.generation == self.said_settled):
+            return
+        assert role is not None
+        assert self.fabric is not None
+        self.copies = {key: state for key, state in self.copies.items() if key[0] != role or key[1] > step - 2 * every}
+        self.copies[role, step] = step
+        others = [w.uid for w in self.fabric.roster.workers if w.machine != self.agent.name]
+        if others:
+            buddy = self.world.workers[others[role % len(others)]]
+            self.later(
+                self.world.delay(), lambda: buddy.later(0.0, partial(buddy.copies.__setitem__, (role, step), step))
+            )
+
+    def went_back(self, generation: int, step: int, source: str) -> None:
+        assert self.role is not None
+        if source == "checkpoint" and (self.role, step) not in self.world.disk:
+            raise Violation(f"there is no checkpoint of step {step} for role {self.role}")
+        twins = range(self.world.plan.roles) if self.world.copies else (self.role,)
+        if source == "copy" and not any((twin, step) in self.copies for twin in twins):
+            raise Violation(f"{self.part.uid} has no copy of step {step} of role {self.role}")
+        self.world.say(f"{self.part.uid} goes back from {self.state} to {step}")
+        self.state, self.saved = step, step
+        self.copies = {key: state for key, state in self.copies.items() if key[1] <= step}
+        self.part.went_back(generation, step)
+        self.mode = "boundary"
+        self.boundary()
+
+    def stall(self, fabric: SimFabric, number: int) -> None:
+        if self.mode == "voting" and self.fabric is fabric and fabric.rounds == number:
+            self.agent.report(Word(self.part.uid, Stalled(fabric.roster.generation, (0, 1), 1, "waits")))
 
     def computed(self) -> None:
         over = self.part.step == self.world.steps
@@ -460,6 +615,7 @@ class SimWorker:
         if self.part.uid in self.fabric.poisoned:
             self.felt(self.fabric)
         else:
+            self.later(STALL, partial(self.stall, self.fabric, self.fabric.rounds))
             self.fabric.vote(self.part.uid, numbers_of(ballot))
 
     def counted(self, least: list[int]) -> None:
@@ -500,6 +656,13 @@ class SimWorker:
         if self.part.generation != generation:
             return
         state, step = self.state, self.part.step
+        role = self.world.workers[to].role
+        if self.world.fabrics[generation].back == "copy":
+            assert role is not None
+            keys = [(twin, step) for twin in (role, *range(self.world.plan.roles))]
+            if not any(key in self.copies for key in keys):
+                raise Violation(f"{self.part.uid} has no copy of step {step} of role {role}")
+            state = step
         if self.mode == "applying" or self.part.passed:
             raise Violation(f"{self.part.uid} gives its state while it changes")
         self.later(self.world.random.uniform(0.0, 0.3), lambda: self._given(generation, to, state, step))
@@ -578,7 +741,7 @@ class SimAgent:
                 worker = self.workers[uid]
                 if worker.alive:
                     self.world.say(f"{uid} hears {type(message).__name__} {_short(message)}")
-                    worker.do(worker.part.hear(message))
+                    worker.hear(message)
             case EndWorker(uid):
                 self.workers[uid].die(-9)
             case Dismiss():
@@ -607,6 +770,7 @@ class SimController:
     sent: dict[str, int] = field(default_factory=dict)
     seen: dict[str, float] = field(default_factory=dict)
     asked: list[Asked] = field(default_factory=list)
+    expired: set[Event] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.director = Director(self.world.plan)
@@ -649,12 +813,10 @@ class SimController:
             self.world.say("controller crashes between its ledger and its orders")
             self.crash()
             return
-        if self.director.status not in OVER:
-            roster = self.director.roster
-            playing = set() if roster is None else {worker.machine for worker in roster.workers}
-            standing = [m.name for m in self.director.machines.values() if m.state == "standby"]
-            alive = [name for name in standing if self.world.agents[name].alive]
-            self.world.spare = [name for name in alive if name not in playing]
+        if self.director.status not in OVER and isinstance(event, Reported) and isinstance(event.report, Word):
+            message = event.report.message
+            if isinstance(message, Saved):
+                self.world.told.add((message.role, message.step))
         known = {uid for uid, actor in self.director.actors.items() if actor.alive and uid in self.world.workers}
         for output in self.director.feed(event, self.world.now):
             if isinstance(output, Reply):
@@ -668,8 +830,9 @@ class SimController:
                     self.world.ended_at = self.world.now
                 if output.kind == "failed":
                     self.world.despaired(known, output.text)
-                if output.kind == "wanted":
-                    self.world.agent(f"x{len(self.world.agents)}", standby=True)
+                if output.kind == "wanted" and self.world.generous:
+                    for _ in range(int(str(output.data["count"]))):
+                        self.world.agent(f"x{len(self.world.agents)}", standby=True)
                 self.world.say(f"tale: {output.kind}: {output.text}")
         self.flush()
 
@@ -713,6 +876,12 @@ class SimController:
         self.world.after(0.5, self.watch)
         if self.director is None:
             return
+        for moment, expired in self.director.due():
+            if self.world.now > moment and expired not in self.expired:
+                self.expired.add(expired)
+                self.feed(expired)
+                if not self.alive:
+                    return
         for name, machine in list(self.director.machines.items()):
             agent = self.world.agents[name]
             if agent.connection:

@@ -70,7 +70,7 @@ class Stage:
     async def call(self, method: str, path: str, body: object = None) -> Any:
         return await asyncio.to_thread(self.job.client.call, method, path, body)
 
-    async def until(self, true: Callable[[], Awaitable[bool]], what: str, limit: float = 60.0) -> None:
+    async def until(self, true: Callable[[], Awaitable[bool]], what: str, limit: float = 150.0) -> None:
         deadline = time.monotonic() + limit
         while not await true():
             assert time.monotonic() < deadline, f"waited {limit} s for {what}"

@@ -8,7 +8,7 @@ import pytest
 
 from tests.jobs.stage import Direction, Stage, same_bits
 
-pytestmark = [pytest.mark.job, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.job, pytest.mark.timeout(400)]
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 UNHURRIED = """

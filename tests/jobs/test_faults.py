@@ -9,13 +9,13 @@ import pytest
 
 from tests.jobs.stage import Result, Stage, perform
 
-pytestmark = [pytest.mark.job, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.job, pytest.mark.timeout(400)]
 
 STEPS = 900
 """More than the deaths take. Between two steps is a pause, as long as the test has something to do."""
 
 SCRIPT = """
-import functools, os, signal, time, torch, understudy
+import functools, os, signal, sys, time, torch, understudy
 from pathlib import Path
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
@@ -25,6 +25,7 @@ from understudy.worker.part import Part
 from understudy.worker.player import Player
 
 HERE = Path(__file__).parent
+STEPS = int(sys.argv[1])
 
 def strike(point):
     # the file says who is to die when somebody comes by; without a name, whoever comes
@@ -84,7 +85,7 @@ def train(job):
             job.log(loss=loss)
         newcomer = newcomer and job.rehearsing
         if not job.rehearsing and not (HERE / "hurry").exists():
-            time.sleep(0.1)
+            time.sleep(min(5.0, 0.1 * STEPS / (STEPS - step.index)))  # the later, the longer: the end is never reached
 
 understudy.run(train)
 """
@@ -107,7 +108,7 @@ POINTS = {
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Result:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("UNDERSTUDY_HOME", str(tmp_path_factory.mktemp("home")))
-        return perform(tmp_path_factory.mktemp("undisturbed"), script=SCRIPT, steps=STEPS)
+        return perform(tmp_path_factory.mktemp("undisturbed"), script=SCRIPT, steps=STEPS, args=(str(STEPS),))
 
 
 async def _die(stage: Stage, folder: Path, point: str, *, victim: int | None = None) -> None:
@@ -145,7 +146,7 @@ def test_somebody_dies_at_every_point(party: str, tmp_path: Path, undisturbed: R
             victim = controller.pid if party == "controller" and controller is not None else None
             await _die(stage, folder, point, victim=victim)
 
-    result = perform(folder, direction, script=SCRIPT, steps=STEPS, standbys=3)
+    result = perform(folder, direction, script=SCRIPT, steps=STEPS, args=(str(STEPS),), standbys=3)
     assert result.ended.status == "finished", result.ended.reason
     assert result.digests == undisturbed.digests
     assert result.losses.items() <= undisturbed.losses.items()

@@ -11,7 +11,7 @@ import pytest
 
 from tests.jobs.stage import Stage, perform
 
-pytestmark = [pytest.mark.job, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.job, pytest.mark.timeout(400)]
 
 STEPS = 100
 TIMES = 10

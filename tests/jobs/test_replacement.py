@@ -9,7 +9,7 @@ import pytest
 
 from tests.jobs.stage import Stage, same_bits
 
-pytestmark = [pytest.mark.job, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.job, pytest.mark.timeout(400)]
 
 
 async def player(stage: Stage, role: int) -> str:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.jobs.stage import Stage, same_bits
 
-pytestmark = [pytest.mark.job, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.job, pytest.mark.timeout(400)]
 
 PREAMBLE = """
 import shutil, time, torch, understudy

@@ -34,6 +34,7 @@ from .messages import (
     Register,
     Report,
     StartWorker,
+    Stopped,
     Tell,
     Welcome,
     Word,
@@ -51,6 +52,8 @@ _AGAIN_S = 0.1
 _GRACE_S = 3.0
 """How long workers that are told to end may take."""
 _LAST_WORDS = 12
+AGAIN = 75
+"""Exit code of an agent that was given up and may be started again."""
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Frame)
 
@@ -79,6 +82,16 @@ class Staff:
         self.words: deque[str] = deque(maxlen=_LAST_WORDS)
         self.splitter = Splitter()
         self.done = False
+        self.stopped_at = 0.0
+        """Since when a signal has stopped it, as far as was seen."""
+        self.reported = False
+
+
+def _is_stopped(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in ("T", "t")
+    except (OSError, IndexError):
+        return False
 
 
 class Agent:
@@ -94,6 +107,8 @@ class Agent:
         self._sent = 0
         self._beat = Beat()
         self._over = asyncio.Event()
+        self.again = False
+        """Whether this machine was given up, and not because the job needs it no more: it may come back."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._metrics = (Path(spec.run_dir) / f"metrics-{spec.machine}.jsonl").open("a", buffering=1)
 
@@ -168,6 +183,19 @@ class Agent:
                 await asyncio.wait_for(self._unsent.wait(), _BEAT_S)
             if not self._unsent.is_set():
                 await ws.send_bytes(_encoder.encode(self._beat))
+                self._look_for_stopped()
+
+    def _look_for_stopped(self) -> None:
+        """A process that a signal has stopped neither ends nor says anything."""
+        now = asyncio.get_running_loop().time()
+        for staff in self._staff.values():
+            if not _is_stopped(staff.child.pid):
+                staff.stopped_at = 0.0
+            elif not staff.stopped_at:
+                staff.stopped_at = now
+            elif now - staff.stopped_at > self.spec.worker.answer_limit and not staff.reported:
+                staff.reported = True
+                self._report(Stopped(staff.uid, now - staff.stopped_at))
 
     async def _inject(self, inject: Inject, ws: aiohttp.ClientWebSocketResponse) -> None:
         if (staff := self._staff.get(inject.uid)) is not None:
@@ -196,7 +224,8 @@ class Agent:
             case EndWorker(uid):
                 if (staff := self._staff.get(uid)) is not None:
                     staff.child.kill(signal.SIGKILL)
-            case Dismiss():
+            case Dismiss(_, again):
+                self.again = again
                 task = asyncio.ensure_future(self._end())
                 self._tasks.add(task)
 
@@ -294,7 +323,7 @@ class Agent:
         self._over.set()
 
 
-async def _main(spec: AgentSpec) -> None:
+async def _main(spec: AgentSpec) -> int:
     loop = asyncio.get_running_loop()
     nursery = await Nursery.open(PRELOAD, env=spec.env)
 
@@ -306,6 +335,7 @@ async def _main(spec: AgentSpec) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, agent._over.set)
     await agent.run()
+    return AGAIN if agent.again else 0
 
 
 def main() -> None:
@@ -315,9 +345,9 @@ def main() -> None:
     die_with_parent(parser.parse_args().parent)
     logging.basicConfig(level=logging.WARNING, format="understudy: %(message)s")
     spec = msgspec.json.decode(sys.stdin.buffer.read(), type=AgentSpec)
-    asyncio.run(_main(spec))
+    code = asyncio.run(_main(spec))
     sys.stdout.flush()
-    os._exit(0)  # there is nothing left to put away, and others may be training on these cores
+    os._exit(code)  # there is nothing left to put away, and others may be training on these cores
 
 
 if __name__ == "__main__":

@@ -32,6 +32,8 @@ class Dismiss(msgspec.Struct, frozen=True, tag="dismiss"):
     """End all workers and the agent."""
 
     reason: str
+    again: bool = False
+    """Whether it may come back, with new workers."""
 
 
 Order = StartWorker | Tell | EndWorker | Dismiss
@@ -56,7 +58,14 @@ class Exited(msgspec.Struct, frozen=True, tag="exited"):
     """The last lines it wrote."""
 
 
-Report = Word | Exited
+class Stopped(msgspec.Struct, frozen=True, tag="stopped"):
+    """A worker's process is there, but a signal has stopped it for so long."""
+
+    uid: str
+    seconds: float
+
+
+Report = Word | Exited | Stopped
 
 # -- frames: both streams are numbered from 1, kept until acknowledged, and sent again after a broken connection ------
 

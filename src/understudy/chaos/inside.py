@@ -11,14 +11,7 @@ from .kinds import Strike, Wound, kind
 from .scene import Scene
 from .victims import a_worker, some_machines
 
-_SCRIPT = "needs a second try after an error in the script"
-_GAPS = {
-    "raise-in-forward": _SCRIPT,
-    "exit-1": _SCRIPT,
-    "sys-exit": _SCRIPT,
-    "nan": "needs a step to be repeated that is not finite",
-    "hang": "needs a limit for steps",
-}
+_GAPS = {"nan": "needs --check-gradients", "hang": "needs --step-limit"}
 _FATAL = {"corrupt-line", "exit-1", "sys-exit", "raise-in-forward", "hang"}
 """Of those who are struck with these, the controller must notice the loss."""
 _NOTICED_S = 2.0

@@ -12,7 +12,6 @@ from .victims import Company, Passed, Worker, a_standby, a_worker, some_machines
 
 _PHASES = ("rehearse", "prepare", "armed", "switch")
 _PAUSED = "needs a controller that does not take its own absence for that of others"
-_LIMIT = "needs a limit for steps or for reports"
 
 
 def _worker(scene: Scene, dice: Random) -> tuple[Company, Worker]:
@@ -152,7 +151,7 @@ def kill_joiner_in_recovery(scene: Scene, dice: Random) -> Wound:
     return Wound(text, (worker.pid, joiner.pid))
 
 
-@kind("stop-worker", "outside", "SIGSTOP to a worker, for good", _LIMIT)
+@kind("stop-worker", "outside", "SIGSTOP to a worker, for good")
 def stop_worker(scene: Scene, dice: Random) -> Wound:
     _, worker = _worker(scene, dice)
     scene.signal(signal.SIGSTOP, [worker.pid])

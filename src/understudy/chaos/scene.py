@@ -38,11 +38,14 @@ class Scene:
         reckless: bool = False,
         standbys: int = 1,
         patience: float = 60.0,
+        first: int = 1,
     ) -> None:
         """`launcher` is the pid of `understudy run`, None where the job runs elsewhere; `inside` says whether the job
-        lets faults into its processes; so many `standbys` are kept ready."""
+        lets faults into its processes; so many `standbys` are kept ready; nothing happens before so many steps
+        (`first`)."""
         self.client, self.launcher, self.inside = client, launcher, inside
         self.reckless, self.standbys, self.patience = reckless, standbys, patience
+        self.first = first
         self.seen: dict[int, Process] = {}
         """All processes of the job that were ever looked at."""
         self._stop = threading.Event()
@@ -164,7 +167,7 @@ class Scene:
     def ready(self, standbys: int | None = None) -> None:
         """Everybody trains and enough standbys wait; they are asked for where they do not."""
         wanted = self.standbys if standbys is None else standbys
-        self.until(lambda: self._trains() and self.job()["step"] > 0, "the job to train")
+        self.until(lambda: self._trains() and self.job()["step"] >= self.first, "the job to train")
         found = self.company()
         coming = [name for name, state in found.states.items() if state == "standby"]
         if len(coming) < wanted:

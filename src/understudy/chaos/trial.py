@@ -120,13 +120,15 @@ async def _disturbed(
     tales: list[dict[str, Any]] = []
     ended: Ended | None = None
     async with LocalJob(spec, on_line=watcher.line, on_tale=tales.append) as job:
+        kept = spec.checkpoint_every if spec.checkpoint else 0  # with something to go back to, nobody has to be spared
         scene = Scene(
             Client(job.url, job.secret.hex(), patience=_PATIENCE_S),
             os.getpid(),
             inside=True,
-            reckless=wishes.reckless,
+            reckless=wishes.reckless or kept > 0,
             standbys=wishes.standbys,
             patience=wishes.patience,
+            first=1 + 2 * kept,
         )
         waiting = asyncio.ensure_future(job.wait())
         striking = asyncio.ensure_future(asyncio.to_thread(strike, scene, plan, wishes.faults, watcher.deed))

@@ -81,7 +81,7 @@ def _add_options(parser: argparse.ArgumentParser, absent: object = None) -> None
     add("--faults", 10, "how many (default 10)", type=int, metavar="N")
     add("--mix", "usual", "kind=weight,… or usual, outside, inside, all (default usual)", metavar="MIX")
     add("--every", "3s", "about so long between a recovery and the next fault (default 3s)", metavar="SPAN")
-    add("--patience", "60s", "the job must recover within this time (default 60s)", metavar="SPAN")
+    add("--recover-within", "60s", "the job must recover from each fault in this time (default 60s)", metavar="SPAN")
     add("--keep-standbys", 1, "ask for more where fewer are ready (default 1)", type=int, metavar="N")
     add("--reckless", False, "also strike who holds the only copy of a role's state", action="store_true")
     add("--expect", "", "the final state that it must come to, as understudy run prints it", metavar="FINGERPRINT")
@@ -129,9 +129,9 @@ def _patience(args: argparse.Namespace) -> float:
     from understudy.chaos import mix
 
     try:
-        return mix.span(args.patience)
+        return mix.span(args.recover_within)
     except mix.MixError as error:
-        raise UsageError(f"--patience: {error}") from None
+        raise UsageError(f"--recover-within: {error}") from None
 
 
 def _tell(deed: Deed, *, as_json: bool) -> None:

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from understudy.cli.status import headline
 
-STYLES = {"cast": "green", "standby": "cyan", "leaving": "yellow", "gone": "dim"}
+STYLES = {"cast": "green", "standby": "cyan", "leaving": "yellow", "quarantined": "red", "gone": "dim"}
 LOUD = {"halt": "bold red", "lost": "red", "died": "red", "failed": "bold red", "settled": "bold green"}
 EVENTS, LINES = 6, 8
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 from understudy import __version__
 from understudy.cli import bench, chaos, run, status
 from understudy.cli.errors import UsageError
-from understudy.cli.operate import Events, Standby, Stop
+from understudy.cli.operate import Events, Report, Standby, Stop
 from understudy.cli.replace import Drain, Replace
 
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ COMMANDS: dict[str, Command] = {
     "replace": Replace,
     "drain": Drain,
     "standby": Standby,
+    "report": Report,
     "events": Events,
     "stop": Stop,
     "chaos": chaos,

@@ -1,4 +1,4 @@
-"""`understudy standby`, `events` and `stop`."""
+"""`understudy standby`, `report`, `events` and `stop`."""
 
 from __future__ import annotations
 
@@ -25,6 +25,9 @@ class Standby:
         add = actions.add_parser("add", help="start one more machine, or several")
         add.add_argument("count", nargs="?", type=int, default=1, metavar="N")
         connection.add_options(add)
+        readmit = actions.add_parser("readmit", help="use a machine again that is in quarantine")
+        readmit.add_argument("machine", metavar="MACHINE")
+        connection.add_options(readmit)
         remove = actions.add_parser("remove", help="dismiss a standby")
         remove.add_argument("machine", metavar="MACHINE")
         connection.add_options(remove)
@@ -34,8 +37,33 @@ class Standby:
         client = connection.connect(args)
         if args.action == "add":
             answer = client.call("POST", "/standbys", {"type": "add-standby", "count": args.count})
+        elif args.action == "readmit":
+            answer = client.call("POST", f"/machines/{quote(args.machine, safe='')}/readmit")
         else:
             answer = client.call("DELETE", f"/standbys/{quote(args.machine, safe='')}")
+        return _tell(answer, as_json=args.json)
+
+
+class Report:
+    @staticmethod
+    def add_parser(subparsers: Subparsers) -> None:
+        parser = subparsers.add_parser(
+            "report",
+            help="say that a machine is ill",
+            description="What a health checker, or you, have found: a machine that plays is replaced while it still "
+            "works, one that waits is put into quarantine. Checkers may also POST to /machines/NAME/fault.",
+        )
+        parser.add_argument("machine", metavar="MACHINE")
+        parser.add_argument("why", metavar="WHY", help="one sentence, for the history")
+        parser.add_argument(
+            "--fatal", action="store_true", help="do not trust what it holds: end its workers, take the state elsewhere"
+        )
+        connection.add_options(parser)
+
+    @staticmethod
+    def run(args: argparse.Namespace) -> int:
+        path = f"/machines/{quote(args.machine, safe='')}/fault"
+        answer = connection.connect(args).call("POST", path, {"why": args.why, "fatal": args.fatal})
         return _tell(answer, as_json=args.json)
 
 

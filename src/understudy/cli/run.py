@@ -62,6 +62,15 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--transport", help="native (default), or torch:gloo")
     add("--heartbeat", type=float, metavar="S", help="silence after which a machine is gone (default 2)")
     add("--limit", type=float, metavar="S", help="time limit of one collective operation (default 300)")
+    add("--rehearsal-limit", type=float, metavar="S", help="time limit of a newcomer's rehearsal (default 900)")
+    add("--step-limit", type=float, metavar="S", help="time limit of one step (default: none)")
+    add("--answer-limit", type=float, metavar="S", help="after which a silent or stopped worker is dead (default 10)")
+    add("--no-standby", metavar="wait|stop", help="after a failure with no standby left: wait for a machine (default)")
+    add("--patience", type=float, metavar="S", help="how long to wait for one before stopping (default 600)")
+    add("--repair", type=float, metavar="S", help="start a dead machine's agent again after S (default 2; 0: never)")
+    add("--quarantine", type=int, metavar="N", help="failures after which a machine is not used any more (default 3)")
+    add("--copy-every", type=int, metavar="N", help="keep copies of state in other machines' memory, renewed every N")
+    add("--check-gradients", action="store_true", default=None, help="repeat a step once that has NaN or inf in them")
     add("--run-dir", metavar="DIR", help="for the ledger, logs and metrics (default runs/NAME-TIME)")
     add("--chaos", action="store_true", default=None, help="let understudy chaos have faults happen inside processes")
     add("--json", action="store_true", help="events and result as JSON lines on stdout; the script's output on stderr")
@@ -96,7 +105,7 @@ def spec_of(args: argparse.Namespace) -> JobSpec:
         raise UsageError(str(error)) from None
 
 
-QUIET = ("phase", "finished", "stopped", "failed")
+QUIET = ("phase", "signal", "finished", "stopped", "failed")
 """Events that plain output leaves out: too many, or said at the end anyway."""
 
 

@@ -5,12 +5,17 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import time
 from typing import TYPE_CHECKING, Any
 
 from understudy.cli import connection
 
 if TYPE_CHECKING:
     from understudy.cli.main import Subparsers
+
+
+HISTORY = 20
+"""Lines of it that are shown; --json has all."""
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -43,13 +48,19 @@ def show(job: dict[str, Any], machines: list[dict[str, Any]], roster: list[dict[
         console.print(job["reason"])
     places = {entry["role"]: " ".join(f"{name}={at}" for name, at in entry["places"].items()) for entry in roster}
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for title in ("machine", "state", "roles", "workers"):
+    for title in ("machine", "state", "roles", "workers", "failures"):
         table.add_column(title, style="bold" if title == "machine" else "")
     for machine in machines:
         roles = ", ".join(f"{role} ({places.get(role, '')})" for role in machine["roles"])
         state = machine["state"] + (f": {machine['why']}" if machine["why"] else "")
-        table.add_row(*map(Text, (machine["name"], state, roles, " ".join(machine["workers"]))))
+        failures = str(machine["failures"]) if machine["failures"] else ""
+        table.add_row(*map(Text, (machine["name"], state, roles, " ".join(machine["workers"]), failures)))
     console.print(table)
+    past = [(at, machine["name"], what) for machine in machines for at, what in machine["history"]]
+    if past:
+        console.print("\nwhat has gone wrong, the latest last:")
+    for at, name, what in sorted(past)[-HISTORY:]:
+        console.print(f"  {time.strftime('%H:%M:%S', time.localtime(at))}  {name}  {what}")
 
 
 def headline(job: dict[str, Any]) -> str:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
@@ -18,6 +19,14 @@ from .untraced import untraced
 
 _SET = threading.Event()
 _SET.set()
+_waiting: dict[int, float] = {}
+"""Thread → since when it waits for a message."""
+
+
+def longest_wait_for_messages() -> float:
+    """Seconds."""
+    since = min(_waiting.copy().values(), default=None)
+    return 0.0 if since is None else time.monotonic() - since
 
 
 @untraced
@@ -77,9 +86,14 @@ class MessageWork(Work):
         self._last = threading.Lock()
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
-        for job in self._jobs:
-            if not job.done.wait(timeout.total_seconds() or None):
-                return False
+        limit = timeout.total_seconds() or None
+        if not all(job.done.is_set() for job in self._jobs):
+            _waiting[threading.get_ident()] = time.monotonic()
+            try:
+                if not all(job.done.wait(limit) for job in self._jobs):
+                    return False
+            finally:
+                del _waiting[threading.get_ident()]
         if self._last.acquire(blocking=False):  # by the first of those who wait, and never released
             for target, source in self._back:
                 target.copy_(source)

@@ -11,7 +11,7 @@ from understudy.agent.session import Inbox, Outbox
 from understudy.comm.roster import Worker
 from understudy.worker.messages import Done, Halted, Stalled
 
-MachineState = Literal["starting", "cast", "standby", "leaving", "gone"]
+MachineState = Literal["cast", "standby", "leaving", "quarantined", "gone"]
 
 
 @dataclass
@@ -30,6 +30,8 @@ class Actor:
     rehearsed: int | None = None
     """The role it waits in."""
     alive: bool = True
+    started: float = 0.0
+    """When."""
     report: Halted | None = None
     done: Done | None = None
     stalled: Stalled | None = None
@@ -46,8 +48,17 @@ class Machine:
     inbox: Inbox = field(default_factory=Inbox)
     actors: list[Actor] = field(default_factory=list)
     """By slot; a dead one stays until it is replaced."""
-    failures: int = 0
+    history: list[tuple[float, str]] = field(default_factory=list)
+    """What has gone wrong on it, and when; also in its earlier lives."""
+    pardoned: int = 0
+    """How much of that does not count any more."""
+    ill: bool = False
+    """Somebody has said that it is not to be used."""
     why: str = ""
+
+    @property
+    def failures(self) -> int:
+        return len(self.history) - self.pardoned
 
     @property
     def alive(self) -> bool:

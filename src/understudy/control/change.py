@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Literal
 
 from understudy.comm.roster import Roster
-from understudy.worker.messages import Move
+from understudy.worker.messages import Back, Move
 
 from .events import Replace
 
@@ -39,7 +39,9 @@ class Change:
     moves: tuple[Move, ...] = ()
     step: int = 0
     """The first step of a direct change."""
-    givers: dict[int, str] = field(default_factory=dict)
+    givers: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    back: Back = ""
+    """Where everybody's state comes from in a direct change, if not from where it is."""
     waiting: set[str] = field(default_factory=set)
     """Who has not yet done what the phase is about."""
     wish: Wish | None = None

@@ -16,6 +16,7 @@ from .change import Change, Wish
 from .events import Output, Replace, Reply, Tale
 
 Status = Literal["forming", "training", "halting", "recovering", "closing", "finished", "stopped", "failed"]
+Scarcity = Literal["wait", "stop"]
 OVER = ("finished", "stopped", "failed")
 ATTEMPTS = 3
 """How often a replacement is tried with another standby, and a standby's worker started again."""
@@ -27,6 +28,18 @@ class Plan:
 
     machines: int
     nproc: int
+    answer_limit: float = 10.0
+    """Seconds in which a worker answers the controller, whatever it computes."""
+    limit: float = 300.0
+    """Seconds that may lie between two things that all workers do together."""
+    rehearsal_limit: float = 900.0
+    """Seconds in which a worker comes to life, and in which a newcomer has rehearsed."""
+    patience: float = 600.0
+    """Seconds to wait for a machine where no standby is left."""
+    scarcity: Scarcity = "wait"
+    """What to do then: ask for a machine and wait, or stop."""
+    quarantine: int = 3
+    """Failures after which a machine is not used any more."""
 
     @property
     def roles(self) -> int:
@@ -52,6 +65,10 @@ class Company:
         """Replacements that have been asked for and not begun."""
         self.wanted = 0
         """Standbys that were asked for and have not come."""
+        self.halted: set[str] = set()
+        """Who must report before anything is decided."""
+        self.saves: dict[int, set[int]] = {}
+        """Role → steps of which its part of a checkpoint is on disk."""
         self.answers: dict[str, Reply] = {}
         """To requests, by their ids."""
         self._now = 0.0
@@ -115,16 +132,21 @@ class Company:
         assert target is not None
         return Move(role, source, target)
 
+    def _latest_checkpoint(self) -> int | None:
+        """The latest step of which all roles have written their part."""
+        written = [self.saves.get(role, set()) for role in range(self.plan.roles)]
+        return max(set.intersection(*written), default=None)
+
     # -- machines and workers ----------------------------------------------------------------------------------------
 
     def _start(self, machine: Machine, slot: int) -> Actor:
-        actor = Actor(f"w{len(self.actors)}", machine.name, slot)
+        actor = Actor(f"w{len(self.actors)}", machine.name, slot, started=self._now)
         self.actors[actor.uid] = actor
         machine.outbox.put(StartWorker(actor.uid, slot))
         return actor
 
-    def _dismiss(self, machine: Machine, reason: str) -> None:
-        machine.outbox.put(Dismiss(reason))
+    def _dismiss(self, machine: Machine, reason: str, *, again: bool = False) -> None:
+        machine.outbox.put(Dismiss(reason, again))
         machine.state, machine.why = "gone", reason
         for actor in machine.actors:
             actor.alive = False
@@ -134,17 +156,41 @@ class Company:
         machine = self.machines[actor.machine]
         if machine.state != "standby" or actor not in machine.actors or self.status in OVER:
             return
-        machine.failures += 1
-        if machine.failures > ATTEMPTS:
-            self._tale("lost", f"{machine.name} is dismissed: its workers keep dying", machine=machine.name)
-            self._dismiss(machine, "its workers keep dying")
-            return
-        machine.actors[actor.slot] = self._start(machine, actor.slot)
+        if not self._quarantined(machine):
+            machine.actors[actor.slot] = self._start(machine, actor.slot)
+
+    def _blemish(self, machine: Machine, why: str) -> None:
+        """Something has gone wrong on a machine."""
+        machine.history.append((self._now, why))
+
+    def _quarantined(self, machine: Machine) -> bool:
+        """Whether a machine fails too often to be used; it is put aside then."""
+        if machine.failures < self.plan.quarantine and not machine.ill:
+            return False
+        last = machine.history[-1][1]
+        why = last if machine.ill else f"{machine.failures} failures, the last one: {last}"
+        self._tale("quarantined", f"{machine.name} is in quarantine: {why}", machine=machine.name)
+        machine.state, machine.why = "quarantined", why
+        for actor in machine.actors:
+            if actor.alive:
+                actor.alive = False
+                machine.outbox.put(EndWorker(actor.uid))
+            self.halted.discard(actor.uid)
+        machine.actors.clear()
+        return True
+
+    def _recycle(self, machine: Machine) -> None:
+        """A machine that has lost its roles by a failure, but not its agent, becomes a standby."""
+        if not self._quarantined(machine):
+            machine.state = "standby"
+            self._tale("machine", f"{machine.name} is a standby again", machine=machine.name)
+            self._renew(machine)
 
     def _renew(self, machine: Machine) -> None:
-        """Start a standby's workers anew: what they have rehearsed, or hold, is not wanted."""
+        """Start a machine's workers anew: what they have rehearsed, or hold, is not wanted."""
         for actor in list(machine.actors):
-            machine.outbox.put(EndWorker(actor.uid))
+            if actor.alive:
+                machine.outbox.put(EndWorker(actor.uid))
             actor.alive = False
             machine.actors[actor.slot] = self._start(machine, actor.slot)
 
@@ -179,6 +225,14 @@ class Company:
 
     def _names(self, state: str) -> str:
         return ", ".join(m.name for m in self.machines.values() if m.state == state) or "none"
+
+    def _condemn(self, actor: Actor, why: str) -> None:
+        """End a worker that may still live; what it says from now on is not heard."""
+        machine = self.machines[actor.machine]
+        machine.outbox.put(EndWorker(actor.uid))
+        actor.alive = False
+        if why:
+            self._blemish(machine, why)
 
     def _name(self, actor: Actor) -> str:
         role = self._seat(actor.uid)

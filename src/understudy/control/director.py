@@ -3,17 +3,19 @@ orders, so that a controller that comes back reads its ledger and knows where ev
 
 from __future__ import annotations
 
-from understudy.agent.messages import Exited, Word
+from understudy.agent.messages import Exited, Report, Stopped
 from understudy.worker.messages import (
     Arm,
     Cancelled,
     Done,
     Failed,
+    Faulty,
     Gave,
     Halted,
     Here,
     Prepared,
     Rehearsed,
+    Saved,
     Settled,
     Stalled,
     Switched,
@@ -24,7 +26,8 @@ from understudy.worker.messages import (
 from .cast import Actor, Machine
 from .change import Change
 from .company import OVER
-from .events import Asked, Event, Lost, Output, Overdue, Registered, Reported
+from .events import Asked, Event, Expired, Lost, Output, Overdue, Registered, Reported
+from .judgement import Source
 from .replacement import Replacement
 
 
@@ -37,15 +40,16 @@ class Director(Replacement):
         match event:
             case Registered(name, incarnation, standby):
                 self._register(name, incarnation, standby)
-            case Lost(name, incarnation, why):
+            case Lost(name, incarnation, why, source):
                 machine = self.machines.get(name)
-                if machine is None and self.status == "forming":
+                if machine is None and self.status == "forming" and not self.starts:
                     self._fail(f"{name} could not start: {why}")
                 elif machine is None:
                     self._tale("lost", f"{name} could not start: {why}", machine=name)
                     self.wanted = max(0, self.wanted - 1)
+                    self._refused += 1
                 elif machine.incarnation == incarnation and machine.alive:
-                    self._lose(machine, why)
+                    self._lose(machine, why, source)
             case Reported(name, incarnation, number, report):
                 machine = self.machines.get(name)
                 known = machine is not None and machine.incarnation == incarnation and machine.alive
@@ -55,15 +59,20 @@ class Director(Replacement):
                 self._ask(id, request)
             case Overdue(id):
                 self._overdue(id)
+            case Expired(what, number):
+                self._expired(what, number)
         self._advance()
         return self._out
 
-    def _heed(self, report: Word | Exited) -> None:
+    def _heed(self, report: Report) -> None:
         actor = self.actors[report.uid]
         if not actor.alive:
             return
         if isinstance(report, Exited):
             self._exited(actor, report)
+            return
+        if isinstance(report, Stopped):
+            self._give_up_on([actor.uid], f"has been stopped by a signal for {report.seconds:.0f} s")
             return
         match report.message:
             case Here(worker, pid):
@@ -92,15 +101,20 @@ class Director(Replacement):
                 self._halted(actor, halted)
             case Done() as done:
                 actor.done = done
+                self.closing_at = self.closing_at or self._now
                 self.halted.discard(actor.uid)
             case Stalled() as stalled:
                 actor.stalled = stalled if stalled.roles else None
                 self._look_for_deadlock()
+            case Saved(role, step):
+                self.saves.setdefault(role, set()).add(step)
+            case Faulty(reason, fatal):
+                self._signal("script", [actor], f"{self._name(actor)}: {reason}", dead=False, trusted=not fatal)
             case Failed(step, error):
                 if not self._plays(actor.uid):
                     self._tale("rehearsal", f"{self._name(actor)} failed: {error}", uid=actor.uid)
                 else:
-                    self._fail(f"{self._name(actor)} failed in step {step}: {error}")
+                    self._stumble(actor, f"{self._name(actor)} failed in step {step}: {error}")
 
     # -- machines ------------------------------------------------------------------------------------------------------
 
@@ -109,26 +123,29 @@ class Director(Replacement):
         if old is not None and old.incarnation == incarnation:
             return
         if old is not None and old.alive:
-            self._lose(old, "its agent was started again")
+            self._lose(old, "its agent was started again", "agent")
         seats = sum(machine.state == "cast" for machine in self.machines.values())
         cast = self.status == "forming" and not standby and seats < self.plan.machines
         machine = self.machines[name] = Machine(name, incarnation, "cast" if cast else "standby")
         if old is not None:
-            machine.failures = old.failures
+            machine.history, machine.pardoned, machine.ill = old.history, old.pardoned, old.ill
         if self.status in OVER:
             self._dismiss(machine, f"the job is {self.status}")
             return
         if not cast and self.wanted:
             self.wanted -= 1
+        if old is not None and self._quarantined(machine):
+            return
         self._tale("machine", f"{name} has come" + ("" if cast else " as a standby"), machine=name)
         for slot in range(self.plan.nproc):
             machine.actors.append(self._start(machine, slot))
 
-    def _lose(self, machine: Machine, why: str) -> None:
+    def _lose(self, machine: Machine, why: str, source: Source = "heartbeat") -> None:
         self._tale("lost", f"{machine.name} is gone: {why}", machine=machine.name)
         dead, cast = [actor for actor in machine.actors if actor.alive], machine.state == "cast"
-        self._dismiss(machine, why)  # fences it, should it still live
-        self._bereaved(dead, f"{machine.name} is gone: {why}", cast=cast)
+        self._blemish(machine, why)
+        self._dismiss(machine, why, again=True)  # fences it, should it still live
+        self._signal(source, dead, f"{machine.name} is gone: {why}", cast=cast)
 
     def _exited(self, actor: Actor, report: Exited) -> None:
         actor.alive = False
@@ -137,40 +154,33 @@ class Director(Replacement):
         if actor.done is not None or self.status in OVER:
             return
         how = f"was killed by signal {-report.code}" if report.code < 0 else f"ended with exit code {report.code}"
+        self._blemish(machine, f"{actor.uid} {how}")
         cast = machine.state == "cast" and self.status == "forming"
         said = report.words.strip().splitlines()
         words = f": {said[-1]}" if said else ""
         if report.code >= 0 and (cast or self._plays(actor.uid)):
             if report.code == 0 and not actor.holds:
                 words = "; let the script call understudy.run(train)"
-            self._fail(f"{self._name(actor)} {how} before the job was over{words}")
+            text = f"{self._name(actor)} {how} before the job was over{words}"
+            if report.code == 0 or not actor.holds:
+                self._fail(text)
+            else:
+                self._stumble(actor, text)
             return
         self._tale("died", f"{self._name(actor)} {how}", machine=machine.name, uid=actor.uid)
-        self._bereaved([actor], f"{self._name(actor)} {how}", cast=cast)
+        self._signal("exit", [actor], f"{self._name(actor)} {how}")
 
-    def _bereaved(self, dead: list[Actor], why: str, *, cast: bool) -> None:
-        """What the death of these workers means; `cast` says whether their machine was among the first."""
-        if self.status in OVER:
+    def _stumble(self, actor: Actor, text: str) -> None:
+        """A script has failed where it played. Another worker tries once more; the second time it is the script."""
+        if actor.alive:
+            self._condemn(actor, text)
+        role = self._seat(actor.uid)
+        if role is None or not actor.holds:
+            self._fail(text)  # it has not come to its first step
             return
-        change, uids = self.change, {actor.uid for actor in dead}
-        self.halted -= uids
-        if self.status == "forming" and change is None:
-            if cast:
-                self._fail(f"{why} while the job was starting")
-        elif self.status in ("halting", "closing"):
-            self.why = why  # it goes on when the others have reported
-        elif change is not None and not change.planned:
-            if uids & ({*change.joiners.values(), *change.givers.values()} | self._seated(change)):
-                self._halt(why)
-        elif uids & self._seated(None) or (change is not None and change.phase == "switch" and change.waiting & uids):
-            self._halt(why)
-        elif change is not None and uids & set(change.joiners.values()):
-            if change.phase == "switch":
-                self._halt(why)
-            else:
-                self._cancel(why)
-        for actor in dead:
-            self._restaff(actor)
+        self._stumbled[role] = text
+        self._tale("died", text, machine=actor.machine, uid=actor.uid)
+        self._signal("script", [actor], text)
 
     # -- what follows from what is so ----------------------------------------------------------------------------------
 
@@ -209,6 +219,7 @@ class Director(Replacement):
         return True
 
     def _form(self) -> bool:
+        self._fill_vacancies()
         cast = [machine for machine in self.machines.values() if machine.state == "cast"]
         if len(cast) < self.plan.machines or not all(machine.whole for machine in cast):
             return False
@@ -223,6 +234,10 @@ class Director(Replacement):
             return
         seated = [self.actors[uid] for uid in self.roster.seats if uid is not None]
         ends = [actor.done for actor in seated if actor.done is not None]
+        if self._last_words:
+            if not any(actor.alive and actor.done is None for actor in seated):
+                self._fail(self._ending())
+            return
         if not ends and not any(actor.alive for actor in seated) and self.status == "closing":
             self._fail(f"{self.why}; nobody is left who has made all steps")
         if not ends or any(actor.alive and actor.done is None for actor in seated):

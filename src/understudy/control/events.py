@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 from understudy.agent.messages import Report
+
+from .judgement import Source
 
 
 class Replace(msgspec.Struct, frozen=True, tag="replace"):
@@ -32,7 +36,22 @@ class StopJob(msgspec.Struct, frozen=True, tag="stop-job"):
     pass
 
 
-Request = Replace | AddStandby | RemoveStandby | StopJob
+class ReportFault(msgspec.Struct, frozen=True, tag="report-fault"):
+    """Somebody who watches machines from outside says that one is ill."""
+
+    machine: str
+    why: str
+    fatal: bool = False
+    """Whether what its workers hold and compute is not to be trusted any more."""
+
+
+class Readmit(msgspec.Struct, frozen=True, tag="readmit"):
+    """A machine in quarantine may be used again."""
+
+    machine: str
+
+
+Request = Replace | AddStandby | RemoveStandby | StopJob | ReportFault | Readmit
 
 
 class Registered(msgspec.Struct, frozen=True, tag="registered"):
@@ -49,6 +68,7 @@ class Lost(msgspec.Struct, frozen=True, tag="lost"):
     machine: str
     incarnation: str
     why: str
+    source: Source = "heartbeat"
 
 
 class Reported(msgspec.Struct, frozen=True, tag="reported"):
@@ -69,7 +89,15 @@ class Overdue(msgspec.Struct, frozen=True, tag="overdue"):
     id: str
 
 
-Event = Registered | Lost | Reported | Asked | Overdue
+class Expired(msgspec.Struct, frozen=True, tag="expired"):
+    """Somebody has not done in time what a phase is about."""
+
+    what: Literal["start", "answer", "rehearse", "cancel", "switch", "patience", "end"]
+    number: int
+    """Of the halt, the generation or the worker."""
+
+
+Event = Registered | Lost | Reported | Asked | Overdue | Expired
 
 
 class Tale(msgspec.Struct, frozen=True):

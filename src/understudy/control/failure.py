@@ -2,21 +2,189 @@
 
 from __future__ import annotations
 
-from understudy.worker.messages import Finish, Halt, Halted, Resume, Stalled, Switched
+from collections.abc import Iterable
 
-from .cast import Actor
-from .change import Change
-from .recovery import Holder, Hopeless, settle
+from understudy.worker.messages import Conclude, Finish, Halt, Halted, Resume, Stalled, Switched
+
+from .cast import Actor, Machine
+from .change import Change, Wish
+from .company import ATTEMPTS, OVER
+from .events import Replace
+from .judgement import Situation, Source, Verdict, judge
+from .recovery import Holder, Hopeless, Settlement, fall_back, settle
 from .transition import Transition
+
+STUBBORN = 8
+"""How often a machine's roles may be lost in one step before the job is given up."""
 
 
 class Failure(Transition):
+    # -- signals -------------------------------------------------------------------------------------------------------
+
+    def _signal(
+        self,
+        source: Source,
+        actors: list[Actor],
+        why: str,
+        *,
+        dead: bool = True,
+        trusted: bool = True,
+        cast: bool = False,
+    ) -> Verdict:
+        """Something says that these workers are gone or ill; `cast` says that they were to play, where their machine
+        is gone with them."""
+        uids = {actor.uid for actor in actors}
+        situation = self._situation(uids, dead=dead, trusted=trusted, cast=cast)
+        verdict = judge(situation)
+        self._tale("signal", f"{why}: {verdict.reason}", source=source, act=verdict.act, workers=sorted(uids))
+        if dead:
+            self.halted -= uids
+        match verdict.act:
+            case "fail":
+                self._fail(f"{why} while the job was starting")
+            case "note":
+                self.why = why
+                if situation.founding:
+                    self._refound(actors)
+            case "halt":
+                self._halt(why)
+            case "cancel":
+                self._cancel(why)
+            case "replace":
+                self._replace_ill({actor.machine for actor in actors})
+            case "end":
+                for actor in actors:
+                    self._condemn(actor, why)
+                return self._signal(source, actors, why, cast=cast)
+            case "nothing":
+                pass
+        for actor in actors if dead else ():
+            self._restaff(actor)
+        return verdict
+
+    def _cancel(self, why: str) -> None:
+        raise NotImplementedError
+
+    def _situation(self, uids: set[str], *, dead: bool, trusted: bool, cast: bool) -> Situation:
+        change = self.change
+        planned = change is not None and change.planned
+        needed: set[str] = set()
+        if change is not None and planned:
+            needed = set(change.joiners.values()) | (change.waiting if change.phase == "switch" else set())
+        elif change is not None:
+            givers = {uid for each in change.givers.values() for uid in each}
+            needed = {*change.joiners.values(), *givers} | self._seated(change)
+        homes = [self.machines[self.actors[uid].machine] for uid in uids]
+        return Situation(
+            self.status,
+            dead,
+            trusted,
+            founding=self.status == "forming" and change is None and (cast or any(m.state == "cast" for m in homes)),
+            plays=bool(uids & self._seated(None)) and (change is None or planned),
+            needed=bool(uids & needed),
+            planned=planned,
+            switching=change is not None and change.phase == "switch",
+            standby=bool(self._free(set())) or all(m.alive and m.failures < self.plan.quarantine for m in homes),
+        )
+
+    def _replace_ill(self, names: set[str]) -> None:
+        """A planned replacement of machines that still work; a standby is asked for where there is none."""
+        waiting = {name for wish in self.queue for name in wish.request.machines}
+        for name in sorted(names - waiting):
+            if self.machines[name].state == "cast":
+                if len(self._free(set())) + self.wanted <= len(self.queue):
+                    self._want(1)
+                self.queue.append(Wish("", Replace((name,))))
+
+    def _want(self, count: int) -> None:
+        self.wanted += count
+        self._tale("wanted", f"{count} standby machine{'s' if count > 1 else ''} wanted", count=count)
+
+    def _reported_ill(self, id: str, name: str, why: str, fatal: bool) -> None:
+        """Somebody outside says that a machine is ill."""
+        machine = self.machines.get(name)
+        if machine is None or not machine.alive:
+            self._reply(id, False, f"there is no machine {name}; machines that play: {self._names('cast')}")
+            return
+        self._blemish(machine, why)
+        machine.ill = True
+        if machine.state == "standby" and (self.change is None or name not in self.change.places.values()):
+            self._quarantined(machine)
+            self._reply(id, True, f"{name} is a standby; it is in quarantine now")
+            return
+        said = f"{name} is ill: {why}"
+        verdict = self._signal("checker", [a for a in machine.actors if a.alive], said, dead=False, trusted=not fatal)
+        self._reply(id, True, verdict.reason, act=verdict.act)
+
+    # -- those who do not answer ---------------------------------------------------------------------------------------
+
+    def _attempt(self, change: Change) -> int:
+        """Tells one rehearsal from the next."""
+        return self.halts * 1000 + self.generations * 10 + (0 if change.wish is None else change.wish.attempts)
+
+    def _expired(self, what: str, number: int) -> None:
+        change = self.change
+        if what == "start":
+            late = self.actors[f"w{number}"]
+            if late.alive and late.address is None:
+                self._give_up_on([late.uid], f"has not come for {self.plan.rehearsal_limit:g} s")
+        elif what == "answer" and self.status == "halting" and number == self.halts:
+            self._give_up_on(self.halted, f"has not answered for {self.plan.answer_limit:g} s")
+        elif what == "patience" and self.status == "halting" and number == self.halts and self.waiting:
+            self._conclude_job(f"{self.waiting}, and none has come in {self.plan.patience:g} s")
+        elif what == "patience" and self.status == "forming" and self.vacancies:
+            self._fail(f"{self.waiting}, and none has come in {self.plan.patience:g} s")
+        elif what == "end" and self.status in ("training", "closing") and self.roster is not None:
+            late_ones = [uid for uid in self.roster.seats if uid is not None and self.actors[uid].done is None]
+            self._give_up_on(late_ones, f"has not ended within {self.plan.limit:g} s after the others")
+        elif change is None:
+            return
+        elif what == "rehearse" and change.phase == "rehearse" and number == self._attempt(change):
+            slow = [uid for role, uid in change.joiners.items() if self.actors[uid].rehearsed != role]
+            self._give_up_on(slow, f"has rehearsed for {self.plan.rehearsal_limit:g} s")
+        elif what == "cancel" and change.phase == "cancel" and number == change.generation:
+            self._give_up_on(change.waiting, f"has not answered for {self.plan.answer_limit:g} s")
+        elif what == "switch" and number == change.generation and not change.planned:
+            takers = {move.taker.uid for move in change.moves}
+            slow = [uid for uid in change.waiting if uid not in takers]
+            if slow:
+                self._give_up_on(slow, f"has not come to the boundary within {self.plan.limit:g} s")
+            else:  # whoever it is does not answer
+                self._halt(f"the hand-over took longer than {self.plan.limit:g} s")
+
+    def _give_up_on(self, uids: Iterable[str], why: str) -> None:
+        actors = [self.actors[uid] for uid in self._living(uids)]
+        said = {actor.uid: f"{self._name(actor)} {why}" for actor in actors}
+        for actor in actors:
+            self._tale("died", f"{said[actor.uid]}; it is ended", machine=actor.machine, uid=actor.uid)
+            self._condemn(actor, why)
+        if actors:
+            self._signal("limit", actors, ", ".join(said.values()))
+            change = self.change
+            if change is not None and change.phase == "cancel":
+                change.waiting -= set(said)
+
+    def _suspects(self) -> list[str]:
+        """While others wait for long, who does not? They are what is waited for."""
+        if self.roster is None:
+            return []
+        seats = [uid for uid in self.roster.seats if uid is not None]
+        waiting = {
+            uid
+            for uid in seats
+            if (stalled := self.actors[uid].stalled) is not None and stalled.generation == self.roster.generation
+        }
+        return [uid for uid in self._living(seats) if uid not in waiting] if waiting else []
+
+    # -- the halt ------------------------------------------------------------------------------------------------------
+
     def _halt(self, why: str) -> None:
         """Nobody goes on until everybody who is left has said how far they have come."""
         change, self.change = self.change, None
         self.status = "halting"
         self.halts += 1
         self.why = why
+        self.halted_at, self.waiting = self._now, ""
         self._tale("halt", why, halt=self.halts)
         involved = self._seated(change)
         if change is not None and change.planned:
@@ -37,55 +205,63 @@ class Failure(Transition):
         if halted.how == "mismatch":
             self._fail(f"{self._name(actor)} in step {halted.step}: {halted.reason}")
         elif halted.number == 0:
-            if self.status in ("training", "recovering"):
-                self._halt(halted.reason or f"{self._name(actor)} has noticed a failure")
+            if self.status in ("training", "recovering") or (self.status == "forming" and self.change is not None):
+                why = halted.reason or f"{self._name(actor)} has noticed a failure"
+                late = self._suspects() if halted.how == "timeout" else []
+                self._tale("signal", why, source="limit" if halted.how == "timeout" else "link", act="halt")
+                self._halt(why)
+                self._give_up_on(late, "keeps the others waiting")
         elif halted.number == self.halts and self.status == "halting":
             actor.report = halted
             actor.holds = halted.holds
             self.halted.discard(actor.uid)
 
+    # -- the decision --------------------------------------------------------------------------------------------------
+
     def _decide(self) -> None:
         survivors = [self.actors[uid] for uid in self._living(self._involved)]
         change = self._interrupted
         if any(self.actors[uid].done for uid in self._involved) or any(a.report and a.report.over for a in survivors):
+            if self._stumbled:
+                self._fail(next(iter(self._stumbled.values())))
+                return
             self.status = "closing"
             for actor in survivors:
                 self._tell(actor.uid, Finish())
             return
-        holders = [
-            Holder(actor.uid, actor.machine, role, actor.report)
-            for actor in survivors
-            if actor.report is not None and actor.report.holds and (role := actor.role) is not None
-        ]
-        stopped = change is not None and change.wish is not None and change.wish.request.stop_the_world
-        coming, leaving = ([], []) if change is None else (list(change.places.values()), list(change.leaving))
-        seated = [] if self.roster is None else [worker.machine for worker in self.roster.workers]
-        try:
-            unwanted = leaving if stopped else []
-            settlement = settle(holders, self.plan.cells, self.twins, [*coming, *seated], unwanted)
-            if not stopped and len(settlement.missing) > sum(
-                m.state == "standby" and m.name not in coming for m in self.machines.values()
-            ):
-                # who has come can stand in
-                settlement = settle(holders, self.plan.cells, self.twins, [*leaving, *seated])
-        except Hopeless as error:
-            self._fail(f"{self.why}; {error}")
+        settlement = self._settlement(survivors, change)
+        if settlement is None or self._stuck(settlement):
             return
         places = dict(settlement.kept)
+        in_place = {actor.uid for actor in survivors if actor.report is not None and actor.report.able}
         for cell in settlement.missing:
             machine = self._stand_in(cell, set(places.values()))
+            if machine is None and not self._free(set(places.values())):
+                own = self._own(cell, set(places.values()), in_place)
+                if own is None:
+                    self._wait_for_machine([cell for cell in settlement.missing if cell not in places])
+                machine = own if own is not None and own.whole else None
             if machine is None:
-                free = [m for m in self.machines.values() if m.state == "standby" and m.name not in places.values()]
-                if not free and not self.wanted:
-                    self._fail(f"{self.why}; no standby is left for {self._span(cell)}")
                 return  # one is starting
             places[cell] = machine.name
         self._interrupted = None
+        self.waiting = ""
+        self._stumbles |= {(role, settlement.step) for role in self._stumbled}
+        self._stumbled.clear()
+        self._deaths.update((cell, settlement.step) for cell in settlement.missing)
         self._reconsider(places)
-        self._tale("decided", settlement.reason, step=settlement.step, missing=list(settlement.missing))
+        facts = {"source": settlement.back or "replica", "repeated": settlement.repeated}
+        missing = list(settlement.missing)
+        self._tale("decided", settlement.reason, step=settlement.step, missing=missing, **facts)
         self.status = "recovering"
-        joiners = {role: uid for role, uid in self._workers(places).items() if role in settlement.givers}
-        recover = Change("recover", places, joiners, step=settlement.step, givers=settlement.givers)
+        workers = self._workers(places)
+        joiners = {
+            role: uid
+            for role, uid in workers.items()
+            if self.plan.cells[role] in settlement.missing and uid not in in_place
+        }
+        givers = {role: uids for role, uids in settlement.givers.items() if workers[role] not in uids}
+        recover = Change("recover", places, joiners, step=settlement.step, givers=givers, back=settlement.back)
         if change is not None and change.wish is not None:
             if all(name not in places.values() for name in change.leaving):
                 recover.wish, recover.leaving = change.wish, change.leaving  # the failure does what was asked for
@@ -94,6 +270,150 @@ class Failure(Transition):
         self.change = recover
         self._phase(recover, "rehearse")
         self._rehearse(recover.joiners)
+
+    def _settlement(self, survivors: list[Actor], change: Change | None) -> Settlement | None:
+        """Where to go on and with whom; None where the job begins anew or has failed."""
+        reports = [
+            Holder(actor.uid, actor.machine, role, actor.report)
+            for actor in survivors
+            if actor.report is not None and (role := actor.role) is not None
+        ]
+        holders = [holder for holder in reports if holder.report.holds]
+        stopped = change is not None and change.wish is not None and change.wish.request.stop_the_world
+        coming, leaving = ([], []) if change is None else (list(change.places.values()), list(change.leaving))
+        seated = [] if self.roster is None else [worker.machine for worker in self.roster.workers]
+        unwanted = leaving if stopped else []
+        cells = self.plan.cells
+        try:
+            settlement = settle(holders, cells, self.twins, [*coming, *seated], unwanted)
+            if not stopped and len(settlement.missing) > sum(
+                m.state == "standby" and m.name not in coming for m in self.machines.values()
+            ):
+                # who has come can stand in
+                settlement = settle(holders, cells, self.twins, [*leaving, *seated])
+            return settlement
+        except Hopeless as error:
+            lost = str(error)
+        able = [holder for holder in reports if holder.report.able]
+        try:
+            return fall_back(able, cells, self.twins, self._latest_checkpoint(), lost, [*coming, *seated], unwanted)
+        except Hopeless:
+            if not self.begun and not self._stumbled and self.starts < ATTEMPTS:
+                self._start_over()
+            elif self._stumbled:
+                self._fail(next(iter(self._stumbled.values())))
+            else:
+                self._fail(f"{self.why}; {lost}, and there is no checkpoint; keep some with --checkpoint DIR")
+        return None
+
+    def _stuck(self, settlement: Settlement) -> bool:
+        """Whether the same happens again and again."""
+        for role, text in self._stumbled.items():
+            if (role, settlement.step) in self._stumbles:
+                self._fail(text)
+                return True
+        for cell in settlement.missing:
+            if self._deaths[cell, settlement.step] >= STUBBORN:
+                self._fail(f"{self.why}; {self._span(cell)} died {STUBBORN} times in step {settlement.step}")
+                return True
+        return False
+
+    def _own(self, cell: int, taken: set[str], in_place: set[str]) -> Machine | None:
+        """The machine that has played a cell, where only workers of it have died; they are started again, as are those
+        that have not come to their first boundary."""
+        if self.roster is None:
+            return None
+        names = {worker.machine for role in self._roles(cell) if (worker := self.roster.player(role)) is not None}
+        for machine in (self.machines[name] for name in sorted(names - taken)):
+            if machine.state == "cast" and not machine.ill and machine.failures < self.plan.quarantine:
+                for actor, role in zip(list(machine.actors), self._roles(cell), strict=True):
+                    fresh = actor.role is None or role in (actor.rehearsing, actor.rehearsed)
+                    if actor.alive and (fresh or actor.uid in in_place):
+                        continue
+                    if actor.alive:
+                        self._condemn(actor, "")
+                    machine.actors[actor.slot] = self._start(machine, actor.slot)
+                return machine
+        return None
+
+    def _wait_for_machine(self, cells: list[int]) -> None:
+        """No standby is left for these: ask for machines and wait, or stop."""
+        if not self.waiting:
+            spans = " and ".join(self._span(cell) for cell in cells)
+            self.waiting = f"{self.why}; no standby is left for {spans}"
+            if self.plan.scarcity == "stop":
+                self._conclude_job(self.waiting)
+                return
+            self.waiting_since, self._refused = self._now, 0
+            self._tale("waiting", f"{self.waiting}: training waits for one; add one with: understudy standby add")
+        if not self.wanted and self._refused < ATTEMPTS:
+            self._want(len(cells))
+
+    def _start_over(self) -> None:
+        """Nothing has been computed that would be worth keeping: everybody begins anew."""
+        self.starts += 1
+        self._tale("decided", "no step was made yet: all begin anew", step=0, missing=[], source="start", repeated=0)
+        change, self._interrupted = self._interrupted, None
+        if change is not None and change.wish is not None:
+            self._again(change, self.why)
+        self.roster, self.status = None, "forming"
+        self.twins.clear()
+        for machine in self.machines.values():
+            if machine.state == "cast" and not self._quarantined(machine):
+                self._renew(machine)
+        self.vacancies = self.plan.machines - sum(m.state == "cast" for m in self.machines.values())
+
+    def _refound(self, actors: list[Actor]) -> None:
+        """Before the first generation: somebody else for those who have died."""
+        for actor in actors:
+            machine = self.machines[actor.machine]
+            if machine.state == "cast" and not self._quarantined(machine):
+                machine.actors[actor.slot] = self._start(machine, actor.slot)
+        self.vacancies += len({actor.machine for actor in actors if self.machines[actor.machine].state != "cast"})
+
+    def _fill_vacancies(self) -> None:
+        """Before the first step: standbys take the places of machines that are gone."""
+        for machine in sorted(self._free(set()), key=lambda machine: not machine.whole)[: self.vacancies]:
+            machine.state = "cast"
+            self.vacancies -= 1
+            if any(actor.role is not None for actor in machine.actors):
+                self._renew(machine)
+        if self.vacancies and not self.wanted:
+            if self.plan.scarcity == "stop" or self._refused >= ATTEMPTS:
+                self._fail(f"{self.why}; the job has not begun, and there is no standby")
+            else:
+                self.waiting = f"{self.why}; the job has not begun, and there is no standby"
+                self.waiting_since = self._now
+                self._tale("waiting", f"{self.waiting}: it waits for one; add one with: understudy standby add")
+                self._want(self.vacancies)
+
+    def _conclude_job(self, why: str) -> None:
+        """End with a checkpoint of what there is."""
+        survivors = [self.actors[uid] for uid in self._living(self._involved)]
+        settlement = self._settlement(survivors, self._interrupted)
+        if settlement is None or self.status in OVER:
+            return
+        if settlement.back:
+            self._fail(f"{why}; {settlement.reason.split(':')[0]}")
+            return
+        tasks: dict[str, list[int]] = {actor.uid: [] for actor in survivors if actor.report and actor.report.holds}
+        for actor in survivors:
+            if actor.role is not None and settlement.kept.get(self.plan.cells[actor.role]) == actor.machine:
+                tasks[actor.uid].append(actor.role)
+        for role, givers in settlement.givers.items():
+            tasks[givers[0]].append(role)
+        self._last_words, self._last_step = why, settlement.step
+        self.status, self.waiting = "closing", ""
+        for uid, roles in tasks.items():
+            self._tell(uid, Conclude(settlement.step, tuple(roles)))
+        self.closing_at = self._now
+
+    def _ending(self) -> str:
+        if self._latest_checkpoint() == self._last_step:
+            return (
+                f"{self._last_words}; step {self._last_step} is in the checkpoint: the same command goes on from there"
+            )
+        return f"{self._last_words}; no checkpoint could be written"
 
     def _reconsider(self, places: dict[int, str]) -> None:
         """Where the last change is undone, because somebody who had left goes on, it is to be made again."""
@@ -104,7 +424,10 @@ class Failure(Transition):
 
     def _resume(self, change: Change) -> None:
         change.roster = self._next_roster(change.places, fresh=True)
-        change.moves = tuple(self._move(role, giver, change.joiners[role]) for role, giver in change.givers.items())
+        takers = self._workers(change.places)
+        change.moves = tuple(
+            self._move(role, giver, takers[role]) for role, givers in change.givers.items() for giver in givers
+        )
         self._phase(change, "open")
         for role, uid in enumerate(change.roster.seats):
             if uid is not None:
@@ -112,7 +435,7 @@ class Failure(Transition):
         told = {uid for uid in change.roster.seats if uid is not None} | {move.giver.uid for move in change.moves}
         change.waiting = told
         for uid in sorted(told):
-            self._tell(uid, Resume(change.roster, change.step, change.moves))
+            self._tell(uid, Resume(change.roster, change.step, change.moves, change.back))
 
     def _switched(self, actor: Actor, switched: Switched) -> None:
         change = self._in(switched.generation)

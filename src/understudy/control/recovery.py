@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from understudy.worker.messages import Halted
+from understudy.worker.messages import Back, Halted
+
+STRIPES = 1
+"""Over how many givers a newcomer's state is spread at most."""
 
 
 class Holder(msgspec.Struct, frozen=True):
-    """A living worker that holds a role's state."""
+    """A living worker that has come to a boundary in its role."""
 
     uid: str
     machine: str
@@ -25,15 +28,38 @@ class Settlement(msgspec.Struct, frozen=True):
     """The next step: all before it are applied, or will be by those who still hold them complete."""
     kept: dict[int, str]
     """Machine that goes on with each cell."""
-    givers: dict[int, str]
-    """For each role of the other cells: who can give its state."""
+    givers: dict[int, tuple[str, ...]]
+    """For each role whose state must come from elsewhere: who can give it, each a part."""
     missing: tuple[int, ...]
     """Cells that need another machine."""
     reason: str
+    back: Back = ""
+    """Where everybody's state comes from, if not from where it is."""
+    repeated: int = 0
+    """Steps that are made once more."""
 
 
 class Hopeless(Exception):
-    """No live worker holds some role's state."""
+    """Some role's state is lost; the message says which."""
+
+
+class _Survivors:
+    """Who is left, by role, and which cells are still whole."""
+
+    def __init__(self, holders: Iterable[Holder], cells: Sequence[int], prefer: Sequence[str], unwanted: Sequence[str]):
+        self.by_role: dict[int, list[Holder]] = {role: [] for role in range(len(cells))}
+        for holder in holders:
+            self.by_role[holder.role].append(holder)
+        ranks = {name: rank for rank, name in reversed(list(enumerate(prefer)))}
+        self.kept: dict[int, str] = {}
+        self.missing: list[int] = []
+        for cell in sorted(set(cells)):
+            machines = [{h.machine for h in self.by_role[role]} for role, of in enumerate(cells) if of == cell]
+            whole = set.intersection(*machines) - set(unwanted)
+            if whole:
+                self.kept[cell] = min(whole, key=lambda name: (ranks.get(name, len(ranks)), name))
+            else:
+                self.missing.append(cell)
 
 
 def settle(
@@ -52,29 +78,82 @@ def settle(
         raise Hopeless("nobody who is left holds any state")
     step = max(holder.report.step for holder in holders)
     able = [h for h in holders if h.report.step == step or (h.report.step == step - 1 and h.report.voted)]
-    by_role: dict[int, list[Holder]] = {role: [] for role in range(len(cells))}
-    for holder in able:
-        by_role[holder.role].append(holder)
-    ranks = {name: rank for rank, name in reversed(list(enumerate(prefer)))}
-    kept: dict[int, str] = {}
-    givers: dict[int, str] = {}
-    missing = []
-    for cell in sorted(set(cells)):
-        roles = [role for role, of in enumerate(cells) if of == cell]
-        whole = set.intersection(*({holder.machine for holder in by_role[role]} for role in roles)) - set(unwanted)
-        if whole:
-            kept[cell] = min(whole, key=lambda name: (ranks.get(name, len(ranks)), name))
-        else:
-            missing.append(cell)
-    for cell in missing:
-        for role in (role for role, of in enumerate(cells) if of == cell):
-            copies = [twin for twin in twins.get(role, ()) if twin != role and by_role[twin]]
-            if by_role[role]:
-                givers[role] = by_role[role][0].uid
-            elif copies:
-                givers[role] = by_role[copies[role % len(copies)]][0].uid
-            else:
-                raise Hopeless(f"role {role}: no live replica holds its state")
+    left = _Survivors(able, cells, prefer, unwanted)
+    givers: dict[int, tuple[str, ...]] = {}
+    load: dict[str, int] = {}
+    for role in (role for role, of in enumerate(cells) if of in left.missing):
+        own = left.by_role[role][:1]
+        copies = own or [h for twin in twins.get(role, ()) if twin != role for h in left.by_role[twin][:1]]
+        if not copies:
+            raise Hopeless(f"role {role}: no live replica holds its state")
+        givers[role] = _share(copies, role, load)
     behind = any(holder.report.step < step for holder in able)
     verb = f"is next: somebody has applied step {step - 1}" if behind else "begins again"
-    return Settlement(step, kept, givers, tuple(missing), f"step {step} {verb}")
+    return Settlement(step, left.kept, givers, tuple(left.missing), f"step {step} {verb}{_told(givers)}")
+
+
+def _share(copies: Sequence[Holder], role: int, load: dict[str, int]) -> tuple[str, ...]:
+    """Those with the least to give to others, by machine and worker; different newcomers begin with different ones."""
+    order = [*copies[role % len(copies) :], *copies[: role % len(copies)]]
+    order.sort(key=lambda holder: (load.get(holder.machine, 0), load.get(holder.uid, 0)))
+    chosen = order[:STRIPES]
+    for holder in chosen:
+        load[holder.machine] = load.get(holder.machine, 0) + 1
+        load[holder.uid] = load.get(holder.uid, 0) + 1
+    return tuple(holder.uid for holder in chosen)
+
+
+def _told(givers: Mapping[int, Sequence[str]]) -> str:
+    if not givers:
+        return ""
+    most = max(len(uids) for uids in givers.values())
+    return "; state comes from " + ("a live replica" if most == 1 else f"{most} live replicas at once")
+
+
+def fall_back(
+    holders: Sequence[Holder],
+    cells: Sequence[int],
+    twins: Mapping[int, Sequence[int]],
+    saved: int | None,
+    why: str,
+    prefer: Sequence[str] = (),
+    unwanted: Sequence[str] = (),
+) -> Settlement:
+    """Some role's state is gone: everybody goes back to the latest step that was kept for all roles, in the memory of
+    those who are left or else in a checkpoint (`saved`: the latest that is complete)."""
+    left = _Survivors(holders, cells, prefer, unwanted)
+    reached = max((holder.report.step for holder in holders), default=0)
+    kept: dict[tuple[int, int], list[Holder]] = {}
+    for holder in holders:
+        for key in holder.report.kept:
+            kept.setdefault(key, []).append(holder)
+    for step in sorted({step for _, step in kept}, reverse=True):
+        if saved is not None and saved > step:
+            break
+        sources = {
+            role: [
+                h for twin in (role, *(t for t in twins.get(role, ()) if t != role)) for h in kept.get((twin, step), ())
+            ]
+            for role in range(len(cells))
+        }
+        if not all(sources.values()):
+            continue
+        load: dict[str, int] = {}
+        givers = {}
+        for role, cell in enumerate(cells):
+            stays = left.kept.get(cell)
+            own = any(h.role == role and h.machine == stays for h in sources[role])
+            if not own:
+                givers[role] = _share(sources[role], role, load)[:1]
+        repeated = max(0, reached - step)
+        reason = f"{why}: all go back to the copies of step {step} in memory{_times(repeated)}"
+        return Settlement(step, left.kept, givers, tuple(left.missing), reason, "copy", repeated)
+    if saved is None:
+        raise Hopeless(why)
+    repeated = max(0, reached - saved)
+    reason = f"{why}: all go back to the checkpoint of step {saved}{_times(repeated)}"
+    return Settlement(saved, left.kept, {}, tuple(left.missing), reason, "checkpoint", repeated)
+
+
+def _times(repeated: int) -> str:
+    return f", {repeated} step{'s are' if repeated != 1 else ' is'} made again" if repeated else ""

@@ -7,12 +7,12 @@ from understudy.worker.messages import Cancel, Prepare, Stop
 from .cast import Actor, Machine
 from .change import Change, Wish
 from .company import ATTEMPTS, OVER
-from .events import AddStandby, Overdue, RemoveStandby, Replace, StopJob
+from .events import AddStandby, Expired, Overdue, Readmit, RemoveStandby, Replace, ReportFault, Request, StopJob
 from .failure import Failure
 
 
 class Replacement(Failure):
-    def _ask(self, id: str, request: Replace | AddStandby | RemoveStandby | StopJob) -> None:
+    def _ask(self, id: str, request: Request) -> None:
         if self.status in OVER:
             self._reply(id, False, f"the job is {self.status}")
             return
@@ -40,6 +40,18 @@ class Replacement(Failure):
                     self._dismiss(machine, "an operator has removed it")
                     self._tale("machine", f"{name} is dismissed", machine=name)
                     self._reply(id, True, f"{name} is dismissed")
+            case ReportFault(name, why, fatal):
+                self._reported_ill(id, name, why, fatal)
+            case Readmit(name):
+                machine = self.machines.get(name)
+                if machine is None or machine.state != "quarantined":
+                    self._reply(id, False, f"{name} is not in quarantine; those that are: {self._names('quarantined')}")
+                else:
+                    machine.state, machine.ill, machine.pardoned = "standby", False, len(machine.history)
+                    machine.why = ""
+                    self._tale("machine", f"{name} is out of quarantine and a standby", machine=name)
+                    machine.actors = [self._start(machine, slot) for slot in range(self.plan.nproc)]
+                    self._reply(id, True, f"{name} is a standby again")
             case StopJob():
                 self.stopping = True
                 self._tale("asked", "stop at the next boundary", id=id)
@@ -160,10 +172,35 @@ class Replacement(Failure):
         self._tale("cancelled", change.failed, change=change.request)
         self._again(change, change.failed)
 
-    def due(self) -> list[tuple[float, Overdue]]:
+    def due(self) -> list[tuple[float, Overdue | Expired]]:
         """What must not take longer than until then."""
-        wishes = [*self.queue, *([self.change.wish] if self.change is not None and self.change.wish else [])]
-        return [(wish.request.by, Overdue(wish.id)) for wish in wishes if wish.request.by is not None]
+        change = self.change
+        wishes = [*self.queue, *([change.wish] if change is not None and change.wish else [])]
+        found: list[tuple[float, Overdue | Expired]] = [
+            (wish.request.by, Overdue(wish.id)) for wish in wishes if wish.request.by is not None
+        ]
+        found += [
+            (actor.started + self.plan.rehearsal_limit, Expired("start", int(uid[1:])))
+            for uid, actor in self.actors.items()
+            if actor.alive and actor.address is None
+        ]
+        if self.status == "halting" and self.halted:
+            found.append((self.halted_at + self.plan.answer_limit, Expired("answer", self.halts)))
+        elif self.waiting and (self.status == "halting" or (self.status == "forming" and self.vacancies)):
+            found.append((self.waiting_since + self.plan.patience, Expired("patience", self.halts)))
+        if self.closing_at:
+            found.append((self.closing_at + self.plan.limit, Expired("end", self.halts)))
+        if change is None or self.status in OVER:
+            return found
+        if change.phase == "rehearse":
+            found.append(
+                (change.clock["rehearse"] + self.plan.rehearsal_limit, Expired("rehearse", self._attempt(change)))
+            )
+        elif change.phase == "cancel":
+            found.append((change.clock["cancel"] + self.plan.answer_limit, Expired("cancel", change.generation)))
+        elif not change.planned and "open" in change.clock:
+            found.append((change.clock["open"] + self.plan.limit, Expired("switch", change.generation)))
+        return found
 
     def _overdue(self, id: str) -> None:
         """A replacement was not done in time: it is no use any more where it has not begun to change anything."""

@@ -26,24 +26,27 @@ from understudy.agent.messages import (
     Numbered,
     Refused,
     Register,
+    Stopped,
     Welcome,
     Word,
 )
 from understudy.agent.mishap import GARBAGE
 from understudy.worker.messages import Inject
 
-from .company import Plan
+from .company import Plan, Scarcity
 from .director import Director
 from .events import (
     AddStandby,
     Asked,
     Event,
     Lost,
+    Readmit,
     Registered,
     RemoveStandby,
     Replace,
     Reply,
     Reported,
+    ReportFault,
     Request,
     StopJob,
     Tale,
@@ -67,21 +70,47 @@ class ControlSpec(msgspec.Struct, frozen=True):
     mesh: tuple[tuple[str, int], ...]
     ledger: str
     heartbeat: float = 2.0
+    answer_limit: float = 10.0
+    limit: float = 300.0
+    rehearsal_limit: float = 900.0
+    patience: float = 600.0
+    no_standby: Scarcity = "wait"
+    quarantine: int = 3
     chaos: bool = False
     """Whether faults may be let in from here."""
+
+    @property
+    def plan(self) -> Plan:
+        return Plan(
+            self.machines,
+            self.nproc,
+            self.answer_limit,
+            self.limit,
+            self.rehearsal_limit,
+            self.patience,
+            self.no_standby,
+            self.quarantine,
+        )
+
+
+class Illness(msgspec.Struct, frozen=True):
+    """What a health checker says."""
+
+    why: str
+    fatal: bool = False
 
 
 class Controller:
     def __init__(self, spec: ControlSpec) -> None:
         self.spec = spec
-        self.director = Director(Plan(spec.machines, spec.nproc))
+        self.director = Director(spec.plan)
         self.tales: list[Tale] = []
         self.beats: dict[str, Beat] = {}
         self._ledger = Ledger(Path(spec.ledger))
         self._seen: dict[str, float] = {}
         self._sockets: dict[str, web.WebSocketResponse] = {}
         self._sent: dict[str, int] = {}
-        self._overdue: set[str] = set()
+        self._expired: set[Event] = set()
         self._news = asyncio.Condition()
         for at, event in self._ledger.read():
             self._keep(self.director.feed(event, at))
@@ -123,10 +152,10 @@ class Controller:
                 if machine.alive and now - self._seen.get(name, now) > self.spec.heartbeat:
                     why = f"nothing heard from its agent for {self.spec.heartbeat:g} s"
                     await self.feed(Lost(name, machine.incarnation, why))
-            for due, overdue in self.director.due():
-                if time.time() > due and overdue.id not in self._overdue:
-                    self._overdue.add(overdue.id)
-                    await self.feed(overdue)
+            for moment, event in self.director.due():
+                if time.time() > moment and event not in self._expired:
+                    self._expired.add(event)
+                    await self.feed(event)
 
     # -- agents --------------------------------------------------------------------------------------------------------
 
@@ -178,7 +207,7 @@ class Controller:
         if machine.incarnation != incarnation:
             await ws.send_bytes(_encoder.encode(Refused("another agent has this machine's name")))
             await ws.close()
-        elif isinstance(frame, Numbered) and isinstance(frame.content, Word | Exited):
+        elif isinstance(frame, Numbered) and isinstance(frame.content, Word | Exited | Stopped):
             if frame.number == machine.inbox.last + 1 and machine.alive:
                 await self.feed(Reported(name, incarnation, frame.number, frame.content))
             await ws.send_bytes(_encoder.encode(Ack(machine.inbox.last)))
@@ -243,8 +272,16 @@ class Controller:
             (await request.json()).get("why", "its agent has ended") if request.can_read_body else "its agent has ended"
         )
         if machine is None or machine.alive:
-            await self.feed(Lost(name, "" if machine is None else machine.incarnation, str(why)))
+            await self.feed(Lost(name, "" if machine is None else machine.incarnation, str(why), "agent"))
         return _json({})
+
+    async def post_fault(self, request: web.Request) -> web.Response:
+        """A health checker outside says that a machine is ill: {"why": "…", "fatal": false}."""
+        given = await _body(request, Illness)
+        return await self.ask(ReportFault(request.match_info["name"], given.why, given.fatal))
+
+    async def post_readmit(self, request: web.Request) -> web.Response:
+        return await self.ask(Readmit(request.match_info["name"]))
 
     async def get_job(self, request: web.Request) -> web.Response:
         return _json(job_view(self.spec.job, self.director, self.beats))
@@ -286,6 +323,8 @@ class Controller:
                 web.get("/inject", self.get_inject),
                 web.post("/inject", self.post_inject),
                 web.post("/machines/{name}/lost", self.post_lost),
+                web.post("/machines/{name}/fault", self.post_fault),
+                web.post("/machines/{name}/readmit", self.post_readmit),
             ]
         )
         return app

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import msgspec
 
 from understudy.worker.messages import Rehearse, Stop
@@ -22,14 +24,30 @@ class Transition(Company):
         """The last change, until its first step is done everywhere; so long, those who gave their roles away stay, and
         go on should a newcomer die."""
         self.halts = 0
-        self.halted: set[str] = set()
-        """Who must report before anything is decided."""
         self.why = ""
         """Of the last halt."""
         self._involved: set[str] = set()
         self._interrupted: Change | None = None
         """What was under way when it came to that."""
         self.stopping = False
+        self.waiting = ""
+        """What training waits for, where it does."""
+        self.halted_at = self.waiting_since = self.closing_at = 0.0
+        self.begun = False
+        """Whether a step has been made since the job began."""
+        self.starts = 0
+        """How often it has begun anew, before that."""
+        self._stumbled: dict[int, str] = {}
+        """Role → what its script said when it failed, since the last decision."""
+        self._stumbles: set[tuple[int, int]] = set()
+        """(role, step) in which a script has failed before."""
+        self._deaths: Counter[tuple[int, int]] = Counter()
+        """(cell, step) → how often it has been lost there."""
+        self.vacancies = 0
+        """Machines that are missing before the first generation is formed."""
+        self._last_step = self._refused = 0
+        self._last_words = ""
+        """Why the job ends, once all that can be kept is kept."""
 
     def _in(self, generation: int) -> Change | None:
         """The change under way, if it is to this generation."""
@@ -67,7 +85,7 @@ class Transition(Company):
     def _complete(self, change: Change) -> None:
         self._unsettled()
         self.change, self.settling = None, change
-        self.status = "training"
+        self.status, self.waiting = "training", ""
         self._mark(change, "first step")
         for cell, name in change.places.items():
             self.machines[name].state = "cast"
@@ -78,8 +96,10 @@ class Transition(Company):
                 continue
             if machine.name in change.leaving:
                 machine.state = "leaving"
-            else:
+            elif change.planned:
                 self._release(machine)
+            else:
+                self._recycle(machine)
         for machine in self.machines.values():
             if machine.state == "standby" and any(actor.holds for actor in machine.actors):
                 self._renew(machine)  # nobody may take what it holds for a role's state
@@ -106,6 +126,7 @@ class Transition(Company):
 
     def _settled(self, actor: Actor, generation: int, lost: float | None) -> None:
         """The first step of a generation is done somewhere; training has lost what the slowest has."""
+        self.begun = True
         for change in (self.change, self.settling):
             if change is not None and change.generation == generation:
                 change.losses[actor.uid] = lost

@@ -42,6 +42,10 @@ class MachineView(msgspec.Struct, frozen=True):
     workers: tuple[str, ...]
     pids: tuple[int, ...]
     why: str = ""
+    failures: int = 0
+    """That count; those from before it was readmitted do not."""
+    history: tuple[tuple[float, str], ...] = ()
+    """When, and what has gone wrong on it."""
 
 
 class RoleView(msgspec.Struct, frozen=True):
@@ -63,7 +67,7 @@ def job_view(name: str, director: Director, beats: Mapping[str, Beat]) -> JobVie
     return JobView(
         name,
         director.status,
-        director.reason,
+        director.reason or director.waiting,
         0 if director.roster is None else director.roster.generation,
         max([beat.step, *(end.step for end in ends.values() if end is not None)]),
         beat.seconds,
@@ -90,6 +94,8 @@ def machines_view(director: Director) -> list[MachineView]:
             tuple(actor.uid for actor in machine.actors if actor.alive),
             tuple(actor.pid for actor in machine.actors if actor.alive),
             machine.why,
+            machine.failures,
+            tuple(machine.history),
         )
         for machine in director.machines.values()
     ]

@@ -16,7 +16,7 @@ from typing import Any, TextIO
 
 import msgspec
 
-from understudy.agent.agent import AgentSpec
+from understudy.agent.agent import AGAIN, AgentSpec
 from understudy.control.client import Client, ControllerError
 from understudy.control.company import OVER
 from understudy.control.server import ControlSpec
@@ -147,6 +147,12 @@ class LocalJob:
             self.spec.dimensions,
             str(self.run_dir / "ledger.sqlite"),
             self.spec.heartbeat,
+            self.spec.answer_limit,
+            self.spec.limit,
+            self.spec.rehearsal_limit,
+            self.spec.patience,
+            self.spec.no_standby,
+            self.spec.quarantine,
             self.spec.chaos,
         )
         while not self._closing:
@@ -179,6 +185,10 @@ class LocalJob:
             overlap=spec.overlap,
             checkpoint=str(Path(spec.checkpoint).resolve()) if spec.checkpoint else "",
             checkpoint_every=spec.checkpoint_every,
+            check_gradients=spec.check_gradients,
+            answer_limit=spec.answer_limit,
+            step_limit=spec.step_limit,
+            copy_every=spec.copy_every,
             chaos=spec.chaos,
         )
         env = {**os.environ, "OMP_NUM_THREADS": str(spec.threads), "PYTHONUNBUFFERED": "1", **spec.env}
@@ -202,6 +212,10 @@ class LocalJob:
             why = f"its agent ended with exit code {code}" + (f": {words}" if code > 0 and words else "")
             with suppress(ControllerError):
                 await asyncio.to_thread(self.client.call, "POST", f"/machines/{name}/lost", {"why": why})
+            if self.spec.repair and (code < 0 or code == AGAIN):
+                await asyncio.sleep(self.spec.repair)
+                if not self._closing:
+                    await self._start_agent(name, standby=True)
 
     async def _echo(self, process: asyncio.subprocess.Process, name: str) -> str:
         """Show everything a process writes; its last line."""

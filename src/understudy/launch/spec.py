@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from understudy.control.company import Scarcity
 from understudy.worker.mesh import Mesh, MeshError, check_mesh, parse_mesh, roles_of
 
 
@@ -40,6 +41,24 @@ class JobSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     """Threads per worker for torch's own operations."""
     limit: float = 300.0
     """Seconds that a collective operation may take."""
+    rehearsal_limit: float = 900.0
+    """Seconds that a newcomer may rehearse, imports and compilation included."""
+    step_limit: float = 0.0
+    """Seconds that a step may take; 0: any."""
+    answer_limit: float = 10.0
+    """Seconds for which a worker may not answer, or be stopped by a signal."""
+    no_standby: Scarcity = "wait"
+    """After a failure for which there is no standby: wait for a machine, or stop with a checkpoint."""
+    patience: float = 600.0
+    """How many seconds to wait for one."""
+    repair: float = 2.0
+    """Seconds after which a machine whose agent has died is started again, as a standby; 0: never."""
+    quarantine: int = 3
+    """Failures after which a machine is not used any more."""
+    check_gradients: bool = False
+    """Whether a step whose gradients are not finite is repeated once."""
+    copy_every: int = 0
+    """Steps after which the copies of each role's state in another machine's memory are renewed; 0: there are none."""
     overlap: bool = True
     """Whether a leaver gives most of its state while its last step computes."""
     rehearsals: int = 3
@@ -64,10 +83,21 @@ class JobSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
 def check(spec: JobSpec) -> JobSpec:
     """The same, known to be possible."""
-    for name, least in {"machines": 1, "nproc": 1, "standbys": 0, "checkpoint_every": 0, "threads": 1}.items():
+    for name, least in {
+        "machines": 1,
+        "nproc": 1,
+        "standbys": 0,
+        "checkpoint_every": 0,
+        "threads": 1,
+        "quarantine": 1,
+        "copy_every": 0,
+    }.items():
         if getattr(spec, name) < least:
             raise SpecError(f"{name} is {getattr(spec, name)}; it must be at least {least}")
-    for name in ("heartbeat", "limit"):
+    for name in ("step_limit", "repair"):
+        if not getattr(spec, name) >= 0:
+            raise SpecError(f"{name} is {getattr(spec, name)}; it must be at least 0 seconds")
+    for name in ("heartbeat", "limit", "answer_limit", "rehearsal_limit", "patience"):
         if not getattr(spec, name) > 0:
             raise SpecError(f"{name} is {getattr(spec, name)}; it must be more than 0 seconds")
     if spec.steps is not None and spec.steps < 1:

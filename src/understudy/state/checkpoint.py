@@ -51,8 +51,15 @@ def complete(folder: Path, roles: int) -> list[int]:
 class Saver:
     """Writes one role's parts, one at a time, in a thread. What is written is a copy: training may go on at once."""
 
-    def __init__(self, folder: Path, role: int, roles: int, complain: Callable[[str], None]) -> None:
-        self._folder, self._role, self._roles, self._complain = folder, role, roles, complain
+    def __init__(
+        self,
+        folder: Path,
+        role: int,
+        roles: int,
+        complain: Callable[[str], None],
+        saved: Callable[[int], None] = lambda step: None,
+    ) -> None:
+        self._folder, self._role, self._roles, self._complain, self._saved = folder, role, roles, complain, saved
         self._thread: threading.Thread | None = None
 
     def save(self, step: int, inventory: Inventory) -> None:
@@ -76,6 +83,7 @@ class Saver:
             save(values, checkpoint_id=target, no_dist=True)
             (target / "note.json").write_bytes(msgspec.json.encode(note))
             (target / "done").touch()
+            self._saved(note.step)
             self._prune()
         except Exception as error:
             self._complain(f"the checkpoint of step {note.step} could not be written to {target}: {error}")

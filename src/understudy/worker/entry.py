@@ -28,7 +28,7 @@ from .job import Job
 from .line import Line
 from .messages import Resume, WorkerSpec
 from .mishap import Mishaps
-from .player import Dismissed, Player
+from .player import Concluded, Dismissed, Player
 
 Train = Callable[[Job], object]
 _player: Player | None = None
@@ -127,6 +127,8 @@ def main(line_fd: int, data: bytes) -> None:
         runpy.run_path(spec.script, run_name="__main__")
     except Dismissed:
         pass
+    except Concluded:
+        player.done(stopped=True)
     except BaseException as error:
         if isinstance(error, SystemExit) and not error.code:
             raise

@@ -8,8 +8,11 @@ from functools import cached_property
 from types import TracebackType
 
 import torch
+from torch.amp.grad_scaler import GradScaler
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
+
+from understudy.state.inventory import take_inventory
 
 from .mesh import coordinates, dimensions
 from .player import JobError, Player, Repeat
@@ -120,6 +123,13 @@ class Job:
         for name, value in values.items():
             self._step.values[name] = float(value.detach() if isinstance(value, torch.Tensor) else value)
 
+    def report_fault(self, reason: str, *, fatal: bool = False) -> None:
+        """Say that something is wrong with this worker's machine: it is replaced as soon as a standby can take over.
+        `fatal`: what it holds and computes is not to be trusted. Then this call does not return, the step is repeated
+        without this worker, and its state comes from elsewhere."""
+        if not self.rehearsing:
+            self._player.report_fault(reason, fatal=fatal)
+
     def steps(self, count: int | None = None) -> Iterator[Step]:
         """The steps from here to the last one. `--steps` of `understudy run` comes before `count`."""
         total = self._spec.steps if self._spec.steps is not None else count
@@ -178,9 +188,19 @@ class Job:
 
     def _vote(self, step: Step) -> None:
         if not self.rehearsing:
-            outcome = self._player.vote()
+            outcome = self._player.vote(sound=not self._spec.check_gradients or self._sound())
             self._stopped = self._stopped or outcome.stop
         step._voted = True
+
+    @torch.no_grad()
+    def _sound(self) -> bool:
+        """Whether all gradients are numbers; with a scaler they need not be, it looks itself."""
+        things = list(self._player.tracked.values())
+        if any(isinstance(thing, GradScaler) for thing in things):
+            return True
+        found = [grad for _, grad in take_inventory(self._player.tracked).gradients() if grad is not None]
+        norms = torch._foreach_norm(found, ord=float("inf")) if found else ()
+        return all(bool(norm.isfinite()) for norm in norms)
 
     def _end(self, step: Step, error: BaseException | None) -> bool:
         if self.rehearsing:

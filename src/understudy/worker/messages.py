@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+from typing import Literal
 
 import msgspec
 
 from understudy.comm.roster import Roster, Worker
+
+Back = Literal["", "copy", "checkpoint"]
 
 
 class Move(msgspec.Struct, frozen=True):
@@ -40,6 +43,16 @@ class Resume(msgspec.Struct, frozen=True, tag="resume"):
     roster: Roster
     step: int
     moves: tuple[Move, ...] = ()
+    back: Back = ""
+    """Where a role's state is lost: everybody goes back to `step`, to the state that was kept there."""
+
+
+class Conclude(msgspec.Struct, frozen=True, tag="conclude"):
+    """The job cannot go on: finish `step - 1` where somebody has, keep what there is in a checkpoint, and end."""
+
+    step: int
+    roles: tuple[int, ...] = ()
+    """Whose state to write: its own, and what it has a copy of."""
 
 
 class Arm(msgspec.Struct, frozen=True, tag="arm"):
@@ -82,7 +95,7 @@ class Inject(msgspec.Struct, frozen=True, tag="inject"):
     seconds: float = 0.0
 
 
-Heard = Rehearse | Prepare | Resume | Arm | Cancel | Halt | Finish | Leave | Stop
+Heard = Rehearse | Prepare | Resume | Conclude | Arm | Cancel | Halt | Finish | Leave | Stop
 
 # -- said ----------------------------------------------------------------------------------------------------------
 
@@ -179,6 +192,25 @@ class Halted(msgspec.Struct, frozen=True, tag="halted"):
     """What it noticed, in a word (`eof`, `timeout`, `mismatch`, …) and a sentence."""
     reason: str = ""
     who: str = ""
+    able: bool = False
+    """Whether it has come to a first boundary, so that a state could be put into what it tracks."""
+    kept: tuple[tuple[int, int], ...] = ()
+    """(role, step) of whole copies in its memory."""
+
+
+class Saved(msgspec.Struct, frozen=True, tag="saved"):
+    """This role's part of a checkpoint is on disk; it counts when all roles' parts are."""
+
+    role: int
+    step: int
+
+
+class Faulty(msgspec.Struct, frozen=True, tag="faulty"):
+    """The script, or what watches it, says that something is wrong with this worker or its machine."""
+
+    reason: str
+    fatal: bool = False
+    """Whether its results are not to be trusted: it is not asked to hand anything over."""
 
 
 class Done(msgspec.Struct, frozen=True, tag="done"):
@@ -210,6 +242,8 @@ Said = (
     | Settled
     | Stalled
     | Halted
+    | Saved
+    | Faulty
     | Done
     | Failed
 )
@@ -250,6 +284,14 @@ class WorkerSpec(msgspec.Struct, frozen=True):
     """Steps."""
     overlap: bool = True
     """Whether a leaver gives most of its state while its last step computes."""
+    check_gradients: bool = False
+    """Whether a step with gradients that are not finite is repeated once."""
+    answer_limit: float = 10.0
+    """Seconds for which a worker may be stopped, or not answer."""
+    step_limit: float = 0.0
+    """Seconds that a step may take; 0: any."""
+    copy_every: int = 0
+    """Steps after which each role's copy in another machine's memory is renewed; 0: there are none."""
     chaos: bool = False
     """Whether it lets faults happen that chaos asks for."""
 

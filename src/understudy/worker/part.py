@@ -6,14 +6,18 @@ the boundary. Both get back what to do, in order.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 
 from understudy.comm.roster import Roster
 
 from .messages import (
     Arm,
+    Back,
     Cancel,
     Cancelled,
+    Conclude,
     Finish,
     Gave,
     Halt,
@@ -95,7 +99,22 @@ class Over(msgspec.Struct, frozen=True):
     """This role is somebody else's now; what is left is to give its state."""
 
 
-Next = Begin | SwitchTo | Wait | Over
+class GoBack(msgspec.Struct, frozen=True):
+    """Make the state as it was at this step, from where it was kept; then call `went_back`."""
+
+    generation: int
+    step: int
+    source: Back
+
+
+class Keep(msgspec.Struct, frozen=True):
+    """Write these roles' state to a checkpoint and end."""
+
+    step: int
+    roles: tuple[int, ...]
+
+
+Next = Begin | SwitchTo | Wait | Over | GoBack | Keep
 
 
 class ProtocolError(RuntimeError):
@@ -111,6 +130,10 @@ class Proposal(msgspec.Struct):
     """Entered as soon as it is open, without a vote: nobody trains."""
     step: int = 0
     """The first step in it, where it is direct."""
+    back: Back = ""
+    """Where everybody's state comes from, if not from where it is."""
+    restored: bool = False
+    """Whether this worker has gone back."""
     ready: bool = False
     armed: bool = False
 
@@ -156,6 +179,14 @@ class Part:
         """The vote under way is the last one, after all steps."""
         self.over = False
         """The last vote has passed: the training function may return."""
+        self.able = False
+        """Whether the training function has come to a boundary, so that state can be put into what it tracks."""
+        self.last: Keep | None = None
+        """What is left to do in a job that cannot go on."""
+        self.forgiven = -1
+        """The step whose gradients were found unsound: it is taken as it comes the second time."""
+        self.kept: Callable[[], tuple[tuple[int, int], ...]] = tuple
+        """(role, step) of whole copies that are in this worker's memory."""
 
     # -- what it is told ---------------------------------------------------------------------------------------------
 
@@ -166,8 +197,13 @@ class Part:
                 return [EnterTrain(role, rehearsal=True)]
             case Prepare(roster, moves):
                 return self._propose(Proposal(roster, moves, direct=False))
-            case Resume(roster, step, moves):
-                return self._resume(Proposal(roster, moves, direct=True, step=step))
+            case Resume(roster, step, moves, back):
+                return self._resume(Proposal(roster, moves, direct=True, step=step, back=back))
+            case Conclude(step, roles):
+                effects = self._drop()
+                self._go_on_from(step)
+                self.last = Keep(step, roles)
+                return [*effects, Wake()]
             case Arm(generation):
                 if self.proposal is not None and self.proposal.generation == generation:
                     self.proposal.armed = True
@@ -198,22 +234,31 @@ class Part:
     def _resume(self, proposal: Proposal) -> list[Effect]:
         effects = self._drop()
         self.proposal = proposal
-        if self.holds and not proposal.takes(self.uid):
-            reached = self.step + 1 if self.passed else self.step
-            if proposal.step == reached + 1:
-                if not self.voted:
-                    raise ProtocolError(f"{self.uid} is told to apply step {reached}, for which it has not voted")
-                self.passed = True
-            elif proposal.step != reached:
-                raise ProtocolError(f"{self.uid} at step {reached} is told to go on from step {proposal.step}")
-            elif not self.passed and self.seated:
+        if proposal.back:
+            if not self.passed and self.seated:
                 self.voted, self.again = False, True
+            if proposal.takes(self.uid):
+                self.holds = False  # what it has is not what is wanted
+        elif self.holds and not proposal.takes(self.uid):
+            self._go_on_from(proposal.step)
         effects.append(Open(proposal.roster))
         role = proposal.roster.role_of(self.uid)
         if self.role is None and role is not None:
             self.role = role
             effects.append(EnterTrain(role, rehearsal=False))
         return [*effects, Wake()]
+
+    def _go_on_from(self, step: int) -> None:
+        """Finish the step before, or give up what has begun of this one."""
+        reached = self.step + 1 if self.passed else self.step
+        if step == reached + 1:
+            if not self.voted:
+                raise ProtocolError(f"{self.uid} is told to apply step {reached}, for which it has not voted")
+            self.passed = True
+        elif step != reached:
+            raise ProtocolError(f"{self.uid} at step {reached} is told to go on from step {step}")
+        elif not self.passed and self.seated:
+            self.voted, self.again = False, True
 
     def _cancel(self, generation: int) -> list[Effect]:
         if self.promised == generation:
@@ -233,7 +278,9 @@ class Part:
     def _report(self, number: int, how: str = "", reason: str = "", who: str = "") -> Halted:
         reached = self.step + 1 if self.passed else self.step
         voted = self.voted and not self.passed
-        return Halted(number, self.generation, reached, voted, self.holds, self.over, how, reason, who)
+        return Halted(
+            number, self.generation, reached, voted, self.holds, self.over, how, reason, who, self.able, self.kept()
+        )
 
     # -- what becomes of a preparation -------------------------------------------------------------------------------
 
@@ -252,12 +299,13 @@ class Part:
     def rehearsed(self, seconds: float = 0.0) -> list[Effect]:
         """The training function has come to the boundary where it waits for its entry."""
         assert self.role is not None
+        self.able = True
         return [Say(Rehearsed(self.role, seconds))]
 
     def tracked(self, twins: tuple[int, ...], size: int = 0) -> list[Effect]:
         """The first boundary: from here on there is state that others can have."""
         assert self.role is not None
-        self.holds = True
+        self.holds = self.able = True
         return [Say(Tracked(self.role, twins, size))]
 
     def took(self, generation: int, step: int) -> bool:
@@ -273,11 +321,22 @@ class Part:
     def gave(self, generation: int) -> list[Effect]:
         return [Say(Gave(generation))]
 
+    def went_back(self, generation: int, step: int) -> None:
+        """The state is as it was at this step, whatever has happened meanwhile."""
+        self.holds, self.step, self.voted, self.passed, self.again = True, step, False, False, False
+        if self.proposal is not None and self.proposal.generation == generation:
+            self.proposal.restored = True
+
     # -- the training thread: at the boundary ------------------------------------------------------------------------
 
     def boundary(self) -> Next:
         """What to do now that no step is under way."""
+        if self.last is not None:
+            return self.last
         proposal = self.proposal
+        if proposal is not None and proposal.back and not proposal.restored and not proposal.takes(self.uid):
+            self.holds = False  # until all of it is there
+            return GoBack(proposal.generation, proposal.step, proposal.back)
         if proposal is not None and proposal.ready and (not self.halted or proposal.direct):
             if self.agreed == proposal.generation:
                 return SwitchTo(proposal.generation)
@@ -299,9 +358,11 @@ class Part:
 
     # -- the training thread: at the vote ----------------------------------------------------------------------------
 
-    def ballot(self, *, healthy: bool = True, over: bool = False) -> Ballot | None:
+    def ballot(
+        self, *, healthy: bool = True, over: bool = False, sound: bool = True, copied: int = -1
+    ) -> Ballot | None:
         """What to say in this step's vote; None where it is no use any more (see `verdict`). `healthy` says whether
-        the prepared generation could still be entered."""
+        the prepared generation could still be entered, `sound` whether the gradients are numbers."""
         if self.halted or self.again:
             return None
         assert self.role is not None
@@ -309,14 +370,18 @@ class Part:
         proposal, named = self.proposal, self.generation
         if proposal is not None and proposal.ready and healthy and (proposal.armed or not proposal.gives(self.uid)):
             named = self.promised = proposal.generation
-        return Ballot(self.role, self.step, named, self.stop, over)
+        sound = sound or self.forgiven == self.step
+        return Ballot(self.role, self.step, named, self.stop, over, sound, copied)
 
     def counted(self, outcome: Outcome) -> list[Effect] | None:
         """The vote is complete and everybody has complete gradients: from here on the step is applied, whatever
         happens. None where a halt came first: then it may or may not be."""
         if self.halted or self.again:
             return None
-        self.passed, self.over = not self.closing, self.closing
+        if outcome.sound:
+            self.passed, self.over = not self.closing, self.closing
+        else:
+            self.voted, self.forgiven = False, self.step
         promised, withdrawn = self.promised, self.withdrawn
         self.promised, self.withdrawn = 0, False
         if outcome.generation is not None:

@@ -22,6 +22,7 @@ from understudy.comm.link import Link
 from understudy.comm.roster import RosterError
 from understudy.comm.sandbox import Echo
 from understudy.comm.torch_backend import install
+from understudy.comm.work import longest_wait_for_messages
 from understudy.state.checkpoint import Saver, complete, load
 from understudy.state.digest import digest
 from understudy.state.errors import StateError, StreamBroken
@@ -31,7 +32,7 @@ from understudy.state.twins import twins
 from . import part as parts
 from .giving import Giving
 from .handover import Arrival, Taker, Tempo
-from .messages import Done, Failed, Heard, Here, Progress, Said, Settled, Stalled, WorkerSpec
+from .messages import Done, Failed, Faulty, Heard, Here, Progress, Said, Saved, Settled, Stalled, WorkerSpec
 from .part import Part
 from .vote import Outcome, numbers_of, outcome_of
 
@@ -48,6 +49,10 @@ class Repeat(BaseException):
 
 class Dismissed(BaseException):
     """This worker is not needed any more."""
+
+
+class Concluded(BaseException):
+    """The job cannot go on; what there was to keep is kept."""
 
 
 class JobError(RuntimeError):
@@ -79,8 +84,8 @@ class Player:
         self._over = threading.Event()
         self._settling = 0
         """The generation whose first step is under way."""
-        self._opened_at = 0.0
-        self._stalled: tuple[object, ...] = ()
+        self._opened_at = self._began_at = 0.0
+        self._stalled = Stalled(0)
         threading.Thread(target=self._watch, name="understudy watch", daemon=True).start()
         self._say(Here(fabric.worker, os.getpid()))
 
@@ -136,14 +141,30 @@ class Player:
     def _watch(self) -> None:
         """Tell the controller where this worker waits for long: all workers' answers together show a deadlock."""
         while not self._over.wait(_LOOK_S):
-            wait = self.fabric.longest_wait()
-            key: tuple[object, ...] = ()
-            if wait is not None and wait[3] > _STALL_S:
-                endpoint, number, kind, _ = wait
-                key = (endpoint.key.roles, number, self._describe(endpoint, kind))
-            if key != self._stalled:
-                self._stalled = key
-                self._say(Stalled(self.fabric.generation, *key))  # type: ignore[arg-type]
+            stalled = self._stall(min(_STALL_S, self.spec.limit / 2))
+            if stalled != self._stalled:
+                self._stalled = stalled
+                self._say(stalled)
+            elif not stalled.roles:
+                self._look_at_the_clock()
+
+    def _stall(self, limit: float) -> Stalled:
+        """Where this worker has waited for longer than that."""
+        wait = self.fabric.longest_wait()
+        if wait is not None and wait[3] > limit:
+            endpoint, number, kind, _ = wait
+            return Stalled(self.fabric.generation, endpoint.key.roles, number, self._describe(endpoint, kind))
+        if longest_wait_for_messages() > limit and self.part.role is not None:
+            what = f"waits in step {self.part.step} for a message"
+            return Stalled(self.fabric.generation, (self.part.role,), 0, what)
+        return Stalled(self.fabric.generation)
+
+    def _look_at_the_clock(self) -> None:
+        """A step that takes too long, and not because of others, is reported once."""
+        began, limit = self._began_at, self.spec.step_limit
+        if limit and began and time.monotonic() - began > limit and not self.part.halted:
+            self._began_at = 0.0
+            self._say(Faulty(f"step {self.part.step} has taken longer than {limit:g} s", fatal=True))
 
     def _describe(self, endpoint: Endpoint, kind: str) -> str:
         if self._votes is not None and endpoint is self._votes.endpoint:
@@ -202,6 +223,7 @@ class Player:
         step = self._least([max(complete(folder, spec.roles), default=0)])[0]
         if step:
             load(folder, step, role, self.tracked)
+            self._say(Saved(role, step))
         return step
 
     def _least(self, numbers: list[int]) -> list[int]:
@@ -221,9 +243,37 @@ class Player:
             role = self.part.role
             assert role is not None
             if self._saver is None:
-                self._saver = Saver(Path(spec.checkpoint), role, spec.roles, log.warning)
+                self._saver = self._make_saver(role)
             self._saver.save(step, take_inventory(self.tracked))
             self._saved = step
+
+    def _make_saver(self, role: int) -> Saver:
+        spec = self.spec
+        saved = lambda step: self._say(Saved(role, step))  # noqa: E731
+        return Saver(Path(spec.checkpoint), role, spec.roles, log.warning, saved)
+
+    def _go_back(self, to: parts.GoBack) -> None:
+        """Make the state as it was."""
+        role = self.part.role
+        assert role is not None
+        load(Path(self.spec.checkpoint), to.step, role, self.tracked)
+        for _, parameter in take_inventory(self.tracked).parameters:
+            parameter.grad = None
+        self._saved = to.step
+        self._durations.clear()
+        self._ended = self._before = 0.0
+        with self._changed:
+            self.part.went_back(to.generation, to.step)
+
+    def _conclude(self, keep: parts.Keep) -> None:
+        """Write what is left of the job to disk: its own role's state, and that of lost roles with the same."""
+        self.close()
+        if self.spec.checkpoint:
+            inventory = take_inventory(self.tracked)
+            for role in keep.roles:
+                saver = self._make_saver(role)
+                saver.save(keep.step, inventory)
+                saver.wait()
 
     def rehearsed(self, seconds: float) -> None:
         with self._changed:
@@ -235,6 +285,7 @@ class Player:
             step = self._come_to_boundary()
             if step is not None:
                 self.rehearsing = False
+                self._began_at = time.monotonic()
                 self._checkpoint()
                 self._offer()
                 return step
@@ -276,15 +327,20 @@ class Player:
                     raise Dismissed
                 links = self._complete_links()
                 following = self.part.boundary()
-                if links is not None or isinstance(following, parts.SwitchTo | parts.Begin):
+                if links is not None or not isinstance(following, parts.Wait | parts.Over):
                     break
                 self._changed.wait()
             if isinstance(following, parts.SwitchTo):
                 given = self._switch(following.generation)
         if isinstance(following, parts.Begin):
             return following.step
+        if isinstance(following, parts.Keep):
+            self._conclude(following)
+            raise Concluded
         if isinstance(following, parts.SwitchTo):
             self._give(*given)
+        elif isinstance(following, parts.GoBack):
+            self._go_back(following)
         elif links is not None:
             self._take(links)
         return None
@@ -359,14 +415,15 @@ class Player:
 
     # -- the training thread: in a step --------------------------------------------------------------------------------
 
-    def vote(self, *, over: bool = False) -> Outcome:
+    def vote(self, *, over: bool = False, sound: bool = True) -> Outcome:
         """Agree with all roles that this step counts. Raises Repeat where it does not."""
+        self._began_at = 0.0
         proposal = self.part.proposal
         healthy = proposal is not None and self.fabric.prepared >= proposal.generation
         if proposal is not None and proposal.gives(self.spec.uid) and self.spec.overlap:
             healthy = healthy and self._offered(proposal)
         with self._changed:
-            ballot = self.part.ballot(healthy=healthy, over=over)
+            ballot = self.part.ballot(healthy=healthy, over=over, sound=sound)
         if ballot is None:
             return self._verdict()
         least = self._least(numbers_of(ballot))
@@ -382,7 +439,12 @@ class Player:
             effects = self.part.counted(outcome)
             if effects is not None:
                 self._do(effects)
-        return outcome if effects is not None else self._verdict()
+        if effects is None:
+            return self._verdict()
+        if not outcome.sound:
+            log.warning("step %d has gradients that are not finite; it is begun again", self.part.step)
+            raise Repeat
+        return outcome
 
     def _offered(self, proposal: parts.Proposal) -> bool:
         """Whether all takers have what this step does not touch; it changes with the update, so it waits for that."""
@@ -420,6 +482,15 @@ class Player:
             if fault is not None:
                 self._do(self.part.interrupted(fault.how, fault.reason, fault.who))
         return True
+
+    def report_fault(self, reason: str, *, fatal: bool) -> None:
+        """Something is wrong here. Where it is fatal, nothing more is done before the controller ends this worker."""
+        self._say(Faulty(reason, fatal))
+        if fatal:
+            self.fabric.interrupt(f"{self.spec.uid}: {reason}", self.spec.uid)
+            with self._changed:
+                self._changed.wait_for(lambda: self._dismissed)
+            raise Dismissed
 
     def applied(self, values: dict[str, float]) -> None:
         with self._changed:

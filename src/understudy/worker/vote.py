@@ -22,6 +22,10 @@ class Ballot(msgspec.Struct, frozen=True):
     """An operator wants the job to end here."""
     over: bool = False
     """Its training function has come to its end."""
+    sound: bool = True
+    """Its gradients are numbers."""
+    copied: int = -1
+    """The latest step of which its copies are complete."""
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -31,6 +35,10 @@ class Outcome(msgspec.Struct, frozen=True):
     """The one to switch to at the next boundary."""
     stop: bool = False
     over: bool = False
+    sound: bool = True
+    """Whether the step counts; otherwise everybody begins it again."""
+    copied: int = -1
+    """The latest step to which everybody could go back."""
     error: str = ""
     """Why the roles cannot go on together."""
 
@@ -45,6 +53,8 @@ def numbers_of(ballot: Ballot) -> list[int]:
         -int(ballot.stop),
         ballot.role if ballot.over else NOBODY,
         NOBODY if ballot.over else ballot.role,
+        int(ballot.sound),
+        ballot.copied,
     ]
 
 
@@ -63,5 +73,6 @@ def outcome_of(least: Sequence[int], current: int) -> Outcome:
         )
     if first != last:
         return Outcome(None, error=f"the roles are in different steps ({first} to {last}); step together")
-    agreed = lowest if lowest == highest and lowest > current else None
-    return Outcome(agreed, stop, finished != NOBODY)
+    sound, copied = bool(least[7]), least[8]
+    agreed = lowest if lowest == highest and lowest > current and sound else None
+    return Outcome(agreed, stop, finished != NOBODY, sound, copied)
