@@ -153,8 +153,8 @@ async def _disturbed(
             await asyncio.gather(waiting, return_exceptions=True)
             await asyncio.wait([striking], timeout=_GRACE_S)  # whom it has paused is woken while they are there
     complaints = await asyncio.to_thread(place.remains, scene.seen)
-    if campaign.problem:
+    if ended is not None and ended.status == "failed":
+        complaints.insert(0, f"the job has failed after {campaign.faults} of {wishes.faults} faults: {ended.reason}")
+    elif campaign.problem:
         complaints.insert(0, campaign.problem)
-    if ended is not None and ended.status not in ("finished", "stopped"):
-        complaints.insert(0, f"the job has {ended.status}: {ended.reason}")
     return ended, campaign, tales, complaints
