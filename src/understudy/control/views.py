@@ -55,6 +55,8 @@ class RoleView(msgspec.Struct, frozen=True):
     places: dict[str, int]
     worker: str | None
     machine: str | None
+    twins: tuple[int, ...] = ()
+    """Roles with identical copies of its state, where that is known."""
 
 
 def job_view(name: str, director: Director, beats: Mapping[str, Beat]) -> JobView:
@@ -117,6 +119,7 @@ def roster_view(director: Director, mesh: Mesh) -> list[RoleView]:
                 coordinates(mesh, role),
                 None if worker is None else worker.uid,
                 None if worker is None else worker.machine,
+                director.twins.get(role, ()),
             )
         )
     return views

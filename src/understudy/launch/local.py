@@ -154,6 +154,7 @@ class LocalJob:
             self.spec.no_standby,
             self.spec.quarantine,
             self.spec.warm,
+            self.spec.chaos,
         )
         while not self._closing:
             began = time.monotonic()
@@ -189,6 +190,7 @@ class LocalJob:
             answer_limit=spec.answer_limit,
             step_limit=spec.step_limit,
             copy_every=spec.copy_every,
+            chaos=spec.chaos,
         )
         env = {**os.environ, "OMP_NUM_THREADS": str(spec.threads), "PYTHONUNBUFFERED": "1", **spec.env}
         agent = AgentSpec(

@@ -56,7 +56,7 @@ class JobSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     quarantine: int = 3
     """Failures after which a machine is not used any more."""
     warm: int = 1
-    """For how many machines' roles each standby keeps rehearsed workers in memory; 0: it rehearses when it is needed."""
+    """For how many machines' roles a standby keeps rehearsed workers in memory; 0: it rehearses when it is needed."""
     check_gradients: bool = False
     """Whether a step whose gradients are not finite is repeated once."""
     copy_every: int = 0
@@ -66,6 +66,8 @@ class JobSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     rehearsals: int = 3
     """Shadow steps of a newcomer in the sandbox."""
     run_dir: str = ""
+    chaos: bool = False
+    """Whether `understudy chaos` may let faults happen inside its processes."""
     env: dict[str, str] = {}
 
     @property

@@ -90,6 +90,15 @@ class Stop(msgspec.Struct, frozen=True, tag="stop"):
     """End at the next boundary, together with everybody else."""
 
 
+class Inject(msgspec.Struct, frozen=True, tag="inject"):
+    """Chaos: have something go wrong, in a worker or, where none is named, in the agent. Only in jobs that allow it."""
+
+    kind: str
+    machine: str
+    uid: str = ""
+    seconds: float = 0.0
+
+
 Heard = Rehearse | Prepare | Resume | Conclude | Arm | Cancel | Halt | Finish | Leave | Stop
 
 # -- said ----------------------------------------------------------------------------------------------------------
@@ -287,6 +296,8 @@ class WorkerSpec(msgspec.Struct, frozen=True):
     """Seconds that a step may take; 0: any."""
     copy_every: int = 0
     """Steps after which each role's copy in another machine's memory is renewed; 0: there are none."""
+    chaos: bool = False
+    """Whether it lets faults happen that chaos asks for."""
 
     @property
     def roles(self) -> int:
