@@ -19,7 +19,7 @@ from understudy.agent.session import Inbox, Outbox
 from understudy.comm.roster import Roster, Worker
 from understudy.control.company import OVER, Plan
 from understudy.control.director import Director
-from understudy.control.events import AddStandby, Asked, Event, Lost, Registered, Replace, Reply, Reported, Tale
+from understudy.control.events import AddStandby, Asked, Event, Lost, Output, Registered, Replace, Reply, Reported, Tale
 from understudy.worker import part as parts
 from understudy.worker.messages import Done, Failed, Faulty, Heard, Here, Saved, Settled, Stalled
 from understudy.worker.part import Part
@@ -756,6 +756,11 @@ class SimAgent:
             worker.die(-9)
 
 
+def _wanted(output: Output) -> int:
+    """How many machines it asks for."""
+    return int(str(output.data["count"])) if isinstance(output, Tale) and output.kind == "wanted" else 0
+
+
 def _short(message: object) -> str:
     text = str(message)
     return text if len(text) < 60 else f"{text[:60]}…"
@@ -772,6 +777,8 @@ class SimController:
     seen: dict[str, float] = field(default_factory=dict)
     asked: list[Asked] = field(default_factory=list)
     expired: set[Event] = field(default_factory=set)
+    provided: int = 0
+    """Machines that were asked for and have been started."""
 
     def __post_init__(self) -> None:
         self.director = Director(self.world.plan)
@@ -792,9 +799,11 @@ class SimController:
         if self.director is not None:
             return
         director = Director(self.world.plan)
+        wanted = 0
         for at, event in self.ledger:
-            director.feed(event, at)
+            wanted += sum(map(_wanted, director.feed(event, at)))
         self.director = director
+        self.provide(wanted)
         self.sent.clear()
         self.seen = dict.fromkeys(director.machines, self.world.now)
         for asked in self.asked:
@@ -831,11 +840,16 @@ class SimController:
                     self.world.ended_at = self.world.now
                 if output.kind == "failed":
                     self.world.despaired(known, output.text)
-                if output.kind == "wanted" and self.world.generous:
-                    for _ in range(int(str(output.data["count"]))):
-                        self.world.agent(f"x{len(self.world.agents)}", standby=True)
+                self.provide(self.provided + _wanted(output))
                 self.world.say(f"tale: {output.kind}: {output.text}")
         self.flush()
+
+    def provide(self, wanted: int) -> None:
+        """Whoever starts machines reads all events, also those from before a crash."""
+        while self.provided < wanted:
+            self.provided += 1
+            if self.world.generous:
+                self.world.agent(f"x{self.provided}", standby=True)
 
     def flush(self) -> None:
         director = self.director

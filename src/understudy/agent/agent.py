@@ -134,7 +134,7 @@ class Agent:
                 try:
                     async with session.ws_connect(f"{self.spec.url}/agent", heartbeat=10.0) as self._socket:
                         await self._converse(self._socket)
-                except (OSError, aiohttp.ClientError, TimeoutError) as error:
+                except (OSError, aiohttp.ClientError, TimeoutError, msgspec.MsgspecError) as error:
                     log.debug("%s: the controller does not answer: %s", self.spec.machine, error)
                 self._socket = None
                 await asyncio.sleep(_AGAIN_S)

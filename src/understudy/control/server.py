@@ -147,9 +147,15 @@ class Controller:
 
     async def watch(self) -> None:
         """Whoever is silent for too long is gone."""
+        looked = time.monotonic()
         while True:
             await asyncio.sleep(_WATCH_S)
             now = time.monotonic()
+            absent = now - looked - _WATCH_S
+            looked = now
+            if absent > self.spec.heartbeat / 2:  # it was this process that heard nothing
+                self._seen = {name: seen + absent for name, seen in self._seen.items()}
+                continue
             for name, machine in list(self.director.machines.items()):
                 if machine.alive and now - self._seen.get(name, now) > self.spec.heartbeat:
                     why = f"nothing heard from its agent for {self.spec.heartbeat:g} s"
