@@ -245,6 +245,9 @@ class World:
 
     def despaired(self, known: set[str], reason: str) -> None:
         """The director says that a role's state is lost."""
+        director = self.controller.director
+        if director is None or not director.begun:
+            return  # whoever has come to its first step since then has nothing that would be worth keeping
         found = re.search(r"role (\d+): no live replica", reason)
         holding = [worker for uid in known if (worker := self.workers[uid]).alive and worker.part.holds]
         latest = max((worker.state for worker in holding), default=0)

@@ -3,7 +3,7 @@ orders, so that a controller that comes back reads its ledger and knows where ev
 
 from __future__ import annotations
 
-from understudy.agent.messages import Exited, Report, Stopped
+from understudy.agent.messages import Exited, Report, Stopped, Word
 from understudy.worker.messages import (
     Arm,
     Cancelled,
@@ -66,6 +66,8 @@ class Director(Replacement):
 
     def _heed(self, report: Report) -> None:
         actor = self.actors[report.uid]
+        if isinstance(report, Word) and isinstance(report.message, Saved):
+            self.saves.setdefault(report.message.role, set()).add(report.message.step)  # whoever has written it
         if not actor.alive:
             return
         if isinstance(report, Exited):
@@ -106,8 +108,6 @@ class Director(Replacement):
             case Stalled() as stalled:
                 actor.stalled = stalled if stalled.roles else None
                 self._look_for_deadlock()
-            case Saved(role, step):
-                self.saves.setdefault(role, set()).add(step)
             case Faulty(reason, fatal):
                 self._signal("script", [actor], f"{self._name(actor)}: {reason}", dead=False, trusted=not fatal)
             case Failed(step, error):

@@ -301,7 +301,7 @@ class Failure(Transition):
         try:
             return fall_back(able, cells, self.twins, self._latest_checkpoint(), lost, [*coming, *seated], unwanted)
         except Hopeless:
-            if not self.begun and not self._stumbled and self.starts < ATTEMPTS:
+            if not self.begun and not self._stumbled and self.starts < STUBBORN:
                 self._start_over()
             elif self._stumbled:
                 self._fail(next(iter(self._stumbled.values())))
@@ -381,14 +381,17 @@ class Failure(Transition):
             self.vacancies -= 1
             if any(actor.role is not None for actor in machine.actors):
                 self._renew(machine)
-        if self.vacancies and not self.wanted:
-            if self.plan.scarcity == "stop" or self._refused >= ATTEMPTS:
-                self._fail(f"{self.why}; the job has not begun, and there is no standby")
-            else:
-                self.waiting = f"{self.why}; the job has not begun, and there is no standby"
-                self.waiting_since = self._now
-                self._tale("waiting", f"{self.waiting}: it waits for one; add one with: understudy standby add")
-                self._want(self.vacancies)
+        if not self.vacancies:
+            return
+        if self.plan.scarcity == "stop" or self._refused >= ATTEMPTS:
+            self._fail(f"{self.why}; the job has not begun, and there is no standby")
+            return
+        if not self.waiting:
+            self.waiting = f"{self.why}; the job has not begun, and there is no standby"
+            self.waiting_since = self._now
+            self._tale("waiting", f"{self.waiting}: it waits for one; add one with: understudy standby add")
+        if not self.wanted:
+            self._want(self.vacancies)
 
     def _conclude_job(self, why: str) -> None:
         """End with a checkpoint of what there is."""
@@ -399,7 +402,12 @@ class Failure(Transition):
         if settlement.back:
             self._fail(f"{why}; {settlement.reason.split(':')[0]}")
             return
-        tasks: dict[str, list[int]] = {actor.uid: [] for actor in survivors if actor.report and actor.report.holds}
+        reached = {settlement.step: (True, False), settlement.step - 1: (True,)}
+        tasks: dict[str, list[int]] = {
+            actor.uid: []
+            for actor in survivors
+            if (report := actor.report) and report.holds and report.voted in reached.get(report.step, ())
+        }
         for actor in survivors:
             if actor.role is not None and settlement.kept.get(self.plan.cells[actor.role]) == actor.machine:
                 tasks[actor.uid].append(actor.role)
