@@ -229,7 +229,9 @@ class World:
     def comes_back(self, old: SimAgent) -> None:
         """A machine whose agent has died is started again."""
         if self.agents[old.name] is old and not old.alive:
-            self.agent(old.name, standby=True)
+            director = self.controller.director
+            known = director is not None and old.name in director.machines
+            self.agent(old.name, standby=known or old.standby)
 
     # -- what must always hold -----------------------------------------------------------------------------------------
 

@@ -161,7 +161,9 @@ class Company:
         for wing in [wing for wing in machine.wings if actor in wing]:
             self._end_workers(wing)
             machine.wings.remove(wing)
-        if actor not in machine.actors:
+        change = self.change
+        coming = change is not None and change.phase != "cancel" and machine.name in change.places.values()
+        if actor not in machine.actors or coming:
             return
         if not self._quarantined(machine):
             machine.actors[actor.slot] = self._start(machine, actor.slot)

@@ -73,7 +73,7 @@ class Failure(Transition):
             needed = set(change.joiners.values()) | (change.waiting if change.phase == "switch" else set())
         elif change is not None:
             givers = {uid for each in change.givers.values() for uid in each}
-            needed = {*change.joiners.values(), *givers} | self._seated(change)
+            needed = {*self._workers(change.places).values(), *givers} | self._seated(change)
         homes = [self.machines[self.actors[uid].machine] for uid in uids]
         return Situation(
             self.status,
