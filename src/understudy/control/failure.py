@@ -192,7 +192,9 @@ class Failure(Transition):
                 if self.machines[name].state == "leaving":
                     self.machines[name].state = "cast"
         self._interrupted = change
-        involved |= {uid for uid, actor in self.actors.items() if actor.alive and actor.holds}
+        involved |= {
+            uid for uid, a in self.actors.items() if a.alive and (a.holds or (a.report is not None and a.report.able))
+        }
         if change is not None:
             involved |= {move.taker.uid for move in change.moves}
         self.halted = {uid for uid in self._living(involved) if self.actors[uid].done is None}
