@@ -1,5 +1,5 @@
 """The director alone: events in, orders and tales out, played by hand. What follows from them at random is in
-simulation.py; the tests that play here say what each party is told, when, and what the operator is answered."""
+the simulation; the tests that play here say what each party is told, when, and what the operator is answered."""
 
 from __future__ import annotations
 
