@@ -135,7 +135,8 @@ class Failure(Transition):
         elif what == "patience" and self.status == "forming" and self.vacancies:
             self._fail(f"{self.waiting}, and none has come in {self.plan.patience:g} s")
         elif what == "end" and self.status in ("training", "closing") and self.roster is not None:
-            late_ones = [uid for uid in self.roster.seats if uid is not None and self.actors[uid].done is None]
+            awaited = self._keepers if self._last_words else self._seated(None)
+            late_ones = [uid for uid in awaited if self.actors[uid].done is None]
             self._give_up_on(late_ones, f"has not ended within {self.plan.limit:g} s after the others")
         elif change is None:
             return
@@ -394,7 +395,8 @@ class Failure(Transition):
         if settlement is None or self.status in OVER:
             return
         if settlement.back:
-            self._fail(f"{why}; {settlement.reason.split(':')[0]}")
+            lost, saved = settlement.reason.split(": all go back")[0], self._latest_checkpoint()
+            self._fail(f"{why}; {lost}; " + ("there is no checkpoint" if saved is None else _continued(saved)))
             return
         tasks: dict[str, list[int]] = {actor.uid: [] for actor in survivors if actor.report and actor.report.holds}
         for actor in survivors:
@@ -402,7 +404,7 @@ class Failure(Transition):
                 tasks[actor.uid].append(actor.role)
         for role, givers in settlement.givers.items():
             tasks[givers[0]].append(role)
-        self._last_words, self._last_step = why, settlement.step
+        self._last_words, self._last_step, self._keepers = why, settlement.step, set(tasks)
         self.status, self.waiting = "closing", ""
         for uid, roles in tasks.items():
             self._tell(uid, Conclude(settlement.step, tuple(roles)))
@@ -410,9 +412,7 @@ class Failure(Transition):
 
     def _ending(self) -> str:
         if self._latest_checkpoint() == self._last_step:
-            return (
-                f"{self._last_words}; step {self._last_step} is in the checkpoint: the same command goes on from there"
-            )
+            return f"{self._last_words}; {_continued(self._last_step)}"
         return f"{self._last_words}; no checkpoint could be written"
 
     def _reconsider(self, places: dict[int, str]) -> None:
@@ -478,3 +478,7 @@ class Failure(Transition):
             f"{self._name(seats[first])} {places[first].what}, while {self._name(seats[other])} {places[other].what}: "
             "all roles must run the same steps and call the same operations in the same order"
         )
+
+
+def _continued(step: int) -> str:
+    return f"step {step} is in the checkpoint: the same command goes on from there"

@@ -48,6 +48,8 @@ class Transition(Company):
         self._last_step = self._refused = 0
         self._last_words = ""
         """Why the job ends, once all that can be kept is kept."""
+        self._keepers: set[str] = set()
+        """Who writes that."""
 
     def _in(self, generation: int) -> Change | None:
         """The change under way, if it is to this generation."""
