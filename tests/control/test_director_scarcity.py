@@ -134,6 +134,16 @@ def test_two_machines_are_asked_for_at_once() -> None:
     assert play.change.joiners == {1: "w3", 2: "w4"}
 
 
+def test_what_is_waited_for_is_named_without_those_who_go_on_by_themselves() -> None:
+    """m1 is gone; of m2 only a worker has died."""
+    play = Play.training(machines=3, standbys=0)
+    play.exits("w2")
+    play.lose("m1")
+    play.halted("w0")
+    assert play.director.waiting == "m1 is gone: no heartbeat; no standby is left for role 1"
+    assert play.told("wanted") == ["1 standby machine wanted"]
+
+
 def test_one_that_was_asked_for_before_is_enough() -> None:
     play = Play.training(standbys=0)
     play.ask("r1", AddStandby())

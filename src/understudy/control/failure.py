@@ -235,16 +235,20 @@ class Failure(Transition):
             return
         places = dict(settlement.kept)
         in_place = {actor.uid for actor in survivors if actor.report is not None and actor.report.able}
+        lacking = []
         for cell in settlement.missing:
-            machine = self._stand_in(cell, set(places.values()))
-            if machine is None and not self._free(set(places.values())):
-                own = self._own(cell, set(places.values()), in_place)
-                if own is None:
-                    self._wait_for_machine([cell for cell in settlement.missing if cell not in places])
-                machine = own if own is not None and own.whole else None
-            if machine is None:
-                return  # one is starting
-            places[cell] = machine.name
+            taken = set(places.values())
+            machine = self._stand_in(cell, taken)
+            if machine is None and not self._free(taken):
+                machine = self._own(cell, taken, in_place)
+                if machine is None:
+                    lacking.append(cell)
+            if machine is not None and machine.whole:
+                places[cell] = machine.name
+        if lacking:
+            self._wait_for_machine(lacking)
+        if not places.keys() >= set(settlement.missing):
+            return  # one is starting, or has yet to come
         self._interrupted = None
         self.waiting = ""
         self._stumbles |= {(role, settlement.step) for role in self._stumbled}
