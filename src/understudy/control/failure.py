@@ -80,7 +80,7 @@ class Failure(Transition):
             dead,
             trusted,
             founding=self.status == "forming" and change is None and (cast or any(m.state == "cast" for m in homes)),
-            plays=bool(uids & self._seated(None)) and (change is None or planned),
+            plays=bool(uids & self._seated(None)) and (change is None or planned or not dead),
             needed=bool(uids & needed),
             planned=planned,
             switching=change is not None and change.phase == "switch",
@@ -90,15 +90,20 @@ class Failure(Transition):
     def _replace_ill(self, names: set[str]) -> None:
         """A planned replacement of machines that still work; a standby is asked for where there is none."""
         waiting = {name for wish in self.queue for name in wish.request.machines}
+        taken = set() if self.change is None else set(self.change.places.values())
         for name in sorted(names - waiting):
             if self.machines[name].state == "cast":
-                if len(self._free(set())) + self.wanted <= len(self.queue):
+                if len(self._free(taken)) + self.wanted <= len(self.queue):
                     self._want(1)
                 self.queue.append(Wish("", Replace((name,))))
 
     def _want(self, count: int) -> None:
         self.wanted += count
         self._tale("wanted", f"{count} standby machine{'s' if count > 1 else ''} wanted", count=count)
+
+    def _pending(self) -> bool:
+        """Whether a planned change is under way that nobody has switched to."""
+        return self.change is not None and self.change.planned and self.change.phase != "switch"
 
     def _reported_ill(self, id: str, name: str, why: str, fatal: bool) -> None:
         """Somebody outside says that a machine is ill."""
@@ -113,7 +118,9 @@ class Failure(Transition):
             self._reply(id, True, f"{name} is a standby; it is in quarantine now")
             return
         said = f"{name} is ill: {why}"
-        verdict = self._signal("checker", [a for a in machine.actors if a.alive], said, dead=False, trusted=not fatal)
+        early = machine.state == "standby" and self._pending()  # nobody has to come who is to leave at once
+        living = [actor for actor in machine.actors if actor.alive]
+        verdict = self._signal("checker", living, said, dead=False, trusted=not (fatal or early))
         self._reply(id, True, verdict.reason, act=verdict.act)
 
     # -- those who do not answer ---------------------------------------------------------------------------------------

@@ -105,10 +105,14 @@ class Transition(Company):
         for machine in self.machines.values():
             if machine.state == "standby" and any(actor.holds for actor in machine.actors):
                 self._renew(machine)  # nobody may take what it holds for a role's state
+        self._replace_ill({name for name in change.places.values() if self.machines[name].ill})
         self._conclude()
         if self.stopping:
             for uid in self._living(self._seated(None)):
                 self._tell(uid, Stop())
+
+    def _replace_ill(self, names: set[str]) -> None:
+        raise NotImplementedError
 
     def _unsettled(self) -> None:
         """The last change is over, whatever was measured of it."""
