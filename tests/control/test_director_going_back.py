@@ -148,6 +148,18 @@ def test_a_script_that_fails_is_tried_again_from_the_checkpoint() -> None:
     assert play.director.reason == "role 1 (w2 on m2) failed in step 5: ValueError: no"
 
 
+def test_a_newcomer_whose_state_is_from_the_checkpoint_may_fail_once_like_everybody() -> None:
+    play = Play.training(copies=False, standbys=2)
+    saved(play, 3)
+    play.lose("m1")
+    play.halted("w0")
+    play.rehearsed()
+    play.all_switch(step=3)
+    assert play.director.actors["w2"].holds
+    play.say("w2", Failed(5, "ValueError: no"))
+    assert (play.status(), play.director.reason) == ("halting", "")
+
+
 def test_a_role_that_dies_again_and_again_in_one_step_is_given_up() -> None:
     play = Play.training(standbys=0, quarantine=99)
     for _ in range(STUBBORN):

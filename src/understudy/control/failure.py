@@ -465,7 +465,8 @@ class Failure(Transition):
             change.waiting.discard(actor.uid)
             if switched.bytes:
                 change.moved[actor.uid] = (switched.bytes, switched.seconds, switched.again)
-            actor.holds = actor.holds or any(move.taker.uid == actor.uid for move in change.moves)
+            took = bool(change.back) or any(move.taker.uid == actor.uid for move in change.moves)
+            actor.holds = actor.holds or took
         if any(not self.actors[uid].alive for uid in change.waiting):
             self._halt(change.failed or "a worker died before it could switch")
 
