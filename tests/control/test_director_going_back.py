@@ -141,6 +141,7 @@ def test_a_script_that_fails_is_tried_again_from_the_checkpoint() -> None:
     saved(play, 3)
     for uid in ("w1", "w2"):
         play.say(uid, Failed(5, "ValueError: no"))
+        assert play.status() == "halting"
         play.halted("w0", step=5)
         if uid == "w1":
             play.rehearsed()
@@ -158,6 +159,17 @@ def test_a_newcomer_whose_state_is_from_the_checkpoint_may_fail_once_like_everyb
     assert play.director.actors["w2"].holds
     play.say("w2", Failed(5, "ValueError: no"))
     assert (play.status(), play.director.reason) == ("halting", "")
+
+
+def test_a_script_that_fails_in_two_steps_after_one_checkpoint_is_tried_again_each_time() -> None:
+    play = Play.training(copies=False, standbys=2)
+    saved(play, 3)
+    for uid, step in (("w1", 5), ("w2", 6)):
+        play.say(uid, Failed(step, "ConnectionError: no answer"))
+        play.halted("w0", step=step)
+        play.rehearsed()
+        play.all_switch(step=3)
+    assert play.status() == "training"
 
 
 def test_a_role_that_dies_again_and_again_in_one_step_is_given_up() -> None:

@@ -258,7 +258,7 @@ class Failure(Transition):
             return  # one is starting, or has yet to come
         self._interrupted = None
         self.waiting = ""
-        self._stumbles |= {(role, settlement.step) for role in self._stumbled}
+        self._stumbles |= {(role, settlement.reached) for role in self._stumbled}
         self._stumbled.clear()
         self._deaths.update((cell, settlement.step) for cell in settlement.missing)
         self._reconsider(places)
@@ -321,7 +321,7 @@ class Failure(Transition):
     def _stuck(self, settlement: Settlement) -> bool:
         """Whether the same happens again and again."""
         for role, text in self._stumbled.items():
-            if (role, settlement.step) in self._stumbles:
+            if (role, settlement.reached) in self._stumbles:
                 self._fail(text)
                 return True
         for cell in settlement.missing:

@@ -38,6 +38,11 @@ class Settlement(msgspec.Struct, frozen=True):
     repeated: int = 0
     """Steps that are made once more."""
 
+    @property
+    def reached(self) -> int:
+        """The step that was under way."""
+        return self.step + self.repeated
+
 
 class Hopeless(Exception):
     """Some role's state is lost; the message says which."""
