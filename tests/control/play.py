@@ -1,17 +1,29 @@
 """The director alone: events in, orders and tales out, played by hand. What follows from them at random is in
-simulation.py; the tests that play here say what each party is told, when, and what the operator is answered."""
+the simulation; the tests that play here say what each party is told, when, and what the operator is answered."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Literal
 
-from understudy.agent.messages import Exited, Order, Tell, Word
+from understudy.agent.messages import Exited, Order, Report, Stopped, Tell, Word
 from understudy.comm.roster import Worker
 from understudy.control.change import Change
-from understudy.control.company import Plan
+from understudy.control.company import Plan, Scarcity
 from understudy.control.director import Director
-from understudy.control.events import Asked, Event, Lost, Output, Registered, Replace, Reply, Reported, Request, Tale
+from understudy.control.events import (
+    Asked,
+    Event,
+    Expired,
+    Lost,
+    Output,
+    Registered,
+    Replace,
+    Reply,
+    Reported,
+    Request,
+    Tale,
+)
 from understudy.worker.messages import Gave, Halted, Heard, Here, Prepared, Rehearsed, Said, Settled, Switched, Tracked
 
 Stage = Literal["rehearse", "prepare", "armed", "switch", "seated", "settled"]
@@ -23,8 +35,10 @@ class Play:
     """A director, and agents and workers that say what the test lets them say. Machines are m0, m1, …, standbys come
     last; with one worker each, wN is on mN."""
 
-    def __init__(self, machines: int = 2, nproc: int = 1) -> None:
-        self.plan = Plan(machines, nproc)
+    def __init__(
+        self, machines: int = 2, nproc: int = 1, *, scarcity: Scarcity = "wait", quarantine: int = Plan.quarantine
+    ) -> None:
+        self.plan = Plan(machines, nproc, scarcity=scarcity, quarantine=quarantine)
         self.director = Director(self.plan)
         self.ledger: list[tuple[float, Event]] = []
         self.tales: list[Tale] = []
@@ -33,18 +47,35 @@ class Play:
         self._read: dict[str, int] = {}
 
     @classmethod
-    def opening(cls, machines: int = 2, nproc: int = 1, standbys: int = 0) -> Play:
+    def opening(
+        cls,
+        machines: int = 2,
+        nproc: int = 1,
+        standbys: int = 0,
+        *,
+        scarcity: Scarcity = "wait",
+        quarantine: int = Plan.quarantine,
+    ) -> Play:
         """Everybody is here, and the first generation opens."""
-        play = cls(machines, nproc)
+        play = cls(machines, nproc, scarcity=scarcity, quarantine=quarantine)
         for number in range(machines + standbys):
             play.come(f"m{number}", standby=number >= machines)
             play.here(f"m{number}")
         return play
 
     @classmethod
-    def training(cls, machines: int = 2, nproc: int = 1, standbys: int = 1, *, copies: bool = True) -> Play:
+    def training(
+        cls,
+        machines: int = 2,
+        nproc: int = 1,
+        standbys: int = 1,
+        *,
+        copies: bool = True,
+        scarcity: Scarcity = "wait",
+        quarantine: int = Plan.quarantine,
+    ) -> Play:
         """Everybody plays and holds state; nothing is left to read."""
-        play = cls.opening(machines, nproc, standbys)
+        play = cls.opening(machines, nproc, standbys, scarcity=scarcity, quarantine=quarantine)
         for role in range(play.plan.roles):
             play.say(f"w{role}", Switched(1, 0), Tracked(role, tuple(range(play.plan.roles)) if copies else (role,)))
         play.each(play.seats(), Settled(1, 1, None))
@@ -82,7 +113,7 @@ class Play:
     def exits(self, uid: str, code: int = -9, words: str = "") -> None:
         self._report(self.director.actors[uid].machine, Exited(uid, code, words))
 
-    def _report(self, name: str, report: Word | Exited) -> None:
+    def _report(self, name: str, report: Report) -> None:
         incarnation = self.director.machines[name].incarnation
         self._said[incarnation] = number = self._said.get(incarnation, 0) + 1
         self.feed(Reported(name, incarnation, number, report))
@@ -189,8 +220,39 @@ class Play:
     def settled(self, lost: float | None = 0.25) -> None:
         self.each(self.seats(), Settled(self.generation, 6, lost))
 
-    def halted(self, *uids: str, step: int = 5, voted: bool = False, holds: bool = True, over: bool = False) -> None:
-        self.each(uids, Halted(self.director.halts, self.generation, step, voted, holds, over))
+    def halted(
+        self,
+        *uids: str,
+        step: int = 5,
+        voted: bool = False,
+        holds: bool = True,
+        over: bool = False,
+        able: bool | None = None,
+        kept: tuple[tuple[int, int], ...] = (),
+    ) -> None:
+        """What they say to the halt; whoever holds state has come to a boundary, unless `able` says otherwise."""
+        able = holds if able is None else able
+        report = Halted(self.director.halts, self.generation, step, voted, holds, over, able=able, kept=kept)
+        self.each(uids, report)
+
+    def stopped(self, uid: str, seconds: float = 10.0) -> None:
+        self._report(self.director.actors[uid].machine, Stopped(uid, seconds))
+
+    def due(self, what: str) -> Expired:
+        """The limit of this kind that runs; the time comes to when it is over."""
+        ((moment, event),) = [
+            (at, event) for at, event in self.director.due() if isinstance(event, Expired) and event.what == what
+        ]
+        assert moment > self.now
+        self.now = moment
+        return event
+
+    def expires(self, what: str) -> None:
+        self.feed(self.due(what))
+
+    def signals(self) -> list[tuple[object, object]]:
+        """Source of each signal, and what was done about it."""
+        return [(tale.data["source"], tale.data["act"]) for tale in self.tales if tale.kind == "signal"]
 
     @property
     def generation(self) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.control.play import STAGES, Play, Stage
-from understudy.agent.messages import Dismiss, StartWorker, Tell
+from understudy.agent.messages import StartWorker, Tell
 from understudy.control.company import ATTEMPTS
 from understudy.control.events import Overdue, Replace
 from understudy.worker.messages import Cancel, Cancelled, Halt, Rehearse, Switched, Unprepared
@@ -61,7 +61,7 @@ def test_a_newcomer_that_dies_and_nobody_is_left(until: Stage) -> None:
 
 
 def test_a_standby_whose_worker_died_tries_again_with_a_new_one_a_few_times() -> None:
-    play = Play.training(standbys=1)
+    play = Play.training(standbys=1, quarantine=ATTEMPTS + 1)
     play.replace(until="rehearse")
     play.orders()
     for attempt in range(ATTEMPTS):
@@ -74,7 +74,20 @@ def test_a_standby_whose_worker_died_tries_again_with_a_new_one_a_few_times() ->
     says = "w4 on m2 (rehearsing role 1) was killed by signal 9; training goes on as before"
     assert play.answered() == (False, says)
     play.exits("w5")
-    assert play.orders() == {"m2": [Dismiss("its workers keep dying")]}
+    assert play.orders() == {}
+    assert play.states()["m2"] == "quarantined"
+
+
+def test_a_standby_in_quarantine_is_not_tried_again() -> None:
+    play = Play.training(standbys=1, quarantine=2)
+    play.replace(until="rehearse")
+    play.exits("w2")
+    play.here("m2")
+    play.orders()
+    play.exits("w3")
+    assert play.orders() == {}
+    assert play.states() == {"m0": "cast", "m1": "cast", "m2": "quarantined"}
+    assert play.answered()[0] is False
 
 
 def test_links_that_cannot_be_opened_cancel_the_change() -> None:
@@ -160,14 +173,21 @@ def test_the_newcomer_dies_in_the_switch() -> None:
 # -- deadlines ---------------------------------------------------------------------------------------------------------
 
 
+def deadlines(play: Play) -> list[tuple[float, object]]:
+    """Of requests, the earliest first."""
+    return sorted(
+        ((at, event) for at, event in play.director.due() if isinstance(event, Overdue)), key=lambda due: due[0]
+    )
+
+
 def test_a_deadline_is_kept_an_eye_on_until_the_request_is_answered() -> None:
     play = Play.training(standbys=2)
     assert play.director.due() == []
     play.replace("m1", until="rehearse", id="r1", by=100.0)
     play.ask("r2", Replace(("m0",), by=50.0))
-    assert sorted(play.director.due(), key=lambda due: due[0]) == [(50.0, Overdue("r2")), (100.0, Overdue("r1"))]
+    assert deadlines(play) == [(50.0, Overdue("r2")), (100.0, Overdue("r1"))]
     play.go_on("settled")
-    assert play.director.due() == [(50.0, Overdue("r2"))]
+    assert deadlines(play) == [(50.0, Overdue("r2"))]
     play.go_on("settled")
     assert play.director.due() == []
 
@@ -221,4 +241,4 @@ def test_a_deadline_outlives_the_first_attempt() -> None:
     play.replace(until="rehearse", by=50.0)
     play.lose("m2")
     assert play.change.places == {1: "m3"}
-    assert play.director.due() == [(50.0, Overdue("r1"))]
+    assert deadlines(play) == [(50.0, Overdue("r1"))]

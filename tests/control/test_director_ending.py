@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from tests.control.play import Play, Stage
-from understudy.agent.messages import Dismiss
+from understudy.agent.messages import Dismiss, EndWorker
 from understudy.control.company import OVER
 from understudy.control.events import AddStandby, RemoveStandby, Replace, Request, StopJob
-from understudy.worker.messages import Done, Failed, Finish, Halt, Stalled, Stop
+from understudy.worker.messages import Done, Failed, Finish, Halt, Halted, Stalled, Stop
 
 
 def test_the_job_is_finished_when_the_last_role_is_done() -> None:
@@ -127,7 +127,7 @@ def test_nothing_is_done_when_all_is_over(request_: Request) -> None:
     play = Play.training()
     play.ask("r1", Replace(("m1",)))
     play.ask("r2", Replace(("m0",)))
-    play.say("w0", Failed(3, "ValueError: no"))
+    play.say("w0", Halted(0, 1, 3, False, True, how="mismatch", reason="all_reduce of 3 and of 4 numbers"))
     assert [play.reply(id).text for id in ("r1", "r2")] == ["the job has failed"] * 2
     play.orders()
     assert play.at_once("r3", request_) == (False, "the job is failed")
@@ -174,11 +174,56 @@ def test_who_went_on_does_not_wait_any_more() -> None:
     assert play.status() == "training"
 
 
-def test_a_script_that_raises_in_a_step_ends_the_job_with_its_words() -> None:
-    play = Play.training()
+def recovers(play: Play, step: int) -> None:
+    """Everybody who is left reports, and the next one takes the role."""
+    play.halted(*sorted(play.director.halted), step=step)
+    for name in play.change.places.values():
+        play.here(name)
+    play.rehearsed()
+    play.all_switch(step)
+    assert play.status() == "training"
+
+
+def test_a_script_that_raises_in_a_step_is_given_another_worker_and_ends_the_job_the_second_time() -> None:
+    play = Play.training(standbys=2)
     play.say("w1", Failed(3, "ValueError: no more data"))
-    assert play.director.reason == "role 1 (w1 on m1) failed in step 3: ValueError: no more data"
+    assert (play.status(), play.director.reason) == ("halting", "")
+    assert play.orders()["m1"] == [EndWorker("w1")]
+    assert play.told("died") == ["role 1 (w1 on m1) failed in step 3: ValueError: no more data"]
+    assert play.signals() == [("script", "halt")]
+    recovers(play, step=3)
+    assert play.seats() == ["w0", "w2"]
+    play.say("w2", Failed(3, "ValueError: no more data"))
+    assert play.status() == "halting"
+    play.halted("w0", step=3)
+    assert play.director.reason == "role 1 (w2 on m2) failed in step 3: ValueError: no more data"
     assert play.told("failed") == [play.director.reason]
+
+
+@pytest.mark.parametrize(("first", "second"), [((1, 3), (1, 4)), ((1, 3), (0, 3))])
+def test_a_script_that_raises_elsewhere_is_given_another_chance(
+    first: tuple[int, int], second: tuple[int, int]
+) -> None:
+    play = Play.training(standbys=2)
+    for role, step in (first, second):
+        play.say(play.seats()[role], Failed(step, "ValueError: no more data"))
+        recovers(play, step)
+    assert play.director.reason == ""
+
+
+def test_a_script_that_raises_although_it_has_made_all_steps_has_failed() -> None:
+    """Nobody could make the steps again: the others' work is done."""
+    play = Play.training()
+    play.say("w0", Done(9))
+    play.say("w1", Failed(9, "OSError: no space left"))
+    assert play.director.reason == "role 1 (w1 on m1) failed in step 9: OSError: no space left"
+
+
+def test_a_script_that_raises_before_its_first_step_ends_the_job() -> None:
+    play = Play.opening(standbys=1)
+    play.all_switch(step=0)
+    play.say("w1", Failed(0, "OSError: no such dataset"))
+    assert play.director.reason == "role 1 (w1 on m1) failed in step 0: OSError: no such dataset"
 
 
 def test_a_script_that_raises_in_a_rehearsal_does_not() -> None:
@@ -205,7 +250,18 @@ def test_a_newcomer_that_ends_before_the_switch_does_not_either(until: Stage, ho
     assert play.phase() == "cancel"
 
 
-def test_a_worker_that_ends_by_itself_ends_the_job() -> None:
-    play = Play.training()
+def test_a_worker_that_ends_by_itself_is_followed_by_another_one_once() -> None:
+    play = Play.training(standbys=2)
     play.exits("w1", 3, "a\nSystemExit: 3\n")
-    assert play.director.reason == "role 1 (w1 on m1) ended with exit code 3 before the job was over: SystemExit: 3"
+    assert play.signals() == [("script", "halt")]
+    recovers(play, step=5)
+    play.exits("w2", 3, "a\nSystemExit: 3\n")
+    play.halted("w0", step=5)
+    assert play.director.reason == "role 1 (w2 on m2) ended with exit code 3 before the job was over: SystemExit: 3"
+
+
+def test_a_worker_that_ends_without_a_reason_ends_the_job() -> None:
+    """It was not asked to, and would do it again."""
+    play = Play.training()
+    play.exits("w1", 0)
+    assert play.director.reason == "role 1 (w1 on m1) ended with exit code 0 before the job was over"

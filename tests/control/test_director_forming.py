@@ -7,6 +7,7 @@ import pytest
 from tests.control.play import Play, worker
 from understudy.agent.messages import Dismiss, EndWorker, Exited, StartWorker, Tell
 from understudy.comm.roster import Roster
+from understudy.control.company import ATTEMPTS, Scarcity
 from understudy.control.events import AddStandby, Event, Lost, Overdue, RemoveStandby, Replace, Reported
 from understudy.worker.messages import Cancelled, Done, Halt, Halted, Here, Rehearse, Rehearsed, Resume, Switched
 
@@ -83,7 +84,6 @@ def test_a_machine_that_cannot_start_fails_the_job_with_its_name() -> None:
     ("event", "reason"),
     [
         (Lost("m1", "m1-a", "no heartbeat"), "m1 is gone: no heartbeat while the job was starting"),
-        (Reported("m1", "m1-a", 1, Exited("w1", -9)), "w1 on m1 was killed by signal 9 while the job was starting"),
         (
             Reported("m1", "m1-a", 1, Exited("w1", 1, "Traceback\nImportError: no torch\n")),
             "w1 on m1 ended with exit code 1 before the job was over: ImportError: no torch",
@@ -93,7 +93,7 @@ def test_a_machine_that_cannot_start_fails_the_job_with_its_name() -> None:
             "w1 on m1 ended with exit code 0 before the job was over; let the script call understudy.run(train)",
         ),
     ],
-    ids=["machine", "killed", "raised", "returned"],
+    ids=["machine", "raised", "returned"],
 )
 def test_who_dies_before_the_start_fails_the_job(event: Event, reason: str) -> None:
     play = Play(machines=2)
@@ -103,13 +103,133 @@ def test_who_dies_before_the_start_fails_the_job(event: Event, reason: str) -> N
     assert (play.status(), play.director.reason) == ("failed", reason)
 
 
-def test_a_death_while_the_first_generation_opens_fails_the_job() -> None:
-    play = Play.opening()
+def test_a_worker_that_is_killed_before_the_start_is_started_again() -> None:
+    play = Play(machines=2)
+    play.come("m0")
+    play.come("m1")
+    play.here("m0")
+    play.orders()
+    play.exits("w1")
+    assert play.orders() == {"m1": [StartWorker("w2", 0)]}
+    play.here("m1")
+    assert list(play.heard()) == ["w0", "w2"]
+
+
+def test_a_worker_that_is_killed_before_the_start_again_and_again_fails_the_job() -> None:
+    play = Play(machines=2)
+    play.come("m0")
+    play.come("m1")
+    for uid in ("w1", "w2", "w3"):
+        assert play.status() == "forming"
+        play.exits(uid)
+    assert play.director.reason == "w3 on m1 was killed by signal 9 while the job was starting"
+
+
+def test_a_standby_takes_the_place_of_a_machine_that_is_lost_before_the_start() -> None:
+    play = Play(machines=2)
+    play.come("m0")
+    play.here("m0")
+    play.come("m1")
+    play.come("m2", standby=True)
+    play.here("m2")
+    play.lose("m1")
+    assert play.states() == {"m0": "cast", "m1": "gone", "m2": "cast"}
+    assert list(play.heard()) == ["w0", "w2"]
+
+
+# -- before anything was computed --------------------------------------------------------------------------------------
+
+
+def opening_fails(play: Play) -> None:
+    """w1 dies while the first generation opens."""
     play.exits("w1")
     assert play.status() == "halting"
+    play.orders()
+    play.say("w0", Halted(play.director.halts, 0, 0, False, False))
+
+
+def test_a_death_while_the_first_generation_opens_begins_the_job_anew() -> None:
+    play = Play.opening()
+    opening_fails(play)
+    assert play.status() == "forming"
+    assert play.told("decided") == ["no step was made yet: all begin anew"]
+    assert play.orders() == {"m0": [EndWorker("w0"), StartWorker("w2", 0)], "m1": [StartWorker("w3", 0)]}
+    play.here("m0")
+    assert play.heard() == {}
+    play.here("m1")
+    roster = play.change.roster
+    assert roster is not None
+    assert (roster.generation, roster.seats) == (2, ("w2", "w3"))
+    assert list(play.heard()) == ["w2", "w3"]
+    play.all_switch(step=0)
+    assert play.status() == "training"
+
+
+def test_a_death_before_the_first_step_is_done_anywhere_begins_the_job_anew() -> None:
+    """All have switched, and nobody has come to its first boundary."""
+    play = Play.opening()
+    play.all_switch(step=0)
+    play.exits("w1")
+    play.halted("w0", step=0, holds=False)
+    assert (play.status(), play.director.starts) == ("forming", 1)
+    assert play.director.roster is None
+
+
+def test_a_standby_takes_the_place_of_a_machine_that_is_lost_while_the_first_generation_opens() -> None:
+    play = Play.opening(standbys=1)
+    play.lose("m1")
+    play.orders()
     play.say("w0", Halted(1, 0, 0, False, False))
-    assert play.status() == "failed"
-    assert play.director.reason == "role 1 (w1 on m1) was killed by signal 9; nobody who is left holds any state"
+    assert play.states() == {"m0": "cast", "m1": "gone", "m2": "cast"}
+    assert play.orders() == {"m0": [EndWorker("w0"), StartWorker("w3", 0)]}  # m2's worker knows no role yet
+    play.here("m0")
+    assert list(play.heard()) == ["w2", "w3"]
+
+
+@pytest.mark.parametrize("scarcity", ["wait", "stop"])
+def test_a_machine_that_is_lost_while_the_first_generation_opens_is_waited_for(scarcity: Scarcity) -> None:
+    play = Play.opening(scarcity=scarcity)
+    play.lose("m1")
+    play.say("w0", Halted(1, 0, 0, False, False))
+    why = "m1 is gone: no heartbeat; the job has not begun, and there is no standby"
+    if scarcity == "stop":
+        assert (play.status(), play.director.reason) == ("failed", why)
+        return
+    assert (play.status(), play.director.waiting) == ("forming", why)
+    assert play.told("waiting") == [f"{why}: it waits for one; add one with: understudy standby add"]
+    assert play.told("wanted") == ["1 standby machine wanted"]
+    play.here("m0")
+    play.come("m5", standby=True)
+    play.here("m5")
+    play.all_switch(step=0)
+    assert (play.status(), play.director.waiting) == ("training", "")
+    assert play.states() == {"m0": "cast", "m1": "gone", "m5": "cast"}
+
+
+def test_a_machine_that_does_not_come_before_the_start_is_not_waited_for_for_ever() -> None:
+    play = Play.opening()
+    play.lose("m1")
+    play.say("w0", Halted(1, 0, 0, False, False))
+    play.here("m0")
+    play.expires("patience")
+    why = "m1 is gone: no heartbeat; the job has not begun, and there is no standby"
+    assert play.director.reason == f"{why}, and none has come in 600 s"
+
+
+def test_a_job_that_begins_anew_again_and_again_is_given_up() -> None:
+    play = Play.opening(quarantine=99)
+    for start in range(ATTEMPTS + 1):
+        assert play.director.starts == start
+        roster = play.change.roster
+        assert roster is not None
+        first, second = roster.seats
+        play.exits(str(second))
+        play.say(str(first), Halted(play.director.halts, 0, 0, False, False))
+        if start < ATTEMPTS:
+            play.here("m0")
+            play.here("m1")
+    why = "role 1 (w7 on m1) was killed by signal 9; nobody who is left holds any state"
+    assert play.director.reason == f"{why}, and there is no checkpoint; keep some with --checkpoint DIR"
 
 
 def test_a_standbys_worker_that_is_killed_before_the_start_is_started_again() -> None:

@@ -87,7 +87,7 @@ def test_the_dead_are_not_heard() -> None:
     play.exits("w1")
     play.say("w1", Halted(1, 1, 9, False, True))
     play.halted("w0", step=5)
-    assert play.told("decided") == ["step 5 begins again"]
+    assert play.told("decided") == ["step 5 begins again; state comes from a live replica"]
 
 
 # -- a controller that comes back --------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from understudy.control.recovery import Holder, Hopeless, settle
+from understudy.control.recovery import STRIPES, Holder, Hopeless, fall_back, settle
 from understudy.worker.messages import Halted
 
 
@@ -71,9 +71,10 @@ def test_every_role_has_exactly_one_source_or_it_is_hopeless(ruin: Ruin) -> None
             assert role not in settlement.givers
             assert settlement.kept[cell] in {h.machine for h in by_role[role]}
         else:
-            giver = by_uid[settlement.givers[role]]
-            assert giver in copies[role]
-            assert giver.role == role or not by_role[role]
+            assert len(settlement.givers[role]) == len(set(settlement.givers[role])) <= STRIPES
+            for giver in (by_uid[uid] for uid in settlement.givers[role]):
+                assert giver in copies[role]
+                assert giver.role == role or not by_role[role]
     assert len(set(settlement.kept.values())) == len(settlement.kept)
     assert f"step {settlement.step} " in settlement.reason
 
@@ -87,7 +88,7 @@ def test_a_step_is_only_applied_by_those_who_have_voted_for_it(ruin: Ruin, data:
     except Hopeless:
         return
     by_uid = {h.uid: h for h in holders}
-    sources = [by_uid[uid] for uid in settlement.givers.values()]
+    sources = [by_uid[uid] for uids in settlement.givers.values() for uid in uids]
     sources += [
         by_uid[f"w-{settlement.kept[cell]}-{role}"] for role, cell in enumerate(ruin.cells) if cell in settlement.kept
     ]
@@ -134,7 +135,7 @@ def test_the_work_is_spread_over_the_twins() -> None:
     holders = [holder(0, "m0", 3), holder(1, "m1", 3)]
     twins = {role: [0, 1, 2, 3] for role in range(4)}
     settlement = settle(holders, [0, 1, 2, 3], twins)
-    assert sorted(settlement.givers.values()) == ["w-m0-0", "w-m1-1"]
+    assert sorted(settlement.givers.values()) == [("w-m0-0",), ("w-m1-1",)]
 
 
 @pytest.mark.parametrize(
@@ -149,3 +150,139 @@ def test_the_work_is_spread_over_the_twins() -> None:
 def test_the_reason_is_what_happens(steps: list[tuple[int, bool]], says: str) -> None:
     holders = [holder(role, f"m{role}", step, voted) for role, (step, voted) in enumerate(steps)]
     assert settle(holders, [0, 1], {}).reason == says
+
+
+def test_the_machine_that_has_the_least_to_give_gives() -> None:
+    """m0 has two workers that could give, m1 has one: first each machine gives once, then each worker."""
+    holders = [holder(0, "m0", 3), holder(1, "m0", 3), holder(2, "m1", 3)]
+    twins = {role: range(6) for role in range(6)}
+    settlement = settle(holders, [0, 0, 1, 2, 3, 4], twins)
+    assert [settlement.givers[role] for role in (3, 4, 5)] == [("w-m0-0",), ("w-m1-2",), ("w-m0-1",)]
+
+
+@given(ruins())
+def test_nobody_gives_twice_while_a_twin_gives_nothing(ruin: Ruin) -> None:
+    """Where all roles are twins and each has a machine of its own, loads differ by one at most."""
+    roles = len(ruin.cells)
+    holders = [holder(h.role, f"m{h.role}", ruin.step) for h in ruin.holders]
+    twins = {role: range(roles) for role in range(roles)}
+    holders = list({h.uid: h for h in holders}.values())
+    if not holders:
+        return
+    settlement = settle(holders, range(roles), twins)
+    loads = dict.fromkeys((h.uid for h in holders), 0)
+    for uids in settlement.givers.values():
+        for uid in uids:
+            loads[uid] += 1
+    assert max(loads.values()) - min(loads.values()) <= 1
+
+
+# -- going back --------------------------------------------------------------------------------------------------------
+
+
+def keeper(role: int, machine: str, step: int, *kept: tuple[int, int]) -> Holder:
+    return Holder(f"w-{machine}-{role}", machine, role, Halted(1, 1, step, False, False, able=True, kept=kept))
+
+
+@st.composite
+def wrecks(draw: st.DrawFn) -> tuple[Ruin, int | None]:
+    """Survivors with copies of any roles' states at a few steps, and the latest checkpoint."""
+    ruin = draw(ruins())
+    roles = len(ruin.cells)
+    keys = st.tuples(st.integers(0, roles - 1), st.integers(1, 4))
+    generous = draw(st.booleans())
+    whole = [(role, step) for role in range(roles) for step in (2, 3)]
+    holders = [
+        keeper(h.role, h.machine, ruin.step, *draw(st.lists(st.sampled_from(whole) if generous else keys, max_size=12)))
+        for h in ruin.holders
+    ]
+    return Ruin(ruin.cells, ruin.twins, holders, ruin.step), draw(st.none() | st.integers(0, 5))
+
+
+def complete(ruin: Ruin) -> list[int]:
+    """Steps that those who are left have copies of, for every role."""
+    kept = {key for h in ruin.holders for key in h.report.kept}
+    return [
+        step
+        for step in sorted({step for _, step in kept})
+        if all(any((twin, step) in kept for twin in {role, *ruin.twins[role]}) for role in range(len(ruin.cells)))
+    ]
+
+
+@given(wrecks())
+def test_all_go_back_to_the_latest_step_that_is_there_for_every_role(wreck: tuple[Ruin, int | None]) -> None:
+    ruin, saved = wreck
+    steps = complete(ruin)
+    try:
+        settlement = fall_back(ruin.holders, ruin.cells, ruin.twins, saved, "role 1 is lost")
+    except Hopeless as error:
+        assert str(error) == "role 1 is lost"  # noqa: PT017
+        assert not steps
+        assert saved is None
+        return
+    latest = max(steps, default=-1)
+    if saved is not None and saved > latest:
+        assert (settlement.back, settlement.step) == ("checkpoint", saved)
+        assert settlement.givers == {}
+    else:  # memory is faster than a disk
+        assert (settlement.back, settlement.step) == ("copy", latest)
+    reached = max((h.report.step for h in ruin.holders), default=0)
+    assert settlement.repeated == max(0, reached - settlement.step)
+    assert settlement.reason.startswith("role 1 is lost: all go back to ")
+    assert f" step {settlement.step}" in settlement.reason
+    assert {*settlement.kept} | {*settlement.missing} == set(ruin.cells)
+
+
+@given(wrecks())
+def test_a_copy_comes_from_somebody_who_lives_and_has_it(wreck: tuple[Ruin, int | None]) -> None:
+    ruin, _ = wreck
+    try:
+        settlement = fall_back(ruin.holders, ruin.cells, ruin.twins, None, "lost")
+    except Hopeless:
+        return
+    by_uid = {h.uid: h for h in ruin.holders}
+
+    def has(uid: str, role: int) -> bool:
+        return any((twin, settlement.step) in by_uid[uid].report.kept for twin in {role, *ruin.twins[role]})
+
+    for role, cell in enumerate(ruin.cells):
+        if role in settlement.givers:
+            (giver,) = settlement.givers[role]
+            assert has(giver, role)
+        else:  # from its own memory
+            assert has(f"w-{settlement.kept[cell]}-{role}", role)
+
+
+@pytest.mark.parametrize(
+    ("saved", "back", "step", "says"),
+    [
+        (None, "copy", 4, "the copies of step 4 in memory, 2 steps are made again"),
+        (3, "copy", 4, "the copies of step 4 in memory, 2 steps are made again"),
+        (4, "copy", 4, "the copies of step 4 in memory, 2 steps are made again"),
+        (5, "checkpoint", 5, "the checkpoint of step 5, 1 step is made again"),
+        (6, "checkpoint", 6, "the checkpoint of step 6"),
+    ],
+)
+def test_copies_in_memory_come_before_a_checkpoint_that_is_not_newer(
+    saved: int | None, back: str, step: int, says: str
+) -> None:
+    holders = [keeper(0, "m0", 6, (0, 4), (1, 4), (0, 5))]
+    settlement = fall_back(holders, [0, 1], {0: [0], 1: [1]}, saved, "role 1 is lost")
+    assert (settlement.back, settlement.step) == (back, step)
+    assert settlement.reason == f"role 1 is lost: all go back to {says}"
+    assert settlement.givers == ({1: ("w-m0-0",)} if back == "copy" else {})
+    assert settlement.missing == (1,)
+
+
+def test_who_has_a_copy_of_its_own_takes_from_nobody() -> None:
+    holders = [keeper(0, "m0", 6, (0, 4)), keeper(1, "m1", 6, (1, 4), (2, 4))]
+    settlement = fall_back(holders, [0, 1, 2], {}, None, "lost")
+    assert settlement.kept == {0: "m0", 1: "m1"}
+    assert settlement.givers == {2: ("w-m1-1",)}
+
+
+def test_a_buddy_gives_back_what_a_survivor_has_no_copy_of() -> None:
+    holders = [keeper(0, "m0", 6, (0, 4), (1, 4)), keeper(1, "m1", 6)]
+    settlement = fall_back(holders, [0, 1], {}, None, "lost")
+    assert settlement.missing == ()
+    assert settlement.givers == {1: ("w-m0-0",)}

@@ -1,4 +1,4 @@
-"""Ten thousand seeds of the whole control protocol: see simulation.py for what is simulated and what must hold."""
+"""Ten thousand seeds of the whole control protocol: see simulation/ for what is simulated and what must hold."""
 
 from __future__ import annotations
 

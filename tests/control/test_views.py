@@ -11,7 +11,7 @@ from tests.control.play import STAGES, Play, Stage
 from understudy.agent.messages import Beat
 from understudy.control.events import AddStandby, RemoveStandby, Replace, StopJob
 from understudy.control.views import ChangeView, JobView, MachineView, RoleView, job_view, machines_view, roster_view
-from understudy.worker.messages import Done, Failed, Switched
+from understudy.worker.messages import Done, Halted, Switched
 
 DP = (("dp", 2),)
 
@@ -93,14 +93,23 @@ def test_a_failure_and_its_end() -> None:
     play.rehearsed()
     assert job(play).change == ChangeView("recover", "open", 2, (), ("m0", "m2"))
     play.all_switch()
-    assert (job(play).status, job(play).change, job(play).standbys) == ("training", None, 0)
+    assert (job(play).status, job(play).change) == ("training", None)
+    assert job(play).standbys == 1  # m1, whose agent lives
 
 
 def test_the_reason_of_a_failed_job() -> None:
     play = Play.training()
-    play.say("w1", Failed(3, "ValueError: no more data"))
+    play.say("w1", Halted(0, 1, 3, False, True, how="mismatch", reason="all_reduce of 3 and of 4 numbers"))
     view = job(play)
-    assert (view.status, view.reason) == ("failed", "role 1 (w1 on m1) failed in step 3: ValueError: no more data")
+    assert (view.status, view.reason) == ("failed", "role 1 (w1 on m1) in step 3: all_reduce of 3 and of 4 numbers")
+
+
+def test_what_training_waits_for() -> None:
+    play = Play.training(standbys=0)
+    play.lose("m1")
+    play.halted("w0")
+    view = job(play)
+    assert (view.status, view.reason) == ("halting", "m1 is gone: no heartbeat; no standby is left for role 1")
 
 
 @pytest.mark.parametrize("stopped", [False, True])
@@ -211,16 +220,22 @@ def test_who_is_gone_says_why_and_has_nobody() -> None:
 def test_a_worker_that_died_is_not_listed() -> None:
     play = Play.training(nproc=2)
     play.exits("w3")
-    assert machine(play, "m1") == MachineView("m1", "cast", (2, 3), ("w2",), (102,))
+    assert machine(play, "m1") == MachineView(
+        "m1", "cast", (2, 3), ("w2",), (102,), failures=1, history=((22.0, "w3 was killed by signal 9"),)
+    )
     play.exits("w4")  # of the standby, which gets another one
-    assert machine(play, "m2") == MachineView("m2", "standby", (), ("w6", "w5"), (0, 105))
+    assert machine(play, "m2") == MachineView(
+        "m2", "standby", (), ("w6", "w5"), (0, 105), failures=1, history=((23.0, "w4 was killed by signal 9"),)
+    )
 
 
 def test_a_machine_that_comes_again_is_listed_once() -> None:
     play = Play.training()
     play.come("m2", standby=True, incarnation="m2-b")
     assert [view.name for view in machines_view(play.director)] == ["m0", "m1", "m2"]
-    assert machine(play, "m2") == MachineView("m2", "standby", (), ("w3",), (0,))
+    assert machine(play, "m2") == MachineView(
+        "m2", "standby", (), ("w3",), (0,), failures=1, history=((13.0, "its agent was started again"),)
+    )
 
 
 def test_standbys_that_are_wanted_are_not_there_yet() -> None:

@@ -209,7 +209,7 @@ def test_a_halt_lets_go_of_everything() -> None:
     assert prepared().hear(Halt(4, "w9 is gone")) == [
         Poison("w9 is gone"),
         Close(2),
-        Say(Halted(4, 1, 0, voted=False, holds=True)),
+        Say(Halted(4, 1, 0, voted=False, holds=True, able=True)),
         Wake(),
     ]
 
@@ -217,20 +217,20 @@ def test_a_halt_lets_go_of_everything() -> None:
 def test_how_far_it_has_come() -> None:
     assert report(Part("w0")) == Halted(4, 0, 0, voted=False, holds=False)
     part = playing(step=3)
-    assert report(part) == Halted(4, 1, 3, voted=False, holds=True)
+    assert report(part) == Halted(4, 1, 3, voted=False, holds=True, able=True)
     part = playing(step=3)
     part.ballot()
-    assert report(part) == Halted(4, 1, 3, voted=True, holds=True)
+    assert report(part) == Halted(4, 1, 3, voted=True, holds=True, able=True)
     part = playing(step=3)
     part.ballot()
     part.counted(Outcome(None))
-    assert report(part) == Halted(4, 1, 4, voted=False, holds=True)
+    assert report(part) == Halted(4, 1, 4, voted=False, holds=True, able=True)
     part.applied()
-    assert report(part) == Halted(4, 1, 4, voted=False, holds=True)
+    assert report(part) == Halted(4, 1, 4, voted=False, holds=True, able=True)
     part = playing(step=3)
     part.ballot(over=True)
     part.counted(Outcome(None, over=True))
-    assert report(part) == Halted(4, 1, 3, voted=False, holds=True, over=True)
+    assert report(part) == Halted(4, 1, 3, voted=False, holds=True, able=True, over=True)
 
 
 def test_nothing_passes_while_it_is_halted() -> None:
@@ -251,7 +251,7 @@ def test_it_notices_a_failure_by_itself_once() -> None:
     part.ballot()
     assert part.interrupted("eof", "w1 is gone", "w1") == [
         Close(2),
-        Say(Halted(0, 1, 0, voted=True, holds=True, how="eof", reason="w1 is gone", who="w1")),
+        Say(Halted(0, 1, 0, voted=True, holds=True, how="eof", reason="w1 is gone", who="w1", able=True)),
     ]
     assert part.interrupted("eof", "w1 is gone", "w1") == []
 

@@ -235,7 +235,7 @@ class Director(Replacement):
         seated = [self.actors[uid] for uid in self.roster.seats if uid is not None]
         ends = [actor.done for actor in seated if actor.done is not None]
         if self._last_words:
-            if not any(actor.alive and actor.done is None for actor in seated):
+            if not any(actor.alive and actor.done is None for actor in map(self.actors.__getitem__, self._keepers)):
                 self._fail(self._ending())
             return
         if not ends and not any(actor.alive for actor in seated) and self.status == "closing":

@@ -80,7 +80,7 @@ class Failure(Transition):
             dead,
             trusted,
             founding=self.status == "forming" and change is None and (cast or any(m.state == "cast" for m in homes)),
-            plays=bool(uids & self._seated(None)) and (change is None or planned),
+            plays=bool(uids & self._seated(None)) and (change is None or planned or not dead),
             needed=bool(uids & needed),
             planned=planned,
             switching=change is not None and change.phase == "switch",
@@ -90,15 +90,20 @@ class Failure(Transition):
     def _replace_ill(self, names: set[str]) -> None:
         """A planned replacement of machines that still work; a standby is asked for where there is none."""
         waiting = {name for wish in self.queue for name in wish.request.machines}
+        taken = set() if self.change is None else set(self.change.places.values())
         for name in sorted(names - waiting):
             if self.machines[name].state == "cast":
-                if len(self._free(set())) + self.wanted <= len(self.queue):
+                if len(self._free(taken)) + self.wanted <= len(self.queue):
                     self._want(1)
                 self.queue.append(Wish("", Replace((name,))))
 
     def _want(self, count: int) -> None:
         self.wanted += count
         self._tale("wanted", f"{count} standby machine{'s' if count > 1 else ''} wanted", count=count)
+
+    def _pending(self) -> bool:
+        """Whether a planned change is under way that nobody has switched to."""
+        return self.change is not None and self.change.planned and self.change.phase != "switch"
 
     def _reported_ill(self, id: str, name: str, why: str, fatal: bool) -> None:
         """Somebody outside says that a machine is ill."""
@@ -113,7 +118,9 @@ class Failure(Transition):
             self._reply(id, True, f"{name} is a standby; it is in quarantine now")
             return
         said = f"{name} is ill: {why}"
-        verdict = self._signal("checker", [a for a in machine.actors if a.alive], said, dead=False, trusted=not fatal)
+        early = machine.state == "standby" and self._pending()  # nobody has to come who is to leave at once
+        living = [actor for actor in machine.actors if actor.alive]
+        verdict = self._signal("checker", living, said, dead=False, trusted=not (fatal or early))
         self._reply(id, True, verdict.reason, act=verdict.act)
 
     # -- those who do not answer ---------------------------------------------------------------------------------------
@@ -135,7 +142,8 @@ class Failure(Transition):
         elif what == "patience" and self.status == "forming" and self.vacancies:
             self._fail(f"{self.waiting}, and none has come in {self.plan.patience:g} s")
         elif what == "end" and self.status in ("training", "closing") and self.roster is not None:
-            late_ones = [uid for uid in self.roster.seats if uid is not None and self.actors[uid].done is None]
+            awaited = self._keepers if self._last_words else self._seated(None)
+            late_ones = [uid for uid in awaited if self.actors[uid].done is None]
             self._give_up_on(late_ones, f"has not ended within {self.plan.limit:g} s after the others")
         elif change is None:
             return
@@ -236,19 +244,23 @@ class Failure(Transition):
             return
         places = dict(settlement.kept)
         in_place = {actor.uid for actor in survivors if actor.report is not None and actor.report.able}
+        lacking = []
         for cell in settlement.missing:
-            machine = self._stand_in(cell, set(places.values()))
-            if machine is None and not self._free(set(places.values())):
-                own = self._own(cell, set(places.values()), in_place)
-                if own is None:
-                    self._wait_for_machine([cell for cell in settlement.missing if cell not in places])
-                machine = own if own is not None and own.whole else None
-            if machine is None:
-                return  # one is starting
-            places[cell] = machine.name
+            taken = set(places.values())
+            machine = self._stand_in(cell, taken)
+            if machine is None and not self._free(taken):
+                machine = self._own(cell, taken, in_place)
+                if machine is None:
+                    lacking.append(cell)
+            if machine is not None and machine.whole:
+                places[cell] = machine.name
+        if lacking:
+            self._wait_for_machine(lacking)
+        if not places.keys() >= set(settlement.missing):
+            return  # one is starting, or has yet to come
         self._interrupted = None
         self.waiting = ""
-        self._stumbles |= {(role, settlement.step) for role in self._stumbled}
+        self._stumbles |= {(role, settlement.reached) for role in self._stumbled}
         self._stumbled.clear()
         self._deaths.update((cell, settlement.step) for cell in settlement.missing)
         self._reconsider(places)
@@ -314,7 +326,7 @@ class Failure(Transition):
     def _stuck(self, settlement: Settlement) -> bool:
         """Whether the same happens again and again."""
         for role, text in self._stumbled.items():
-            if (role, settlement.step) in self._stumbles:
+            if (role, settlement.reached) in self._stumbles:
                 self._fail(text)
                 return True
         for cell in settlement.missing:
@@ -402,7 +414,8 @@ class Failure(Transition):
         if settlement is None or self.status in OVER:
             return
         if settlement.back:
-            self._fail(f"{why}; {settlement.reason.split(':')[0]}")
+            lost, saved = settlement.reason.split(": all go back")[0], self._latest_checkpoint()
+            self._fail(f"{why}; {lost}; " + ("there is no checkpoint" if saved is None else _continued(saved)))
             return
         reached = {settlement.step: (True, False), settlement.step - 1: (True,)}
         tasks: dict[str, list[int]] = {
@@ -415,7 +428,7 @@ class Failure(Transition):
                 tasks[actor.uid].append(actor.role)
         for role, givers in settlement.givers.items():
             tasks[givers[0]].append(role)
-        self._last_words, self._last_step = why, settlement.step
+        self._last_words, self._last_step, self._keepers = why, settlement.step, set(tasks)
         self.status, self.waiting = "closing", ""
         for uid, roles in tasks.items():
             self._tell(uid, Conclude(settlement.step, tuple(roles)))
@@ -423,9 +436,7 @@ class Failure(Transition):
 
     def _ending(self) -> str:
         if self._latest_checkpoint() == self._last_step:
-            return (
-                f"{self._last_words}; step {self._last_step} is in the checkpoint: the same command goes on from there"
-            )
+            return f"{self._last_words}; {_continued(self._last_step)}"
         return f"{self._last_words}; no checkpoint could be written"
 
     def _reconsider(self, places: dict[int, str]) -> None:
@@ -469,7 +480,8 @@ class Failure(Transition):
             change.waiting.discard(actor.uid)
             if switched.bytes:
                 change.moved[actor.uid] = (switched.bytes, switched.seconds, switched.again)
-            actor.holds = actor.holds or any(move.taker.uid == actor.uid for move in change.moves)
+            took = bool(change.back) or any(move.taker.uid == actor.uid for move in change.moves)
+            actor.holds = actor.holds or took
         if any(not self.actors[uid].alive for uid in change.waiting):
             self._halt(change.failed or "a worker died before it could switch")
 
@@ -493,3 +505,7 @@ class Failure(Transition):
             f"{self._name(seats[first])} {places[first].what}, while {self._name(seats[other])} {places[other].what}: "
             "all roles must run the same steps and call the same operations in the same order"
         )
+
+
+def _continued(step: int) -> str:
+    return f"step {step} is in the checkpoint: the same command goes on from there"

@@ -40,6 +40,11 @@ class Settlement(msgspec.Struct, frozen=True):
     copies: dict[int, int] = {}
     """For each role whose state comes from a copy elsewhere: the role whose copy it is."""
 
+    @property
+    def reached(self) -> int:
+        """The step that was under way."""
+        return self.step + self.repeated
+
 
 class Hopeless(Exception):
     """Some role's state is lost; the message says which."""

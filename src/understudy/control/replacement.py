@@ -202,6 +202,8 @@ class Replacement(Failure):
 
     def due(self) -> list[tuple[float, Overdue | Expired]]:
         """What must not take longer than until then."""
+        if self.status in OVER:
+            return []
         change = self.change
         wishes = [*self.queue, *([change.wish] if change is not None and change.wish else [])]
         found: list[tuple[float, Overdue | Expired]] = [
@@ -218,7 +220,7 @@ class Replacement(Failure):
             found.append((self.waiting_since + self.plan.patience, Expired("patience", self.halts)))
         if self.closing_at:
             found.append((self.closing_at + self.plan.limit, Expired("end", self.halts)))
-        if change is None or self.status in OVER:
+        if change is None:
             return found
         if change.phase == "rehearse":
             found.append(

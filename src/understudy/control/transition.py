@@ -48,6 +48,8 @@ class Transition(Company):
         self._last_step = self._refused = 0
         self._last_words = ""
         """Why the job ends, once all that can be kept is kept."""
+        self._keepers: set[str] = set()
+        """Who writes that."""
 
     def _in(self, generation: int) -> Change | None:
         """The change under way, if it is to this generation."""
@@ -105,10 +107,14 @@ class Transition(Company):
         for machine in self.machines.values():
             if machine.state == "standby" and any(actor.holds for actor in machine.actors):
                 self._renew(machine)  # nobody may take what it holds for a role's state
+        self._replace_ill({name for name in change.places.values() if self.machines[name].ill})
         self._conclude()
         if self.stopping:
             for uid in self._living(self._seated(None)):
                 self._tell(uid, Stop())
+
+    def _replace_ill(self, names: set[str]) -> None:
+        raise NotImplementedError
 
     def _unsettled(self) -> None:
         """The last change is over, whatever was measured of it."""

@@ -1,0 +1,249 @@
+"""Clock, operators, mishaps, and what must always hold."""
+
+from __future__ import annotations
+
+import heapq
+import random
+import re
+from collections.abc import Callable
+from functools import partial
+
+from understudy.agent.messages import Word
+from understudy.comm.roster import Roster
+from understudy.control.company import OVER, Plan
+from understudy.control.director import Director
+from understudy.control.events import AddStandby, Asked, Replace
+from understudy.worker.messages import Failed, Faulty
+
+from .agent import SimAgent
+from .controller import SimController
+from .fabric import SimFabric
+from .violation import Violation
+from .worker import SimWorker
+
+PATIENCE = 4.0
+"""Simulated seconds in which a lost machine is noticed and everybody else answers."""
+LIMIT = 2000.0
+"""Simulated seconds after which a job that is not over hangs."""
+
+
+class World:
+    """Clock, network, parties, and what must always hold."""
+
+    def __init__(self, seed: int, *, verbose: bool = False) -> None:
+        self.seed = seed
+        self.random = random.Random(seed)
+        self.verbose = verbose
+        self.now = 0.0
+        self.queue: list[tuple[float, int, Callable[[], None]]] = []
+        self.count = 0
+        self.steps = self.random.choice([3, 6, 12, 30])
+        self.plan = Plan(
+            self.random.randint(2, 4),
+            self.random.choice([1, 1, 2]),
+            answer_limit=2.0,
+            limit=8.0,
+            rehearsal_limit=8.0,
+            patience=20.0,
+            warm=self.random.choice([0, 1, 1, 2]),
+            scarcity=self.random.choice(["wait", "wait", "wait", "stop"]),
+        )
+        self.checkpoint_every = self.random.choice([0, 0, 1, 2, 5])
+        self.copy_every = self.random.choice([0, 0, 1, 3])
+        self.disk: set[tuple[int, int]] = set()
+        """(role, step) of parts of checkpoints."""
+        self.generous = self.random.random() < 0.9
+        """Whether machines come when they are asked for."""
+        self.standbys = self.random.randint(0, 5)
+        self.malice = self.random.choice([0.0, 0.2, 0.5])
+        """How likely a phase of a change is to be disturbed."""
+        self.copies = self.random.random() < 0.7
+        """Whether all roles hold the same state, or each its own."""
+        self.fabrics: dict[int, SimFabric] = {}
+        self.workers: dict[str, SimWorker] = {}
+        self.agents: dict[str, SimAgent] = {}
+        self.controller = SimController(self)
+        self.played: dict[tuple[int, int], str] = {}
+        self.rosters: dict[int, Roster] = {}
+        self.asked: list[str] = []
+        self.faults: list[str] = []
+        self.started_at: float | None = None
+        self.told: set[tuple[int, int]] = set()
+        """What of that the controller has heard of."""
+        self.ended_at = 0.0
+
+    def say(self, text: str) -> None:
+        if self.verbose:
+            print(f"{self.now:9.4f}  {text}")
+
+    def at(self, moment: float, action: Callable[[], None]) -> None:
+        self.count += 1
+        heapq.heappush(self.queue, (moment, self.count, action))
+
+    def after(self, delay: float, action: Callable[[], None]) -> None:
+        self.at(self.now + delay, action)
+
+    def delay(self) -> float:
+        """How long a message or a small piece of work takes: mostly little, now and then much."""
+        draw = self.random.random()
+        return draw * 0.01 if draw < 0.9 else draw * 0.3
+
+    # -- the run -------------------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        for number in range(self.plan.machines):
+            self.agent(f"m{number}", standby=False)
+        for number in range(self.standbys):
+            self.agent(f"s{number}", standby=True)
+        horizon = self.steps * 1.2
+        for number in range(self.random.randint(0, 5)):
+            self.after(self.random.uniform(0.2, horizon), partial(self.ask, f"r{number}"))
+        for _ in range(self.random.choice([0, 0, 1, 1, 2, 3])):
+            self.after(self.random.uniform(0.0, horizon), self.mishap)
+        while self.queue and self.now < LIMIT:
+            self.now, _, action = heapq.heappop(self.queue)
+            action()
+            if self.is_over():
+                break
+        self.judge()
+
+    def is_over(self) -> bool:
+        director = self.controller.director
+        return director is not None and director.status in OVER and not any(a.alive for a in self.agents.values())
+
+    def judge(self) -> None:
+        director = self.controller.director
+        assert director is not None
+        if director.status == "forming" and any(name not in director.machines for name in self.agents):
+            return  # somebody died before it came; whoever launches machines sees that
+        if director.status not in OVER:
+            raise Violation(f"the job hangs: {director.status}, change {director.change}")
+        if director.status == "failed":
+            self.judge_failure(director)
+        else:
+            seats = director.roster.seats if director.roster is not None else ()
+            for uid in seats:
+                worker = self.workers[str(uid)]
+                if worker.alive and worker.state != self.steps:
+                    raise Violation(f"{uid} ended with {worker.state} of {self.steps} steps applied")
+        change = director.change
+        if change is not None and change.phase == "cancel" and self.ended_at - change.clock["cancel"] > PATIENCE:
+            raise Violation(f"{change.waiting} never said that {change.generation} was given up")
+        for id in self.asked:
+            if id not in director.answers:
+                raise Violation(f"request {id} was never answered")
+
+    def judge_failure(self, director: Director) -> None:
+        reason = director.reason
+        if "no standby is left" in reason or "there is no standby" in reason:
+            if not (self.plan.scarcity == "stop" or not self.generous):
+                raise Violation(f"a machine would have come, and yet: {reason}")
+            found = re.search(r"step (\d+) is in the checkpoint", reason)
+            if found and not all((role, int(found[1])) in self.disk for role in range(self.plan.roles)):
+                raise Violation(f"it is not: {reason}")
+        elif "there is no checkpoint" in reason:
+            steps = {step for _, step in self.disk}
+            if any(all((role, step) in self.told for role in range(self.plan.roles)) for step in steps):
+                raise Violation(f"there is one, and yet: {reason}")
+        elif not re.search(r"died 8 times|failed in step|who has made all|while the job was starting", reason):
+            raise Violation(f"why? {reason}")
+
+    def agent(self, name: str, *, standby: bool) -> None:
+        self.agents[name] = agent = SimAgent(self, name, standby)
+        self.after(self.delay(), agent.connect)
+
+    # -- what operators and the world do -------------------------------------------------------------------------------
+
+    def ask(self, id: str) -> None:
+        director = self.controller.director
+        playing = [] if director is None else [m.name for m in director.machines.values() if m.state == "cast"]
+        others = [*self.agents, "m99"]
+        names = playing if len(playing) > 1 and self.random.random() < 0.8 else others
+        machines = tuple(self.random.sample(names, self.random.choice([1, 1, 1, 2])))
+        request = AddStandby() if self.random.random() < 0.1 else Replace(machines)
+        self.asked.append(id)
+        self.say(f"operator asks {request}")
+        self.controller.submit(Asked(id, request))
+
+    def strike(self) -> None:
+        """Hit somebody who takes part in the change under way."""
+        director = self.controller.director
+        change = None if director is None else director.change or director.settling
+        if change is None:
+            return
+        involved = [*change.places.values(), *change.leaving]
+        self.mishap([agent for agent in self.agents.values() if agent.alive and agent.name in involved])
+
+    def mishap(self, among: list[SimAgent] | None = None) -> None:
+        kinds = ["worker", "machine", "controller", "connection", "controller", "false alarm", "freeze", "thaw", "hang"]
+        kind = self.random.choice([*kinds, "raise", "faulty", "fatal"])
+        live = [agent for agent in self.agents.values() if agent.alive] if among is None else among
+        if not live:
+            return
+        agent = self.random.choice(live)
+        self.say(f"mishap: {kind} {agent.name}")
+        self.faults.append(kind)
+        if kind == "controller":
+            self.controller.crash()
+        elif kind == "connection":
+            agent.disconnect()
+        elif kind == "machine":
+            agent.die()
+            if self.random.random() < 0.5:
+                self.after(self.random.uniform(0.5, 5.0), lambda: self.comes_back(agent))
+        else:
+            alive = [worker for worker in agent.workers.values() if worker.alive]
+            if alive:
+                worker = self.random.choice(alive)
+                if kind == "worker":
+                    worker.die(-9)
+                elif kind in ("freeze", "thaw"):
+                    worker.freeze()
+                    if kind == "thaw":
+                        self.after(self.random.uniform(0.2, 8.0), worker.thaw)
+                elif kind == "hang":
+                    worker.hangs = True
+                elif kind == "raise" and worker.mode == "compute":
+                    agent.report(Word(worker.part.uid, Failed(worker.part.step, "ValueError: bad luck")))
+                    worker.die(1)
+                elif kind in ("faulty", "fatal"):
+                    agent.report(Word(worker.part.uid, Faulty("it smells", kind == "fatal")))
+                elif worker.fabric is not None:
+                    worker.fabric.poison("time-out", worker.part.uid)
+
+    def comes_back(self, old: SimAgent) -> None:
+        """A machine whose agent has died is started again."""
+        if self.agents[old.name] is old and not old.alive:
+            director = self.controller.director
+            known = director is not None and old.name in director.machines
+            self.agent(old.name, standby=known or old.standby)
+
+    # -- what must always hold -----------------------------------------------------------------------------------------
+
+    def entered(self, worker: SimWorker, roster: Roster) -> None:
+        known = self.rosters.setdefault(roster.generation, roster)
+        if known != roster:
+            raise Violation(f"generation {roster.generation} was used for two rosters")
+        role = roster.role_of(worker.part.uid)
+        if role is not None:
+            other = self.played.setdefault((roster.generation, role), worker.part.uid)
+            if other != worker.part.uid:
+                raise Violation(f"{other} and {worker.part.uid} both play role {role} in {roster.generation}")
+
+    def despaired(self, known: set[str], reason: str) -> None:
+        """The director says that a role's state is lost."""
+        director = self.controller.director
+        if director is None or not director.begun:
+            return  # whoever has come to its first step since then has nothing that would be worth keeping
+        found = re.search(r"role (\d+): no live replica", reason)
+        holding = [worker for uid in known if (worker := self.workers[uid]).alive and worker.part.holds]
+        latest = max((worker.state for worker in holding), default=0)
+        for worker in holding:
+            frozen = worker.frozen or worker.hangs
+            if found is not None and worker.role == int(found[1]) and worker.state == latest and not frozen:
+                raise Violation(f"{worker.part.uid} holds what is said to be lost: {reason}")
+
+    def passed(self, fabric: SimFabric, step: int) -> None:
+        states = {self.workers[uid].state for uid in fabric.roster.seats if uid is not None}
+        if states != {step}:
+            raise Violation(f"step {step} passes in generation {fabric.roster.generation} from states {states}")
