@@ -220,7 +220,10 @@ class Company:
         that would play."""
         roles = self._roles(cell)
         found = [
-            (machine, actors) for machine in self._free(taken, named) for actors in machine.sets if suit(actors, roles)
+            (machine, actors)
+            for machine in self._free(taken, named)
+            for actors in machine.sets
+            if suit(actors, roles) and not any(actor.holds for actor in machine.actors)
         ]
         if not found:
             return None

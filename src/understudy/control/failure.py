@@ -229,7 +229,7 @@ class Failure(Transition):
     # -- the decision --------------------------------------------------------------------------------------------------
 
     def _decide(self) -> None:
-        survivors = [self.actors[uid] for uid in self._living(self._involved)]
+        survivors = self._survivors()
         change = self._interrupted
         if any(self.actors[uid].done for uid in self._involved) or any(a.report and a.report.over for a in survivors):
             if self._stumbled:
@@ -287,6 +287,11 @@ class Failure(Transition):
         self.change = recover
         self._phase(recover, "rehearse")
         self._rehearse(recover.joiners)
+
+    def _survivors(self) -> list[Actor]:
+        """Who is left of those who were asked. Those of a standby that have only rehearsed other roles do not count."""
+        living = [self.actors[uid] for uid in self._living(self._involved)]
+        return [actor for actor in living if actor in self.machines[actor.machine].actors]
 
     def _settlement(self, survivors: list[Actor], change: Change | None) -> Settlement | None:
         """Where to go on and with whom; None where the job begins anew or has failed."""
@@ -390,6 +395,8 @@ class Failure(Transition):
 
     def _fill_vacancies(self) -> None:
         """Before the first step: standbys take the places of machines that are gone."""
+        here = sum(machine.state == "cast" for machine in self.machines.values())
+        self.vacancies = min(self.vacancies, self.plan.machines - here)
         for machine in sorted(self._free(set()), key=lambda machine: not machine.whole)[: self.vacancies]:
             machine.state = "cast"
             self.vacancies -= 1
@@ -409,7 +416,7 @@ class Failure(Transition):
 
     def _conclude_job(self, why: str) -> None:
         """End with a checkpoint of what there is."""
-        survivors = [self.actors[uid] for uid in self._living(self._involved)]
+        survivors = self._survivors()
         settlement = self._settlement(survivors, self._interrupted)
         if settlement is None or self.status in OVER:
             return

@@ -146,6 +146,11 @@ class Proposal(msgspec.Struct):
     def gives(self, uid: str) -> bool:
         return any(move.giver.uid == uid for move in self.moves)
 
+    def goes_back(self, uid: str) -> bool:
+        """Whether this worker has to put back a state that it has itself, or finds on disk."""
+        plays = self.roster.role_of(uid) is not None
+        return bool(self.back) and plays and not self.restored and not self.takes(uid)
+
     def takes(self, uid: str) -> bool:
         return any(move.taker.uid == uid for move in self.moves)
 
@@ -336,7 +341,7 @@ class Part:
         if self.last is not None:
             return self.last
         proposal = self.proposal
-        if proposal is not None and proposal.back and not proposal.restored and not proposal.takes(self.uid):
+        if proposal is not None and proposal.goes_back(self.uid):
             self.holds = False  # until all of it is there
             return GoBack(proposal.generation, proposal.step, proposal.back)
         if proposal is not None and proposal.ready and (not self.halted or proposal.direct):

@@ -68,6 +68,8 @@ class World:
         self.asked: list[str] = []
         self.faults: list[str] = []
         self.started_at: float | None = None
+        self.distrusted: set[str] = set()
+        """Workers that have said that what they hold is not to be trusted."""
         self.told: set[tuple[int, int]] = set()
         """What of that the controller has heard of."""
         self.ended_at = 0.0
@@ -207,6 +209,7 @@ class World:
                     agent.report(Word(worker.part.uid, Failed(worker.part.step, "ValueError: bad luck")))
                     worker.die(1)
                 elif kind in ("faulty", "fatal"):
+                    self.distrusted |= {worker.part.uid} if kind == "fatal" else set()
                     agent.report(Word(worker.part.uid, Faulty("it smells", kind == "fatal")))
                 elif worker.fabric is not None:
                     worker.fabric.poison("time-out", worker.part.uid)
@@ -236,7 +239,9 @@ class World:
         if director is None or not director.begun:
             return  # whoever has come to its first step since then has nothing that would be worth keeping
         found = re.search(r"role (\d+): no live replica", reason)
-        holding = [worker for uid in known if (worker := self.workers[uid]).alive and worker.part.holds]
+        holding = [
+            worker for uid in known - self.distrusted if (worker := self.workers[uid]).alive and worker.part.holds
+        ]
         latest = max((worker.state for worker in holding), default=0)
         for worker in holding:
             frozen = worker.frozen or worker.hangs
