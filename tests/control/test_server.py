@@ -257,17 +257,22 @@ def test_the_same_agent_comes_again_with_what_was_not_acknowledged(tmp_path: Pat
     run(body)
 
 
-def test_another_agent_with_the_same_name_takes_its_place(tmp_path: Path) -> None:
+def test_another_agent_with_the_same_name_takes_its_place_only_when_it_is_empty(tmp_path: Path) -> None:
     async def body() -> None:
         async with Door(tmp_path / "ledger", machines=1) as door:
             old = await door.agent("m0", "a", standby=True)
             await old.until(Welcome)
-            new = await door.agent("m0", "b", standby=True)
+            refused = await (await door.agent("m0", "b", standby=True)).until(Refused)
+            assert refused == Refused("there is a machine m0 in this job already; choose another --name", unfit=True)
+            assert await old.report(1, here("w0", "m0")) == 1  # undisturbed
+            await old.ws.close()
+            while "m0" in door.controller._sockets:
+                await asyncio.sleep(0.01)
+            new = await door.agent("m0", "c", standby=True)
             await new.until(Welcome)
-            await old.send(Numbered(1, here("w0", "m0")))
-            refused = await old.until(Refused)
-            assert refused.reason == "another agent has this machine's name"
-            assert door.controller.director.machines["m0"].incarnation == "b"
+            assert door.controller.director.machines["m0"].incarnation == "c"
+            back = await door.agent("m0", "a", standby=True)
+            assert await back.until(Refused) == refused
 
     run(body)
 

@@ -36,7 +36,8 @@ def forming() -> Play:
 
 def test_nobody_has_come() -> None:
     play = Play(machines=2)
-    assert job(play) == JobView("gpt", "forming", "", 0, -1, 0.0, {}, None, 0, {})
+    waits = "waits for 2 more of 2 machines; here: none"
+    assert job(play) == JobView("gpt", "forming", waits, 0, -1, 0.0, {}, None, 0, {})
     assert machines_view(play.director) == []
     assert roster_view(play.director, DP) == []
 

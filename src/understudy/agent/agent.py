@@ -20,6 +20,7 @@ import msgspec
 from understudy.worker.line import LineBroken, Splitter, encode
 from understudy.worker.messages import Done, Inject, Progress, Said, Tracked, WorkerSpec
 
+from .facts import facts_of
 from .forkserver import die_with_parent
 from .messages import (
     Ack,
@@ -49,11 +50,21 @@ PRELOAD = ("torch", "torch.distributed", "torch.nn.parallel", "torch.optim", "un
 _BEAT_S = 0.5
 _AGAIN_S = 0.1
 """Between two attempts to reach the controller."""
+_CONNECT_S = 3.0
+"""How long one of them may take; in a network that was cut, a later one is the quicker way."""
+_PING_S = 4.0
+"""Of silence, after which the controller is asked for a sign of life; half as long until it must have come."""
+_TELL_S = 10.0
+"""Without an answer from the controller, after which somebody should know."""
 _GRACE_S = 3.0
 """How long workers that are told to end may take."""
 _LAST_WORDS = 12
 AGAIN = 75
 """Exit code of an agent that was given up and may be started again."""
+UNFIT = 78
+"""Exit code of an agent whose machine cannot be part of the job; starting it again does not help."""
+ABANDONED = 69
+"""Exit code of an agent that has heard nothing of the job for so long that it must be over."""
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Frame)
 
@@ -71,6 +82,8 @@ class AgentSpec(msgspec.Struct, frozen=True):
     run_dir: str
     cwd: str
     env: dict[str, str]
+    patience: float = 0.0
+    """Seconds without controller and training after which the job is over, as far as can be known; 0: never."""
 
 
 class Staff:
@@ -107,8 +120,13 @@ class Agent:
         self._sent = 0
         self._beat = Beat()
         self._over = asyncio.Event()
-        self.again = False
-        """Whether this machine was given up, and not because the job needs it no more: it may come back."""
+        self.code = 0
+        """With which this process is to end."""
+        self._facts = facts_of(spec.worker)
+        self._last_sign = asyncio.get_running_loop().time()
+        """When anything of the job was last seen: a word of the controller, or a step."""
+        self._silent_since: float | None = None
+        """Since when the controller cannot be reached."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._metrics = (Path(spec.run_dir) / f"metrics-{spec.machine}.jsonl").open("a", buffering=1)
 
@@ -132,16 +150,33 @@ class Agent:
         async with aiohttp.ClientSession(headers=headers) as session:
             while not self._over.is_set():
                 try:
-                    async with session.ws_connect(f"{self.spec.url}/agent", heartbeat=10.0) as self._socket:
+                    async with asyncio.timeout(_CONNECT_S):
+                        self._socket = await session.ws_connect(f"{self.spec.url}/agent", heartbeat=_PING_S)
+                    async with self._socket:
                         await self._converse(self._socket)
+                    self._last_sign = asyncio.get_running_loop().time()
                 except (OSError, aiohttp.ClientError, TimeoutError, msgspec.MsgspecError) as error:
-                    log.debug("%s: the controller does not answer: %s", self.spec.machine, error)
+                    self._unreachable(error)
                 self._socket = None
                 await asyncio.sleep(_AGAIN_S)
 
+    def _unreachable(self, error: Exception) -> None:
+        """The controller may come back, and training goes on without it; but not for ever."""
+        machine, url, now = self.spec.machine, self.spec.url, asyncio.get_running_loop().time()
+        if self._silent_since is None:
+            self._silent_since = now
+        elif self._silent_since < now - _TELL_S:
+            self._silent_since = float("inf")
+            why = str(error) or type(error).__name__
+            log.warning("%s: the controller at %s does not answer: %s; trying again and again", machine, url, why)
+        if self.spec.patience and now - self._last_sign > self.spec.patience:
+            log.error("%s: nothing seen of the job for %g s; it must be over", machine, self.spec.patience)
+            self.code = ABANDONED
+            self._over.set()
+
     async def _converse(self, ws: aiohttp.ClientWebSocketResponse) -> None:
         spec = self.spec
-        register = Register(spec.machine, spec.incarnation, spec.standby, self._inbox.last)
+        register = Register(spec.machine, spec.incarnation, spec.standby, self._inbox.last, self._facts)
         await ws.send_bytes(_encoder.encode(register))
         sender: asyncio.Task[None] | None = None
         try:
@@ -149,6 +184,7 @@ class Agent:
                 if message.type != aiohttp.WSMsgType.BINARY:
                     continue
                 frame = _decoder.decode(message.data)
+                self._last_sign, self._silent_since = asyncio.get_running_loop().time(), None
                 match frame:
                     case Welcome(received):
                         self._sent = received
@@ -162,8 +198,9 @@ class Agent:
                         self._outbox.acknowledged(number)
                     case Inject() if spec.worker.chaos:
                         await self._inject(frame, ws)
-                    case Refused(reason):
-                        log.warning("%s is not wanted: %s", spec.machine, reason)
+                    case Refused(reason, unfit):
+                        log.warning("%s", reason if unfit else f"{spec.machine} is not wanted: {reason}")
+                        self.code = UNFIT if unfit else 0
                         self._over.set()
                         return
         finally:
@@ -225,7 +262,7 @@ class Agent:
                 if (staff := self._staff.get(uid)) is not None:
                     staff.child.kill(signal.SIGKILL)
             case Dismiss(_, again):
-                self.again = again
+                self.code = AGAIN if again else 0
                 task = asyncio.ensure_future(self._end())
                 self._tasks.add(task)
 
@@ -278,6 +315,7 @@ class Agent:
     def _heed(self, staff: Staff, message: Said | Progress) -> None:
         if isinstance(message, Progress):
             staff.role = message.role
+            self._last_sign = asyncio.get_running_loop().time()
             self._metrics.write(
                 json.dumps(
                     {"step": message.step - 1, "role": message.role, "seconds": message.seconds, **message.values}
@@ -335,7 +373,7 @@ async def _main(spec: AgentSpec) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, agent._over.set)
     await agent.run()
-    return AGAIN if agent.again else 0
+    return agent.code
 
 
 def main() -> None:

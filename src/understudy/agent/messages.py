@@ -70,6 +70,21 @@ Report = Word | Exited | Stopped
 # -- frames: both streams are numbered from 1, kept until acknowledged, and sent again after a broken connection ------
 
 
+class Facts(msgspec.Struct, frozen=True):
+    """What must be the same on all machines of a job."""
+
+    understudy: str
+    torch: str
+    """Version; empty where it is not installed."""
+    python: str
+    """Major and minor version."""
+    script: str
+    """Digest of its content."""
+    args: tuple[str, ...]
+    mesh: tuple[tuple[str, int], ...]
+    nproc: int
+
+
 class Register(msgspec.Struct, frozen=True, tag="register"):
     """First from the agent. An incarnation is one life of an agent process; its workers die with it."""
 
@@ -78,6 +93,7 @@ class Register(msgspec.Struct, frozen=True, tag="register"):
     standby: bool
     received: int
     """The last order it has carried out."""
+    facts: Facts | None = None
 
 
 class Welcome(msgspec.Struct, frozen=True, tag="welcome"):
@@ -105,9 +121,11 @@ class Beat(msgspec.Struct, frozen=True, tag="beat"):
 
 
 class Refused(msgspec.Struct, frozen=True, tag="refused"):
-    """This agent has no place in the job any more."""
+    """This agent has no place in the job, or not any more."""
 
     reason: str
+    unfit: bool = False
+    """Whether something is wrong with its machine that must be put right there."""
 
 
 Frame = Register | Welcome | Numbered | Ack | Beat | Refused | Inject

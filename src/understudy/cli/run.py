@@ -30,6 +30,7 @@ examples:
   understudy run --machines 2 --standbys 1 examples/gpt_ddp.py
   understudy run --machines 4 --nproc 2 --mesh pp=2,dp=2,tp=2 examples/gpt_3d.py
   understudy run job.toml --steps 100
+  understudy run --machines 4 --local 1 --listen 10.0.0.1 train.py      the others come with understudy join
 
 Ctrl-C ends the job at its next step boundary; a second Ctrl-C ends it at once.
 """
@@ -43,6 +44,10 @@ def add_parser(subparsers: Subparsers) -> None:
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    add = parser.add_argument
+    add("--local", type=int, metavar="N", help="start only N of the machines here; the others join (default: all)")
+    add("--listen", metavar="HOST[:PORT]", help="where the controller listens (default 127.0.0.1, any port)")
+    add("--host", metavar="ADDRESS", help="where workers started here listen (default: the controller's address)")
     add_options(parser)
 
 
@@ -81,7 +86,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    return asyncio.run(_follow(spec_of(args), as_json=args.json, plain=args.plain))
+    from understudy.launch.spec import SpecError
+
+    try:
+        return asyncio.run(_follow(spec_of(args), as_json=args.json, plain=args.plain))
+    except SpecError as error:
+        raise UsageError(str(error)) from None
 
 
 def spec_of(args: argparse.Namespace) -> JobSpec:

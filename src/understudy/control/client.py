@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import socket
 import time
 import urllib.error
 import urllib.request
@@ -13,6 +14,13 @@ from typing import Any
 
 class ControllerError(RuntimeError):
     """The controller cannot be reached or does not want to; the message says which."""
+
+    def __init__(self, text: str, *, silent: bool = False, hopeless: bool = False) -> None:
+        super().__init__(text)
+        self.silent = silent
+        """Whether it has not answered at all."""
+        self.hopeless = hopeless
+        """Whether there is no such place."""
 
 
 class Client:
@@ -33,8 +41,11 @@ class Client:
             except urllib.error.HTTPError as error:
                 raise ControllerError(_reason(error)) from None
             except (OSError, ValueError, http.client.HTTPException) as error:
-                if time.monotonic() > deadline:
-                    raise ControllerError(f"the controller at {self.url} does not answer: {error}") from None
+                cause = getattr(error, "reason", error)
+                nowhere = isinstance(cause, socket.gaierror) and cause.errno == socket.EAI_NONAME
+                if nowhere or time.monotonic() > deadline:
+                    why = f"the controller at {self.url} does not answer: {getattr(cause, 'strerror', None) or cause}"
+                    raise ControllerError(why, silent=True, hopeless=nowhere) from None
                 time.sleep(0.1)
 
     def job(self) -> Any:

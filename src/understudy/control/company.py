@@ -253,6 +253,14 @@ class Company:
         if why:
             self._blemish(machine, why)
 
+    def absent(self) -> str:
+        """Whom a job waits for that has never begun; empty where it waits for nobody."""
+        here = [machine.name for machine in self.machines.values() if machine.state == "cast"]
+        missing = self.plan.machines - len(here)
+        if self.status != "forming" or missing <= 0:
+            return ""
+        return f"waits for {missing} more of {self.plan.machines} machines; here: {', '.join(here) or 'none'}"
+
     def _name(self, actor: Actor) -> str:
         role = self._seat(actor.uid)
         if role is None:

@@ -26,7 +26,7 @@ from understudy.worker.messages import (
 from .cast import Actor, Machine
 from .change import Change
 from .company import OVER
-from .events import Asked, Event, Expired, Lost, Output, Overdue, Registered, Reported
+from .events import Asked, Event, Expired, Lost, Output, Overdue, Registered, Rejected, Reported
 from .judgement import Source
 from .replacement import Replacement
 
@@ -40,6 +40,8 @@ class Director(Replacement):
         match event:
             case Registered(name, incarnation, standby):
                 self._register(name, incarnation, standby)
+            case Rejected(name, _, why):
+                self._tale("refused", why, machine=name)
             case Lost(name, incarnation, why, source):
                 machine = self.machines.get(name)
                 if machine is None and self.status == "forming" and not self.starts:

@@ -62,6 +62,14 @@ class Registered(msgspec.Struct, frozen=True, tag="registered"):
     standby: bool = False
 
 
+class Rejected(msgspec.Struct, frozen=True, tag="rejected"):
+    """An agent has come whose machine cannot be part of the job; it was sent away."""
+
+    machine: str
+    incarnation: str
+    why: str
+
+
 class Lost(msgspec.Struct, frozen=True, tag="lost"):
     """A machine is gone with all its workers."""
 
@@ -97,7 +105,7 @@ class Expired(msgspec.Struct, frozen=True, tag="expired"):
     """Of the halt, the generation or the worker."""
 
 
-Event = Registered | Lost | Reported | Asked | Overdue | Expired
+Event = Registered | Rejected | Lost | Reported | Asked | Overdue | Expired
 
 
 class Tale(msgspec.Struct, frozen=True):

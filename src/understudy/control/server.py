@@ -11,6 +11,7 @@ import sys
 import time
 import uuid
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from understudy.agent.messages import (
     Ack,
     Beat,
     Exited,
+    Facts,
     Frame,
     Numbered,
     Refused,
@@ -31,9 +33,10 @@ from understudy.agent.messages import (
     Word,
 )
 from understudy.agent.mishap import GARBAGE
-from understudy.worker.messages import Inject
+from understudy.worker.messages import Inject, WorkerSpec
 
-from .company import Plan, Scarcity
+from .admission import objection
+from .company import OVER, Plan, Scarcity
 from .director import Director
 from .events import (
     AddStandby,
@@ -42,6 +45,7 @@ from .events import (
     Lost,
     Readmit,
     Registered,
+    Rejected,
     RemoveStandby,
     Replace,
     Reply,
@@ -58,6 +62,8 @@ log = logging.getLogger("understudy.control")
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Frame)
 _WATCH_S = 0.1
+_DISBAND_S = 4.0
+_RENAME = "choose another --name"
 
 
 class ControlSpec(msgspec.Struct, frozen=True):
@@ -79,6 +85,15 @@ class ControlSpec(msgspec.Struct, frozen=True):
     warm: int = 1
     chaos: bool = False
     """Whether faults may be let in from here."""
+    facts: Facts | None = None
+    """What every machine must have in common with the job; None: nothing is asked."""
+    worker: WorkerSpec | None = None
+    """For machines that join: what their workers must know, but for the secret and what is a machine's own."""
+    env: dict[str, str] = {}
+    """For them, too."""
+    repair: float = 0.0
+    reserved: tuple[str, ...] = ()
+    """Names that they may not have: machines of these are started with the job."""
 
     @property
     def plan(self) -> Plan:
@@ -95,11 +110,35 @@ class ControlSpec(msgspec.Struct, frozen=True):
         )
 
 
+class Offer(msgspec.Struct, frozen=True):
+    """What a machine that wants to join is told about the job."""
+
+    job: str
+    status: str
+    worker: WorkerSpec
+    """Without secret, script and what is the machine's own."""
+    env: dict[str, str]
+    repair: float
+    """Seconds after which a machine whose agent has died, or was given up, comes back; 0: never."""
+    patience: float
+    """Seconds without controller and training after which a machine may take the job for over."""
+
+
 class Illness(msgspec.Struct, frozen=True):
     """What a health checker says."""
 
     why: str
     fatal: bool = False
+
+
+class Ending(msgspec.Struct, frozen=True):
+    """What whoever has started an agent says of its end."""
+
+    why: str = "its agent has ended"
+    incarnation: str = ""
+    """Whose; empty: that of whoever has the machine's name now."""
+    joined: bool = False
+    """Whether it came by itself: if it has not come to register, nobody has waited for it."""
 
 
 class Controller:
@@ -196,6 +235,14 @@ class Controller:
     async def _admit(self, ws: web.WebSocketResponse, register: Register) -> bool:
         name = register.machine
         known = self.director.machines.get(name)
+        why = objection(name, register.facts, self.spec.facts)
+        if not why and known is not None and known.alive and known.incarnation != register.incarnation:
+            there = self._sockets.get(name)
+            why = "" if there is None or there.closed else f"there is a machine {name} in this job already; {_RENAME}"
+        if why:
+            await self.feed(Rejected(name, register.incarnation, why))
+            await ws.send_bytes(_encoder.encode(Refused(why, unfit=True)))
+            return False
         self._seen[name] = time.monotonic()
         if known is None or known.incarnation != register.incarnation:
             await self.feed(Registered(name, register.incarnation, register.standby))
@@ -276,11 +323,12 @@ class Controller:
         """Whoever starts machines has seen one die."""
         name = request.match_info["name"]
         machine = self.director.machines.get(name)
-        why = (
-            (await request.json()).get("why", "its agent has ended") if request.can_read_body else "its agent has ended"
-        )
-        if machine is None or machine.alive:
-            await self.feed(Lost(name, "" if machine is None else machine.incarnation, str(why), "agent"))
+        news: Ending = await _body(request, Ending)
+        if machine is None:
+            if not news.joined:
+                await self.feed(Lost(name, "", news.why, "agent"))
+        elif machine.alive and news.incarnation in ("", machine.incarnation):
+            await self.feed(Lost(name, machine.incarnation, news.why, "agent"))
         return _json({})
 
     async def post_fault(self, request: web.Request) -> web.Response:
@@ -290,6 +338,29 @@ class Controller:
 
     async def post_readmit(self, request: web.Request) -> web.Response:
         return await self.ask(Readmit(request.match_info["name"]))
+
+    async def get_spec(self, request: web.Request) -> web.Response:
+        """What a machine has to know to join, if it may have the name it wants."""
+        spec, name = self.spec, request.query.get("machine", "")
+        machine = self.director.machines.get(name)
+        if spec.worker is None:
+            raise ValueError("this job is not open for other machines")
+        if name in spec.reserved or (machine is not None and machine.alive):
+            raise ValueError(f"there is a machine {name} in this job already; {_RENAME}")
+        status, patience = self.director.status, spec.patience
+        return _json(Offer(spec.job, status, spec.worker, spec.env, spec.repair, patience))
+
+    async def post_disband(self, request: web.Request) -> web.Response:
+        """The controller is about to go for good: nobody is to wait for it. Answers when all agents have gone, or
+        after a few seconds."""
+        if self.director.status not in OVER:
+            for ws in list(self._sockets.values()):
+                with suppress(ConnectionError):
+                    await ws.send_bytes(_encoder.encode(Refused("the job was ended")))
+        deadline = time.monotonic() + _DISBAND_S
+        while self._sockets and time.monotonic() < deadline:
+            await asyncio.sleep(_WATCH_S / 2)
+        return _json({"left": sorted(self._sockets)})
 
     async def get_job(self, request: web.Request) -> web.Response:
         return _json(job_view(self.spec.job, self.director, self.beats))
@@ -320,6 +391,8 @@ class Controller:
             [
                 web.get("/agent", self.agent),
                 web.get("/job", self.get_job),
+                web.get("/spec", self.get_spec),
+                web.post("/disband", self.post_disband),
                 web.get("/machines", self.get_machines),
                 web.get("/roster", self.get_roster),
                 web.get("/events", self.get_events),

@@ -69,7 +69,7 @@ def job_view(name: str, director: Director, beats: Mapping[str, Beat]) -> JobVie
     return JobView(
         name,
         director.status,
-        director.reason or director.waiting,
+        director.reason or director.waiting or director.absent(),
         0 if director.roster is None else director.roster.generation,
         max([beat.step, *(end.step for end in ends.values() if end is not None)]),
         beat.seconds,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
+import shlex
 import signal
 import socket
 import sys
@@ -17,13 +18,14 @@ from typing import Any, TextIO
 import msgspec
 
 from understudy.agent.agent import AGAIN, AgentSpec
+from understudy.agent.facts import facts_of
 from understudy.control.client import Client, ControllerError
 from understudy.control.company import OVER
 from understudy.control.server import ControlSpec
 from understudy.worker.messages import WorkerSpec
 
-from . import registry
-from .spec import JobSpec
+from . import address, registry
+from .spec import JobSpec, SpecError
 
 _LOOK_S = 0.2
 """Between two looks at a job that is shown."""
@@ -68,6 +70,8 @@ class LocalJob:
         self._names = 0
         self._closing = False
         self._seen = 0
+        self._elsewhere: set[str] = set()
+        """Names of machines that others have started."""
         self._socket: socket.socket | None = None
         self._log: TextIO | None = None
         self._entry: Path | None = None
@@ -82,22 +86,44 @@ class LocalJob:
 
     async def _open(self) -> None:
         self.run_dir.mkdir(parents=True, exist_ok=True)
-        self._socket = sock = socket.create_server(("127.0.0.1", 0))
+        host, port = address.parse(self.spec.listen)
+        try:
+            self._socket = sock = address.listen(host, port)
+        except address.AddressError as error:
+            raise SpecError(str(error)) from None
         sock.set_inheritable(True)
-        self.url = f"http://127.0.0.1:{sock.getsockname()[1]}"
+        self.url = address.url(self.spec.own_host if address.everywhere(host) else host, sock.getsockname()[1])
         self.client = Client(self.url, self.secret.hex())
         self._log = (self.run_dir / "log.txt").open("a", buffering=1)
         entry = registry.Entry(self.spec.title, self.url, self.secret.hex(), os.getpid(), str(self.run_dir))
         self._entry = registry.enter(entry)
         self._keep(self._run_controller(sock.fileno()))
-        for number in range(self.spec.machines):
-            await self._start_agent(f"m{number}", standby=False)
-        self._names = self.spec.machines
-        for _ in range(self.spec.standbys):
-            await self.add_standby()
+        for number, name in enumerate(self._own_names()):
+            await self._start_agent(name, standby=number >= self.spec.started_here)
+        self._names = self.spec.machines + self.spec.standbys
+        if self.spec.open:
+            awaited = self.spec.machines - self.spec.started_here
+            many = f"{awaited} machine{'s' if awaited > 1 else ''} more must join" if awaited else "machines may join"
+            where = f"{many}; on each, with the secret from {self._entry}: {self.invitation}"
+            self._on_tale({"kind": "join", "text": where})
+
+    def _own_names(self) -> list[str]:
+        """Of the machines that are started here, those that play first."""
+        machines, spec = self.spec.machines, self.spec
+        return [f"m{number}" for number in [*range(spec.started_here), *range(machines, machines + spec.standbys)]]
+
+    @property
+    def invitation(self) -> str:
+        """What to type on a machine that is to join."""
+        script = shlex.join([self.spec.script, *self.spec.args])
+        return f"understudy join --secret-file FILE --host ADDRESS {self.url} {script}"
 
     async def __aexit__(self, *exc: object) -> None:
         self._closing = True
+        if self.spec.open and self.controller is not None:
+            leaving = Client(self.url, self.secret.hex(), patience=0.0)
+            with suppress(ControllerError):
+                await asyncio.to_thread(leaving.call, "POST", "/disband")
         for process in self.agents.values():
             _signal(process, signal.SIGTERM)
         for process in self.agents.values():
@@ -155,6 +181,11 @@ class LocalJob:
             self.spec.quarantine,
             self.spec.warm,
             self.spec.chaos,
+            facts_of(self._worker()),
+            msgspec.structs.replace(self._worker(), secret=b"", script="", host=""),
+            self._variables,
+            self.spec.repair,
+            tuple(self._own_names()),
         )
         while not self._closing:
             began = time.monotonic()
@@ -166,11 +197,16 @@ class LocalJob:
                 self._on_tale({"kind": "controller", "text": "the controller has died and is started again"})
                 await asyncio.sleep(0.0 if time.monotonic() - began > 1.0 else 0.5)
 
-    async def _start_agent(self, name: str, *, standby: bool) -> None:
+    @property
+    def _variables(self) -> dict[str, str]:
+        return {"OMP_NUM_THREADS": str(self.spec.threads), "PYTHONUNBUFFERED": "1", **self.spec.env}
+
+    def _worker(self) -> WorkerSpec:
+        """What all workers have in common."""
         spec = self.spec
-        worker = WorkerSpec(
+        return WorkerSpec(
             "",
-            name,
+            "",
             0,
             spec.title,
             self.secret,
@@ -181,6 +217,7 @@ class LocalJob:
             spec.seed,
             spec.steps,
             spec.transport,
+            spec.own_host,
             limit=spec.limit,
             rehearsals=spec.rehearsals,
             overlap=spec.overlap,
@@ -192,27 +229,32 @@ class LocalJob:
             copy_every=spec.copy_every,
             chaos=spec.chaos,
         )
-        env = {**os.environ, "OMP_NUM_THREADS": str(spec.threads), "PYTHONUNBUFFERED": "1", **spec.env}
-        agent = AgentSpec(
-            name, f"{name}-{secrets.token_hex(4)}", standby, self.url, worker, str(self.run_dir), str(Path.cwd()), env
-        )
+
+    async def _start_agent(self, name: str, *, standby: bool) -> None:
+        incarnation, env = f"{name}-{secrets.token_hex(4)}", {**os.environ, **self._variables}
+        worker = msgspec.structs.replace(self._worker(), machine=name)
+        agent = AgentSpec(name, incarnation, standby, self.url, worker, str(self.run_dir), str(Path.cwd()), env)
         self.agents[name] = process = await self._spawn("understudy.agent.agent", agent)
-        self._keep(self._attend(name, process))
+        self._keep(self._attend(name, incarnation, process))
 
     async def add_standby(self) -> str:
         name = f"m{self._names}"
         self._names += 1
+        while name in self._elsewhere:
+            name = f"m{self._names}"
+            self._names += 1
         await self._start_agent(name, standby=True)
         return name
 
-    async def _attend(self, name: str, process: asyncio.subprocess.Process) -> None:
+    async def _attend(self, name: str, incarnation: str, process: asyncio.subprocess.Process) -> None:
         """Show what an agent and its workers say; tell the controller when it is gone."""
         words = await self._echo(process, name)
         code = await process.wait()
         if not self._closing:
             why = f"its agent ended with exit code {code}" + (f": {words}" if code > 0 and words else "")
+            news = {"why": why, "incarnation": incarnation}
             with suppress(ControllerError):
-                await asyncio.to_thread(self.client.call, "POST", f"/machines/{name}/lost", {"why": why})
+                await asyncio.to_thread(self.client.call, "POST", f"/machines/{name}/lost", news)
             if self.spec.repair and (code < 0 or code == AGAIN):
                 await asyncio.sleep(self.spec.repair)
                 if not self._closing:
@@ -253,7 +295,9 @@ class LocalJob:
                 continue
             self._seen = page["next"]
             for tale in page["events"]:
-                if tale["kind"] == "wanted":
+                if tale["kind"] == "machine" and tale["data"]["machine"] not in self.agents:
+                    self._elsewhere.add(tale["data"]["machine"])
+                if tale["kind"] == "wanted" and self.spec.started_here == self.spec.machines:
                     for _ in range(int(tale["data"].get("count", 1))):
                         await self.add_standby()
                 self._on_tale(tale)

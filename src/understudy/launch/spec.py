@@ -13,6 +13,8 @@ import msgspec
 from understudy.control.company import Scarcity
 from understudy.worker.mesh import Mesh, MeshError, check_mesh, parse_mesh, roles_of
 
+from . import address
+
 
 class SpecError(ValueError):
     """What is wrong with the description, where, and what to write instead."""
@@ -27,6 +29,12 @@ class JobSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     """Of the job; the script's name where none is given."""
     machines: int = 1
     standbys: int = 0
+    local: int | None = None
+    """How many of the machines are started here; the others join from elsewhere. None: all."""
+    listen: str = "127.0.0.1"
+    """Where the controller listens: HOST or HOST:PORT."""
+    host: str = ""
+    """Where workers that are started here listen; the controller's where none is given."""
     nproc: int = 1
     """Workers per machine."""
     mesh: str = ""
@@ -75,6 +83,19 @@ class JobSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
         return parse_mesh(self.mesh) if self.mesh else (("dp", self.machines * self.nproc),)
 
     @property
+    def started_here(self) -> int:
+        return self.machines if self.local is None else self.local
+
+    @property
+    def open(self) -> bool:
+        """Whether machines are expected from elsewhere."""
+        return self.started_here < self.machines or not address.loopback(address.parse(self.listen)[0])
+
+    @property
+    def own_host(self) -> str:
+        return self.host or address.parse(self.listen)[0]
+
+    @property
     def roles(self) -> int:
         return roles_of(self.dimensions)
 
@@ -103,6 +124,14 @@ def check(spec: JobSpec) -> JobSpec:
     for name in ("heartbeat", "limit", "answer_limit", "rehearsal_limit", "patience"):
         if not getattr(spec, name) > 0:
             raise SpecError(f"{name} is {getattr(spec, name)}; it must be more than 0 seconds")
+    if spec.local is not None and not 0 <= spec.local <= spec.machines:
+        raise SpecError(f"local is {spec.local}; it must be from 0 to {spec.machines}, the number of machines")
+    try:
+        if address.everywhere(address.parse(spec.listen)[0]) and not spec.host:
+            raise SpecError(f"listen is {spec.listen}, all addresses; say with host which one others are to use")
+        address.check_host(spec.own_host)
+    except address.AddressError as error:
+        raise SpecError(str(error)) from None
     if spec.steps is not None and spec.steps < 1:
         raise SpecError(f"steps is {spec.steps}; it must be at least 1")
     try:
