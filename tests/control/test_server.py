@@ -12,11 +12,11 @@ import msgspec
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
-from understudy.agent.messages import Ack, Frame, Numbered, Refused, Register, Report, Welcome, Word
+from understudy.agent.messages import Ack, Facts, Frame, Numbered, Refused, Register, Report, Welcome, Word
 from understudy.comm.roster import Worker
-from understudy.control.server import Controller, ControlSpec
+from understudy.control.server import Controller, ControlSpec, Offer
 from understudy.control.views import job_view, machines_view, roster_view
-from understudy.worker.messages import Here
+from understudy.worker.messages import Here, WorkerSpec
 
 SECRET = b"s" * 32
 LIMIT_S = 20.0
@@ -25,8 +25,8 @@ LIMIT_S = 20.0
 class Door:
     """A controller with its server, and hands to knock with."""
 
-    def __init__(self, ledger: Path, machines: int = 2) -> None:
-        spec = ControlSpec("gpt", SECRET, machines, 1, (("dp", machines),), str(ledger))
+    def __init__(self, ledger: Path, machines: int = 2, **more: Any) -> None:
+        spec = ControlSpec("gpt", SECRET, machines, 1, (("dp", machines),), str(ledger), **more)
         self.controller = Controller(spec)
         self.client: Any = TestClient(TestServer(self.controller.app()))
 
@@ -43,10 +43,17 @@ class Door:
         async with self.client.request(method, path, data=data, headers=headers) as response:
             return response.status, await response.json()
 
-    async def agent(self, name: str, incarnation: str = "a", received: int = 0, standby: bool = False) -> Agent:
+    async def agent(
+        self,
+        name: str,
+        incarnation: str = "a",
+        received: int = 0,
+        standby: bool = False,
+        facts: Facts | None = None,
+    ) -> Agent:
         ws = await self.client.ws_connect("/agent", headers={"Authorization": f"Bearer {SECRET.hex()}"})
         agent = Agent(ws)
-        await agent.send(Register(name, incarnation, standby, received))
+        await agent.send(Register(name, incarnation, standby, received, facts))
         return agent
 
     def view(self) -> object:
@@ -297,5 +304,77 @@ def test_a_restart_on_the_same_ledger_loses_nothing(tmp_path: Path) -> None:
             assert numbers == [1, 2]
         async with Door(tmp_path / "ledger") as door:
             assert door.view() == before
+
+    run(body)
+
+
+# -- machines from elsewhere -------------------------------------------------------------------------------------------
+
+FACTS = Facts("1", "2.13.0", "3.11", "ab", (), (("dp", 2),), 1)
+WORKER = WorkerSpec("", "", 0, "gpt", b"", "", (), 1, (("dp", 2),), host="")
+
+
+def test_a_machine_that_does_not_fit_is_sent_away_and_nobody_else_notices(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with Door(tmp_path / "ledger", facts=FACTS) as door:
+            good = await door.agent("m0", facts=FACTS)
+            await good.until(Welcome)
+            other = msgspec.structs.replace(FACTS, torch="2.12.0")
+            for name, incarnation in (("m4", "a"), ("m0", "b")):  # a newcomer, and one that would take another's place
+                bad = await door.agent(name, incarnation, standby=True, facts=other)
+                why = f"{name} has torch 2.12.0 and the job runs 2.13.0; install the same version there"
+                assert await bad.receive() == Refused(why, unfit=True)
+                assert await bad.receive() is None
+                assert (door.controller.tales[-1].kind, door.controller.tales[-1].text) == ("refused", why)
+            assert list(door.controller.director.machines) == ["m0"]
+            assert await good.report(1, here("w0", "m0")) == 1
+            before = door.view()
+        async with Door(tmp_path / "ledger", facts=FACTS) as door:
+            assert door.view() == before
+
+    run(body)
+
+
+def test_what_a_machine_is_told_that_wants_to_join(tmp_path: Path) -> None:
+    async def body() -> None:
+        options: dict[str, Any] = {"worker": WORKER, "env": {"A": "b"}, "repair": 2.0, "reserved": ("m1",)}
+        async with Door(tmp_path / "ledger", **options) as door:
+            await (await door.agent("m0")).until(Welcome)
+            status, said = await door.call("GET", "/spec?machine=m7")
+            assert status == 200
+            assert msgspec.convert(said, Offer) == Offer("gpt", "forming", WORKER, {"A": "b"}, 2.0, 600.0)
+            assert SECRET.hex() not in str(said)
+            for taken in ("m0", "m1"):
+                status, said = await door.call("GET", f"/spec?machine={taken}")
+                assert status == 400
+                assert said["error"].endswith(f"there is a machine {taken} in this job already; choose another --name")
+        async with Door(tmp_path / "other") as door:
+            assert (await door.call("GET", "/spec?machine=m7"))[0] == 400
+
+    run(body)
+
+
+def test_the_end_of_an_agent_is_news_only_if_it_is_the_one_that_plays(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with Door(tmp_path / "ledger") as door:
+            await (await door.agent("m0", "b")).until(Welcome)
+            await door.call("POST", "/machines/m0/lost", b'{"why": "late news", "incarnation": "a"}')
+            await door.call("POST", "/machines/m9/lost", b'{"why": "it never came", "joined": true}')
+            assert [tale.text for tale in door.controller.tales] == ["m0 has come"]
+            await door.call("POST", "/machines/m0/lost", b'{"why": "killed", "incarnation": "b"}')
+            assert "m0 is gone: killed" in [tale.text for tale in door.controller.tales]
+
+    run(body)
+
+
+def test_when_a_job_is_ended_at_once_nobody_is_left_waiting(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with Door(tmp_path / "ledger") as door:
+            agent = await door.agent("m0")
+            await agent.until(Welcome)
+            asked = asyncio.ensure_future(door.call("POST", "/disband"))
+            assert await agent.until(Refused) == Refused("the job was ended")
+            await agent.ws.close()
+            assert await asked == (200, {"left": []})
 
     run(body)

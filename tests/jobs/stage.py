@@ -141,6 +141,23 @@ async def _nothing(stage: Stage) -> None:
     pass
 
 
+def losses_in(folder: Path) -> tuple[dict[tuple[int, int], float], int]:
+    """What all machines have logged, and how often more than one did; they never disagree."""
+    losses: dict[tuple[int, int], float] = {}
+    repeated = 0
+    for file in folder.rglob("metrics-*.jsonl"):
+        for line in file.read_text().splitlines():
+            entry = json.loads(line)
+            if "loss" not in entry:
+                continue  # in a pipeline, only the last stage has it
+            key = (entry["role"], entry["step"])
+            if key in losses:
+                assert losses[key] == entry["loss"]
+                repeated += 1
+            losses[key] = entry["loss"]
+    return losses, repeated
+
+
 def perform(folder: Path, direction: Direction = _nothing, *, script: str = SCRIPT, **settings: Any) -> Result:
     """Run a job from its beginning to its end while `direction` does something to it."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -166,18 +183,7 @@ def perform(folder: Path, direction: Direction = _nothing, *, script: str = SCRI
                         await task
 
     ended = asyncio.run(run())
-    losses: dict[tuple[int, int], float] = {}
-    repeated = 0
-    for file in (folder / "run").glob("metrics-*.jsonl"):
-        for line in file.read_text().splitlines():
-            entry = json.loads(line)
-            if "loss" not in entry:
-                continue  # in a pipeline, only the last stage has it
-            key = (entry["role"], entry["step"])
-            if key in losses:
-                assert losses[key] == entry["loss"]
-                repeated += 1
-            losses[key] = entry["loss"]
+    losses, repeated = losses_in(folder / "run")
     return Result(ended, losses, tales, repeated)
 
 
