@@ -172,6 +172,13 @@ class Hosts:
         with suppress(Unavailable):
             ip("link", "del", self._bridge)
 
+    def mute(self) -> None:
+        """Nothing that this side of the bridge sends arrives; the hosts reach each other."""
+        _run("tc", "qdisc", "add", "dev", self._bridge, "root", *_NOTHING_FITS)
+
+    def unmute(self) -> None:
+        _run("tc", "qdisc", "del", "dev", self._bridge, "root")
+
     def remains(self) -> list[str]:
         links = [line for line in ip("-o", "link").splitlines() if self.prefix in line]
         spaces = [line for line in ip("netns", "list").splitlines() if self.prefix in line]

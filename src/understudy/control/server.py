@@ -56,6 +56,7 @@ from .events import (
     Tale,
 )
 from .ledger import Ledger
+from .silence import gone, quiet
 from .views import job_view, machines_view, roster_view
 
 log = logging.getLogger("understudy.control")
@@ -63,6 +64,8 @@ _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Frame)
 _WATCH_S = 0.1
 _DISBAND_S = 4.0
+_RETURN_S = 8.0
+"""In which whoever was cut off from the controller has reached it again."""
 _RENAME = "choose another --name"
 
 
@@ -149,6 +152,8 @@ class Controller:
         self.beats: dict[str, Beat] = {}
         self._ledger = Ledger(Path(spec.ledger))
         self._seen: dict[str, float] = {}
+        self._silence = 0.0
+        """For how long nobody was heard, where that is too long."""
         self._sockets: dict[str, web.WebSocketResponse] = {}
         self._sent: dict[str, int] = {}
         self._expired: set[Event] = set()
@@ -195,14 +200,33 @@ class Controller:
             if absent > self.spec.heartbeat / 2:  # it was this process that heard nothing
                 self._seen = {name: seen + absent for name, seen in self._seen.items()}
                 continue
-            for name, machine in list(self.director.machines.items()):
-                if machine.alive and now - self._seen.get(name, now) > self.spec.heartbeat:
-                    why = f"nothing heard from its agent for {self.spec.heartbeat:g} s"
-                    await self.feed(Lost(name, machine.incarnation, why))
+            if self._deaf(now):
+                continue
+            why = f"nothing heard from its agent for {self.spec.heartbeat:g} s"
+            for name in gone(self._heard(now), now, self.spec.heartbeat, self.spec.patience):
+                await self.feed(Lost(name, self.director.machines[name].incarnation, why))
             for moment, event in self.director.due():
                 if time.time() > moment and event not in self._expired:
                     self._expired.add(event)
                     await self.feed(event)
+
+    def _heard(self, now: float) -> dict[str, float]:
+        return {name: self._seen.get(name, now) for name, machine in self.director.machines.items() if machine.alive}
+
+    def _deaf(self, now: float) -> bool:
+        """Whether nobody at all is heard. When that is over, not all are heard at once: connections that were cut take
+        about as long to come back as they were away, or to be opened anew."""
+        heard, limit = self._heard(now), self.spec.heartbeat
+        silence = quiet(heard, now)
+        if limit < silence < self.spec.patience:
+            if not self._silence and self.director.status not in OVER:
+                log.warning("nothing heard from any machine for %g s: it is the controller that is cut off", limit)
+            self._silence = silence
+            return True
+        if self._silence:
+            self._seen = dict.fromkeys(self._seen, now + min(self._silence, _RETURN_S))
+            self._silence = 0.0
+        return False
 
     # -- agents --------------------------------------------------------------------------------------------------------
 
@@ -363,7 +387,11 @@ class Controller:
         return _json({"left": sorted(self._sockets)})
 
     async def get_job(self, request: web.Request) -> web.Response:
-        return _json(job_view(self.spec.job, self.director, self.beats))
+        view = job_view(self.spec.job, self.director, self.beats)
+        if self._silence and view.status not in OVER:
+            why = f"nothing heard from any machine for {self._silence:.0f} s: the controller seems to be cut off"
+            view = msgspec.structs.replace(view, reason="; ".join(filter(None, (why, view.reason))))
+        return _json(view)
 
     async def get_machines(self, request: web.Request) -> web.Response:
         return _json(machines_view(self.director))
