@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 EXAMPLES = """\
 examples:
   understudy run --machines 2 --standbys 1 examples/gpt_ddp.py
+  understudy join --secret-file FILE --host ADDRESS URL SCRIPT      on another computer: one more machine
   understudy replace m1                               in another terminal, while it trains
   understudy bench --list                             which benchmarks there are
   understudy bench collectives --quick                a first impression in a minute

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from understudy.launch.spec import JobSpec
 
 DESCRIPTION = """\
-Run a training script on several machines, each played by an agent with its own process tree on this computer. While it
-runs, any machine can be replaced: understudy replace m1.
+Run a training script on several machines, each played by an agent with its own process tree on this computer; others
+may come from other computers with understudy join. While it runs, any machine can be replaced: understudy replace m1.
 
 The script defines train(job) and calls understudy.run(train). Instead of a script, a TOML file may be given that has
 the options below as keys (script, args, machines, standbys, nproc, mesh, seed, steps, checkpoint, checkpoint_every, …);
