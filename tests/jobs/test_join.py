@@ -30,6 +30,7 @@ def _direct(play: Play) -> None:
     play.until(lambda: play.step >= 1, "the first step")
     assert play.machine("m0")["roles"] == [1], "places go by name, the shortest first"
     third = play.join("b", HERE)
+    play.is_refused("x", HERE)
     play.waits("b")
 
     second.send_signal(signal.SIGTERM)
