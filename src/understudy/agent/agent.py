@@ -18,7 +18,7 @@ import aiohttp
 import msgspec
 
 from understudy.worker.line import LineBroken, Splitter, encode
-from understudy.worker.messages import Done, Inject, Progress, Said, Tracked, WorkerSpec
+from understudy.worker.messages import Aside, Copied, Done, Inject, Progress, Said, Tracked, WorkerSpec
 
 from .forkserver import die_with_parent
 from .messages import (
@@ -275,7 +275,10 @@ class Agent:
             asyncio.get_running_loop().remove_reader(staff.child.line)
             staff.child.kill(signal.SIGKILL)
 
-    def _heed(self, staff: Staff, message: Said | Progress) -> None:
+    def _heed(self, staff: Staff, message: Said | Aside) -> None:
+        if isinstance(message, Copied):
+            self._beat = msgspec.structs.replace(self._beat, copied=message)
+            return
         if isinstance(message, Progress):
             staff.role = message.role
             self._metrics.write(
@@ -285,7 +288,7 @@ class Agent:
                 + "\n"
             )
             if message.primary or self._beat.step < 0 or not self._beat.primary:
-                self._beat = Beat(message.step, message.values, message.seconds, message.primary)
+                self._beat = Beat(message.step, message.values, message.seconds, message.primary, self._beat.copied)
             return
         if isinstance(message, Tracked):
             staff.role = message.role

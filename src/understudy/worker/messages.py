@@ -263,6 +263,22 @@ class Progress(msgspec.Struct, frozen=True, tag="progress"):
     primary: bool = False
 
 
+class Copied(msgspec.Struct, frozen=True, tag="copied"):
+    """To the agent only: everybody has copies of this step in memory; what this role's took."""
+
+    role: int
+    step: int
+    bytes: int
+    seconds: float
+    """Until the last byte was in the other machine's memory."""
+    waited: float
+    """For how much of it training had to wait."""
+
+
+Aside = Progress | Copied
+"""What an agent does not pass on."""
+
+
 class WorkerSpec(msgspec.Struct, frozen=True):
     """What a worker process has to know from the start."""
 
