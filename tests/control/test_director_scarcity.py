@@ -200,7 +200,7 @@ def test_each_survivor_writes_its_own_role_and_one_those_of_the_dead() -> None:
     play.halted("w2", step=5, voted=True)
     heard = play.heard()
     assert list(heard) == ["w0", "w1", "w2"]
-    roles = []
+    roles: list[int] = []
     for role, (conclude,) in enumerate(heard.values()):
         assert isinstance(conclude, Conclude)
         assert (conclude.step, conclude.roles[0]) == (6, role)  # w2 applies step 5 first

@@ -72,8 +72,9 @@ class Failure(Transition):
         if change is not None and planned:
             needed = set(change.joiners.values()) | (change.waiting if change.phase == "switch" else set())
         elif change is not None:
+            coming = {actor.uid for name in change.places.values() for actor in self.machines[name].actors}
             givers = {uid for each in change.givers.values() for uid in each}
-            needed = {*change.joiners.values(), *givers} | self._seated(change)
+            needed = coming | givers | self._seated(change)
         homes = [self.machines[self.actors[uid].machine] for uid in uids]
         return Situation(
             self.status,
