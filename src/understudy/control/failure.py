@@ -410,12 +410,12 @@ class Failure(Transition):
             lost, saved = settlement.reason.split(": all go back")[0], self._latest_checkpoint()
             self._fail(f"{why}; {lost}; " + ("there is no checkpoint" if saved is None else _continued(saved)))
             return
-        tasks: dict[str, list[int]] = {actor.uid: [] for actor in survivors if actor.report and actor.report.holds}
+        tasks: dict[str, list[int]] = {}
         for actor in survivors:
             if actor.role is not None and settlement.kept.get(self.plan.cells[actor.role]) == actor.machine:
-                tasks[actor.uid].append(actor.role)
+                tasks.setdefault(actor.uid, []).append(actor.role)
         for role, givers in settlement.givers.items():
-            tasks[givers[0]].append(role)
+            tasks.setdefault(givers[0], []).append(role)
         self._last_words, self._last_step, self._keepers = why, settlement.step, set(tasks)
         self.status, self.waiting = "closing", ""
         for uid, roles in tasks.items():
