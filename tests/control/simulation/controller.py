@@ -30,6 +30,8 @@ class SimController:
     seen: dict[str, float] = field(default_factory=dict)
     asked: list[Asked] = field(default_factory=list)
     expired: set[Event] = field(default_factory=set)
+    followed: int = 0
+    """Tales that whoever launches machines has read; a controller that comes back tells them again from its ledger."""
 
     def __post_init__(self) -> None:
         self.director = Director(self.world.plan)
@@ -50,8 +52,9 @@ class SimController:
         if self.director is not None:
             return
         director = Director(self.world.plan)
-        for at, event in self.ledger:
-            director.feed(event, at)
+        outputs = [output for at, event in self.ledger for output in director.feed(event, at)]
+        for tale in [output for output in outputs if isinstance(output, Tale)][self.followed :]:
+            self.follow(tale)
         self.director = director
         self.sent.clear()
         self.seen = dict.fromkeys(director.machines, self.world.now)
@@ -74,7 +77,7 @@ class SimController:
             return
         if self.director.status not in OVER and isinstance(event, Reported) and isinstance(event.report, Word):
             message = event.report.message
-            if isinstance(message, Saved):
+            if isinstance(message, Saved) and self.director.actors[event.report.uid].alive:
                 self.world.told.add((message.role, message.step))
         known = {uid for uid, actor in self.director.actors.items() if actor.alive and uid in self.world.workers}
         for output in self.director.feed(event, self.world.now):
@@ -89,11 +92,16 @@ class SimController:
                     self.world.ended_at = self.world.now
                 if output.kind == "failed":
                     self.world.despaired(known, output.text)
-                if output.kind == "wanted" and self.world.generous:
-                    for _ in range(int(str(output.data["count"]))):
-                        self.world.agent(f"x{len(self.world.agents)}", standby=True)
+                self.follow(output)
                 self.world.say(f"tale: {output.kind}: {output.text}")
         self.flush()
+
+    def follow(self, tale: Tale) -> None:
+        """Whoever launches machines hears of it."""
+        self.followed += 1
+        if tale.kind == "wanted" and self.world.generous:
+            for _ in range(int(str(tale.data["count"]))):
+                self.world.agent(f"x{len(self.world.agents)}", standby=True)
 
     def flush(self) -> None:
         director = self.director

@@ -68,6 +68,8 @@ class World:
         self.started_at: float | None = None
         self.told: set[tuple[int, int]] = set()
         """What of that the controller has heard of."""
+        self.distrusted: set[str] = set()
+        """Workers whose state nobody is to use."""
         self.ended_at = 0.0
 
     def say(self, text: str) -> None:
@@ -205,6 +207,7 @@ class World:
                     agent.report(Word(worker.part.uid, Failed(worker.part.step, "ValueError: bad luck")))
                     worker.die(1)
                 elif kind in ("faulty", "fatal"):
+                    self.distrusted |= {worker.part.uid} if kind == "fatal" else set()
                     agent.report(Word(worker.part.uid, Faulty("it smells", kind == "fatal")))
                 elif worker.fabric is not None:
                     worker.fabric.poison("time-out", worker.part.uid)
@@ -232,8 +235,8 @@ class World:
         holding = [worker for uid in known if (worker := self.workers[uid]).alive and worker.part.holds]
         latest = max((worker.state for worker in holding), default=0)
         for worker in holding:
-            frozen = worker.frozen or worker.hangs
-            if found is not None and worker.role == int(found[1]) and worker.state == latest and not frozen:
+            lost = worker.frozen or worker.hangs or worker.part.uid in self.distrusted
+            if found is not None and worker.role == int(found[1]) and worker.state == latest and not lost:
                 raise Violation(f"{worker.part.uid} holds what is said to be lost: {reason}")
 
     def passed(self, fabric: SimFabric, step: int) -> None:
