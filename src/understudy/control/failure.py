@@ -369,7 +369,7 @@ class Failure(Transition):
         change, self._interrupted = self._interrupted, None
         if change is not None and change.wish is not None:
             self._again(change, self.why)
-        self.roster, self.status = None, "forming"
+        self.roster, self.status, self.waiting = None, "forming", ""
         self.twins.clear()
         for machine in self.machines.values():
             if machine.state == "cast" and not self._quarantined(machine):
@@ -391,14 +391,18 @@ class Failure(Transition):
             self.vacancies -= 1
             if any(actor.role is not None for actor in machine.actors):
                 self._renew(machine)
-        if self.vacancies and not self.wanted:
-            if self.plan.scarcity == "stop" or self._refused >= ATTEMPTS:
-                self._fail(f"{self.why}; the job has not begun, and there is no standby")
-            else:
-                self.waiting = f"{self.why}; the job has not begun, and there is no standby"
-                self.waiting_since = self._now
-                self._tale("waiting", f"{self.waiting}: it waits for one; add one with: understudy standby add")
-                self._want(self.vacancies)
+        if not self.vacancies:
+            self.waiting = ""
+            return
+        lack = f"{self.why}; the job has not begun, and there is no standby"
+        if not self.wanted and (self.plan.scarcity == "stop" or self._refused >= ATTEMPTS):
+            self._fail(lack)
+            return
+        if not self.waiting:
+            self.waiting, self.waiting_since = lack, self._now
+            self._tale("waiting", f"{lack}: it waits for one; add one with: understudy standby add")
+        if not self.wanted:
+            self._want(self.vacancies)
 
     def _conclude_job(self, why: str) -> None:
         """End with a checkpoint of what there is."""
