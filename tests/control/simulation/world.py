@@ -12,7 +12,7 @@ from understudy.agent.messages import Word
 from understudy.comm.roster import Roster
 from understudy.control.company import OVER, Plan
 from understudy.control.director import Director
-from understudy.control.events import AddStandby, Asked, Replace
+from understudy.control.events import AddStandby, Asked, Registered, Replace
 from understudy.worker.messages import Failed, Faulty
 
 from .agent import SimAgent
@@ -213,8 +213,9 @@ class World:
                     worker.fabric.poison("time-out", worker.part.uid)
 
     def comes_back(self, old: SimAgent) -> None:
-        """A machine whose agent has died is started again."""
-        if self.agents[old.name] is old and not old.alive:
+        """A machine whose agent has died is started again; where it had not come, whoever launches it ends the job."""
+        known = any(isinstance(event, Registered) and event.machine == old.name for _, event in self.controller.ledger)
+        if known and self.agents[old.name] is old and not old.alive:
             self.agent(old.name, standby=True)
 
     # -- what must always hold -----------------------------------------------------------------------------------------
@@ -232,10 +233,13 @@ class World:
     def despaired(self, known: set[str], reason: str) -> None:
         """The director says that a role's state is lost."""
         found = re.search(r"role (\d+): no live replica", reason)
+        assert self.controller.director is not None
+        actors = self.controller.director.actors
+        unready = {uid for uid in known if (report := actors[uid].report) is not None and not report.holds}
         holding = [worker for uid in known if (worker := self.workers[uid]).alive and worker.part.holds]
         latest = max((worker.state for worker in holding), default=0)
         for worker in holding:
-            lost = worker.frozen or worker.hangs or worker.part.uid in self.distrusted
+            lost = worker.frozen or worker.hangs or worker.part.uid in self.distrusted | unready
             if found is not None and worker.role == int(found[1]) and worker.state == latest and not lost:
                 raise Violation(f"{worker.part.uid} holds what is said to be lost: {reason}")
 
