@@ -3,7 +3,7 @@ BIN := $(VENV)/bin
 PYTHON ?= python3
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench format clean
+.PHONY: help demo test check bench chaos format clean
 
 help: ## print these lines
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -23,12 +23,24 @@ check: $(VENV)/.stamp ## lint, format, types and layers
 bench: $(VENV)/.stamp ## run the benchmarks, results in bench/results/
 	@mkdir -p bench/results
 	@worst=0; \
-	for name in collectives setup replace overhead; do \
+	for name in collectives setup replace failure overhead; do \
 	    $(BIN)/understudy bench $$name --json bench/results/$$name.json; code=$$?; \
 	    if [ $$code -eq 130 ]; then exit 130; fi; \
 	    if [ $$code -gt $$worst ]; then worst=$$code; fi; \
 	done; \
 	exit $$worst
+
+SEED ?= 1
+
+chaos: $(VENV)/.stamp ## 60 faults of all usual kinds in three jobs; SEED=n for others
+	$(BIN)/understudy chaos run --seed $(SEED) --faults 20 --every 1s --recover-within 120s \
+	    --machines 3 --standbys 2 examples/gpt_ddp.py --width 64 --layers 2
+	$(BIN)/understudy chaos run --seed $(SEED) --faults 20 --every 1s --recover-within 120s \
+	    --machines 2 --nproc 2 --standbys 2 --mesh dp=2,pp=2,tp=1 \
+	    --checkpoint runs/chaos --checkpoint-every 5 examples/gpt_3d.py --width 64
+	$(BIN)/understudy chaos run --seed $(SEED) --faults 20 --every 1s --recover-within 120s \
+	    --machines 4 --nproc 2 --standbys 2 --mesh dp=2,pp=2,tp=2 \
+	    --checkpoint runs/chaos --checkpoint-every 5 examples/gpt_3d.py --width 64
 
 format: $(VENV)/.stamp ## format the code and fix what can be fixed
 	$(BIN)/ruff check --fix

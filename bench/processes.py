@@ -48,7 +48,7 @@ class Command:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         """Ask twice (`understudy run` takes the second time for "at once"), then kill."""
-        family = [self._process.pid, *descendants(self._process.pid)]
+        family = self.family
         self.resume()
         for _ in range(2):
             if self._process.poll() is None:
@@ -62,23 +62,28 @@ class Command:
                 _send(pid, signal.SIGKILL)
             self._process.wait()
 
+    @property
+    def family(self) -> list[int]:
+        """Its process and all that come from it, parents first."""
+        return [self._process.pid, *descendants(self._process.pid)]
+
     def wait(self, limit: float) -> None:
         """It has ended well."""
         try:
             code = self._process.wait(limit)
         except subprocess.TimeoutExpired:
-            raise CommandFailed(self._said(f"has not ended within {limit:g} s")) from None
+            raise CommandFailed(self.said(f"has not ended within {limit:g} s")) from None
         if code != 0:
-            raise CommandFailed(self._said(f"has ended with code {code}"))
+            raise CommandFailed(self.said(f"has ended with code {code}"))
 
     def check(self) -> None:
         """It has not ended yet."""
         if self._process.poll() is not None:
-            raise CommandFailed(self._said(f"has ended too early, with code {self._process.returncode}"))
+            raise CommandFailed(self.said(f"has ended too early, with code {self._process.returncode}"))
 
     def pause(self) -> None:
         """Nothing of it gets processor time until `resume`."""
-        self._paused = [self._process.pid, *descendants(self._process.pid)]
+        self._paused = self.family
         for pid in self._paused:
             _send(pid, signal.SIGSTOP)
 
@@ -87,14 +92,17 @@ class Command:
             _send(pid, signal.SIGCONT)
         self._paused = []
 
-    def _said(self, what: str) -> str:
+    def said(self, what: str) -> str:
+        """What is wrong with it, and its last lines."""
         lines = self._log.read_text(errors="replace").splitlines()[-_LAST_LINES:]
         return "\n  ".join([f"{' '.join(self._args[1:4])} … {what}:", *lines])
 
 
-def torchrun(workers: int, script: str, *args: str) -> tuple[list[str], dict[str, str]]:
-    """The command for a plain job on this computer and its environment."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={workers}"]
+def torchrun(
+    workers: int, script: str, *args: str, options: Sequence[str] = ("--standalone",)
+) -> tuple[list[str], dict[str, str]]:
+    """The command for a plain job, or for one node of it, on this computer and its environment."""
+    command = [sys.executable, "-m", "torch.distributed.run", *options, f"--nproc-per-node={workers}"]
     env = {
         "OMP_NUM_THREADS": "1",
         "GLOO_SOCKET_IFNAME": "lo",

@@ -8,6 +8,7 @@ from understudy_bench.harness import Bench
 
 BENCHES: dict[str, str] = {
     "collectives": "understudy_bench.collectives:BENCH",
+    "failure": "understudy_bench.failure:BENCH",
     "overhead": "understudy_bench.overhead:BENCH",
     "replace": "understudy_bench.replace:BENCH",
     "setup": "understudy_bench.setup:BENCH",

@@ -1,8 +1,36 @@
-"""For all tests."""
+"""For all tests. Worker processes are forked from one that has already imported what the tests' scripts need."""
 
 from __future__ import annotations
 
+from multiprocessing import forkserver
+
+import pytest
 from hypothesis import settings
 
 settings.register_profile("shared machine", deadline=None)  # tests have time limits of their own
 settings.load_profile("shared machine")
+
+BASIC = ["pytest", "torch", "torch.distributed", "understudy.launch.troupe"]
+FRAMEWORKS = [
+    "torch._dynamo",
+    "torch.distributed.checkpoint",
+    "torch.distributed.fsdp",
+    "torch.distributed.optim",
+    "torch.distributed.pipelining",
+    "torch.distributed.tensor.parallel",
+    "torch.testing",
+]
+"""They take seconds to import; a fork has them for nothing."""
+
+
+@pytest.fixture
+def frameworks() -> None:
+    """Asked for by tests whose workers use more of torch than its collectives."""
+
+
+def pytest_runtestloop(session: pytest.Session) -> None:
+    """Before the first worker is started, since the first decides what is imported for all."""
+    wanted = any("frameworks" in getattr(item, "fixturenames", ()) for item in session.items)
+    if wanted and not session.config.option.collectonly:
+        forkserver.set_forkserver_preload([*BASIC, *FRAMEWORKS])
+        forkserver.ensure_running()

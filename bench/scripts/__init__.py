@@ -6,3 +6,6 @@ from pathlib import Path
 
 OURS = str(Path(__file__).with_name("ours.py"))
 PLAIN = str(Path(__file__).with_name("plain.py"))
+RESTARTED = str(Path(__file__).with_name("restarted.py"))
+TORCHFT = str(Path(__file__).with_name("with_torchft.py"))
+LIGHTHOUSE = str(Path(__file__).with_name("lighthouse.py"))

@@ -9,9 +9,11 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 import understudy
 from understudy_bench.model import build, loss_of, optimizer
 from understudy_bench.scripts.gate import Gate
+from understudy_bench.scripts.marks import Marks
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--gate", default="", help="the benchmark's socket; without it, steps follow one another")
+parser.add_argument("--marks", default="", help="the folder for what ended when")
 args = parser.parse_args()
 
 
@@ -20,9 +22,13 @@ def train(job: understudy.Job) -> None:
     optim = optimizer(model)
     job.track(model=model, optim=optim)
     gate = Gate(args.gate, "understudy", job.role)
+    marks = Marks(args.marks, job.role)
     for step in job.steps(1 << 40):
         if not gate.passes():
             return
+        counts = False
+        if not job.rehearsing:
+            marks.begin(step.index)
         with step:
             for shard in step.shards():
                 loss = loss_of(model, step.index, shard.number) * shard.weight
@@ -30,7 +36,10 @@ def train(job: understudy.Job) -> None:
             optim.step()
             optim.zero_grad()
             job.log(loss=loss)
+            counts = not job.rehearsing  # one that is interrupted does not come here
         gate.passed()
+        if counts:
+            marks.end(step.index)
 
 
 if __name__ == "__main__":

@@ -167,12 +167,28 @@ def test_status(fake: Fake, shell: Shell) -> None:
     assert (code, err) == (0, "")
     assert [line.rstrip() for line in out.splitlines()] == [
         "gpt: training  step 12  0.25 s a step  loss 2.5  generation 2",
-        "machine  state                  roles                         workers",
+        "machine  state                  roles                         workers  failures",
         "m0       cast                   0 (pp=0 dp=0), 1 (pp=0 dp=1)  w0 w1",
         "m1       gone: it was replaced",
         "m2       cast                   2 (pp=1 dp=0), 3 (pp=1 dp=1)  w4 w5",
         "m3       standby                                              w6 w7",
     ]
+
+
+def test_status_shows_what_has_gone_wrong_and_what_a_standby_has_rehearsed(fake: Fake, shell: Shell) -> None:
+    fake.machines = [
+        MachineView(
+            "m1", "quarantined", (), (), (), "2 failures", 2, ((1_000_061.5, "w1 died"), (1_000_070.0, "w4 died"))
+        ),
+        MachineView(
+            "m3", "standby", (), ("w6",), (6,), failures=1, history=((1_000_065.0, "no heartbeat"),), rehearsed=(1,)
+        ),
+    ]
+    lines = [" ".join(line.split()) for line in shell("status")[1].splitlines()]
+    assert "m1 quarantined: 2 failures 2" in lines
+    assert "m3 standby, has rehearsed 1 w6 1" in lines
+    said = lines[lines.index("what has gone wrong, the latest last:") + 1 :]
+    assert [line.split(" ", 1)[1] for line in said] == ["m1 w1 died", "m3 no heartbeat", "m1 w4 died"]
 
 
 def test_status_before_the_first_step(fake: Fake, shell: Shell) -> None:

@@ -35,11 +35,13 @@ from understudy.comm.endpoint import Endpoint
 from understudy.comm.fabric import Fabric, PrepareFailed, SwitchRefused
 from understudy.comm.faults import StepFailed
 from understudy.comm.group import RoleGroup
+from understudy.comm.link import Link
 from understudy.comm.ops import Op
 from understudy.comm.pairs import Receive
 from understudy.comm.reduction import reduction
 from understudy.comm.roster import Roster, RosterError, Worker
 from understudy.comm.sandbox import Echo
+from understudy.comm.transport import LinkFailed
 
 
 @pytest.fixture
@@ -691,3 +693,48 @@ def _whole_life() -> None:
         fabrics[0].interrupt("a test")
         enter(roster.successor({}, fresh=True), fabrics)
         prepare(roster.successor({}, generation=3), fabrics)
+
+
+# -- links for copies --------------------------------------------------------------------------------------------------
+
+
+def test_copy_links_are_opened_in_the_generation_in_play(ensemble: Ensemble) -> None:
+    """Again and again, however many were lost; whoever dials early waits. They do not end with an interruption."""
+    roster, fabrics, _ = ensemble.start("m0", "m1", "m2")
+    early = fabrics[0].dial_copy(roster, "w1", 2)
+    taken: list[Link] = []
+    fabrics[1].expect_copy(1, taken.append)
+    links = early.result(10)
+    eventually(lambda: len(taken) == 2)
+    fabrics[0].interrupt("a test")
+    fault_of(fabrics[1])
+    links[1].sock.send(b"still there")
+    (other,) = [link for link in taken if link.id == links[1].id]
+    eventually(lambda: other.peek(20) == b"still there")
+    links += fabrics[0].dial_copy(roster, "w1", 2, attempt=1).result(10)
+    links += fabrics[2].dial_copy(roster, "w1", 2).result(10)
+    eventually(lambda: len(taken) == 6)
+    assert [link.id.rail for link in links] == [0, 1, 2, 3, 0, 1]
+    assert {link.id for link in taken} == {link.id for link in links}
+    assert {(link.id.kind, link.peer) for link in taken} == {("copy", "w0"), ("copy", "w2")}
+    for link in (*links, *taken):
+        link.close()
+
+
+def test_copy_links_of_another_generation_are_refused(ensemble: Ensemble) -> None:
+    """A leaver may bring state, but keeps nothing with anybody: its links are refused, and so are those of the past."""
+    roster, fabrics, _ = ensemble.start("m0", "m1")
+    new = joiner(ensemble, "m9", 1, 2)
+    following = roster.successor({1: new.worker})
+    waits = fabrics[1].dial_copy(roster, "w0", 1)  # for a generation that ends before anybody expects it
+    enter(following, [*fabrics, new])
+    fabrics[0].expect_copy(2, lambda link: link.close())
+    with pytest.raises(
+        LinkFailed, match=r"copy link with role 0 \(w0 on m0\): (nobody here expects|generation 1 is stale)"
+    ):
+        waits.result(10)
+    with pytest.raises(LinkFailed, match="generation 1 is stale"):
+        fabrics[1].dial_copy(roster, "w0", 1).result(10)
+    with pytest.raises(LinkFailed, match="w1 is not in the roster of generation 2"):
+        fabrics[1].dial_copy(following, "w0", 1).result(10)
+    new.dial_copy(following, "w0", 1).result(10)[0].close()

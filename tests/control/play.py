@@ -38,7 +38,7 @@ class Play:
     def __init__(
         self, machines: int = 2, nproc: int = 1, *, scarcity: Scarcity = "wait", quarantine: int = Plan.quarantine
     ) -> None:
-        self.plan = Plan(machines, nproc, scarcity=scarcity, quarantine=quarantine)
+        self.plan = Plan(machines, nproc, scarcity=scarcity, quarantine=quarantine, warm=0)
         self.director = Director(self.plan)
         self.ledger: list[tuple[float, Event]] = []
         self.tales: list[Tale] = []

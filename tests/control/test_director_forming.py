@@ -7,8 +7,9 @@ import pytest
 from tests.control.play import Play, worker
 from understudy.agent.messages import Dismiss, EndWorker, Exited, StartWorker, Tell
 from understudy.comm.roster import Roster
-from understudy.control.company import ATTEMPTS, Scarcity
+from understudy.control.company import Scarcity
 from understudy.control.events import AddStandby, Event, Lost, Overdue, RemoveStandby, Replace, Reported
+from understudy.control.failure import STUBBORN
 from understudy.worker.messages import Cancelled, Done, Halt, Halted, Here, Rehearse, Rehearsed, Resume, Switched
 
 
@@ -231,17 +232,17 @@ def test_a_machine_that_was_asked_for_already_is_not_waited_for_for_ever_either(
 
 def test_a_job_that_begins_anew_again_and_again_is_given_up() -> None:
     play = Play.opening(quarantine=99)
-    for start in range(ATTEMPTS + 1):
+    for start in range(STUBBORN + 1):
         assert play.director.starts == start
         roster = play.change.roster
         assert roster is not None
         first, second = roster.seats
         play.exits(str(second))
         play.say(str(first), Halted(play.director.halts, 0, 0, False, False))
-        if start < ATTEMPTS:
+        if start < STUBBORN:
             play.here("m0")
             play.here("m1")
-    why = "role 1 (w7 on m1) was killed by signal 9; nobody who is left holds any state"
+    why = "role 1 (w17 on m1) was killed by signal 9; nobody who is left holds any state"
     assert play.director.reason == f"{why}, and there is no checkpoint; keep some with --checkpoint DIR"
 
 

@@ -83,7 +83,7 @@ def test_copies_in_memory_are_given_to_those_who_have_none() -> None:
     play.rehearsed()
     told = resumes(play)
     assert {(resume.step, resume.back) for resume in told.values()} == {(4, "copy")}
-    assert told["w2"].moves == (Move(1, worker("w0", "m0"), worker("w2", "m2")),)
+    assert told["w2"].moves == (Move(1, worker("w0", "m0"), worker("w2", "m2"), copy_of=1),)
 
 
 def test_a_checkpoint_that_is_newer_comes_before_copies_in_memory() -> None:

@@ -29,7 +29,7 @@ def test_a_worker_that_does_not_come_is_started_again() -> None:
     play.come("m1")
     play.orders()
     play.expires("start")
-    assert play.told("died") == ["w1 on m1 has not come for 300 s; it is ended"]
+    assert play.told("died") == ["w1 on m1 has not come for 900 s; it is ended"]
     assert play.signals() == [("limit", "note")]
     assert play.orders() == {"m1": [EndWorker("w1"), StartWorker("w2", 0)]}
     play.here("m1")
@@ -106,7 +106,7 @@ def test_a_newcomer_that_rehearses_for_too_long_is_followed_by_the_next_one() ->
     play.replace(until="rehearse")
     play.orders()
     play.expires("rehearse")
-    assert play.told("cancelled") == ["w2 on m2 (rehearsing role 1) has rehearsed for 300 s"]
+    assert play.told("cancelled") == ["w2 on m2 (rehearsing role 1) has rehearsed for 900 s"]
     assert play.signals() == [("limit", "cancel")]
     assert play.orders() == {"m2": [EndWorker("w2"), StartWorker("w4", 0)], "m3": [Tell("w3", Rehearse(1))]}
     assert play.change.joiners == {1: "w3"}
@@ -132,7 +132,7 @@ def test_a_stand_in_that_rehearses_for_too_long_after_a_failure_is_another_failu
     play.halted("w0")
     play.orders()
     play.expires("rehearse")
-    why = "w2 on m2 (rehearsing role 1) has rehearsed for 300 s"
+    why = "w2 on m2 (rehearsing role 1) has rehearsed for 900 s"
     assert play.heard() == {"w0": [Halt(2, why)]}
     assert play.signals()[-1] == ("limit", "halt")
     play.halted("w0")

@@ -151,9 +151,9 @@ def test_the_history_is_worth_replaying() -> None:
 def test_the_same_events_give_the_same_orders_at_every_moment() -> None:
     """A new director that reads the first N events of the ledger is where the old one was after them, for every N."""
     ledger = history().ledger
-    old = Director(Plan(3, 2))
+    old = Director(Plan(3, 2, warm=0))
     for count in range(len(ledger) + 1):
-        new = Director(Plan(3, 2))
+        new = Director(Plan(3, 2, warm=0))
         for at, event in ledger[:count]:
             outputs = new.feed(msgspec.json.decode(msgspec.json.encode(event), type=Event), at)
         if count:

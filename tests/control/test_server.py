@@ -129,6 +129,8 @@ def test_nobody_comes_in_without_the_secret(tmp_path: Path, token: str | None) -
         ("POST", "/replace", b'{"type":"stop-job"}', "$.type"),
         ("POST", "/replace", b"[]", "Expected `object`"),
         ("POST", "/standbys", b'{"type":"add-standby","count":"two"}', "$.count"),
+        ("POST", "/inject", b'{"type":"inject","kind":"nan","machine":"m0"}', "start it with: understudy run --chaos"),
+        ("POST", "/inject", b'{"type":"inject"}', "missing required field `kind`"),
         ("GET", "/events?after=x", None, "'x'"),
         ("GET", "/events?wait=x", None, "'x'"),
         ("GET", "/requests/r1?wait=x", None, "'x'"),

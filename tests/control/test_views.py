@@ -251,19 +251,19 @@ def test_standbys_that_are_wanted_are_not_there_yet() -> None:
 
 def test_the_roster_says_where_each_role_sits_and_who_plays_it() -> None:
     play = Play.training(nproc=2)
-    mesh = (("pp", 2), ("dp", 2))
+    mesh, twins = (("pp", 2), ("dp", 2)), (0, 1, 2, 3)
     assert roster_view(play.director, mesh) == [
-        RoleView(0, {"pp": 0, "dp": 0}, "w0", "m0"),
-        RoleView(1, {"pp": 0, "dp": 1}, "w1", "m0"),
-        RoleView(2, {"pp": 1, "dp": 0}, "w2", "m1"),
-        RoleView(3, {"pp": 1, "dp": 1}, "w3", "m1"),
+        RoleView(0, {"pp": 0, "dp": 0}, "w0", "m0", twins),
+        RoleView(1, {"pp": 0, "dp": 1}, "w1", "m0", twins),
+        RoleView(2, {"pp": 1, "dp": 0}, "w2", "m1", twins),
+        RoleView(3, {"pp": 1, "dp": 1}, "w3", "m1", twins),
     ]
     play.replace(until="armed")
     assert [view.machine for view in roster_view(play.director, mesh)] == ["m0", "m0", "m1", "m1"]
     play.all_switch()
     assert roster_view(play.director, mesh)[2:] == [
-        RoleView(2, {"pp": 1, "dp": 0}, "w4", "m2"),
-        RoleView(3, {"pp": 1, "dp": 1}, "w5", "m2"),
+        RoleView(2, {"pp": 1, "dp": 0}, "w4", "m2", twins),
+        RoleView(3, {"pp": 1, "dp": 1}, "w5", "m2", twins),
     ]
 
 

@@ -22,6 +22,7 @@ from understudy.worker.messages import (
     Halted,
     Heard,
     Here,
+    Inject,
     Leave,
     Prepare,
     Prepared,
@@ -132,7 +133,7 @@ class Ends:
         self.agent, worker = socket.socketpair()
         self.agent.settimeout(10)
         self.line = Line(worker)
-        self.heard: Queue[Heard] = Queue()
+        self.heard: Queue[Heard | Inject] = Queue()
         self.lost: Queue[str] = Queue()
         self.line.start(self.heard.put, self.lost.put)
 

@@ -18,7 +18,7 @@ import aiohttp
 import msgspec
 
 from understudy.worker.line import LineBroken, Splitter, encode
-from understudy.worker.messages import Done, Progress, Said, Tracked, WorkerSpec
+from understudy.worker.messages import Done, Inject, Progress, Said, Tracked, WorkerSpec
 
 from .forkserver import die_with_parent
 from .messages import (
@@ -39,6 +39,7 @@ from .messages import (
     Welcome,
     Word,
 )
+from .mishap import mishap
 from .nursery import Child, Nursery
 from .session import Inbox, Outbox
 
@@ -133,7 +134,7 @@ class Agent:
                 try:
                     async with session.ws_connect(f"{self.spec.url}/agent", heartbeat=10.0) as self._socket:
                         await self._converse(self._socket)
-                except (OSError, aiohttp.ClientError, TimeoutError) as error:
+                except (OSError, aiohttp.ClientError, TimeoutError, msgspec.MsgspecError) as error:
                     log.debug("%s: the controller does not answer: %s", self.spec.machine, error)
                 self._socket = None
                 await asyncio.sleep(_AGAIN_S)
@@ -159,6 +160,8 @@ class Agent:
                         await ws.send_bytes(_encoder.encode(Ack(self._inbox.last)))
                     case Ack(number):
                         self._outbox.acknowledged(number)
+                    case Inject() if spec.worker.chaos:
+                        await self._inject(frame, ws)
                     case Refused(reason):
                         log.warning("%s is not wanted: %s", spec.machine, reason)
                         self._over.set()
@@ -193,6 +196,15 @@ class Agent:
             elif now - staff.stopped_at > self.spec.worker.answer_limit and not staff.reported:
                 staff.reported = True
                 self._report(Stopped(staff.uid, now - staff.stopped_at))
+
+    async def _inject(self, inject: Inject, ws: aiohttp.ClientWebSocketResponse) -> None:
+        if (staff := self._staff.get(inject.uid)) is not None:
+            with suppress(OSError):
+                await asyncio.get_running_loop().sock_sendall(staff.child.line, encode(inject))
+        elif not inject.uid:
+            task = asyncio.ensure_future(mishap(inject.kind, inject.seconds, ws))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
 
     def _report(self, report: Report) -> None:
         self._outbox.put(report)

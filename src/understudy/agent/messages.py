@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from understudy.worker.messages import Heard, Said
+from understudy.worker.messages import Heard, Inject, Said
 
 # -- orders to an agent --------------------------------------------------------------------------------------------
 
@@ -110,4 +110,4 @@ class Refused(msgspec.Struct, frozen=True, tag="refused"):
     reason: str
 
 
-Frame = Register | Welcome | Numbered | Ack | Beat | Refused
+Frame = Register | Welcome | Numbered | Ack | Beat | Refused | Inject

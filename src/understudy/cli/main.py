@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from understudy import __version__
-from understudy.cli import bench, run, status
+from understudy.cli import bench, chaos, run, status
 from understudy.cli.errors import UsageError
 from understudy.cli.operate import Events, Report, Standby, Stop
 from understudy.cli.replace import Drain, Replace
@@ -49,6 +49,7 @@ COMMANDS: dict[str, Command] = {
     "report": Report,
     "events": Events,
     "stop": Stop,
+    "chaos": chaos,
     "bench": bench,
 }
 

@@ -15,6 +15,7 @@ from understudy.cli.errors import UsageError
 
 if TYPE_CHECKING:
     from understudy.cli.main import Subparsers
+    from understudy.launch.spec import JobSpec
 
 DESCRIPTION = """\
 Run a training script on several machines, each played by an agent with its own process tree on this computer. While it
@@ -42,6 +43,11 @@ def add_parser(subparsers: Subparsers) -> None:
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    add_options(parser)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """What describes a job, for every command that starts one."""
     add = parser.add_argument
     add("--machines", type=int, metavar="N", help="machines that play (default 1)")
     add("--standbys", type=int, metavar="N", help="machines that wait (default 0)")
@@ -56,15 +62,18 @@ def add_parser(subparsers: Subparsers) -> None:
     add("--transport", help="native (default), or torch:gloo")
     add("--heartbeat", type=float, metavar="S", help="silence after which a machine is gone (default 2)")
     add("--limit", type=float, metavar="S", help="time limit of one collective operation (default 300)")
+    add("--rehearsal-limit", type=float, metavar="S", help="time limit of a newcomer's rehearsal (default 900)")
     add("--step-limit", type=float, metavar="S", help="time limit of one step (default: none)")
     add("--answer-limit", type=float, metavar="S", help="after which a silent or stopped worker is dead (default 10)")
     add("--no-standby", metavar="wait|stop", help="after a failure with no standby left: wait for a machine (default)")
     add("--patience", type=float, metavar="S", help="how long to wait for one before stopping (default 600)")
     add("--repair", type=float, metavar="S", help="start a dead machine's agent again after S (default 2; 0: never)")
     add("--quarantine", type=int, metavar="N", help="failures after which a machine is not used any more (default 3)")
+    add("--warm", type=int, metavar="N", help="for how many machines' roles a standby rehearses ahead (default 1)")
     add("--copy-every", type=int, metavar="N", help="keep copies of state in other machines' memory, renewed every N")
     add("--check-gradients", action="store_true", default=None, help="repeat a step once that has NaN or inf in them")
     add("--run-dir", metavar="DIR", help="for the ledger, logs and metrics (default runs/NAME-TIME)")
+    add("--chaos", action="store_true", default=None, help="let understudy chaos have faults happen inside processes")
     add("--json", action="store_true", help="events and result as JSON lines on stdout; the script's output on stderr")
     add("--plain", action="store_true", help="lines instead of a live screen, also on a terminal")
     add("script", metavar="SCRIPT", help="a training script, or a TOML file")
@@ -72,10 +81,17 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from understudy.launch.spec import SpecError, from_toml, make
+    return asyncio.run(_follow(spec_of(args), as_json=args.json, plain=args.plain))
 
-    names = {*vars(args)} - {"command", "script", "args", "json", "plain"}
-    given = {name: getattr(args, name) for name in sorted(names) if getattr(args, name) is not None}
+
+def spec_of(args: argparse.Namespace) -> JobSpec:
+    """The job that these options describe."""
+    import msgspec
+
+    from understudy.launch.spec import JobSpec, SpecError, from_toml, make
+
+    names = {field.name for field in msgspec.structs.fields(JobSpec)} - {"script", "args"}
+    given = {name: value for name in sorted(names) if (value := getattr(args, name, None)) is not None}
     where = ""
     try:
         if args.script.endswith(".toml"):
@@ -85,10 +101,9 @@ def run(args: argparse.Namespace) -> int:
                 settings["args"] = args.args
         else:
             settings = given | {"script": args.script, "args": args.args}
-        spec = make(settings, where)
+        return make(settings, where)
     except SpecError as error:
         raise UsageError(str(error)) from None
-    return asyncio.run(_follow(spec, as_json=args.json, plain=args.plain))
 
 
 QUIET = ("phase", "signal", "finished", "stopped", "failed")

@@ -53,6 +53,8 @@ def show(job: dict[str, Any], machines: list[dict[str, Any]], roster: list[dict[
     for machine in machines:
         roles = ", ".join(f"{role} ({places.get(role, '')})" for role in machine["roles"])
         state = machine["state"] + (f": {machine['why']}" if machine["why"] else "")
+        if machine["rehearsed"]:
+            state += f", has rehearsed {', '.join(map(str, machine['rehearsed']))}"
         failures = str(machine["failures"]) if machine["failures"] else ""
         table.add_row(*map(Text, (machine["name"], state, roles, " ".join(machine["workers"]), failures)))
     console.print(table)

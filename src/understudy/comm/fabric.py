@@ -360,6 +360,21 @@ class Fabric:
 
         return self._io.start(dial()).result()
 
+    def expect_copy(self, generation: int, take: Callable[[Link], None]) -> None:
+        """From now on and for as long as this generation is in play, `take` is called, on the event loop, with every
+        connection over which a worker of its roster brings copies of its state. Whoever dials earlier waits."""
+        self._io.soon(self._meetings.offer, generation, "copy", "", take)
+
+    def dial_copy(self, roster: Roster, keeper: str, count: int, *, attempt: int = 0) -> Future[list[Link]]:
+        """Connections over which to send copies to a worker of this roster, once it expects them. They are numbered
+        from attempt * count on: so the other side knows which of them belong together, however many were lost."""
+        ids = [LinkId("copy", "", attempt * count + rail, self.uid, keeper) for rail in range(count)]
+
+        async def dial() -> list[Link]:
+            return await open_all([self._meetings.link(roster, link) for link in ids])
+
+        return self._io.start(dial())
+
     # -- trouble ---------------------------------------------------------------------------------------------------
 
     def interrupt(self, reason: str, who: str = "") -> None:

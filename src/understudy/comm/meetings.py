@@ -167,7 +167,7 @@ class Meetings:
         elif isinstance(thing, Arena):
             with sock:
                 socket.send_fds(sock, [b"A"], [thing.fd])
-        elif hello.kind in ("pair", "state"):
+        elif hello.kind in ("pair", "state", "copy"):
             thing(Link(sock, _link(hello), hello.source, who))
         else:
             with sock:

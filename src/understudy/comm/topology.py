@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 
 from .roster import Roster
 
-Kind = Literal["ring", "tree", "pair", "spine", "arena", "store", "state"]
+Kind = Literal["ring", "tree", "pair", "spine", "arena", "store", "state", "copy"]
 
 
 class GroupKey(NamedTuple):

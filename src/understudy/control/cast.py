@@ -48,6 +48,8 @@ class Machine:
     inbox: Inbox = field(default_factory=Inbox)
     actors: list[Actor] = field(default_factory=list)
     """By slot; a dead one stays until it is replaced."""
+    wings: list[list[Actor]] = field(default_factory=list)
+    """More workers of a standby, a set each, that have rehearsed other roles."""
     history: list[tuple[float, str]] = field(default_factory=list)
     """What has gone wrong on it, and when; also in its earlier lives."""
     pardoned: int = 0
@@ -69,9 +71,35 @@ class Machine:
         """All its workers live and listen."""
         return self.alive and all(actor.alive and actor.address is not None for actor in self.actors)
 
-    def suits(self, roles: Sequence[int]) -> bool:
-        """Whether its workers could take these roles: they hold nobody's state and have not rehearsed other roles."""
-        return self.whole and all(
-            not actor.holds and {actor.rehearsing, actor.rehearsed} <= {None, role}
-            for actor, role in zip(self.actors, roles, strict=True)
-        )
+    @property
+    def sets(self) -> list[list[Actor]]:
+        """All its workers: those that play or would, then the others."""
+        return [self.actors, *self.wings]
+
+    @property
+    def everybody(self) -> list[Actor]:
+        return [actor for each in self.sets for actor in each]
+
+    def bring_forward(self, actors: list[Actor]) -> None:
+        """Let these workers of a standby be the ones that would play."""
+        if actors is not self.actors:
+            self.wings = [each for each in self.sets if each is not actors]
+            self.actors = actors
+
+
+def suit(actors: Sequence[Actor], roles: Sequence[int]) -> bool:
+    """Whether these workers could take these roles: they hold nobody's state and have not rehearsed other roles."""
+    return all(
+        actor.alive
+        and actor.address is not None
+        and not actor.holds
+        and {actor.rehearsing, actor.rehearsed} <= {None, role}
+        for actor, role in zip(actors, roles, strict=True)
+    )
+
+
+def warmth(actors: Sequence[Actor], roles: Sequence[int]) -> int:
+    """How far they have come with these roles."""
+    return sum(
+        (actor.rehearsed == role) * 2 + (actor.rehearsing == role) for actor, role in zip(actors, roles, strict=True)
+    )

@@ -40,6 +40,10 @@ class Change:
     step: int = 0
     """The first step of a direct change."""
     givers: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    copies: dict[int, int] = field(default_factory=dict)
+    """Role → the role whose copy its state comes from."""
+    copied: int = -1
+    """The latest step of which copies are there for all roles."""
     back: Back = ""
     """Where everybody's state comes from in a direct change, if not from where it is."""
     waiting: set[str] = field(default_factory=set)

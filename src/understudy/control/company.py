@@ -11,7 +11,7 @@ from understudy.agent.messages import Dismiss, EndWorker, StartWorker, Tell
 from understudy.comm.roster import Roster
 from understudy.worker.messages import Heard, Move
 
-from .cast import Actor, Machine
+from .cast import Actor, Machine, suit, warmth
 from .change import Change, Wish
 from .events import Output, Replace, Reply, Tale
 
@@ -32,12 +32,16 @@ class Plan:
     """Seconds in which a worker answers the controller, whatever it computes."""
     limit: float = 300.0
     """Seconds that may lie between two things that all workers do together."""
+    rehearsal_limit: float = 900.0
+    """Seconds in which a worker comes to life, and in which a newcomer has rehearsed."""
     patience: float = 600.0
     """Seconds to wait for a machine where no standby is left."""
     scarcity: Scarcity = "wait"
     """What to do then: ask for a machine and wait, or stop."""
     quarantine: int = 3
     """Failures after which a machine is not used any more."""
+    warm: int = 1
+    """For how many machines' roles a standby keeps rehearsed workers, before any is needed."""
 
     @property
     def roles(self) -> int:
@@ -124,11 +128,11 @@ class Company:
             return Roster.of(self.generations, pairs, listed, roles=self.plan.roles, cells=self.plan.cells)
         return self.roster.successor(workers, generation=self.generations, fresh=fresh)
 
-    def _move(self, role: int, giver: str, taker: str) -> Move:
+    def _move(self, role: int, giver: str, taker: str, copy_of: int = -1) -> Move:
         source, target = self.actors[giver].address, self.actors[taker].address
         assert source is not None
         assert target is not None
-        return Move(role, source, target)
+        return Move(role, source, target, copy_of)
 
     def _latest_checkpoint(self) -> int | None:
         """The latest step of which all roles have written their part."""
@@ -146,13 +150,20 @@ class Company:
     def _dismiss(self, machine: Machine, reason: str, *, again: bool = False) -> None:
         machine.outbox.put(Dismiss(reason, again))
         machine.state, machine.why = "gone", reason
-        for actor in machine.actors:
+        for actor in machine.everybody:
             actor.alive = False
 
     def _restaff(self, actor: Actor) -> None:
         """A standby whose worker has died gets another one, a few times."""
         machine = self.machines[actor.machine]
-        if machine.state != "standby" or actor not in machine.actors or self.status in OVER:
+        if machine.state != "standby" or self.status in OVER:
+            return
+        for wing in [wing for wing in machine.wings if actor in wing]:
+            self._end_workers(wing)
+            machine.wings.remove(wing)
+        change = self.change
+        coming = change is not None and change.phase != "cancel" and machine.name in change.places.values()
+        if actor not in machine.actors or coming:
             return
         if not self._quarantined(machine):
             machine.actors[actor.slot] = self._start(machine, actor.slot)
@@ -169,13 +180,17 @@ class Company:
         why = last if machine.ill else f"{machine.failures} failures, the last one: {last}"
         self._tale("quarantined", f"{machine.name} is in quarantine: {why}", machine=machine.name)
         machine.state, machine.why = "quarantined", why
-        for actor in machine.actors:
+        self._end_workers(machine.everybody)
+        machine.actors.clear()
+        machine.wings.clear()
+        return True
+
+    def _end_workers(self, actors: Iterable[Actor]) -> None:
+        for actor in actors:
             if actor.alive:
                 actor.alive = False
-                machine.outbox.put(EndWorker(actor.uid))
+                self.machines[actor.machine].outbox.put(EndWorker(actor.uid))
             self.halted.discard(actor.uid)
-        machine.actors.clear()
-        return True
 
     def _recycle(self, machine: Machine) -> None:
         """A machine that has lost its roles by a failure, but not its agent, becomes a standby."""
@@ -201,14 +216,20 @@ class Company:
         return found
 
     def _suitable(self, cell: int, taken: set[str], named: str = "") -> Machine | None:
-        """A standby that can take a cell, one that has rehearsed it where there is one."""
+        """A standby that can take a cell, one that has rehearsed it where there is one. Its workers that have are those
+        that would play."""
         roles = self._roles(cell)
-
-        def warm(machine: Machine) -> int:
-            pairs = zip(machine.actors, roles, strict=True)
-            return sum(role in (actor.rehearsed, actor.rehearsing) for actor, role in pairs)
-
-        return max((machine for machine in self._free(taken, named) if machine.suits(roles)), key=warm, default=None)
+        found = [
+            (machine, actors)
+            for machine in self._free(taken, named)
+            for actors in machine.sets
+            if suit(actors, roles) and not any(actor.holds for actor in machine.actors)
+        ]
+        if not found:
+            return None
+        machine, actors = max(found, key=lambda pair: warmth(pair[1], roles))
+        machine.bring_forward(actors)
+        return machine
 
     def _free(self, taken: set[str], named: str = "") -> list[Machine]:
         return [

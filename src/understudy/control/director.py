@@ -3,7 +3,7 @@ orders, so that a controller that comes back reads its ledger and knows where ev
 
 from __future__ import annotations
 
-from understudy.agent.messages import Exited, Report, Stopped
+from understudy.agent.messages import Exited, Report, Stopped, Word
 from understudy.worker.messages import (
     Arm,
     Cancelled,
@@ -66,6 +66,8 @@ class Director(Replacement):
 
     def _heed(self, report: Report) -> None:
         actor = self.actors[report.uid]
+        if isinstance(report, Word) and isinstance(report.message, Saved):
+            self.saves.setdefault(report.message.role, set()).add(report.message.step)  # whoever has written it
         if not actor.alive:
             return
         if isinstance(report, Exited):
@@ -106,8 +108,6 @@ class Director(Replacement):
             case Stalled() as stalled:
                 actor.stalled = stalled if stalled.roles else None
                 self._look_for_deadlock()
-            case Saved(role, step):
-                self.saves.setdefault(role, set()).add(step)
             case Faulty(reason, fatal):
                 self._signal("script", [actor], f"{self._name(actor)}: {reason}", dead=False, trusted=not fatal)
             case Failed(step, error):
@@ -142,7 +142,7 @@ class Director(Replacement):
 
     def _lose(self, machine: Machine, why: str, source: Source = "heartbeat") -> None:
         self._tale("lost", f"{machine.name} is gone: {why}", machine=machine.name)
-        dead, cast = [actor for actor in machine.actors if actor.alive], machine.state == "cast"
+        dead, cast = [actor for actor in machine.everybody if actor.alive], machine.state == "cast"
         self._blemish(machine, why)
         self._dismiss(machine, why, again=True)  # fences it, should it still live
         self._signal(source, dead, f"{machine.name} is gone: {why}", cast=cast)

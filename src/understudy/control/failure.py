@@ -11,7 +11,7 @@ from .change import Change, Wish
 from .company import ATTEMPTS, OVER
 from .events import Replace
 from .judgement import Situation, Source, Verdict, judge
-from .recovery import Holder, Hopeless, Settlement, fall_back, settle
+from .recovery import Holder, Hopeless, Settlement, fall_back, latest_copy, settle
 from .transition import Transition
 
 STUBBORN = 8
@@ -72,9 +72,8 @@ class Failure(Transition):
         if change is not None and planned:
             needed = set(change.joiners.values()) | (change.waiting if change.phase == "switch" else set())
         elif change is not None:
-            coming = {actor.uid for name in change.places.values() for actor in self.machines[name].actors}
             givers = {uid for each in change.givers.values() for uid in each}
-            needed = coming | givers | self._seated(change)
+            needed = {*self._workers(change.places).values(), *givers} | self._seated(change)
         homes = [self.machines[self.actors[uid].machine] for uid in uids]
         return Situation(
             self.status,
@@ -135,7 +134,7 @@ class Failure(Transition):
         if what == "start":
             late = self.actors[f"w{number}"]
             if late.alive and late.address is None:
-                self._give_up_on([late.uid], f"has not come for {self.plan.limit:g} s")
+                self._give_up_on([late.uid], f"has not come for {self.plan.rehearsal_limit:g} s")
         elif what == "answer" and self.status == "halting" and number == self.halts:
             self._give_up_on(self.halted, f"has not answered for {self.plan.answer_limit:g} s")
         elif what == "patience" and self.status == "halting" and number == self.halts and self.waiting:
@@ -150,7 +149,7 @@ class Failure(Transition):
             return
         elif what == "rehearse" and change.phase == "rehearse" and number == self._attempt(change):
             slow = [uid for role, uid in change.joiners.items() if self.actors[uid].rehearsed != role]
-            self._give_up_on(slow, f"has rehearsed for {self.plan.limit:g} s")
+            self._give_up_on(slow, f"has rehearsed for {self.plan.rehearsal_limit:g} s")
         elif what == "cancel" and change.phase == "cancel" and number == change.generation:
             self._give_up_on(change.waiting, f"has not answered for {self.plan.answer_limit:g} s")
         elif what == "switch" and number == change.generation and not change.planned:
@@ -201,7 +200,9 @@ class Failure(Transition):
                 if self.machines[name].state == "leaving":
                     self.machines[name].state = "cast"
         self._interrupted = change
-        involved |= {uid for uid, actor in self.actors.items() if actor.alive and actor.holds}
+        involved |= {
+            uid for uid, a in self.actors.items() if a.alive and (a.holds or (a.report is not None and a.report.able))
+        }
         if change is not None:
             involved |= {move.taker.uid for move in change.moves}
         self.halted = {uid for uid in self._living(involved) if self.actors[uid].done is None}
@@ -228,7 +229,7 @@ class Failure(Transition):
     # -- the decision --------------------------------------------------------------------------------------------------
 
     def _decide(self) -> None:
-        survivors = [self.actors[uid] for uid in self._living(self._involved)]
+        survivors = self._survivors()
         change = self._interrupted
         if any(self.actors[uid].done for uid in self._involved) or any(a.report and a.report.over for a in survivors):
             if self._stumbled:
@@ -274,7 +275,10 @@ class Failure(Transition):
             if self.plan.cells[role] in settlement.missing and uid not in in_place
         }
         givers = {role: uids for role, uids in settlement.givers.items() if workers[role] not in uids}
-        recover = Change("recover", places, joiners, step=settlement.step, givers=givers, back=settlement.back)
+        recover = Change("recover", places, joiners, step=settlement.step, givers=givers, copies=settlement.copies)
+        recover.back = settlement.back
+        reports = [Holder(a.uid, a.machine, a.role, a.report) for a in survivors if a.report and a.role is not None]
+        recover.copied = latest_copy(reports, self.plan.roles, self.twins)
         if change is not None and change.wish is not None:
             if all(name not in places.values() for name in change.leaving):
                 recover.wish, recover.leaving = change.wish, change.leaving  # the failure does what was asked for
@@ -283,6 +287,11 @@ class Failure(Transition):
         self.change = recover
         self._phase(recover, "rehearse")
         self._rehearse(recover.joiners)
+
+    def _survivors(self) -> list[Actor]:
+        """Who is left of those who were asked. Those of a standby that have only rehearsed other roles do not count."""
+        living = [self.actors[uid] for uid in self._living(self._involved)]
+        return [actor for actor in living if actor in self.machines[actor.machine].actors]
 
     def _settlement(self, survivors: list[Actor], change: Change | None) -> Settlement | None:
         """Where to go on and with whom; None where the job begins anew or has failed."""
@@ -311,7 +320,7 @@ class Failure(Transition):
         try:
             return fall_back(able, cells, self.twins, self._latest_checkpoint(), lost, [*coming, *seated], unwanted)
         except Hopeless:
-            if not self.begun and not self._stumbled and self.starts < ATTEMPTS:
+            if not self.begun and not self._stumbled and self.starts < STUBBORN:
                 self._start_over()
             elif self._stumbled:
                 self._fail(next(iter(self._stumbled.values())))
@@ -386,27 +395,28 @@ class Failure(Transition):
 
     def _fill_vacancies(self) -> None:
         """Before the first step: standbys take the places of machines that are gone."""
+        here = sum(machine.state == "cast" for machine in self.machines.values())
+        self.vacancies = min(self.vacancies, self.plan.machines - here)
         for machine in sorted(self._free(set()), key=lambda machine: not machine.whole)[: self.vacancies]:
             machine.state = "cast"
             self.vacancies -= 1
             if any(actor.role is not None for actor in machine.actors):
                 self._renew(machine)
         if not self.vacancies:
-            self.waiting = ""
             return
-        lack = f"{self.why}; the job has not begun, and there is no standby"
-        if not self.wanted and (self.plan.scarcity == "stop" or self._refused >= ATTEMPTS):
-            self._fail(lack)
+        if self.plan.scarcity == "stop" or self._refused >= ATTEMPTS:
+            self._fail(f"{self.why}; the job has not begun, and there is no standby")
             return
         if not self.waiting:
-            self.waiting, self.waiting_since = lack, self._now
-            self._tale("waiting", f"{lack}: it waits for one; add one with: understudy standby add")
+            self.waiting = f"{self.why}; the job has not begun, and there is no standby"
+            self.waiting_since = self._now
+            self._tale("waiting", f"{self.waiting}: it waits for one; add one with: understudy standby add")
         if not self.wanted:
             self._want(self.vacancies)
 
     def _conclude_job(self, why: str) -> None:
         """End with a checkpoint of what there is."""
-        survivors = [self.actors[uid] for uid in self._living(self._involved)]
+        survivors = self._survivors()
         settlement = self._settlement(survivors, self._interrupted)
         if settlement is None or self.status in OVER:
             return
@@ -414,12 +424,17 @@ class Failure(Transition):
             lost, saved = settlement.reason.split(": all go back")[0], self._latest_checkpoint()
             self._fail(f"{why}; {lost}; " + ("there is no checkpoint" if saved is None else _continued(saved)))
             return
-        tasks: dict[str, list[int]] = {}
+        reached = {settlement.step: (True, False), settlement.step - 1: (True,)}
+        tasks: dict[str, list[int]] = {
+            actor.uid: []
+            for actor in survivors
+            if (report := actor.report) and report.holds and report.voted in reached.get(report.step, ())
+        }
         for actor in survivors:
             if actor.role is not None and settlement.kept.get(self.plan.cells[actor.role]) == actor.machine:
-                tasks.setdefault(actor.uid, []).append(actor.role)
+                tasks[actor.uid].append(actor.role)
         for role, givers in settlement.givers.items():
-            tasks.setdefault(givers[0], []).append(role)
+            tasks[givers[0]].append(role)
         self._last_words, self._last_step, self._keepers = why, settlement.step, set(tasks)
         self.status, self.waiting = "closing", ""
         for uid, roles in tasks.items():
@@ -442,7 +457,9 @@ class Failure(Transition):
         change.roster = self._next_roster(change.places, fresh=True)
         takers = self._workers(change.places)
         change.moves = tuple(
-            self._move(role, giver, takers[role]) for role, givers in change.givers.items() for giver in givers
+            self._move(role, giver, takers[role], change.copies.get(role, -1))
+            for role, givers in change.givers.items()
+            for giver in givers
         )
         self._phase(change, "open")
         for role, uid in enumerate(change.roster.seats):
@@ -451,7 +468,7 @@ class Failure(Transition):
         told = {uid for uid in change.roster.seats if uid is not None} | {move.giver.uid for move in change.moves}
         change.waiting = told
         for uid in sorted(told):
-            self._tell(uid, Resume(change.roster, change.step, change.moves, change.back))
+            self._tell(uid, Resume(change.roster, change.step, change.moves, change.back, change.copied))
 
     def _switched(self, actor: Actor, switched: Switched) -> None:
         change = self._in(switched.generation)

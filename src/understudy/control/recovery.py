@@ -37,6 +37,8 @@ class Settlement(msgspec.Struct, frozen=True):
     """Where everybody's state comes from, if not from where it is."""
     repeated: int = 0
     """Steps that are made once more."""
+    copies: dict[int, int] = {}
+    """For each role whose state comes from a copy elsewhere: the role whose copy it is."""
 
     @property
     def reached(self) -> int:
@@ -115,6 +117,38 @@ def _told(givers: Mapping[int, Sequence[str]]) -> str:
     return "; state comes from " + ("a live replica" if most == 1 else f"{most} live replicas at once")
 
 
+class _Kept:
+    """Whose copies are in the memory of those who are left."""
+
+    def __init__(self, holders: Sequence[Holder], roles: int, twins: Mapping[int, Sequence[int]]) -> None:
+        self._same = {role: (role, *(twin for twin in twins.get(role, ()) if twin != role)) for role in range(roles)}
+        self._found: dict[tuple[int, int], list[Holder]] = {}
+        for holder in holders:
+            for key in holder.report.kept:
+                self._found.setdefault(key, []).append(holder)
+
+    def sources(self, step: int) -> dict[int, list[Holder]]:
+        """For each role, who has a copy of its state at this step."""
+        return {
+            role: [holder for twin in same for holder in self._found.get((twin, step), ())]
+            for role, same in self._same.items()
+        }
+
+    def whose(self, role: int, step: int, uid: str) -> int:
+        """The role whose copy this worker has for that role."""
+        return next(twin for twin in self._same[role] if any(h.uid == uid for h in self._found.get((twin, step), ())))
+
+    def latest(self) -> int:
+        """The latest step of which there is a copy for every role; -1: none."""
+        steps = {step for _, step in self._found}
+        return max((step for step in steps if all(self.sources(step).values())), default=-1)
+
+
+def latest_copy(holders: Sequence[Holder], roles: int, twins: Mapping[int, Sequence[int]]) -> int:
+    """The latest step to which everybody could go back with what is in memory; -1: none."""
+    return _Kept(holders, roles, twins).latest()
+
+
 def fall_back(
     holders: Sequence[Holder],
     cells: Sequence[int],
@@ -128,31 +162,20 @@ def fall_back(
     those who are left or else in a checkpoint (`saved`: the latest that is complete)."""
     left = _Survivors(holders, cells, prefer, unwanted)
     reached = max((holder.report.step for holder in holders), default=0)
-    kept: dict[tuple[int, int], list[Holder]] = {}
-    for holder in holders:
-        for key in holder.report.kept:
-            kept.setdefault(key, []).append(holder)
-    for step in sorted({step for _, step in kept}, reverse=True):
-        if saved is not None and saved > step:
-            break
-        sources = {
-            role: [
-                h for twin in (role, *(t for t in twins.get(role, ()) if t != role)) for h in kept.get((twin, step), ())
-            ]
-            for role in range(len(cells))
-        }
-        if not all(sources.values()):
-            continue
+    kept = _Kept(holders, len(cells), twins)
+    step = kept.latest()
+    if step >= 0 and (saved is None or step >= saved):
+        sources = kept.sources(step)
         load: dict[str, int] = {}
-        givers = {}
+        givers, copies = {}, {}
         for role, cell in enumerate(cells):
             stays = left.kept.get(cell)
-            own = any(h.role == role and h.machine == stays for h in sources[role])
-            if not own:
-                givers[role] = _share(sources[role], role, load)[:1]
+            if not any(h.role == role and h.machine == stays for h in sources[role]):
+                (giver,) = givers[role] = _share(sources[role], role, load)[:1]
+                copies[role] = kept.whose(role, step, giver)
         repeated = max(0, reached - step)
         reason = f"{why}: all go back to the copies of step {step} in memory{_times(repeated)}"
-        return Settlement(step, left.kept, givers, tuple(left.missing), reason, "copy", repeated)
+        return Settlement(step, left.kept, givers, tuple(left.missing), reason, "copy", repeated, copies)
     if saved is None:
         raise Hopeless(why)
     repeated = max(0, reached - saved)

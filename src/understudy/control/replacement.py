@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from understudy.worker.messages import Cancel, Prepare, Stop
 
-from .cast import Actor, Machine
+from .cast import Actor, Machine, suit
 from .change import Change, Wish
 from .company import ATTEMPTS, OVER
 from .events import AddStandby, Expired, Overdue, Readmit, RemoveStandby, Replace, ReportFault, Request, StopJob
@@ -94,10 +96,10 @@ class Replacement(Failure):
         return False
 
     def _anticipate(self) -> None:
-        """Those who come next rehearse while a change is under way."""
-        if self.status != "training" or self.change is None:
+        """Those who come next rehearse while a change is under way; other standbys, what may be needed one day."""
+        if self.status != "training":
             return
-        taken, homes = set(self.change.places.values()), self._homes()
+        taken, homes = set() if self.change is None else set(self.change.places.values()), self._homes()
         for wish in self.queue:
             for number, name in enumerate(wish.request.machines):
                 cell = homes.get(name)
@@ -106,6 +108,32 @@ class Replacement(Failure):
                 if cell is not None and machine is not None:
                     taken.add(machine.name)
                     self._rehearse(self._workers({cell: machine.name}))
+
+        self._warm_up(taken)
+
+    def _warm_up(self, taken: set[str]) -> None:
+        """Standbys rehearse before they are needed, each for other machines' roles than the others where it can."""
+        cells = sorted(set(self.plan.cells))
+        known: Counter[int] = Counter()
+        for machine in self._free(taken):
+            known.update(cell for actors in machine.sets if (cell := self._cell_of(actors)) is not None)
+        for machine in self._free(taken):
+            mine = [self._cell_of(actors) for actors in machine.sets]
+            if len(mine) < self.plan.warm and len(mine) < len(cells) and self._is_warm(machine):
+                machine.wings.append([self._start(machine, slot) for slot in range(self.plan.nproc)])
+            for actors in machine.sets if self.plan.warm else ():
+                if self._cell_of(actors) is None and suit(actors, self._roles(0)):
+                    cell = min((cell for cell in cells if cell not in mine), key=lambda cell: (known[cell], cell))
+                    known[cell] += 1
+                    self._rehearse({role: actor.uid for role, actor in zip(self._roles(cell), actors, strict=True)})
+
+    def _cell_of(self, actors: list[Actor]) -> int | None:
+        """The cell that these workers have rehearsed, or are rehearsing."""
+        roles = [role for actor in actors for role in (actor.rehearsing, actor.rehearsed) if role is not None]
+        return self.plan.cells[roles[0]] if roles else None
+
+    def _is_warm(self, machine: Machine) -> bool:
+        return all(actor.alive and actor.rehearsed is not None for actor in machine.everybody)
 
     def _choose(self, wish: Wish) -> list[Machine] | None:
         """A standby for each machine; None while not all are ready."""
@@ -182,7 +210,7 @@ class Replacement(Failure):
             (wish.request.by, Overdue(wish.id)) for wish in wishes if wish.request.by is not None
         ]
         found += [
-            (actor.started + self.plan.limit, Expired("start", int(uid[1:])))
+            (actor.started + self.plan.rehearsal_limit, Expired("start", int(uid[1:])))
             for uid, actor in self.actors.items()
             if actor.alive and actor.address is None
         ]
@@ -195,7 +223,9 @@ class Replacement(Failure):
         if change is None:
             return found
         if change.phase == "rehearse":
-            found.append((change.clock["rehearse"] + self.plan.limit, Expired("rehearse", self._attempt(change))))
+            found.append(
+                (change.clock["rehearse"] + self.plan.rehearsal_limit, Expired("rehearse", self._attempt(change)))
+            )
         elif change.phase == "cancel":
             found.append((change.clock["cancel"] + self.plan.answer_limit, Expired("cancel", change.generation)))
         elif not change.planned and "open" in change.clock:

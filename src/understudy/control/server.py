@@ -30,6 +30,8 @@ from understudy.agent.messages import (
     Welcome,
     Word,
 )
+from understudy.agent.mishap import GARBAGE
+from understudy.worker.messages import Inject
 
 from .company import Plan, Scarcity
 from .director import Director
@@ -70,9 +72,13 @@ class ControlSpec(msgspec.Struct, frozen=True):
     heartbeat: float = 2.0
     answer_limit: float = 10.0
     limit: float = 300.0
+    rehearsal_limit: float = 900.0
     patience: float = 600.0
     no_standby: Scarcity = "wait"
     quarantine: int = 3
+    warm: int = 1
+    chaos: bool = False
+    """Whether faults may be let in from here."""
 
     @property
     def plan(self) -> Plan:
@@ -81,9 +87,11 @@ class ControlSpec(msgspec.Struct, frozen=True):
             self.nproc,
             self.answer_limit,
             self.limit,
+            self.rehearsal_limit,
             self.patience,
             self.no_standby,
             self.quarantine,
+            self.warm,
         )
 
 
@@ -139,9 +147,15 @@ class Controller:
 
     async def watch(self) -> None:
         """Whoever is silent for too long is gone."""
+        looked = time.monotonic()
         while True:
             await asyncio.sleep(_WATCH_S)
             now = time.monotonic()
+            absent = now - looked - _WATCH_S
+            looked = now
+            if absent > self.spec.heartbeat / 2:  # it was this process that heard nothing
+                self._seen = {name: seen + absent for name, seen in self._seen.items()}
+                continue
             for name, machine in list(self.director.machines.items()):
                 if machine.alive and now - self._seen.get(name, now) > self.spec.heartbeat:
                     why = f"nothing heard from its agent for {self.spec.heartbeat:g} s"
@@ -286,6 +300,20 @@ class Controller:
     async def get_roster(self, request: web.Request) -> web.Response:
         return _json(roster_view(self.director, self.spec.mesh))
 
+    async def get_inject(self, request: web.Request) -> web.Response:
+        return _json({"chaos": self.spec.chaos})
+
+    async def post_inject(self, request: web.Request) -> web.Response:
+        """Chaos: have something go wrong in a worker or an agent."""
+        inject: Inject = await _body(request, Inject)
+        ws = self._sockets.get(inject.machine)
+        if not self.spec.chaos:
+            raise ValueError("faults are not let into this job; start it with: understudy run --chaos")
+        if ws is None:
+            raise ValueError(f"no agent of {inject.machine} is connected")
+        await ws.send_bytes(GARBAGE if inject.kind == "corrupt-order" else _encoder.encode(inject))
+        return _json({})
+
     def app(self) -> web.Application:
         app = web.Application(middlewares=[self._guard])
         app.add_routes(
@@ -300,6 +328,8 @@ class Controller:
                 web.post("/standbys", self.post_standbys),
                 web.delete("/standbys/{name}", self.delete_standby),
                 web.post("/stop", self.post_stop),
+                web.get("/inject", self.get_inject),
+                web.post("/inject", self.post_inject),
                 web.post("/machines/{name}/lost", self.post_lost),
                 web.post("/machines/{name}/fault", self.post_fault),
                 web.post("/machines/{name}/readmit", self.post_readmit),

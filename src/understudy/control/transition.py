@@ -91,6 +91,8 @@ class Transition(Company):
         self._mark(change, "first step")
         for cell, name in change.places.items():
             self.machines[name].state = "cast"
+            self._end_workers(actor for wing in self.machines[name].wings for actor in wing)
+            self.machines[name].wings.clear()
             self._tale("seated", f"{name} plays {self._span(cell)}", machine=name, generation=change.generation)
         playing = {worker.machine for worker in change.roster.workers} if change.roster is not None else set()
         for machine in list(self.machines.values()):
@@ -103,7 +105,12 @@ class Transition(Company):
             else:
                 self._recycle(machine)
         for machine in self.machines.values():
-            if machine.state == "standby" and any(actor.holds for actor in machine.actors):
+            if machine.state != "standby":
+                continue
+            for wing in [wing for wing in machine.wings if any(actor.holds for actor in wing)]:
+                self._end_workers(wing)
+                machine.wings.remove(wing)
+            if any(actor.holds for actor in machine.actors):
                 self._renew(machine)  # nobody may take what it holds for a role's state
         self._replace_ill({name for name in change.places.values() if self.machines[name].ill})
         self._conclude()

@@ -46,6 +46,8 @@ class MachineView(msgspec.Struct, frozen=True):
     """That count; those from before it was readmitted do not."""
     history: tuple[tuple[float, str], ...] = ()
     """When, and what has gone wrong on it."""
+    rehearsed: tuple[int, ...] = ()
+    """Roles that a standby could take at once."""
 
 
 class RoleView(msgspec.Struct, frozen=True):
@@ -53,6 +55,8 @@ class RoleView(msgspec.Struct, frozen=True):
     places: dict[str, int]
     worker: str | None
     machine: str | None
+    twins: tuple[int, ...] = ()
+    """Roles with identical copies of its state, where that is known."""
 
 
 def job_view(name: str, director: Director, beats: Mapping[str, Beat]) -> JobView:
@@ -89,11 +93,14 @@ def machines_view(director: Director) -> list[MachineView]:
                 for actor in machine.actors
                 if roster is not None and (role := roster.role_of(actor.uid)) is not None
             ),
-            tuple(actor.uid for actor in machine.actors if actor.alive),
-            tuple(actor.pid for actor in machine.actors if actor.alive),
+            tuple(actor.uid for actor in machine.everybody if actor.alive),
+            tuple(actor.pid for actor in machine.everybody if actor.alive),
             machine.why,
             machine.failures,
             tuple(machine.history),
+            tuple(actor.rehearsed for actor in machine.everybody if actor.alive and actor.rehearsed is not None)
+            if machine.state == "standby"
+            else (),
         )
         for machine in director.machines.values()
     ]
@@ -112,6 +119,7 @@ def roster_view(director: Director, mesh: Mesh) -> list[RoleView]:
                 coordinates(mesh, role),
                 None if worker is None else worker.uid,
                 None if worker is None else worker.machine,
+                director.twins.get(role, ()),
             )
         )
     return views

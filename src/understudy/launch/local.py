@@ -149,9 +149,12 @@ class LocalJob:
             self.spec.heartbeat,
             self.spec.answer_limit,
             self.spec.limit,
+            self.spec.rehearsal_limit,
             self.spec.patience,
             self.spec.no_standby,
             self.spec.quarantine,
+            self.spec.warm,
+            self.spec.chaos,
         )
         while not self._closing:
             began = time.monotonic()
@@ -187,6 +190,7 @@ class LocalJob:
             answer_limit=spec.answer_limit,
             step_limit=spec.step_limit,
             copy_every=spec.copy_every,
+            chaos=spec.chaos,
         )
         env = {**os.environ, "OMP_NUM_THREADS": str(spec.threads), "PYTHONUNBUFFERED": "1", **spec.env}
         agent = AgentSpec(

@@ -41,6 +41,8 @@ class JobSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     """Threads per worker for torch's own operations."""
     limit: float = 300.0
     """Seconds that a collective operation may take."""
+    rehearsal_limit: float = 900.0
+    """Seconds that a newcomer may rehearse, imports and compilation included."""
     step_limit: float = 0.0
     """Seconds that a step may take; 0: any."""
     answer_limit: float = 10.0
@@ -53,6 +55,8 @@ class JobSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     """Seconds after which a machine whose agent has died is started again, as a standby; 0: never."""
     quarantine: int = 3
     """Failures after which a machine is not used any more."""
+    warm: int = 1
+    """For how many machines' roles a standby keeps rehearsed workers in memory; 0: it rehearses when it is needed."""
     check_gradients: bool = False
     """Whether a step whose gradients are not finite is repeated once."""
     copy_every: int = 0
@@ -62,6 +66,8 @@ class JobSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     rehearsals: int = 3
     """Shadow steps of a newcomer in the sandbox."""
     run_dir: str = ""
+    chaos: bool = False
+    """Whether `understudy chaos` may let faults happen inside its processes."""
     env: dict[str, str] = {}
 
     @property
@@ -87,13 +93,14 @@ def check(spec: JobSpec) -> JobSpec:
         "threads": 1,
         "quarantine": 1,
         "copy_every": 0,
+        "warm": 0,
     }.items():
         if getattr(spec, name) < least:
             raise SpecError(f"{name} is {getattr(spec, name)}; it must be at least {least}")
     for name in ("step_limit", "repair"):
         if not getattr(spec, name) >= 0:
             raise SpecError(f"{name} is {getattr(spec, name)}; it must be at least 0 seconds")
-    for name in ("heartbeat", "limit", "answer_limit", "patience"):
+    for name in ("heartbeat", "limit", "answer_limit", "rehearsal_limit", "patience"):
         if not getattr(spec, name) > 0:
             raise SpecError(f"{name} is {getattr(spec, name)}; it must be more than 0 seconds")
     if spec.steps is not None and spec.steps < 1:

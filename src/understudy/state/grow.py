@@ -99,6 +99,15 @@ def distributed_like(parameter: torch.Tensor, local: torch.Tensor) -> torch.Tens
     )
 
 
+@torch.no_grad()
+def gradient_of(parameter: torch.Tensor, name: str) -> torch.Tensor:
+    """The memory of this role's part of a parameter's gradient, made where there is none."""
+    if parameter.grad is None:
+        local = torch.empty_like(local_part(parameter, name))
+        parameter.grad = distributed_like(parameter, local) if is_dtensor(parameter) else local
+    return local_part(parameter.grad, name)
+
+
 def _replace(place: Place, wanted: dict[str, torch.Tensor]) -> None:
     state = place.optimizer.state
     tensors = state_tensors(place)

@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 from .codec import decode, encode
 from .errors import StateError
 from .memory import size_of
-from .tracked import Place, Tracked, extra_states, local_part, module_tensors, optimizers, places
+from .tracked import Place, Tracked, extra_states, local_part, module_tensors, modules, optimizers, places
 
 
 class Slot(msgspec.Struct, frozen=True):
@@ -51,6 +51,18 @@ class Inventory:
             (name, None if parameter.grad is None else local_part(parameter.grad, f"{name}.grad"))
             for name, parameter in self.parameters
         ]
+
+    def carried(self) -> tuple[dict[int, torch.Tensor], tuple[int, ...]]:
+        """What a boundary carries over of the gradients, by the parameter's number: those that are not zero, and the
+        numbers of those that are there and zero."""
+        present = {number: grad for number, (_, grad) in enumerate(self.gradients()) if grad is not None}
+        zeros = tuple(number for number, grad in present.items() if not bool(grad.count_nonzero()))
+        return {number: grad for number, grad in present.items() if number not in zeros}, zeros
+
+    def changing(self) -> frozenset[int]:
+        """Which slots a step may change before its optimizers: the buffers of modules."""
+        names = {f"{name}.{inner}" for name, module in modules(self.tracked) for inner, _ in module.named_buffers()}
+        return frozenset(number for number, slot in enumerate(self.slots) if slot.name in names)
 
     def rest(self, *, sort_keys: bool = False) -> bytes:
         """Everything tracked that is not a slot, encoded."""

@@ -27,6 +27,7 @@ from understudy.comm.transport import Transport
 from .job import Job
 from .line import Line
 from .messages import Resume, WorkerSpec
+from .mishap import Mishaps
 from .player import Concluded, Dismissed, Player
 
 Train = Callable[[Job], object]
@@ -118,7 +119,7 @@ def main(line_fd: int, data: bytes) -> None:
     )
     _player = player = Player(spec, fabric, line.say)
     try:
-        line.start(player.hear, _orphaned)
+        line.start(Mishaps(player, line).hear, _orphaned)
         role = player.enter()
         os.environ["RANK"] = os.environ["GROUP_RANK"] = str(role)
         sys.argv = [spec.script, *spec.args]

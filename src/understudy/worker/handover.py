@@ -26,10 +26,10 @@ import torch
 from understudy.comm.link import Link
 from understudy.state.digest import digest
 from understudy.state.errors import StateError, StreamBroken
-from understudy.state.grow import distributed_like, grow
+from understudy.state.grow import gradient_of, grow
 from understudy.state.inventory import Inventory, Slot, take_inventory
 from understudy.state.stream import give, take
-from understudy.state.tracked import Tracked, is_dtensor, local_part, modules, optimizers, places
+from understudy.state.tracked import Tracked, is_dtensor, local_part, optimizers, places
 
 _length = struct.Struct("<I")
 _MAX = 1 << 30
@@ -82,6 +82,8 @@ class Last(msgspec.Struct, frozen=True, tag="last"):
     tempo: Tempo
     check: bool
     """Whether the digest of everything follows."""
+    gradients: tuple[Slot, ...] = ()
+    """What the carried gradients look like, where the taker may have no parameters to know it from."""
 
 
 class Sum(msgspec.Struct, frozen=True, tag="sum"):
@@ -98,7 +100,13 @@ class Differs(msgspec.Struct, frozen=True, tag="differs"):
     """What has come does not have the digest of what was given: send everything."""
 
 
-Frame = Goods | Ready | Update | Last | Sum | Taken | Differs
+class Keep(msgspec.Struct, frozen=True, tag="keep"):
+    """To a buddy, before a copy: the step of the one that must stay until this one is settled."""
+
+    step: int
+
+
+Frame = Goods | Ready | Update | Last | Sum | Taken | Differs | Keep
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Frame)
 Stop = Callable[[], bool]
@@ -116,7 +124,7 @@ class Arrival(msgspec.Struct, frozen=True):
     """Whether everything had to be sent a second time."""
 
 
-def _send(sock: socket.socket, frame: Frame, stop: Stop) -> None:
+def send(sock: socket.socket, frame: Frame, stop: Stop) -> None:
     body = _encoder.encode(frame)
     data = memoryview(_length.pack(len(body)) + body)
     while data:
@@ -129,7 +137,7 @@ def _send(sock: socket.socket, frame: Frame, stop: Stop) -> None:
             raise StreamBroken(f"the link for state broke: {error}") from None
 
 
-def _receive(sock: socket.socket, stop: Stop) -> Frame:
+def receive(sock: socket.socket, stop: Stop) -> Frame:
     (length,) = _length.unpack(_exactly(sock, _length.size, stop))
     if length > _MAX:
         raise StreamBroken(f"a frame of {length} bytes on a link for state")
@@ -165,11 +173,20 @@ def _wait(sock: socket.socket, event: int, stop: Stop) -> None:
     raise StreamBroken("it was stopped")
 
 
-def _expect(sock: socket.socket, kind: type[_Kind], stop: Stop) -> _Kind:
-    frame = _receive(sock, stop)
+def expect(sock: socket.socket, kind: type[_Kind], stop: Stop) -> _Kind:
+    frame = receive(sock, stop)
     if not isinstance(frame, kind):
         raise StreamBroken(f"{type(frame).__name__} where {kind.__name__} was due")
     return frame
+
+
+def hand(
+    sockets: Sequence[socket.socket], frame: Frame, tensors: Sequence[torch.Tensor], stop: Stop, *, check: bool
+) -> int:
+    """Say what comes, and give it once there is room; how many bytes it was."""
+    send(sockets[0], frame, stop)
+    expect(sockets[0], Ready, stop)
+    return give(sockets, tensors, stop=stop, check=check)
 
 
 class Giver:
@@ -191,8 +208,8 @@ class Giver:
 
     def offer(self, inventory: Inventory) -> None:
         """Give what no step touches before its vote."""
-        changing = {f"{name}.{inner}" for name, module in modules(self._tracked) for inner, _ in module.named_buffers()}
-        early = [number for number, slot in enumerate(inventory.slots) if slot.name not in changing]
+        changing = inventory.changing()
+        early = [number for number in range(len(inventory.slots)) if number not in changing]
         self._versions = {_memory(inventory.tensors[number]): inventory.tensors[number]._version for number in early}
         self._early = inventory
         self._updated.clear()
@@ -205,34 +222,33 @@ class Giver:
         if self.spoiled or len(found) != 1 or found[0] in self._updated:
             self.spoiled = True
             return
-        gradients = [
+        every = [
             (number, place.parameter, place.parameter.grad)
             for number, place in enumerate(places(found[0], optimizer))  # type: ignore[arg-type]
         ]
-        present = [(number, parameter, grad) for number, parameter, grad in gradients if grad is not None]
+        present = [(number, parameter, grad) for number, parameter, grad in every if grad is not None]
         if any(is_dtensor(p) and getattr(g, "placements", None) != p.placements for _, p, g in present):
             self.spoiled = True
             return
         self._updated.add(found[0])
         numbers = tuple(number for number, _, _ in present)
-        _send(self._line, Update(found[0], numbers, self._early.rest()), self._stop)
-        _expect(self._line, Ready, self._stop)
-        self._give([local_part(grad, found[0]) for _, _, grad in present], check=False)
+        gradients = [local_part(grad, found[0]) for _, _, grad in present]
+        self._hand(Update(found[0], numbers, self._early.rest()), gradients, check=False)
 
     def finish(self, step: int, tempo: Tempo) -> int:
         """At the boundary: returns when the taker has verified that it holds this state. How many bytes it took."""
         inventory = take_inventory(self._tracked)
         if not self.spoiled and inventory.slots == self._early.slots:
             self._send_last(inventory, self._changed(inventory), step, tempo, check=True)
-            _send(self._line, Sum(digest(inventory)), self._stop)
-            answer = _receive(self._line, self._stop)
+            send(self._line, Sum(digest(inventory)), self._stop)
+            answer = receive(self._line, self._stop)
             if isinstance(answer, Taken):
                 return self.bytes
             if not isinstance(answer, Differs):
                 raise StreamBroken(f"{type(answer).__name__} where an answer was due")
         self._send_tensors(inventory, range(len(inventory.slots)), check=True)
         self._send_last(inventory, (), step, tempo, check=False)
-        _expect(self._line, Taken, self._stop)
+        expect(self._line, Taken, self._stop)
         return self.bytes
 
     def _changed(self, inventory: Inventory) -> list[int]:
@@ -253,21 +269,15 @@ class Giver:
         ]
 
     def _send_tensors(self, inventory: Inventory, which: Sequence[int], *, check: bool) -> None:
-        _send(self._line, Goods(inventory.slots, tuple(which), check), self._stop)
-        _expect(self._line, Ready, self._stop)
-        self._give([inventory.tensors[number] for number in which], check)
+        self._hand(Goods(inventory.slots, tuple(which), check), [inventory.tensors[n] for n in which], check=check)
 
     def _send_last(self, inventory: Inventory, late: Sequence[int], step: int, tempo: Tempo, *, check: bool) -> None:
-        gradients = [(number, grad) for number, (_, grad) in enumerate(inventory.gradients()) if grad is not None]
-        carried = [(number, grad) for number, grad in gradients if bool(grad.count_nonzero())]
-        zeros = [number for number, grad in gradients if not bool(grad.count_nonzero())]
-        numbers = tuple(number for number, _ in carried)
-        _send(self._line, Last(step, tuple(late), numbers, tuple(zeros), inventory.rest(), tempo, check), self._stop)
-        _expect(self._line, Ready, self._stop)
-        self._give([*(inventory.tensors[number] for number in late), *(grad for _, grad in carried)], check=True)
+        carried, zeros = inventory.carried()
+        last = Last(step, tuple(late), tuple(carried), zeros, inventory.rest(), tempo, check)
+        self._hand(last, [*(inventory.tensors[number] for number in late), *carried.values()], check=True)
 
-    def _give(self, tensors: list[torch.Tensor], check: bool) -> None:
-        self.bytes += give(self._sockets, tensors, stop=self._stop, check=check)
+    def _hand(self, frame: Frame, tensors: list[torch.Tensor], *, check: bool) -> None:
+        self.bytes += hand(self._sockets, frame, tensors, self._stop, check=check)
 
 
 def _memory(tensor: torch.Tensor) -> tuple[int, int]:
@@ -289,20 +299,20 @@ class Taker:
         does the giver hear that it was taken."""
         line, again, start = self._sockets[0], False, 0.0
         while True:
-            frame = _receive(line, self._stop)
+            frame = receive(line, self._stop)
             start = start or time.perf_counter()
             match frame:
-                case Goods(slots, send, check):
+                case Goods(slots, which, check):
                     self._inventory = grow(self._tracked, slots)
-                    self._take([self._inventory.tensors[number] for number in send], check)
-                case Update(optimizer, send, rest):
-                    self._update(optimizer, send, rest)
+                    self._take([self._inventory.tensors[number] for number in which], check)
+                case Update(optimizer, which, rest):
+                    self._update(optimizer, which, rest)
                 case Last() as last:
                     if not self._last(last):
                         again = True
-                        _send(line, Differs(), self._stop)
+                        send(line, Differs(), self._stop)
                     elif took(last.step):
-                        _send(line, Taken(self._bytes), self._stop)
+                        send(line, Taken(self._bytes), self._stop)
                         return Arrival(last.step, self._bytes, time.perf_counter() - start, last.tempo, again)
                     else:
                         return None
@@ -310,19 +320,19 @@ class Taker:
                     raise StreamBroken(f"{type(frame).__name__} where state was due")
 
     def _take(self, tensors: list[torch.Tensor], check: bool) -> None:
-        _send(self._sockets[0], Ready(), self._stop)
+        send(self._sockets[0], Ready(), self._stop)
         self._bytes += take(self._sockets, tensors, stop=self._stop, check=check)
 
-    def _update(self, name: str, send: Sequence[int], rest: bytes) -> None:
+    def _update(self, name: str, which: Sequence[int], rest: bytes) -> None:
         assert self._inventory is not None
         optimizer = dict(optimizers(self._tracked)).get(name)
         if optimizer is None:
             raise StateError(f"{name}: the giver has an optimizer of this name, this worker has not")
         known = list(places(name, optimizer))
         for number, place in enumerate(known):
-            if number not in send:
+            if number not in which:
                 place.parameter.grad = None
-        self._take([_gradient(known[number].parameter, known[number].name) for number in send], check=False)
+        self._take([gradient_of(known[number].parameter, known[number].name) for number in which], check=False)
         self._inventory.restore_rest(rest)
         optimizer.step()
 
@@ -335,7 +345,7 @@ class Taker:
             if number not in last.carried and number not in last.zeros:
                 parameter.grad = None
         tensors = [inventory.tensors[number] for number in last.send]
-        gradients = {number: _gradient(parameters[number], "a gradient") for number in (*last.carried, *last.zeros)}
+        gradients = {number: gradient_of(parameters[number], "a gradient") for number in (*last.carried, *last.zeros)}
         self._take([*tensors, *(gradients[number] for number in last.carried)], check=True)
         for number in last.zeros:
             gradients[number].zero_()
@@ -343,13 +353,4 @@ class Taker:
         if not last.check:
             return True
         mine = digest(take_inventory(self._tracked))  # while the giver computes its own
-        return mine == _expect(self._sockets[0], Sum, self._stop).digest
-
-
-@torch.no_grad()
-def _gradient(parameter: torch.Tensor, name: str) -> torch.Tensor:
-    """The memory of a parameter's gradient, made where there is none."""
-    if parameter.grad is None:
-        local = torch.empty_like(local_part(parameter, name))
-        parameter.grad = distributed_like(parameter, local) if is_dtensor(parameter) else local
-    return local_part(parameter.grad, name)
+        return mine == expect(self._sockets[0], Sum, self._stop).digest

@@ -10,12 +10,12 @@ from contextlib import suppress
 
 import msgspec
 
-from .messages import Heard, Progress, Said
+from .messages import Heard, Inject, Progress, Said
 
 _length = struct.Struct("<I")
 MAX_MESSAGE = 1 << 26
 _encoder = msgspec.msgpack.Encoder()
-_heard = msgspec.msgpack.Decoder(Heard)
+_heard = msgspec.msgpack.Decoder(Heard | Inject)
 _said = msgspec.msgpack.Decoder(Said | Progress)
 
 
@@ -23,7 +23,7 @@ class LineBroken(ConnectionError):
     """The other side is gone, or does not speak the protocol."""
 
 
-def encode(message: Heard | Said | Progress) -> bytes:
+def encode(message: Heard | Inject | Said | Progress) -> bytes:
     body = _encoder.encode(message)
     return _length.pack(len(body)) + body
 
@@ -62,7 +62,7 @@ class Line:
         self._lock = threading.Lock()
         self._closed = False
 
-    def start(self, hear: Callable[[Heard], None], lost: Callable[[str], None]) -> None:
+    def start(self, hear: Callable[[Heard | Inject], None], lost: Callable[[str], None]) -> None:
         def listen() -> None:
             try:
                 while True:

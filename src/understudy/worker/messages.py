@@ -18,6 +18,8 @@ class Move(msgspec.Struct, frozen=True):
     role: int
     giver: Worker
     taker: Worker
+    copy_of: int = -1
+    """The role whose copy is given, where it is not the giver's own state."""
 
 
 # -- heard ---------------------------------------------------------------------------------------------------------
@@ -45,6 +47,8 @@ class Resume(msgspec.Struct, frozen=True, tag="resume"):
     moves: tuple[Move, ...] = ()
     back: Back = ""
     """Where a role's state is lost: everybody goes back to `step`, to the state that was kept there."""
+    copied: int = -1
+    """The latest step of which copies are there for all roles, as far as those who are left know."""
 
 
 class Conclude(msgspec.Struct, frozen=True, tag="conclude"):
@@ -84,6 +88,15 @@ class Leave(msgspec.Struct, frozen=True, tag="leave"):
 
 class Stop(msgspec.Struct, frozen=True, tag="stop"):
     """End at the next boundary, together with everybody else."""
+
+
+class Inject(msgspec.Struct, frozen=True, tag="inject"):
+    """Chaos: have something go wrong, in a worker or, where none is named, in the agent. Only in jobs that allow it."""
+
+    kind: str
+    machine: str
+    uid: str = ""
+    seconds: float = 0.0
 
 
 Heard = Rehearse | Prepare | Resume | Conclude | Arm | Cancel | Halt | Finish | Leave | Stop
@@ -283,6 +296,8 @@ class WorkerSpec(msgspec.Struct, frozen=True):
     """Seconds that a step may take; 0: any."""
     copy_every: int = 0
     """Steps after which each role's copy in another machine's memory is renewed; 0: there are none."""
+    chaos: bool = False
+    """Whether it lets faults happen that chaos asks for."""
 
     @property
     def roles(self) -> int:

@@ -132,6 +132,8 @@ class Proposal(msgspec.Struct):
     """The first step in it, where it is direct."""
     back: Back = ""
     """Where everybody's state comes from, if not from where it is."""
+    copied: int = -1
+    """The latest step of which copies are there for all roles."""
     restored: bool = False
     """Whether this worker has gone back."""
     ready: bool = False
@@ -143,6 +145,11 @@ class Proposal(msgspec.Struct):
 
     def gives(self, uid: str) -> bool:
         return any(move.giver.uid == uid for move in self.moves)
+
+    def goes_back(self, uid: str) -> bool:
+        """Whether this worker has to put back a state that it has itself, or finds on disk."""
+        plays = self.roster.role_of(uid) is not None
+        return bool(self.back) and plays and not self.restored and not self.takes(uid)
 
     def takes(self, uid: str) -> bool:
         return any(move.taker.uid == uid for move in self.moves)
@@ -197,8 +204,8 @@ class Part:
                 return [EnterTrain(role, rehearsal=True)]
             case Prepare(roster, moves):
                 return self._propose(Proposal(roster, moves, direct=False))
-            case Resume(roster, step, moves, back):
-                return self._resume(Proposal(roster, moves, direct=True, step=step, back=back))
+            case Resume(roster, step, moves, back, copied):
+                return self._resume(Proposal(roster, moves, direct=True, step=step, back=back, copied=copied))
             case Conclude(step, roles):
                 effects = self._drop()
                 self._go_on_from(step)
@@ -335,7 +342,7 @@ class Part:
         if self.last is not None:
             return self.last
         proposal = self.proposal
-        if proposal is not None and proposal.back and not proposal.restored and not proposal.takes(self.uid):
+        if proposal is not None and proposal.goes_back(self.uid):
             self.holds = False  # until all of it is there
             return GoBack(proposal.generation, proposal.step, proposal.back)
         if proposal is not None and proposal.ready and (not self.halted or proposal.direct):

@@ -30,9 +30,11 @@ from understudy.state.inventory import take_inventory
 from understudy.state.twins import twins
 
 from . import part as parts
+from .buddy import Keeper
+from .copying import give_copy
 from .giving import Giving
 from .handover import Arrival, Taker, Tempo
-from .messages import Done, Failed, Faulty, Heard, Here, Progress, Said, Saved, Settled, Stalled, WorkerSpec
+from .messages import Done, Failed, Faulty, Heard, Here, Move, Progress, Said, Saved, Settled, Stalled, WorkerSpec
 from .part import Part
 from .vote import Outcome, numbers_of, outcome_of
 
@@ -76,6 +78,13 @@ class Player:
         self._giving: dict[str, Giving] = {}
         """By taker: state that is on its way."""
         self._votes: RoleGroup | None = None
+        self._keeper: Keeper | None = None
+        """Of copies to go back to, where the job keeps some."""
+        self._twins: tuple[int, ...] = ()
+        self._copied = -1
+        """The last step of which a copy was begun."""
+        self._fresh = False
+        """Whether a generation was entered since the last step."""
         self._saver: Saver | None = None
         self._saved = 0
         """The step of the last checkpoint that this worker has begun to write."""
@@ -207,11 +216,21 @@ class Player:
         inventory = take_inventory(self.tracked)
         size = sum(slot.bytes for slot in inventory.slots)
         inventory.rest()
+        self._twins = tuple(sorted(twins(self.tracked)))
+        if self.spec.copy_every:
+            self._keeper = Keeper(self.fabric, self.spec.uid, self.tracked, self.spec.streams)
+            self.part.kept = self._kept
         if not self.rehearsing:
             begun = self._restore()
+            if self._keeper is not None and self.fabric.roster is not None:
+                self._keeper.entered(self.fabric.roster, self._twins)
             with self._changed:
                 self.part.step = begun
-                self._do(self.part.tracked(tuple(sorted(twins(self.tracked))), size))
+                self._do(self.part.tracked(self._twins, size))
+
+    def _kept(self) -> tuple[tuple[int, int], ...]:
+        assert self._keeper is not None
+        return tuple((role, step) for role, steps in self._keeper.kept().items() for step in sorted(steps))
 
     def _restore(self) -> int:
         """Begin with the latest checkpoint that all roles find, if there is one; the step to begin with."""
@@ -256,9 +275,16 @@ class Player:
         """Make the state as it was."""
         role = self.part.role
         assert role is not None
-        load(Path(self.spec.checkpoint), to.step, role, self.tracked)
-        for _, parameter in take_inventory(self.tracked).parameters:
-            parameter.grad = None
+        if to.source == "copy":
+            assert self._keeper is not None
+            kept = self._keeper.kept()
+            mine = next(same for same in (role, *self._twins) if to.step in kept.get(same, ()))
+            self._keeper.hold()
+            self._keeper.copy(mine, to.step).restore(self.tracked)
+        else:
+            load(Path(self.spec.checkpoint), to.step, role, self.tracked)
+            for _, parameter in take_inventory(self.tracked).parameters:
+                parameter.grad = None
         self._saved = to.step
         self._durations.clear()
         self._ended = self._before = 0.0
@@ -287,8 +313,18 @@ class Player:
                 self.rehearsing = False
                 self._began_at = time.monotonic()
                 self._checkpoint()
+                self._copy(step)
                 self._offer()
                 return step
+
+    def _copy(self, step: int) -> None:
+        """Begin to copy the state beside this step, where its turn has come: at the same boundaries everywhere."""
+        fresh, self._fresh = self._fresh, False
+        if self._keeper is None or (self._copied == step and not fresh):
+            return
+        if fresh or step % self.spec.copy_every == 0:
+            self._copied = step
+            self._keeper.begin(step, force=fresh)
 
     def _offer(self) -> None:
         """Give what the coming step does not touch while it computes, if this worker is about to leave."""
@@ -349,7 +385,13 @@ class Player:
         proposal = self.part.proposal
         assert proposal is not None
         self.fabric.switch(generation)
-        self._settling = generation
+        self._settling, self._fresh = generation, True
+        if self._keeper is not None:
+            if proposal.back:
+                self._keeper.forget(after=proposal.step)
+            elif proposal.copied >= 0:
+                self._keeper.settle(proposal.copied)
+            self._keeper.entered(proposal.roster, self._twins)
         came, self._arrival = self._arrival, None
         if came is None:
             self._do(self.part.entered(generation))
@@ -363,6 +405,9 @@ class Player:
             if move.giver.uid != self.spec.uid:
                 continue
             tempo = Tempo(self._ended, self._before, self._usual())
+            if proposal.back == "copy":
+                self._give_copy(proposal, move)
+                continue
             giving = self._giving_to(proposal, move.taker.uid)
             try:
                 giving.finish(self.part.step, tempo)
@@ -374,6 +419,25 @@ class Player:
             finally:
                 giving.close()
                 del self._giving[move.taker.uid]
+
+    def _give_copy(self, proposal: parts.Proposal, move: Move) -> None:
+        """The copy that this worker has kept for somebody."""
+        assert self._keeper is not None
+        copy = self._keeper.copy(move.copy_of, proposal.step)
+        generation = proposal.generation
+        stop = self._stopper(lambda: self.part.halted or generation not in (self.part.generation, self._proposed))
+        links: list[Link] = []
+        try:
+            links = self.fabric.dial_state(proposal.roster, move.taker.uid, self.spec.streams)
+            give_copy(links, copy, stop)
+        except Exception as error:
+            log.warning("%s could not give its copy to %s: %s", self.spec.uid, move.taker.uid, error)
+        else:
+            with self._changed:
+                self._do(self.part.gave(generation))
+        finally:
+            for link in links:
+                link.close()
 
     def _complete_links(self) -> list[Link] | None:
         """All connections over which state comes for the generation that is proposed."""
@@ -423,7 +487,8 @@ class Player:
         if proposal is not None and proposal.gives(self.spec.uid) and self.spec.overlap:
             healthy = healthy and self._offered(proposal)
         with self._changed:
-            ballot = self.part.ballot(healthy=healthy, over=over, sound=sound)
+            copied = -1 if self._keeper is None else self._keeper.complete
+            ballot = self.part.ballot(healthy=healthy, over=over, sound=sound, copied=copied)
         if ballot is None:
             return self._verdict()
         least = self._least(numbers_of(ballot))
@@ -441,6 +506,8 @@ class Player:
                 self._do(effects)
         if effects is None:
             return self._verdict()
+        if self._keeper is not None and outcome.copied >= 0:
+            self._keeper.settle(outcome.copied)
         if not outcome.sound:
             log.warning("step %d has gradients that are not finite; it is begun again", self.part.step)
             raise Repeat
@@ -458,6 +525,8 @@ class Player:
 
     def updating(self, optimizer: object, *, replayable: bool) -> None:
         """An optimizer is about to step, and the step counts."""
+        if self._keeper is not None:
+            self._keeper.hold()
         if self.part.agreed:
             for giving in self._giving.values():
                 if giving.generation == self.part.agreed:
@@ -521,6 +590,8 @@ class Player:
         self._over.set()
         if self._saver is not None:
             self._saver.wait()
+        if self._keeper is not None:
+            self._keeper.close()
 
     def done(self, *, stopped: bool) -> None:
         self._say(Done(self.part.step, digest(take_inventory(self.tracked)) if self.tracked else "", stopped))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from understudy.agent.messages import Report, Word
 from understudy.control.company import OVER
 from understudy.control.director import Director
-from understudy.control.events import Asked, Event, Lost, Registered, Reply, Reported, Tale
+from understudy.control.events import Asked, Event, Lost, Output, Registered, Reply, Reported, Tale
 from understudy.worker.messages import Saved
 
 if TYPE_CHECKING:
@@ -30,8 +30,8 @@ class SimController:
     seen: dict[str, float] = field(default_factory=dict)
     asked: list[Asked] = field(default_factory=list)
     expired: set[Event] = field(default_factory=set)
-    followed: int = 0
-    """Tales that whoever launches machines has read; a controller that comes back tells them again from its ledger."""
+    provided: int = 0
+    """Machines that were asked for and have been started."""
 
     def __post_init__(self) -> None:
         self.director = Director(self.world.plan)
@@ -52,10 +52,11 @@ class SimController:
         if self.director is not None:
             return
         director = Director(self.world.plan)
-        outputs = [output for at, event in self.ledger for output in director.feed(event, at)]
-        for tale in [output for output in outputs if isinstance(output, Tale)][self.followed :]:
-            self.follow(tale)
+        wanted = 0
+        for at, event in self.ledger:
+            wanted += sum(map(_wanted, director.feed(event, at)))
         self.director = director
+        self.provide(wanted)
         self.sent.clear()
         self.seen = dict.fromkeys(director.machines, self.world.now)
         for asked in self.asked:
@@ -77,7 +78,7 @@ class SimController:
             return
         if self.director.status not in OVER and isinstance(event, Reported) and isinstance(event.report, Word):
             message = event.report.message
-            if isinstance(message, Saved) and self.director.actors[event.report.uid].alive:
+            if isinstance(message, Saved):
                 self.world.told.add((message.role, message.step))
         known = {uid for uid, actor in self.director.actors.items() if actor.alive and uid in self.world.workers}
         for output in self.director.feed(event, self.world.now):
@@ -92,16 +93,16 @@ class SimController:
                     self.world.ended_at = self.world.now
                 if output.kind == "failed":
                     self.world.despaired(known, output.text)
-                self.follow(output)
+                self.provide(self.provided + _wanted(output))
                 self.world.say(f"tale: {output.kind}: {output.text}")
         self.flush()
 
-    def follow(self, tale: Tale) -> None:
-        """Whoever launches machines hears of it."""
-        self.followed += 1
-        if tale.kind == "wanted" and self.world.generous:
-            for _ in range(int(str(tale.data["count"]))):
-                self.world.agent(f"x{len(self.world.agents)}", standby=True)
+    def provide(self, wanted: int) -> None:
+        """Whoever starts machines reads all events, also those from before a crash."""
+        while self.provided < wanted:
+            self.provided += 1
+            if self.world.generous:
+                self.world.agent(f"x{self.provided}", standby=True)
 
     def flush(self) -> None:
         director = self.director
@@ -157,3 +158,8 @@ class SimController:
                 self.feed(Lost(name, machine.incarnation, "no heartbeat"))
                 if not self.alive:
                     return
+
+
+def _wanted(output: Output) -> int:
+    """How many machines it asks for."""
+    return int(str(output.data["count"])) if isinstance(output, Tale) and output.kind == "wanted" else 0

@@ -19,7 +19,7 @@ class SimFabric:
 
     def __init__(self, world: World, roster: Roster) -> None:
         self.world, self.roster = world, roster
-        self.back = ""
+        self.back, self.step = "", 0
         self.opening: set[str] = set()
         self.closed: set[str] = set()
         self.done: set[str] = set()

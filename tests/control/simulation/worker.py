@@ -102,7 +102,7 @@ class SimWorker:
                         raise Violation(f"generation {roster.generation} was used for two rosters")
                     self.prepared[roster.generation] = fabric
                     if self.part.proposal is not None:
-                        fabric.back = self.part.proposal.back
+                        fabric.back, fabric.step = self.part.proposal.back, self.part.proposal.step
                     fabric.open(self.part.uid)
                 case parts.Close(generation):
                     fabric = self.prepared.pop(generation)
@@ -331,6 +331,7 @@ class SimWorker:
         role = self.world.workers[to].role
         if self.world.fabrics[generation].back == "copy":
             assert role is not None
+            step = self.world.fabrics[generation].step
             keys = [(twin, step) for twin in (role, *range(self.world.plan.roles))]
             if not any(key in self.copies for key in keys):
                 raise Violation(f"{self.part.uid} has no copy of step {step} of role {role}")

@@ -12,7 +12,7 @@ from understudy.agent.messages import Word
 from understudy.comm.roster import Roster
 from understudy.control.company import OVER, Plan
 from understudy.control.director import Director
-from understudy.control.events import AddStandby, Asked, Registered, Replace
+from understudy.control.events import AddStandby, Asked, Replace
 from understudy.worker.messages import Failed, Faulty
 
 from .agent import SimAgent
@@ -43,7 +43,9 @@ class World:
             self.random.choice([1, 1, 2]),
             answer_limit=2.0,
             limit=8.0,
+            rehearsal_limit=8.0,
             patience=20.0,
+            warm=self.random.choice([0, 1, 1, 2]),
             scarcity=self.random.choice(["wait", "wait", "wait", "stop"]),
         )
         self.checkpoint_every = self.random.choice([0, 0, 1, 2, 5])
@@ -66,10 +68,10 @@ class World:
         self.asked: list[str] = []
         self.faults: list[str] = []
         self.started_at: float | None = None
+        self.distrusted: set[str] = set()
+        """Workers that have said that what they hold is not to be trusted."""
         self.told: set[tuple[int, int]] = set()
         """What of that the controller has heard of."""
-        self.distrusted: set[str] = set()
-        """Workers whose state nobody is to use."""
         self.ended_at = 0.0
 
     def say(self, text: str) -> None:
@@ -213,10 +215,11 @@ class World:
                     worker.fabric.poison("time-out", worker.part.uid)
 
     def comes_back(self, old: SimAgent) -> None:
-        """A machine whose agent has died is started again; where it had not come, whoever launches it ends the job."""
-        known = any(isinstance(event, Registered) and event.machine == old.name for _, event in self.controller.ledger)
-        if known and self.agents[old.name] is old and not old.alive:
-            self.agent(old.name, standby=True)
+        """A machine whose agent has died is started again."""
+        if self.agents[old.name] is old and not old.alive:
+            director = self.controller.director
+            known = director is not None and old.name in director.machines
+            self.agent(old.name, standby=known or old.standby)
 
     # -- what must always hold -----------------------------------------------------------------------------------------
 
@@ -232,15 +235,17 @@ class World:
 
     def despaired(self, known: set[str], reason: str) -> None:
         """The director says that a role's state is lost."""
+        director = self.controller.director
+        if director is None or not director.begun:
+            return  # whoever has come to its first step since then has nothing that would be worth keeping
         found = re.search(r"role (\d+): no live replica", reason)
-        assert self.controller.director is not None
-        actors = self.controller.director.actors
-        unready = {uid for uid in known if (report := actors[uid].report) is not None and not report.holds}
-        holding = [worker for uid in known if (worker := self.workers[uid]).alive and worker.part.holds]
+        holding = [
+            worker for uid in known - self.distrusted if (worker := self.workers[uid]).alive and worker.part.holds
+        ]
         latest = max((worker.state for worker in holding), default=0)
         for worker in holding:
-            lost = worker.frozen or worker.hangs or worker.part.uid in self.distrusted | unready
-            if found is not None and worker.role == int(found[1]) and worker.state == latest and not lost:
+            frozen = worker.frozen or worker.hangs
+            if found is not None and worker.role == int(found[1]) and worker.state == latest and not frozen:
                 raise Violation(f"{worker.part.uid} holds what is said to be lost: {reason}")
 
     def passed(self, fabric: SimFabric, step: int) -> None:

@@ -1,0 +1,205 @@
+"""Failure: what training loses when a worker, or a whole machine, is killed without warning (kill -9).
+
+- understudy: two machines with a worker each and a standby that has nothing left to prepare;
+- torchrun: plain DDP over Gloo with a checkpoint every 10 steps. A worker is lost on one node with two, the best case
+  for torchrun; a machine is one node of two, and the one with the rendezvous is spared, since that would end the job;
+- torchft, where it is installed: two replicas, with short limits (heartbeat 1 s, process group 2 s, a look at who is
+  there every 50 ms).
+
+A worker is one process. A machine is its agent with everything that comes from it. All run on this computer, so the
+kernel closes a dead machine's connections at once, for all contestants alike, and understudy's launcher sees its agent
+end; one without power would be noticed only by its silence. Where nobody takes a lost machine's place by himself
+(torchrun, torchft), the benchmark starts one right after the death, as a scheduler would that needs no time. torchrun
+takes a node for gone after 2 s of silence here, not after its usual 15.
+
+The moment is random: some step's end and a random share of a step more, from a fixed seed, and so is who dies. Time is
+the wall clock, noted just before the kill and by the training scripts at the end of each step.
+
+- `stall_s`: from the death to the survivors' next completed step, less an undisturbed one: the median of the 12 before.
+  A step that needed nothing more from the dead one may end by itself; then the one after it is late and counts.
+- `full_strength_s`: from the death to the end of the first step in which everybody takes part again.
+- `new_step_s`: from the death to the end of the first step that had not been done before.
+- `repeated`: steps that survivors began again, the one in flight included. `dropped`: steps whose data never had any
+  effect. `restarted`: the survivors' processes were started again, too.
+
+Only one job runs at a time. Each lives for a few deaths, and the lives of all contestants alternate. Each contestant
+loses 10 workers and 5 machines; a quick run takes 3 and 1.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from understudy_bench.harness import Bench, Check, Progress, Result, interleave, median, spread
+from understudy_bench.outage import QUIET, Outage, gaps, outage
+from understudy_bench.processes import CommandFailed, interruptible
+from understudy_bench.struck import (
+    LIMIT_S,
+    PLACES,
+    Loss,
+    Struck,
+    Torchft,
+    Torchrun,
+    TorchrunNodes,
+    Understudy,
+    torchft_is_installed,
+)
+
+Life = tuple[str, Callable[[Path], Struck], Sequence[Loss]]
+"""A contestant's name, how its job is started, and what dies in it, one after the other."""
+
+ROUNDS = 5
+LIVES: Sequence[Life] = (
+    ("understudy", Understudy, ("worker", "machine", "worker")),
+    ("torchrun", Torchrun, ("worker", "worker")),
+    ("torchrun", TorchrunNodes, ("machine",)),
+    ("torchft", Torchft, ("worker", "machine", "worker")),
+)
+QUICK: Sequence[Life] = (
+    ("understudy", Understudy, ("worker", "worker", "machine", "worker")),
+    ("torchrun", Torchrun, ("worker", "worker", "worker")),
+    ("torchrun", TorchrunNodes, ("machine",)),
+    ("torchft", Torchft, ("worker", "worker", "machine", "worker")),
+)
+WARM_UP = 3
+LOOK_S = 0.02
+TORCHRUN_BAR, TORCHFT_BAR = 10.0, 2.0
+NOT_INSTALLED = "not installed: .venv/bin/python -m pip install -c constraints.txt -e '.[bench]'"
+
+Row = dict[str, object]
+
+
+# -- what is computed from what was seen -------------------------------------------------------------------------------
+
+
+def summary(rows: Sequence[Mapping[str, Any]]) -> list[Row]:
+    """A row for all deaths of a kind that a contestant has seen: medians, and where most of them lie."""
+    kinds = dict.fromkeys((row["system"], row["loss"]) for row in rows)
+    found: list[Row] = []
+    for system, loss in kinds:
+        mine = [row for row in rows if (row["system"], row["loss"]) == (system, loss)]
+        total: Row = {"system": system, "loss": loss, "round": f"all {len(mine)}"}
+        for column in ("stall_s", "full_strength_s", "new_step_s", "step_s", "repeated", "dropped"):
+            values = [row[column] for row in mine if row[column] is not None]
+            if values:
+                total[column] = round(median(values), 4)
+            if values and column in ("stall_s", "full_strength_s"):
+                total[f"{column.removesuffix('_s')}_spread"] = [round(value, 4) for value in spread(values)]
+        total["restarted"] = f"{sum(row['restarted'] for row in mine)} of {len(mine)}"
+        found.append(total)
+    return found
+
+
+def stalls(rows: Sequence[Mapping[str, Any]], loss: Loss) -> dict[str, list[float]]:
+    """The survivors' stalls by system."""
+    found: dict[str, list[float]] = {}
+    for row in rows:
+        if row["loss"] == loss:
+            found.setdefault(row["system"], []).append(row["stall_s"])
+    return found
+
+
+def checks_of(rows: Sequence[Mapping[str, Any]]) -> list[Check]:
+    """How many times longer the others stall when a worker dies; and of our steps only those in flight are repeated."""
+    of = {system: median(values) for system, values in stalls(rows, "worker").items()}
+    ours = max(of["understudy"], 1e-3)  # below a millisecond nothing is measured
+    checks = []
+    for system, bar in (("torchrun", TORCHRUN_BAR), ("torchft", TORCHFT_BAR)):
+        if system in of:
+            ratio = of[system] / ours
+            checks.append(Check(f"ratio_{system}", round(ratio, 2), f">= {bar:g}", ratio >= bar))
+    lost = sum(row["dropped"] + max(row["repeated"] - 1, 0) for row in rows if row["system"] == "understudy")
+    return [*checks, Check("steps_lost", lost, "0", lost == 0)]
+
+
+def row_of(system: str, loss: Loss, number: int, place: int, seen: Outage) -> Row:
+    values = {name: round(value, 4) if isinstance(value, float) else value for name, value in asdict(seen).items()}
+    return {"system": system, "loss": loss, "round": str(number), "place": place, **values}
+
+
+# -- what is done ------------------------------------------------------------------------------------------------------
+
+
+async def _until(job: Struck, what: str, look: Callable[[], bool], every: float = LOOK_S) -> None:
+    late = time.monotonic() + LIMIT_S
+    while not look():
+        job.check()
+        if time.monotonic() > late:
+            raise CommandFailed(job.said(f"has not done this within {LIMIT_S:g} s: {what}"))
+        await asyncio.sleep(every)
+
+
+async def _train(job: Struck, steps: int) -> None:
+    """Every place ends so many steps more, with everybody taking part."""
+    began = time.time()
+
+    def trained() -> bool:
+        ends = [mark for mark in job.watch.ends() if mark.at > began and mark.full]
+        return all(sum(mark.place == place for mark in ends) >= steps for place in range(PLACES))
+
+    await _until(job, f"{steps} steps", trained, 0.1)
+
+
+async def strike(job: Struck, loss: Loss, chance: random.Random) -> tuple[int, Outage]:
+    """Kill somebody in the midst of a step; who, and what that has cost."""
+    await job.prepare()
+    await _train(job, WARM_UP + QUIET)
+    place = chance.choice(job.targets(loss))
+    victims = await job.victims(place, loss)
+    ends = job.watch.ends(place)
+    await _until(job, "a step", lambda: len(job.watch.ends(place)) > len(ends))
+    await asyncio.sleep(chance.random() * median(gaps(mark.at for mark in ends[-QUIET:])))
+    at = time.time()
+    for pid in victims:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    await job.lost(place, loss)
+    found: list[Outage] = []
+
+    def over() -> bool:
+        seen = outage(job.watch.look(), place, at)
+        found.extend([] if seen is None else [seen])
+        return seen is not None
+
+    await _until(job, f"training after the loss of a {loss}", over, 0.1)
+    return place, found[0]
+
+
+async def _live(life: Life, number: int, folder: Path, done: Callable[[str], None]) -> list[Row]:
+    """One life of a job with all its deaths."""
+    system, start, losses = life
+    chance = random.Random(f"{system} {losses} {number}")
+    rows = []
+    async with start(folder) as job:
+        await _until(job, "the first step", lambda: len(job.watch.ends()) > 0, 0.1)
+        for loss in losses:
+            place, seen = await strike(job, loss, chance)
+            rows.append(row_of(system, loss, number, place, seen))
+            done(f"{system}, {loss}: stalled {seen.stall_s:.2f} s")
+    return rows
+
+
+def measure(quick: bool, progress: Progress) -> Result:
+    lives = [life for life in (QUICK if quick else LIVES) if life[0] != "torchft" or torchft_is_installed()]
+    rounds = 1 if quick else ROUNDS
+    progress.total = rounds * sum(len(losses) for _, _, losses in lives)
+    rows: list[Row] = []
+    with interruptible(), TemporaryDirectory(prefix="understudy-bench-") as folder:
+        for number, life in interleave(lives, rounds):
+            place = Path(folder) / f"{number}-{lives.index(life)}"
+            rows += asyncio.run(_live(life, number, place, progress.advance))
+    missing: list[Row] = [] if torchft_is_installed() else [{"system": "torchft", "loss": NOT_INSTALLED}]
+    return Result([*rows, *summary(rows), *missing], checks_of(rows))
+
+
+BENCH = Bench("failure", "what training loses when a worker or a machine dies, against torchrun and torchft", measure)

@@ -1,0 +1,128 @@
+"""What a death has cost, from the marks that the training scripts left."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import msgspec
+
+from understudy_bench.harness import median
+
+QUIET = 12
+"""Steps before a death, to know how long an undisturbed one takes."""
+NEVER = 25
+"""Steps after full strength in which nothing new was done: what was done before is forgotten."""
+
+
+class Mark(msgspec.Struct, frozen=True):
+    """A line that a script has written; see `scripts/marks.py`."""
+
+    place: int
+    """Whose work it is, whoever does it: a role, a rank, a replica."""
+    pid: int
+    kind: str
+    step: int
+    at: float
+    full: bool = True
+
+
+class Watch:
+    """Reads what the scripts append to the files in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._read: dict[Path, int] = {}
+        self.marks: list[Mark] = []
+
+    def look(self) -> list[Mark]:
+        """All marks so far, in the order of their time; a line that is not complete yet is left for the next time."""
+        for path in self._folder.glob("*.jsonl"):
+            with path.open("rb") as file:
+                file.seek(self._read.get(path, 0))
+                text = file.read()
+            complete = text[: text.rfind(b"\n") + 1]
+            self._read[path] = self._read.get(path, 0) + len(complete)
+            self.marks += [msgspec.json.decode(line, type=Mark) for line in complete.splitlines()]
+        self.marks.sort(key=lambda mark: mark.at)
+        return self.marks
+
+    def ends(self, place: int | None = None) -> list[Mark]:
+        return [mark for mark in self.look() if mark.kind == "end" and place in (None, mark.place)]
+
+    def player(self, place: int) -> int:
+        """The process that ended a step of this place last."""
+        return self.ends(place)[-1].pid
+
+
+@dataclass(frozen=True)
+class Outage:
+    """What the survivors saw; of several, the one that lost most. Seconds count from the death."""
+
+    step_s: float
+    """An undisturbed step, before."""
+    stall_s: float
+    """To the next completed step, less an undisturbed one."""
+    full_strength_s: float
+    """To the end of the first step in which the dead one's place is played again."""
+    new_step_s: float | None
+    """To the end of the first step that had not been done before; None: all was forgotten."""
+    repeated: int
+    """Steps that were begun again, the one in flight included."""
+    dropped: int
+    """Steps whose work was thrown away: no update came of their data."""
+    restarted: bool
+    """Whether the survivors' processes were started again, too."""
+
+
+def outage(marks: Sequence[Mark], place: int, at: float) -> Outage | None:
+    """What the death of the worker at `place` at time `at` has cost; None while that cannot be said yet."""
+    dead = max((mark for mark in marks if mark.place == place and mark.at <= at), key=lambda mark: mark.at).pid
+    others = sorted({mark.place for mark in marks} - {place})
+    back = [
+        mark.at
+        for mark in marks
+        if mark.place == place and mark.pid != dead and mark.at > at and mark.kind == "end" and mark.full
+    ]
+    if not back:
+        return None
+    seen = [_seen([mark for mark in marks if mark.place == other], at, back[0]) for other in others]
+    known = [each for each in seen if each is not None]
+    return max(known, key=lambda each: each.stall_s) if len(known) == len(seen) else None
+
+
+def _seen(marks: Sequence[Mark], at: float, back: float) -> Outage | None:
+    """By one survivor, whose marks these are, in the order of their time."""
+    ends = [mark for mark in marks if mark.kind == "end"]
+    before = [mark for mark in ends if mark.at <= at]
+    after = ends[len(before) :]
+    if len(after) < 2:
+        return None
+    # A step that needed nothing more from the dead one may still end by itself; then the one after it is late.
+    late = int(after[1].at - after[0].at > after[0].at - before[-1].at)
+    step_s = median(gaps(mark.at for mark in before[-QUIET - 1 :]))
+    player = before[-1].pid  # an earlier one may have counted otherwise
+    known = max(mark.step for mark in [*before, *after[:late]] if mark.pid == player)
+    new = next((mark.at for mark in after[late:] if mark.step > known), None)
+    if new is None and sum(mark.at > back for mark in after) < NEVER:
+        return None
+    over = back if new is None else max(back, new)
+    begun = {mark.step for mark in marks if mark.kind == "begin" and mark.at <= at and mark.pid == player}
+    since = [mark for mark in marks if at < mark.at <= over]
+    return Outage(
+        step_s=step_s,
+        stall_s=after[late].at - at - step_s,
+        full_strength_s=back - at,
+        new_step_s=None if new is None else new - at,
+        repeated=sum(mark.kind == "begin" and mark.step in begun for mark in since),
+        dropped=sum(mark.kind == "drop" for mark in since),
+        restarted=after[late].pid != player,
+    )
+
+
+def gaps(times: Iterable[float]) -> list[float]:
+    """From each to the next."""
+    ordered = list(times)
+    return [later - earlier for earlier, later in pairwise(ordered)]

@@ -1,0 +1,57 @@
+"""The benchmarks' model as torchrun keeps it alive: DDP over Gloo, a checkpoint now and then, loaded by whoever starts.
+
+For `bench failure`. A checkpoint is either the old one or the new one, however the job ends; nobody waits for the disk.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+from understudy.agent.forkserver import die_with_parent
+from understudy_bench.model import build, loss_of, optimizer
+from understudy_bench.scripts.marks import Marks
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--marks", default="", help="the folder for what ended when")
+parser.add_argument("--checkpoint", type=Path, required=True, help="loaded if it exists")
+parser.add_argument("--every", type=int, required=True, help="steps between two checkpoints")
+args = parser.parse_args()
+
+
+def main() -> None:
+    die_with_parent(os.getppid())  # a node that is gone leaves nobody behind
+    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
+    marks = Marks(args.marks, int(os.environ.get("BENCH_PLACE", rank)))
+    saved = torch.load(args.checkpoint) if args.checkpoint.exists() else None
+    raw = build(0)
+    if saved is not None:
+        raw.load_state_dict(saved["model"])
+    model = DDP(raw)
+    optim = optimizer(model)
+    if saved is not None:
+        optim.load_state_dict(saved["optim"])
+    step = 0 if saved is None else saved["step"]
+    del saved
+    while True:
+        marks.begin(step)
+        loss_of(model, step, rank).backward()
+        optim.step()
+        optim.zero_grad()
+        marks.end(step)
+        step += 1
+        if rank == 0 and step % args.every == 0:
+            half = args.checkpoint.with_suffix(".half")
+            torch.save({"model": raw.state_dict(), "optim": optim.state_dict(), "step": step}, half)
+            half.replace(args.checkpoint)
+
+
+if __name__ == "__main__":
+    main()

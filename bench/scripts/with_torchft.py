@@ -1,0 +1,70 @@
+"""The benchmarks' model under torchft: a replica group of one worker, with a lighthouse that knows the others.
+
+For `bench failure`. As in torchft's own example a step that fails is given up and the next batch is taken; a replica
+that starts gets its state from another one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from datetime import timedelta
+from typing import Any
+
+import torch
+from torchft import DistributedDataParallel, Manager, Optimizer, ProcessGroupGloo
+
+from understudy.agent.forkserver import die_with_parent
+from understudy_bench.model import build, loss_of, optimizer
+from understudy_bench.scripts.marks import Marks
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--marks", default="", help="the folder for what ended when")
+parser.add_argument("--replicas", type=int, required=True)
+parser.add_argument("--timeout", type=float, required=True, help="seconds for an operation of the process group")
+args = parser.parse_args()
+
+
+def main() -> None:
+    die_with_parent(os.getppid())  # a machine that is gone leaves nobody behind
+    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+    place = int(os.environ["BENCH_PLACE"])
+    limit = timedelta(seconds=args.timeout)
+    raw = build(0)
+    optim = optimizer(raw)
+
+    def state() -> dict[str, Any]:
+        return {"model": raw.state_dict(), "optim": optim.state_dict()}
+
+    def load(state: dict[str, Any]) -> None:
+        raw.load_state_dict(state["model"])
+        optim.load_state_dict(state["optim"])
+
+    manager = Manager(
+        pg=ProcessGroupGloo(timeout=limit),
+        load_state_dict=load,
+        state_dict=state,
+        min_replica_size=1,
+        timeout=limit,
+        replica_id=f"replica_{place}",
+        hostname="localhost",
+        init_sync=False,
+    )
+    model, optim_ft = DistributedDataParallel(manager, raw), Optimizer(manager, optim)
+    marks = Marks(args.marks, place)
+    batch = 0
+    while True:
+        marks.begin(batch)
+        optim_ft.zero_grad()
+        loss_of(model, batch, place).backward()
+        before = manager.current_step()
+        optim_ft.step()
+        if manager.current_step() > before:
+            marks.end(batch, full=manager.num_participants() == args.replicas)
+        else:
+            marks.drop(batch)
+        batch += 1
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,257 @@
+"""Jobs whose workers and machines `bench failure` kills: how each is started, who is where, who is started anew."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import socket
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import AsyncExitStack, ExitStack, suppress
+from pathlib import Path
+from typing import Any, Literal, Protocol, Self
+
+from understudy.launch.local import LocalJob
+from understudy.launch.spec import make
+from understudy_bench.outage import Watch
+from understudy_bench.processes import Command, CommandFailed, descendants, torchrun
+from understudy_bench.scripts import LIGHTHOUSE, OURS, RESTARTED, TORCHFT
+
+Loss = Literal["worker", "machine"]
+
+PLACES = 2
+LIMIT_S = 180.0
+CHECKPOINT_EVERY = 10
+HEARTBEAT_MS, TICK_MS, TIMEOUT_S = 1000, 50, 2.0
+"""torchft's settings: when a silent replica is gone, how often the lighthouse looks, how long a collective may take."""
+KEEP_ALIVE = "keep_alive_interval=1,keep_alive_max_attempt=2"
+"""torchrun's: a node that is silent for two seconds is gone. By default it is fifteen."""
+RESTARTS = "--max-restarts=1000"
+
+
+class Struck(Protocol):
+    """A job that trains. As a context it leaves nothing behind."""
+
+    watch: Watch
+
+    async def __aenter__(self) -> Self: ...
+
+    async def __aexit__(self, *exc: object) -> None: ...
+
+    def check(self) -> None:
+        """Raises where the job cannot go on."""
+
+    def said(self, what: str) -> str:
+        """What is wrong with it, and its last lines."""
+
+    async def prepare(self) -> None:
+        """Whoever shall take the next dead one's place is there and has nothing left to do."""
+
+    def targets(self, loss: Loss) -> Sequence[int]:
+        """The places that can be lost in this way."""
+
+    async def victims(self, place: int, loss: Loss) -> list[int]:
+        """The processes that die when this is lost."""
+
+    async def lost(self, place: int, loss: Loss) -> None:
+        """Called right after the death: what a scheduler that needs no time would start, is started."""
+
+
+class Understudy:
+    """Two machines with a worker each, and a standby."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._said: list[str] = []
+
+    async def __aenter__(self) -> Self:
+        marks = self._folder / "marks"
+        marks.mkdir(parents=True)
+        self.watch = Watch(marks)
+        options = {"script": OURS, "args": ("--marks", str(marks)), "run_dir": str(self._folder / "run")}
+        spec = make({**options, "name": "bench-failure", "machines": PLACES, "threads": 1})
+        async with AsyncExitStack() as stack:
+            self._job = await stack.enter_async_context(LocalJob(spec, on_line=self._said.append))
+            self._following = asyncio.ensure_future(self._job.wait())
+            stack.callback(self._following.cancel)
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self._stack.aclose()
+
+    def check(self) -> None:
+        if self._following.done():
+            ended = self._following.result()
+            raise CommandFailed(self.said(f"has {ended.status}: {ended.reason}"))
+
+    def said(self, what: str) -> str:
+        return "\n  ".join([f"understudy run … {what}:", *self._said[-15:]])
+
+    async def _call(self, method: str, path: str, body: object = None) -> Any:
+        return await asyncio.to_thread(self._job.client.call, method, path, body)
+
+    async def prepare(self) -> None:
+        late = time.monotonic() + LIMIT_S
+        asked = False
+        while True:
+            self.check()
+            waiting = [machine for machine in await self._call("GET", "/machines") if machine["state"] == "standby"]
+            started = [machine for machine in waiting if machine["pids"] and all(machine["pids"])]
+            if started and await _rests(self._family(started[0])):
+                return
+            if not waiting and not asked:
+                await self._call("POST", "/standbys", {"type": "add-standby", "count": 1})
+                asked = True
+            if time.monotonic() > late:
+                raise CommandFailed(self.said(f"has no standby that is ready within {LIMIT_S:g} s"))
+            await asyncio.sleep(0.2)
+
+    def targets(self, loss: Loss) -> Sequence[int]:
+        return range(PLACES)
+
+    async def victims(self, place: int, loss: Loss) -> list[int]:
+        machine = next(each for each in await self._call("GET", "/machines") if place in each["roles"])
+        return self._family(machine) if loss == "machine" else [machine["pids"][machine["roles"].index(place)]]
+
+    async def lost(self, place: int, loss: Loss) -> None:
+        """The standby knows."""
+
+    def _family(self, machine: dict[str, Any]) -> list[int]:
+        agent = self._job.agents[machine["name"]].pid
+        return [agent, *descendants(agent)]
+
+
+class _Commands:
+    """Commands that look after the places, one for each or one for all."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._commands: dict[int, Command] = {}
+        self._stack = ExitStack()
+
+    async def __aenter__(self) -> Self:
+        marks = self._folder / "marks"
+        marks.mkdir(parents=True)
+        self.watch = Watch(marks)
+        self._options = ("--marks", str(marks))
+        try:
+            await self._open()
+        except BaseException:
+            self._stack.close()
+            raise
+        return self
+
+    async def _open(self) -> None:
+        raise NotImplementedError
+
+    async def __aexit__(self, *exc: object) -> None:
+        self._stack.close()
+
+    def _start(self, place: int, command: list[str], env: dict[str, str]) -> None:
+        log = self._folder / f"log-{place}"
+        self._commands[place] = self._stack.enter_context(Command(command, log, env))
+
+    def check(self) -> None:
+        for command in self._commands.values():
+            command.check()
+
+    def said(self, what: str) -> str:
+        return "\n".join(command.said(what) for command in self._commands.values())
+
+    async def prepare(self) -> None:
+        """Nobody waits in the wings."""
+
+    def targets(self, loss: Loss) -> Sequence[int]:
+        return range(PLACES)
+
+    async def victims(self, place: int, loss: Loss) -> list[int]:
+        return self._commands[place].family if loss == "machine" else [self.watch.player(place)]
+
+    async def lost(self, place: int, loss: Loss) -> None:
+        if loss == "machine":
+            self._play(place)
+
+    def _play(self, place: int) -> None:
+        """Start what looks after this place."""
+        raise NotImplementedError
+
+
+class Torchrun(_Commands):
+    """One node with two workers: when one dies, torchrun ends the other and starts both from the last checkpoint."""
+
+    async def _open(self) -> None:
+        checkpoint = ("--checkpoint", str(self._folder / "checkpoint.pt"), "--every", str(CHECKPOINT_EVERY))
+        self._start(0, *torchrun(PLACES, RESTARTED, *self._options, *checkpoint, options=("--standalone", RESTARTS)))
+
+
+class TorchrunNodes(_Commands):
+    """Two nodes with a worker each. The one that is lost is never the one with the rendezvous: that ends the job."""
+
+    async def _open(self) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self._port = free.getsockname()[1]
+        for place in range(PLACES):
+            self._play(place)
+
+    def _play(self, place: int) -> None:
+        checkpoint = ("--checkpoint", str(self._folder / "checkpoint.pt"), "--every", str(CHECKPOINT_EVERY))
+        nodes = (
+            *(f"--nnodes={PLACES}", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{self._port}"),
+            *(f"--rdzv-conf=is_host={int(place == 0)},{KEEP_ALIVE}", "--rdzv-id=bench", "--local-addr=127.0.0.1"),
+        )
+        command, env = torchrun(1, RESTARTED, *self._options, *checkpoint, options=(*nodes, RESTARTS))
+        self._start(place, command, {**env, "BENCH_PLACE": str(place)})
+
+    def targets(self, loss: Loss) -> Sequence[int]:
+        return range(1, PLACES)
+
+
+class Torchft(_Commands):
+    """Two replica groups with a worker each, each looked after by a torchrun of its own, and a lighthouse."""
+
+    async def _open(self) -> None:
+        address = self._folder / "address"
+        limits = ("--heartbeat", str(HEARTBEAT_MS), "--tick", str(TICK_MS))
+        lighthouse = Command(
+            [sys.executable, LIGHTHOUSE, "--address", str(address), *limits], self._folder / "lighthouse"
+        )
+        self._stack.enter_context(lighthouse)
+        late = time.monotonic() + LIMIT_S
+        while not address.exists():
+            lighthouse.check()
+            if time.monotonic() > late:
+                raise CommandFailed(lighthouse.said(f"has no address within {LIMIT_S:g} s"))
+            await asyncio.sleep(0.1)
+        self._address = address.read_text()
+        for place in range(PLACES):
+            self._play(place)
+
+    def _play(self, place: int) -> None:
+        limits = ("--replicas", str(PLACES), "--timeout", str(TIMEOUT_S))
+        command, env = torchrun(1, TORCHFT, *self._options, *limits, options=("--standalone", RESTARTS))
+        shared = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "0"}  # torchft's manager uses the store of its torchrun
+        env = {**env, **shared, "BENCH_PLACE": str(place), "TORCHFT_LIGHTHOUSE": self._address}
+        self._start(place, command, env)
+
+
+def torchft_is_installed() -> bool:
+    return importlib.util.find_spec("torchft") is not None
+
+
+async def _rests(pids: Sequence[int], seconds: float = 1.5, share: float = 0.3) -> bool:
+    """Whether these processes, for a while, hardly want the processor: whatever they had to get ready is ready."""
+    before = sum(_wanted(pid) for pid in pids)
+    await asyncio.sleep(seconds)
+    return sum(_wanted(pid) for pid in pids) - before < share * seconds
+
+
+def _wanted(pid: int) -> float:
+    """Seconds for which a process's threads have run or waited for a processor so far; none, once it is gone."""
+    nanoseconds = 0
+    with suppress(OSError):
+        for thread in Path(f"/proc/{pid}/task").iterdir():
+            ran, waited, _ = (thread / "schedstat").read_text().split()
+            nanoseconds += int(ran) + int(waited)
+    return nanoseconds * 1e-9

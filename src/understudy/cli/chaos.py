@@ -1,0 +1,256 @@
+"""`understudy chaos`: let faults happen in a job, and see whether it comes through unharmed."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from understudy.cli import connection
+from understudy.cli import run as run_command
+from understudy.cli.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from understudy.chaos.campaign import Deed
+    from understudy.chaos.mix import Draw
+    from understudy.cli.main import Subparsers
+
+DESCRIPTION = """\
+Let faults happen in a running job, chosen by a seed from a mix, one after another: each is followed until everybody
+trains again, and a standby is asked for where none is left. Who holds the only copy of a role's state is spared.
+
+Faults from outside (signals to its processes, requests to its controller) can happen to any job on this computer,
+faults inside its processes to those that were started with understudy run --chaos.
+
+understudy chaos run SCRIPT does it all: it runs the script under chaos, then undisturbed for as many steps, and checks
+that all bits of the final state and all that was logged are the same, that every role has applied every step exactly
+once, and that no process, socket, shared memory or temporary file is left.
+"""
+EPILOG = """\
+examples:
+  understudy chaos --list                                          all kinds of faults
+  understudy chaos --faults 3 --mix kill-worker                    to the job that runs here
+  understudy chaos --seed 7 --mix kill-worker=3,pause-agent=1 --every 5s
+  understudy chaos --mix usual,pause-worker=0 --expect 0f3c…       wait for its end and compare its fingerprint
+  understudy chaos run --machines 3 --standbys 1 examples/gpt_ddp.py
+
+Exit code 1: the job did not recover, or did not end as an undisturbed one. The same seed draws the same faults; the
+moment and the victim also depend on how the job goes.
+"""
+RUN = """\
+Run a script under chaos, then undisturbed, and compare. Options are those of understudy run, and those of the faults.
+Without --steps the job goes on until all faults have happened.
+"""
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    parser = subparsers.add_parser(
+        "chaos",
+        help="let faults happen, and check that the job does not mind",
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--list", action="store_true", help="print all kinds of faults, one line each")
+    _add_options(parser)
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the faults (default 0)")
+    connection.add_options(parser)
+    actions = parser.add_subparsers(dest="action", metavar="run")
+    both = actions.add_parser(
+        "run",
+        help="run a script with and without faults, and compare",
+        description=RUN,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    _add_options(both, argparse.SUPPRESS)
+    run_command.add_options(both)
+
+
+def _add_options(parser: argparse.ArgumentParser, absent: object = None) -> None:
+    def add(name: str, default: object, help: str, **more: Any) -> None:
+        parser.add_argument(name, default=default if absent is None else absent, help=help, **more)
+
+    add("--faults", 10, "how many (default 10)", type=int, metavar="N")
+    add("--mix", "usual", "kind=weight,… or usual, outside, inside, all (default usual)", metavar="MIX")
+    add("--every", "3s", "about so long between a recovery and the next fault (default 3s)", metavar="SPAN")
+    add("--recover-within", "60s", "the job must recover from each fault in this time (default 60s)", metavar="SPAN")
+    add("--keep-standbys", 1, "ask for more where fewer are ready (default 1)", type=int, metavar="N")
+    add("--reckless", False, "also strike who holds the only copy of a role's state", action="store_true")
+    add("--expect", "", "the final state that it must come to, as understudy run prints it", metavar="FINGERPRINT")
+
+
+def run(args: argparse.Namespace) -> int:
+    if args.list:
+        return _list(as_json=args.json)
+    if args.faults < 1:
+        raise UsageError(f"--faults {args.faults}: ask for at least one")
+    if args.keep_standbys < 1:
+        raise UsageError(f"--keep-standbys {args.keep_standbys}: without a standby nothing can be recovered from")
+    return _run(args) if args.action == "run" else _attach(args)
+
+
+def _list(*, as_json: bool) -> int:
+    from understudy.chaos.kinds import known
+
+    for kind in known().values():
+        if as_json:
+            print(json.dumps({"kind": kind.name, "group": kind.group, "line": kind.line, "gap": kind.gap}))
+        else:
+            print(f"{kind.name:<27} {kind.group:<8} {kind.line}" + (f" ({kind.gap})" if kind.gap else ""))
+    if not as_json:
+        print("\nThe usual mix has all but those with something in brackets, with the weight 1 each.")
+    return 0
+
+
+def _plan(args: argparse.Namespace, *, inside: bool) -> Iterator[Draw]:
+    from understudy.chaos import kinds, mix
+
+    known = kinds.groups()
+    try:
+        weights = mix.parse_mix(args.mix, known, kinds.usual(inside=inside))
+        every = mix.span(args.every)
+    except mix.MixError as error:
+        raise UsageError(str(error)) from None
+    if not inside and any(known[kind] == "inside" for kind in weights):
+        what = next(kind for kind in weights if known[kind] == "inside")
+        raise UsageError(f"{what} happens inside processes, which this job does not allow; start it with --chaos")
+    return mix.schedule(args.seed or 0, weights, every)
+
+
+def _patience(args: argparse.Namespace) -> float:
+    from understudy.chaos import mix
+
+    try:
+        return mix.span(args.recover_within)
+    except mix.MixError as error:
+        raise UsageError(f"--recover-within: {error}") from None
+
+
+def _tell(deed: Deed, *, as_json: bool) -> None:
+    import msgspec
+
+    if as_json:
+        print(json.dumps({"type": "fault", **msgspec.to_builtins(deed)}), flush=True)
+    elif deed.outcome == "passed":
+        print(f"   – {deed.kind}: not now: {deed.text}", flush=True)
+    else:
+        print(f"{deed.number:4} {deed.kind}: {deed.text}; {deed.outcome} after {deed.seconds:.1f} s", flush=True)
+
+
+# -- a job that runs -------------------------------------------------------------------------------------------------
+
+
+def _attach(args: argparse.Namespace) -> int:
+    from understudy.chaos.campaign import strike
+    from understudy.chaos.scene import Scene
+    from understudy.launch import registry
+
+    client = connection.connect(args)
+    entry = None if args.controller else registry.find(args.job)
+    inside = bool(client.call("GET", "/inject")["chaos"])
+    plan = _plan(args, inside=inside)
+    scene = Scene(
+        client,
+        None if entry is None else entry.pid,
+        inside=inside,
+        reckless=args.reckless,
+        standbys=args.keep_standbys,
+        patience=_patience(args),
+    )
+    if not inside and not args.json:
+        print("this job was started without --chaos: only faults from outside are possible", flush=True)
+    campaign = strike(scene, plan, args.faults, lambda deed: _tell(deed, as_json=args.json))
+    complaints = [campaign.problem] if campaign.problem else []
+    if args.expect and not complaints:
+        complaints += _ends_as(client, args.expect, Path(entry.run_dir) if entry is not None else None)
+    return _judge(campaign.faults, complaints, {"seed": args.seed}, as_json=args.json)
+
+
+def _ends_as(client: Any, expect: str, run_dir: Path | None) -> list[str]:
+    """Wait for the job's end; what is wrong with it."""
+    from understudy.chaos.check import exactly_once, machines_lost, read_records, roll_backs
+    from understudy.control.client import ControllerError
+    from understudy.control.company import OVER
+
+    tales: list[dict[str, Any]] = []
+    try:
+        roles = len(client.call("GET", "/roster"))
+        for tale in client.follow():
+            tales.append(tale)
+            if tale["kind"] in OVER:
+                break
+        job = client.job()
+    except ControllerError as error:
+        return [f"how the job has ended is not known: {error}"]
+    if job["status"] == "failed":
+        return [f"the job has failed: {job['reason']}"]
+    found = run_command.combined(job["digests"])
+    complaints = [] if found == expect else [f"the final state is {found}, not {expect} as expected"]
+    if run_dir is not None:
+        time.sleep(1.0)  # agents write their last lines
+        lost, back = machines_lost(tales), roll_backs(tales)
+        complaints += exactly_once(read_records(run_dir), roles, job["step"], lost=lost, back=back)
+    return complaints
+
+
+# -- a job of its own ------------------------------------------------------------------------------------------------
+
+
+def _run(args: argparse.Namespace) -> int:
+    from understudy.chaos.trial import Watcher, Wishes, trial
+
+    if args.expect and args.steps is None:
+        raise UsageError("--expect needs --steps: a final state belongs to a number of steps")
+    spec = run_command.spec_of(args)
+    if not spec.run_dir:
+        stamp = time.strftime("%Y%m%d-%H%M%S")
+        args.run_dir = f"runs/chaos-{spec.title}-{stamp}-{os.getpid()}"
+        spec = run_command.spec_of(args)
+    plan = _plan(args, inside=True)
+    wishes = Wishes(args.faults, args.reckless, args.keep_standbys, _patience(args))
+    watcher = Watcher(
+        lambda text: None if args.json else print(text, flush=True),
+        lambda deed: _tell(deed, as_json=args.json),
+    )
+
+    async def whole() -> int:
+        task = asyncio.current_task()
+        assert task is not None
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+        try:
+            verdict = await trial(spec, plan, wishes, watcher, run_command.combined, args.expect)
+        except asyncio.CancelledError:
+            print("understudy chaos: interrupted; everything is ended", file=sys.stderr)
+            return 130
+        print_to = sys.stderr if args.json else sys.stdout
+        print(f"ledgers, logs and metrics in {verdict.run_dir}", file=print_to)
+        facts = {"seed": args.seed or 0, "steps": verdict.steps, "fingerprint": run_command.combined(verdict.digests)}
+        return _judge(verdict.faults, verdict.complaints, facts, as_json=args.json)
+
+    return asyncio.run(whole())
+
+
+def _judge(faults: int, complaints: list[str], facts: dict[str, Any], *, as_json: bool) -> int:
+    from understudy.chaos.check import shortened
+
+    if as_json:
+        print(
+            json.dumps({"type": "verdict", "ok": not complaints, "faults": faults, **facts, "complaints": complaints})
+        )
+    elif complaints:
+        print(f"not unharmed, after {faults} faults (--seed {facts['seed']}):", file=sys.stderr)
+        for complaint in shortened(complaints):
+            print(f"  {complaint}", file=sys.stderr)
+    else:
+        more = "".join(f", {name} {value}" for name, value in facts.items())
+        print(f"unharmed after {faults} faults{more}")
+    return 1 if complaints else 0

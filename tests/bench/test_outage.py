@@ -1,0 +1,150 @@
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from understudy_bench.outage import NEVER, Mark, Outage, Watch, gaps, outage
+from understudy_bench.scripts.marks import Marks
+
+DEATH = 20.6
+
+
+def steps(place: int, pid: int, first: int, ends: list[float], length: float = 1.0) -> list[Mark]:
+    """Steps that end at these times, each begun a while before."""
+    marks = []
+    for number, end in enumerate(ends, first):
+        marks += [Mark(place, pid, "begin", number, end - length), Mark(place, pid, "end", number, end)]
+    return marks
+
+
+def undisturbed(place: int, pid: int) -> list[Mark]:
+    """Steps 0 to 20 of one second each; 21 is begun."""
+    return [*steps(place, pid, 0, [float(end) for end in range(21)]), Mark(place, pid, "begin", 21, 20.01)]
+
+
+def ordered(*parts: list[Mark]) -> list[Mark]:
+    return sorted((mark for part in parts for mark in part), key=lambda mark: mark.at)
+
+
+def seen(*parts: list[Mark]) -> Outage:
+    found = outage(ordered(undisturbed(0, 100), undisturbed(1, 101), *parts), 1, DEATH)
+    assert found is not None
+    return found
+
+
+def test_survivors_repeat_the_step_in_flight() -> None:
+    found = seen(steps(0, 100, 21, [22.4, 23.4]), steps(1, 102, 21, [22.5, 23.5]))
+    assert asdict(found) == {
+        "step_s": pytest.approx(1.0),
+        "stall_s": pytest.approx(0.8),
+        "full_strength_s": pytest.approx(1.9),
+        "new_step_s": pytest.approx(1.8),
+        "repeated": 1,
+        "dropped": 0,
+        "restarted": False,
+    }
+
+
+def test_a_step_that_ends_in_spite_of_the_death_is_not_the_one_that_counts() -> None:
+    kept = [Mark(0, 100, "end", 21, 21.0)]
+    found = seen(kept, steps(0, 100, 22, [25.0, 26.0]), steps(1, 102, 22, [25.0, 26.0]))
+    assert found.stall_s == pytest.approx(3.4)
+    assert found.new_step_s == pytest.approx(4.4)
+    assert found.repeated == 0
+
+
+def test_everybody_begins_again_at_the_checkpoint() -> None:
+    again = [30.0, 31.0, 32.0, 33.0]
+    found = seen(steps(0, 110, 19, again), steps(1, 111, 19, again))
+    assert found.stall_s == pytest.approx(8.4)
+    assert found.full_strength_s == pytest.approx(9.4)
+    assert found.new_step_s == pytest.approx(11.4)  # 19 and 20 were done before
+    assert (found.repeated, found.restarted) == (3, True)
+
+
+def test_survivors_go_on_alone_and_give_up_the_step_in_flight() -> None:
+    dropped = [Mark(0, 100, "drop", 21, 21.5)]
+    alone = [Mark(0, 100, "end", 22 + number, 22.5 + number, full=False) for number in range(6)]
+    healing = [Mark(1, 102, "end", 0, 25.0, full=False), Mark(1, 102, "end", 1, 26.0)]
+    found = seen(dropped, alone, healing)
+    assert found.stall_s == pytest.approx(0.9)
+    assert found.full_strength_s == pytest.approx(5.4)  # the replica that only heals does not take part
+    assert (found.repeated, found.dropped, found.restarted) == (0, 1, False)
+
+
+def test_nothing_is_said_before_the_place_is_played_again() -> None:
+    marks = ordered(undisturbed(0, 100), undisturbed(1, 101), steps(0, 100, 21, [22.4, 23.4]))
+    assert outage(marks, 1, DEATH) is None
+    late_word = [Mark(1, 101, "end", 21, DEATH + 1e-4)]  # the kill came a moment after its time was noted
+    assert outage(ordered(marks, late_word), 1, DEATH) is None
+
+
+def test_nothing_is_said_before_something_new_was_done() -> None:
+    again = [30.0, 31.0]
+    marks = ordered(undisturbed(0, 100), undisturbed(1, 101), steps(0, 110, 19, again), steps(1, 111, 19, again))
+    assert outage(marks, 1, DEATH) is None
+
+
+def test_where_all_was_forgotten_nothing_new_is_waited_for() -> None:
+    known = undisturbed(0, 100), [Mark(0, 100, "end", 1000, 20.5)], undisturbed(1, 101)
+    again = [30.0 + number for number in range(NEVER + 2)]
+    found = outage(ordered(*known, steps(0, 110, 0, again), steps(1, 111, 0, again)), 1, DEATH)
+    assert found is not None
+    assert (found.new_step_s, found.restarted) == (None, True)
+
+
+def test_a_survivor_that_was_itself_started_anew_may_count_from_zero() -> None:
+    earlier = [Mark(0, 99, "begin", 900, -1.0), Mark(0, 99, "end", 900, -0.5), Mark(0, 99, "begin", 22, -0.4)]
+    found = seen(earlier, [Mark(0, 100, "drop", 21, 21.0)], steps(0, 100, 22, [22.4, 23.4]), steps(1, 102, 0, [25.0]))
+    assert found.new_step_s == pytest.approx(1.8)
+    assert (found.repeated, found.dropped) == (0, 1)
+
+
+def test_of_several_survivors_the_one_that_lost_most_counts() -> None:
+    marks = ordered(
+        *(undisturbed(place, 100 + place) for place in range(3)),
+        *(steps(0, 100, 21, [22.0, 23.0]), steps(2, 102, 21, [22.4, 23.4]), steps(1, 103, 21, [22.4, 23.4])),
+    )
+    found = outage(marks, 1, DEATH)
+    assert found is not None
+    assert found.stall_s == pytest.approx(0.8)
+
+
+def test_what_a_script_writes_is_what_is_watched(tmp_path: Path) -> None:
+    marks, watch = Marks(str(tmp_path), 1), Watch(tmp_path)
+    assert watch.look() == []
+    marks.begin(7)
+    marks.drop(7)
+    marks.begin(8)
+    marks.end(8, full=False)
+    assert [(mark.place, mark.kind, mark.step) for mark in watch.look()] == [
+        (1, "begin", 7),
+        (1, "drop", 7),
+        (1, "begin", 8),
+        (1, "end", 8),
+    ]
+    assert [mark.full for mark in watch.ends(1)] == [False]
+    assert watch.ends(0) == []
+    assert watch.player(1) == watch.marks[0].pid
+    marks.end(9)
+    assert len(watch.look()) == 5
+
+
+def test_a_line_that_is_still_being_written_is_read_later(tmp_path: Path) -> None:
+    watch, file = Watch(tmp_path), tmp_path / "0-1.jsonl"
+    line = '{"place": 0, "pid": 1, "kind": "end", "step": 3, "at": 1.5, "full": true}\n'
+    file.write_text(line + line[:20])
+    assert len(watch.look()) == 1
+    file.write_text(line + line)
+    assert watch.look() == [Mark(0, 1, "end", 3, 1.5)] * 2
+
+
+def test_without_a_folder_nothing_is_written() -> None:
+    Marks("", 0).end(1)
+
+
+def test_gaps() -> None:
+    assert gaps([1.0, 2.5, 3.0]) == [1.5, 0.5]
+    assert gaps([1.0]) == []

@@ -1,0 +1,64 @@
+"""Who descends from whom, from a process table and from the real one."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+from understudy.chaos.processes import AGENT, CONTROLLER, FORK_SERVER, Process, ancestor, marked, offspring, table
+from understudy.chaos.remains import MARK, room
+
+COMMANDS = {
+    1: (0, "init"),
+    10: (1, "understudy run train.py"),
+    11: (10, f"python -m {CONTROLLER} --fd 3"),
+    12: (10, f"python -m {AGENT} --parent 10"),
+    13: (12, f"python -P -m {FORK_SERVER} 5 12 torch"),
+    14: (13, f"python -P -m {FORK_SERVER} 5 12 torch"),
+    20: (1, f"python -m {AGENT} --parent 1"),
+}
+TABLE = {pid: Process(pid, parent, 0, command) for pid, (parent, command) in COMMANDS.items()}
+
+
+def test_a_job_s_processes() -> None:
+    assert set(offspring(10, TABLE)) == {11, 12, 13, 14}
+    assert offspring(14, TABLE) == {}
+
+
+def test_a_worker_looks_like_its_fork_server() -> None:
+    assert ancestor(14, FORK_SERVER, TABLE) == 13
+    assert ancestor(14, AGENT, TABLE) == 12
+    assert ancestor(14, CONTROLLER, TABLE) is None
+    assert ancestor(99, AGENT, TABLE) is None
+
+
+def test_the_real_table() -> None:
+    ours = table()[os.getpid()]
+    assert ours.parent == os.getppid()
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
+        assert child.pid in offspring(os.getpid(), table())
+        assert child.stdin is not None
+        child.stdin.close()
+        child.wait()
+        assert child.pid not in table()
+
+
+def test_what_is_left_is_found() -> None:
+    before = os.environ.get("TMPDIR")
+    with room() as place:
+        seen = dict(table())
+        ours = {pid: seen[pid] for pid in offspring(os.getpid(), seen)}
+        assert place.remains({}) == []
+        with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
+            assert child.pid in marked(f"{MARK}={place.mark}")
+            (place.folder / "scrap").touch()
+            found = place.remains(ours)
+            assert any(f"process {child.pid} still runs" in line for line in found)
+            assert any("scrap" in line for line in found)
+            child.kill()
+        (place.folder / "scrap").unlink()
+        assert place.remains({child.pid: Process(child.pid, 0, 0, "")}) == []
+    assert os.environ.get("TMPDIR") == before
+    assert MARK not in os.environ
+    assert not place.folder.exists()

@@ -1,0 +1,40 @@
+"""A short campaign of faults of different kinds in one job: it ends with the bits of one that nobody disturbed, every
+step is applied once, and nothing is left. `make chaos` is the long one."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from tests.jobs.stage import SCRIPT
+from understudy.chaos.campaign import Deed
+from understudy.chaos.mix import schedule
+from understudy.chaos.trial import Watcher, Wishes, trial
+from understudy.cli.run import combined
+from understudy.launch.spec import make
+
+pytestmark = [pytest.mark.job, pytest.mark.timeout(300)]
+
+MIX = ("kill-machine", "kill-controller", "drop-control", "corrupt-line", "pause-worker", "replace")
+
+
+def test_a_short_campaign(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT)
+    settings = {"machines": 2, "standbys": 2, "run_dir": str(tmp_path / "run"), "script": str(script)}
+    deeds: list[Deed] = []
+
+    def say(text: str) -> None:
+        if text.startswith("undisturbed"):
+            (tmp_path / "hurry").touch()
+
+    watcher = Watcher(say, deeds.append)
+    plan = schedule(4, dict.fromkeys(MIX, 1), every=0.3)
+    verdict = asyncio.run(trial(make(settings), plan, Wishes(len(MIX)), watcher, combined))
+    assert verdict.complaints == []
+    assert {deed.kind: deed.outcome for deed in deeds} == dict.fromkeys(MIX, "recovered")
+    assert verdict.faults == len(MIX)
+    assert verdict.steps > len(MIX)
+    assert len(set(verdict.digests.values())) == 1
