@@ -285,6 +285,17 @@ def test_who_holds_no_state_is_not_waited_for_at_the_end() -> None:
     assert play.director.reason.endswith("step 5 is in the checkpoint: the same command goes on from there")
 
 
+def test_who_has_nothing_to_write_is_not_asked() -> None:
+    """m1 has given its role away and is a step behind when m0 dies."""
+    play = Play.training(standbys=1, scarcity="stop")
+    play.replace(until="seated")
+    play.lose("m0")
+    play.orders()
+    play.halted("w1", step=5)
+    play.halted("w2", step=6)
+    assert play.heard() == {"w2": [Conclude(6, (1, 0))]}
+
+
 @pytest.mark.parametrize("number", [0, 7])
 def test_the_patience_of_another_halt_ends_nothing(number: int) -> None:
     play = waiting()

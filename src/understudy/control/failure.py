@@ -378,7 +378,7 @@ class Failure(Transition):
         change, self._interrupted = self._interrupted, None
         if change is not None and change.wish is not None:
             self._again(change, self.why)
-        self.roster, self.status = None, "forming"
+        self.roster, self.status, self.waiting = None, "forming", ""
         self.twins.clear()
         for machine in self.machines.values():
             if machine.state == "cast" and not self._quarantined(machine):

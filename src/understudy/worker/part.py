@@ -241,12 +241,12 @@ class Part:
     def _resume(self, proposal: Proposal) -> list[Effect]:
         effects = self._drop()
         self.proposal = proposal
+        if proposal.takes(self.uid):
+            self.holds = False  # what it has is not what is wanted
         if proposal.back:
             if not self.passed and self.seated:
                 self.voted, self.again = False, True
-            if proposal.takes(self.uid):
-                self.holds = False  # what it has is not what is wanted
-        elif self.holds and not proposal.takes(self.uid):
+        elif self.holds:
             self._go_on_from(proposal.step)
         effects.append(Open(proposal.roster))
         role = proposal.roster.role_of(self.uid)
@@ -329,8 +329,9 @@ class Part:
         return [Say(Gave(generation))]
 
     def went_back(self, generation: int, step: int) -> None:
-        """The state is as it was at this step, whatever has happened meanwhile."""
-        self.holds, self.step, self.voted, self.passed, self.again = True, step, False, False, False
+        """The state is as it was at this step; where it is to take another one meanwhile, it waits for that."""
+        self.step, self.voted, self.passed, self.again = step, False, False, False
+        self.holds = self.proposal is None or not self.proposal.takes(self.uid)
         if self.proposal is not None and self.proposal.generation == generation:
             self.proposal.restored = True
 
