@@ -63,9 +63,7 @@ said = st.lists(st.sampled_from(SAID), max_size=8)
 
 
 @given(said, st.data())
-def test_messages_come_out_whole_however_the_stream_is_cut(
-    messages: list[Said | Aside], data: st.DataObject
-) -> None:
+def test_messages_come_out_whole_however_the_stream_is_cut(messages: list[Said | Aside], data: st.DataObject) -> None:
     stream = b"".join(encode(message) for message in messages)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=12)))
     splitter, got = Splitter(), []

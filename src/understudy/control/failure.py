@@ -288,9 +288,9 @@ class Failure(Signals):
         change.roster = self._next_roster(change.places, fresh=True)
         takers = self._workers(change.places)
         change.moves = tuple(
-            self._move(role, giver, takers[role], change.copies.get(role, -1))
+            self._move(role, giver, takers[role], part, len(givers), change.copies.get(role, -1))
             for role, givers in change.givers.items()
-            for giver in givers
+            for part, giver in enumerate(givers)
         )
         self._phase(change, "open")
         for role, uid in enumerate(change.roster.seats):

@@ -18,6 +18,9 @@ class Move(msgspec.Struct, frozen=True):
     role: int
     giver: Worker
     taker: Worker
+    part: int = 0
+    parts: int = 1
+    """Where several give at once: which of how many parts this one is."""
     copy_of: int = -1
     """The role whose copy is given, where it is not the giver's own state."""
 

@@ -223,11 +223,12 @@ class Player:
         moves = [move for move in proposal.moves if move.giver.uid == self.spec.uid]
         inventory = take_inventory(self.tracked) if moves else None
         for move in moves:
-            giving = self._giving_to(proposal, move.taker.uid)
+            giving = self._giving_to(proposal, move)
             assert inventory is not None
             giving.offer(inventory)
 
-    def _giving_to(self, proposal: parts.Proposal, taker: str) -> Giving:
+    def _giving_to(self, proposal: parts.Proposal, move: Move) -> Giving:
+        taker = move.taker.uid
         giving = self._giving.get(taker)
         if giving is None or giving.generation != proposal.generation:
             if giving is not None:
@@ -235,7 +236,8 @@ class Player:
             stop = self._stopper(
                 lambda: self.part.halted or proposal.generation not in (self.part.generation, self._proposed)
             )
-            giving = Giving(self.fabric, proposal.roster, taker, self.spec.streams, self.tracked, stop)
+            part = (move.part, move.parts)
+            giving = Giving(self.fabric, proposal.roster, taker, self.spec.streams, self.tracked, stop, part)
             self._giving[taker] = giving
         return giving
 
@@ -293,7 +295,7 @@ class Player:
             if proposal.back == "copy":
                 self._give_copy(proposal, move)
                 continue
-            giving = self._giving_to(proposal, move.taker.uid)
+            giving = self._giving_to(proposal, move)
             try:
                 giving.finish(self.part.step, tempo)
             except Exception as error:
@@ -318,19 +320,23 @@ class Player:
             with self._changed:
                 self._do(self.part.gave(generation))
 
-    def _complete_links(self) -> list[Link] | None:
-        """All connections over which state comes for the generation that is proposed."""
+    def _complete_links(self) -> list[list[Link]] | None:
+        """All connections over which state comes for the generation that is proposed, by giver."""
         proposal = self.part.proposal
         wanted = 0 if proposal is None else proposal.generation
         for generation in [generation for generation in self._links if generation != wanted]:
             for link in self._links.pop(generation):
                 link.close()
         links = self._links.get(wanted)
-        if links is None or len(links) < self.spec.streams:
+        if links is None or proposal is None:
             return None
-        return sorted(self._links.pop(wanted), key=lambda link: link.id.rail)
+        moves = sorted((m for m in proposal.moves if m.taker.uid == self.spec.uid), key=lambda move: move.part)
+        if len(links) < self.spec.streams * len(moves):
+            return None
+        links = sorted(self._links.pop(wanted), key=lambda link: link.id.rail)
+        return [[link for link in links if link.peer == move.giver.uid] for move in moves]
 
-    def _take(self, links: list[Link]) -> None:
+    def _take(self, links: list[list[Link]]) -> None:
         proposal = self.part.proposal
         assert proposal is not None
         stop = self._stopper(lambda: self.part.proposal is not proposal)
@@ -340,7 +346,7 @@ class Player:
                 return self.part.took(proposal.generation, step)
 
         try:
-            arrival = Taker(links, self.tracked, stop).run(took)
+            arrival = Taker(links[0], self.tracked, stop, links[1:]).run(took)
         except (StreamBroken, StateError) as error:
             log.warning("%s could not take its state: %s", self.spec.uid, error)
         else:
@@ -350,7 +356,7 @@ class Player:
                 self._durations.clear()
                 self._durations.append(arrival.tempo.usual)
         finally:
-            for link in links:
+            for link in (link for each in links for link in each):
                 link.close()
 
     def _stopper(self, over: Callable[[], bool]) -> Callable[[], bool]:
