@@ -58,7 +58,8 @@ def test_state_that_only_one_role_has(tmp_path: Path) -> None:
 
 def test_a_job_without_machines_stops_with_a_checkpoint(tmp_path: Path) -> None:
     """… and the same command goes on from there."""
-    settings: dict[str, Any] = {"checkpoint": str(tmp_path / "checkpoints"), "steps": 30, "repair": 0.0, "no_standby": "stop"}
+    folder = str(tmp_path / "checkpoints")
+    settings: dict[str, Any] = {"checkpoint": folder, "steps": 30, "repair": 0.0, "no_standby": "stop"}
 
     async def direction(stage: Stage) -> None:
         await stage.step(8)
