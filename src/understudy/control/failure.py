@@ -93,7 +93,7 @@ class Failure(Signals):
         self.waiting = ""
         self._stumbles |= {(role, settlement.reached) for role in self._stumbled}
         self._stumbled.clear()
-        self._deaths.update((cell, settlement.step) for cell in settlement.missing)
+        self._deaths.update((cell, settlement.reached) for cell in settlement.missing)
         self._reconsider(places)
         facts = {"source": settlement.back or "replica", "repeated": settlement.repeated}
         missing = list(settlement.missing)
@@ -166,8 +166,8 @@ class Failure(Signals):
                 self._fail(text)
                 return True
         for cell in settlement.missing:
-            if self._deaths[cell, settlement.step] >= STUBBORN:
-                self._fail(f"{self.why}; {self._span(cell)} died {STUBBORN} times in step {settlement.step}")
+            if self._deaths[cell, settlement.reached] >= STUBBORN:
+                self._fail(f"{self.why}; {self._span(cell)} died {STUBBORN} times in step {settlement.reached}")
                 return True
         return False
 

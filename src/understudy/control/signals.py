@@ -88,7 +88,9 @@ class Signals(Transition):
             needed=bool(uids & needed),
             planned=planned,
             switching=change is not None and change.phase == "switch",
-            standby=bool(self._free(set())) or all(m.alive and m.failures < self.plan.quarantine for m in homes),
+            standby=bool(self._free(set()))
+            or all(m.alive and m.failures < self.plan.quarantine for m in homes)
+            or bool(self.starts and self.plan.scarcity == "wait"),
         )
 
     def _replace_ill(self, names: set[str]) -> None:
