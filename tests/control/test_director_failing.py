@@ -54,7 +54,7 @@ def test_what_the_survivors_say_decides(reports: list[tuple[int, bool]], step: i
     for uid, (reached, voted) in zip(["w0", "w1"], reports, strict=True):
         assert play.told("decided") == []
         play.halted(uid, step=reached, voted=voted)
-    assert play.told("decided") == [f"{says}; state comes from a live replica"]
+    assert play.told("decided") == [f"{says}; state comes from 2 live replicas at once"]
     play.orders()
     play.rehearsed()
     resumes = {uid: message for uid, (message,) in play.heard().items()}

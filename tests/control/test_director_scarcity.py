@@ -43,7 +43,8 @@ def test_the_dead_workers_neighbour_on_the_machine_keeps_its_process_and_state()
     (resume,) = play.heard()["w4"]
     assert isinstance(resume, Resume)
     assert resume.roster.seats == ("w0", "w1", "w2", "w4")
-    assert [(move.role, move.taker.uid) for move in resume.moves] == [(3, "w4")]
+    assert {(move.role, move.taker.uid) for move in resume.moves} == {(3, "w4")}
+    assert [(move.part, move.parts) for move in resume.moves] == [(0, 3), (1, 3), (2, 3)]
 
 
 def test_a_neighbour_that_has_not_come_to_a_boundary_is_started_again_too() -> None:

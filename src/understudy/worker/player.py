@@ -196,7 +196,7 @@ class Player:
         self._durations.clear()
         self._ended = self._before = 0.0
         with self._changed:
-            self.part.went_back(to.generation, to.step)
+            self._do(self.part.went_back(to.generation, to.step))
 
     def rehearsed(self, seconds: float) -> None:
         with self._changed:
