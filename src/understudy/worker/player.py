@@ -31,7 +31,7 @@ from .giving import Giving
 from .handover import Arrival, Taker, Tempo
 from .messages import Aside, Done, Failed, Faulty, Heard, Here, Move, Progress, Said, Settled, WorkerSpec
 from .part import Part
-from .vote import Outcome, numbers_of, outcome_of
+from .vote import NOBODY, Outcome, numbers_of, outcome_of
 from .watch import Watch
 
 log = logging.getLogger("understudy.worker")
@@ -60,6 +60,8 @@ class Player:
         self.spec, self.fabric = spec, fabric
         self.part = Part(spec.uid)
         self.tracked: dict[str, object] = {}
+        self.same: tuple[int, ...] = ()
+        """Roles that the script says hold the same."""
         self.rehearsing = False
         self._say = say
         self._changed = threading.Condition()
@@ -162,7 +164,7 @@ class Player:
         inventory = take_inventory(self.tracked)
         size = sum(slot.bytes for slot in inventory.slots)
         inventory.rest()
-        role, same = self.part.role, tuple(sorted(twins(self.tracked)))
+        role, same = self.part.role, tuple(sorted({*twins(self.tracked), *self.same}))
         assert role is not None
         self._archive = archive = Archive(self.spec, self.fabric, role, self.tracked, same, self._say)
         self.part.kept = archive.kept
@@ -189,6 +191,16 @@ class Player:
         self._votes.allreduce([tensor], options).wait()
         return [int(number) for number in tensor.tolist()]
 
+    def _compare(self) -> None:
+        """Do those who are said to hold the same do so? All roles ask it at the same boundary."""
+        mine, first = int(digest(take_inventory(self.tracked))[:15], 16), min(self.same)
+        numbers = [NOBODY << 20] * (2 * self.spec.roles)
+        numbers[first], numbers[self.spec.roles + first] = mine, -mine
+        least = self._least(numbers)
+        if self.fabric.fault is None and least[first] != -least[self.spec.roles + first]:
+            roles = ", ".join(map(str, self.same))
+            raise JobError(f"job.same_over: after the first step, roles {roles} do not hold the same state")
+
     def _go_back(self, to: parts.GoBack) -> None:
         """Make the state as it was."""
         assert self._archive is not None
@@ -210,6 +222,8 @@ class Player:
                 self.rehearsing = False
                 assert self._archive is not None
                 self._watch.step_begins()
+                if step == 1 and self.same:
+                    self._compare()
                 self._archive.boundary(step)
                 self._offer()
                 return step
