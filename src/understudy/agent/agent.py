@@ -115,9 +115,14 @@ class Agent:
     async def run(self) -> None:
         """Until the controller dismisses this machine."""
         talk = asyncio.ensure_future(self._keep_in_touch())
+        over = asyncio.ensure_future(self._over.wait())
         try:
-            await self._over.wait()
+            await asyncio.wait([talk, over], return_when=asyncio.FIRST_COMPLETED)
+            if not self._over.is_set() and (error := talk.exception()) is not None:
+                log.error("%s cannot go on: %s", self.spec.machine, error)  # such as: its fork server has died
+                self.again = True
         finally:
+            over.cancel()
             talk.cancel()
             await asyncio.gather(talk, return_exceptions=True)
             await self._nursery.close()
