@@ -59,7 +59,7 @@ class Struck(Protocol):
 
 
 class Understudy:
-    """Two machines with a worker each, and a standby."""
+    """Two machines with a worker each, and a standby that has rehearsed the roles of both."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -70,7 +70,8 @@ class Understudy:
         marks.mkdir(parents=True)
         self.watch = Watch(marks)
         options = {"script": OURS, "args": ("--marks", str(marks)), "run_dir": str(self._folder / "run")}
-        spec = make({**options, "name": "bench-failure", "machines": PLACES, "threads": 1})
+        ready = {"standbys": 1, "warm": PLACES, "quarantine": 1000}
+        spec = make({**options, **ready, "name": "bench-failure", "machines": PLACES, "threads": 1})
         async with AsyncExitStack() as stack:
             self._job = await stack.enter_async_context(LocalJob(spec, on_line=self._said.append))
             self._following = asyncio.ensure_future(self._job.wait())
@@ -94,16 +95,12 @@ class Understudy:
 
     async def prepare(self) -> None:
         late = time.monotonic() + LIMIT_S
-        asked = False
         while True:
             self.check()
-            waiting = [machine for machine in await self._call("GET", "/machines") if machine["state"] == "standby"]
-            started = [machine for machine in waiting if machine["pids"] and all(machine["pids"])]
-            if started and await _rests(self._family(started[0])):
+            machines = await self._call("GET", "/machines")
+            ready = [machine for machine in machines if set(machine["rehearsed"]) >= set(range(PLACES))]
+            if ready and await _rests(self._family(ready[0])):
                 return
-            if not waiting and not asked:
-                await self._call("POST", "/standbys", {"type": "add-standby", "count": 1})
-                asked = True
             if time.monotonic() > late:
                 raise CommandFailed(self.said(f"has no standby that is ready within {LIMIT_S:g} s"))
             await asyncio.sleep(0.2)

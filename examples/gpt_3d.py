@@ -39,6 +39,7 @@ def train(job: understudy.Job) -> None:
             parallelize_module(layer, tp, {"qkv": columns, "join": rows, "grow": columns, "shrink": rows})
     optim = AdamW(layers.parameters(), lr=1e-3)
     job.track(layers=layers, optim=optim)
+    job.same_over("dp")  # gradients are averaged below, by hand
 
     micro_batches = 2 * stages
     size = max(1, args.batch // micro_batches)

@@ -1,20 +1,115 @@
-"""An agent as a process of its own."""
+"""The agent against a controller that says what the test lets it say."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 import subprocess
 import sys
+from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any, cast
 
 import msgspec
+from aiohttp import WSMsgType, web
 
-from understudy.agent.agent import ABANDONED, AgentSpec
+from understudy.agent.agent import ABANDONED, AGAIN, UNFIT, Agent, AgentSpec
+from understudy.agent.messages import Dismiss, Frame, Numbered, Refused, Register, StartWorker, Welcome
+from understudy.agent.nursery import Nursery, NurseryError
 from understudy.worker.messages import WorkerSpec
 
+LIMIT_S = 20.0
+encode = msgspec.msgpack.Encoder().encode
+decode = msgspec.msgpack.Decoder(Frame).decode
 
-def test_it_does_not_wait_for_ever_for_a_job_that_is_gone(tmp_path: Path) -> None:
+
+class Barren:
+    """A nursery whose fork server has died."""
+
+    async def spawn(self, **options: object) -> None:
+        raise NurseryError("the fork server has died")
+
+    async def close(self) -> None:
+        pass
+
+
+def play(folder: Path, talk: Callable[[web.WebSocketResponse], Awaitable[None]]) -> Agent:
+    """An agent's life with a controller that talks to it after its registration."""
+
+    async def handle(request: web.Request) -> web.WebSocketResponse:
+        ws = web.WebSocketResponse()
+        await ws.prepare(request)
+        register = decode(await ws.receive_bytes())
+        assert isinstance(register, Register)
+        await ws.send_bytes(encode(Welcome(0)))
+        await talk(ws)
+        async for message in ws:
+            assert message.type == WSMsgType.BINARY
+        return ws
+
+    async def live() -> Agent:
+        app = web.Application()
+        app.router.add_get("/agent", handle)
+        runner = web.AppRunner(app, shutdown_timeout=0.1)
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        port = cast(Any, site)._server.sockets[0].getsockname()[1]
+        script = folder / "train.py"
+        script.touch()
+        worker = WorkerSpec("", "m1", 0, "job", b"s" * 32, str(script), (), 1, (("dp", 1),))
+        spec = AgentSpec("m1", "m1-a", False, f"http://127.0.0.1:{port}", worker, str(folder), str(folder), {})
+        agent = Agent(spec, cast(Nursery, Barren()), lambda text: None)
+        try:
+            await asyncio.wait_for(agent.run(), LIMIT_S)
+        finally:
+            await runner.cleanup()
+        return agent
+
+    return asyncio.run(live())
+
+
+def test_an_agent_that_can_start_no_workers_ends_and_may_come_back(tmp_path: Path) -> None:
+    async def talk(ws: web.WebSocketResponse) -> None:
+        await ws.send_bytes(encode(Numbered(1, StartWorker("w0", 0))))
+
+    assert play(tmp_path, talk).code == AGAIN
+
+
+def test_an_agent_that_is_dismissed_ends(tmp_path: Path) -> None:
+    async def talk(ws: web.WebSocketResponse) -> None:
+        await ws.send_bytes(encode(Numbered(1, Dismiss("it was replaced"))))
+
+    assert play(tmp_path, talk).code == 0
+
+
+def test_an_agent_that_was_given_up_may_come_back(tmp_path: Path) -> None:
+    async def talk(ws: web.WebSocketResponse) -> None:
+        await ws.send_bytes(encode(Numbered(1, Dismiss("no heartbeat", again=True))))
+
+    assert play(tmp_path, talk).code == AGAIN
+
+
+def test_garbage_from_the_controller_is_a_reason_to_connect_anew(tmp_path: Path) -> None:
+    said: list[bytes] = []
+
+    async def talk(ws: web.WebSocketResponse) -> None:
+        said.append(b"\xc1" if not said else encode(Numbered(1, Dismiss("enough"))))
+        await ws.send_bytes(said[-1])
+
+    assert play(tmp_path, talk).code == 0
+    assert len(said) == 2
+
+
+def test_an_agent_whose_machine_does_not_fit_ends_and_need_not_come_back(tmp_path: Path) -> None:
+    async def talk(ws: web.WebSocketResponse) -> None:
+        await ws.send_bytes(encode(Refused("m1 has no torch", unfit=True)))
+
+    assert play(tmp_path, talk).code == UNFIT
+
+
+def test_an_agent_does_not_wait_for_ever_for_a_job_that_is_gone(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         url = f"http://127.0.0.1:{free.getsockname()[1]}"
     script = tmp_path / "train.py"

@@ -90,6 +90,17 @@ def test_a_standby_in_quarantine_is_not_tried_again() -> None:
     assert play.answered()[0] is False
 
 
+def test_who_is_ended_with_its_machine_need_not_say_that_it_has_given_up() -> None:
+    """w4 dies, and m2 is put into quarantine with w5, which was told to give the generation up."""
+    play = Play.training(nproc=2, standbys=1, quarantine=1)
+    play.replace(until="prepare")
+    play.exits("w4")
+    assert play.states()["m2"] == "quarantined"
+    play.each(("w0", "w1", "w2", "w3"), Cancelled(2))
+    assert not play.phase()
+    assert play.answered()[0] is False
+
+
 def test_links_that_cannot_be_opened_cancel_the_change() -> None:
     play = Play.training(standbys=1)
     play.replace(until="prepare")

@@ -54,7 +54,7 @@ def test_what_the_survivors_say_decides(reports: list[tuple[int, bool]], step: i
     for uid, (reached, voted) in zip(["w0", "w1"], reports, strict=True):
         assert play.told("decided") == []
         play.halted(uid, step=reached, voted=voted)
-    assert play.told("decided") == [f"{says}; state comes from a live replica"]
+    assert play.told("decided") == [f"{says}; state comes from 2 live replicas at once"]
     play.orders()
     play.rehearsed()
     resumes = {uid: message for uid, (message,) in play.heard().items()}
@@ -115,6 +115,22 @@ def test_the_stand_in_dies_in_its_rehearsal() -> None:
     play.rehearsed()
     play.all_switch()
     assert play.seats() == ["w0", "w3"]
+
+
+def test_one_that_is_to_play_and_needs_no_rehearsal_dies_while_others_rehearse() -> None:
+    """m2 is halted just before it would have played; then its second worker is kept and the first one rehearses."""
+    play = Play.training(nproc=2, standbys=1)
+    play.lose("m1")
+    play.halted("w0", "w1")
+    play.rehearsed()
+    play.exits("w4")
+    play.halted("w0", "w1")
+    play.halted("w5", step=0, holds=False, able=True)
+    play.here("m2")
+    assert play.change.joiners == {2: "w6"}
+    assert play.change.places == {0: "m0", 1: "m2"}
+    play.exits("w5")
+    assert play.status() == "halting"
 
 
 def test_links_that_cannot_be_opened_after_a_failure_are_another_failure() -> None:

@@ -217,6 +217,19 @@ def test_a_machine_that_does_not_come_before_the_start_is_not_waited_for_for_eve
     assert play.director.reason == f"{why}, and none has come in 600 s"
 
 
+def test_a_machine_that_was_asked_for_already_is_not_waited_for_for_ever_either() -> None:
+    play = Play.opening()
+    play.ask("r1", AddStandby())
+    play.lose("m1")
+    play.say("w0", Halted(1, 0, 0, False, False))
+    play.here("m0")
+    assert play.told("wanted") == ["1 standby machine wanted"]
+    why = "m1 is gone: no heartbeat; the job has not begun, and there is no standby"
+    assert play.told("waiting") == [f"{why}: it waits for one; add one with: understudy standby add"]
+    play.expires("patience")
+    assert play.director.reason == f"{why}, and none has come in 600 s"
+
+
 def test_a_job_that_begins_anew_again_and_again_is_given_up() -> None:
     play = Play.opening(quarantine=99)
     for start in range(STUBBORN + 1):

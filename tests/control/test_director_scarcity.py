@@ -43,7 +43,8 @@ def test_the_dead_workers_neighbour_on_the_machine_keeps_its_process_and_state()
     (resume,) = play.heard()["w4"]
     assert isinstance(resume, Resume)
     assert resume.roster.seats == ("w0", "w1", "w2", "w4")
-    assert [(move.role, move.taker.uid) for move in resume.moves] == [(3, "w4")]
+    assert {(move.role, move.taker.uid) for move in resume.moves} == {(3, "w4")}
+    assert [(move.part, move.parts) for move in resume.moves] == [(0, 3), (1, 3), (2, 3)]
 
 
 def test_a_neighbour_that_has_not_come_to_a_boundary_is_started_again_too() -> None:
@@ -283,6 +284,17 @@ def test_who_holds_no_state_is_not_waited_for_at_the_end() -> None:
     play.say("w0", Done(5, stopped=True))
     assert play.status() == "failed"
     assert play.director.reason.endswith("step 5 is in the checkpoint: the same command goes on from there")
+
+
+def test_who_has_nothing_to_write_is_not_asked() -> None:
+    """m1 has given its role away and is a step behind when m0 dies."""
+    play = Play.training(standbys=1, scarcity="stop")
+    play.replace(until="seated")
+    play.lose("m0")
+    play.orders()
+    play.halted("w1", step=5)
+    play.halted("w2", step=6)
+    assert play.heard() == {"w2": [Conclude(6, (1, 0))]}
 
 
 @pytest.mark.parametrize("number", [0, 7])

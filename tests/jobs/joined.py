@@ -17,7 +17,7 @@ from understudy.chaos.processes import table
 from understudy.control.client import Client
 from understudy.launch import registry
 
-HEARTBEAT_S = 2.0
+HEARTBEAT_S = 3.0
 
 
 class Play:

@@ -198,7 +198,8 @@ def same_bits(folder: Path, direction: Direction, **settings: Any) -> None:
     disturbed = perform(folder / "disturbed", until_directed, **settings)
     assert disturbed.ended.status == "stopped", disturbed.ended.reason
     steps = int(disturbed.ended.view["step"])
-    undisturbed = perform(folder / "undisturbed", **{**settings, "standbys": 0, "steps": steps})
+    alone = {name: value for name, value in settings.items() if name not in ("checkpoint", "checkpoint_every")}
+    undisturbed = perform(folder / "undisturbed", **{**alone, "standbys": 0, "copy_every": 0, "steps": steps})
     assert undisturbed.ended.status == "finished", undisturbed.ended.reason
     assert {step for _, step in undisturbed.losses} == set(range(steps))
     differing = dict(disturbed.losses.items() ^ undisturbed.losses.items())

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.jobs.stage import SCRIPT
+from tests.jobs.test_examples import EXAMPLES, SMALL, UNHURRIED
 from understudy.chaos.campaign import Deed
 from understudy.chaos.mix import schedule
 from understudy.chaos.trial import Watcher, Wishes, trial
@@ -17,13 +17,17 @@ from understudy.launch.spec import make
 
 pytestmark = [pytest.mark.job, pytest.mark.timeout(300)]
 
-MIX = ("kill-machine", "kill-controller", "drop-control", "corrupt-line", "pause-worker", "replace")
+MIX = (
+    *("kill-machine", "kill-controller", "drop-control", "corrupt-line", "pause-worker", "replace"),
+    *("kill-worker", "raise-in-forward", "exit-1", "stop-worker"),
+)
 
 
 def test_a_short_campaign(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
-    script.write_text(SCRIPT)
-    settings = {"machines": 2, "standbys": 2, "run_dir": str(tmp_path / "run"), "script": str(script)}
+    script.write_text(UNHURRIED.format(example=str(EXAMPLES / "gpt_3d.py")))
+    mesh = {"machines": 2, "nproc": 2, "mesh": "dp=2,pp=2,tp=1", "standbys": 2, "answer_limit": 3.0, "quarantine": 100}
+    settings = {**mesh, "run_dir": str(tmp_path / "run"), "script": str(script), "args": SMALL}
     deeds: list[Deed] = []
 
     def say(text: str) -> None:
@@ -37,4 +41,4 @@ def test_a_short_campaign(tmp_path: Path) -> None:
     assert {deed.kind: deed.outcome for deed in deeds} == dict.fromkeys(MIX, "recovered")
     assert verdict.faults == len(MIX)
     assert verdict.steps > len(MIX)
-    assert len(set(verdict.digests.values())) == 1
+    assert len(set(verdict.digests.values())) == 2  # one for each stage

@@ -146,7 +146,7 @@ def test_somebody_dies_at_every_point(party: str, tmp_path: Path, undisturbed: R
             victim = controller.pid if party == "controller" and controller is not None else None
             await _die(stage, folder, point, victim=victim)
 
-    result = perform(folder, direction, script=SCRIPT, steps=STEPS, args=(str(STEPS),), standbys=3)
+    result = perform(folder, direction, script=SCRIPT, steps=STEPS, args=(str(STEPS),), standbys=3, warm=0)
     assert result.ended.status == "finished", result.ended.reason
     assert result.digests == undisturbed.digests
     assert result.losses.items() <= undisturbed.losses.items()

@@ -14,7 +14,9 @@ from understudy.comm.roster import Roster, Worker
 from understudy.worker.line import MAX_MESSAGE, Line, LineBroken, Splitter, encode
 from understudy.worker.messages import (
     Arm,
+    Aside,
     Cancel,
+    Copied,
     Done,
     Failed,
     Finish,
@@ -36,7 +38,7 @@ from understudy.worker.messages import (
 
 W0 = Worker("w0", "m0", port=4)
 ROSTER = Roster.of(1, [(0, "w0")], [W0])
-SAID: list[Said | Progress] = [
+SAID: list[Said | Aside] = [
     Here(W0),
     Tracked(0, (0, 1), 1 << 40),
     Prepared(2, 0.25),
@@ -44,6 +46,7 @@ SAID: list[Said | Progress] = [
     Done(5, "ab", True),
     Failed(3, "ValueError: ü", "…\n" * 50),
     Progress(1, 2, 0.5, {"loss": 1.5}, True),
+    Copied(1, 4, 1 << 20, 0.5, 0.01),
 ]
 HEARD: list[Heard] = [
     Rehearse(1),
@@ -60,9 +63,7 @@ said = st.lists(st.sampled_from(SAID), max_size=8)
 
 
 @given(said, st.data())
-def test_messages_come_out_whole_however_the_stream_is_cut(
-    messages: list[Said | Progress], data: st.DataObject
-) -> None:
+def test_messages_come_out_whole_however_the_stream_is_cut(messages: list[Said | Aside], data: st.DataObject) -> None:
     stream = b"".join(encode(message) for message in messages)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=12)))
     splitter, got = Splitter(), []
@@ -89,9 +90,9 @@ def test_garbage_breaks_the_line_and_nothing_else(garbage: bytes) -> None:
 
 
 @given(st.binary(max_size=60), said)
-def test_a_frame_of_garbage_is_refused(body: bytes, before: list[Said | Progress]) -> None:
+def test_a_frame_of_garbage_is_refused(body: bytes, before: list[Said | Aside]) -> None:
     try:
-        msgspec.msgpack.decode(body, type=Said | Progress)
+        msgspec.msgpack.decode(body, type=Said | Aside)
     except (msgspec.MsgspecError, UnicodeDecodeError):
         splitter = Splitter()
         for message in before:
@@ -168,7 +169,7 @@ def test_what_is_said_arrives_whole_from_several_threads() -> None:
         for thread in threads:
             thread.start()
         splitter = Splitter()
-        got: list[Said | Progress] = []
+        got: list[Said | Aside] = []
         while len(got) < 4 * 20 * len(SAID):
             got += splitter.feed(ends.agent.recv(1 << 16))
         for thread in threads:

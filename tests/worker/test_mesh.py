@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from understudy.worker.mesh import (
     Mesh,
     MeshError,
+    alike,
     check_mesh,
     coordinates,
     describe,
@@ -78,6 +79,14 @@ def test_what_is_wrong_is_named(text: str, says: str) -> None:
     with pytest.raises(MeshError, match=f"^mesh {text!r}: ") as raised:
         parse_mesh(text)
     assert says in str(raised.value)
+
+
+def test_who_is_alike() -> None:
+    mesh = (("pp", 2), ("dp", 2), ("tp", 2))
+    assert alike(mesh, 5, ["dp"]) == (5, 7)
+    assert alike(mesh, 5, ["dp", "tp"]) == (4, 5, 6, 7)
+    assert alike(mesh, 5, []) == (5,)
+    assert alike((("pp", 2), ("dp", 1)), 1, ["dp"]) == (1,)
 
 
 def test_a_role_is_described_by_its_places() -> None:

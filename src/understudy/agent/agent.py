@@ -18,7 +18,7 @@ import aiohttp
 import msgspec
 
 from understudy.worker.line import LineBroken, Splitter, encode
-from understudy.worker.messages import Done, Inject, Progress, Said, Tracked, WorkerSpec
+from understudy.worker.messages import Aside, Copied, Done, Inject, Progress, Said, Tracked, WorkerSpec
 
 from .facts import facts_of
 from .forkserver import die_with_parent
@@ -133,9 +133,14 @@ class Agent:
     async def run(self) -> None:
         """Until the controller dismisses this machine."""
         talk = asyncio.ensure_future(self._keep_in_touch())
+        over = asyncio.ensure_future(self._over.wait())
         try:
-            await self._over.wait()
+            await asyncio.wait([talk, over], return_when=asyncio.FIRST_COMPLETED)
+            if not self._over.is_set() and (error := talk.exception()) is not None:
+                log.error("%s cannot go on: %s", self.spec.machine, error)  # such as: its fork server has died
+                self.code = AGAIN
         finally:
+            over.cancel()
             talk.cancel()
             await asyncio.gather(talk, return_exceptions=True)
             await self._nursery.close()
@@ -312,7 +317,10 @@ class Agent:
             asyncio.get_running_loop().remove_reader(staff.child.line)
             staff.child.kill(signal.SIGKILL)
 
-    def _heed(self, staff: Staff, message: Said | Progress) -> None:
+    def _heed(self, staff: Staff, message: Said | Aside) -> None:
+        if isinstance(message, Copied):
+            self._beat = msgspec.structs.replace(self._beat, copied=message)
+            return
         if isinstance(message, Progress):
             staff.role = message.role
             self._last_sign = asyncio.get_running_loop().time()
@@ -323,7 +331,7 @@ class Agent:
                 + "\n"
             )
             if message.primary or self._beat.step < 0 or not self._beat.primary:
-                self._beat = Beat(message.step, message.values, message.seconds, message.primary)
+                self._beat = Beat(message.step, message.values, message.seconds, message.primary, self._beat.copied)
             return
         if isinstance(message, Tracked):
             staff.role = message.role

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from understudy.worker.messages import Heard, Inject, Said
+from understudy.worker.messages import Copied, Heard, Inject, Said
 
 # -- orders to an agent --------------------------------------------------------------------------------------------
 
@@ -118,6 +118,8 @@ class Beat(msgspec.Struct, frozen=True, tag="beat"):
     values: dict[str, float] = {}
     seconds: float = 0.0
     primary: bool = False
+    copied: Copied | None = None
+    """What the last copies in memory took, on one of its workers."""
 
 
 class Refused(msgspec.Struct, frozen=True, tag="refused"):

@@ -128,11 +128,11 @@ class Company:
             return Roster.of(self.generations, pairs, listed, roles=self.plan.roles, cells=self.plan.cells)
         return self.roster.successor(workers, generation=self.generations, fresh=fresh)
 
-    def _move(self, role: int, giver: str, taker: str, copy_of: int = -1) -> Move:
+    def _move(self, role: int, giver: str, taker: str, part: int = 0, parts: int = 1, copy_of: int = -1) -> Move:
         source, target = self.actors[giver].address, self.actors[taker].address
         assert source is not None
         assert target is not None
-        return Move(role, source, target, copy_of)
+        return Move(role, source, target, part, parts, copy_of)
 
     def _latest_checkpoint(self) -> int | None:
         """The latest step of which all roles have written their part."""

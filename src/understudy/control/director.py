@@ -206,6 +206,8 @@ class Director(Replacement):
         if change.phase == "rehearse" and self._rehearsed(change):
             self._propose(change) if change.planned else self._resume(change)
             return True
+        if change.phase == "cancel":
+            change.waiting = set(self._living(change.waiting))  # the dead do not answer
         if change.waiting:
             return False
         if change.phase == "prepare":

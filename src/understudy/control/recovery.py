@@ -8,7 +8,7 @@ import msgspec
 
 from understudy.worker.messages import Back, Halted
 
-STRIPES = 1
+STRIPES = 4
 """Over how many givers a newcomer's state is spread at most."""
 
 

@@ -8,6 +8,7 @@ import msgspec
 
 from understudy.agent.messages import Beat
 from understudy.worker.mesh import Mesh, coordinates
+from understudy.worker.messages import Copied
 
 from .director import Director
 
@@ -18,6 +19,17 @@ class ChangeView(msgspec.Struct, frozen=True):
     generation: int
     leaving: tuple[str, ...]
     coming: tuple[str, ...]
+
+
+class CopiesView(msgspec.Struct, frozen=True):
+    """The last copies that are complete, and what the slowest of them took."""
+
+    step: int
+    bytes: int
+    """Of one role's."""
+    seconds: float
+    waited: float
+    """For how much of that training had to wait."""
 
 
 class JobView(msgspec.Struct, frozen=True):
@@ -33,6 +45,8 @@ class JobView(msgspec.Struct, frozen=True):
     standbys: int
     digests: dict[int, str]
     """Of each role's final state, once the job is over."""
+    copies: CopiesView | None = None
+    """Where copies of the state are kept in memory."""
 
 
 class MachineView(msgspec.Struct, frozen=True):
@@ -79,6 +93,20 @@ def job_view(name: str, director: Director, beats: Mapping[str, Beat]) -> JobVie
         else ChangeView(change.kind, change.phase, change.generation, change.leaving, tuple(change.places.values())),
         sum(machine.state == "standby" for machine in director.machines.values()),
         {role: end.digest for role, end in ends.items() if end is not None},
+        _copies([beat.copied for beat in beats.values() if beat.copied is not None]),
+    )
+
+
+def _copies(told: list[Copied]) -> CopiesView | None:
+    if not told:
+        return None
+    step = max(copied.step for copied in told)
+    last = [copied for copied in told if copied.step == step]
+    return CopiesView(
+        step,
+        max(copied.bytes for copied in last),
+        max(copied.seconds for copied in last),
+        max(copied.waited for copied in last),
     )
 
 

@@ -25,8 +25,17 @@ class Giving:
     """State on its way to one taker. Belongs to the training thread; `offer` leaves a thread behind that `offered`
     waits for. What goes wrong before the boundary costs nothing: everything is given there then."""
 
-    def __init__(self, fabric: Fabric, roster: Roster, taker: str, streams: int, tracked: Tracked, stop: Stop) -> None:
-        self.generation = roster.generation
+    def __init__(
+        self,
+        fabric: Fabric,
+        roster: Roster,
+        taker: str,
+        streams: int,
+        tracked: Tracked,
+        stop: Stop,
+        part: tuple[int, int] = (0, 1),
+    ) -> None:
+        self.generation, self._part = roster.generation, part
         self._fabric, self._roster, self._taker, self._streams = fabric, roster, taker, streams
         self._tracked, self._stop = tracked, stop
         self._links: list[Link] = []
@@ -37,7 +46,7 @@ class Giving:
     def _open(self) -> Giver:
         if self._giver is None:
             self._links = self._fabric.dial_state(self._roster, self._taker, self._streams)
-            self._giver = Giver(self._links, self._tracked, self._stop)
+            self._giver = Giver(self._links, self._tracked, self._stop, self._part)
         return self._giver
 
     def offer(self, inventory: Inventory) -> None:

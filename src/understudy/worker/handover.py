@@ -16,8 +16,10 @@ from __future__ import annotations
 import select
 import socket
 import struct
+import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TypeVar
 
 import msgspec
@@ -189,13 +191,25 @@ def hand(
     return give(sockets, tensors, stop=stop, check=check)
 
 
+def share(slots: Sequence[Slot], part: int, parts: int) -> range:
+    """Which tensors one of several givers gives: neighbours, so that all give about as many bytes."""
+    ends, total = [0], sum(slot.bytes for slot in slots)
+    done = 0
+    for number, slot in enumerate(slots):
+        done += slot.bytes
+        while len(ends) < parts and done * parts >= total * len(ends):
+            ends.append(number + 1)
+    ends += [len(slots)] * (parts + 1 - len(ends))
+    return range(ends[part], ends[part + 1])
+
+
 class Giver:
     """Gives the state of one role. Its methods are called in the order in which they stand here; `offer` may run beside
     a step, the others may not."""
 
-    def __init__(self, links: Sequence[Link], tracked: Tracked, stop: Stop) -> None:
+    def __init__(self, links: Sequence[Link], tracked: Tracked, stop: Stop, part: tuple[int, int] = (0, 1)) -> None:
         self._sockets = [link.sock for link in links]
-        self._tracked, self._stop = tracked, stop
+        self._tracked, self._stop, self._part = tracked, stop, part
         self._versions: dict[tuple[int, int], int] = {}
         self._updated: set[str] = set()
         self.spoiled = True
@@ -246,8 +260,9 @@ class Giver:
                 return self.bytes
             if not isinstance(answer, Differs):
                 raise StreamBroken(f"{type(answer).__name__} where an answer was due")
-        self._send_tensors(inventory, range(len(inventory.slots)), check=True)
-        self._send_last(inventory, (), step, tempo, check=False)
+        self._send_tensors(inventory, share(inventory.slots, *self._part), check=True)
+        if not self._part[0]:
+            self._send_last(inventory, (), step, tempo, check=False)
         expect(self._line, Taken, self._stop)
         return self.bytes
 
@@ -285,29 +300,74 @@ def _memory(tensor: torch.Tensor) -> tuple[int, int]:
     return tensor.data_ptr(), tensor.numel()
 
 
-class Taker:
-    """Takes the state of one role into what is tracked."""
+class _Beside:
+    """Work in a thread of its own, from now on."""
 
-    def __init__(self, links: Sequence[Link], tracked: Tracked, stop: Stop) -> None:
+    def __init__(self, work: Callable[[], int], name: str) -> None:
+        self._work = work
+        self._result: int | None = None
+        self._error: Exception | None = None
+        self._thread = threading.Thread(target=self._do, name=name, daemon=True)
+        self._thread.start()
+
+    def _do(self) -> None:
+        try:
+            self._result = self._work()
+        except Exception as error:
+            self._error = error
+
+    def wait(self) -> None:
+        self._thread.join()
+
+    def result(self) -> int:
+        self.wait()
+        if self._result is None:
+            assert self._error is not None
+            raise self._error
+        return self._result
+
+
+class Taker:
+    """Takes the state of one role into what is tracked. Over `links` comes everything, or, where several give at once,
+    the first part and all that is no tensor; over each of `others` another part."""
+
+    def __init__(
+        self, links: Sequence[Link], tracked: Tracked, stop: Stop, others: Sequence[Sequence[Link]] = ()
+    ) -> None:
         self._sockets = [link.sock for link in links]
-        self._tracked, self._stop = tracked, stop
+        self._tracked, self._broken = tracked, False
+        self._stop = lambda: self._broken or stop()
         self._inventory: Inventory | None = None
+        self._growing = threading.Lock()
         self._bytes = 0
+        self._others = [
+            _Beside(partial(self._take_part, [link.sock for link in each]), "understudy part") for each in others
+        ]
 
     def run(self, took: Callable[[int], bool]) -> Arrival | None:
         """Until everything is there and verified. `took` is told the step and says whether it still counts; only then
         does the giver hear that it was taken."""
+        try:
+            return self._run(took)
+        finally:  # before anybody closes the links
+            self._broken = True
+            for other in self._others:
+                other.wait()
+
+    def _run(self, took: Callable[[int], bool]) -> Arrival | None:
         line, again, start = self._sockets[0], False, 0.0
         while True:
             frame = receive(line, self._stop)
             start = start or time.perf_counter()
             match frame:
                 case Goods(slots, which, check):
-                    self._inventory = grow(self._tracked, slots)
-                    self._take([self._inventory.tensors[number] for number in which], check)
+                    inventory = self._grow(slots)
+                    self._take([inventory.tensors[number] for number in which], check)
                 case Update(optimizer, which, rest):
                     self._update(optimizer, which, rest)
                 case Last() as last:
+                    self._bytes += sum(other.result() for other in self._others)
+                    self._others.clear()
                     if not self._last(last):
                         again = True
                         send(line, Differs(), self._stop)
@@ -318,6 +378,21 @@ class Taker:
                         return None
                 case _:
                     raise StreamBroken(f"{type(frame).__name__} where state was due")
+
+    def _grow(self, slots: Sequence[Slot]) -> Inventory:
+        """All givers have the same; the first that comes makes room."""
+        with self._growing:
+            if self._inventory is None or self._inventory.slots != tuple(slots):
+                self._inventory = grow(self._tracked, slots)
+            return self._inventory
+
+    def _take_part(self, sockets: list[socket.socket]) -> int:
+        goods = expect(sockets[0], Goods, self._stop)
+        inventory = self._grow(goods.slots)
+        send(sockets[0], Ready(), self._stop)
+        size = take(sockets, [inventory.tensors[number] for number in goods.send], stop=self._stop, check=goods.check)
+        send(sockets[0], Taken(size), self._stop)
+        return size
 
     def _take(self, tensors: list[torch.Tensor], check: bool) -> None:
         send(self._sockets[0], Ready(), self._stop)

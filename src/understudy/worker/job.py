@@ -14,7 +14,7 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 
 from understudy.state.inventory import take_inventory
 
-from .mesh import coordinates, dimensions
+from .mesh import alike, coordinates, dimensions
 from .player import JobError, Player, Repeat
 from .rng import seed_everything
 from .undo import Undo
@@ -115,6 +115,18 @@ class Job:
             if name in self._player.tracked and self._player.tracked[name] is not thing:
                 raise JobError(f"job.track: two things are called {name!r}; give each its own name")
             self._player.tracked[name] = thing
+
+    def same_over(self, *names: str) -> None:
+        """Say that what is tracked is the same on roles that differ only in these dimensions of the mesh: for a script
+        that averages its gradients itself. Then one of them can give a newcomer another one's state. It is compared
+        once, after the first step. DDP and FSDP2 need not be told."""
+        unknown = [name for name in names if name not in dict(self._spec.mesh)]
+        if unknown or not names:
+            known = ", ".join(name for name, _ in self._spec.mesh)
+            raise JobError(f"job.same_over: the mesh has the dimensions {known}; name one of them, not {unknown}")
+        if self._undo is not None:
+            raise JobError("job.same_over was called after the first step began; call it before job.steps(...)")
+        self._player.same = alike(self._spec.mesh, self.role, names)
 
     def log(self, **values: float | torch.Tensor) -> None:
         """Numbers to keep with the step; recorded once it has been applied."""

@@ -10,20 +10,20 @@ from contextlib import suppress
 
 import msgspec
 
-from .messages import Heard, Inject, Progress, Said
+from .messages import Aside, Heard, Inject, Said
 
 _length = struct.Struct("<I")
 MAX_MESSAGE = 1 << 26
 _encoder = msgspec.msgpack.Encoder()
 _heard = msgspec.msgpack.Decoder(Heard | Inject)
-_said = msgspec.msgpack.Decoder(Said | Progress)
+_said = msgspec.msgpack.Decoder(Said | Aside)
 
 
 class LineBroken(ConnectionError):
     """The other side is gone, or does not speak the protocol."""
 
 
-def encode(message: Heard | Inject | Said | Progress) -> bytes:
+def encode(message: Heard | Inject | Said | Aside) -> bytes:
     body = _encoder.encode(message)
     return _length.pack(len(body)) + body
 
@@ -34,7 +34,7 @@ class Splitter:
     def __init__(self) -> None:
         self._data = bytearray()
 
-    def feed(self, data: bytes) -> list[Said | Progress]:
+    def feed(self, data: bytes) -> list[Said | Aside]:
         self._data += data
         messages = []
         while len(self._data) >= _length.size:
@@ -85,7 +85,7 @@ class Line:
             data += part
         return bytes(data)
 
-    def say(self, message: Said | Progress) -> None:
+    def say(self, message: Said | Aside) -> None:
         """Never fails: without an agent this process is about to end anyway."""
         with self._lock, suppress(OSError):
             self._sock.sendall(encode(message))

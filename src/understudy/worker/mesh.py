@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 Mesh = tuple[tuple[str, int], ...]
 
@@ -39,6 +39,17 @@ def coordinates(mesh: Mesh, role: int) -> dict[str, int]:
     for name, size in reversed(mesh):
         role, found[name] = divmod(role, size)
     return {name: found[name] for name, _ in mesh}
+
+
+def alike(mesh: Mesh, role: int, names: Iterable[str]) -> tuple[int, ...]:
+    """The roles that differ from this one in these dimensions only, itself among them."""
+    names = set(names)
+    mine = coordinates(mesh, role)
+    return tuple(
+        other
+        for other in range(roles_of(mesh))
+        if all(place == mine[name] for name, place in coordinates(mesh, other).items() if name not in names)
+    )
 
 
 def describe(mesh: Mesh, role: int) -> str:

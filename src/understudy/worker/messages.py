@@ -18,6 +18,9 @@ class Move(msgspec.Struct, frozen=True):
     role: int
     giver: Worker
     taker: Worker
+    part: int = 0
+    parts: int = 1
+    """Where several give at once: which of how many parts this one is."""
     copy_of: int = -1
     """The role whose copy is given, where it is not the giver's own state."""
 
@@ -261,6 +264,22 @@ class Progress(msgspec.Struct, frozen=True, tag="progress"):
     seconds: float
     values: dict[str, float] = {}
     primary: bool = False
+
+
+class Copied(msgspec.Struct, frozen=True, tag="copied"):
+    """To the agent only: everybody has copies of this step in memory; what this role's took."""
+
+    role: int
+    step: int
+    bytes: int
+    seconds: float
+    """Until the last byte was in the other machine's memory."""
+    waited: float
+    """For how much of it training had to wait."""
+
+
+Aside = Progress | Copied
+"""What an agent does not pass on."""
 
 
 class WorkerSpec(msgspec.Struct, frozen=True):

@@ -177,6 +177,8 @@ class Part:
         """The promised generation is to be given up if the vote does not agree on it."""
         self.agreed = 0
         """The generation to switch to at the coming boundary."""
+        self.halt = 0
+        """The number of the last halt that it was asked about."""
         self.halted = False
         """Nothing passes any more until the controller has decided."""
         self.again = False
@@ -218,6 +220,7 @@ class Part:
             case Cancel(generation):
                 return self._cancel(generation)
             case Halt(number, reason):
+                self.halt = number
                 self.halted = self.seated or self.holds  # others have nothing to hold still
                 return [Poison(reason), *self._drop(), Say(self._report(number)), Wake()]
             case Stop():
@@ -241,12 +244,12 @@ class Part:
     def _resume(self, proposal: Proposal) -> list[Effect]:
         effects = self._drop()
         self.proposal = proposal
+        if proposal.takes(self.uid):
+            self.holds = False  # what it has is not what is wanted
         if proposal.back:
             if not self.passed and self.seated:
                 self.voted, self.again = False, True
-            if proposal.takes(self.uid):
-                self.holds = False  # what it has is not what is wanted
-        elif self.holds and not proposal.takes(self.uid):
+        elif self.holds:
             self._go_on_from(proposal.step)
         effects.append(Open(proposal.roster))
         role = proposal.roster.role_of(self.uid)
@@ -328,11 +331,15 @@ class Part:
     def gave(self, generation: int) -> list[Effect]:
         return [Say(Gave(generation))]
 
-    def went_back(self, generation: int, step: int) -> None:
-        """The state is as it was at this step, whatever has happened meanwhile."""
-        self.holds, self.step, self.voted, self.passed, self.again = True, step, False, False, False
+    def went_back(self, generation: int, step: int) -> list[Effect]:
+        """The state is as it was at this step; where it is to take another one meanwhile, it waits for that."""
+        self.step, self.voted, self.passed, self.again = step, False, False, False
+        self.holds = self.proposal is None or not self.proposal.takes(self.uid)
         if self.proposal is not None and self.proposal.generation == generation:
             self.proposal.restored = True
+        if self.proposal is None and self.halt:
+            return [Say(self._report(self.halt))]  # it had said that it holds nothing
+        return []
 
     # -- the training thread: at the boundary ------------------------------------------------------------------------
 

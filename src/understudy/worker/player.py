@@ -10,39 +10,31 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
-from pathlib import Path
 
 import torch
 import torch.distributed as dist
 
-from understudy.comm.endpoint import Endpoint
 from understudy.comm.fabric import Fabric
 from understudy.comm.group import RoleGroup
 from understudy.comm.link import Link
 from understudy.comm.roster import RosterError
 from understudy.comm.sandbox import Echo
 from understudy.comm.torch_backend import install
-from understudy.comm.work import longest_wait_for_messages
-from understudy.state.checkpoint import Saver, complete, load
 from understudy.state.digest import digest
 from understudy.state.errors import StateError, StreamBroken
 from understudy.state.inventory import take_inventory
 from understudy.state.twins import twins
 
 from . import part as parts
-from .buddy import Keeper
-from .copying import give_copy
+from .archive import Archive
 from .giving import Giving
 from .handover import Arrival, Taker, Tempo
-from .messages import Done, Failed, Faulty, Heard, Here, Move, Progress, Said, Saved, Settled, Stalled, WorkerSpec
+from .messages import Aside, Done, Failed, Faulty, Heard, Here, Move, Progress, Said, Settled, WorkerSpec
 from .part import Part
-from .vote import Outcome, numbers_of, outcome_of
+from .vote import NOBODY, Outcome, numbers_of, outcome_of
+from .watch import Watch
 
 log = logging.getLogger("understudy.worker")
-
-_LOOK_S = 1.0
-_STALL_S = 5.0
-"""Waiting for so long is worth a word to the controller."""
 
 
 class Repeat(BaseException):
@@ -64,10 +56,12 @@ class JobError(RuntimeError):
 class Player:
     """Belongs to one training thread. `hear` may be called from any other."""
 
-    def __init__(self, spec: WorkerSpec, fabric: Fabric, say: Callable[[Said | Progress], None]) -> None:
+    def __init__(self, spec: WorkerSpec, fabric: Fabric, say: Callable[[Said | Aside], None]) -> None:
         self.spec, self.fabric = spec, fabric
         self.part = Part(spec.uid)
         self.tracked: dict[str, object] = {}
+        self.same: tuple[int, ...] = ()
+        """Roles that the script says hold the same."""
         self.rehearsing = False
         self._say = say
         self._changed = threading.Condition()
@@ -78,24 +72,14 @@ class Player:
         self._giving: dict[str, Giving] = {}
         """By taker: state that is on its way."""
         self._votes: RoleGroup | None = None
-        self._keeper: Keeper | None = None
-        """Of copies to go back to, where the job keeps some."""
-        self._twins: tuple[int, ...] = ()
-        self._copied = -1
-        """The last step of which a copy was begun."""
-        self._fresh = False
-        """Whether a generation was entered since the last step."""
-        self._saver: Saver | None = None
-        self._saved = 0
-        """The step of the last checkpoint that this worker has begun to write."""
+        self._archive: Archive | None = None
+        """What it keeps to go back to, from the first boundary on."""
         self._durations: deque[float] = deque(maxlen=200)
         self._ended = self._before = 0.0
-        self._over = threading.Event()
         self._settling = 0
         """The generation whose first step is under way."""
-        self._opened_at = self._began_at = 0.0
-        self._stalled = Stalled(0)
-        threading.Thread(target=self._watch, name="understudy watch", daemon=True).start()
+        self._opened_at = 0.0
+        self._watch = Watch(spec, fabric, self.part, say)
         self._say(Here(fabric.worker, os.getpid()))
 
     # -- what the part wants ---------------------------------------------------------------------------------------
@@ -147,43 +131,6 @@ class Player:
             self._links.setdefault(generation, []).append(link)
             self._changed.notify_all()
 
-    def _watch(self) -> None:
-        """Tell the controller where this worker waits for long: all workers' answers together show a deadlock."""
-        while not self._over.wait(_LOOK_S):
-            stalled = self._stall(min(_STALL_S, self.spec.limit / 2))
-            if stalled != self._stalled:
-                self._stalled = stalled
-                self._say(stalled)
-            elif not stalled.roles:
-                self._look_at_the_clock()
-
-    def _stall(self, limit: float) -> Stalled:
-        """Where this worker has waited for longer than that."""
-        wait = self.fabric.longest_wait()
-        if wait is not None and wait[3] > limit:
-            endpoint, number, kind, _ = wait
-            return Stalled(self.fabric.generation, endpoint.key.roles, number, self._describe(endpoint, kind))
-        if longest_wait_for_messages() > limit and self.part.role is not None:
-            what = f"waits in step {self.part.step} for a message"
-            return Stalled(self.fabric.generation, (self.part.role,), 0, what)
-        return Stalled(self.fabric.generation)
-
-    def _look_at_the_clock(self) -> None:
-        """A step that takes too long, and not because of others, is reported once."""
-        began, limit = self._began_at, self.spec.step_limit
-        if limit and began and time.monotonic() - began > limit and not self.part.halted:
-            self._began_at = 0.0
-            self._say(Faulty(f"step {self.part.step} has taken longer than {limit:g} s", fatal=True))
-
-    def _describe(self, endpoint: Endpoint, kind: str) -> str:
-        if self._votes is not None and endpoint is self._votes.endpoint:
-            if self.part.closing:
-                return f"has come to the end of its training function after {self.part.step} steps"
-            return f"waits at the end of step {self.part.step}"
-        return (
-            f"waits in step {self.part.step} in {kind} of the group of roles {', '.join(map(str, endpoint.key.roles))}"
-        )
-
     # -- the training thread: entering -------------------------------------------------------------------------------
 
     def enter(self) -> int:
@@ -201,6 +148,7 @@ class Player:
             while not self.part.generation:
                 self._come_to_boundary()
         self._votes = RoleGroup(self.fabric.group(range(self.spec.roles)))
+        self._watch.votes = self._votes.endpoint
         install(self.fabric, self.spec.roles)
         return entry.role
 
@@ -216,34 +164,22 @@ class Player:
         inventory = take_inventory(self.tracked)
         size = sum(slot.bytes for slot in inventory.slots)
         inventory.rest()
-        self._twins = tuple(sorted(twins(self.tracked)))
-        if self.spec.copy_every:
-            self._keeper = Keeper(self.fabric, self.spec.uid, self.tracked, self.spec.streams)
-            self.part.kept = self._kept
-        if not self.rehearsing:
-            begun = self._restore()
-            if self._keeper is not None and self.fabric.roster is not None:
-                self._keeper.entered(self.fabric.roster, self._twins)
-            with self._changed:
-                self.part.step = begun
-                self._do(self.part.tracked(self._twins, size))
-
-    def _kept(self) -> tuple[tuple[int, int], ...]:
-        assert self._keeper is not None
-        return tuple((role, step) for role, steps in self._keeper.kept().items() for step in sorted(steps))
-
-    def _restore(self) -> int:
-        """Begin with the latest checkpoint that all roles find, if there is one; the step to begin with."""
-        spec = self.spec
-        if not spec.checkpoint or self.part.step:
-            return self.part.step
-        folder, role = Path(spec.checkpoint), self.part.role
+        role, same = self.part.role, tuple(sorted({*twins(self.tracked), *self.same}))
         assert role is not None
-        step = self._least([max(complete(folder, spec.roles), default=0)])[0]
-        if step:
-            load(folder, step, role, self.tracked)
-            self._say(Saved(role, step))
-        return step
+        self._archive = archive = Archive(self.spec, self.fabric, role, self.tracked, same, self._say)
+        self.part.kept = archive.kept
+        if self.rehearsing:
+            return
+        begun = self.part.step
+        if self.spec.checkpoint and not begun:
+            begun = self._least([archive.latest()])[0]
+            if begun:
+                archive.load(begun)
+        if self.fabric.roster is not None:
+            archive.entered(self.fabric.roster)
+        with self._changed:
+            self.part.step = begun
+            self._do(self.part.tracked(same, size))
 
     def _least(self, numbers: list[int]) -> list[int]:
         """The least of what all roles say, number by number; undefined where the fabric is poisoned."""
@@ -255,51 +191,24 @@ class Player:
         self._votes.allreduce([tensor], options).wait()
         return [int(number) for number in tensor.tolist()]
 
-    def _checkpoint(self) -> None:
-        """At a boundary whose turn it is: a copy is taken here and written beside training."""
-        spec, step = self.spec, self.part.step
-        if spec.checkpoint and spec.checkpoint_every and step % spec.checkpoint_every == 0 and step > self._saved:
-            role = self.part.role
-            assert role is not None
-            if self._saver is None:
-                self._saver = self._make_saver(role)
-            self._saver.save(step, take_inventory(self.tracked))
-            self._saved = step
-
-    def _make_saver(self, role: int) -> Saver:
-        spec = self.spec
-        saved = lambda step: self._say(Saved(role, step))  # noqa: E731
-        return Saver(Path(spec.checkpoint), role, spec.roles, log.warning, saved)
+    def _compare(self) -> None:
+        """Do those who are said to hold the same do so? All roles ask it at the same boundary."""
+        mine, first = int(digest(take_inventory(self.tracked))[:15], 16), min(self.same)
+        numbers = [NOBODY << 20] * (2 * self.spec.roles)
+        numbers[first], numbers[self.spec.roles + first] = mine, -mine
+        least = self._least(numbers)
+        if self.fabric.fault is None and least[first] != -least[self.spec.roles + first]:
+            roles = ", ".join(map(str, self.same))
+            raise JobError(f"job.same_over: after the first step, roles {roles} do not hold the same state")
 
     def _go_back(self, to: parts.GoBack) -> None:
         """Make the state as it was."""
-        role = self.part.role
-        assert role is not None
-        if to.source == "copy":
-            assert self._keeper is not None
-            kept = self._keeper.kept()
-            mine = next(same for same in (role, *self._twins) if to.step in kept.get(same, ()))
-            self._keeper.hold()
-            self._keeper.copy(mine, to.step).restore(self.tracked)
-        else:
-            load(Path(self.spec.checkpoint), to.step, role, self.tracked)
-            for _, parameter in take_inventory(self.tracked).parameters:
-                parameter.grad = None
-        self._saved = to.step
+        assert self._archive is not None
+        self._archive.go_back(to)
         self._durations.clear()
         self._ended = self._before = 0.0
         with self._changed:
-            self.part.went_back(to.generation, to.step)
-
-    def _conclude(self, keep: parts.Keep) -> None:
-        """Write what is left of the job to disk: its own role's state, and that of lost roles with the same."""
-        self.close()
-        if self.spec.checkpoint:
-            inventory = take_inventory(self.tracked)
-            for role in keep.roles:
-                saver = self._make_saver(role)
-                saver.save(keep.step, inventory)
-                saver.wait()
+            self._do(self.part.went_back(to.generation, to.step))
 
     def rehearsed(self, seconds: float) -> None:
         with self._changed:
@@ -311,20 +220,13 @@ class Player:
             step = self._come_to_boundary()
             if step is not None:
                 self.rehearsing = False
-                self._began_at = time.monotonic()
-                self._checkpoint()
-                self._copy(step)
+                assert self._archive is not None
+                self._watch.step_begins()
+                if step == 1 and self.same:
+                    self._compare()
+                self._archive.boundary(step)
                 self._offer()
                 return step
-
-    def _copy(self, step: int) -> None:
-        """Begin to copy the state beside this step, where its turn has come: at the same boundaries everywhere."""
-        fresh, self._fresh = self._fresh, False
-        if self._keeper is None or (self._copied == step and not fresh):
-            return
-        if fresh or step % self.spec.copy_every == 0:
-            self._copied = step
-            self._keeper.begin(step, force=fresh)
 
     def _offer(self) -> None:
         """Give what the coming step does not touch while it computes, if this worker is about to leave."""
@@ -335,11 +237,12 @@ class Player:
         moves = [move for move in proposal.moves if move.giver.uid == self.spec.uid]
         inventory = take_inventory(self.tracked) if moves else None
         for move in moves:
-            giving = self._giving_to(proposal, move.taker.uid)
+            giving = self._giving_to(proposal, move)
             assert inventory is not None
             giving.offer(inventory)
 
-    def _giving_to(self, proposal: parts.Proposal, taker: str) -> Giving:
+    def _giving_to(self, proposal: parts.Proposal, move: Move) -> Giving:
+        taker = move.taker.uid
         giving = self._giving.get(taker)
         if giving is None or giving.generation != proposal.generation:
             if giving is not None:
@@ -347,7 +250,8 @@ class Player:
             stop = self._stopper(
                 lambda: self.part.halted or proposal.generation not in (self.part.generation, self._proposed)
             )
-            giving = Giving(self.fabric, proposal.roster, taker, self.spec.streams, self.tracked, stop)
+            part = (move.part, move.parts)
+            giving = Giving(self.fabric, proposal.roster, taker, self.spec.streams, self.tracked, stop, part)
             self._giving[taker] = giving
         return giving
 
@@ -371,7 +275,8 @@ class Player:
         if isinstance(following, parts.Begin):
             return following.step
         if isinstance(following, parts.Keep):
-            self._conclude(following)
+            assert self._archive is not None
+            self._archive.conclude(following)
             raise Concluded
         if isinstance(following, parts.SwitchTo):
             self._give(*given)
@@ -385,13 +290,9 @@ class Player:
         proposal = self.part.proposal
         assert proposal is not None
         self.fabric.switch(generation)
-        self._settling, self._fresh = generation, True
-        if self._keeper is not None:
-            if proposal.back:
-                self._keeper.forget(after=proposal.step)
-            elif proposal.copied >= 0:
-                self._keeper.settle(proposal.copied)
-            self._keeper.entered(proposal.roster, self._twins)
+        self._settling = generation
+        if self._archive is not None:
+            self._archive.entered(proposal.roster, proposal)
         came, self._arrival = self._arrival, None
         if came is None:
             self._do(self.part.entered(generation))
@@ -408,7 +309,7 @@ class Player:
             if proposal.back == "copy":
                 self._give_copy(proposal, move)
                 continue
-            giving = self._giving_to(proposal, move.taker.uid)
+            giving = self._giving_to(proposal, move)
             try:
                 giving.finish(self.part.step, tempo)
             except Exception as error:
@@ -422,36 +323,34 @@ class Player:
 
     def _give_copy(self, proposal: parts.Proposal, move: Move) -> None:
         """The copy that this worker has kept for somebody."""
-        assert self._keeper is not None
-        copy = self._keeper.copy(move.copy_of, proposal.step)
+        assert self._archive is not None
         generation = proposal.generation
         stop = self._stopper(lambda: self.part.halted or generation not in (self.part.generation, self._proposed))
-        links: list[Link] = []
         try:
-            links = self.fabric.dial_state(proposal.roster, move.taker.uid, self.spec.streams)
-            give_copy(links, copy, stop)
+            self._archive.give(proposal.roster, move.taker.uid, move.copy_of, proposal.step, stop)
         except Exception as error:
             log.warning("%s could not give its copy to %s: %s", self.spec.uid, move.taker.uid, error)
         else:
             with self._changed:
                 self._do(self.part.gave(generation))
-        finally:
-            for link in links:
-                link.close()
 
-    def _complete_links(self) -> list[Link] | None:
-        """All connections over which state comes for the generation that is proposed."""
+    def _complete_links(self) -> list[list[Link]] | None:
+        """All connections over which state comes for the generation that is proposed, by giver."""
         proposal = self.part.proposal
         wanted = 0 if proposal is None else proposal.generation
         for generation in [generation for generation in self._links if generation != wanted]:
             for link in self._links.pop(generation):
                 link.close()
         links = self._links.get(wanted)
-        if links is None or len(links) < self.spec.streams:
+        if links is None or proposal is None:
             return None
-        return sorted(self._links.pop(wanted), key=lambda link: link.id.rail)
+        moves = sorted((m for m in proposal.moves if m.taker.uid == self.spec.uid), key=lambda move: move.part)
+        if len(links) < self.spec.streams * len(moves):
+            return None
+        links = sorted(self._links.pop(wanted), key=lambda link: link.id.rail)
+        return [[link for link in links if link.peer == move.giver.uid] for move in moves]
 
-    def _take(self, links: list[Link]) -> None:
+    def _take(self, links: list[list[Link]]) -> None:
         proposal = self.part.proposal
         assert proposal is not None
         stop = self._stopper(lambda: self.part.proposal is not proposal)
@@ -461,7 +360,7 @@ class Player:
                 return self.part.took(proposal.generation, step)
 
         try:
-            arrival = Taker(links, self.tracked, stop).run(took)
+            arrival = Taker(links[0], self.tracked, stop, links[1:]).run(took)
         except (StreamBroken, StateError) as error:
             log.warning("%s could not take its state: %s", self.spec.uid, error)
         else:
@@ -471,7 +370,7 @@ class Player:
                 self._durations.clear()
                 self._durations.append(arrival.tempo.usual)
         finally:
-            for link in links:
+            for link in (link for each in links for link in each):
                 link.close()
 
     def _stopper(self, over: Callable[[], bool]) -> Callable[[], bool]:
@@ -481,13 +380,13 @@ class Player:
 
     def vote(self, *, over: bool = False, sound: bool = True) -> Outcome:
         """Agree with all roles that this step counts. Raises Repeat where it does not."""
-        self._began_at = 0.0
+        self._watch.step_ends()
         proposal = self.part.proposal
         healthy = proposal is not None and self.fabric.prepared >= proposal.generation
         if proposal is not None and proposal.gives(self.spec.uid) and self.spec.overlap:
             healthy = healthy and self._offered(proposal)
         with self._changed:
-            copied = -1 if self._keeper is None else self._keeper.complete
+            copied = -1 if self._archive is None else self._archive.copied
             ballot = self.part.ballot(healthy=healthy, over=over, sound=sound, copied=copied)
         if ballot is None:
             return self._verdict()
@@ -506,8 +405,8 @@ class Player:
                 self._do(effects)
         if effects is None:
             return self._verdict()
-        if self._keeper is not None and outcome.copied >= 0:
-            self._keeper.settle(outcome.copied)
+        if self._archive is not None and outcome.copied >= 0:
+            self._archive.settle(outcome.copied)
         if not outcome.sound:
             log.warning("step %d has gradients that are not finite; it is begun again", self.part.step)
             raise Repeat
@@ -525,8 +424,8 @@ class Player:
 
     def updating(self, optimizer: object, *, replayable: bool) -> None:
         """An optimizer is about to step, and the step counts."""
-        if self._keeper is not None:
-            self._keeper.hold()
+        if self._archive is not None:
+            self._archive.hold()
         if self.part.agreed:
             for giving in self._giving.values():
                 if giving.generation == self.part.agreed:
@@ -587,11 +486,9 @@ class Player:
     # -- the end -------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        self._over.set()
-        if self._saver is not None:
-            self._saver.wait()
-        if self._keeper is not None:
-            self._keeper.close()
+        self._watch.close()
+        if self._archive is not None:
+            self._archive.close()
 
     def done(self, *, stopped: bool) -> None:
         self._say(Done(self.part.step, digest(take_inventory(self.tracked)) if self.tracked else "", stopped))

@@ -265,7 +265,7 @@ class SimWorker:
         self.world.say(f"{self.part.uid} goes back from {self.state} to {step}")
         self.state, self.saved = step, step
         self.copies = {key: state for key, state in self.copies.items() if key[1] <= step}
-        self.part.went_back(generation, step)
+        self.do(self.part.went_back(generation, step))
         self.mode = "boundary"
         self.boundary()
 

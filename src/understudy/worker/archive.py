@@ -1,0 +1,162 @@
+"""What a worker keeps of its state to go back to: checkpoints on disk, and copies in memory."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+from understudy.comm.fabric import Fabric
+from understudy.comm.link import Link
+from understudy.comm.roster import Roster
+from understudy.state.checkpoint import Saver, complete, load
+from understudy.state.inventory import take_inventory
+from understudy.state.tracked import Tracked
+
+from .buddy import Keeper
+from .copying import give_copy
+from .handover import Stop
+from .messages import Aside, Copied, Said, Saved, WorkerSpec
+from .part import GoBack, Keep, Proposal
+
+log = logging.getLogger("understudy.worker")
+
+
+class Archive:
+    """Belongs to the training thread; `kept` may be called from any."""
+
+    def __init__(
+        self,
+        spec: WorkerSpec,
+        fabric: Fabric,
+        role: int,
+        tracked: Tracked,
+        twins: tuple[int, ...],
+        say: Callable[[Said | Aside], None],
+    ) -> None:
+        self._spec, self._role, self._tracked, self._twins, self._say = spec, role, tracked, twins, say
+        self._fabric = fabric
+        self._saver: Saver | None = None
+        self._saved = 0
+        """The step of the last checkpoint that was begun."""
+        self._keeper = Keeper(fabric, spec.uid, tracked, spec.streams) if spec.copy_every else None
+        self._copied = self._told = -1
+        """The last step of which a copy was begun, and the last of which the cost was told."""
+        self._fresh = False
+        """Whether a generation was entered since the last step."""
+
+    # -- beginning -----------------------------------------------------------------------------------------------------
+
+    def latest(self) -> int:
+        """The latest checkpoint that is complete on disk; 0: none."""
+        folder = self._spec.checkpoint
+        return max(complete(Path(folder), self._spec.roles), default=0) if folder else 0
+
+    def load(self, step: int) -> None:
+        """Make the state as it was when this checkpoint was written."""
+        load(Path(self._spec.checkpoint), step, self._role, self._tracked)
+        self._saved = step
+        self._say(Saved(self._role, step))
+
+    def entered(self, roster: Roster, proposal: Proposal | None = None) -> None:
+        """This worker plays in another generation from now on."""
+        self._fresh = True
+        if self._keeper is None:
+            return
+        if proposal is not None and proposal.back:
+            self._keeper.forget(after=proposal.step)
+        elif proposal is not None and proposal.copied >= 0:
+            self._keeper.settle(proposal.copied)
+        self._keeper.entered(roster, self._twins)
+
+    # -- in training ---------------------------------------------------------------------------------------------------
+
+    def boundary(self, step: int) -> None:
+        """Keep the state with which this step begins, where its turn has come."""
+        spec = self._spec
+        if spec.checkpoint and spec.checkpoint_every and step % spec.checkpoint_every == 0 and step > self._saved:
+            if self._saver is None:
+                self._saver = self._make_saver(self._role)
+            self._saver.save(step, take_inventory(self._tracked))
+            self._saved = step
+        fresh, self._fresh = self._fresh, False
+        if self._keeper is None or (self._copied == step and not fresh):
+            return
+        if fresh or step % spec.copy_every == 0:  # at the same boundaries everywhere
+            self._copied = step
+            self._keeper.begin(step, force=fresh)
+
+    def hold(self) -> None:
+        """Before an optimizer steps: let what it changes be copied first."""
+        if self._keeper is not None:
+            self._keeper.hold()
+
+    @property
+    def copied(self) -> int:
+        """The latest step of which this worker's copies are complete; -1: none."""
+        return -1 if self._keeper is None else self._keeper.complete
+
+    def settle(self, step: int) -> None:
+        """Everybody has complete copies of this step."""
+        if self._keeper is None:
+            return
+        self._keeper.settle(step)
+        if step > self._told:
+            self._told = step
+            self._say(Copied(self._role, step, self._keeper.bytes, self._keeper.seconds, self._keeper.waited))
+
+    def kept(self) -> tuple[tuple[int, int], ...]:
+        """(role, step) of whole copies that are here."""
+        kept = {} if self._keeper is None else self._keeper.kept()
+        return tuple((role, step) for role, steps in kept.items() for step in sorted(steps))
+
+    # -- going back ----------------------------------------------------------------------------------------------------
+
+    def go_back(self, to: GoBack) -> None:
+        if to.source == "copy":
+            assert self._keeper is not None
+            kept = self._keeper.kept()
+            mine = next(same for same in (self._role, *self._twins) if to.step in kept.get(same, ()))
+            self._keeper.hold()
+            self._keeper.copy(mine, to.step).restore(self._tracked)
+        else:
+            load(Path(self._spec.checkpoint), to.step, self._role, self._tracked)
+            for _, parameter in take_inventory(self._tracked).parameters:
+                parameter.grad = None
+        self._saved = to.step
+
+    def give(self, roster: Roster, taker: str, role: int, step: int, stop: Stop) -> None:
+        """The copy that this worker has kept of a role, to whoever plays it now."""
+        assert self._keeper is not None
+        copy = self._keeper.copy(role, step)
+        links: list[Link] = []
+        try:
+            links = self._fabric.dial_state(roster, taker, self._spec.streams)
+            give_copy(links, copy, stop)
+        finally:
+            for link in links:
+                link.close()
+
+    # -- the end -------------------------------------------------------------------------------------------------------
+
+    def conclude(self, keep: Keep) -> None:
+        """Write what is left of a job to disk: its own role's state, and that of lost roles with the same."""
+        self.close()
+        if self._spec.checkpoint:
+            inventory = take_inventory(self._tracked)
+            for role in keep.roles:
+                saver = self._make_saver(role)
+                saver.save(keep.step, inventory)
+                saver.wait()
+
+    def _make_saver(self, role: int) -> Saver:
+        def saved(step: int) -> None:
+            self._say(Saved(role, step))
+
+        return Saver(Path(self._spec.checkpoint), role, self._spec.roles, log.warning, saved)
+
+    def close(self) -> None:
+        if self._saver is not None:
+            self._saver.wait()
+        if self._keeper is not None:
+            self._keeper.close()
