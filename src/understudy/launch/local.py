@@ -104,19 +104,18 @@ class LocalJob:
         if self.spec.open:
             awaited = self.spec.machines - self.spec.started_here
             many = f"{awaited} machine{'s' if awaited > 1 else ''} more must join" if awaited else "machines may join"
-            where = f"{many}; on each, with the secret from {self._entry}: {self.invitation}"
-            self._on_tale({"kind": "join", "text": where})
+            self._invite(many)
 
     def _own_names(self) -> list[str]:
         """Of the machines that are started here, those that play first."""
         machines, spec = self.spec.machines, self.spec
         return [f"m{number}" for number in [*range(spec.started_here), *range(machines, machines + spec.standbys)]]
 
-    @property
-    def invitation(self) -> str:
-        """What to type on a machine that is to join."""
+    def _invite(self, why: str) -> None:
+        """Say what to type on a machine that is to join."""
         script = shlex.join([self.spec.script, *self.spec.args])
-        return f"understudy join --secret-file FILE --host ADDRESS {self.url} {script}"
+        command = f"understudy join --secret-file FILE --host ADDRESS {self.url} {script}"
+        self._on_tale({"kind": "join", "text": f"{why}; on each, with the secret from {self._entry}: {command}"})
 
     async def __aexit__(self, *exc: object) -> None:
         self._closing = True
@@ -297,7 +296,9 @@ class LocalJob:
             for tale in page["events"]:
                 if tale["kind"] == "machine" and tale["data"]["machine"] not in self.agents:
                     self._elsewhere.add(tale["data"]["machine"])
-                if tale["kind"] == "wanted" and self.spec.started_here == self.spec.machines:
+                if tale["kind"] == "wanted" and self.spec.started_here < self.spec.machines:
+                    self._invite(tale["text"])
+                elif tale["kind"] == "wanted":
                     for _ in range(int(tale["data"].get("count", 1))):
                         await self.add_standby()
                 self._on_tale(tale)
