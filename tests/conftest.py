@@ -34,3 +34,8 @@ def pytest_runtestloop(session: pytest.Session) -> None:
     if wanted and not session.config.option.collectonly:
         forkserver.set_forkserver_preload([*BASIC, *FRAMEWORKS])
         forkserver.ensure_running()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Whole jobs first: where files run side by side, the long ones must not come last."""
+    items.sort(key=lambda item: item.get_closest_marker("job") is None)
