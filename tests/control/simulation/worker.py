@@ -40,6 +40,8 @@ class SimWorker:
         self.frozen = False
         """Stopped by a signal: nothing of it runs."""
         self.freezes = 0
+        self.given: dict[int, set[str]] = {}
+        """Generation → who has given a part of its state."""
         self.waiting: list[Callable[[], None]] = []
         """What will be done when it runs again."""
         self.hangs = False
@@ -340,9 +342,21 @@ class SimWorker:
             raise Violation(f"{self.part.uid} gives its state while it changes")
         self.later(self.world.random.uniform(0.0, 0.3), lambda: self._given(generation, to, state, step))
 
+    def lacks(self, generation: int, giver: str) -> bool:
+        """Whether parts of the state are missing, now that this giver's has come."""
+        proposal = self.part.proposal
+        if proposal is None or proposal.generation != generation:
+            return False
+        self.given.setdefault(generation, set()).add(giver)
+        return (
+            not {move.giver.uid for move in proposal.moves if move.taker.uid == self.part.uid} <= self.given[generation]
+        )
+
     def _given(self, generation: int, to: str, state: int, step: int) -> None:
         taker = self.world.workers[to]
-        if taker.alive and taker.part.took(generation, step):
+        if taker.alive and taker.lacks(generation, self.part.uid):
+            self.later(self.world.delay(), lambda: self.do(self.part.gave(generation)))
+        elif taker.alive and taker.part.took(generation, step):
             taker.state = state
             self.world.say(f"{to} takes {self.part.uid}'s state at step {step} for generation {generation}")
             taker.later(0.0, taker.woken)
