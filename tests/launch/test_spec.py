@@ -73,6 +73,11 @@ def test_a_name_that_is_given_is_good_for_a_file_name_or_refused(script: Path, n
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
+        ({"no_standby": "shrink"}, "no_standby is 'shrink'; write wait (for a machine) or stop (with a checkpoint)"),
+        ({"quarantine": 0}, "quarantine is 0; it must be at least 1"),
+        ({"answer_limit": 0}, "answer_limit is 0.0; it must be more than 0 seconds"),
+        ({"repair": -1}, "repair is -1.0; it must be at least 0 seconds"),
+        ({"warm": -1}, "warm is -1; it must be at least 0"),
         ({"machines": 0}, "machines is 0; it must be at least 1"),
         ({"machines": -1}, "machines is -1; it must be at least 1"),
         ({"nproc": 0}, "nproc is 0; it must be at least 1"),

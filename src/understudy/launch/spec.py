@@ -6,7 +6,7 @@ import difflib
 import re
 import tomllib
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 
@@ -179,6 +179,9 @@ def make(settings: dict[str, Any], where: str = "") -> JobSpec:
     try:
         if "script" not in settings:
             raise SpecError('it names no script; add a line such as script = "train.py"')
+        policy = settings.get("no_standby", "wait")
+        if policy not in get_args(Scarcity):
+            raise SpecError(f"no_standby is {policy!r}; write wait (for a machine) or stop (with a checkpoint)")
         return check(msgspec.convert(settings, JobSpec))
     except msgspec.ValidationError as error:
         prefix = f"{where}: " if where else ""
