@@ -219,7 +219,10 @@ class Stage:
 
 async def _replacements(block: Sequence[str], folder: Path, done: Callable[[str], None]) -> list[tuple[str, Row]]:
     """One life of a job, in which its machines are replaced one after the other."""
-    spec = make({"script": OURS, "name": "bench-replace", "machines": 2, "threads": 1, "run_dir": str(folder)})
+    settings = {"script": OURS, "name": "bench-replace", "machines": 2, "threads": 1, "run_dir": str(folder)}
+    spec = make(
+        {**settings, "warm": 0}
+    )  # the newcomer rehearses when it is asked for, so that it is seen what that costs
     said: list[str] = []
     rows = []
     async with LocalJob(spec, on_line=said.append) as job:
