@@ -12,7 +12,7 @@ demo: $(VENV)/.stamp ## replace a machine of a running job and watch it
 	@$(BIN)/python examples/demo.py
 
 test: $(VENV)/.stamp ## run all tests
-	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile tests
+	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder tests
 
 check: $(VENV)/.stamp ## lint, format, types and layers
 	$(BIN)/ruff check
