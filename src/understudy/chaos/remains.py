@@ -24,6 +24,7 @@ class Room:
     def __init__(self, folder: Path, mark: str) -> None:
         self.folder, self.mark = folder, mark
         self._shared = _shared_memory()
+        self._before = processes.table()
 
     def remains(self, seen: Mapping[int, Process]) -> list[str]:
         """What is still there; processes that are about to end get a moment."""
@@ -42,7 +43,12 @@ class Room:
         now = processes.table()
         again = {pid for pid, process in seen.items() if pid in now and now[pid].started == process.started}
         marked = processes.marked(f"{MARK}={self.mark}") - {os.getpid()}
-        return {pid: now[pid].command.strip() for pid in again | marked if pid in now}
+        new = {pid for pid in again | marked if pid in now and not self._was_there(pid, now[pid])}
+        return {pid: now[pid].command.strip() for pid in new}
+
+    def _was_there(self, pid: int, process: Process) -> bool:
+        """Whether whoever checks had it before, such as a fork server of its own."""
+        return pid in self._before and self._before[pid].started == process.started
 
 
 def _shared_memory() -> set[str]:
