@@ -121,8 +121,8 @@ def test_everybody_has_its_own_copy_and_its_wards(cast: Callable[..., Cast]) -> 
         three.keepers[(role + 1) % 3].copy(role, 1).restore(other)
         assert digest_of(other) == before[role]
     three.step()
-    for keeper in three.keepers:
-        keeper.restore(1)
+    for role, keeper in enumerate(three.keepers):
+        keeper.restore(1, [role])
     assert [digest_of(tracked) for tracked in three.tracked] == before
 
 
@@ -236,7 +236,7 @@ def test_a_copy_is_of_the_state_at_the_boundary(cast: Callable[..., Cast], monke
     assert one.keepers[0].waited > 0.1
     one.step()
     one.wait(0)
-    one.keepers[0].restore(0)
+    one.keepers[0].restore(0, [7, 0])
     assert digest_of(one.tracked[0]) == before
 
 
@@ -330,8 +330,8 @@ def test_a_newcomer_and_the_others_go_back_together(cast: Callable[..., Cast]) -
     assert [keeper.kept() for keeper in three.keepers] == [{0: {1, 2}, 2: {1, 2}}, {}, {2: {1, 2}, 1: {1, 2}}]
     assert [keeper.complete for keeper in three.keepers] == [-1, -1, 2], "role 0 has another buddy, role 2 the same"
     three.keepers[2].copy(1, 1).restore(three.tracked[1])
-    for keeper in (three.keepers[0], three.keepers[2]):
-        keeper.restore(1)
+    for role in (0, 2):
+        three.keepers[role].restore(1, [role])
     for keeper in three.keepers:
         keeper.forget(after=1)
     assert [digest_of(tracked) for tracked in three.tracked] == then
@@ -377,7 +377,7 @@ def test_copies_of_former_wards_are_freed(cast: Callable[..., Cast]) -> None:
 def test_what_is_not_there(cast: Callable[..., Cast]) -> None:
     one = cast(1)
     with pytest.raises(StateError, match="role 0: w0 has no copy of step 3"):
-        one.keepers[0].restore(3)
+        one.keepers[0].restore(3, [0])
     with pytest.raises(StateError, match="role 4: w0 has no copy of step 3"):
         one.keepers[0].copy(4, 3)
     one.keepers[0].close()
@@ -392,6 +392,6 @@ def test_before_the_first_generation() -> None:
         keeper = Keeper(fabric, fabric.uid, made(0), 1)
         assert keeper.complete == -1
         assert not keeper.begin(0)
-        with pytest.raises(StateError, match="plays no role"):
-            keeper.restore(0)
+        with pytest.raises(StateError, match="role 2: w0 has no copy of step 0"):
+            keeper.restore(0, [2])
         keeper.close()

@@ -97,7 +97,8 @@ class Actor:
         return digest(take_inventory(self.tracked))
 
     def go_back(self, number: int) -> None:
-        self.keeper.restore(number)
+        assert self.fabric.role is not None
+        self.keeper.restore(number, [self.fabric.role])
         self.keeper.forget(after=number)
 
     def give(self, roster: Roster, role: int, number: int, taker: str) -> None:

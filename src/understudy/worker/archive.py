@@ -115,10 +115,7 @@ class Archive:
     def go_back(self, to: GoBack) -> None:
         if to.source == "copy":
             assert self._keeper is not None
-            kept = self._keeper.kept()
-            mine = next(same for same in (self._role, *self._twins) if to.step in kept.get(same, ()))
-            self._keeper.hold()
-            self._keeper.copy(mine, to.step).restore(self._tracked)
+            self._keeper.restore(to.step, (self._role, *self._twins))
         else:
             load(Path(self._spec.checkpoint), to.step, self._role, self._tracked)
             for _, parameter in take_inventory(self._tracked).parameters:

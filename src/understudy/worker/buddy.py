@@ -11,7 +11,7 @@ import logging
 import socket
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
@@ -213,17 +213,15 @@ class Keeper:
             self.waited += waited
         return waited
 
-    def restore(self, step: int) -> None:
-        """Make what is tracked as it was when this step began."""
+    def restore(self, step: int, roles: Sequence[int]) -> None:
+        """Make what is tracked as it was when this step began, from a copy of the first of these roles that has one:
+        its own, or one with the same state."""
         self.hold()
         with self._changed:
-            season = self._season
-            if season is None or season.role is None:
-                raise StateError(f"{self._uid} plays no role, so it has nothing to go back to")
-            copy = self._shelf(season.role).whole.get(step)
-        if copy is None:
-            raise StateError(f"role {season.role}: {self._uid} has no copy of step {step} (it has {self.kept()})")
-        copy.restore(self._tracked)
+            found = [self._shelves[role].whole[step] for role in roles if step in self.kept().get(role, ())]
+        if not found:
+            raise StateError(f"role {roles[0]}: {self._uid} has no copy of step {step} (it has {self.kept()})")
+        found[0].restore(self._tracked)
 
     def _give_up(self) -> None:
         """Stop what is left of the refresh before; what was copied here for it is whole, or will be overwritten."""
