@@ -36,6 +36,8 @@ def test_a_standby_takes_the_roles_of_the_dead(how: str) -> None:
     play.say("w0", Switched(2, 7))
     assert play.status() == "training"
     assert play.seats() == ["w0", "w2"]
+    assert play.states() == {"m0": "cast", "m1": "gone" if how == "machine" else "leaving", "m2": "cast"}
+    play.settled()
     assert play.states() == {"m0": "cast", "m1": "gone" if how == "machine" else "standby", "m2": "cast"}
 
 

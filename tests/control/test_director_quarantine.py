@@ -14,6 +14,7 @@ def recovers(play: Play, step: int = 5) -> None:
     play.halted(*sorted(play.director.halted), step=step)
     play.rehearsed()
     play.all_switch(step)
+    play.settled()
     assert play.status() == "training"
 
 
@@ -43,6 +44,8 @@ def test_all_workers_of_it_are_started_anew() -> None:
     play.halted("w0", "w1", "w2")
     play.rehearsed()
     play.all_switch()
+    assert not any(isinstance(order, StartWorker) for order in play.orders()["m1"])  # the others make their first step
+    play.settled()
     assert play.orders()["m1"][-3:] == [EndWorker("w2"), StartWorker("w6", 0), StartWorker("w7", 1)]
     assert play.states()["m1"] == "standby"
 

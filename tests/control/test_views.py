@@ -95,6 +95,7 @@ def test_a_failure_and_its_end() -> None:
     assert job(play).change == ChangeView("recover", "open", 2, (), ("m0", "m2"))
     play.all_switch()
     assert (job(play).status, job(play).change) == ("training", None)
+    play.settled()
     assert job(play).standbys == 1  # m1, whose agent lives
 
 

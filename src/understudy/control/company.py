@@ -67,6 +67,8 @@ class Company:
         """Replacements that have been asked for and not begun."""
         self.wanted = 0
         """Standbys that were asked for and have not come."""
+        self.spent: list[str] = []
+        """Machines that have lost their roles, and become standbys once the others have made their next step."""
         self.halted: set[str] = set()
         """Who must report before anything is decided."""
         self.saves: dict[int, set[int]] = {}
@@ -192,12 +194,18 @@ class Company:
                 self.machines[actor.machine].outbox.put(EndWorker(actor.uid))
             self.halted.discard(actor.uid)
 
-    def _recycle(self, machine: Machine) -> None:
-        """A machine that has lost its roles by a failure, but not its agent, becomes a standby."""
-        if not self._quarantined(machine):
-            machine.state = "standby"
-            self._tale("machine", f"{machine.name} is a standby again", machine=machine.name)
-            self._renew(machine)
+    def _recycle(self) -> None:
+        """Machines that have lost their roles by a failure, but not their agents, become standbys."""
+        spent, self.spent = [self.machines[name] for name in self.spent], []
+        for machine in spent:
+            if machine.state == "leaving" and self.status not in OVER and not self._quarantined(machine):
+                machine.state = "standby"
+                self._tale("machine", f"{machine.name} is a standby again", machine=machine.name)
+                self._renew(machine)
+
+    def _expected(self) -> int:
+        """Standbys that are there, or will be."""
+        return sum(machine.state == "standby" for machine in self.machines.values()) + self.wanted + len(self.spent)
 
     def _renew(self, machine: Machine) -> None:
         """Start a machine's workers anew: what they have rehearsed, or hold, is not wanted."""
@@ -295,7 +303,7 @@ class Company:
             machine = self.machines.get(name)
             if machine is None or machine.state != "standby":
                 return f"{name} is not a standby; standbys: {self._names('standby')}"
-        free = sum(machine.state == "standby" for machine in self.machines.values()) + self.wanted
+        free = self._expected()
         if free < len(request.machines):
             return (
                 f"{len(request.machines)} standby machines are needed and there are {free}; "

@@ -19,6 +19,7 @@ class Failure(Signals):
 
     def _halt(self, why: str) -> None:
         """Nobody goes on until everybody who is left has said how far they have come."""
+        self._recycle()
         change, self.change = self.change, None
         self.status = "halting"
         self.halts += 1

@@ -83,8 +83,7 @@ class Replacement(Failure):
                 continue
             chosen = self._choose(wish)
             if chosen is None:
-                coming = sum(machine.state == "standby" for machine in self.machines.values()) + self.wanted
-                if coming >= len(machines):
+                if self._expected() >= len(machines):
                     return False
                 self.queue.popleft()
                 self._reply(wish.id, False, "no standby is left; add one with: understudy standby add")
@@ -108,8 +107,8 @@ class Replacement(Failure):
                 if cell is not None and machine is not None:
                     taken.add(machine.name)
                     self._rehearse(self._workers({cell: machine.name}))
-
-        self._warm_up(taken)
+        if self.settling is None:
+            self._warm_up(taken)
 
     def _warm_up(self, taken: set[str]) -> None:
         """Standbys rehearse before they are needed, each for other machines' roles than the others where it can."""

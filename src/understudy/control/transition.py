@@ -77,8 +77,7 @@ class Transition(Company):
         """The replacement did not come about: it waits for its next turn, if it has one."""
         wish = change.wish
         assert wish is not None
-        free = sum(machine.state == "standby" for machine in self.machines.values()) + self.wanted
-        if wish.attempts < ATTEMPTS and free >= len(change.leaving):
+        if wish.attempts < ATTEMPTS and self._expected() >= len(change.leaving):
             request = msgspec.structs.replace(wish.request, standbys=())
             self.queue.appendleft(Wish(wish.id, request, wish.attempts))
         else:
@@ -103,7 +102,10 @@ class Transition(Company):
             elif change.planned:
                 self._release(machine)
             else:
-                self._recycle(machine)
+                machine.state = (
+                    "leaving"  # its workers would start, and rehearse, while the others make their next step
+                )
+                self.spent.append(machine.name)
         for machine in self.machines.values():
             if machine.state != "standby":
                 continue
@@ -123,6 +125,7 @@ class Transition(Company):
 
     def _unsettled(self) -> None:
         """The last change is over, whatever was measured of it."""
+        self._recycle()
         change, self.settling = self.settling, None
         if change is None:
             return

@@ -32,6 +32,8 @@ class SimController:
     expired: set[Event] = field(default_factory=set)
     provided: int = 0
     """Machines that were asked for and have been started."""
+    mourned: set[str] = field(default_factory=set)
+    """Of these, those that have died before they had come, as whoever has started them says."""
 
     def __post_init__(self) -> None:
         self.director = Director(self.world.plan)
@@ -148,6 +150,15 @@ class SimController:
             if self.world.now > moment and expired not in self.expired:
                 self.expired.add(expired)
                 self.feed(expired)
+                if not self.alive:
+                    return
+        for agent in list(self.world.agents.values()):
+            provided = agent.name.startswith("x")
+            if provided and not (
+                agent.alive or agent.name in self.director.machines or agent.incarnation in self.mourned
+            ):
+                self.mourned.add(agent.incarnation)
+                self.feed(Lost(agent.name, "", "its agent has ended"))
                 if not self.alive:
                     return
         for name, machine in list(self.director.machines.items()):
