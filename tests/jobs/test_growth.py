@@ -57,6 +57,16 @@ def holdings(pid: int) -> Holdings:
     return Holdings(resident, *(len(list(Path(f"/proc/{pid}/{kind}").iterdir())) for kind in ("fd", "task")))
 
 
+async def at_rest(pids: dict[str, int], before: dict[str, Holdings]) -> dict[str, Holdings]:
+    """What they hold, once links of the former generation are closed, which happens beside training."""
+    for _ in range(80):
+        await asyncio.sleep(0.25)
+        found = {who: holdings(pid) for who, pid in pids.items()}
+        if all(found[who].descriptors <= held.descriptors for who, held in before.items()):
+            break
+    return found
+
+
 def test_ten_replacements_in_a_hundred_steps(tmp_path: Path) -> None:
     folder = tmp_path / "job"
     folder.mkdir()
@@ -98,8 +108,7 @@ def test_ten_replacements_in_a_hundred_steps(tmp_path: Path) -> None:
         for _ in range(TIMES):
             await replace(stage)
             pace(1.5)
-            await asyncio.sleep(0.3)  # links of the former generation close beside training
-            seen.append({who: holdings(pid) for who, pid in pids.items()})
+            seen.append(await at_rest(pids, seen[WARM - 1] if len(seen) >= WARM else {}))
         pause.unlink()
 
     result = perform(folder, direction, script=SCRIPT, steps=STEPS, standbys=1)
