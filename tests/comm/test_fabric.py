@@ -555,14 +555,14 @@ def test_one_role_after_the_other_is_rehearsed(ensemble: Ensemble) -> None:
     assert sums([endpoints[0], end, endpoints[2]]) == [111.0] * 3
 
 
-def test_a_role_cannot_be_assumed_while_another_is_prepared(ensemble: Ensemble) -> None:
+def test_what_was_prepared_is_given_up_when_another_role_is_assumed(ensemble: Ensemble) -> None:
     roster, fabrics, _ = ensemble.start("m0", "m1")
     new = joiner(ensemble, "m9", 1, 2)
-    new.prepare(roster.successor({1: new.worker}))
-    with pytest.raises(RuntimeError, match="preparing generation 2; cancel that first"):
-        new.assume(0, Echo())
-    new.cancel(2)
+    future = new.prepare(roster.successor({1: new.worker}))
     new.assume(0, Echo())
+    with pytest.raises(PrepareFailed):
+        future.result(timeout=20)
+    assert new.prepared == 0
     new.group(range(2))
     enter(roster.successor({0: new.worker}, generation=3), [*fabrics, new])
     assert new.role == 0

@@ -160,11 +160,11 @@ def test_a_leaver_whose_replacement_was_interrupted_plays_on_and_is_replaced_aft
     assert play.states()["m1"] == "cast"
     play.halted("w0", "w1")
     play.halted("w3", step=0, holds=False)
-    assert play.change.places == {0: "m0", 1: "m1", 2: "m4"}  # m3 has rehearsed another role
+    assert play.change.places == {0: "m0", 1: "m1", 2: "m3"}  # it has rehearsed another role, m4 none
     play.rehearsed()
     play.all_switch()
-    assert play.seats() == ["w0", "w1", "w4"]
-    assert play.change.places == {1: "m3"}
+    assert play.seats() == ["w0", "w1", "w3"]
+    assert play.change.places == {1: "m4"}
     assert "r1" not in play.director.answers
 
 

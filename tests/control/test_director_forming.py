@@ -372,7 +372,7 @@ def test_removing_a_standby(name: str, ok: bool, says: str) -> None:
     assert play.orders() == ({"m3": [Dismiss("an operator has removed it")]} if ok else {})
 
 
-def test_a_standby_that_has_rehearsed_another_role_starts_anew() -> None:
+def test_a_standby_that_has_rehearsed_another_role_rehearses_again() -> None:
     play = Play.training(standbys=1)
     play.replace(until="rehearse", by=9.0)
     play.say("w2", Rehearsed(1))
@@ -380,6 +380,8 @@ def test_a_standby_that_has_rehearsed_another_role_starts_anew() -> None:
     play.each(("w0", "w1", "w2"), Cancelled(2))
     play.orders()
     assert play.ask("r2", Replace(("m0",))) is None
-    assert play.orders() == {"m2": [EndWorker("w2"), StartWorker("w3", 0)]}
-    play.here("m2")
-    assert play.heard() == {"w3": [Rehearse(0)]}
+    assert play.heard() == {"w2": [Rehearse(0)]}
+    play.say("w2", Rehearsed(1))  # said before it heard that
+    assert play.phase() == "rehearse"
+    play.say("w2", Rehearsed(0))
+    assert play.phase() == "prepare"

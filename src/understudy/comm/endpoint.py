@@ -39,6 +39,8 @@ class Endpoint:
         self.vacant: frozenset[int] = frozenset()
         self.perform: Callable[[Op], None] = self._closed
         self.post: Callable[..., None] = self._closed
+        self.asked: Callable[[Endpoint], None] | None = None
+        """Called whenever somebody asks for the rank, while it may still change."""
         self.opening = threading.Lock()
         """Held by the thread that opens it late."""
         self.doing: tuple[int, str, float] | None = None
@@ -68,6 +70,11 @@ class Endpoint:
         else:
             self.perform, self.post = self.transport.run, self.transport.post
         return leftover
+
+    def become(self, key: GroupKey, role: int, transport: GroupTransport) -> None:
+        """Before its first generation: be the same group of another role."""
+        self.transport.close()
+        self.key, self.name, self.rank, self.transport = key, str(key), key.roles.index(role), transport
 
     def rehearse(self, sandbox: Sandbox) -> None:
         self.perform = lambda op: sandbox.run(op, self.rank, self.size)

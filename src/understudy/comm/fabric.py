@@ -159,14 +159,36 @@ class Fabric:
         closed."""
         if self._current is not None:
             raise RuntimeError(f"{self.uid} has played in a generation; a worker changes role only as a newcomer")
-        if self._prepared:
-            raise RuntimeError(f"{self.uid} is preparing generation {min(self._prepared)}; cancel that first")
+        for generation in list(self._prepared):
+            self.cancel(generation)
         for endpoint in self._endpoints.values():
             endpoint.release(f"{self.uid} has gone on to role {role}")
             endpoint.close()
         self._endpoints.clear()
         self._ordinals.clear()
         self.role, self._sandbox = role, sandbox
+
+    def endpoints(self) -> list[Endpoint]:
+        return list(self._endpoints.values())
+
+    def become(self, role: int, groups: dict[str, tuple[int, ...]]) -> None:
+        """Before the first switch: play another role, in these groups instead of those of the same names."""
+        if self._current is not None:
+            raise RuntimeError(f"{self.uid} has played in a generation; a worker changes role only as a newcomer")
+        for generation in list(self._prepared):
+            self.cancel(generation)
+        endpoints, self.role = self.endpoints(), role
+        self._endpoints.clear()
+        self._ordinals.clear()
+        for endpoint in endpoints:
+            key = GroupKey(groups[endpoint.name], self._count(groups[endpoint.name]))
+            endpoint.become(key, role, self.transport.group(key, self._meetings))
+            self._endpoints[endpoint.name] = endpoint
+
+    def _count(self, roles: tuple[int, ...]) -> int:
+        """How many groups over these roles there were before this one."""
+        self._ordinals[roles] += 1
+        return self._ordinals[roles] - 1
 
     def group(self, roles: Sequence[int]) -> Endpoint:
         """This worker's end of a new group over these roles. All of them must ask for it, in the same order.
@@ -177,8 +199,7 @@ class Fabric:
             raise RuntimeError(f"{self.uid} plays no role yet; switch to a roster or assume a role first")
         if self.role not in roles:
             raise ValueError(f"role {self.role} is not among the roles {roles} of the group")
-        key = GroupKey(roles, self._ordinals[roles])
-        self._ordinals[roles] += 1
+        key = GroupKey(roles, self._count(roles))
         endpoint = Endpoint(key, self.role, self.transport.group(key, self._meetings), self._open_late)
         self._endpoints[endpoint.name] = endpoint
         if self._current is not None:

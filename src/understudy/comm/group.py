@@ -45,6 +45,8 @@ class RoleGroup(dist.ProcessGroup):
         return self.endpoint.size
 
     def rank(self) -> int:
+        if self.endpoint.asked is not None:
+            self.endpoint.asked(self.endpoint)
         return self.endpoint.rank
 
     getSize = size

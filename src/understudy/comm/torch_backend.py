@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import torch.distributed as dist
@@ -32,9 +33,22 @@ def install(fabric: Fabric, roles: int) -> None:
     dist.init_process_group(BACKEND, store=HashStore(), rank=fabric.role, world_size=roles)
 
 
+def renamed() -> None:
+    """The fabric plays another role in other groups: let torch know who is in them."""
+    for group in dist.distributed_c10d._world.pg_group_ranks:
+        if isinstance(group, RoleGroup):
+            members = group.endpoint.key.roles
+            dist.distributed_c10d._world.pg_group_ranks[group] = {role: rank for rank, role in enumerate(members)}
+
+
 def uninstall() -> None:
     """Take the process group back; the fabric itself stays as it is."""
     global _fabric
     if dist.is_initialized():
         dist.destroy_process_group()
+    if "torch.distributed.tensor" in sys.modules:
+        from torch.distributed.tensor import _redistribute, debug
+
+        debug._clear_sharding_prop_cache()  # it knows groups by their names, and they are used again
+        _redistribute._gen_transform_infos.cache_clear()
     _fabric = None

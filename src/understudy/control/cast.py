@@ -25,10 +25,12 @@ class Actor:
     """Known once it listens."""
     pid: int = 0
     role: int | None = None
-    """The only one it ever plays or rehearses."""
+    """The one it plays, or has rehearsed last."""
     rehearsing: int | None = None
     rehearsed: int | None = None
     """The role it waits in."""
+    also: tuple[int, ...] = ()
+    """Roles that it could take as well, at once."""
     alive: bool = True
     started: float = 0.0
     """When."""
@@ -50,6 +52,8 @@ class Machine:
     """By slot; a dead one stays until it is replaced."""
     wings: list[list[Actor]] = field(default_factory=list)
     """More workers of a standby, a set each, that have rehearsed other roles."""
+    tour: dict[int, float] = field(default_factory=dict)
+    """Cell → seconds that its workers have rehearsed it for, the last time."""
     history: list[tuple[float, str]] = field(default_factory=list)
     """What has gone wrong on it, and when; also in its earlier lives."""
     pardoned: int = 0
@@ -87,19 +91,24 @@ class Machine:
             self.actors = actors
 
 
-def suit(actors: Sequence[Actor], roles: Sequence[int]) -> bool:
-    """Whether these workers could take these roles: they hold nobody's state and have not rehearsed other roles."""
-    return all(
-        actor.alive
-        and actor.address is not None
-        and not actor.holds
-        and {actor.rehearsing, actor.rehearsed} <= {None, role}
-        for actor, role in zip(actors, roles, strict=True)
-    )
+def suit(actors: Sequence[Actor]) -> bool:
+    """Whether these workers could take roles: they listen and hold nobody's state."""
+    return all(actor.alive and actor.address is not None and not actor.holds for actor in actors)
 
 
 def warmth(actors: Sequence[Actor], roles: Sequence[int]) -> int:
-    """How far they have come with these roles."""
-    return sum(
-        (actor.rehearsed == role) * 2 + (actor.rehearsing == role) for actor, role in zip(actors, roles, strict=True)
-    )
+    """How soon they could take these roles."""
+    return min(_warmth(actor, role) for actor, role in zip(actors, roles, strict=True))
+
+
+def ready(actor: Actor, role: int) -> bool:
+    """Whether a worker could take a role at once."""
+    return actor.rehearsing is None and actor.rehearsed is not None and role in (actor.rehearsed, *actor.also)
+
+
+def _warmth(actor: Actor, role: int) -> int:
+    if ready(actor, role):
+        return 5 if actor.rehearsed == role else 4
+    if actor.rehearsing is not None:
+        return 3 if actor.rehearsing == role else 0
+    return 1 if actor.rehearsed is None else 2

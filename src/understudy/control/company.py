@@ -168,6 +168,7 @@ class Company:
         if actor not in machine.actors or coming:
             return
         if not self._quarantined(machine):
+            machine.tour.clear()
             machine.actors[actor.slot] = self._start(machine, actor.slot)
 
     def _blemish(self, machine: Machine, why: str) -> None:
@@ -208,7 +209,8 @@ class Company:
         return sum(machine.state == "standby" for machine in self.machines.values()) + self.wanted + len(self.spent)
 
     def _renew(self, machine: Machine) -> None:
-        """Start a machine's workers anew: what they have rehearsed, or hold, is not wanted."""
+        """Start a machine's workers anew: what they hold is not wanted."""
+        machine.tour.clear()
         for actor in list(machine.actors):
             if actor.alive:
                 machine.outbox.put(EndWorker(actor.uid))
@@ -216,7 +218,7 @@ class Company:
             machine.actors[actor.slot] = self._start(machine, actor.slot)
 
     def _stand_in(self, cell: int, taken: set[str], named: str = "") -> Machine | None:
-        """A standby for a cell; None while none is ready. Where all have rehearsed other roles, one is started anew."""
+        """A standby for a cell; None while none is ready. Where all hold somebody's state, one is started anew."""
         found = self._suitable(cell, taken, named)
         free = self._free(taken, named)
         if found is None and free and all(machine.whole for machine in free):
@@ -231,7 +233,7 @@ class Company:
             (machine, actors)
             for machine in self._free(taken, named)
             for actors in machine.sets
-            if suit(actors, roles) and not any(actor.holds for actor in machine.actors)
+            if suit(actors) and not any(actor.holds for actor in machine.actors)
         ]
         if not found:
             return None

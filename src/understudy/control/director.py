@@ -83,8 +83,11 @@ class Director(Replacement):
                 actor.address, actor.pid = worker, pid
             case Tracked(role, twins):
                 actor.holds, self.twins[role] = True, twins
-            case Rehearsed(role):
-                actor.rehearsed, actor.rehearsing = role, None
+            case Rehearsed(role, seconds, also):
+                if role == actor.rehearsing:  # else another one is wanted meanwhile
+                    actor.rehearsed, actor.rehearsing, actor.also = role, None, also
+                    tour, cell = self.machines[actor.machine].tour, self.plan.cells[role]
+                    tour[cell] = seconds or tour.get(cell, 0.0)
             case Prepared(generation):
                 if (change := self._in(generation)) is not None and change.phase == "prepare":
                     change.waiting.discard(actor.uid)

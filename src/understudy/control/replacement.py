@@ -6,7 +6,7 @@ from collections import Counter
 
 from understudy.worker.messages import Cancel, Prepare, Stop
 
-from .cast import Actor, Machine, suit
+from .cast import Actor, Machine, ready, suit
 from .change import Change, Wish
 from .company import ATTEMPTS, OVER
 from .events import AddStandby, Expired, Overdue, Readmit, RemoveStandby, Replace, ReportFault, Request, StopJob
@@ -111,20 +111,59 @@ class Replacement(Failure):
             self._warm_up(taken)
 
     def _warm_up(self, taken: set[str]) -> None:
-        """Standbys rehearse before they are needed, each for other machines' roles than the others where it can."""
-        cells = sorted(set(self.plan.cells))
-        known: Counter[int] = Counter()
-        for machine in self._free(taken):
-            known.update(cell for actors in machine.sets if (cell := self._cell_of(actors)) is not None)
-        for machine in self._free(taken):
-            mine = [self._cell_of(actors) for actors in machine.sets]
-            if len(mine) < self.plan.warm and len(mine) < len(cells) and self._is_warm(machine):
+        """Standbys rehearse before they are needed: each kind of role in turn, and then what nobody else could take
+        at once, where they wait."""
+        free = [machine for machine in self._free(taken) if self.plan.warm]
+        kinds = self._kinds()
+        covered = Counter(cell for machine in free for actors in machine.sets for cell in self._coverage(actors))
+        for machine in free:
+            if len(machine.sets) < min(self.plan.warm, self.plan.machines) and self._is_warm(machine):
                 machine.wings.append([self._start(machine, slot) for slot in range(self.plan.nproc)])
-            for actors in machine.sets if self.plan.warm else ():
-                if self._cell_of(actors) is None and suit(actors, self._roles(0)):
-                    cell = min((cell for cell in cells if cell not in mine), key=lambda cell: (known[cell], cell))
-                    known[cell] += 1
+            for actors in machine.sets:
+                if not suit(actors) or any(actor.rehearsing is not None for actor in actors):
+                    continue
+                cell = self._next_cell(machine, actors, kinds, covered)
+                if cell is not None:
+                    covered[cell] += 1
                     self._rehearse({role: actor.uid for role, actor in zip(self._roles(cell), actors, strict=True)})
+
+    def _next_cell(
+        self, machine: Machine, actors: list[Actor], kinds: list[tuple[int, ...]], covered: Counter[int]
+    ) -> int | None:
+        """What these workers rehearse next; None where they stay as they are."""
+        waiting = self._cell_of(actors)
+        unknown = [kind for kind in kinds if not machine.tour.keys() & set(kind)]
+        if waiting is not None and (not unknown or actors is not machine.actors):
+            return None if all(actor.rehearsed is not None for actor in actors) else waiting
+        others = {cell for each in machine.sets if each is not actors for cell in self._coverage(each)}
+        last = min(
+            (cell for kind in kinds for cell in kind),
+            key=lambda cell: (cell in others, covered[cell], -len(self._kind(cell, kinds)), cell),
+        )
+        ahead = [kind[0] for kind in unknown if last not in kind]
+        return ahead[0] if ahead and actors is machine.actors else last
+
+    def _kinds(self) -> list[tuple[int, ...]]:
+        """Cells whose roles hold the same state, machine by machine: they run the same program on the same shapes."""
+        kinds: list[list[int]] = []
+        for cell in sorted(set(self.plan.cells)):
+            for kind in kinds:
+                pairs = zip(self._roles(kind[0]), self._roles(cell), strict=True)
+                if all(other in self.twins.get(role, ()) for role, other in pairs):
+                    kind.append(cell)
+                    break
+            else:
+                kinds.append([cell])
+        return [tuple(kind) for kind in kinds]
+
+    def _kind(self, cell: int, kinds: list[tuple[int, ...]]) -> tuple[int, ...]:
+        return next(kind for kind in kinds if cell in kind)
+
+    def _coverage(self, actors: list[Actor]) -> set[int]:
+        """The cells that these workers could take at once, or will be able to."""
+        going = {self.plan.cells[actor.rehearsing] for actor in actors if actor.rehearsing is not None}
+        cells = set(self.plan.cells)
+        return going | {cell for cell in cells if all(map(ready, actors, self._roles(cell)))}
 
     def _cell_of(self, actors: list[Actor]) -> int | None:
         """The cell that these workers have rehearsed, or are rehearsing."""

@@ -67,7 +67,7 @@ class Transition(Company):
         for role, uid in joiners.items():
             actor = self.actors[uid]
             if actor.rehearsed != role and actor.rehearsing != role:
-                actor.role, actor.rehearsing, actor.rehearsed = role, role, None
+                actor.role, actor.rehearsing, actor.rehearsed, actor.also = role, role, None, ()
                 self._tell(uid, Rehearse(role))
 
     def _rehearsed(self, change: Change) -> bool:

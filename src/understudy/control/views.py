@@ -10,6 +10,7 @@ from understudy.agent.messages import Beat
 from understudy.worker.mesh import Mesh, coordinates
 from understudy.worker.messages import Copied
 
+from .cast import Machine, ready
 from .director import Director
 
 
@@ -62,6 +63,8 @@ class MachineView(msgspec.Struct, frozen=True):
     """When, and what has gone wrong on it."""
     rehearsed: tuple[int, ...] = ()
     """Roles that a standby could take at once."""
+    tour: dict[int, float] = {}
+    """Role → seconds that a standby's worker has rehearsed it for; others of the same kind take as long."""
 
 
 class RoleView(msgspec.Struct, frozen=True):
@@ -126,12 +129,24 @@ def machines_view(director: Director) -> list[MachineView]:
             machine.why,
             machine.failures,
             tuple(machine.history),
-            tuple(actor.rehearsed for actor in machine.everybody if actor.alive and actor.rehearsed is not None)
-            if machine.state == "standby"
-            else (),
+            _at_once(director, machine),
+            _tour(director, machine),
         )
         for machine in director.machines.values()
     ]
+
+
+def _at_once(director: Director, machine: Machine) -> tuple[int, ...]:
+    if machine.state != "standby":
+        return ()
+    roles = range(director.plan.roles)
+    return tuple(role for role in roles if any(actor.alive and ready(actor, role) for actor in machine.everybody))
+
+
+def _tour(director: Director, machine: Machine) -> dict[int, float]:
+    cells = director.plan.cells
+    tour = machine.tour if machine.state == "standby" else {}
+    return {role: tour[cell] for role, cell in enumerate(cells) if cell in tour}
 
 
 def roster_view(director: Director, mesh: Mesh) -> list[RoleView]:

@@ -45,6 +45,10 @@ class Archive:
         self._fresh = False
         """Whether a generation was entered since the last step."""
 
+    def become(self, role: int, twins: tuple[int, ...]) -> None:
+        """Before it has kept anything: another role."""
+        self._role, self._twins = role, twins
+
     # -- beginning -----------------------------------------------------------------------------------------------------
 
     def latest(self) -> int:

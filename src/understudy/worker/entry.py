@@ -24,11 +24,12 @@ from understudy.comm.torch_backend import uninstall
 from understudy.comm.torch_transport import TorchTransport
 from understudy.comm.transport import Transport
 
+from .identity import watch_environment
 from .job import Job
 from .line import Line
 from .messages import Resume, WorkerSpec
 from .mishap import Mishaps
-from .player import Concluded, Dismissed, Player
+from .player import Concluded, Dismissed, Player, Recast
 
 Train = Callable[[Job], object]
 _player: Player | None = None
@@ -43,12 +44,23 @@ def run(train: Train) -> None:
 
 
 def _perform(player: Player, train: Train) -> None:
-    role = player.part.role
-    assert role is not None
-    job = Job(player, role)
-    train(job)
-    job._close()
-    player.done(stopped=job._stopped)
+    while (stopped := _enter(player, train)) is None:
+        player.leave()
+        player.enter()
+    player.done(stopped=stopped)
+
+
+def _enter(player: Player, train: Train) -> bool | None:
+    """Whether training was stopped; None where it is to be entered again, for another role."""
+    job = Job(player)
+    try:
+        train(job)
+        job._close()
+    except Recast:
+        return None
+    finally:
+        job._left()
+    return job._stopped
 
 
 def _one_line(error: BaseException) -> str:
@@ -72,7 +84,7 @@ def _alone(train: Train) -> None:
     player = Player(spec, fabric, lambda message: None)
     try:
         player.hear(Resume(Roster.of(1, [(0, spec.uid)], [fabric.worker]), 0))
-        os.environ["RANK"] = str(player.enter())
+        player.enter()
         _perform(player, train)
     finally:
         uninstall()
@@ -120,8 +132,8 @@ def main(line_fd: int, data: bytes) -> None:
     _player = player = Player(spec, fabric, line.say)
     try:
         line.start(Mishaps(player, line).hear, _orphaned)
-        role = player.enter()
-        os.environ["RANK"] = os.environ["GROUP_RANK"] = str(role)
+        watch_environment(player.identity)
+        player.enter()
         sys.argv = [spec.script, *spec.args]
         sys.path.insert(0, str(Path(spec.script).resolve().parent))
         runpy.run_path(spec.script, run_name="__main__")

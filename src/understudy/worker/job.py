@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from types import TracebackType
 
@@ -14,6 +14,7 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 
 from understudy.state.inventory import take_inventory
 
+from .identity import Places
 from .mesh import alike, coordinates, dimensions
 from .player import JobError, Player, Repeat
 from .rng import seed_everything
@@ -63,15 +64,11 @@ class Step:
 class Job:
     """The job as one role sees it."""
 
-    def __init__(self, player: Player, role: int) -> None:
+    def __init__(self, player: Player) -> None:
         spec = player.spec
         self._player = player
-        self.role = role
-        """This process's position in the job: its global rank."""
         self.seed = spec.seed
         self.device = torch.device("cpu")
-        self.places = coordinates(spec.mesh, role)
-        """Where the role sits in the mesh, by dimension."""
         self._spec = spec
         self._undo: Undo | None = None
         self._step: Step | None = None
@@ -79,6 +76,17 @@ class Job:
         self._closed = False
         self._stopped = False
         self._hook = register_optimizer_step_pre_hook(self._before_update)
+
+    @property
+    def role(self) -> int:
+        """This process's position in the job: its global rank."""
+        self._player.identity.told()
+        return self._player.role
+
+    @property
+    def places(self) -> Mapping[str, int]:
+        """Where the role sits in the mesh, by dimension."""
+        return Places(self._spec.mesh, self._player.role, self._player.identity)
 
     @cached_property
     def mesh(self) -> DeviceMesh:
@@ -91,7 +99,8 @@ class Job:
         """How many model copies there are, and which of them this role belongs to."""
         sizes = dict(self._spec.mesh)
         count, mine = 1, 0
-        for name, place in self.places.items():
+        self._player.identity.told(*(name for name in sizes if name.startswith("dp")))
+        for name, place in coordinates(self._spec.mesh, self._player.role).items():
             if name.startswith("dp"):
                 count, mine = count * sizes[name], mine * sizes[name] + place
         return count, mine
@@ -99,7 +108,8 @@ class Job:
     @property
     def is_primary(self) -> bool:
         """True on exactly one role, the last one: in a pipeline that is where the loss is."""
-        return self.role == self._spec.roles - 1
+        self._player.identity.told()
+        return self._player.role == self._spec.roles - 1
 
     @property
     def rehearsing(self) -> bool:
@@ -126,7 +136,7 @@ class Job:
             raise JobError(f"job.same_over: the mesh has the dimensions {known}; name one of them, not {unknown}")
         if self._undo is not None:
             raise JobError("job.same_over was called after the first step began; call it before job.steps(...)")
-        self._player.same = alike(self._spec.mesh, self.role, names)
+        self._player.same = alike(self._spec.mesh, self._player.role, names)
 
     def log(self, **values: float | torch.Tensor) -> None:
         """Numbers to keep with the step; recorded once it has been applied."""
@@ -159,7 +169,7 @@ class Job:
                 except Repeat:
                     continue
                 break
-            seed_everything(self.seed, index, self.role)
+            seed_everything(self.seed, index, self._player.role)
             step = Step(self, index)
             yield step
             if self._step is not None or not step._voted:
@@ -172,8 +182,9 @@ class Job:
         """Steps whose results nobody uses, to have everything warm and in place."""
         start = time.perf_counter()
         for number in range(self._spec.rehearsals):
+            self._player.recast()
             index = min(number, total - 1)
-            seed_everything(self.seed, index, self.role)
+            seed_everything(self.seed, index, self._player.role)
             yield Step(self, index)
         self._player.rehearsed(time.perf_counter() - start)
 
@@ -183,6 +194,7 @@ class Job:
         if self._step is not None:
             raise JobError(f"step {step.index} begins inside step {self._step.index}")
         self._step, self._again = step, None
+        self._player.identity.watching = False  # what it asks now, it asks again in the next step
         if not self.rehearsing:
             assert self._undo is not None
             self._undo.remember()
@@ -217,6 +229,7 @@ class Job:
     def _end(self, step: Step, error: BaseException | None) -> bool:
         if self.rehearsing:
             self._step = None
+            self._player.identity.watching = True
             return False
         try:
             if error is None and not step._voted:
@@ -244,9 +257,12 @@ class Job:
             return True
         return False
 
+    def _left(self) -> None:
+        """The training function has been left, one way or another."""
+        self._hook.remove()
+
     def _close(self) -> None:
         """The training function has returned."""
-        self._hook.remove()
         if not self._closed:
             while True:
                 try:

@@ -52,6 +52,14 @@ def alike(mesh: Mesh, role: int, names: Iterable[str]) -> tuple[int, ...]:
     )
 
 
+def counterpart(mesh: Mesh, group: tuple[int, ...], role: int, other: int) -> tuple[int, ...] | None:
+    """The group that `other` has where `role` has this one: along the same dimensions. None where a group is not all of
+    the roles along some dimensions, in their order, so that only the script knows."""
+    places = [coordinates(mesh, member) for member in group]
+    along = [name for name, _ in mesh if len({place[name] for place in places}) > 1]
+    return alike(mesh, other, along) if group == alike(mesh, role, along) else None
+
+
 def describe(mesh: Mesh, role: int) -> str:
     """A role as a person reads it: `role 5 (pp=1 dp=0 tp=1)`."""
     places = " ".join(f"{name}={place}" for name, place in coordinates(mesh, role).items())

@@ -29,7 +29,7 @@ class Move(msgspec.Struct, frozen=True):
 
 
 class Rehearse(msgspec.Struct, frozen=True, tag="rehearse"):
-    """Enter the training function for this role, in the sandbox."""
+    """Enter the training function for this role, in the sandbox; again, where it has rehearsed another one."""
 
     role: int
 
@@ -123,8 +123,12 @@ class Tracked(msgspec.Struct, frozen=True, tag="tracked"):
 
 
 class Rehearsed(msgspec.Struct, frozen=True, tag="rehearsed"):
+    """It has come to the boundary where it waits for its entry."""
+
     role: int
     seconds: float = 0.0
+    also: tuple[int, ...] = ()
+    """Roles that it could take as well, at once."""
 
 
 class Prepared(msgspec.Struct, frozen=True, tag="prepared"):

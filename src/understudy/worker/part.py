@@ -202,8 +202,8 @@ class Part:
     def hear(self, message: Heard) -> list[Effect]:
         match message:
             case Rehearse(role):
-                self.role = role
-                return [EnterTrain(role, rehearsal=True)]
+                self.role, self.able, self.holds = role, False, False
+                return [*self._drop(), EnterTrain(role, rehearsal=True)]
             case Prepare(roster, moves):
                 return self._propose(Proposal(roster, moves, direct=False))
             case Resume(roster, step, moves, back, copied):
@@ -306,11 +306,11 @@ class Part:
         self._drop()
         return [Say(Unprepared(generation, why))]
 
-    def rehearsed(self, seconds: float = 0.0) -> list[Effect]:
+    def rehearsed(self, seconds: float = 0.0, also: tuple[int, ...] = ()) -> list[Effect]:
         """The training function has come to the boundary where it waits for its entry."""
         assert self.role is not None
         self.able = True
-        return [Say(Rehearsed(self.role, seconds))]
+        return [Say(Rehearsed(self.role, seconds, also))]
 
     def tracked(self, twins: tuple[int, ...], size: int = 0) -> list[Effect]:
         """The first boundary: from here on there is state that others can have."""

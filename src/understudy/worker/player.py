@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import threading
@@ -19,7 +20,7 @@ from understudy.comm.group import RoleGroup
 from understudy.comm.link import Link
 from understudy.comm.roster import RosterError
 from understudy.comm.sandbox import Echo
-from understudy.comm.torch_backend import install
+from understudy.comm.torch_backend import install, renamed, uninstall
 from understudy.state.digest import digest
 from understudy.state.errors import StateError, StreamBroken
 from understudy.state.inventory import take_inventory
@@ -29,6 +30,7 @@ from . import part as parts
 from .archive import Archive
 from .giving import Giving
 from .handover import Arrival, Taker, Tempo
+from .identity import Identity
 from .messages import Aside, Done, Failed, Faulty, Heard, Here, Move, Progress, Said, Settled, WorkerSpec
 from .part import Part
 from .vote import NOBODY, Outcome, numbers_of, outcome_of
@@ -45,6 +47,10 @@ class Dismissed(BaseException):
     """This worker is not needed any more."""
 
 
+class Recast(BaseException):
+    """This worker is to enter the training function again, for another role."""
+
+
 class Concluded(BaseException):
     """The job cannot go on; what there was to keep is kept."""
 
@@ -59,6 +65,9 @@ class Player:
     def __init__(self, spec: WorkerSpec, fabric: Fabric, say: Callable[[Said | Aside], None]) -> None:
         self.spec, self.fabric = spec, fabric
         self.part = Part(spec.uid)
+        self.role = -1
+        """The one that the training function has been entered for."""
+        self.identity = Identity(spec.mesh)
         self.tracked: dict[str, object] = {}
         self.same: tuple[int, ...] = ()
         """Roles that the script says hold the same."""
@@ -139,9 +148,9 @@ class Player:
             self._changed.wait_for(lambda: self._entry is not None or self._dismissed)
             if self._dismissed:
                 raise Dismissed
-            entry = self._entry
+            entry, self._entry = self._entry, None
         assert entry is not None
-        self.rehearsing = entry.rehearsal
+        self.role, self.rehearsing = entry.role, entry.rehearsal
         if entry.rehearsal:
             self.fabric.assume(entry.role, Echo())
         else:
@@ -150,7 +159,51 @@ class Player:
         self._votes = RoleGroup(self.fabric.group(range(self.spec.roles)))
         self._watch.votes = self._votes.endpoint
         install(self.fabric, self.spec.roles)
+        if entry.rehearsal:
+            self.identity.begin()
+        self._announce()
         return entry.role
+
+    def _announce(self) -> None:
+        """Let ordinary scripts and libraries find themselves."""
+        os.environ["RANK"] = os.environ["GROUP_RANK"] = str(self.role)
+        for endpoint in self.fabric.endpoints():
+            endpoint.asked = self.identity.told_rank if self.rehearsing else None
+
+    def leave(self) -> None:
+        """The training function has been left, to be entered again: nothing of what it has made is used any more."""
+        assert not self.part.generation
+        uninstall()
+        self.close_archive()
+        self.tracked, self.same, self._votes = {}, (), None
+        gc.collect()
+
+    def recast(self) -> None:
+        """Take another role, if one is wanted: at once where that makes no difference to the script, or it is entered
+        again."""
+        with self._changed:
+            entry = self._entry
+            if entry is None:
+                return
+            other = entry.role
+            groups = self.identity.groups(self.fabric, self.role, other) if other in self._also() else None
+            if other != self.role and groups is None:
+                raise Recast
+            self._entry = None
+        if groups is not None:
+            self.fabric.become(other, groups)
+            renamed()
+            self.role = other
+            assert self._archive is not None
+            self._archive.become(other, self._same())
+            self._announce()
+
+    def _same(self) -> tuple[int, ...]:
+        """Roles that hold the same state as this one, itself among them."""
+        return tuple(sorted({*twins(self.tracked), *self.same}))
+
+    def _also(self) -> tuple[int, ...]:
+        return self.identity.others(self.fabric, self.role, self._same())
 
     # -- the training thread: at the boundary --------------------------------------------------------------------------
 
@@ -164,9 +217,8 @@ class Player:
         inventory = take_inventory(self.tracked)
         size = sum(slot.bytes for slot in inventory.slots)
         inventory.rest()
-        role, same = self.part.role, tuple(sorted({*twins(self.tracked), *self.same}))
-        assert role is not None
-        self._archive = archive = Archive(self.spec, self.fabric, role, self.tracked, same, self._say)
+        same = self._same()
+        self._archive = archive = Archive(self.spec, self.fabric, self.role, self.tracked, same, self._say)
         self.part.kept = archive.kept
         if self.rehearsing:
             return
@@ -211,15 +263,20 @@ class Player:
             self._do(self.part.went_back(to.generation, to.step))
 
     def rehearsed(self, seconds: float) -> None:
+        """The shadow steps are made, unless another role is wanted meanwhile."""
+        also = self._also()
         with self._changed:
-            self._do(self.part.rehearsed(seconds))
+            if self._entry is None:
+                self._do(self.part.rehearsed(seconds, also))
 
     def boundary(self) -> int:
         """Returns the step to compute next. Whatever has to happen between two steps has happened."""
         while True:
             step = self._come_to_boundary()
             if step is not None:
-                self.rehearsing = False
+                if self.rehearsing:
+                    self.rehearsing = self.identity.watching = False
+                    self._announce()
                 assert self._archive is not None
                 self._watch.step_begins()
                 if step == 1 and self.same:
@@ -265,13 +322,20 @@ class Player:
             while True:
                 if self._dismissed:
                     raise Dismissed
+                if self._entry is not None and self._archive is not None:
+                    break
                 links = self._complete_links()
                 following = self.part.boundary()
                 if links is not None or not isinstance(following, parts.Wait | parts.Over):
                     break
                 self._changed.wait()
-            if isinstance(following, parts.SwitchTo):
+            recast = self._entry is not None and self._archive is not None
+            if not recast and isinstance(following, parts.SwitchTo):
                 given = self._switch(following.generation)
+        if recast:
+            self.recast()
+            self.rehearsed(0.0)
+            return None
         if isinstance(following, parts.Begin):
             return following.step
         if isinstance(following, parts.Keep):
@@ -474,9 +538,7 @@ class Player:
             self._durations.append(seconds)
         self._settling = 0
         self._before, self._ended = self._ended, now
-        role = self.part.role
-        assert role is not None
-        self._say(Progress(role, step, seconds, values, primary=role == self.spec.roles - 1))
+        self._say(Progress(self.role, step, seconds, values, primary=self.role == self.spec.roles - 1))
 
     def _usual(self) -> float:
         """Seconds of an undisturbed step: the lower quartile, since many of the last steps may have been slowed by the
@@ -485,10 +547,15 @@ class Player:
 
     # -- the end -------------------------------------------------------------------------------------------------------
 
+    def close_archive(self) -> None:
+        archive, self._archive = self._archive, None
+        self.part.kept = tuple
+        if archive is not None:
+            archive.close()
+
     def close(self) -> None:
         self._watch.close()
-        if self._archive is not None:
-            self._archive.close()
+        self.close_archive()
 
     def done(self, *, stopped: bool) -> None:
         self._say(Done(self.part.step, digest(take_inventory(self.tracked)) if self.tracked else "", stopped))

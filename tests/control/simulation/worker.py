@@ -33,6 +33,10 @@ class SimWorker:
         self.part = Part(uid)
         self.alive = True
         self.mode = "idle"
+        self.entries = 0
+        """How often it has been told to rehearse."""
+        self.also: tuple[int, ...] = ()
+        """Roles that it could take at once."""
         self.state = 0
         self.fabric: SimFabric | None = None
         self.prepared: dict[int, SimFabric] = {}
@@ -112,12 +116,15 @@ class SimWorker:
                 case parts.Poison(reason):
                     if self.fabric is not None:
                         self.fabric.poison(reason, self.part.uid)
-                case parts.EnterTrain(_, rehearsal):
-                    if self.mode != "idle":
+                case parts.EnterTrain(role, rehearsal):
+                    self.entries += 1
+                    if self.mode != "idle" and (self.fabric is not None or not rehearsal):
                         raise Violation(f"{self.part.uid} is told to enter a role while it is {self.mode}")
                     if rehearsal:
+                        at_once = self.mode == "boundary" and role in self.also
                         self.mode = "rehearsing"
-                        self.later(self.world.random.uniform(0.1, 2.0), self.rehearsed)
+                        delay = 0.0 if at_once else self.world.random.uniform(0.1, 2.0)
+                        self.later(delay, partial(self.rehearsed, self.entries))
                     else:
                         self.mode = "boundary"
                 case parts.Wake():
@@ -134,9 +141,12 @@ class SimWorker:
 
         self.world.after(delay, act)
 
-    def rehearsed(self) -> None:
+    def rehearsed(self, entry: int) -> None:
+        if entry != self.entries:
+            return  # another role is wanted
         self.mode = "boundary"
-        self.do(self.part.rehearsed())
+        self.also = tuple(range(self.world.plan.roles)) if self.world.copies and self.world.blind else ()
+        self.do(self.part.rehearsed(1.0, self.also))
         self.woken()
 
     def opened(self, fabric: SimFabric) -> None:

@@ -54,6 +54,8 @@ class World:
         """(role, step) of parts of checkpoints."""
         self.generous = self.random.random() < 0.9
         """Whether machines come when they are asked for."""
+        self.blind = self.random.random() < 0.5
+        """Whether the script does not know which replica it is."""
         self.standbys = self.random.randint(0, 5)
         self.malice = self.random.choice([0.0, 0.2, 0.5])
         """How likely a phase of a change is to be disturbed."""
