@@ -181,12 +181,20 @@ def test_status_shows_what_has_gone_wrong_and_what_a_standby_has_rehearsed(fake:
             "m1", "quarantined", (), (), (), "2 failures", 2, ((1_000_061.5, "w1 died"), (1_000_070.0, "w4 died"))
         ),
         MachineView(
-            "m3", "standby", (), ("w6",), (6,), failures=1, history=((1_000_065.0, "no heartbeat"),), rehearsed=(1,)
+            "m3",
+            "standby",
+            (),
+            ("w6",),
+            (6,),
+            failures=1,
+            history=((1_000_065.0, "no heartbeat"),),
+            rehearsed=(1,),
+            tour={1: 0.9, 0: 2.14},
         ),
     ]
     lines = [" ".join(line.split()) for line in shell("status")[1].splitlines()]
     assert "m1 quarantined: 2 failures 2" in lines
-    assert "m3 standby, has rehearsed 1 w6 1" in lines
+    assert "m3 standby, takes role 1 at once, has rehearsed role 0 in 2.1 s w6 1" in lines
     said = lines[lines.index("what has gone wrong, the latest last:") + 1 :]
     assert [line.split(" ", 1)[1] for line in said] == ["m1 w1 died", "m3 no heartbeat", "m1 w4 died"]
 

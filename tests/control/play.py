@@ -3,13 +3,13 @@ the simulation; the tests that play here say what each party is told, when, and 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Literal
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal
 
 from understudy.agent.messages import Exited, Order, Report, Stopped, Tell, Word
 from understudy.comm.roster import Worker
 from understudy.control.change import Change
-from understudy.control.company import Plan, Scarcity
+from understudy.control.company import Plan
 from understudy.control.director import Director
 from understudy.control.events import (
     Asked,
@@ -35,10 +35,8 @@ class Play:
     """A director, and agents and workers that say what the test lets them say. Machines are m0, m1, …, standbys come
     last; with one worker each, wN is on mN."""
 
-    def __init__(
-        self, machines: int = 2, nproc: int = 1, *, scarcity: Scarcity = "wait", quarantine: int = Plan.quarantine
-    ) -> None:
-        self.plan = Plan(machines, nproc, scarcity=scarcity, quarantine=quarantine, warm=0)
+    def __init__(self, machines: int = 2, nproc: int = 1, **settings: Any) -> None:
+        self.plan = Plan(machines, nproc, **{"warm": 0, **settings})
         self.director = Director(self.plan)
         self.ledger: list[tuple[float, Event]] = []
         self.tales: list[Tale] = []
@@ -47,17 +45,9 @@ class Play:
         self._read: dict[str, int] = {}
 
     @classmethod
-    def opening(
-        cls,
-        machines: int = 2,
-        nproc: int = 1,
-        standbys: int = 0,
-        *,
-        scarcity: Scarcity = "wait",
-        quarantine: int = Plan.quarantine,
-    ) -> Play:
+    def opening(cls, machines: int = 2, nproc: int = 1, standbys: int = 0, **settings: Any) -> Play:
         """Everybody is here, and the first generation opens."""
-        play = cls(machines, nproc, scarcity=scarcity, quarantine=quarantine)
+        play = cls(machines, nproc, **settings)
         for number in range(machines + standbys):
             play.come(f"m{number}", standby=number >= machines)
             play.here(f"m{number}")
@@ -71,13 +61,15 @@ class Play:
         standbys: int = 1,
         *,
         copies: bool = True,
-        scarcity: Scarcity = "wait",
-        quarantine: int = Plan.quarantine,
+        twins: Mapping[int, tuple[int, ...]] | None = None,
+        **settings: Any,
     ) -> Play:
-        """Everybody plays and holds state; nothing is left to read."""
-        play = cls.opening(machines, nproc, standbys, scarcity=scarcity, quarantine=quarantine)
-        for role in range(play.plan.roles):
-            play.say(f"w{role}", Switched(1, 0), Tracked(role, tuple(range(play.plan.roles)) if copies else (role,)))
+        """Everybody plays and holds state; nothing is left to read. Without `twins`, all hold the same, or nobody."""
+        play = cls.opening(machines, nproc, standbys, **settings)
+        everybody = tuple(range(play.plan.roles))
+        for role in everybody:
+            same = (everybody if copies else (role,)) if twins is None else twins[role]
+            play.say(f"w{role}", Switched(1, 0), Tracked(role, same))
         play.each(play.seats(), Settled(1, 1, None))
         assert play.status() == "training"
         play.orders()
@@ -97,7 +89,7 @@ class Play:
 
     def here(self, name: str) -> None:
         """All workers of a machine that have not said so yet."""
-        for actor in self.director.machines[name].actors:
+        for actor in self.director.machines[name].everybody:
             if actor.alive and actor.address is None:
                 self.say(actor.uid, Here(worker(actor.uid, name), pid=100 + int(actor.uid[1:])))
 

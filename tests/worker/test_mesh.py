@@ -12,6 +12,7 @@ from understudy.worker.mesh import (
     alike,
     check_mesh,
     coordinates,
+    counterpart,
     describe,
     dimensions,
     parse_mesh,
@@ -91,3 +92,23 @@ def test_who_is_alike() -> None:
 
 def test_a_role_is_described_by_its_places() -> None:
     assert describe((("pp", 2), ("dp", 2), ("tp", 2)), 5) == "role 5 (pp=1 dp=0 tp=1)"
+
+
+@pytest.mark.parametrize(
+    ("group", "role", "other", "found"),
+    [
+        ((0, 1, 2, 3, 4, 5, 6, 7), 1, 3, (0, 1, 2, 3, 4, 5, 6, 7)),  # everybody
+        ((1,), 1, 3, (3,)),
+        ((1, 5), 1, 3, (3, 7)),  # along pp
+        ((1, 3), 1, 3, (1, 3)),  # along dp, in which they differ
+        ((0, 1), 1, 3, (2, 3)),  # along tp
+        ((0, 2, 4, 6), 0, 2, (0, 2, 4, 6)),  # pp and dp
+        ((0, 3), 0, 2, None),  # no dimension
+        ((0, 1, 2), 0, 2, None),  # not all along it
+        ((5, 1), 1, 3, None),  # another order
+    ],
+)
+def test_the_group_of_another_role(
+    group: tuple[int, ...], role: int, other: int, found: tuple[int, ...] | None
+) -> None:
+    assert counterpart(parse_mesh("pp=2,dp=2,tp=2"), group, role, other) == found

@@ -58,8 +58,7 @@ def show(job: dict[str, Any], machines: list[dict[str, Any]], roster: list[dict[
     for machine in machines:
         roles = ", ".join(f"{role} ({places.get(role, '')})" for role in machine["roles"])
         state = machine["state"] + (f": {machine['why']}" if machine["why"] else "")
-        if machine["rehearsed"]:
-            state += f", has rehearsed {', '.join(map(str, machine['rehearsed']))}"
+        state += readiness(machine, len(roster))
         failures = str(machine["failures"]) if machine["failures"] else ""
         table.add_row(*map(Text, (machine["name"], state, roles, " ".join(machine["workers"]), failures)))
     console.print(table)
@@ -68,6 +67,20 @@ def show(job: dict[str, Any], machines: list[dict[str, Any]], roster: list[dict[
         console.print("\nwhat has gone wrong, the latest last:")
     for at, name, what in sorted(past)[-HISTORY:]:
         console.print(f"  {time.strftime('%H:%M:%S', time.localtime(at))}  {name}  {what}")
+
+
+def readiness(machine: dict[str, Any], roles: int) -> str:
+    """What it would take to let a standby play."""
+    at_once = machine["rehearsed"]
+    said = f", takes {'every role' if len(at_once) == roles else _listed(at_once)} at once" if at_once else ""
+    later = {int(role): seconds for role, seconds in machine["tour"].items() if int(role) not in at_once}
+    if later and len(at_once) < roles:
+        said += f", has rehearsed {_listed(sorted(later))} in {max(later.values()):.2g} s"
+    return said
+
+
+def _listed(roles: list[int]) -> str:
+    return ("role " if len(roles) == 1 else "roles ") + ", ".join(map(str, roles))
 
 
 def headline(job: dict[str, Any]) -> str:

@@ -111,37 +111,44 @@ class Replacement(Failure):
             self._warm_up(taken)
 
     def _warm_up(self, taken: set[str]) -> None:
-        """Standbys rehearse before they are needed: each kind of role in turn, and then what nobody else could take
-        at once, where they wait."""
+        """Standbys rehearse before they are needed: each kind of role in turn, and then the one in which they wait,
+        each in another one than the others where it can."""
         free = [machine for machine in self._free(taken) if self.plan.warm]
         kinds = self._kinds()
-        covered = Counter(cell for machine in free for actors in machine.sets for cell in self._coverage(actors))
+        homes: Counter[int] = Counter()
+        restless: list[tuple[Machine, list[Actor]]] = []
         for machine in free:
             if len(machine.sets) < min(self.plan.warm, self.plan.machines) and self._is_warm(machine):
                 machine.wings.append([self._start(machine, slot) for slot in range(self.plan.nproc)])
-            for actors in machine.sets:
-                if not suit(actors) or any(actor.rehearsing is not None for actor in actors):
-                    continue
-                cell = self._next_cell(machine, actors, kinds, covered)
-                if cell is not None:
-                    covered[cell] += 1
-                    self._rehearse({role: actor.uid for role, actor in zip(self._roles(cell), actors, strict=True)})
+            for actors in filter(suit, machine.sets):
+                cells = {self.plan.cells[actor.rehearsed] for actor in actors if actor.rehearsed is not None}
+                ready_to_wait = len(cells) == 1 and all(actor.rehearsed is not None for actor in actors)
+                if ready_to_wait and (actors is not machine.actors or not self._unknown(machine, kinds)):
+                    homes.update(cells)
+                else:
+                    restless.append((machine, actors))
+        for machine, actors in restless:
+            home = self._home(machine, actors, kinds, homes)
+            homes[home] += 1
+            ahead = [kind[0] for kind in self._unknown(machine, kinds) if home not in kind]
+            cell = ahead[0] if ahead and actors is machine.actors else home
+            if not any(actor.rehearsing is not None for actor in actors):
+                self._rehearse({role: actor.uid for role, actor in zip(self._roles(cell), actors, strict=True)})
 
-    def _next_cell(
-        self, machine: Machine, actors: list[Actor], kinds: list[tuple[int, ...]], covered: Counter[int]
-    ) -> int | None:
-        """What these workers rehearse next; None where they stay as they are."""
-        waiting = self._cell_of(actors)
-        unknown = [kind for kind in kinds if not machine.tour.keys() & set(kind)]
-        if waiting is not None and (not unknown or actors is not machine.actors):
-            return None if all(actor.rehearsed is not None for actor in actors) else waiting
+    def _unknown(self, machine: Machine, kinds: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
+        """The kinds of roles that a machine's workers have not rehearsed."""
+        return [kind for kind in kinds if not machine.tour.keys() & set(kind)]
+
+    def _home(self, machine: Machine, actors: list[Actor], kinds: list[tuple[int, ...]], homes: Counter[int]) -> int:
+        """The cell in which these workers are to wait: of the most common kind, in proportion to who waits there."""
         others = {cell for each in machine.sets if each is not actors for cell in self._coverage(each)}
-        last = min(
-            (cell for kind in kinds for cell in kind),
-            key=lambda cell: (cell in others, covered[cell], -len(self._kind(cell, kinds)), cell),
-        )
-        ahead = [kind[0] for kind in unknown if last not in kind]
-        return ahead[0] if ahead and actors is machine.actors else last
+
+        def key(cell: int) -> tuple[bool, float, int, int, int]:
+            kind = next(kind for kind in kinds if cell in kind)
+            crowd = sum(homes[each] for each in kind) / len(kind)
+            return (cell in others, crowd, homes[cell], -len(kind), cell)
+
+        return min((cell for kind in kinds for cell in kind), key=key)
 
     def _kinds(self) -> list[tuple[int, ...]]:
         """Cells whose roles hold the same state, machine by machine: they run the same program on the same shapes."""
@@ -156,19 +163,10 @@ class Replacement(Failure):
                 kinds.append([cell])
         return [tuple(kind) for kind in kinds]
 
-    def _kind(self, cell: int, kinds: list[tuple[int, ...]]) -> tuple[int, ...]:
-        return next(kind for kind in kinds if cell in kind)
-
     def _coverage(self, actors: list[Actor]) -> set[int]:
         """The cells that these workers could take at once, or will be able to."""
         going = {self.plan.cells[actor.rehearsing] for actor in actors if actor.rehearsing is not None}
-        cells = set(self.plan.cells)
-        return going | {cell for cell in cells if all(map(ready, actors, self._roles(cell)))}
-
-    def _cell_of(self, actors: list[Actor]) -> int | None:
-        """The cell that these workers have rehearsed, or are rehearsing."""
-        roles = [role for actor in actors for role in (actor.rehearsing, actor.rehearsed) if role is not None]
-        return self.plan.cells[roles[0]] if roles else None
+        return going | {cell for cell in set(self.plan.cells) if all(map(ready, actors, self._roles(cell)))}
 
     def _is_warm(self, machine: Machine) -> bool:
         return all(actor.alive and actor.rehearsed is not None for actor in machine.everybody)

@@ -26,7 +26,8 @@ _UNWATCHED = {"get_coordinate", "_coordinate_on_dim"}
 """Ways to ask that cannot be seen when they are used; a script whose code names them counts as one that has asked."""
 _TORCH = str(Path(torch.__file__).parent)
 _OWN = str(Path(__file__).parents[1])
-_PASSED_ON = ("distributed_c10d.py", "device_mesh.py")
+_PASSED_ON = {"get_rank", "get_local_rank", "get_node_local_rank", "get_group_rank"}
+"""What torch does with a rank, except that it gives it to whoever has called one of these, is its own affair."""
 
 
 class Identity:
@@ -118,7 +119,7 @@ def watch_environment(identity: Identity) -> None:
 
 def _is_torch(frame: FrameType | None) -> bool:
     """Whether torch asks for itself, not on behalf of the script."""
-    while frame is not None and frame.f_code.co_filename.endswith(_PASSED_ON):
+    while frame is not None and frame.f_code.co_name in _PASSED_ON and frame.f_code.co_filename.startswith(_TORCH):
         frame = frame.f_back
     return frame is not None and frame.f_code.co_filename.startswith((_TORCH, _OWN))
 

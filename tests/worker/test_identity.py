@@ -1,0 +1,129 @@
+"""A newcomer may be any of the roles that hold the same, for as long as its script has not asked which one it is."""
+
+from __future__ import annotations
+
+import os
+import types
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+
+from understudy.comm.fabric import Fabric
+from understudy.comm.sandbox import Echo
+from understudy.comm.torch_backend import install, renamed, uninstall
+from understudy.worker import identity as watched
+from understudy.worker.identity import Identity, Places, watch_environment
+from understudy.worker.mesh import Mesh, parse_mesh
+
+MESH = parse_mesh("pp=2,dp=2")
+ROLE, TWIN = 2, 3
+"""pp=1, and both places along dp."""
+
+
+class Newcomer:
+    """A worker that rehearses a role, and what its script has asked."""
+
+    def __init__(self, mesh: Mesh, role: int) -> None:
+        self.fabric = Fabric("w9", "m9", job="test", secret=b"secret")
+        self.identity = Identity(mesh)
+        self.fabric.assume(role, Echo())
+        install(self.fabric, 4)
+        self.identity.begin()
+        self.mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("pp", "dp"))
+        for endpoint in self.fabric.endpoints():
+            endpoint.asked = self.identity.told_rank
+
+    def others(self) -> tuple[int, ...]:
+        return self.identity.others(self.fabric, ROLE, (ROLE, TWIN))
+
+
+@pytest.fixture
+def newcomer() -> Iterator[Newcomer]:
+    found = Newcomer(MESH, ROLE)
+    yield found
+    uninstall()
+    found.fabric.close()
+
+
+def test_a_script_that_has_not_asked_may_be_any_twin(newcomer: Newcomer) -> None:
+    assert newcomer.others() == (TWIN,)
+
+
+def test_its_groups_become_those_of_the_other_role(newcomer: Newcomer) -> None:
+    groups = newcomer.identity.groups(newcomer.fabric, ROLE, TWIN)
+    assert groups is not None
+    pp, dp = newcomer.mesh["pp"].get_group(), newcomer.mesh["dp"].get_group()
+    assert (dist.get_process_group_ranks(pp), dist.get_process_group_ranks(dp)) == ([0, 2], [2, 3])
+    newcomer.fabric.become(TWIN, groups)
+    renamed()
+    assert newcomer.fabric.role == dist.get_rank() == TWIN
+    assert (dist.get_process_group_ranks(pp), dist.get_process_group_ranks(dp)) == ([1, 3], [2, 3])
+    assert (dist.get_rank(pp), dist.get_rank(dp)) == (1, 1)
+    assert dist.get_global_rank(pp, 0) == 1
+    assert {endpoint.name for endpoint in newcomer.fabric.endpoints()} == {"g0[0-3]", "g0[1,3]", "g0[2-3]"}
+
+
+@pytest.mark.parametrize(
+    ("asks", "others"),
+    [
+        (lambda new: dist.get_rank(), ()),
+        (lambda new: new.mesh.get_rank(), ()),
+        (lambda new: new.mesh["dp"].get_local_rank(), ()),
+        (lambda new: dist.get_rank(new.mesh["dp"].get_group()), ()),
+        (lambda new: new.mesh["pp"].get_local_rank(), (TWIN,)),  # its twins have the same
+        (lambda new: dist.get_world_size(), (TWIN,)),
+        (lambda new: dist.all_reduce(__import__("torch").ones(1)), (TWIN,)),
+        (lambda new: Places(MESH, ROLE, new.identity)["dp"], ()),
+        (lambda new: Places(MESH, ROLE, new.identity)["pp"], (TWIN,)),
+        (lambda new: dict(Places(MESH, ROLE, new.identity)), ()),
+        (lambda new: repr(Places(MESH, ROLE, new.identity)), ()),
+        (lambda new: new.identity.told(), ()),
+    ],
+)
+def test_what_it_asks(newcomer: Newcomer, asks: Callable[[Newcomer], object], others: tuple[int, ...]) -> None:
+    asks(newcomer)
+    assert newcomer.others() == others
+
+
+def test_what_it_asks_within_a_step_does_not_count(newcomer: Newcomer) -> None:
+    newcomer.identity.watching = False
+    dist.get_rank()
+    newcomer.identity.told()
+    assert newcomer.others() == (TWIN,)
+
+
+def test_a_group_that_follows_no_dimension_ties_it_to_its_role(newcomer: Newcomer) -> None:
+    dist.new_group([0, 2, 3])
+    assert newcomer.others() == ()
+
+
+def test_it_begins_anew_with_the_training_function(newcomer: Newcomer) -> None:
+    dist.get_rank()
+    newcomer.identity.begin()
+    assert newcomer.others() == (TWIN,)
+
+
+@pytest.mark.parametrize(("name", "others"), [("RANK", ()), ("WORLD_SIZE", (TWIN,))])
+def test_the_environment_tells(
+    newcomer: Newcomer, monkeypatch: pytest.MonkeyPatch, name: str, others: tuple[int, ...]
+) -> None:
+    monkeypatch.setenv(name, "3")
+    kind = type(os.environ)
+    try:
+        watch_environment(newcomer.identity)
+        assert (os.environ[name], os.environ.get(name)) == ("3", "3")
+        assert newcomer.others() == others
+    finally:
+        os.environ.__class__ = kind
+
+
+def test_a_way_to_ask_that_cannot_be_seen_is_found_in_the_code(
+    newcomer: Newcomer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = types.ModuleType("users")
+    module.__file__ = "/home/user/users.py"
+    exec("def where(mesh):\n    return [part for part in (mesh.get_coordinate(),)]\n", vars(module))
+    monkeypatch.setitem(watched.sys.modules, "users", module)
+    assert newcomer.others() == ()
