@@ -18,6 +18,7 @@ import torch
 
 from understudy.comm.endpoint import Endpoint
 from understudy.comm.fabric import Fabric
+from understudy.comm.group import RoleGroup
 
 from .mesh import Mesh, coordinates, counterpart
 
@@ -57,8 +58,11 @@ class Identity:
 
     def told_rank(self, endpoint: Endpoint) -> None:
         """Somebody asks for the rank in a group. What torch does with it does not depend on which replica it is."""
-        if self.watching and not _is_torch(sys._getframe(2)):
-            self._ranks[endpoint.name] = endpoint.rank
+        frame = sys._getframe(2)
+        if self.watching and not _is_torch(frame):
+            group = frame.f_locals.get("group")  # torch's get_rank finds any group's by way of the one of all roles
+            asked = group.endpoint if isinstance(group, RoleGroup) else endpoint
+            self._ranks[asked.name] = asked.rank
 
     def others(self, fabric: Fabric, role: int, twins: tuple[int, ...]) -> tuple[int, ...]:
         """The roles that this worker could take instead of the one it has rehearsed."""
