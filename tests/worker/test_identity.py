@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import types
 from collections.abc import Callable, Iterator
 
@@ -13,7 +14,6 @@ from torch.distributed.device_mesh import init_device_mesh
 from understudy.comm.fabric import Fabric
 from understudy.comm.sandbox import Echo
 from understudy.comm.torch_backend import install, renamed, uninstall
-from understudy.worker import identity as watched
 from understudy.worker.identity import Identity, Places, watch_environment
 from understudy.worker.mesh import Mesh, parse_mesh
 
@@ -125,5 +125,5 @@ def test_a_way_to_ask_that_cannot_be_seen_is_found_in_the_code(
     module = types.ModuleType("users")
     module.__file__ = "/home/user/users.py"
     exec("def where(mesh):\n    return [part for part in (mesh.get_coordinate(),)]\n", vars(module))
-    monkeypatch.setitem(watched.sys.modules, "users", module)
+    monkeypatch.setitem(sys.modules, "users", module)
     assert newcomer.others() == ()

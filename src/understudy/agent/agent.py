@@ -10,18 +10,20 @@ import os
 import signal
 import sys
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import msgspec
 
 from understudy.worker.line import LineBroken, Splitter, encode
-from understudy.worker.messages import Aside, Copied, Done, Inject, Progress, Said, Tracked, WorkerSpec
+from understudy.worker.messages import Aside, Copied, Done, Inject, Progress, Recorded, Said, Tracked, WorkerSpec
 
 from .facts import facts_of
 from .forkserver import die_with_parent
+from .library import Library
 from .messages import (
     Ack,
     Beat,
@@ -128,6 +130,7 @@ class Agent:
         self._silent_since: float | None = None
         """Since when the controller cannot be reached."""
         self._tasks: set[asyncio.Task[None]] = set()
+        self._library = Library(spec.worker.host, spec.worker.secret)
         self._metrics = (Path(spec.run_dir) / f"metrics-{spec.machine}.jsonl").open("a", buffering=1)
 
     async def run(self) -> None:
@@ -144,6 +147,7 @@ class Agent:
             talk.cancel()
             await asyncio.gather(talk, return_exceptions=True)
             await self._nursery.close()
+            await self._library.close()
             for task in self._tasks:
                 task.cancel()
             self._metrics.close()
@@ -244,9 +248,12 @@ class Agent:
             with suppress(OSError):
                 await asyncio.get_running_loop().sock_sendall(staff.child.line, encode(inject))
         elif not inject.uid:
-            task = asyncio.ensure_future(mishap(inject.kind, inject.seconds, ws))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._later(mishap(inject.kind, inject.seconds, ws))
+
+    def _later(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     def _report(self, report: Report) -> None:
         self._outbox.put(report)
@@ -294,9 +301,7 @@ class Agent:
         staff = self._staff[uid] = Staff(uid, slot, child)
         staff.words = words
         asyncio.get_running_loop().add_reader(child.line, self._read, staff)
-        task = asyncio.ensure_future(self._await_end(staff))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._later(self._await_end(staff))
 
     def _read(self, staff: Staff) -> None:
         """What a worker says, until it has no more to say."""
@@ -337,7 +342,19 @@ class Agent:
             staff.role = message.role
         elif isinstance(message, Done):
             staff.done = True
+        elif isinstance(message, Recorded):
+            self._later(self._keep_recording(staff, message))
+            return
         self._report(Word(staff.uid, message))
+
+    async def _keep_recording(self, staff: Staff, recorded: Recorded) -> None:
+        """It outlives its worker here."""
+        try:
+            url = await self._library.keep(recorded.digest, f"/proc/{staff.child.pid}/fd/{recorded.fd}")
+        except OSError as error:
+            log.warning("%s: a recording cannot be kept: %s", self.spec.machine, error)
+        else:
+            self._report(Word(staff.uid, msgspec.structs.replace(recorded, url=url, fd=-1)))
 
     async def _await_end(self, staff: Staff) -> None:
         code = await staff.child.exited

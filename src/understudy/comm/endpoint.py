@@ -12,7 +12,9 @@ from typing import Any
 from .faults import Fault, Interrupted, Poison
 from .ops import Op
 from .pairs import Receive, Send
+from .recording import Recorder
 from .sandbox import Sandbox
+from .signature import signature
 from .topology import GroupKey
 from .transport import GroupTransport
 
@@ -21,10 +23,25 @@ log = logging.getLogger("understudy.comm")
 Done = Callable[[], None]
 
 
+class _Noted(threading.Event):
+    """Set when a message has come; it is recorded first, before anybody can touch it."""
+
+    def __init__(self, endpoint: Endpoint, recorder: Recorder, job: Receive) -> None:
+        super().__init__()
+        self._endpoint, self._recorder, self._job = endpoint, recorder, job
+
+    def set(self) -> None:
+        job = self._job
+        if not self.is_set() and job.peer is not None:
+            mark = signature("send", job.tensor.dtype, job.tensor.numel())
+            self._recorder.note(self._endpoint, "recv", mark, [job.tensor], job.peer, job.tag)
+        super().set()
+
+
 class Endpoint:
     """Runs a group's collectives one after another, in the order they were given.
 
-    Its mode is one attribute: `perform` is the transport's way, a sandbox's, or a recorder's around either.
+    Its mode is one attribute: `perform` is the transport's way, or a sandbox's.
     """
 
     def __init__(
@@ -41,6 +58,8 @@ class Endpoint:
         self.post: Callable[..., None] = self._closed
         self.asked: Callable[[Endpoint], None] | None = None
         """Called whenever somebody asks for the rank, while it may still change."""
+        self.recorder: Recorder | None = None
+        """Keeps results, in the first steps of a job."""
         self.opening = threading.Lock()
         """Held by the thread that opens it late."""
         self.doing: tuple[int, str, float] | None = None
@@ -77,8 +96,8 @@ class Endpoint:
         self.key, self.name, self.rank, self.transport = key, str(key), key.roles.index(role), transport
 
     def rehearse(self, sandbox: Sandbox) -> None:
-        self.perform = lambda op: sandbox.run(op, self.rank, self.size)
-        self.post = sandbox.post
+        self.perform = lambda op: sandbox.run(op, self)
+        self.post = lambda *jobs: sandbox.post(self, *jobs)
 
     def release(self, why: str) -> Any:
         """Play no more: later operations raise, since whoever calls them has missed that the job went on without it."""
@@ -155,6 +174,8 @@ class Endpoint:
             )
             job.done.set()
         else:
+            if self.recorder is not None and isinstance(job, Receive):
+                job.done = _Noted(self, self.recorder, job)
             self.post(job)
 
     def _serve(self) -> None:
@@ -191,6 +212,8 @@ class Endpoint:
                         )
                     )
             self.perform(op)
+            if self.recorder is not None and op.kind != "barrier":
+                self.recorder.note(self, op.kind, op.signature, op.outputs)
             for target, source in op.copy_back:
                 target.copy_(source)
         except Interrupted:

@@ -19,6 +19,7 @@ from .link import Link
 from .listener import Listener
 from .meetings import EXACT, Meetings
 from .native import Native
+from .recording import Recorder
 from .roster import Roster, RosterError, Worker
 from .sandbox import Sandbox
 from .spine import SpineLink
@@ -104,6 +105,7 @@ class Fabric:
         self._endpoints: dict[str, Endpoint] = {}
         self._ordinals: Counter[tuple[int, ...]] = Counter()
         self._sandbox: Sandbox | None = None
+        self._recorder: Recorder | None = None
         self._closed = False
         self._io.start(self._open()).result()
 
@@ -204,10 +206,23 @@ class Fabric:
         self._endpoints[endpoint.name] = endpoint
         if self._current is not None:
             endpoint.play(None, frozenset(layout(self._current.roster, key).vacant), self._current.poison)
+            endpoint.recorder = self._recorder if self._crosses(endpoint) else None
             self._open_late(endpoint)
         elif self._sandbox is not None:
             endpoint.rehearse(self._sandbox)
         return endpoint
+
+    def record(self, recorder: Recorder | None) -> None:
+        """Keep what comes from other machines from now on, or no more."""
+        self._recorder = recorder
+        for endpoint in self.endpoints():
+            endpoint.recorder = recorder if self._crosses(endpoint) else None
+
+    def _crosses(self, endpoint: Endpoint) -> bool:
+        """Whether a group has roles on other machines."""
+        assert self._current is not None
+        players = [self._current.roster.player(role) for role in endpoint.key.roles]
+        return any(player is not None and player.machine != self.machine for player in players)
 
     def forget(self, endpoint: Endpoint) -> None:
         """Close a group that nobody uses any more; its name is not used again."""

@@ -14,6 +14,7 @@ from understudy.worker.messages import (
     Halted,
     Here,
     Prepared,
+    Recorded,
     Rehearsed,
     Saved,
     Settled,
@@ -83,9 +84,16 @@ class Director(Replacement):
                 actor.address, actor.pid = worker, pid
             case Tracked(role, twins):
                 actor.holds, self.twins[role] = True, twins
-            case Rehearsed(role, seconds, also):
+            case Recorded(role, _, size, steps) as recorded:
+                self.recordings[role] = (actor.machine, recorded)
+                said = f"role {role} has recorded {steps} steps for newcomers to rehearse with: {size / 1e6:.3g} MB"
+                self._tale("recorded", said, role=role, bytes=size)
+            case Rehearsed(role, seconds, also, diverged):
                 if role == actor.rehearsing:  # else another one is wanted meanwhile
                     actor.rehearsed, actor.rehearsing, actor.also = role, None, also
+                    if diverged:
+                        text = f"{self._name(actor)} does something else than what was recorded: {diverged}"
+                        self._tale("rehearsal", text, uid=actor.uid)
                     tour, cell = self.machines[actor.machine].tour, self.plan.cells[role]
                     tour[cell] = seconds or tour.get(cell, 0.0)
             case Prepared(generation):

@@ -6,7 +6,7 @@ from collections import Counter
 
 import msgspec
 
-from understudy.worker.messages import Rehearse, Stop
+from understudy.worker.messages import Recorded, Rehearse, Stop
 
 from .cast import Actor, Machine
 from .change import Change, Phase, Wish
@@ -20,6 +20,8 @@ class Transition(Company):
         """Why the job has failed."""
         self.twins: dict[int, tuple[int, ...]] = {}
         """Roles that hold identical copies of a role's state."""
+        self.recordings: dict[int, tuple[str, Recorded]] = {}
+        """By role: the machine that has one, for newcomers to rehearse with."""
         self.settling: Change | None = None
         """The last change, until its first step is done everywhere; so long, those who gave their roles away stay, and
         go on should a newcomer die."""
@@ -68,7 +70,15 @@ class Transition(Company):
             actor = self.actors[uid]
             if actor.rehearsed != role and actor.rehearsing != role:
                 actor.role, actor.rehearsing, actor.rehearsed, actor.also = role, role, None, ()
-                self._tell(uid, Rehearse(role))
+                self._tell(uid, Rehearse(role, self._recording(role)))
+
+    def _recording(self, role: int) -> Recorded | None:
+        """What this role, or one that holds the same, has recorded on a machine that is still there."""
+        for other in (role, *self.twins.get(role, ())):
+            machine, recorded = self.recordings.get(other, ("", None))
+            if recorded is not None and self.machines[machine].alive:
+                return recorded
+        return None
 
     def _rehearsed(self, change: Change) -> bool:
         return all(self.actors[uid].rehearsed == role for role, uid in change.joiners.items())

@@ -183,6 +183,7 @@ class Job:
         start = time.perf_counter()
         for number in range(self._spec.rehearsals):
             self._player.recast()
+            self._player.tape.shadow_step(number + 1)
             index = min(number, total - 1)
             seed_everything(self.seed, index, self._player.role)
             yield Step(self, index)

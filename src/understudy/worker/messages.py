@@ -28,10 +28,26 @@ class Move(msgspec.Struct, frozen=True):
 # -- heard ---------------------------------------------------------------------------------------------------------
 
 
+class Recorded(msgspec.Struct, frozen=True, tag="recorded"):
+    """What came from other machines in the first steps of this role is on its machine, for newcomers to rehearse
+    with."""
+
+    role: int
+    digest: str
+    bytes: int
+    steps: int
+    url: str = ""
+    """Where its agent has it."""
+    fd: int = -1
+    """Of the file, in the worker."""
+
+
 class Rehearse(msgspec.Struct, frozen=True, tag="rehearse"):
     """Enter the training function for this role, in the sandbox; again, where it has rehearsed another one."""
 
     role: int
+    recorded: Recorded | None = None
+    """By this role, or one that holds the same."""
 
 
 class Prepare(msgspec.Struct, frozen=True, tag="prepare"):
@@ -129,6 +145,8 @@ class Rehearsed(msgspec.Struct, frozen=True, tag="rehearsed"):
     seconds: float = 0.0
     also: tuple[int, ...] = ()
     """Roles that it could take as well, at once."""
+    diverged: str = ""
+    """Where it did something else than what was recorded."""
 
 
 class Prepared(msgspec.Struct, frozen=True, tag="prepared"):
@@ -245,6 +263,7 @@ Said = (
     Here
     | Tracked
     | Rehearsed
+    | Recorded
     | Prepared
     | Unprepared
     | Cancelled
@@ -319,6 +338,10 @@ class WorkerSpec(msgspec.Struct, frozen=True):
     """Seconds that a step may take; 0: any."""
     copy_every: int = 0
     """Steps after which each role's copy in another machine's memory is renewed; 0: there are none."""
+    recordings: str = ""
+    """Folder for what newcomers rehearse with; the system's own for temporary files where empty."""
+    recording_limit: int = 1 << 30
+    """Bytes of it for each role; 0: nothing is recorded."""
     chaos: bool = False
     """Whether it lets faults happen that chaos asks for."""
 

@@ -27,6 +27,7 @@ from .messages import (
     Move,
     Prepare,
     Prepared,
+    Recorded,
     Rehearse,
     Rehearsed,
     Resume,
@@ -66,6 +67,7 @@ class EnterTrain(msgspec.Struct, frozen=True):
 
     role: int
     rehearsal: bool
+    recorded: Recorded | None = None
 
 
 class Wake(msgspec.Struct, frozen=True):
@@ -201,9 +203,9 @@ class Part:
 
     def hear(self, message: Heard) -> list[Effect]:
         match message:
-            case Rehearse(role):
+            case Rehearse(role, recorded):
                 self.role, self.able, self.holds = role, False, False
-                return [*self._drop(), EnterTrain(role, rehearsal=True)]
+                return [*self._drop(), EnterTrain(role, rehearsal=True, recorded=recorded)]
             case Prepare(roster, moves):
                 return self._propose(Proposal(roster, moves, direct=False))
             case Resume(roster, step, moves, back, copied):
@@ -306,11 +308,11 @@ class Part:
         self._drop()
         return [Say(Unprepared(generation, why))]
 
-    def rehearsed(self, seconds: float = 0.0, also: tuple[int, ...] = ()) -> list[Effect]:
+    def rehearsed(self, seconds: float = 0.0, also: tuple[int, ...] = (), diverged: str = "") -> list[Effect]:
         """The training function has come to the boundary where it waits for its entry."""
         assert self.role is not None
         self.able = True
-        return [Say(Rehearsed(self.role, seconds, also))]
+        return [Say(Rehearsed(self.role, seconds, also, diverged))]
 
     def tracked(self, twins: tuple[int, ...], size: int = 0) -> list[Effect]:
         """The first boundary: from here on there is state that others can have."""

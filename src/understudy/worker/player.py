@@ -19,7 +19,6 @@ from understudy.comm.fabric import Fabric
 from understudy.comm.group import RoleGroup
 from understudy.comm.link import Link
 from understudy.comm.roster import RosterError
-from understudy.comm.sandbox import Echo
 from understudy.comm.torch_backend import install, renamed, uninstall
 from understudy.state.digest import digest
 from understudy.state.errors import StateError, StreamBroken
@@ -33,6 +32,7 @@ from .handover import Arrival, Taker, Tempo
 from .identity import Identity
 from .messages import Aside, Done, Failed, Faulty, Heard, Here, Move, Progress, Said, Settled, WorkerSpec
 from .part import Part
+from .tape import Tape
 from .vote import NOBODY, Outcome, numbers_of, outcome_of
 from .watch import Watch
 
@@ -68,6 +68,7 @@ class Player:
         self.role = -1
         """The one that the training function has been entered for."""
         self.identity = Identity(spec.mesh)
+        self.tape = Tape(spec, fabric, say)
         self.tracked: dict[str, object] = {}
         self.same: tuple[int, ...] = ()
         """Roles that the script says hold the same."""
@@ -152,7 +153,7 @@ class Player:
         assert entry is not None
         self.role, self.rehearsing = entry.role, entry.rehearsal
         if entry.rehearsal:
-            self.fabric.assume(entry.role, Echo())
+            self.fabric.assume(entry.role, self.tape.sandbox(entry.recorded))
         else:
             while not self.part.generation:
                 self._come_to_boundary()
@@ -161,6 +162,8 @@ class Player:
         install(self.fabric, self.spec.roles)
         if entry.rehearsal:
             self.identity.begin()
+        else:
+            self.tape.entered(entry.role)
         self._announce()
         return entry.role
 
@@ -222,6 +225,8 @@ class Player:
         self.part.kept = archive.kept
         if self.rehearsing:
             return
+        assert self._votes is not None
+        self.tape.first_boundary(same, self._votes.endpoint)
         begun = self.part.step
         if self.spec.checkpoint and not begun:
             begun = self._least([archive.latest()])[0]
@@ -267,7 +272,7 @@ class Player:
         also = self._also()
         with self._changed:
             if self._entry is None:
-                self._do(self.part.rehearsed(seconds, also))
+                self._do(self.part.rehearsed(seconds, also, self.tape.diverged))
 
     def boundary(self) -> int:
         """Returns the step to compute next. Whatever has to happen between two steps has happened."""
@@ -278,6 +283,7 @@ class Player:
                     self.rehearsing = self.identity.watching = False
                     self._announce()
                 assert self._archive is not None
+                self.tape.boundary(step)
                 self._watch.step_begins()
                 if step == 1 and self.same:
                     self._compare()
@@ -556,6 +562,7 @@ class Player:
     def close(self) -> None:
         self._watch.close()
         self.close_archive()
+        self.tape.close()
 
     def done(self, *, stopped: bool) -> None:
         self._say(Done(self.part.step, digest(take_inventory(self.tracked)) if self.tracked else "", stopped))

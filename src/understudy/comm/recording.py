@@ -1,0 +1,151 @@
+"""What came over the network in a job's first steps, kept so that newcomers can rehearse with it.
+
+A recording is one file: the results, each content once, and an index behind them. It holds the outputs of collectives
+that cross machines and of receives, in the order of each group, for the build of the model and for the steps after it.
+"""
+
+from __future__ import annotations
+
+import mmap
+import struct
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import IO, Any
+
+import msgspec
+import torch
+import xxhash
+
+from .link import bytes_of
+from .signature import describe
+
+_TRAILER = struct.Struct("<Q8s")
+_MAGIC = b"understu"
+LOST = -1
+"""Where the content of a result would be that was over the limit."""
+
+
+class Result(msgspec.Struct, frozen=True, array_like=True):
+    """One tensor: its bytes are at `offset` in the file."""
+
+    offset: int
+    length: int
+
+
+class Entry(msgspec.Struct, frozen=True, array_like=True):
+    """One operation."""
+
+    phase: int
+    """0 while the model is built, then the number of the step, from 1."""
+    group: str
+    kind: str
+    mark: int
+    """What was called, as in its signature."""
+    peer: int
+    tag: int
+    """Of a message."""
+    results: tuple[Result, ...]
+
+
+class Index(msgspec.Struct, frozen=True):
+    key: str
+    """Of the program that was recorded: another one is not answered from it."""
+    role: int
+    steps: int
+    entries: tuple[Entry, ...]
+
+
+class RecordingError(ValueError):
+    """A file that is no recording, or one of something else."""
+
+
+def called(kind: str, mark: int) -> str:
+    """`all_reduce(sum) of 4096 float32`."""
+    return f"recv {describe(mark).removeprefix('send ')}" if kind == "recv" else describe(mark)
+
+
+class Recorder:
+    """Writes a recording to a file while operations run; any thread may call it."""
+
+    def __init__(self, file: IO[bytes], key: str, role: int, limit: int, label: Callable[[Any], str]) -> None:
+        self._file, self._key, self._role, self._limit, self._label = file, key, role, limit, label
+        self._lock = threading.Lock()
+        self._entries: list[Entry] = []
+        self._known: dict[bytes, Result] = {}
+        self._hash = xxhash.xxh3_128()
+        self._size = 0
+        self.phase = 0
+        self.spoilt = False
+        """Whether something went wrong that makes it useless."""
+
+    def note(
+        self, endpoint: Any, kind: str, mark: int, outputs: Sequence[torch.Tensor], peer: int = 0, tag: int = 0
+    ) -> None:
+        with self._lock:
+            try:
+                results = tuple(self._keep(output) for output in outputs)
+            except (OSError, ValueError):  # the disk is full, or the recording was given up
+                self.spoilt = True
+                return
+            self._entries.append(Entry(self.phase, self._label(endpoint), kind, mark, peer, tag, results))
+
+    def _keep(self, output: torch.Tensor) -> Result:
+        data = bytes_of(output.contiguous())
+        digest = xxhash.xxh3_128_digest(data)
+        known = self._known.get(digest)
+        if known is None:
+            known = Result(self._size if self._size + len(data) <= self._limit else LOST, len(data))
+            if known.offset != LOST:
+                self._write(data)
+            self._known[digest] = known
+        return known
+
+    def _write(self, data: bytes | memoryview) -> None:
+        self._file.write(data)
+        self._hash.update(data)
+        self._size += len(data)
+
+    def finish(self, steps: int) -> tuple[str, int]:
+        """The recording is complete: its digest and its size."""
+        with self._lock:
+            index = msgspec.msgpack.encode(Index(self._key, self._role, steps, tuple(self._entries)))
+            self._write(index)
+            self._write(_TRAILER.pack(len(index), _MAGIC))
+            self._file.flush()
+            return self._hash.hexdigest(), self._size
+
+
+class Recording:
+    """A recording to read from. Its results stay on disk until they are used."""
+
+    def __init__(self, file: IO[bytes], key: str) -> None:
+        try:
+            self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            length, magic = _TRAILER.unpack(self._map[-_TRAILER.size :])
+            end = len(self._map) - _TRAILER.size
+            if magic != _MAGIC or not 0 <= length <= end:
+                raise RecordingError("this is no recording")
+            self.index = msgspec.msgpack.decode(self._map[end - length : end], type=Index)
+        except (OSError, ValueError, struct.error, msgspec.MsgspecError) as error:
+            raise RecordingError(f"the recording cannot be read: {error}") from error
+        if self.index.key != key:
+            raise RecordingError("the recording is of another script, mesh or version; it is not used")
+        if any(r.offset != LOST and r.offset + r.length > end for entry in self.index.entries for r in entry.results):
+            raise RecordingError("the recording is cut short")
+
+    def data(self, result: Result) -> memoryview | None:
+        """None where it was not kept."""
+        if result.offset == LOST:
+            return None
+        return memoryview(self._map)[result.offset : result.offset + result.length]
+
+    def __iter__(self) -> Iterator[Entry]:
+        return iter(self.index.entries)
+
+
+def digest_of(file: IO[bytes]) -> str:
+    found = xxhash.xxh3_128()
+    file.seek(0)
+    while data := file.read(1 << 20):
+        found.update(data)
+    return found.hexdigest()
