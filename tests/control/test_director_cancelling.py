@@ -96,7 +96,7 @@ def test_who_is_ended_with_its_machine_need_not_say_that_it_has_given_up() -> No
     play.replace(until="prepare")
     play.exits("w4")
     assert play.states()["m2"] == "quarantined"
-    play.each(("w0", "w1", "w2", "w3"), Cancelled(2))
+    play.each(("w0", "w1", "w2", "w3"), Cancelled(play.change.generation))
     assert not play.phase()
     assert play.answered()[0] is False
 

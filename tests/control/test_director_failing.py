@@ -6,6 +6,7 @@ import pytest
 
 from tests.control.play import Play, worker
 from understudy.agent.messages import Dismiss
+from understudy.comm.roster import Roster
 from understudy.worker.messages import Halt, Halted, Move, Rehearse, Rehearsed, Resume, Switched, Unprepared
 
 
@@ -100,7 +101,8 @@ def test_another_one_dies_while_the_others_report() -> None:
     play.lose("m1")
     assert play.orders() == {"m1": [Dismiss("no heartbeat", again=True)]}
     play.halted("w0")
-    assert play.heard() == {"w3": [Rehearse(1)], "w4": [Rehearse(2)]}
+    troupe = Roster.of(2, [(1, "w3"), (2, "w4")], [worker("w3", "m3"), worker("w4", "m4")], cells=(0, 1, 2))
+    assert play.heard() == {"w3": [Rehearse(1, None, troupe)], "w4": [Rehearse(2, None, troupe)]}
     assert play.director.halts == 1
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from tests.control.play import STAGES, Play, Stage, worker
 from understudy.agent.messages import Dismiss
+from understudy.comm.roster import Roster
 from understudy.control.events import RemoveStandby, Replace
 from understudy.worker.messages import (
     Arm,
@@ -28,7 +29,8 @@ def test_a_replacement_and_what_everybody_hears_of_it() -> None:
     """Two machines of two workers; m2 takes the place of m1."""
     play = Play.training(machines=2, nproc=2)
     assert play.ask("r1", Replace(("m1",))) is None
-    assert play.heard() == {"w4": [Rehearse(2)], "w5": [Rehearse(3)]}
+    troupe = Roster.of(2, [(2, "w4"), (3, "w5")], [worker("w4", "m2"), worker("w5", "m2")], cells=(0, 0, 1, 1))
+    assert play.heard() == {"w4": [Rehearse(2, None, troupe)], "w5": [Rehearse(3, None, troupe)]}
     assert play.states() == {"m0": "cast", "m1": "leaving", "m2": "standby"}
     assert [(tale.text, tale.data) for tale in play.tales if tale.kind == "change"] == [("m1 → m2", {"change": "r1"})]
 
@@ -39,9 +41,9 @@ def test_a_replacement_and_what_everybody_hears_of_it() -> None:
     (prepare,) = heard["w0"]
     assert isinstance(prepare, Prepare)
     assert heard == {f"w{number}": [prepare] for number in range(6)}
-    assert prepare.roster.generation == 2
+    assert prepare.roster.generation == 3
     assert prepare.roster.seats == ("w0", "w1", "w4", "w5")
-    assert prepare.roster.since == (1, 1, 2, 2)
+    assert prepare.roster.since == (1, 1, 3, 3)
     assert not prepare.roster.fresh
     assert prepare.moves == (
         Move(2, worker("w2", "m1"), worker("w4", "m2")),
@@ -49,20 +51,20 @@ def test_a_replacement_and_what_everybody_hears_of_it() -> None:
     )
 
     for uid in ("w5", "w1", "w3", "w0", "w4"):
-        play.say(uid, Prepared(2))
+        play.say(uid, Prepared(3))
         assert play.heard() == {}
-    play.say("w2", Prepared(2))
-    assert play.heard() == {"w2": [Arm(2)], "w3": [Arm(2)]}
+    play.say("w2", Prepared(3))
+    assert play.heard() == {"w2": [Arm(3)], "w3": [Arm(3)]}
     assert play.generation == 1
 
-    play.say("w0", Switched(2, 5))
+    play.say("w0", Switched(3, 5))
     assert play.phase() == "switch"
-    assert play.generation == 2
-    play.each(("w2", "w3"), Switched(2, 5), Gave(2))
-    play.say("w4", Switched(2, 5, 0.5, 1000))
-    play.say("w5", Switched(2, 5, 0.4, 2000, True))
+    assert play.generation == 3
+    play.each(("w2", "w3"), Switched(3, 5), Gave(3))
+    play.say("w4", Switched(3, 5, 0.5, 1000))
+    play.say("w5", Switched(3, 5, 0.4, 2000, True))
     assert play.phase()
-    play.say("w1", Switched(2, 5))
+    play.say("w1", Switched(3, 5))
     assert not play.phase()
     assert play.states() == {"m0": "cast", "m1": "leaving", "m2": "cast"}
     assert play.told("seated")[-1] == "m2 plays roles 2 to 3"
@@ -70,9 +72,9 @@ def test_a_replacement_and_what_everybody_hears_of_it() -> None:
     assert "r1" not in play.director.answers
 
     for uid, lost in [("w0", 0.1), ("w1", 0.3), ("w4", 0.2)]:
-        play.say(uid, Settled(2, 6, lost))
+        play.say(uid, Settled(3, 6, lost))
         assert play.orders() == {}
-    play.say("w5", Settled(2, 6, 0.2))
+    play.say("w5", Settled(3, 6, 0.2))
     assert play.orders() == {"m1": [Dismiss("it was replaced")]}
     reply = play.reply()
     assert (reply.ok, reply.text) == (True, "training lost 0.300 s")
@@ -88,7 +90,8 @@ def test_a_replacement_and_what_everybody_hears_of_it() -> None:
 def test_two_machines_at_one_boundary() -> None:
     play = Play.training(machines=3, standbys=2)
     assert play.ask("r1", Replace(("m2", "m0"), ("m3", "m4"))) is None
-    assert play.heard() == {"w3": [Rehearse(2)], "w4": [Rehearse(0)]}
+    troupe = Roster.of(2, [(2, "w3"), (0, "w4")], [worker("w3", "m3"), worker("w4", "m4")], cells=(0, 1, 2))
+    assert play.heard() == {"w3": [Rehearse(2, None, troupe)], "w4": [Rehearse(0, None, troupe)]}
     play.go_on("settled")
     assert play.seats() == ["w4", "w1", "w3"]
     assert play.reply().ok

@@ -120,7 +120,7 @@ def history() -> Play:
     play.replace("m1", until="prepare", by=500.0)
     play.ask("r2", Replace(("m0",), ("m5",)))
     play.lose("m3")
-    play.each(("w0", "w1", "w2", "w3", "w4", "w5"), Cancelled(2))
+    play.each(("w0", "w1", "w2", "w3", "w4", "w5"), Cancelled(play.change.generation))
     play.go_on("settled")
     play.exits("w4")
     play.halted(*sorted(play.director.halted), voted=True)

@@ -342,7 +342,7 @@ class Agent:
             staff.role = message.role
         elif isinstance(message, Done):
             staff.done = True
-        elif isinstance(message, Recorded):
+        elif isinstance(message, Recorded) and message.digest:
             self._later(self._keep_recording(staff, message))
             return
         self._report(Word(staff.uid, message))
@@ -353,8 +353,8 @@ class Agent:
             url = await self._library.keep(recorded.digest, f"/proc/{staff.child.pid}/fd/{recorded.fd}")
         except OSError as error:
             log.warning("%s: a recording cannot be kept: %s", self.spec.machine, error)
-        else:
-            self._report(Word(staff.uid, msgspec.structs.replace(recorded, url=url, fd=-1)))
+            url = ""
+        self._report(Word(staff.uid, msgspec.structs.replace(recorded, url=url, fd=-1)))
 
     async def _await_end(self, staff: Staff) -> None:
         code = await staff.child.exited

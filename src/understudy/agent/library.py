@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import secrets
 from typing import TYPE_CHECKING
@@ -21,6 +22,7 @@ class Library:
         self._token = f"Bearer {secret.hex()}"
         self._files: dict[str, int] = {}
         self._runner: web.AppRunner | None = None
+        self._opening = asyncio.Lock()
         self._port = 0
 
     async def keep(self, digest: str, path: str) -> str:
@@ -30,8 +32,9 @@ class Library:
             os.close(fd)
         else:
             self._files[digest] = fd
-        if self._runner is None:
-            await self._open()
+        async with self._opening:
+            if self._runner is None:
+                await self._open()
         host = f"[{self._host}]" if ":" in self._host else self._host
         return f"http://{host}:{self._port}/recordings/{digest}"
 

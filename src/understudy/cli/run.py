@@ -75,6 +75,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--repair", type=float, metavar="S", help="start a dead machine's agent again after S (default 2; 0: never)")
     add("--quarantine", type=int, metavar="N", help="failures after which a machine is not used any more (default 3)")
     add("--warm", type=int, metavar="N", help="for how many machines' roles a standby rehearses ahead (default 1)")
+    add("--recordings", metavar="DIR", help="for what standbys rehearse with (default: a temporary file)")
+    add("--recording-limit", type=float, metavar="MB", help="size of it for each role (default 1024; 0: no recording)")
     add("--copy-every", type=int, metavar="N", help="keep copies of state in other machines' memory, renewed every N")
     add("--check-gradients", action="store_true", default=None, help="repeat a step once that has NaN or inf in them")
     add("--run-dir", metavar="DIR", help="for the ledger, logs and metrics (default runs/NAME-TIME)")

@@ -106,6 +106,8 @@ class Fabric:
         self._ordinals: Counter[tuple[int, ...]] = Counter()
         self._sandbox: Sandbox | None = None
         self._recorder: Recorder | None = None
+        self._troupe: Generation | None = None
+        """Those with whom this worker rehearses."""
         self._closed = False
         self._io.start(self._open()).result()
 
@@ -156,19 +158,39 @@ class Fabric:
 
     # -- groups ----------------------------------------------------------------------------------------------------
 
-    def assume(self, role: int, sandbox: Sandbox | None = None) -> None:
+    def assume(self, role: int, sandbox: Sandbox | None = None, troupe: Roster | None = None) -> None:
         """Play this role from now on; before the first switch, in the sandbox. Groups of an earlier rehearsal are
-        closed."""
+        closed. Groups within the troupe, if there is one, are not answered by the sandbox but opened."""
         if self._current is not None:
             raise RuntimeError(f"{self.uid} has played in a generation; a worker changes role only as a newcomer")
         for generation in list(self._prepared):
             self.cancel(generation)
+        self.part_company()
         for endpoint in self._endpoints.values():
             endpoint.release(f"{self.uid} has gone on to role {role}")
             endpoint.close()
         self._endpoints.clear()
         self._ordinals.clear()
         self.role, self._sandbox = role, sandbox
+        if troupe is not None:
+            try:
+                self.prepare(troupe).result()
+                self._troupe = self._prepared.pop(troupe.generation)
+            except (RosterError, PrepareFailed) as error:
+                log.warning("%s rehearses without its mates: %s", self.uid, error)
+
+    def part_company(self) -> None:
+        """The rehearsal is over: what was opened for it is closed."""
+        troupe, self._troupe = self._troupe, None
+        if troupe is None:
+            return
+        for endpoint in self.endpoints():
+            if endpoint.poison is troupe.poison:
+                leftover = endpoint.release(f"{self.uid} has rehearsed")
+                self._io.soon(endpoint.transport.discard, leftover)
+                assert self._sandbox is not None
+                endpoint.rehearse(self._sandbox)
+        self._io.soon(lambda: self._meetings.keep(self._drop(troupe)))
 
     def endpoints(self) -> list[Endpoint]:
         return list(self._endpoints.values())
@@ -210,7 +232,15 @@ class Fabric:
             self._open_late(endpoint)
         elif self._sandbox is not None:
             endpoint.rehearse(self._sandbox)
+            troupe = self._troupe
+            if troupe is not None and len(roles) > 1 and all(troupe.roster.seats[role] is not None for role in roles):
+                self._join(endpoint, troupe)
         return endpoint
+
+    def _join(self, endpoint: Endpoint, troupe: Generation) -> None:
+        prepared = self._io.start(self._open_group(troupe, endpoint)).result()
+        if prepared is not None:
+            endpoint.play(prepared, frozenset(), troupe.poison)
 
     def record(self, recorder: Recorder | None) -> None:
         """Keep what comes from other machines from now on, or no more."""
@@ -458,7 +488,7 @@ class Fabric:
         self._meetings.end(lambda generation: generation == gen.number)
 
     def _generations(self) -> list[Generation]:
-        return [gen for gen in (self._current, *self._prepared.values()) if gen is not None]
+        return [gen for gen in (self._current, self._troupe, *self._prepared.values()) if gen is not None]
 
     def _heard(self, spine: SpineLink, message: Message) -> None:
         if isinstance(message, Farewell):

@@ -42,6 +42,8 @@ class Plan:
     """Failures after which a machine is not used any more."""
     warm: int = 1
     """For how many machines' roles a standby keeps rehearsed workers, before any is needed."""
+    records: bool = False
+    """Whether one role of each kind records its first steps, for standbys to rehearse with."""
 
     @property
     def roles(self) -> int:

@@ -86,6 +86,8 @@ class Director(Replacement):
                 actor.holds, self.twins[role] = True, twins
             case Recorded(role, _, size, steps) as recorded:
                 self.recordings[role] = (actor.machine, recorded)
+                if not recorded.url:
+                    return
                 said = f"role {role} has recorded {steps} steps for newcomers to rehearse with: {size / 1e6:.3g} MB"
                 self._tale("recorded", said, role=role, bytes=size)
             case Rehearsed(role, seconds, also, diverged):

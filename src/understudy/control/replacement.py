@@ -107,8 +107,14 @@ class Replacement(Failure):
                 if cell is not None and machine is not None:
                     taken.add(machine.name)
                     self._rehearse(self._workers({cell: machine.name}))
-        if self.settling is None:
+        if self.settling is None and not self._recording_under_way():
             self._warm_up(taken)
+
+    def _recording_under_way(self) -> bool:
+        """Whether those who record the first steps are still at it."""
+        if not self.plan.records or self.roster is None or self.roster.generation > 1:
+            return False
+        return any(role == min((role, *same)) and role not in self.recordings for role, same in self.twins.items())
 
     def _warm_up(self, taken: set[str]) -> None:
         """Standbys rehearse before they are needed: each kind of role in turn, and then the one in which they wait,

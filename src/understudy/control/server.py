@@ -95,6 +95,7 @@ class ControlSpec(msgspec.Struct, frozen=True):
     env: dict[str, str] = {}
     """For them, too."""
     repair: float = 0.0
+    records: bool = False
     reserved: tuple[str, ...] = ()
     """Names that they may not have: machines of these are started with the job."""
 
@@ -110,6 +111,7 @@ class ControlSpec(msgspec.Struct, frozen=True):
             self.no_standby,
             self.quarantine,
             self.warm,
+            self.records,
         )
 
 

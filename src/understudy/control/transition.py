@@ -6,9 +6,10 @@ from collections import Counter
 
 import msgspec
 
+from understudy.comm.roster import Roster, Worker
 from understudy.worker.messages import Recorded, Rehearse, Stop
 
-from .cast import Actor, Machine
+from .cast import Actor, Machine, ready
 from .change import Change, Phase, Wish
 from .company import ATTEMPTS, OVER, Company, Plan
 
@@ -66,17 +67,31 @@ class Transition(Company):
         self._tale("phase", what, change=change.request, generation=change.generation)
 
     def _rehearse(self, joiners: dict[int, str]) -> None:
-        for role, uid in joiners.items():
-            actor = self.actors[uid]
-            if actor.rehearsed != role and actor.rehearsing != role:
-                actor.role, actor.rehearsing, actor.rehearsed, actor.also = role, role, None, ()
-                self._tell(uid, Rehearse(role, self._recording(role)))
+        """Those who have not rehearsed their roles do so, those who have to do more than to be told, together."""
+        asked = {
+            role: self.actors[uid]
+            for role, uid in joiners.items()
+            if role not in (self.actors[uid].rehearsed, self.actors[uid].rehearsing)
+        }
+        mates = {role: actor.address for role, actor in asked.items() if not ready(actor, role)}
+        troupe = self._troupe({role: address for role, address in mates.items() if address is not None})
+        for role, actor in asked.items():
+            actor.role, actor.rehearsing, actor.rehearsed, actor.also = role, role, None, ()
+            self._tell(actor.uid, Rehearse(role, self._recording(role), troupe if role in mates else None))
+
+    def _troupe(self, mates: dict[int, Worker]) -> Roster | None:
+        """A roster of those who rehearse together, where there are several."""
+        if len(mates) < 2:
+            return None
+        self.generations += 1
+        seats = [(role, worker.uid) for role, worker in mates.items()]
+        return Roster.of(self.generations, seats, list(mates.values()), roles=self.plan.roles, cells=self.plan.cells)
 
     def _recording(self, role: int) -> Recorded | None:
         """What this role, or one that holds the same, has recorded on a machine that is still there."""
         for other in (role, *self.twins.get(role, ())):
             machine, recorded = self.recordings.get(other, ("", None))
-            if recorded is not None and self.machines[machine].alive:
+            if recorded is not None and recorded.url and self.machines[machine].alive:
                 return recorded
         return None
 

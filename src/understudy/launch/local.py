@@ -184,6 +184,7 @@ class LocalJob:
             msgspec.structs.replace(self._worker(), secret=b"", script="", host=""),
             self._variables,
             self.spec.repair,
+            bool(self.spec.recording_limit) and self.spec.machines > 1,
             tuple(self._own_names()),
         )
         while not self._closing:
@@ -226,6 +227,8 @@ class LocalJob:
             answer_limit=spec.answer_limit,
             step_limit=spec.step_limit,
             copy_every=spec.copy_every,
+            recordings=str(Path(spec.recordings).resolve()) if spec.recordings else "",
+            recording_limit=int(spec.recording_limit * 1e6),
             chaos=spec.chaos,
         )
 

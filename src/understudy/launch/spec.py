@@ -73,6 +73,10 @@ class JobSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     """Whether a leaver gives most of its state while its last step computes."""
     rehearsals: int = 3
     """Shadow steps of a newcomer in the sandbox."""
+    recordings: str = ""
+    """Folder on each machine for what newcomers rehearse with; the system's own for temporary files where empty."""
+    recording_limit: float = 1024.0
+    """Megabytes of it for each role; 0: nothing is recorded."""
     run_dir: str = ""
     chaos: bool = False
     """Whether `understudy chaos` may let faults happen inside its processes."""
@@ -118,9 +122,11 @@ def check(spec: JobSpec) -> JobSpec:
     }.items():
         if getattr(spec, name) < least:
             raise SpecError(f"{name} is {getattr(spec, name)}; it must be at least {least}")
-    for name in ("step_limit", "repair"):
+    for name, unit in {"step_limit": "seconds", "repair": "seconds", "recording_limit": "megabytes"}.items():
         if not getattr(spec, name) >= 0:
-            raise SpecError(f"{name} is {getattr(spec, name)}; it must be at least 0 seconds")
+            raise SpecError(f"{name} is {getattr(spec, name)}; it must be at least 0 {unit}")
+    if spec.recordings and not Path(spec.recordings).is_dir():
+        raise SpecError(f"recordings is {spec.recordings}, where there is no folder; make it, on every machine")
     for name in ("heartbeat", "limit", "answer_limit", "rehearsal_limit", "patience"):
         if not getattr(spec, name) > 0:
             raise SpecError(f"{name} is {getattr(spec, name)}; it must be more than 0 seconds")
@@ -168,7 +174,7 @@ def from_toml(path: Path) -> dict[str, Any]:
             close = difflib.get_close_matches(key, known, 1)
             hint = f"; did you mean {close[0]}?" if close else f"; known are {', '.join(known)}"
             raise SpecError(f"{path}: there is no setting {key!r}{hint}")
-    for key in ("script", "run_dir", "checkpoint"):
+    for key in ("script", "run_dir", "checkpoint", "recordings"):
         if isinstance(value := settings.get(key), str) and value:
             settings[key] = str(path.parent / value)
     return settings

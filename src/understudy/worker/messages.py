@@ -30,7 +30,7 @@ class Move(msgspec.Struct, frozen=True):
 
 class Recorded(msgspec.Struct, frozen=True, tag="recorded"):
     """What came from other machines in the first steps of this role is on its machine, for newcomers to rehearse
-    with."""
+    with; or nothing is, and nothing will be."""
 
     role: int
     digest: str
@@ -48,6 +48,8 @@ class Rehearse(msgspec.Struct, frozen=True, tag="rehearse"):
     role: int
     recorded: Recorded | None = None
     """By this role, or one that holds the same."""
+    troupe: Roster | None = None
+    """Who rehearses with it: what they do together is done for real."""
 
 
 class Prepare(msgspec.Struct, frozen=True, tag="prepare"):

@@ -68,6 +68,7 @@ class EnterTrain(msgspec.Struct, frozen=True):
     role: int
     rehearsal: bool
     recorded: Recorded | None = None
+    troupe: Roster | None = None
 
 
 class Wake(msgspec.Struct, frozen=True):
@@ -203,9 +204,9 @@ class Part:
 
     def hear(self, message: Heard) -> list[Effect]:
         match message:
-            case Rehearse(role, recorded):
+            case Rehearse(role, recorded, troupe):
                 self.role, self.able, self.holds = role, False, False
-                return [*self._drop(), EnterTrain(role, rehearsal=True, recorded=recorded)]
+                return [*self._drop(), EnterTrain(role, rehearsal=True, recorded=recorded, troupe=troupe)]
             case Prepare(roster, moves):
                 return self._propose(Proposal(roster, moves, direct=False))
             case Resume(roster, step, moves, back, copied):

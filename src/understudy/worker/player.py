@@ -153,7 +153,7 @@ class Player:
         assert entry is not None
         self.role, self.rehearsing = entry.role, entry.rehearsal
         if entry.rehearsal:
-            self.fabric.assume(entry.role, self.tape.sandbox(entry.recorded))
+            self.fabric.assume(entry.role, self.tape.sandbox(entry.recorded), entry.troupe)
         else:
             while not self.part.generation:
                 self._come_to_boundary()
@@ -270,6 +270,7 @@ class Player:
     def rehearsed(self, seconds: float) -> None:
         """The shadow steps are made, unless another role is wanted meanwhile."""
         also = self._also()
+        self.fabric.part_company()
         with self._changed:
             if self._entry is None:
                 self._do(self.part.rehearsed(seconds, also, self.tape.diverged))

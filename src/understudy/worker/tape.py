@@ -96,10 +96,12 @@ class Tape:
     def first_boundary(self, same: tuple[int, ...], votes: Endpoint) -> None:
         """It is known who holds the same: the first of them records."""
         first = self._role == min(same, default=self._role)
-        if first and self._recorder is None and self._generation:
+        if first and self._recorder is None:
             self._begin()
         elif not first:
             self._give_up()
+        if first and self._recorder is None:
+            self._say(Recorded(self._role, "", 0, 0))
         votes.recorder = None
 
     def boundary(self, step: int) -> None:
@@ -110,6 +112,7 @@ class Tape:
         fabric = self._fabric
         if fabric.fault is not None or fabric.generation != self._generation or step in self._steps or recorder.spoilt:
             self._give_up()
+            self._say(Recorded(self._role, "", 0, 0))
             return
         self._steps.append(step)
         recorder.phase = len(self._steps)
