@@ -119,6 +119,25 @@ def test_the_environment_tells(
         os.environ.__class__ = kind
 
 
+def test_a_library_that_looks_through_the_environment_has_not_asked(
+    newcomer: Newcomer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RANK", "3")
+    code = "found = {name: value for name, value in os.environ.items()}"
+    kind = type(os.environ)
+    try:
+        watch_environment(newcomer.identity)
+        exec(compile(code, "/x/site-packages/library.py", "exec"), {"os": os})
+        assert newcomer.others() == (TWIN,)
+        exec(compile("found = os.environ['RANK']", "/x/site-packages/library.py", "exec"), {"os": os})
+        assert newcomer.others() == ()
+        newcomer.identity.begin()
+        exec(compile(code, "/home/user/script.py", "exec"), {"os": os})
+        assert newcomer.others() == ()
+    finally:
+        os.environ.__class__ = kind
+
+
 def test_a_way_to_ask_that_cannot_be_seen_is_found_in_the_code(
     newcomer: Newcomer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

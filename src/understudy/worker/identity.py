@@ -111,7 +111,7 @@ class Environment(os._Environ[str]):
     identity: Identity
 
     def __getitem__(self, name: str) -> str:
-        if name in _TELLTALE:
+        if name in _TELLTALE and not _is_torch(frame := sys._getframe(1)) and not _skims(frame):
             self.identity.told()
         return super().__getitem__(name)
 
@@ -123,9 +123,24 @@ def watch_environment(identity: Identity) -> None:
 
 def _is_torch(frame: FrameType | None) -> bool:
     """Whether torch asks for itself, not on behalf of the script."""
-    while frame is not None and frame.f_code.co_name in _PASSED_ON and frame.f_code.co_filename.startswith(_TORCH):
+    while frame is not None and _passes_on(frame.f_code):
         frame = frame.f_back
     return frame is not None and frame.f_code.co_filename.startswith((_TORCH, _OWN))
+
+
+def _skims(frame: FrameType) -> bool:
+    """Whether a library looks through the whole environment, for something else."""
+    through, asker = frame.f_code.co_name == "__iter__", frame.f_back
+    while asker is not None and _passes_on(asker.f_code):
+        asker = asker.f_back
+    return through and asker is not None and "site-packages" in asker.f_code.co_filename
+
+
+def _passes_on(code: CodeType) -> bool:
+    """Whether whoever is called here only asks on somebody's behalf: a mapping's methods, torch's ways to a rank."""
+    return code.co_filename.startswith(("<frozen", os.__file__)) or (
+        code.co_name in _PASSED_ON and code.co_filename.startswith(_TORCH)
+    )
 
 
 def _names_unwatched() -> bool:

@@ -28,8 +28,6 @@ from .messages import Aside, Recorded, Said, WorkerSpec
 
 log = logging.getLogger("understudy.worker")
 
-STEPS = 2
-"""That are recorded: the first, in which much happens for the first time, and one that is like all others."""
 _FETCH_S = 60.0
 
 
@@ -116,12 +114,13 @@ class Tape:
             return
         self._steps.append(step)
         recorder.phase = len(self._steps)
-        if recorder.phase > STEPS:
+        steps = self._spec.rehearsals  # each shadow step is answered by the step that it repeats
+        if recorder.phase > steps:
             self._fabric.record(None)
             self._recorder = None
-            digest, size = recorder.finish(STEPS)
+            digest, size = recorder.finish(steps)
             assert self._file is not None
-            self._say(Recorded(self._role, digest, size, STEPS, fd=self._file.fileno()))
+            self._say(Recorded(self._role, digest, size, steps, fd=self._file.fileno()))
 
     def _give_up(self) -> None:
         """What was recorded is of no use, or of none that others have not."""

@@ -1,0 +1,207 @@
+"""Standbys that have rehearsed: they take roles of every kind in the same process, with everything warm."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.jobs.stage import Stage, perform, same_bits
+from tests.jobs.test_examples import EXAMPLES, SMALL, UNHURRIED
+
+pytestmark = [pytest.mark.job, pytest.mark.timeout(400)]
+
+
+async def ready(stage: Stage, *kinds: set[int]) -> dict[str, Any]:
+    """The standby, once it could take all roles of one of these kinds at once and has seen the others."""
+    found: list[dict[str, Any]] = []
+
+    async def there() -> bool:
+        found[:] = [
+            machine
+            for machine in await stage.machines()
+            if machine["state"] == "standby"
+            and set(machine["rehearsed"]) in kinds
+            and all(kind & set(map(int, machine["tour"])) for kind in kinds)
+        ]
+        return bool(found)
+
+    await stage.until(there, f"a standby that has rehearsed {kinds}")
+    return found[0]
+
+
+async def player(stage: Stage, role: int) -> dict[str, Any]:
+    """The machine that plays a role, once one does and nothing is under way."""
+    found: list[dict[str, Any]] = []
+
+    async def there() -> bool:
+        job = await stage.call("GET", "/job")
+        found[:] = [machine for machine in await stage.machines() if role in machine["roles"]]
+        return bool(found) and job["status"] == "training" and job["change"] is None
+
+    await stage.until(there, f"somebody who plays role {role}")
+    return found[0]
+
+
+def test_a_standby_takes_roles_of_every_kind(tmp_path: Path) -> None:
+    """A pipeline of two stages, two copies of each. First a machine dies whose stage the standby waits in, though in
+    another copy; then one of the other stage. Both times the worker goes on that has rehearsed."""
+    kinds = ({0, 1}, {2, 3})
+
+    async def direction(stage: Stage) -> None:
+        for same in (True, False):
+            standby = await ready(stage, *kinds)
+            here = set(standby["rehearsed"])
+            role = max(here) if same else min({0, 1, 2, 3} - here)
+            victim = await player(stage, role)
+            await stage.kill_machine(victim["name"])
+
+            async def promoted(name: str = standby["name"], role: int = role) -> bool:
+                return bool((await player(stage, role))["name"] == name)
+
+            await stage.until(promoted, f"{standby['name']} in role {role}")
+            assert (await player(stage, role))["pids"] == standby["pids"]
+
+    settings: dict[str, Any] = {"machines": 4, "standbys": 1, "mesh": "pp=2,dp=2,tp=1", "repair": 0.5}
+    script = UNHURRIED.format(example=str(EXAMPLES / "gpt_3d.py"))
+    same_bits(tmp_path, direction, script=script, args=SMALL, **settings)
+
+
+ROUTED = """
+import os, time, torch, understudy
+import torch.distributed as dist
+from pathlib import Path
+from torch import nn
+
+def strangers():
+    \"\"\"Who this process has a connection to, outside of its machine.\"\"\"
+    inodes = set()
+    for fd in os.listdir("/proc/self/fd"):
+        try:
+            target = os.readlink(f"/proc/self/fd/{fd}")
+        except OSError:
+            continue
+        if target.startswith("socket:["):
+            inodes.add(target[8:-1])
+    lines = Path("/proc/self/net/tcp").read_text().splitlines()[1:]
+    return [line.split()[2] for line in lines if line.split()[9] in inodes and line.split()[3] == "01"]
+
+def exchange(rows, sent, got):
+    out = rows.new_empty(sum(got), rows.shape[1])
+    dist.all_to_all_single(out, rows, got, sent)
+    return out
+
+class Route(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, rows, sent, got):
+        ctx.sizes = sent, got
+        return exchange(rows.contiguous(), sent, got)
+
+    @staticmethod
+    def backward(ctx, grads):
+        sent, got = ctx.sizes
+        return exchange(grads.contiguous(), got, sent), None, None
+
+def train(job):
+    torch.manual_seed(1)
+    gate, expert = nn.Linear(8, job.mesh.size()), nn.Linear(8, 8)
+    optim = torch.optim.SGD([*gate.parameters(), *expert.parameters()], lr=0.05)
+    job.track(gate=gate, expert=expert, optim=optim)
+    notes = Path(__file__).with_name("strangers.txt")
+    for step in job.steps(100_000):
+        with step:
+            rows = torch.rand(12, 8, generator=torch.Generator().manual_seed(1000 * step.index + job.role))
+            scores = gate(rows).softmax(1)
+            choice = (scores + 0.2 * torch.rand(12, job.mesh.size())).argmax(1)
+            order = choice.argsort(stable=True)
+            sent = choice.bincount(minlength=job.mesh.size())
+            got = torch.empty_like(sent)
+            dist.all_to_all_single(got, sent)
+            sent, got = sent.tolist(), got.tolist()
+            there = Route.apply(rows[order], sent, got)
+            back = Route.apply(expert(there).tanh(), got, sent)
+            loss = ((back * scores[order].max(1, keepdim=True).values) ** 2).mean()
+            loss.backward()
+            for parameter in gate.parameters():
+                dist.all_reduce(parameter.grad)
+            if job.rehearsing:
+                with notes.open("a") as file:
+                    file.write(f"{strangers()}\\n")
+            optim.step()
+            optim.zero_grad()
+            job.log(loss=loss)
+        if not job.rehearsing and not Path(__file__).with_name("hurry").exists():
+            time.sleep(0.1)
+
+understudy.run(train)
+"""
+"""Rows go to the experts that a gate chooses: who gets how many is known only when it happens."""
+
+
+def test_routes_that_depend_on_data_are_rehearsed_without_a_connection(tmp_path: Path) -> None:
+    async def direction(stage: Stage) -> None:
+        await ready(stage, {0}, {1})
+        answer = await stage.replace("m1")
+        assert answer["ok"], answer
+        await stage.step(int((await stage.call("GET", "/job"))["step"]) + 2)
+        told = [tale["text"] for tale in stage.tales if tale["kind"] == "recorded"]
+        assert len(told) == 2, told
+        strayed = [tale["text"] for tale in stage.tales if tale["kind"] == "rehearsal"]
+        assert not strayed, strayed
+
+    same_bits(tmp_path, direction, script=ROUTED, standbys=1)
+    seen = (tmp_path / "disturbed" / "strangers.txt").read_text().splitlines()
+    assert len(seen) >= 6
+    assert set(seen) == {"[]"}
+
+
+COMPILED = """
+import time, torch, understudy
+from pathlib import Path
+from torch import nn
+from torch._dynamo.utils import counters
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+def train(job):
+    torch.manual_seed(1)
+    body = nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 4))
+    model = DDP(torch.compile(body, backend="aot_eager"), process_group=job.mesh["dp"].get_group())
+    optim = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    job.track(model=model, optim=optim)
+    for step in job.steps(100_000):
+        with step:
+            loss = model(torch.rand(8, 16)).pow(2).mean()
+            loss.backward()
+            optim.step()
+            optim.zero_grad()
+            job.log(loss=loss, graphs=counters["stats"]["unique_graphs"], frames=counters["frames"]["total"])
+        if not job.rehearsing and not Path(__file__).with_name("hurry").exists():
+            time.sleep(0.1)
+
+understudy.run(train)
+"""
+
+
+def test_nothing_is_compiled_after_the_switch(tmp_path: Path) -> None:
+    """Not in the role that was rehearsed, and not in its twin."""
+
+    async def direction(stage: Stage) -> None:
+        for name in ("m0", "m1"):
+            standby = await ready(stage, {0, 1})
+            answer = await stage.replace(name)
+            assert answer["ok"], answer
+            await stage.call("POST", "/standbys", {"type": "add-standby"})
+            (playing,) = [machine for machine in await stage.machines() if machine["name"] == standby["name"]]
+            assert playing["pids"] == standby["pids"]
+        await stage.step(int((await stage.call("GET", "/job"))["step"]) + 5)
+        await stage.call("POST", "/stop")
+
+    result = perform(tmp_path, direction, script=COMPILED, standbys=1)
+    assert result.ended.status == "stopped", result.ended.reason
+    for machine in ("m2", "m3"):
+        lines = (tmp_path / "run" / f"metrics-{machine}.jsonl").read_text().splitlines()
+        compiled = {(entry["graphs"], entry["frames"]) for entry in map(json.loads, lines)}
+        assert len(compiled) == 1, f"{machine} has compiled while it played: {compiled}"
+        assert min(compiled)[0] > 0, "nothing was compiled at all"
