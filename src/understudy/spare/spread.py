@@ -1,0 +1,188 @@
+"""Putting micro-shards that nobody computes on live holders with room, moving as few others as possible.
+
+One micro-shard after the other finds the cheapest way: to a holder with room, or to a full one that hands something
+else on, and so on. A move costs 1, what stays or returns costs nothing. The ways are shortest paths in the graph of what
+is left to choose, kept free of negative costs by potentials, so that what comes out is a flow of minimal cost: no other
+arrangement within the same limit moves less. Where there is no way, the replicas and shards that were reached prove it:
+those shards have no other live holders, and fill these replicas beyond the limit. The proof says which limit is needed.
+
+Nothing is copied: what is not touched is read from the tables that were given, so a failure costs what it moves.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from understudy.spare.coverage import Alive
+from understudy.spare.placement import Placement
+
+NOBODY = -1
+
+Where = Sequence[tuple[int, ...]]
+"""For each shard the replicas that compute its parts, in the order of the parts; `NOBODY` for a part to be placed."""
+
+Held = Sequence[tuple[int, ...]]
+"""For each replica the shards of which it computes a part, ascending."""
+
+
+@dataclass(frozen=True)
+class TooTight:
+    """The limit cannot be kept, whatever is moved; below `needed` there is no arrangement at all."""
+
+    needed: int
+
+
+class Spread:
+    """An arrangement that is being completed. `limit` is the most that one replica may compute.
+
+    `kept(shard, replica)` is how many parts of the shard may be on the replica without counting as moved; by default
+    as many as there are at the beginning.
+    """
+
+    def __init__(
+        self,
+        placement: Placement,
+        alive: Alive,
+        limit: int,
+        where: Where,
+        held: Held,
+        kept: Callable[[int, int], int] | None = None,
+    ) -> None:
+        self._placement = placement
+        self._alive = alive
+        self._limit = limit
+        self._where = where
+        self._held = held
+        self._kept = kept if kept is not None else lambda shard, replica: where[shard].count(replica)
+        self._counts: dict[int, dict[int, int]] = {}
+        self._shards: dict[int, set[int]] = {}
+        self._loads: dict[int, int] = {}
+        self._potential: dict[int, int] = {}
+        self._next = 0
+
+    def place(self, shard: int) -> TooTight | None:
+        """Place one more part of the shard. None when it is done."""
+        if self._placement.everywhere:
+            return self._deal(shard)
+        return self._walk(shard)
+
+    def outcome(self) -> tuple[dict[int, tuple[int, ...]], dict[int, tuple[int, ...]]]:
+        """What has changed: shard to its parts' replicas, and replica to its shards."""
+        where = {shard: self._parts(shard, counts) for shard, counts in self._counts.items()}
+        held = {replica: tuple(sorted(shards)) for replica, shards in self._shards.items()}
+        return where, held
+
+    def load(self, replica: int) -> int:
+        found = self._loads.get(replica)
+        if found is None:
+            found = sum(self._where[shard].count(replica) for shard in self._held[replica])
+            self._loads[replica] = found
+        return found
+
+    def _deal(self, shard: int) -> TooTight | None:
+        """Everybody holds everything: round the ring, to the next live replica with room."""
+        replicas = self._placement.replicas
+        for step in range(replicas):
+            replica = (self._next + step) % replicas
+            if self._alive[replica] and self.load(replica) < self._limit:
+                self._put(shard, replica, 1)
+                self._loads[replica] += 1
+                self._next = replica + 1
+                return None
+        parts = len(self._where[shard])
+        return TooTight(-(-parts * replicas // self._alive.count(1)))
+
+    def _walk(self, shard: int) -> TooTight | None:
+        """The cheapest way to a replica with room, by Dijkstra with buckets: costs are small whole numbers."""
+        alive, limit, hosts, potential = self._alive, self._limit, self._placement.hosts, self._potential
+        distance: dict[int, int] = {}  # of full replicas, after potentials
+        arrival: dict[int, tuple[int, int]] = {}  # replica: which shard comes, from where
+        reached: dict[int, int] = {}  # shard: what it costs to make it leave its place
+        end, nearest, room = NOBODY, 1 << 60, 0
+        buckets: list[list[int]] = [[]]
+
+        def leave(moving: int, source: int, cost: int) -> None:
+            nonlocal end, nearest, room
+            if reached.get(moving, cost + 1) <= cost:
+                return
+            reached[moving] = cost
+            for replica in hosts[moving]:
+                if not alive[replica] or replica == source:
+                    continue
+                taken = 1 if self._count(moving, replica) >= self._kept(moving, replica) else 0
+                far = cost + taken - potential.get(replica, 0)
+                free = limit - self.load(replica)
+                if free > 0:
+                    if far < nearest or (far == nearest and free > room):
+                        end, nearest, room = replica, far, free
+                        arrival[replica] = moving, source
+                elif far < nearest and far < distance.get(replica, far + 1):
+                    distance[replica] = far
+                    arrival[replica] = moving, source
+                    while len(buckets) <= far:
+                        buckets.append([])
+                    buckets[far].append(replica)
+
+        leave(shard, NOBODY, 0)
+        level = 0
+        while level < len(buckets) and level < nearest:
+            for replica in buckets[level]:  # grows while it is read where a move costs nothing
+                if nearest <= level:
+                    break
+                if distance[replica] == level:
+                    so_far = level + potential.get(replica, 0)
+                    for moving in sorted(self._held_by(replica)):
+                        surplus = self._count(moving, replica) > self._kept(moving, replica)
+                        leave(moving, replica, so_far - 1 if surplus else so_far)
+            level += 1
+
+        if end == NOBODY:
+            parts = len(self._where[shard])
+            return TooTight(-(-parts * len(reached) // len(distance)))
+        for replica, far in distance.items():
+            if far < nearest:
+                potential[replica] = potential.get(replica, 0) + far - nearest
+        self._loads[end] += 1
+        while end != NOBODY:
+            moving, source = arrival[end]
+            self._put(moving, end, 1)
+            if source != NOBODY:
+                self._put(moving, source, -1)
+            end = source
+        return None
+
+    def _held_by(self, replica: int) -> set[int] | tuple[int, ...]:
+        changed = self._shards.get(replica)
+        return self._held[replica] if changed is None else changed
+
+    def _count(self, shard: int, replica: int) -> int:
+        counts = self._counts.get(shard)
+        return self._where[shard].count(replica) if counts is None else counts.get(replica, 0)
+
+    def _put(self, shard: int, replica: int, change: int) -> None:
+        counts = self._counts.get(shard)
+        if counts is None:
+            counts = self._counts[shard] = dict(Counter(self._where[shard]))
+            counts.pop(NOBODY, None)
+        shards = self._shards.get(replica)
+        if shards is None:
+            shards = self._shards[replica] = set(self._held[replica])
+        counts[replica] = counts.get(replica, 0) + change
+        if counts[replica]:
+            shards.add(shard)
+        else:
+            shards.remove(shard)
+
+    def _parts(self, shard: int, counts: dict[int, int]) -> tuple[int, ...]:
+        """The parts as before as far as the counts allow it; the others in order of holders."""
+        left = dict(counts)
+        parts = []
+        for replica in self._where[shard]:
+            stays = left.get(replica, 0) > 0
+            parts.append(replica if stays else NOBODY)
+            if stays:
+                left[replica] -= 1
+        others = iter([replica for replica in self._placement.holders(shard) for _ in range(left.get(replica, 0))])
+        return tuple(next(others) if replica == NOBODY else replica for replica in parts)
