@@ -25,15 +25,15 @@ from dataclasses import dataclass
 from understudy.spare.coverage import Alive, alive_of, wiped
 from understudy.spare.placement import Placement
 from understudy.spare.sentences import SHOWN, counted, named
-from understudy.spare.spread import NOBODY, Held, Spread, Where
+from understudy.spare.spread import NOBODY, Kept, Spread, Where
 
 
 @dataclass(frozen=True)
 class Assignment:
     """Who computes what. After a wipe-out `lost` names the shards without a live holder, and nobody computes anything.
 
-    `load` is the largest number of micro-shards of one replica, `moved` how many changed place to get here: since the
-    assignment before, or, for a canonical one, since the normal assignment.
+    `load` is the largest number of micro-shards of one replica, `moved` how many changed place to get here, and
+    `changed` the shards they belong to: since the assignment before, or, for a canonical one, since the normal one.
     """
 
     placement: Placement
@@ -41,6 +41,7 @@ class Assignment:
     alive: Alive
     load: int
     moved: int
+    changed: tuple[int, ...]
     lost: tuple[int, ...]
     reason: str
     where: tuple[tuple[int, ...], ...]
@@ -93,8 +94,12 @@ def assign(placement: Placement, q: int, live: Iterable[int]) -> Assignment:
     return arrange(placement, q, alive, limit, normal, lambda _: Start(where, held, vacant, vacant))
 
 
-def mask(assignment: Assignment, replicas: Iterable[int]) -> Assignment:
-    """After these replicas have failed: no smaller load is possible, and with it no fewer moves."""
+def mask(assignment: Assignment, replicas: Iterable[int], kept: Kept | None = None) -> Assignment:
+    """After these replicas have failed: no smaller load is possible, and with it no fewer moves.
+
+    `kept(shard, replica)` says how many parts of a shard may be on a replica without counting as a move, where that is
+    more than are assigned to it: parts that it computes anyway.
+    """
     placement, q = assignment.placement, assignment.q
     alive, failed = _without(assignment.alive, replicas)
     if assignment.lost:
@@ -104,7 +109,7 @@ def mask(assignment: Assignment, replicas: Iterable[int]) -> Assignment:
         return _wiped(placement, q, alive, gone.shards, gone.reason)
     start = taken_from(assignment, failed)
     limit = max(assignment.load, load_bound(placement.replicas, q, alive.count(0)))
-    return arrange(placement, q, alive, limit, assignment.where, lambda _: start)
+    return arrange(placement, q, alive, limit, assignment.where, lambda _: start, kept)
 
 
 def refill(assignment: Assignment, replicas: Iterable[int]) -> Assignment:
@@ -125,8 +130,8 @@ def refill(assignment: Assignment, replicas: Iterable[int]) -> Assignment:
 class Start:
     """Tables with gaps: `gaps` are the shards with parts that nobody computes, `changed` those unlike before."""
 
-    where: Where
-    held: Held
+    where: list[tuple[int, ...]]
+    held: list[tuple[int, ...]]
     gaps: Sequence[int]
     changed: Sequence[int]
 
@@ -138,7 +143,7 @@ def arrange(
     limit: int,
     before: Where,
     start: Callable[[int], Start],
-    kept: Callable[[int, int], int] | None = None,
+    kept: Kept | None = None,
 ) -> Assignment:
     """Fill the gaps of `start(limit)`, raising the limit only where it is proved to be too tight."""
     while True:
@@ -149,10 +154,11 @@ def arrange(
             break
         limit = needed
     new_where, new_held = spread.outcome()
-    changed = {shard: begin.where[shard] for shard in begin.changed} | new_where
-    moved = sum(old != new for shard, parts in changed.items() for old, new in zip(before[shard], parts, strict=True))
     where, held = _replaced(begin.where, new_where), _replaced(begin.held, new_held)
-    return Assignment(placement, q, alive, limit, moved, (), _reason(placement, q, alive, limit, moved), where, held)
+    changed = tuple(sorted(shard for shard in {*begin.changed, *new_where} if where[shard] != before[shard]))
+    moved = sum(old != new for shard in changed for old, new in zip(before[shard], where[shard], strict=True))
+    reason = _reason(placement, q, alive, limit, moved)
+    return Assignment(placement, q, alive, limit, moved, changed, (), reason, where, held)
 
 
 def taken_from(assignment: Assignment, failed: Iterable[int]) -> Start:
@@ -189,15 +195,14 @@ def _lifted(where: list[tuple[int, ...]], limit: int) -> Start:
             lifted.setdefault(shard, list(where[shard]))[part] = NOBODY
             computed.remove((shard, part))
     held = [tuple(dict.fromkeys(shard for shard, _ in computed)) for computed in numbers]
-    gaps = {shard: tuple(parts) for shard, parts in lifted.items()}
-    return Start(_replaced(where, gaps), held, sorted(gaps), range(len(where)))
+    rows = [tuple(lifted[shard]) if shard in lifted else parts for shard, parts in enumerate(where)]
+    return Start(rows, held, sorted(lifted), range(len(where)))
 
 
-def _replaced(table: Where, changes: dict[int, tuple[int, ...]]) -> tuple[tuple[int, ...], ...]:
-    rows = list(table)
+def _replaced(table: list[tuple[int, ...]], changes: dict[int, tuple[int, ...]]) -> tuple[tuple[int, ...], ...]:
     for index, row in changes.items():
-        rows[index] = row
-    return tuple(rows)
+        table[index] = row
+    return tuple(table)
 
 
 def _live(alive: Alive) -> list[int]:
@@ -216,7 +221,7 @@ def _without(alive: Alive, replicas: Iterable[int]) -> tuple[Alive, list[int]]:
 
 
 def _wiped(placement: Placement, q: int, alive: Alive, lost: tuple[int, ...], reason: str) -> Assignment:
-    return Assignment(placement, q, alive, 0, 0, lost, reason, (), ())
+    return Assignment(placement, q, alive, 0, 0, (), lost, reason, (), ())
 
 
 def _reason(placement: Placement, q: int, alive: Alive, load: int, moved: int) -> str:

@@ -77,7 +77,7 @@ def at_risk(placement: Placement, live: Iterable[int]) -> Risk:
 
 
 def uncovered(stacks: Sequence[Sequence[int]], live: Iterable[int], depth: int) -> tuple[int, ...]:
-    """Phase 0: the shards that are not among the first `depth` of any live replica's stack. None: nothing to reorder."""
+    """Phase 0: the shards that are not among the first `depth` of any live replica's stack. None: all is well."""
     computed = {shard for replica in live for shard in stacks[replica][:depth]}
     return tuple(shard for shard in range(len(stacks)) if shard not in computed)
 

@@ -88,7 +88,7 @@ def golomb(replicas: int, r: int, domain: int = 1) -> Placement:
 
 
 def random_regular(replicas: int, r: int, seed: int = 0) -> Placement:
-    """Every shard on its own replica and r − 1 others at random, every replica with r shards; the same for one seed."""
+    """Every shard on its own replica and r - 1 others at random, every replica with r shards; the same for one seed."""
     _check(replicas, r)
     if r == replicas:
         return everywhere(replicas)
@@ -130,7 +130,7 @@ def blocks(replicas: int, r: int, domain: int = 1) -> Placement:
 
 
 def consecutive(replicas: int, r: int) -> Placement:
-    """Shard t on replicas t … t + r − 1. Only to compare with: neighbours share most of their shards."""
+    """Shard t on replicas t … t + r - 1. Only to compare with: neighbours share most of their shards."""
     _check(replicas, r)
     table = _shifted(replicas, range(r))
     return Placement(f"consecutive:r={r}", replicas, r, f"every shard on {r} neighbours; only to compare with", table)

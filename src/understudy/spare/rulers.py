@@ -1,8 +1,8 @@
 """Golomb rulers: marks whose differences are all distinct, so that shifted copies meet in at most one mark.
 
-Up to 24 marks the shortest rulers are known and tabulated; their lengths are sequence A003022 of the OEIS. Longer ones
-are built after Ruzsa: for a prime p with primitive root g, the p − 1 numbers p·i + (p − 1)·g^i have distinct
-differences modulo p(p − 1). On a ring of n places a ruler must keep its differences distinct modulo n. It does so
+Up to 23 marks the shortest rulers are known and tabulated; their lengths are sequence A003022 of the OEIS. Longer ones
+are built after Ruzsa: for a prime p with primitive root g, the p - 1 numbers p·i + (p - 1)·g^i have distinct
+differences modulo p(p - 1). On a ring of n places a ruler must keep its differences distinct modulo n. It does so
 whenever n is more than twice its length; on smaller rings another ruler is searched for.
 """
 
@@ -40,7 +40,32 @@ SHORTEST: dict[int, Ruler] = {
         (0, 2, 24, 56, 77, 82, 83, 95, 129, 144, 179, 186, 195, 255, 265, 285, 293, 296, 310, 329, 333),
         (0, 1, 9, 14, 43, 70, 106, 122, 124, 128, 159, 179, 204, 223, 253, 263, 270, 291, 330, 341, 353, 356),
         (0, 3, 7, 17, 61, 66, 91, 99, 114, 159, 171, 199, 200, 226, 235, 246, 277, 316, 329, 348, 350, 366, 372),
-        (0, 9, 33, 37, 38, 97, 122, 129, 140, 142, 152, 191, 205, 208, 252, 278, 286, 326, 332, 353, 368, 384, 403, 425),
+        (
+            0,
+            9,
+            33,
+            37,
+            38,
+            97,
+            122,
+            129,
+            140,
+            142,
+            152,
+            191,
+            205,
+            208,
+            252,
+            278,
+            286,
+            326,
+            332,
+            353,
+            368,
+            384,
+            403,
+            425,
+        ),
     )
 }
 
@@ -66,7 +91,7 @@ def is_ruler_on(marks: Sequence[int], ring: int) -> bool:
 
 
 def most_marks(ring: int) -> int:
-    """No ruler on a ring of this size has more marks: r marks need r(r − 1) distinct differences other than zero."""
+    """No ruler on a ring of this size has more marks: r marks need r(r - 1) distinct differences other than zero."""
     marks = 1
     while (marks + 1) * marks < ring:
         marks += 1
@@ -108,7 +133,7 @@ def largest_on(ring: int) -> int:
 
 
 def ruzsa(prime: int) -> Ruler:
-    """p − 1 marks with distinct differences modulo p(p − 1), the first of them 0."""
+    """p - 1 marks with distinct differences modulo p(p - 1), the first of them 0."""
     root, ring = _primitive_root(prime), prime * (prime - 1)
     marks = sorted((prime * i + (prime - 1) * pow(root, i, prime)) % ring for i in range(1, prime))
     return tuple(mark - marks[0] for mark in marks)
@@ -124,7 +149,7 @@ def _primitive_root(prime: int) -> int:
 
 
 def _window(ring_ruler: Ruler, marks: int) -> Ruler:
-    """The shortest piece with so many marks of a ruler on a ring of p(p − 1) places, p − 1 being its number of marks."""
+    """The shortest piece with so many marks of a ruler with p - 1 marks on a ring of p(p - 1) places."""
     ring = (len(ring_ruler) + 1) * len(ring_ruler)
     round_twice = [*ring_ruler, *(mark + ring for mark in ring_ruler)]
     starts = range(len(ring_ruler))

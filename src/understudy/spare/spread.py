@@ -1,10 +1,10 @@
 """Putting micro-shards that nobody computes on live holders with room, moving as few others as possible.
 
 One micro-shard after the other finds the cheapest way: to a holder with room, or to a full one that hands something
-else on, and so on. A move costs 1, what stays or returns costs nothing. The ways are shortest paths in the graph of what
-is left to choose, kept free of negative costs by potentials, so that what comes out is a flow of minimal cost: no other
-arrangement within the same limit moves less. Where there is no way, the replicas and shards that were reached prove it:
-those shards have no other live holders, and fill these replicas beyond the limit. The proof says which limit is needed.
+else on, and so on. A move costs 1; what stays or returns costs nothing. The ways are shortest paths in the graph of
+what is left to choose, kept free of negative costs by potentials, so what comes out is a flow of minimal cost: no other
+arrangement within the same limit moves less. Where there is no way, the replicas and shards that were reached prove
+it: these shards have no other live holders and fill these replicas beyond the limit. The proof says what is needed.
 
 Nothing is copied: what is not touched is read from the tables that were given, so a failure costs what it moves.
 """
@@ -26,6 +26,9 @@ Where = Sequence[tuple[int, ...]]
 Held = Sequence[tuple[int, ...]]
 """For each replica the shards of which it computes a part, ascending."""
 
+Kept = Callable[[int, int], int]
+"""(shard, replica) to the number of its parts that may be there without counting as moved."""
+
 
 @dataclass(frozen=True)
 class TooTight:
@@ -37,8 +40,7 @@ class TooTight:
 class Spread:
     """An arrangement that is being completed. `limit` is the most that one replica may compute.
 
-    `kept(shard, replica)` is how many parts of the shard may be on the replica without counting as moved; by default
-    as many as there are at the beginning.
+    By default `kept` is what there is at the beginning.
     """
 
     def __init__(
@@ -48,13 +50,14 @@ class Spread:
         limit: int,
         where: Where,
         held: Held,
-        kept: Callable[[int, int], int] | None = None,
+        kept: Kept | None = None,
     ) -> None:
         self._placement = placement
         self._alive = alive
         self._limit = limit
         self._where = where
         self._held = held
+        self._settled = kept is None
         self._kept = kept if kept is not None else lambda shard, replica: where[shard].count(replica)
         self._counts: dict[int, dict[int, int]] = {}
         self._shards: dict[int, set[int]] = {}
@@ -96,7 +99,8 @@ class Spread:
 
     def _walk(self, shard: int) -> TooTight | None:
         """The cheapest way to a replica with room, by Dijkstra with buckets: costs are small whole numbers."""
-        alive, limit, hosts, potential = self._alive, self._limit, self._placement.hosts, self._potential
+        alive, limit, hosts = self._alive, self._limit, self._placement.hosts
+        potential, loads = self._potential, self._loads
         distance: dict[int, int] = {}  # of full replicas, after potentials
         arrival: dict[int, tuple[int, int]] = {}  # replica: which shard comes, from where
         reached: dict[int, int] = {}  # shard: what it costs to make it leave its place
@@ -108,17 +112,24 @@ class Spread:
             if reached.get(moving, cost + 1) <= cost:
                 return
             reached[moving] = cost
+            settled = self._settled and moving not in self._counts  # then every move away costs 1
             for replica in hosts[moving]:
                 if not alive[replica] or replica == source:
                     continue
-                taken = 1 if self._count(moving, replica) >= self._kept(moving, replica) else 0
-                far = cost + taken - potential.get(replica, 0)
-                free = limit - self.load(replica)
+                far = cost + 1
+                if not settled and self._count(moving, replica) < self._kept(moving, replica):
+                    far = cost
+                if replica in potential:
+                    far -= potential[replica]
+                if far > nearest or distance.get(replica, far + 1) <= far:
+                    continue
+                load = loads.get(replica)
+                free = limit - (self.load(replica) if load is None else load)
                 if free > 0:
-                    if far < nearest or (far == nearest and free > room):
+                    if far < nearest or free > room:
                         end, nearest, room = replica, far, free
                         arrival[replica] = moving, source
-                elif far < nearest and far < distance.get(replica, far + 1):
+                elif far < nearest:
                     distance[replica] = far
                     arrival[replica] = moving, source
                     while len(buckets) <= far:
@@ -133,8 +144,9 @@ class Spread:
                     break
                 if distance[replica] == level:
                     so_far = level + potential.get(replica, 0)
-                    for moving in sorted(self._held_by(replica)):
-                        surplus = self._count(moving, replica) > self._kept(moving, replica)
+                    changed = self._shards.get(replica)
+                    for moving in self._held[replica] if changed is None else sorted(changed):
+                        surplus = moving in self._counts and self._count(moving, replica) > self._kept(moving, replica)
                         leave(moving, replica, so_far - 1 if surplus else so_far)
             level += 1
 
@@ -152,10 +164,6 @@ class Spread:
                 self._put(moving, source, -1)
             end = source
         return None
-
-    def _held_by(self, replica: int) -> set[int] | tuple[int, ...]:
-        changed = self._shards.get(replica)
-        return self._held[replica] if changed is None else changed
 
     def _count(self, shard: int, replica: int) -> int:
         counts = self._counts.get(shard)
