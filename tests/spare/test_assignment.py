@@ -12,7 +12,7 @@ from tests.spare.reference import fewest_moves, smallest_load
 from tests.spare.strategies import histories, live_sets, placements
 from understudy.spare.assignment import Assignment, assign, load_bound, mask, refill
 from understudy.spare.coverage import wipe_out
-from understudy.spare.placement import everywhere, golomb
+from understudy.spare.placement import Placement, everywhere, golomb
 
 
 def check(found: Assignment, live: set[int]) -> None:
@@ -85,10 +85,8 @@ def test_the_same_inputs_give_the_same_assignment(data: st.DataObject) -> None:
 
 
 @given(placements(), st.integers(1, 6))
-def test_with_everybody_live_each_computes_its_own(placement_: object, q: int) -> None:
-    placement = placement_
-    assert hasattr(placement, "replicas")
-    found = assign(placement, q, range(placement.replicas))  # type: ignore[arg-type]
+def test_with_everybody_live_each_computes_its_own(placement: Placement, q: int) -> None:
+    found = assign(placement, q, range(placement.replicas))
     assert found.numbers == {
         replica: tuple(range(replica * q, replica * q + q)) for replica in range(placement.replicas)
     }
@@ -101,9 +99,7 @@ def test_one_failure_costs_the_even_share_where_data_is_everywhere() -> None:
     assert found.load == 18
     assert sorted(map(len, found.numbers.values())) == [18] * 8
     assert found.moved == 16
-    assert found.reason == (
-        "1 of 9 replicas vacant: replica 4; at most 18 micro-shards each, the even share; 16 moved"
-    )
+    assert found.reason == ("1 of 9 replicas vacant: replica 4; at most 18 micro-shards each, the even share; 16 moved")
 
 
 def test_micro_shards_cost_less_than_whole_shards() -> None:

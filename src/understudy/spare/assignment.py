@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from understudy.spare.coverage import Alive, alive_of, wiped
+from understudy.spare.coverage import Alive, alive_of, live_count, wiped
 from understudy.spare.placement import Placement
 from understudy.spare.sentences import SHOWN, counted, named
 from understudy.spare.spread import NOBODY, Kept, Spread, Where
@@ -90,7 +90,7 @@ def assign(placement: Placement, q: int, live: Iterable[int]) -> Assignment:
     vacant = [shard for shard in range(placement.replicas) if not alive[shard]]
     held = [((replica,) if alive[replica] else ()) for replica in range(placement.replicas)]
     normal = [(shard,) * q for shard in range(placement.replicas)]
-    limit = load_bound(placement.replicas, q, alive.count(0))
+    limit = load_bound(placement.replicas, q, placement.replicas - live_count(alive))
     return arrange(placement, q, alive, limit, normal, lambda _: Start(where, held, vacant, vacant))
 
 
@@ -108,7 +108,7 @@ def mask(assignment: Assignment, replicas: Iterable[int], kept: Kept | None = No
     if gone:
         return _wiped(placement, q, alive, gone.shards, gone.reason)
     start = taken_from(assignment, failed)
-    limit = max(assignment.load, load_bound(placement.replicas, q, alive.count(0)))
+    limit = max(assignment.load, load_bound(placement.replicas, q, placement.replicas - live_count(alive)))
     return arrange(placement, q, alive, limit, assignment.where, lambda _: start, kept)
 
 
@@ -122,7 +122,7 @@ def refill(assignment: Assignment, replicas: Iterable[int]) -> Assignment:
     if assignment.lost:
         return assign(placement, q, _live(alive))
     home = [(shard,) * q if alive[shard] else parts for shard, parts in enumerate(assignment.where)]
-    limit = load_bound(placement.replicas, q, alive.count(0))
+    limit = load_bound(placement.replicas, q, placement.replicas - live_count(alive))
     return arrange(placement, q, alive, limit, assignment.where, lambda limit: _lifted(home, limit))
 
 
@@ -225,7 +225,7 @@ def _wiped(placement: Placement, q: int, alive: Alive, lost: tuple[int, ...], re
 
 
 def _reason(placement: Placement, q: int, alive: Alive, load: int, moved: int) -> str:
-    replicas, vacant = placement.replicas, alive.count(0)
+    replicas, vacant = placement.replicas, placement.replicas - live_count(alive)
     if not vacant:
         own = "its own micro-shard" if q == 1 else f"its own {q} micro-shards"
         return f"all {replicas:,} replicas are live: each computes {own}"

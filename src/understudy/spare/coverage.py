@@ -22,6 +22,10 @@ def alive_of(placement: Placement, live: Iterable[int]) -> Alive:
     return bytes(alive)
 
 
+def live_count(alive: Alive) -> int:
+    return int.from_bytes(alive, "little").bit_count()
+
+
 @dataclass(frozen=True)
 class WipeOut:
     """Shards without a live holder; none means that every step can still be committed."""

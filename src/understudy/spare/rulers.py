@@ -1,6 +1,6 @@
 """Golomb rulers: marks whose differences are all distinct, so that shifted copies meet in at most one mark.
 
-Up to 23 marks the shortest rulers are known and tabulated; their lengths are sequence A003022 of the OEIS. Longer ones
+Up to 24 marks the shortest rulers are known and tabulated; their lengths are sequence A003022 of the OEIS. Longer ones
 are built after Ruzsa: for a prime p with primitive root g, the p - 1 numbers p·i + (p - 1)·g^i have distinct
 differences modulo p(p - 1). On a ring of n places a ruler must keep its differences distinct modulo n. It does so
 whenever n is more than twice its length; on smaller rings another ruler is searched for.

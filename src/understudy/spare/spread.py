@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from understudy.spare.coverage import Alive
+from understudy.spare.coverage import Alive, live_count
 from understudy.spare.placement import Placement
 
 NOBODY = -1
@@ -95,12 +95,12 @@ class Spread:
                 self._next = replica + 1
                 return None
         parts = len(self._where[shard])
-        return TooTight(-(-parts * replicas // self._alive.count(1)))
+        return TooTight(-(-parts * replicas // live_count(self._alive)))
 
     def _walk(self, shard: int) -> TooTight | None:
         """The cheapest way to a replica with room, by Dijkstra with buckets: costs are small whole numbers."""
         alive, limit, hosts = self._alive, self._limit, self._placement.hosts
-        potential, loads = self._potential, self._loads
+        kept, potential, loads = self._kept, self._potential, self._loads
         distance: dict[int, int] = {}  # of full replicas, after potentials
         arrival: dict[int, tuple[int, int]] = {}  # replica: which shard comes, from where
         reached: dict[int, int] = {}  # shard: what it costs to make it leave its place
@@ -117,7 +117,7 @@ class Spread:
                 if not alive[replica] or replica == source:
                     continue
                 far = cost + 1
-                if not settled and self._count(moving, replica) < self._kept(moving, replica):
+                if not settled and (keeps := kept(moving, replica)) and self._count(moving, replica) < keeps:
                     far = cost
                 if replica in potential:
                     far -= potential[replica]
@@ -146,7 +146,7 @@ class Spread:
                     so_far = level + potential.get(replica, 0)
                     changed = self._shards.get(replica)
                     for moving in self._held[replica] if changed is None else sorted(changed):
-                        surplus = moving in self._counts and self._count(moving, replica) > self._kept(moving, replica)
+                        surplus = moving in self._counts and self._count(moving, replica) > kept(moving, replica)
                         leave(moving, replica, so_far - 1 if surplus else so_far)
             level += 1
 

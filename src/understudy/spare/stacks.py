@@ -18,6 +18,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from understudy.spare.assignment import Assignment, assign, mask, refill
+from understudy.spare.coverage import live_count
 from understudy.spare.placement import Placement, PlacementError
 from understudy.spare.sentences import counted, named
 
@@ -114,7 +115,7 @@ def _brought_forward(
 
 
 def _failure_reason(after: Assignment, depth: int, patch: tuple[int, ...]) -> str:
-    live = f"{after.alive.count(1):,} of {after.placement.replicas:,} replicas live"
+    live = f"{live_count(after.alive):,} of {after.placement.replicas:,} replicas live"
     if not patch:
         return f"phase 0: {live}, their first {counted(depth, 'shard')} still cover everything"
     deeper = f"depth {depth} becomes {after.load}" if after.load > depth else f"depth stays {depth}"
