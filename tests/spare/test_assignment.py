@@ -21,7 +21,7 @@ def check(found: Assignment, live: set[int]) -> None:
     assert set(found.live) == live
     assert found.lost == wipe_out(placement, live).shards
     if found.lost:
-        assert found.numbers == {replica: () for replica in live}
+        assert found.numbers == dict.fromkeys(live, ())
         assert "wipe-out" in found.reason
         return
     numbers = found.numbers

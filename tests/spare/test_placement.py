@@ -44,7 +44,7 @@ def test_two_shards_share_at_most_one_holder(replicas: int, r: int) -> None:
 
 @pytest.mark.parametrize("r", range(2, 8))
 def test_any_number_of_replicas_beyond_twice_the_ruler_will_do(r: int) -> None:
-    """SPARe asks for N > 2·o_max - 1; at N = 2·o_max itself the shortest ruler has two shards that share two holders."""
+    """SPARe asks for N > 2·o_max - 1; at N = 2·o_max itself two shards share two holders."""
     length = SHORTEST[r][-1]
     for replicas in (2 * length + 1, 2 * length + 2, 2 * length + 5):
         assert most_shared(golomb(replicas, r)) == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 
 import pytest
 from hypothesis import given, settings
@@ -26,6 +27,8 @@ def check(found: Stacks, live: set[int]) -> None:
         return
     assert found.depth == smallest_load(placement, 1, live)
     assert uncovered(found.order, live, found.depth) == ()
+    computed = Counter(shard for replica in live for shard in found.computed(replica))
+    assert list(found.copies) == [computed[shard] for shard in range(placement.replicas)]
     for replica in range(placement.replicas):
         assert sorted(found.order[replica]) == sorted(placement.stack(replica))
         assert set(found.assignment.held[replica]) <= set(found.computed(replica))

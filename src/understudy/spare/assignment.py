@@ -97,8 +97,7 @@ def assign(placement: Placement, q: int, live: Iterable[int]) -> Assignment:
 def mask(assignment: Assignment, replicas: Iterable[int], kept: Kept | None = None) -> Assignment:
     """After these replicas have failed: no smaller load is possible, and with it no fewer moves.
 
-    `kept(shard, replica)` says how many parts of a shard may be on a replica without counting as a move, where that is
-    more than are assigned to it: parts that it computes anyway.
+    `kept` names parts that a replica computes although they are not assigned to it, and may take over for nothing.
     """
     placement, q = assignment.placement, assignment.q
     alive, failed = _without(assignment.alive, replicas)

@@ -26,8 +26,16 @@ Where = Sequence[tuple[int, ...]]
 Held = Sequence[tuple[int, ...]]
 """For each replica the shards of which it computes a part, ascending."""
 
-Kept = Callable[[int, int], int]
-"""(shard, replica) to the number of its parts that may be there without counting as moved."""
+
+@dataclass(frozen=True)
+class Kept:
+    """What does not count as moved: `parts(shard, replica)` parts of the shard on the replica.
+
+    `elsewhere(shard)` says whether that can be on replicas to which nothing of the shard is assigned.
+    """
+
+    parts: Callable[[int, int], int]
+    elsewhere: Callable[[int], bool]
 
 
 @dataclass(frozen=True)
@@ -57,8 +65,7 @@ class Spread:
         self._limit = limit
         self._where = where
         self._held = held
-        self._settled = kept is None
-        self._kept = kept if kept is not None else lambda shard, replica: where[shard].count(replica)
+        self._kept = kept or Kept(lambda shard, replica: where[shard].count(replica), lambda shard: False)
         self._counts: dict[int, dict[int, int]] = {}
         self._shards: dict[int, set[int]] = {}
         self._loads: dict[int, int] = {}
@@ -100,7 +107,7 @@ class Spread:
     def _walk(self, shard: int) -> TooTight | None:
         """The cheapest way to a replica with room, by Dijkstra with buckets: costs are small whole numbers."""
         alive, limit, hosts = self._alive, self._limit, self._placement.hosts
-        kept, potential, loads = self._kept, self._potential, self._loads
+        kept, elsewhere, potential, loads = self._kept.parts, self._kept.elsewhere, self._potential, self._loads
         distance: dict[int, int] = {}  # of full replicas, after potentials
         arrival: dict[int, tuple[int, int]] = {}  # replica: which shard comes, from where
         reached: dict[int, int] = {}  # shard: what it costs to make it leave its place
@@ -112,7 +119,9 @@ class Spread:
             if reached.get(moving, cost + 1) <= cost:
                 return
             reached[moving] = cost
-            settled = self._settled and moving not in self._counts  # then every move away costs 1
+            settled = moving not in self._counts and not elsewhere(moving)  # then every move away costs 1
+            if cost + settled >= nearest:
+                return
             for replica in hosts[moving]:
                 if not alive[replica] or replica == source:
                     continue
@@ -121,7 +130,7 @@ class Spread:
                     far = cost
                 if replica in potential:
                     far -= potential[replica]
-                if far > nearest or distance.get(replica, far + 1) <= far:
+                if far > nearest or (far == nearest and source != NOBODY) or distance.get(replica, far + 1) <= far:
                     continue
                 load = loads.get(replica)
                 free = limit - (self.load(replica) if load is None else load)

@@ -21,17 +21,20 @@ from understudy.spare.assignment import Assignment, assign, mask, refill
 from understudy.spare.coverage import live_count
 from understudy.spare.placement import Placement, PlacementError
 from understudy.spare.sentences import counted, named
+from understudy.spare.spread import Kept
 
 
 @dataclass(frozen=True)
 class Stacks:
     """Every replica's stack in the order of computation.
 
-    `phase` is where the last failure ended: 0 nothing to do, 1 wipe-out, 2 reordered.
+    `copies` is how many live replicas compute a shard, empty where a byte might not hold it. `phase` is where the last
+    failure ended: 0 nothing to do, 1 wipe-out, 2 reordered.
     """
 
     assignment: Assignment
     order: tuple[tuple[int, ...], ...]
+    copies: bytes
     phase: int
     patch: tuple[int, ...]
     reason: str
@@ -60,34 +63,47 @@ def stacked(placement: Placement) -> Stacks:
         raise PlacementError("anywhere has no stacks to reorder: spread micro-shards instead")
     normal = assign(placement, 1, range(placement.replicas))
     order = tuple(placement.stack(replica) for replica in range(placement.replicas))
-    return Stacks(normal, order, 0, (), normal.reason)
+    return Stacks(normal, order, _copies(normal, order), 0, (), normal.reason)
 
 
 def after_failure(stacks: Stacks, replicas: Iterable[int]) -> Stacks:
     """Phases 0, 1 and 2 after these replicas have failed."""
     before, order, depth = stacks.assignment, stacks.order, stacks.depth
+    copies, failed = bytearray(stacks.copies), [replica for replica in sorted(set(replicas)) if before.alive[replica]]
+    for replica in failed if copies else ():
+        for shard in stacks.computed(replica):
+            copies[shard] -= 1
 
-    def kept(shard: int, replica: int) -> int:
+    def computes(shard: int, replica: int) -> int:
         return 1 if shard in order[replica][:depth] else 0
 
-    after = mask(before, replicas, kept)
+    def elsewhere(shard: int) -> bool:
+        return not copies or copies[shard] > 1 or before.where[shard][0] in failed
+
+    after = mask(before, failed, Kept(computes, elsewhere))
     if after.lost:
-        return Stacks(after, order, 1, (), after.reason)
-    patch = tuple(shard for shard in after.changed if not kept(shard, after.where[shard][0]))
+        return Stacks(after, order, stacks.copies, 1, (), after.reason)
+    patch = tuple(shard for shard in after.changed if not computes(shard, after.where[shard][0]))
     if not patch:
-        return Stacks(after, order, 0, (), _failure_reason(after, depth, patch))
+        return Stacks(after, order, bytes(copies), 0, (), _failure_reason(after, depth, patch))
     rows = list(order)
     for shard in patch:
         replica = after.where[shard][0]
-        rows[replica] = _brought_forward(rows[replica], shard, after.held[replica], depth, after.load)
-    return Stacks(after, tuple(rows), 2, patch, _failure_reason(after, depth, patch))
+        row = _brought_forward(rows[replica], shard, after.held[replica], depth, after.load)
+        if copies:
+            copies[shard] += 1
+            copies[row[rows[replica].index(shard)]] -= 1
+        rows[replica] = row
+    table = tuple(rows)
+    counted_anew = _copies(after, table) if after.load > depth else bytes(copies)
+    return Stacks(after, table, counted_anew, 2, patch, _failure_reason(after, depth, patch))
 
 
 def after_refill(stacks: Stacks, replicas: Iterable[int]) -> Stacks:
     """After these replicas are live again: the smallest depth, own shards first; with everybody live all is normal."""
     after = refill(stacks.assignment, replicas)
     if after.lost:
-        return Stacks(after, stacks.order, 1, (), after.reason)
+        return Stacks(after, stacks.order, stacks.copies, 1, (), after.reason)
     placement, back = after.placement, set(replicas)
     if 0 not in after.alive:
         return stacked(placement)
@@ -97,7 +113,18 @@ def after_refill(stacks: Stacks, replicas: Iterable[int]) -> Stacks:
             stack = placement.stack(replica)
             rows[replica] = tuple(sorted(stack, key=lambda shard: (shard not in held, stack.index(shard))))
     reason = f"{counted(len(back), 'replica')} back: depth {after.load}; {after.reason}"
-    return Stacks(after, tuple(rows), 0, (), reason)
+    table = tuple(rows)
+    return Stacks(after, table, _copies(after, table), 0, (), reason)
+
+
+def _copies(assignment: Assignment, order: tuple[tuple[int, ...], ...]) -> bytes:
+    if assignment.placement.r > 255:
+        return b""
+    found = bytearray(len(order))
+    for replica in assignment.live:
+        for shard in order[replica][: assignment.load]:
+            found[shard] += 1
+    return bytes(found)
 
 
 def _brought_forward(
