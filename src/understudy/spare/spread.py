@@ -111,6 +111,7 @@ class Spread:
         distance: dict[int, int] = {}  # of full replicas, after potentials
         arrival: dict[int, tuple[int, int]] = {}  # replica: which shard comes, from where
         reached: dict[int, int] = {}  # shard: what it costs to make it leave its place
+        fresh = bytearray(alive)  # live and not reached yet
         end, nearest, room = NOBODY, 1 << 60, 0
         buckets: list[list[int]] = [[]]
 
@@ -122,16 +123,25 @@ class Spread:
             settled = moving not in self._counts and not elsewhere(moving)  # then every move away costs 1
             if cost + settled >= nearest:
                 return
+            plain = settled and not potential  # then whoever has been reached was reached at least as cheaply
             for replica in hosts[moving]:
-                if not alive[replica] or replica == source:
+                if plain:
+                    if not fresh[replica]:
+                        continue
+                    far = cost + 1
+                elif not alive[replica] or replica == source:
                     continue
-                far = cost + 1
-                if not settled and (keeps := kept(moving, replica)) and self._count(moving, replica) < keeps:
-                    far = cost
-                if replica in potential:
-                    far -= potential[replica]
-                if far > nearest or (far == nearest and source != NOBODY) or distance.get(replica, far + 1) <= far:
+                else:
+                    far = cost + 1
+                    if not settled and (keeps := kept(moving, replica)) and self._count(moving, replica) < keeps:
+                        far = cost
+                    if replica in potential:
+                        far -= potential[replica]
+                    if distance.get(replica, far + 1) <= far:
+                        continue
+                if far > nearest or (far == nearest and source != NOBODY):
                     continue
+                fresh[replica] = 0
                 load = loads.get(replica)
                 free = limit - (self.load(replica) if load is None else load)
                 if free > 0:

@@ -90,7 +90,7 @@ def after_failure(stacks: Stacks, replicas: Iterable[int]) -> Stacks:
     for shard in patch:
         replica = after.where[shard][0]
         row = _brought_forward(rows[replica], shard, after.held[replica], depth, after.load)
-        if copies:
+        if copies and after.load == depth:
             copies[shard] += 1
             copies[row[rows[replica].index(shard)]] -= 1
         rows[replica] = row
