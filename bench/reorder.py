@@ -11,6 +11,7 @@ from __future__ import annotations
 import random
 import time
 from dataclasses import dataclass, field
+from itertools import count
 from statistics import fmean
 
 import numpy as np
@@ -23,7 +24,9 @@ from understudy_bench.harness import Bench, Check, Progress, Result
 
 SIZES = (200, 1_000, 10_000)
 HOLDERS = (3, 9, 20)
-RUNS = {200: 60, 1_000: 12, 10_000: 2}
+FAILURES = {200: 6_000, 1_000: 8_000, 10_000: 12_000}
+"""Runs are added until there are so many failures; the last one is not cut off."""
+
 CHECKED = {200: 1, 1_000: 10, 10_000: 200}
 """One state of so many is checked as a whole, besides all that are deeper than the even share."""
 
@@ -58,7 +61,7 @@ def measure(quick: bool, progress: Progress) -> Result:
     depth_errors: list[float] = []
     for size, r in pairs:
         placement = placed(size, r)
-        seen = fail_until_wipe_out(placement, 1 if quick else RUNS[size])
+        seen = fail_until_wipe_out(placement, FAILURES[size] // (10 if quick else 1), CHECKED[size])
         progress.advance(f"{placement.name} on {size:,} replicas: failures")
         endured, error = draw_endured(placement, DRAWS[size] // (10 if quick else 1))
         progress.advance(f"{placement.name} on {size:,} replicas: failures endured")
@@ -125,10 +128,12 @@ def placed(size: int, r: int) -> Placement:
         return random_regular(size, r)
 
 
-def fail_until_wipe_out(placement: Placement, runs: int) -> Seen:
+def fail_until_wipe_out(placement: Placement, failures: int, every: int) -> Seen:
+    """Whole runs with at least so many failures; one state of `every` is checked as a whole."""
     seen = Seen()
-    every = CHECKED[placement.replicas]
-    for run in range(runs):
+    for run in count():
+        if len(seen.seconds) >= failures:
+            break
         order = random.Random(1000 * placement.r + run).sample(range(placement.replicas), placement.replicas)
         stacks = stacked(placement)
         for vacant, replica in enumerate(order, 1):

@@ -118,10 +118,17 @@ def test_after_a_wipe_out_refills_lead_back() -> None:
     assert refill(lost, [4]) == assign(placement, 2, set(range(8)) - {3})
 
 
-def test_a_replica_that_does_not_exist_is_an_error() -> None:
+@pytest.mark.parametrize("replica", [-1, 8])
+def test_a_replica_that_does_not_exist_is_an_error(replica: int) -> None:
     normal = assign(golomb(8, 2), 2, range(8))
-    for call in (lambda: assign(golomb(8, 2), 2, [8]), lambda: mask(normal, [-1]), lambda: refill(normal, [9])):
-        with pytest.raises(ValueError, match="there is no replica"):
-            call()
+    with pytest.raises(ValueError, match="there is no replica"):
+        assign(golomb(8, 2), 2, [replica])
+    with pytest.raises(ValueError, match="there is no replica"):
+        mask(normal, [replica])
+    with pytest.raises(ValueError, match="there is no replica"):
+        refill(normal, [replica])
+
+
+def test_a_shard_without_micro_shards_is_an_error() -> None:
     with pytest.raises(ValueError, match="at least one micro-shard"):
         assign(golomb(8, 2), 0, range(8))

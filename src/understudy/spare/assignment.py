@@ -88,7 +88,7 @@ def assign(placement: Placement, q: int, live: Iterable[int]) -> Assignment:
         return _wiped(placement, q, alive, gone.shards, gone.reason)
     where = [((shard if alive[shard] else NOBODY),) * q for shard in range(placement.replicas)]
     vacant = [shard for shard in range(placement.replicas) if not alive[shard]]
-    held = [((replica,) if alive[replica] else ()) for replica in range(placement.replicas)]
+    held: list[tuple[int, ...]] = [(replica,) if alive[replica] else () for replica in range(placement.replicas)]
     normal = [(shard,) * q for shard in range(placement.replicas)]
     limit = load_bound(placement.replicas, q, placement.replicas - live_count(alive))
     return arrange(placement, q, alive, limit, normal, lambda _: Start(where, held, vacant, vacant))
@@ -174,10 +174,9 @@ def taken_from(assignment: Assignment, failed: Iterable[int]) -> Start:
 
 def _fill(spread: Spread, start: Start) -> int | None:
     for shard in start.gaps:
-        for _ in range(start.where[shard].count(NOBODY)):
-            blocked = spread.place(shard)
-            if blocked is not None:
-                return blocked.needed
+        blocked = spread.place(shard, start.where[shard].count(NOBODY))
+        if blocked is not None:
+            return blocked.needed
     return None
 
 

@@ -6,7 +6,7 @@ measures how far these are from what happens.
 
 from __future__ import annotations
 
-from math import exp, gamma, lgamma, log
+from math import exp, gamma, lgamma, log, pow
 
 
 def failures_of_blocks(replicas: int, r: int) -> float:
@@ -21,12 +21,12 @@ def failures_at_least(replicas: int, r: int) -> float:
 
 def failures(replicas: int, r: int) -> float:
     """The same for a Golomb or random placement: the bound, corrected for shards that share a holder."""
-    return failures_at_least(replicas, r) + (r - 1) / 2 * (1 - gamma(2 + 1 / r) * replicas ** (-1 / r))
+    return failures_at_least(replicas, r) + (r - 1) / 2 * (1 - gamma(2 + 1 / r) * pow(replicas, -1 / r))
 
 
 def failures_for_large(replicas: int, r: int) -> float:
     """SPARe's own form, what the lower bound tends to for many replicas."""
-    return gamma(1 + 1 / r) * replicas ** (1 - 1 / r)
+    return gamma(1 + 1 / r) * pow(replicas, 1 - 1 / r)
 
 
 def depth_bound(replicas: int, vacant: int) -> int:

@@ -72,11 +72,14 @@ class Spread:
         self._potential: dict[int, int] = {}
         self._next = 0
 
-    def place(self, shard: int) -> TooTight | None:
-        """Place one more part of the shard. None when it is done."""
-        if self._placement.everywhere:
-            return self._deal(shard)
-        return self._walk(shard)
+    def place(self, shard: int, parts: int) -> TooTight | None:
+        """Place so many more parts of the shard. None when it is done."""
+        while parts:
+            placed = self._deal(shard) if self._placement.everywhere else self._walk(shard, parts)
+            if isinstance(placed, TooTight):
+                return placed
+            parts -= placed
+        return None
 
     def outcome(self) -> tuple[dict[int, tuple[int, ...]], dict[int, tuple[int, ...]]]:
         """What has changed: shard to its parts' replicas, and replica to its shards."""
@@ -91,8 +94,8 @@ class Spread:
             self._loads[replica] = found
         return found
 
-    def _deal(self, shard: int) -> TooTight | None:
-        """Everybody holds everything: round the ring, to the next live replica with room."""
+    def _deal(self, shard: int) -> TooTight | int:
+        """Everybody holds everything: one part round the ring, to the next live replica with room."""
         replicas = self._placement.replicas
         for step in range(replicas):
             replica = (self._next + step) % replicas
@@ -100,12 +103,16 @@ class Spread:
                 self._put(shard, replica, 1)
                 self._loads[replica] += 1
                 self._next = replica + 1
-                return None
+                return 1
         parts = len(self._where[shard])
         return TooTight(-(-parts * replicas // live_count(self._alive)))
 
-    def _walk(self, shard: int) -> TooTight | None:
-        """The cheapest way to a replica with room, by Dijkstra with buckets: costs are small whole numbers."""
+    def _walk(self, shard: int, parts: int) -> TooTight | int:
+        """The cheapest way to a replica with room, by Dijkstra with buckets: costs are small whole numbers.
+
+        Places one part where that is a holder of the shard, so that its holders share evenly; otherwise as many as the
+        way allows at this cost. Returns how many.
+        """
         alive, limit, hosts = self._alive, self._limit, self._placement.hosts
         kept, elsewhere, potential, loads = self._kept.parts, self._kept.elsewhere, self._potential, self._loads
         distance: dict[int, int] = {}  # of full replicas, after potentials
@@ -170,19 +177,30 @@ class Spread:
             level += 1
 
         if end == NOBODY:
-            parts = len(self._where[shard])
-            return TooTight(-(-parts * len(reached) // len(distance)))
+            return TooTight(-(-len(self._where[shard]) * len(reached) // len(distance)))
         for replica, far in distance.items():
             if far < nearest:
                 potential[replica] = potential.get(replica, 0) + far - nearest
-        self._loads[end] += 1
-        while end != NOBODY:
-            moving, source = arrival[end]
-            self._put(moving, end, 1)
+        way = [(*arrival[end], end)]
+        while way[-1][1] != NOBODY:
+            way.append((*arrival[way[-1][1]], way[-1][1]))
+        amount = 1 if len(way) == 1 else min(parts, room, *(self._at_this_cost(*move) for move in way))
+        self._loads[end] += amount
+        for moving, source, target in way:
+            self._put(moving, target, amount)
             if source != NOBODY:
-                self._put(moving, source, -1)
-            end = source
-        return None
+                self._put(moving, source, -amount)
+        return amount
+
+    def _at_this_cost(self, shard: int, source: int, target: int) -> int:
+        """How many parts of the shard can move before the cost of such a move changes."""
+        many = len(self._where[shard])
+        wanted = self._kept.parts(shard, target) - self._count(shard, target)
+        if source == NOBODY:
+            return wanted if wanted > 0 else many
+        there = self._count(shard, source)
+        surplus = there - self._kept.parts(shard, source)
+        return min(wanted if wanted > 0 else many, surplus if surplus > 0 else there)
 
     def _count(self, shard: int, replica: int) -> int:
         counts = self._counts.get(shard)
