@@ -71,6 +71,7 @@ class Spread:
         self._loads: dict[int, int] = {}
         self._potential: dict[int, int] = {}
         self._next = 0
+        self._whole = len(where[0]) == 1
 
     def place(self, shard: int, parts: int) -> TooTight | None:
         """Place so many more parts of the shard. None when it is done."""
@@ -90,7 +91,11 @@ class Spread:
     def load(self, replica: int) -> int:
         found = self._loads.get(replica)
         if found is None:
-            found = sum(self._where[shard].count(replica) for shard in self._held[replica])
+            held = self._held[replica]
+            if self._whole:
+                found = len(held)
+            else:
+                found = sum([self._where[shard].count(replica) for shard in held])
             self._loads[replica] = found
         return found
 
@@ -114,7 +119,8 @@ class Spread:
         way allows at this cost. Returns how many.
         """
         alive, limit, hosts = self._alive, self._limit, self._placement.hosts
-        kept, elsewhere, potential, loads = self._kept.parts, self._kept.elsewhere, self._potential, self._loads
+        kept, elsewhere = self._kept.parts, self._kept.elsewhere
+        potential, loads, counts = self._potential, self._loads, self._counts
         distance: dict[int, int] = {}  # of full replicas, after potentials
         arrival: dict[int, tuple[int, int]] = {}  # replica: which shard comes, from where
         reached: dict[int, int] = {}  # shard: what it costs to make it leave its place
@@ -123,44 +129,40 @@ class Spread:
         buckets: list[list[int]] = [[]]
 
         def leave(moving: int, source: int, cost: int) -> None:
-            nonlocal end, nearest, room
             if reached.get(moving, cost + 1) <= cost:
                 return
             reached[moving] = cost
-            settled = moving not in self._counts and not elsewhere(moving)  # then every move away costs 1
+            settled = moving not in counts and not elsewhere(moving)  # then every move away costs 1
             if cost + settled >= nearest:
                 return
-            plain = settled and not potential  # then whoever has been reached was reached at least as cheaply
+            if settled and not potential:  # then whoever has been reached was reached at least as cheaply
+                for replica in hosts[moving]:
+                    if fresh[replica]:
+                        arrive(replica, moving, source, cost + 1)
+                return
             for replica in hosts[moving]:
-                if plain:
-                    if not fresh[replica]:
-                        continue
-                    far = cost + 1
-                elif not alive[replica] or replica == source:
-                    continue
-                else:
-                    far = cost + 1
+                if alive[replica] and replica != source:
+                    far = cost + 1 - potential.get(replica, 0)
                     if not settled and (keeps := kept(moving, replica)) and self._count(moving, replica) < keeps:
-                        far = cost
-                    if replica in potential:
-                        far -= potential[replica]
-                    if distance.get(replica, far + 1) <= far:
-                        continue
-                if far > nearest or (far == nearest and source != NOBODY):
-                    continue
-                fresh[replica] = 0
-                load = loads.get(replica)
-                free = limit - (self.load(replica) if load is None else load)
-                if free > 0:
-                    if far < nearest or free > room:
-                        end, nearest, room = replica, far, free
-                        arrival[replica] = moving, source
-                elif far < nearest:
-                    distance[replica] = far
+                        far -= 1
+                    if far <= nearest and distance.get(replica, far + 1) > far:
+                        arrive(replica, moving, source, far)
+
+        def arrive(replica: int, moving: int, source: int, far: int) -> None:
+            nonlocal end, nearest, room
+            fresh[replica] = 0
+            load = loads.get(replica)
+            free = limit - (self.load(replica) if load is None else load)
+            if free > 0:
+                if far < nearest or (far == nearest and source == NOBODY and free > room):
+                    end, nearest, room = replica, far, free
                     arrival[replica] = moving, source
-                    while len(buckets) <= far:
-                        buckets.append([])
-                    buckets[far].append(replica)
+            elif far < nearest:
+                distance[replica] = far
+                arrival[replica] = moving, source
+                while len(buckets) <= far:
+                    buckets.append([])
+                buckets[far].append(replica)
 
         leave(shard, NOBODY, 0)
         level = 0
@@ -172,7 +174,7 @@ class Spread:
                     so_far = level + potential.get(replica, 0)
                     changed = self._shards.get(replica)
                     for moving in self._held[replica] if changed is None else sorted(changed):
-                        surplus = moving in self._counts and self._count(moving, replica) > kept(moving, replica)
+                        surplus = moving in counts and self._count(moving, replica) > kept(moving, replica)
                         leave(moving, replica, so_far - 1 if surplus else so_far)
             level += 1
 
