@@ -34,6 +34,9 @@ DRAWS = {200: 40_000, 1_000: 20_000, 10_000: 8_000}
 MICRO = {4: (1.20, 2), 8: (1.33, 1)}
 """Holders: mean load expected at N = 600 with 16 micro-shards per shard, and how many runs show it."""
 
+SHORTEST = (1_000, 9)
+"""Replicas and holders of the one row with SPARe's own, shortest ruler."""
+
 ENDURED_WITHIN = 0.0085
 ABOVE_AT_MOST = 0.0045
 
@@ -52,15 +55,15 @@ class Seen:
 
 
 def measure(quick: bool, progress: Progress) -> Result:
-    pairs = [(size, r) for size in SIZES for r in HOLDERS]
-    progress.total = 2 * len(pairs) + len(MICRO)
+    placements = [placed(size, r) for size in SIZES for r in HOLDERS] + [golomb(*SHORTEST, wide=False)]
+    progress.total = 2 * len(placements) + len(MICRO)
     rows: list[dict[str, object]] = []
     total = Seen()
     mean_ms = 0.0
     errors: list[tuple[float, float]] = []
     depth_errors: list[float] = []
-    for size, r in pairs:
-        placement = placed(size, r)
+    for number, placement in enumerate(placements):
+        size, r, is_short = placement.replicas, placement.r, number == len(placements) - 1
         seen = fail_until_wipe_out(placement, FAILURES[size] // (10 if quick else 1), CHECKED[size])
         progress.advance(f"{placement.name} on {size:,} replicas: failures")
         endured, error = draw_endured(placement, DRAWS[size] // (10 if quick else 1))
@@ -71,14 +74,15 @@ def measure(quick: bool, progress: Progress) -> Result:
         depth_errors.append(abs(fmean(seen.depths) / depth - 1))
         total.checked += seen.checked
         total.wrong += seen.wrong
-        if placement.name.startswith("spare"):
+        if placement.name.startswith("spare") and not is_short:
             total.depths += seen.depths
             total.above += seen.above
-        mean_ms = fmean(seen.seconds) * 1e3
+        if (size, r) == (max(SIZES), max(HOLDERS)):
+            mean_ms = fmean(seen.seconds) * 1e3
         rows.append(
             {
                 "replicas": size,
-                "placement": placement.name,
+                "placement": f"{placement.name}, shortest ruler" if is_short else placement.name,
                 "failures": len(seen.seconds),
                 "mean_us": round(fmean(seen.seconds) * 1e6, 1),
                 "p99_us": round(sorted(seen.seconds)[int(0.99 * len(seen.seconds))] * 1e6, 1),

@@ -40,6 +40,7 @@ def test_every_shard_has_r_holders_and_every_replica_r_shards(placement: Placeme
 @pytest.mark.parametrize(("replicas", "r"), [(7, 3), (13, 4), (21, 5), (50, 5), (200, 9), (600, 8)])
 def test_two_shards_share_at_most_one_holder(replicas: int, r: int) -> None:
     assert most_shared(golomb(replicas, r)) == 1
+    assert most_shared(golomb(replicas, r, wide=False)) == 1
 
 
 @pytest.mark.parametrize("r", range(2, 8))
@@ -47,7 +48,7 @@ def test_any_number_of_replicas_beyond_twice_the_ruler_will_do(r: int) -> None:
     """SPARe asks for N > 2·o_max - 1; at N = 2·o_max itself two shards share two holders."""
     length = SHORTEST[r][-1]
     for replicas in (2 * length + 1, 2 * length + 2, 2 * length + 5):
-        assert most_shared(golomb(replicas, r)) == 1
+        assert most_shared(golomb(replicas, r, wide=False)) == 1
 
 
 @pytest.mark.parametrize(("replicas", "r", "domain"), [(28, 3, 4), (64, 3, 4), (26, 4, 2), (400, 5, 8)])

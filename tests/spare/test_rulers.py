@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import combinations
+from itertools import combinations, pairwise
 
 import pytest
 
@@ -16,6 +16,7 @@ from understudy.spare.rulers import (
     ruler_on,
     ruzsa,
     short_ruler,
+    wide_ruler_on,
 )
 
 LENGTHS = (0, 1, 3, 6, 11, 17, 25, 34, 44, 55, 72, 85, 106, 127, 151, 177, 199, 216, 246, 283, 333, 356, 372, 425)
@@ -91,3 +92,19 @@ def test_what_a_large_job_needs_is_there() -> None:
 def test_a_ruler_without_marks_is_refused() -> None:
     with pytest.raises(ValueError, match="at least one mark"):
         short_ruler(0)
+
+
+@pytest.mark.parametrize(("ring", "marks"), [(64, 4), (200, 8), (1000, 9), (1000, 20), (10_000, 20)])
+def test_wide_rulers_reach_round_the_ring(ring: int, marks: int) -> None:
+    ruler = wide_ruler_on(ring, marks)
+    assert ruler is not None
+    assert len(ruler) == marks
+    assert ruler[0] == 0
+    assert is_ruler_on(ruler, ring)
+    assert max(b - a for a, b in pairwise([*ruler, ring])) < 0.7 * ring
+
+
+def test_a_ring_that_is_small_or_full_has_no_wide_ruler() -> None:
+    assert wide_ruler_on(63, 3) is None
+    assert wide_ruler_on(91, 10) is None
+    assert ruler_on(91, 10) is not None

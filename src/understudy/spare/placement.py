@@ -60,14 +60,15 @@ class Placement:
         return f"{self.name}: {self.explanation}"
 
 
-def golomb(replicas: int, r: int, domain: int = 1) -> Placement:
+def golomb(replicas: int, r: int, domain: int = 1, *, wide: bool = True) -> Placement:
     """Shard t on replicas t + domain · g for the marks g of a ruler: two shards share at most one holder.
 
-    Replicas that fail together (`domain` neighbours: a host, a rack) never hold the same shard.
+    Replicas that fail together (`domain` neighbours: a host, a rack) never hold the same shard. Marks lie all over the
+    ring where there is room; `wide=False` takes the shortest ruler, as SPARe does, to compare with.
     """
     _check(replicas, r, domain)
     places = replicas // domain
-    ruler = rulers.ruler_on(places, r)
+    ruler = (rulers.wide_ruler_on(places, r) if wide else None) or rulers.ruler_on(places, r)
     if ruler is None:
         most = rulers.largest_on(places)
         room = f"{replicas} replicas" if domain == 1 else f"{replicas} replicas in domains of {domain}"

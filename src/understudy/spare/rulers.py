@@ -4,6 +4,10 @@ Up to 24 marks the shortest rulers are known and tabulated; their lengths are se
 are built after Ruzsa: for a prime p with primitive root g, the p - 1 numbers p·i + (p - 1)·g^i have distinct
 differences modulo p(p - 1). On a ring of n places a ruler must keep its differences distinct modulo n. It does so
 whenever n is more than twice its length; on smaller rings another ruler is searched for.
+
+On a large ring the shortest ruler is not the best one: only neighbours help each other, and where more fail than
+elsewhere, help is many moves away. With a wide ruler, whose marks lie all over the ring, nobody is far from anybody.
+`bench reorder` has figures for both.
 """
 
 from __future__ import annotations
@@ -11,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 from itertools import count
+from random import Random
 
 Ruler = tuple[int, ...]
 
@@ -77,6 +82,12 @@ SEARCHED_UP_TO = 256
 
 TRIALS = 50_000
 
+WIDE_FROM = 64
+"""Smaller rings have no far side."""
+
+WIDE_TRIALS = 500
+"""So many draws for each mark."""
+
 
 def is_ruler(marks: Sequence[int]) -> bool:
     """Whether the differences of all pairs are distinct."""
@@ -124,6 +135,24 @@ def ruler_on(ring: int, marks: int) -> Ruler | None:
         if prime * (prime - 1) == ring and is_prime(prime):
             return ruzsa(prime)[:marks]
     return _search(ring, marks) if ring <= SEARCHED_UP_TO else None
+
+
+@cache
+def wide_ruler_on(ring: int, marks: int) -> Ruler | None:
+    """A ruler with marks drawn from all over a large ring, always the same; None where the ring is small or full."""
+    if ring < WIDE_FROM:
+        return None
+    uniform = Random(marks).random  # the one method whose numbers are the same in every version of Python
+    ruler, used = [0], {0}
+    for _ in range(WIDE_TRIALS * marks):
+        if len(ruler) == marks:
+            return tuple(sorted(ruler))
+        mark = int(uniform() * ring)
+        gaps = {gap for old in ruler for gap in ((mark - old) % ring, (old - mark) % ring)}
+        if len(gaps) == 2 * len(ruler) and used.isdisjoint(gaps):
+            ruler.append(mark)
+            used |= gaps
+    return None
 
 
 @cache
