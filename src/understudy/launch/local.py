@@ -227,6 +227,7 @@ class LocalJob:
             step_limit=spec.step_limit,
             copy_every=spec.copy_every,
             chaos=spec.chaos,
+            probe=spec.probe,
         )
 
     async def _start_agent(self, name: str, *, standby: bool) -> None:

@@ -317,6 +317,8 @@ class WorkerSpec(msgspec.Struct, frozen=True):
     """Steps after which each role's copy in another machine's memory is renewed; 0: there are none."""
     chaos: bool = False
     """Whether it lets faults happen that chaos asks for."""
+    probe: str = ""
+    """Where it writes down what each role holds at every boundary, for `understudy rehearse`; empty: nowhere."""
 
     @property
     def roles(self) -> int:
