@@ -47,9 +47,24 @@ class Glimpse(msgspec.Struct, frozen=True):
     """Roles that hold identical copies of its state."""
     files: tuple[str, ...] = ()
     """Of the script and the modules beside it."""
+    act: int = 0
+    """How many disturbances had begun."""
 
-    def at(self, path: str) -> Scope:
-        return self.scopes[int(path.partition(":")[0])]
+
+class Pace(msgspec.Struct, frozen=True):
+    """What workers are told by whoever rehearses with them."""
+
+    steps: int
+    """How many may begin."""
+    act: int = 0
+    """How many disturbances have begun."""
+    falling: str = ""
+    """The machine whose workers stop before the vote of the last of these steps, and wait for their end."""
+
+
+PACE = "pace.json"
+FALLEN = "fallen-"
+"""Followed by the uid of a worker that waits for its end."""
 
 
 def read_glimpses(folder: Path) -> list[Glimpse]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import sys
 import time
-from contextlib import suppress
 from pathlib import Path
 from types import FrameType, FunctionType
 from typing import Any
@@ -21,27 +20,17 @@ from understudy.state.codec import decode, encode
 from understudy.state.inventory import Inventory, take_inventory
 from understudy.state.twins import twins
 
-from .glimpse import Glimpse, Scope, Value
+from .glimpse import FALLEN, PACE, Glimpse, Pace, Scope, Value
 from .looks import Looker, feed_tensor, is_own, is_own_file, locals_of, members
 from .player import Player
 
-PACE = "pace"
-"""The file that says how many steps may begin; without it, all."""
-FALL = "fall"
-"""The file that says whose workers stop before the vote of which step, and wait for their end."""
 _LOOK_S = 0.01
 _PATIENCE_S = 300.0
 _DEEP = 3
 """Attributes of attributes of attributes."""
 _MANY = 2000
+_FREELY = Pace(1 << 62)
 _HERE = str(Path(__file__).parents[1])
-
-
-class Fall(msgspec.Struct, frozen=True):
-    """A machine is to die in the middle of a step."""
-
-    machine: str
-    step: int
 
 
 class Probe:
@@ -52,26 +41,24 @@ class Probe:
         self._folder = Path(player.spec.probe)
         self._twins: tuple[int, ...] = ()
 
+    def _pace(self) -> Pace:
+        try:
+            return msgspec.json.decode((self._folder / PACE).read_bytes(), type=Pace)
+        except FileNotFoundError:
+            return _FREELY
+
     def wait(self) -> None:
-        """Before a boundary: until the next step may begin. A newcomer that has no step yet does not wait."""
+        """Before a boundary: until the next step may begin. A newcomer, which has no step yet, does not wait."""
         deadline = time.monotonic() + _PATIENCE_S
-        while time.monotonic() < deadline:
-            try:
-                pace = int((self._folder / PACE).read_text())
-            except (FileNotFoundError, ValueError):
-                return
-            if self._player.part.step < pace or not self._twins:
-                return
+        while self._twins and self._player.part.step >= self._pace().steps and time.monotonic() < deadline:
             time.sleep(_LOOK_S)
 
     def fall(self, step: int) -> None:
         """Before a vote: a machine that is to die in this step comes no further."""
-        if not (file := self._folder / FALL).exists():
-            return
-        with suppress(msgspec.DecodeError):
-            if msgspec.json.decode(file.read_bytes(), type=Fall) == Fall(self._player.spec.machine, step):
-                (self._folder / f"{FALL}-{self._player.spec.uid}").touch()
-                time.sleep(_PATIENCE_S)
+        pace = self._pace()
+        if pace.falling == self._player.spec.machine and step == pace.steps - 1:
+            (self._folder / f"{FALLEN}{self._player.spec.uid}").touch()
+            time.sleep(_PATIENCE_S)
 
     def look(self, step: int) -> None:
         """Write down what this role holds, between two steps."""
@@ -92,6 +79,7 @@ class Probe:
             scopes,
             self._twins,
             files,
+            self._pace().act,
         )
         line = msgspec.json.encode(glimpse) + b"\n"
         file = os.open(self._folder / f"{player.spec.uid}.jsonl", os.O_WRONLY | os.O_CREAT | os.O_APPEND)

@@ -1,0 +1,83 @@
+"""Runs of the script on this computer, undisturbed and disturbed, one after another."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from understudy.chaos.scene import Scene
+from understudy.control.client import Client
+from understudy.launch.local import Ended, LocalJob
+from understudy.launch.spec import JobSpec
+from understudy.worker.glimpse import read_glimpses
+
+from .conduct import Conductor
+from .runs import Disturbance, Run, held_at
+
+_GRACE_S = 5.0
+
+
+class Watcher(msgspec.Struct, frozen=True):
+    """Whom to tell what happens."""
+
+    say: Callable[[str], None] = lambda text: None
+    line: Callable[[str], None] = lambda line: None
+    step: Callable[[int], None] = lambda step: None
+
+
+async def perform(
+    spec: JobSpec,
+    name: str,
+    folder: Path,
+    watcher: Watcher,
+    *,
+    disturbances: tuple[Disturbance, ...] = (),
+    within: float = 300.0,
+) -> Run:
+    """The script from its beginning to its end, in a folder of its own; ended where it takes longer than `within`."""
+    place = folder / name
+    probe = place / "probe"
+    probe.mkdir(parents=True)
+    own: dict[str, Any] = {"run_dir": str(place), "probe": str(probe), "checkpoint": None, "checkpoint_every": 0}
+    if disturbances:
+        own |= {"standbys": len(disturbances), "repair": 0.0}
+    if any(disturbance.orphans for disturbance in disturbances):
+        own |= {"copy_every": 1}
+    spec = msgspec.structs.replace(spec, **own)
+    began = time.monotonic()
+
+    def view(job: dict[str, Any], machines: list[dict[str, Any]]) -> None:
+        watcher.step(max(0, int(job["step"])))
+
+    conductor: Conductor | None = None
+    status, reason = "stuck", f"it has not ended within {within:g} s"
+    async with LocalJob(spec, on_line=watcher.line, on_view=view) as job:
+        waiting = asyncio.ensure_future(job.wait())
+        tasks: list[asyncio.Future[Any]] = [waiting]
+        scene = Scene(Client(job.url, job.secret.hex()), os.getpid(), inside=False, patience=within, standbys=1)
+        if disturbances:
+            assert spec.steps is not None
+            conductor = Conductor(scene, probe, spec.steps, watcher.say)
+            conductor.pace(held_at(0))
+            tasks.append(asyncio.ensure_future(asyncio.to_thread(conductor.conduct, disturbances)))
+        try:
+            await asyncio.wait([waiting], timeout=within)
+            if waiting.done():
+                ended: Ended = waiting.result()
+                status, reason = ended.status, ended.reason
+        finally:
+            scene.stop()
+            waiting.cancel()
+            await asyncio.gather(waiting, return_exceptions=True)
+            await asyncio.wait(tasks, timeout=_GRACE_S)
+    begun = () if conductor is None else tuple(conductor.begun)
+    if conductor is not None and status in ("finished", "stuck"):
+        if conductor.problem and len(begun) <= len(disturbances) and not conductor.problem.startswith("the job is"):
+            status, reason = "stuck", conductor.problem
+    return Run(name, read_glimpses(probe), status, reason, begun, time.monotonic() - began)
