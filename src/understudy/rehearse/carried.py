@@ -1,6 +1,6 @@
 """Which variables of a training loop carry something from one step to the next, read off the source. Pure.
 
-A variable that every iteration assigns before it reads it (the loss, the batch) carries nothing, however often it changes.
+A variable that every iteration assigns before it reads it (the loss, the batch) carries nothing.
 """
 
 from __future__ import annotations

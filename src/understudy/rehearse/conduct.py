@@ -12,7 +12,7 @@ from understudy.chaos.scene import Over, Scene, Unrecovered
 from understudy.chaos.victims import Passed
 from understudy.worker.glimpse import FALLEN, PACE, Pace
 
-from .runs import Disturbance, held_at
+from .runs import Disturbance, held_at, said
 
 _READY = ("armed", "switch", "hand-over", "first step")
 """Phases of a planned replacement in which it waits for training to go on."""
@@ -102,11 +102,3 @@ class Conductor:
 
         self.pace(step + 2)
         scene.until(taken, f"a standby to take the place of {machine}", every=_LOOK_S)
-
-
-def said(disturbance: Disturbance) -> str:
-    roles = ", ".join(map(str, disturbance.roles))
-    many = "roles" if len(disturbance.roles) > 1 else "role"
-    if disturbance.kind == "replace":
-        return f"the machine that plays {many} {roles} is replaced by plan"
-    return f"the machine that plays {many} {roles} is killed"

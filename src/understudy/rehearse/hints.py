@@ -1,4 +1,4 @@
-"""What a script's source says about things that a newcomer cannot have: the time, entropy, another role's rank. Pure."""
+"""What a script's source says about things that no newcomer can have: the time, entropy, another's rank. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,13 @@ _ENTROPY = {
     *("torch.seed", "torch.random.seed", "os.urandom", "os.getpid", "uuid.uuid1", "uuid.uuid4", "random.SystemRandom"),
     *("secrets.token_bytes", "secrets.token_hex", "secrets.randbits", "secrets.randbelow", "secrets.choice"),
 }
-_UNSEEDED = {"random.Random", "random.seed", "numpy.random.default_rng", "numpy.random.RandomState", "numpy.random.seed"}
+_UNSEEDED = {
+    "random.Random",
+    "random.seed",
+    "numpy.random.default_rng",
+    "numpy.random.RandomState",
+    "numpy.random.seed",
+}
 """From entropy where they are given nothing."""
 _GLOBAL = ("random.", "numpy.random.")
 """Not seeded by anybody before the first step."""

@@ -27,8 +27,9 @@ class Watcher(msgspec.Struct, frozen=True):
     """Whom to tell what happens."""
 
     say: Callable[[str], None] = lambda text: None
-    line: Callable[[str], None] = lambda line: None
     step: Callable[[int], None] = lambda step: None
+    begun: Callable[[str], None] = lambda name: None
+    ended: Callable[[Run], None] = lambda run: None
 
 
 async def perform(
@@ -51,13 +52,14 @@ async def perform(
         own |= {"copy_every": 1}
     spec = msgspec.structs.replace(spec, **own)
     began = time.monotonic()
+    watcher.begun(name)
 
     def view(job: dict[str, Any], machines: list[dict[str, Any]]) -> None:
         watcher.step(max(0, int(job["step"])))
 
     conductor: Conductor | None = None
     status, reason = "stuck", f"it has not ended within {within:g} s"
-    async with LocalJob(spec, on_line=watcher.line, on_view=view) as job:
+    async with LocalJob(spec, on_line=lambda line: None, on_view=view) as job:
         waiting = asyncio.ensure_future(job.wait())
         tasks: list[asyncio.Future[Any]] = [waiting]
         scene = Scene(Client(job.url, job.secret.hex()), os.getpid(), inside=False, patience=within, standbys=1)
@@ -77,7 +79,8 @@ async def perform(
             await asyncio.gather(waiting, return_exceptions=True)
             await asyncio.wait(tasks, timeout=_GRACE_S)
     begun = () if conductor is None else tuple(conductor.begun)
-    if conductor is not None and status in ("finished", "stuck"):
-        if conductor.problem and len(begun) <= len(disturbances) and not conductor.problem.startswith("the job is"):
-            status, reason = "stuck", conductor.problem
-    return Run(name, read_glimpses(probe), status, reason, begun, time.monotonic() - began)
+    if conductor is not None and conductor.problem and status != "failed":
+        status, reason = "stuck", conductor.problem
+    run = Run(name, read_glimpses(probe), status, reason, begun, time.monotonic() - began)
+    watcher.ended(run)
+    return run

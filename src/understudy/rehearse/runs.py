@@ -9,8 +9,8 @@ import msgspec
 
 from understudy.worker.glimpse import Glimpse
 
-FIRST = 2
-"""Steps before the first disturbance: what changes from step to step has changed by then."""
+FIRST = 4
+"""Steps before the first disturbance: more than a newcomer rehearses, so that its counters are not right by accident."""
 APART = 2
 """Steps from one disturbance to the next."""
 LEAST = FIRST + APART
@@ -109,3 +109,11 @@ def rounds(wanted: Sequence[Disturbance], steps: int) -> list[tuple[Disturbance,
 def held_at(number: int) -> int:
     """The step before which everybody is held for a disturbance, counted from 0."""
     return FIRST + APART * number
+
+
+def said(disturbance: Disturbance) -> str:
+    roles = ", ".join(map(str, disturbance.roles))
+    many = "roles" if len(disturbance.roles) > 1 else "role"
+    if disturbance.kind == "replace":
+        return f"the machine that plays {many} {roles} is replaced by plan"
+    return f"the machine that plays {many} {roles} is killed"

@@ -31,9 +31,10 @@ _PLAIN = (type(None), bool, int, float, complex, str, bytes)
 _NEVER = (types.ModuleType, types.CodeType, types.FrameType, types.BuiltinFunctionType, type)
 _NO_STATE = (types.FunctionType, types.MethodType, *_NEVER)
 _LIBRARY = (str(Path(os.__file__).parent), str(Path(torch.__file__).parents[1]))
-_BUILTIN_ITERATORS = tuple(
-    {type(iter(each)) for each in ([], (), range(0), range(1 << 70), "", b"", {}, {}.values(), {}.items(), set())}
-    | {type(reversed([])), enumerate, zip, map, filter}
+_SAMPLES: tuple[Any, ...] = ([], (), range(0), range(1 << 70), "", b"", {}, {}.values(), {}.items(), set())
+_BUILTIN_ITERATORS: tuple[type, ...] = (
+    *{type(iter(each)) for each in _SAMPLES},
+    *(type(reversed([])), enumerate, zip, map, filter),
 )
 
 
@@ -140,7 +141,7 @@ def feed_tensor(hashed: Any, tensor: torch.Tensor) -> None:
     hashed.update(f"{tuple(local.shape)}{local.dtype}".encode())
     flat = local.cpu().contiguous().flatten()
     if flat.numel():
-        hashed.update(memoryview(flat.view(torch.uint8).numpy()))
+        hashed.update(flat.view(torch.uint8).numpy().data)
 
 
 # -- kinds -------------------------------------------------------------------------------------------------------------
@@ -285,7 +286,7 @@ def _short(value: object) -> str:
         plain = {name: each for name, each in _locals_of(value).items() if isinstance(each, int | float)}
         return f"{value.__name__}, " + (", ".join(f"{name}={each}" for name, each in plain.items()) or "under way")
     if (state := generator_state(value)) is not None:
-        return f"state {xxhash.xxh3_64_hexdigest(repr(state))[:6]}…"
+        return f"state {xxhash.xxh3_64_hexdigest(repr(state).encode())[:6]}…"
     return f"a {type(value).__name__}"
 
 
