@@ -86,7 +86,8 @@ class Screen:
         self.print("")
         if proven:
             more = f", and {_many(len(notes), 'note')}" if notes else ""
-            self.print(Text(f"{self._script} does not survive replacement as it is{more}", style="bold red"))
+            what = "survive replacement" if len(outcome.runs) > 1 else "run"
+            self.print(Text(f"{self._script} does not {what} as it is{more}", style="bold red"))
             return
         done = [each for run in outcome.runs for each in run.disturbances]
         classes = "; ".join(

@@ -63,6 +63,11 @@ def hinted(hint: Hint) -> tuple[str, str]:
                 f"{hint.call}{into} depends on how Python hashes text, which differs from process to process",
                 "sort it first: sorted(…)",
             )
+        case "uneven":
+            return (
+                f"{hint.call} is only called if {hint.variable}: roles that do not meet it do not take part",
+                "take it out of the condition, or use a group of those roles alone",
+            )
         case "rank":
             return (
                 f"{hint.call}{into} is read at import: a worker that takes another role would keep the old one",

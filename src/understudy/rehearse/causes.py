@@ -13,7 +13,7 @@ from understudy.worker.glimpse import Glimpse, Scope, Value
 from . import advice
 from .carried import Use, carried, defined_at
 from .compare import Book, Divergence, Key, by_key, changing, differing, unsteady, variables
-from .hints import Hint, hints
+from .hints import Hint, HintKind, hints
 from .runs import Run
 
 _WEIGHT = {
@@ -171,7 +171,7 @@ def clues(truth: Book, glimpses: Iterable[Glimpse], found: Divergence, sources: 
     causes: list[tuple[int, Cause]] = []
     explained = set()
     for file, hint in sources.hints:
-        if hint.kind == "rank":
+        if hint.kind in ("rank", "uneven"):
             continue
         sentence, way = advice.hinted(hint)
         evidence = ""
@@ -203,11 +203,11 @@ def _seen(truth: Book, glimpses: Iterable[Glimpse], sources: Sources) -> dict[Ke
     return found
 
 
-def rank_cached(sources: Sources) -> list[Cause]:
-    """Lines that ask for the rank while the module is imported."""
+def lines(sources: Sources, kind: HintKind) -> tuple[Cause, ...]:
+    """What the source alone says: a rank that is read at import, a collective that only some roles call."""
     found = []
     for file, hint in sources.hints:
-        if hint.kind == "rank":
+        if hint.kind == kind:
             sentence, way = advice.hinted(hint)
-            found.append(Cause("rank", place(file, hint.line), hint.variable, sentence, "", way))
-    return found
+            found.append(Cause(kind, place(file, hint.line), hint.variable, sentence, "", way))
+    return tuple(found)

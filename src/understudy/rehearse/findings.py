@@ -10,7 +10,7 @@ from understudy.worker.glimpse import Glimpse
 from understudy.worker.mesh import Mesh, describe
 
 from . import advice
-from .causes import Cause, Sources, clues, forgotten, rank_cached
+from .causes import Cause, Sources, clues, forgotten, lines
 from .compare import Book, Divergence, first_divergence
 from .runs import WORDS, Disturbance, Run, said
 
@@ -53,7 +53,8 @@ class Show(msgspec.Struct, frozen=True):
 
 def findings(show: Show) -> list[Finding]:
     """Proven ones first."""
-    failed = _failed(show.calm, "undisturbed")
+    sources = Sources(show.sources)
+    failed = _failed(show.calm, "undisturbed", sources)
     if failed is None and show.calm.steps < show.steps:
         failed = Finding(
             "ended-early",
@@ -64,7 +65,6 @@ def findings(show: Show) -> list[Finding]:
     if failed is not None:
         return [failed, *_notes_of_source(show)]
     truth = Book(show.calm.glimpses)
-    sources = Sources(show.sources)
     chance = _chance(show, truth, sources)
     if chance is not None:
         return [chance, *_notes_of_source(show)]
@@ -102,7 +102,7 @@ def unclear(truth: Run, run: Run) -> list[Disturbance]:
 # -- runs that did not come to their end -------------------------------------------------------------------------------
 
 
-def _failed(run: Run, how: str) -> Finding | None:
+def _failed(run: Run, how: str, sources: Sources) -> Finding | None:
     if run.whole:
         return None
     if run.status == "stuck":
@@ -113,7 +113,8 @@ def _failed(run: Run, how: str) -> Finding | None:
             "see what its roles wait for: run it with understudy run, and look at understudy status and events",
         )
     kind, way = advice.failure(run.reason)
-    return Finding(kind, True, f"{how}: {run.reason}", way)
+    causes = lines(sources, "uneven") if kind == "collectives" else ()
+    return Finding(kind, True, f"{how}: {run.reason}", way, causes=causes)
 
 
 # -- runs that differ --------------------------------------------------------------------------------------------------
@@ -163,7 +164,7 @@ def _in_run(show: Show, run: Run, truth: Book, sources: Sources) -> list[Finding
                 causes=causes,
             )
         ]
-    failed = _failed(run, said(run.disturbances[-1]) if run.disturbances else "disturbed")
+    failed = _failed(run, said(run.disturbances[-1]) if run.disturbances else "disturbed", sources)
     return [] if failed is None else [failed]
 
 
@@ -192,5 +193,5 @@ def _note(cause: Cause) -> Finding:
 def _notes_of_source(show: Show) -> list[Finding]:
     return [
         Finding("rank", False, cause.sentence, cause.advice, cause.place, cause.variable)
-        for cause in rank_cached(Sources(show.sources))
+        for cause in lines(Sources(show.sources), "rank")
     ]

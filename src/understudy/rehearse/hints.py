@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from typing import Literal
 
 import msgspec
 
-HintKind = Literal["clock", "entropy", "order", "rank"]
+HintKind = Literal["clock", "entropy", "order", "rank", "uneven"]
 
 _CLOCK = {
     *("time.time", "time.time_ns", "time.perf_counter", "time.perf_counter_ns", "time.monotonic", "time.process_time"),
@@ -28,6 +28,13 @@ _UNSEEDED = {
 """From entropy where they are given nothing."""
 _GLOBAL = ("random.", "numpy.random.")
 """Not seeded by anybody before the first step."""
+_COLLECTIVES = {
+    *("all_reduce", "reduce", "broadcast", "all_gather", "all_gather_into_tensor", "all_gather_object", "gather"),
+    *("scatter", "reduce_scatter", "reduce_scatter_tensor", "all_to_all", "all_to_all_single", "barrier"),
+    *("broadcast_object_list", "gather_object", "scatter_object_list", "monitored_barrier"),
+}
+_SOME_ROLES = ("role", "rank", "is_primary", "places")
+"""Words in a condition that not all roles meet."""
 _RANKS = {"RANK", "LOCAL_RANK", "GROUP_RANK"}
 
 
@@ -39,7 +46,7 @@ class Hint(msgspec.Struct, frozen=True):
     call: str
     """As it is written there."""
     variable: str = ""
-    """What its result is assigned to."""
+    """What its result is assigned to; of a collective that only some roles call, the condition."""
 
 
 def hints(source: str) -> list[Hint]:
@@ -71,7 +78,7 @@ def hints(source: str) -> list[Hint]:
             found.append(Hint(kind, node.lineno, ast.unparse(node), targets.get(id(node), "")))
         elif isinstance(node, ast.For | ast.comprehension) and _is_set(node.iter, sets):
             found.append(Hint("order", node.iter.lineno, f"for … in {ast.unparse(node.iter)}"))
-    return sorted(found, key=lambda hint: (hint.line, hint.call))
+    return sorted([*found, *_uneven(tree, names)], key=lambda hint: (hint.line, hint.call))
 
 
 def _imports(tree: ast.AST) -> dict[str, str]:
@@ -125,6 +132,17 @@ def _kind(node: ast.AST, names: dict[str, str], *, top: bool, in_loop: bool) -> 
         if node.func.id in ("list", "tuple", "enumerate", "iter", "next") and node.args and _is_set(node.args[0]):
             return "order"
     return None
+
+
+def _uneven(tree: ast.AST, names: dict[str, str]) -> Iterator[Hint]:
+    """Collectives that only some roles call."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and any(word in ast.unparse(node.test).lower() for word in _SOME_ROLES):
+            for inner in (each for statement in node.body for each in ast.walk(statement)):
+                if isinstance(inner, ast.Call):
+                    module, _, name = _dotted(inner.func, names).rpartition(".")
+                    if module == "torch.distributed" and name in _COLLECTIVES:
+                        yield Hint("uneven", inner.lineno, ast.unparse(inner), ast.unparse(node.test))
 
 
 def _is_rank(node: ast.AST) -> bool:

@@ -10,7 +10,7 @@ import msgspec
 from understudy.worker.glimpse import Glimpse
 
 FIRST = 4
-"""Steps before the first disturbance: more than a newcomer rehearses, so that its counters are not right by accident."""
+"""Steps before the first disturbance: more than a newcomer rehearses, so that no counter is right by accident."""
 APART = 2
 """Steps from one disturbance to the next."""
 LEAST = FIRST + APART

@@ -257,7 +257,7 @@ def _short(value: object) -> str:
     shapes: dict[type, Callable[[Any], str]] = {
         torch.Generator: lambda each: f"state {xxhash.xxh3_64_hexdigest(each.get_state().numpy())[:6]}…",
         str: repr,
-        float: lambda each: f"{each:.6g}",
+        float: lambda each: f"{each:.10g}",
     }
     if type(value) in shapes:
         return shapes[type(value)](value)
