@@ -129,7 +129,7 @@ class Screen:
 
     def _head(self, word: str, style: str, text: str) -> None:
         self.print("")
-        self.print(Text(f"{word:<{len(_EDGE)}}", style=f"bold {style}").append(text, style="default"))
+        self.print(Text().append(f"{word:<{len(_EDGE)}}", style=f"bold {style}").append(text))
 
     def _more(self, text: str, before: str = "") -> None:
         if text:

@@ -68,6 +68,11 @@ def hinted(hint: Hint) -> tuple[str, str]:
                 f"{hint.call} is only called if {hint.variable}: roles that do not meet it do not take part",
                 "take it out of the condition, or use a group of those roles alone",
             )
+        case "zipped":
+            return (
+                f"{hint.call} goes through {hint.variable} beside the steps: a newcomer begins with its first element",
+                f"fetch the batch inside of the step, by step.index: no position in {hint.variable} moves with a role",
+            )
         case "rank":
             return (
                 f"{hint.call}{into} is read at import: a worker that takes another role would keep the old one",
@@ -87,7 +92,7 @@ UNSEEDED = "the state differs before the first step: call torch.manual_seed(job.
 FAILURES: tuple[tuple[tuple[str, ...], str, str], ...] = (
     (("nothing was tracked",), "never-tracks", "call job.track(model=…, optim=…) before job.steps(…)"),
     (
-        ("called", "waits", "operation", "collective"),
+        ("where this role called", "same operations in the same order"),
         "collectives",
         "every role must call the same collectives in the same order: look for an `if` on the role, the rank or the "
         "data around one of the two places",

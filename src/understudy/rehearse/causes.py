@@ -171,7 +171,7 @@ def clues(truth: Book, glimpses: Iterable[Glimpse], found: Divergence, sources: 
     causes: list[tuple[int, Cause]] = []
     explained = set()
     for file, hint in sources.hints:
-        if hint.kind in ("rank", "uneven"):
+        if hint.kind in ("rank", "uneven", "zipped"):
             continue
         sentence, way = advice.hinted(hint)
         evidence = ""

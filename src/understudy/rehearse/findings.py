@@ -150,7 +150,7 @@ def _in_run(show: Show, run: Run, truth: Book, sources: Sources) -> list[Finding
         found = first_divergence(truth, [glimpse for glimpse in run.glimpses if glimpse.act == act])
         if found is None:
             continue
-        causes = tuple(forgotten(truth, run, act, sources))
+        causes = (*lines(sources, "zipped"), *forgotten(truth, run, act, sources))
         return [
             Finding(
                 "diverged",
