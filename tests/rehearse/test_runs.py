@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from understudy.rehearse.runs import Disturbance, Run, classes_of, held_at, machines_of, plan, rounds, said
+from understudy.rehearse.runs import Disturbance, Run, classes_of, held_at, machines_of, plan, rounds, said, settled
 from understudy.worker.glimpse import Glimpse
 
 
@@ -59,3 +59,11 @@ def test_how_far_a_run_has_come() -> None:
     assert run.steps == 2
     assert run.whole
     assert Run("a", [], "failed").steps == 0
+
+
+def test_a_disturbance_has_no_effect_before_it_happens() -> None:
+    """Everybody is held before step 4 for the first one and before step 6 for the second; after that they go back."""
+    old = [Glimpse(0, step, "w0", "m0", {}, act=act) for step, act in ((3, 0), (4, 1), (5, 1), (6, 2), (5, 2), (6, 2))]
+    new = [Glimpse(1, step, "w9", "m9", {}, act=act) for step, act in ((5, 1), (6, 2), (7, 2))]
+    late = [Glimpse(1, step, "w8", "m8", {}, act=2) for step in (4, 5, 6)]
+    assert [glimpse.act for glimpse in settled([*old, *new, *late], 2)] == [0, 0, 1, 1, 2, 2, 1, 1, 2, 2, 2, 2]

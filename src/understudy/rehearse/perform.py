@@ -18,7 +18,7 @@ from understudy.launch.spec import JobSpec
 from understudy.worker.glimpse import read_glimpses
 
 from .conduct import Conductor
-from .runs import Disturbance, Run, held_at
+from .runs import Disturbance, Run, held_at, settled
 
 _GRACE_S = 5.0
 
@@ -46,8 +46,7 @@ async def perform(
     probe = place / "probe"
     probe.mkdir(parents=True)
     own: dict[str, Any] = {"run_dir": str(place), "probe": str(probe), "checkpoint": None, "checkpoint_every": 0}
-    if disturbances:
-        own |= {"standbys": len(disturbances), "repair": 0.0}
+    own |= {"standbys": len(disturbances), "repair": 0.0, "no_standby": "wait" if disturbances else "stop"}
     if any(disturbance.orphans for disturbance in disturbances):
         own |= {"copy_every": 1}
     spec = msgspec.structs.replace(spec, **own)
@@ -58,6 +57,7 @@ async def perform(
         watcher.step(max(0, int(job["step"])))
 
     conductor: Conductor | None = None
+    applied = 0
     status, reason = "stuck", f"it has not ended within {within:g} s"
     async with LocalJob(spec, on_line=lambda line: None, on_view=view) as job:
         waiting = asyncio.ensure_future(job.wait())
@@ -72,7 +72,7 @@ async def perform(
             await asyncio.wait([waiting], timeout=within)
             if waiting.done():
                 ended: Ended = waiting.result()
-                status, reason = ended.status, ended.reason
+                status, reason, applied = ended.status, ended.reason, int(ended.view["step"])
         finally:
             scene.stop()
             waiting.cancel()
@@ -81,6 +81,7 @@ async def perform(
     begun = () if conductor is None else tuple(conductor.begun)
     if conductor is not None and conductor.problem and status != "failed":
         status, reason = "stuck", conductor.problem
-    run = Run(name, read_glimpses(probe), status, reason, begun, time.monotonic() - began)
+    glimpses = settled(read_glimpses(probe), len(begun))
+    run = Run(name, glimpses, status, reason, begun, time.monotonic() - began, max(0, applied))
     watcher.ended(run)
     return run

@@ -45,10 +45,14 @@ class Run(msgspec.Struct, frozen=True):
     disturbances: tuple[Disturbance, ...] = ()
     """Those that were begun, in their order."""
     seconds: float = 0.0
+    applied: int = 0
+    """Steps, as the controller has it: a script that breaks off comes to no last boundary."""
 
     @property
     def steps(self) -> int:
         """How many were made by everybody."""
+        if self.applied:
+            return self.applied
         last: dict[int, int] = {}
         for glimpse in self.glimpses:
             last[glimpse.role] = max(glimpse.step, last.get(glimpse.role, 0))
@@ -109,6 +113,24 @@ def rounds(wanted: Sequence[Disturbance], steps: int) -> list[tuple[Disturbance,
 def held_at(number: int) -> int:
     """The step before which everybody is held for a disturbance, counted from 0."""
     return FIRST + APART * number
+
+
+def settled(glimpses: Iterable[Glimpse], disturbances: int) -> list[Glimpse]:
+    """The same, each with the number of disturbances that could have had an effect on it. One that is about to happen
+    is known to workers while they are held, and has no effect on what they hold then. Of each worker in its order."""
+    floor: dict[str, int] = {}
+    last: dict[str, int] = {}
+    found = []
+    for glimpse in glimpses:
+        uid = glimpse.uid
+        if uid not in last:
+            floor[uid] = glimpse.act  # a newcomer, or 0
+        elif glimpse.step <= last[uid]:
+            floor[uid] = glimpse.act  # it begins a step again
+        last[uid] = glimpse.step
+        past = sum(held_at(number) < glimpse.step for number in range(disturbances))
+        found.append(msgspec.structs.replace(glimpse, act=max(floor[uid], min(glimpse.act, past))))
+    return found
 
 
 def said(disturbance: Disturbance) -> str:
