@@ -56,10 +56,16 @@ async def perform(
     def view(job: dict[str, Any], machines: list[dict[str, Any]]) -> None:
         watcher.step(max(0, int(job["step"])))
 
+    words: list[str] = []
+
+    def tale(event: dict[str, Any]) -> None:
+        if event["kind"] == "died" and " failed in " in event["text"]:
+            words.append(event["text"])  # the script's own: what follows from it may be all that is said at the end
+
     conductor: Conductor | None = None
     applied = 0
     status, reason = "stuck", f"it has not ended within {within:g} s"
-    async with LocalJob(spec, on_line=lambda line: None, on_view=view) as job:
+    async with LocalJob(spec, on_line=lambda line: None, on_tale=tale, on_view=view) as job:
         waiting = asyncio.ensure_future(job.wait())
         tasks: list[asyncio.Future[Any]] = [waiting]
         scene = Scene(Client(job.url, job.secret.hex()), os.getpid(), inside=False, patience=within, standbys=1)
@@ -79,6 +85,8 @@ async def perform(
             await asyncio.gather(waiting, return_exceptions=True)
             await asyncio.wait(tasks, timeout=_GRACE_S)
     begun = () if conductor is None else tuple(conductor.begun)
+    if status == "failed" and words and words[0] not in reason:
+        reason = words[0]
     if conductor is not None and conductor.problem and status != "failed":
         status, reason = "stuck", conductor.problem
     glimpses = settled(read_glimpses(probe), len(begun))
