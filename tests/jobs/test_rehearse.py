@@ -170,7 +170,7 @@ def test_everything_that_was_forgotten(tmp_path: Path, capsys: pytest.CaptureFix
         "noise": ("generator", run.line("noise = ")),
         "draws": ("generator", run.line("draws = ")),
         "trend": ("tensor", run.line("trend = ")),
-        "meter.best": ("number", run.line("meter = ")),
+        "meter.best": ("number", run.line("self.best = ")),
         "warm": ("counter", run.line("warm = ")),
         "CALLS": ("dict", run.line("CALLS = ")),
     }

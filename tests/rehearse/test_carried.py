@@ -110,5 +110,6 @@ def test_other_loops_and_no_loops() -> None:
 def test_where_a_module_defines_something() -> None:
     assert defined_at("import os\nCOUNT = {}\nclass A:\n    n = 1\n", "COUNT") == 2
     assert defined_at("import os\nCOUNT = {}\nclass A:\n    n = 1\n", "A.n") == 3
+    assert defined_at("class A:\n    def f(self):\n        self.n = 1\na = A()", "a.n") == 3
     assert defined_at("x = 1", "y") == 0
     assert defined_at("def (", "y") == 0

@@ -64,12 +64,19 @@ def carried(source: str, first: int, line: int) -> dict[str, Use] | None:
 
 
 def defined_at(source: str, name: str) -> int:
-    """The first line of a module that assigns this name, anywhere; 0 where none does."""
+    """The first line that assigns this name in a module, or this attribute anywhere; 0 where none does."""
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError):
         return 0
-    head = name.partition(".")[0]
+    head, dot, _ = name.partition(".")
+    inside = [
+        node.lineno
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and node.attr == name.rpartition(".")[2]
+    ]
+    if dot and inside:
+        return min(inside)
     top = [node.lineno for node in tree.body if head in _assigned(node)]
     return min(top, default=0)
 

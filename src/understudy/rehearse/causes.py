@@ -68,7 +68,9 @@ class Sources:
             return Use(scope.line, feeds=True)
         head, dot, _ = path.partition(".")
         use = found.get(head)
-        return msgspec.structs.replace(use, feeds=True) if use is not None and dot else use
+        if use is None or not dot:
+            return use
+        return msgspec.structs.replace(use, feeds=True, made=defined_at(self.texts[scope.file], path) or use.made)
 
 
 def place(file: str, line: int) -> str:
