@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.jobs.test_examples import EXAMPLES
+from understudy.chaos import processes
 from understudy.cli.main import main
 
 pytestmark = [pytest.mark.job, pytest.mark.timeout(400)]
@@ -209,6 +216,31 @@ def test_scripts_that_do_not_come_so_far(script: str, kind: str, words: str, tmp
     assert [each["name"] for each in run.document["runs"]] == ["undisturbed"]
     if kind == "collectives":
         assert run.proven["causes"][0]["place"] == run.line("dist.all_reduce(torch.ones(1))")
+
+
+def test_ctrl_c_ends_everything(tmp_path: Path) -> None:
+    script, mark = tmp_path / "train.py", uuid.uuid4().hex
+    script.write_text(HEAD + UNTRACKED.replace("model, optim = parts(job)", "print('here')\n    time.sleep(1000)"))
+    kept = tmp_path / "kept"
+    env = {**os.environ, "UNDERSTUDY_TEST_MARK": mark, "TMPDIR": str(tmp_path)}
+    command = [sys.executable, "-m", "understudy.cli.main", "rehearse", "--keep", str(kept), str(script)]
+    process = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        log = kept / "undisturbed" / "log.txt"
+        deadline = time.monotonic() + 150
+        while not log.exists() or "here" not in log.read_text():
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+        assert (process.returncode, out) == (130, "")
+        assert err == "understudy rehearse: interrupted; everything is ended\n"
+        assert not processes.marked(f"UNDERSTUDY_TEST_MARK={mark}")
+        assert not list(tmp_path.glob("understudy-*"))
+    finally:
+        process.kill()
+        process.wait()
 
 
 @pytest.mark.parametrize(

@@ -112,6 +112,18 @@ def test_looking_draws_nothing_and_moves_nothing_on() -> None:
     assert draws.random() == random.Random(1).random()
 
 
+def test_what_is_very_large_is_sampled() -> None:
+    large = torch.zeros(6_000_000)
+    before = look(large)
+    large += 1
+    assert look(large) != before
+    assert look(np.zeros(4_000_000)) is not None
+    many = list(range(30_000))
+    before = look(many)
+    many.append(1)
+    assert look(many) != before
+
+
 def test_what_cannot_be_looked_into() -> None:
     assert look(itertools.cycle([1])) == Value("iterator", "", "a cycle")
 

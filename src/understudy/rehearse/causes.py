@@ -125,17 +125,15 @@ def _telling(run: Run, act: int | None, *, lasting: bool) -> Iterator[tuple[Glim
     """The glimpses that tell what somebody lacks, and whether it is because a step was repeated."""
     if lasting:
         end = max((glimpse.step for glimpse in run.glimpses), default=0)
-        first = {glimpse.uid for glimpse in run.glimpses if glimpse.act == 0}
-        yield from ((glimpse, glimpse.uid in first) for glimpse in run.glimpses if glimpse.step == end)
+        first = {(glimpse.uid, glimpse.role) for glimpse in run.glimpses if glimpse.act == 0}
+        yield from ((glimpse, (glimpse.uid, glimpse.role) in first) for glimpse in run.glimpses if glimpse.step == end)
         return
-    begun: set[str] = set()
-    made: dict[str, int] = {}
+    made: dict[tuple[str, int], int] = {}
     repeats: list[Glimpse] = []
     for glimpse in run.glimpses:  # of each worker in the order in which it wrote them
-        new = glimpse.uid not in begun
-        begun.add(glimpse.uid)
-        again = glimpse.step <= made.get(glimpse.uid, -1)
-        made[glimpse.uid] = max(glimpse.step, made.get(glimpse.uid, -1))
+        who = (glimpse.uid, glimpse.role)
+        new, again = who not in made, glimpse.step <= made.get(who, -1)
+        made[who] = max(glimpse.step, made.get(who, -1))
         if glimpse.act == 0 or (act is not None and glimpse.act != act):
             continue
         if new:

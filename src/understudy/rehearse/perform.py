@@ -21,6 +21,8 @@ from .conduct import Conductor
 from .runs import Disturbance, Run, held_at, settled
 
 _GRACE_S = 5.0
+_STANDBYS = 3
+"""At the start; others are asked for when it is their turn."""
 
 
 class Watcher(msgspec.Struct, frozen=True):
@@ -46,7 +48,11 @@ async def perform(
     probe = place / "probe"
     probe.mkdir(parents=True)
     own: dict[str, Any] = {"run_dir": str(place), "probe": str(probe), "checkpoint": None, "checkpoint_every": 0}
-    own |= {"standbys": len(disturbances), "repair": 0.0, "no_standby": "wait" if disturbances else "stop"}
+    own |= {
+        "standbys": min(len(disturbances), _STANDBYS),
+        "repair": 0.0,
+        "no_standby": "wait" if disturbances else "stop",
+    }
     if any(disturbance.orphans for disturbance in disturbances):
         own |= {"copy_every": 1}
     spec = msgspec.structs.replace(spec, **own)

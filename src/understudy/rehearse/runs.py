@@ -118,18 +118,16 @@ def held_at(number: int) -> int:
 def settled(glimpses: Iterable[Glimpse], disturbances: int) -> list[Glimpse]:
     """The same, each with the number of disturbances that could have had an effect on it. One that is about to happen
     is known to workers while they are held, and has no effect on what they hold then. Of each worker in its order."""
-    floor: dict[str, int] = {}
-    last: dict[str, int] = {}
+    floor: dict[tuple[str, int], int] = {}
+    last: dict[tuple[str, int], int] = {}
     found = []
     for glimpse in glimpses:
-        uid = glimpse.uid
-        if uid not in last:
-            floor[uid] = glimpse.act  # a newcomer, or 0
-        elif glimpse.step <= last[uid]:
-            floor[uid] = glimpse.act  # it begins a step again
-        last[uid] = glimpse.step
+        who = (glimpse.uid, glimpse.role)
+        if who not in last or glimpse.step <= last[who]:  # a newcomer, or a step that is begun again
+            floor[who] = glimpse.act
+        last[who] = glimpse.step
         past = sum(held_at(number) < glimpse.step for number in range(disturbances))
-        found.append(msgspec.structs.replace(glimpse, act=max(floor[uid], min(glimpse.act, past))))
+        found.append(msgspec.structs.replace(glimpse, act=max(floor[who], min(glimpse.act, past))))
     return found
 
 

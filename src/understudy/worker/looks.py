@@ -27,6 +27,8 @@ from .glimpse import Value
 _DEPTH = 6
 _ITEMS = 20_000
 _WIDTH = 40
+_LARGE = 16 << 20
+"""Bytes."""
 _PLAIN = (type(None), bool, int, float, complex, str, bytes)
 _NEVER = (types.ModuleType, types.CodeType, types.FrameType, types.BuiltinFunctionType, type)
 _NO_STATE = (types.FunctionType, types.MethodType, *_NEVER)
@@ -86,11 +88,12 @@ class Looker:
         self._left -= 1
         if depth < 0 or self._left < 0 or id(value) in self.skipped:
             return
-        hashed.update(type(value).__name__.encode())
+        size = len(value) if isinstance(value, list | tuple | deque | dict | set | frozenset) else ""
+        hashed.update(f"{type(value).__name__}{size}".encode())
         if isinstance(value, _PLAIN):
             hashed.update(repr(value).encode(errors="replace"))
         elif isinstance(value, torch.Tensor):
-            feed_tensor(hashed, value)
+            feed_tensor(hashed, _sample(value.detach()))
         elif isinstance(value, nn.Module):
             for name, tensor in itertools.chain(value.named_parameters(), value.named_buffers()):
                 hashed.update(name.encode())
@@ -110,7 +113,7 @@ class Looker:
         elif isinstance(value, set | frozenset):
             hashed.update("".join(sorted(self._alone(each, depth - 1) for each in value)).encode())
         elif type(value).__module__ == "numpy" and hasattr(value, "tobytes"):
-            hashed.update(value.tobytes())
+            hashed.update(_sample(value).tobytes())
         elif kind_of(value) == "iterator":
             self._feed(hashed, position(value), depth - 1)
         elif isinstance(value, _NO_STATE) or _ours(type(value)):
@@ -130,6 +133,13 @@ class Looker:
         self._feed(hashed, value, depth)
         digest: str = hashed.hexdigest()
         return digest
+
+
+def _sample(value: Any) -> Any:
+    """Of what is very large, such as a dataset, rows from all over it."""
+    if value.nbytes <= _LARGE or not value.shape:
+        return value
+    return value[:: -(-value.nbytes // _LARGE)]
 
 
 def feed_tensor(hashed: Any, tensor: torch.Tensor) -> None:
