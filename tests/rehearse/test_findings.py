@@ -318,6 +318,23 @@ def test_a_rank_that_is_read_at_import_is_a_note() -> None:
     assert "job.role" in note.advice
 
 
+def test_roles_that_hold_the_same_without_saying_so() -> None:
+    def alone(run: Run) -> Run:
+        strangers = [msgspec.structs.replace(each, twins=(each.role,)) for each in run.glimpses]
+        return msgspec.structs.replace(run, glimpses=strangers)
+
+    (note,) = judge(alone(calm()), alone(replaced({}, bad=False)))
+    assert (note.kind, note.proven) == ("unknown-twins", False)
+    assert note.sentence.startswith("roles 0, 1 hold the same bits")
+    assert note.advice.endswith('job.same_over("dp")')
+
+
+def test_a_second_undisturbed_run_that_fails() -> None:
+    again = Run("undisturbed again", [], "failed", "ValueError: no (train.py, line 3)")
+    first, second = judge(calm(), replaced({}, bad=True), again=again)
+    assert (first.kind, second.kind) == ("raises", "diverged")
+
+
 # -- what is still to be shown -----------------------------------------------------------------------------------------
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import TracebackType
 
 from rich.console import Console
+from rich.padding import Padding
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.text import Text
 
@@ -121,9 +122,7 @@ class Screen:
         self._more(finding.advice, "→ ")
 
     def _cause(self, cause: Cause) -> None:
-        line = Text(_EDGE)
-        line.append(f"{cause.place}: ", style="bold").append(cause.sentence)
-        self.print(line)
+        self._indented(Text().append(f"{cause.place}: ", style="bold").append(cause.sentence), len(_EDGE))
         self._more(cause.evidence, "  ")
         self._more(cause.advice, "  → ")
 
@@ -133,7 +132,11 @@ class Screen:
 
     def _more(self, text: str, before: str = "") -> None:
         if text:
-            self.print(f"{_EDGE}{before}{text}")
+            self._indented(Text(before.lstrip() + text), len(_EDGE) + len(before) - len(before.lstrip()))
+
+    def _indented(self, text: Text, edge: int) -> None:
+        """Also where a narrow terminal breaks the line."""
+        self._console.print(Padding(text, (0, 0, 0, edge), expand=False))
 
 
 def _many(count: int, one: str, more: str = "") -> str:

@@ -85,8 +85,8 @@ KERNEL = (
     "race; try torch.use_deterministic_algorithms(True) and one thread"
 )
 NO_CAUSE = (
-    "no variable of the script explains it: look for state inside of a library's objects, or in a tracked object whose "
-    "state_dict() does not hold everything"
+    "no variable of the script explains it: look for state inside of a library's objects, in a tracked object whose "
+    "state_dict() does not hold everything, or for a kernel that is not deterministic and happened to be so twice"
 )
 UNSEEDED = "the state differs before the first step: call torch.manual_seed(job.seed) before the model is made"
 FAILURES: tuple[tuple[tuple[str, ...], str, str], ...] = (

@@ -50,8 +50,7 @@ class Conductor:
         except Over as over:
             self.problem = str(over)
         except (Unrecovered, Passed) as stuck:
-            what = said(self.begun[-1]) if self.begun else "before anything was disturbed"
-            self.problem = f"{what}: {stuck}"
+            self.problem = str(stuck)
         finally:
             self.pace(self._steps + 1)
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from understudy.worker.glimpse import Glimpse
-from understudy.worker.mesh import Mesh, describe
+from understudy.worker.mesh import Mesh, alike, coordinates, describe
 
 from . import advice
 from .causes import Cause, Sources, clues, forgotten, lines
@@ -21,7 +21,8 @@ class Finding(msgspec.Struct, frozen=True):
     """One thing that a person can act on."""
 
     kind: str
-    """`diverged`, `not-deterministic`, `forgotten`, `rank`, `ended-early`, `stuck`, or how the script failed."""
+    """`diverged`, `not-deterministic`, `forgotten`, `rank`, `unknown-twins`, `ended-early`, `stuck`, or how the script
+    failed: `raises`, `exits`, `collectives`, `steps`, `never-tracks`, `no-train`."""
     proven: bool
     """Whether bits differ, or the job failed; otherwise it is only suspected, and does no harm so far."""
     sentence: str
@@ -69,6 +70,8 @@ def findings(show: Show) -> list[Finding]:
     if chance is not None:
         return [chance, *_notes_of_source(show)]
     found: list[Finding] = []
+    if show.again is not None and (failed := _failed(show.again, "undisturbed, for the second time", sources)):
+        found.append(failed)
     proven: set[tuple[str, str]] = set()
     for run in show.disturbed:
         for finding in _in_run(show, run, truth, sources):
@@ -80,7 +83,7 @@ def findings(show: Show) -> list[Finding]:
         for cause in forgotten(truth, run, None, sources, lasting=harmless, idle=not harmless):
             if (cause.place, cause.variable) not in proven:
                 notes.setdefault((cause.place, cause.variable), _note(cause))
-    return [*found, *notes.values(), *_notes_of_source(show)]
+    return [*found, *notes.values(), *_notes_of_source(show), *_unknown_twins(show)]
 
 
 def clean(found: Sequence[Finding]) -> bool:
@@ -146,6 +149,8 @@ def _chance(show: Show, truth: Book, sources: Sources) -> Finding | None:
 
 def _in_run(show: Show, run: Run, truth: Book, sources: Sources) -> list[Finding]:
     """What one disturbed run proves."""
+    failed = _failed(run, said(run.disturbances[-1]) if run.disturbances else "disturbed", sources)
+    ended = [] if failed is None else [failed]
     for act, disturbance in enumerate(run.disturbances, 1):
         found = first_divergence(truth, [glimpse for glimpse in run.glimpses if glimpse.act == act])
         if found is None:
@@ -162,10 +167,10 @@ def _in_run(show: Show, run: Run, truth: Book, sources: Sources) -> list[Finding
                 tensors=found.tensors,
                 disturbance=said(disturbance),
                 causes=causes,
-            )
+            ),
+            *ended,
         ]
-    failed = _failed(run, said(run.disturbances[-1]) if run.disturbances else "disturbed", sources)
-    return [] if failed is None else [failed]
+    return ended
 
 
 def _when(found: Divergence) -> str:
@@ -188,6 +193,31 @@ def named(tensors: Sequence[str]) -> str:
 def _note(cause: Cause) -> Finding:
     way = f"{cause.advice}; where it is only shown, it may stay as it is"
     return Finding("forgotten", False, cause.sentence, way, cause.place, cause.variable, cause.evidence)
+
+
+def _unknown_twins(show: Show) -> list[Finding]:
+    """Roles that hold the same bits at every boundary, although the runtime does not know that they must."""
+    twins = {glimpse.role: set(glimpse.twins) for glimpse in show.calm.glimpses}
+    states: dict[int, list[tuple[int, tuple[tuple[str, str], ...]]]] = {}
+    for glimpse in show.calm.glimpses:
+        states.setdefault(glimpse.role, []).append((glimpse.step, tuple(sorted(glimpse.state.items()))))
+    found = []
+    for role in sorted(states):
+        same = tuple(other for other in sorted(states) if states[other] == states[role])
+        where = coordinates(show.mesh, role)
+        names = [name for name in where if any(coordinates(show.mesh, other)[name] != where[name] for other in same)]
+        if role == same[0] and names and same == alike(show.mesh, role, names) and not set(same) <= twins[role]:
+            found.append(
+                Finding(
+                    "unknown-twins",
+                    False,
+                    f"roles {', '.join(map(str, same))} hold the same bits at every boundary, and the runtime is not "
+                    "told so: after a failure one could give another its state",
+                    "where that is meant to be so, say it before job.steps(…): "
+                    f"job.same_over({', '.join(map(repr, names))})".replace("'", '"'),
+                )
+            )
+    return found
 
 
 def _notes_of_source(show: Show) -> list[Finding]:
