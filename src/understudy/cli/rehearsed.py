@@ -18,7 +18,6 @@ from understudy.worker.mesh import Mesh, describe
 
 _SHOWN = 6
 """Causes of one finding."""
-_WIDTH = 120
 _EDGE = "          "
 
 

@@ -25,7 +25,7 @@ from .looks import Looker, feed_tensor, is_own, is_own_file, locals_of, members
 from .player import Player
 
 _LOOK_S = 0.01
-_PATIENCE_S = 300.0
+_PATIENCE_S = 3600.0
 _DEEP = 3
 """Attributes of attributes of attributes."""
 _MANY = 2000
