@@ -24,6 +24,7 @@ from understudy.rehearse.hints import Hint, hints
         ("names = list(set(words))", "order", "names"),
         ("for name in {'a', 'b'}:\n    pass", "order", ""),
         ("names = set(words)\nfor name in names:\n    pass", "order", ""),
+        ("names = {'a', 'b'}\nfor number, name in enumerate(names):\n    pass", "order", ""),
         ("x = [n for n in set(words)]", "order", ""),
         ("x = hash('a')", "order", "x"),
         ("import os\nRANK = int(os.environ['RANK'])", "rank", "RANK"),

@@ -81,8 +81,8 @@ def hinted(hint: Hint) -> tuple[str, str]:
 
 
 KERNEL = (
-    "no variable and no line of the script explains it: probably a kernel that is not deterministic, or threads that "
-    "race; try torch.use_deterministic_algorithms(True) and one thread"
+    "no variable and no line of the script explains it: a kernel that is not deterministic, threads that race, or the "
+    "order of a set; try torch.use_deterministic_algorithms(True) and one thread"
 )
 NO_CAUSE = (
     "no variable of the script explains it: look for state inside of a library's objects, in a tracked object whose "

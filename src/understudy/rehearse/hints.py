@@ -73,7 +73,7 @@ def hints(source: str) -> list[Hint]:
     }
     found = []
     for node in ast.walk(tree):
-        kind = _kind(node, names, top=id(node) in top, in_loop=id(node) in stepping)
+        kind = _kind(node, names, sets, top=id(node) in top, in_loop=id(node) in stepping)
         if kind is not None and isinstance(node, ast.expr):
             found.append(Hint(kind, node.lineno, ast.unparse(node), targets.get(id(node), "")))
         elif isinstance(node, ast.For | ast.comprehension) and _is_set(node.iter, sets):
@@ -107,7 +107,7 @@ def _dotted(node: ast.AST, names: dict[str, str]) -> str:
     return ".".join([names[node.id], *reversed(parts)])
 
 
-def _kind(node: ast.AST, names: dict[str, str], *, top: bool, in_loop: bool) -> HintKind | None:
+def _kind(node: ast.AST, names: dict[str, str], sets: Collection[str], *, top: bool, in_loop: bool) -> HintKind | None:
     if isinstance(node, ast.Subscript) and _dotted(node.value, names) == "os.environ":
         return "rank" if top and _is_rank(node.slice) else None
     if not isinstance(node, ast.Call):
@@ -129,7 +129,7 @@ def _kind(node: ast.AST, names: dict[str, str], *, top: bool, in_loop: bool) -> 
     if isinstance(node.func, ast.Name):
         if node.func.id == "hash":
             return "order"
-        if node.func.id in ("list", "tuple", "enumerate", "iter", "next") and node.args and _is_set(node.args[0]):
+        if node.func.id in ("list", "tuple", "enumerate", "iter", "next") and node.args and _is_set(node.args[0], sets):
             return "order"
     return None
 
