@@ -167,7 +167,7 @@ class Scene:
     def ready(self, standbys: int | None = None) -> None:
         """Everybody trains and enough standbys wait; they are asked for where they do not."""
         wanted = self.standbys if standbys is None else standbys
-        self.until(lambda: self._trains() and self.job()["step"] >= self.first, "the job to train")
+        self.until(lambda: self.trains() and self.job()["step"] >= self.first, "the job to train")
         found = self.company()
         coming = [name for name, state in found.states.items() if state == "standby"]
         if len(coming) < wanted:
@@ -178,18 +178,18 @@ class Scene:
         self.job()
         return len(self.company().machines("standby"))
 
-    def _trains(self) -> bool:
+    def trains(self) -> bool:
         job = self.job()
         return job["status"] == "training" and job["change"] is None
 
     def recovered(self, dead: Collection[int]) -> None:
         """Everybody trains again, without these processes, and steps are made."""
         self.until(lambda: not self._known() & set(dead), "the controller to notice a death")
-        self.until(self._trains, "the job to train again")
+        self.until(self.trains, "the job to train again")
         step = self.job()["step"]
 
         def goes_on() -> bool:
-            return self._trains() and self.job()["step"] >= step + 2
+            return self.trains() and self.job()["step"] >= step + 2
 
         self.until(goes_on, f"a step after {step}")
         self.processes() if self.launcher is not None else None

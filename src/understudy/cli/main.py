@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from understudy import __version__
-from understudy.cli import bench, chaos, join, run, status
+from understudy.cli import bench, chaos, join, rehearse, run, status
 from understudy.cli.errors import UsageError
 from understudy.cli.operate import Events, Report, Standby, Stop
 from understudy.cli.replace import Drain, Replace
@@ -25,6 +25,7 @@ examples:
   understudy run --machines 2 --standbys 1 examples/gpt_ddp.py
   understudy join --secret-file FILE --host ADDRESS URL SCRIPT      on another computer: one more machine
   understudy replace m1                               in another terminal, while it trains
+  understudy rehearse train.py                        does it survive replacement? what was forgotten?
   understudy bench --list                             which benchmarks there are
   understudy bench collectives --quick                a first impression in a minute
   understudy bench collectives --json result.json     the full run, kept as JSON
@@ -51,6 +52,7 @@ COMMANDS: dict[str, Command] = {
     "report": Report,
     "events": Events,
     "stop": Stop,
+    "rehearse": rehearse,
     "chaos": chaos,
     "bench": bench,
 }

@@ -230,6 +230,7 @@ class LocalJob:
             recordings=str(Path(spec.recordings).resolve()) if spec.recordings else "",
             recording_limit=int(spec.recording_limit * 1e6),
             chaos=spec.chaos,
+            probe=spec.probe,
         )
 
     async def _start_agent(self, name: str, *, standby: bool) -> None:

@@ -80,6 +80,8 @@ class JobSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     run_dir: str = ""
     chaos: bool = False
     """Whether `understudy chaos` may let faults happen inside its processes."""
+    probe: str = ""
+    """Where workers write down what their roles hold at every boundary, for `understudy rehearse`."""
     env: dict[str, str] = {}
 
     @property

@@ -17,6 +17,7 @@ from understudy.state.inventory import take_inventory
 from .identity import Places
 from .mesh import alike, coordinates, dimensions
 from .player import JobError, Player, Repeat
+from .probe import Probe
 from .rng import seed_everything
 from .undo import Undo
 
@@ -75,6 +76,7 @@ class Job:
         self._again: Step | None = None
         self._closed = False
         self._stopped = False
+        self._probe = Probe(player) if spec.probe else None
         self._hook = register_optimizer_step_pre_hook(self._before_update)
 
     @property
@@ -162,7 +164,11 @@ class Job:
         if self.rehearsing:
             yield from self._shadow_steps(total)
         while True:
+            if self._probe is not None:
+                self._probe.wait()
             index = self._player.boundary()
+            if self._probe is not None:
+                self._probe.look(index)
             if index >= total or self._stopped:
                 try:
                     self._player.vote(over=True)
@@ -213,6 +219,8 @@ class Job:
 
     def _vote(self, step: Step) -> None:
         if not self.rehearsing:
+            if self._probe is not None:
+                self._probe.fall(step.index)
             outcome = self._player.vote(sound=not self._spec.check_gradients or self._sound())
             self._stopped = self._stopped or outcome.stop
         step._voted = True

@@ -346,6 +346,8 @@ class WorkerSpec(msgspec.Struct, frozen=True):
     """Bytes of it for each role; 0: nothing is recorded."""
     chaos: bool = False
     """Whether it lets faults happen that chaos asks for."""
+    probe: str = ""
+    """Where it writes down what each role holds at every boundary, for `understudy rehearse`; empty: nowhere."""
 
     @property
     def roles(self) -> int:

@@ -1,0 +1,121 @@
+"""What to do about a thing that was forgotten: a sentence and a way out for every kind of it. Pure."""
+
+from __future__ import annotations
+
+from .hints import Hint
+
+_PLAIN = ("counter", "number", "flag", "text", "list", "tuple", "dict", "set")
+
+
+def complaint(kind: str, name: str, *, twice: bool) -> str:
+    """What is wrong with a variable that a newcomer does not have, or that a repeated step has changed `twice`."""
+    if twice:
+        return f'"{name}" ({_a(kind)}) is changed by a step and not tracked: a step that is repeated changes it twice'
+    if kind == "generator":
+        return f'"{name}" draws random numbers and is not tracked: a newcomer draws others'
+    if kind == "iterator":
+        return f'"{name}" is an iterator whose position is not tracked: a newcomer begins elsewhere in the data'
+    return f'"{name}" ({_a(kind)}) changes from step to step and is not tracked: a newcomer starts it anew'
+
+
+def way_out(kind: str, name: str) -> str:
+    """What to write instead."""
+    own = name.rpartition(".")[2].lstrip("_") or "it"
+    if kind in ("module", "optimizer", "scheduler", "object"):
+        return f"add it: job.track({own}={name})"
+    if kind == "tensor":
+        return f'make it a buffer of a tracked module: model.register_buffer("{own}", {name})'
+    if kind == "generator":
+        return (
+            "seed it anew in each step, from step.index and shard.number; or use torch's, numpy's or Python's global "
+            "generator, which the runtime seeds for each step"
+        )
+    if kind == "iterator":
+        return (
+            "fetch the batch by number, from step.index and shard.number; or track a loader that has state_dict() and "
+            "load_state_dict()"
+        )
+    if kind in ("counter", "number", "flag"):
+        return (
+            "compute it from step.index; or keep it in an object with state_dict() and load_state_dict(), and track "
+            f"that: job.track({own}=…)"
+        )
+    return f"keep it in an object with state_dict() and load_state_dict(), and track that: job.track({own}=…)"
+
+
+def _a(kind: str) -> str:
+    return f"an {kind}" if kind[0] in "aeiou" else f"a {kind}"
+
+
+def hinted(hint: Hint) -> tuple[str, str]:
+    """A sentence and a way out for a line of the script."""
+    into = f' (into "{hint.variable}")' if hint.variable else ""
+    match hint.kind:
+        case "clock":
+            return f"{hint.call}{into} reads the clock", "let nothing that is trained depend on the time"
+        case "entropy":
+            return (
+                f"{hint.call}{into} is seeded by nobody, or by entropy: it differs from process to process",
+                "seed it with job.seed, or draw inside of a step, where the runtime has seeded the global generators",
+            )
+        case "order":
+            return (
+                f"{hint.call}{into} depends on how Python hashes text, which differs from process to process",
+                "sort it first: sorted(…)",
+            )
+        case "uneven":
+            return (
+                f"{hint.call} is only called if {hint.variable}: roles that do not meet it do not take part",
+                "take it out of the condition, or use a group of those roles alone",
+            )
+        case "zipped":
+            return (
+                f"{hint.call} goes through {hint.variable} beside the steps: a newcomer begins with its first element",
+                f"fetch the batch inside of the step, by step.index: no position in {hint.variable} moves with a role",
+            )
+        case "rank":
+            return (
+                f"{hint.call}{into} is read at import: a worker that takes another role would keep the old one",
+                "ask job.role inside of train(job)",
+            )
+
+
+KERNEL = (
+    "no variable and no line of the script explains it: a kernel that is not deterministic, threads that race, or the "
+    "order of a set; try torch.use_deterministic_algorithms(True) and one thread"
+)
+NO_CAUSE = (
+    "no variable of the script explains it: look for state inside of a library's objects, in a tracked object whose "
+    "state_dict() does not hold everything, or for a kernel that is not deterministic and happened to be so twice"
+)
+UNSEEDED = "the state differs before the first step: call torch.manual_seed(job.seed) before the model is made"
+FAILURES: tuple[tuple[tuple[str, ...], str, str], ...] = (
+    (("nothing was tracked",), "never-tracks", "call job.track(model=…, optim=…) before job.steps(…)"),
+    (
+        ("where this role called", "same operations in the same order"),
+        "collectives",
+        "every role must call the same collectives in the same order: look for an `if` on the role, the rank or the "
+        "data around one of the two places",
+    ),
+    (
+        ("same number of steps", "different steps"),
+        "steps",
+        "every role must make the same number of steps: do not leave the loop by a condition that only some roles meet",
+    ),
+    (
+        ("understudy.run(train)",),
+        "no-train",
+        "call understudy.run(train) at the end of the script",
+    ),
+)
+"""Words in the runtime's own sentence → what it is, and what to do."""
+
+
+def failure(reason: str) -> tuple[str, str]:
+    """The kind of a job's failure, and the way out, by the runtime's own sentence."""
+    for words, kind, advice in FAILURES:
+        if any(word in reason for word in words):
+            return kind, advice
+    if "SystemExit" in reason or "exit code" in reason:
+        return "exits", "let the training function return; a process that exits by itself is taken for a failure"
+    return "raises", "the script fails by itself: run it with understudy run, and repair that first"

@@ -1,0 +1,256 @@
+"""Which variables of a training loop carry something from one step to the next, read off the source. Pure.
+
+A variable that every iteration assigns before it reads it (the loss, the batch) carries nothing.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+_SHOWING = {"print", "log", "debug", "info", "warning", "write", "set_postfix", "set_description", "add_scalar"}
+_COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+
+
+class Use(msgspec.Struct, frozen=True):
+    """How a loop uses a variable that it carries."""
+
+    made: int = 0
+    """The line that made it, before the loop; 0: elsewhere."""
+    changed: int = 0
+    """The first line in the loop that assigns it or calls something of it."""
+    feeds: bool = False
+    """Whether it is read for more than to show it, or to renew itself."""
+    acts: bool = False
+    """Whether something of it is called for its effect alone, as in `schedule.step()`."""
+    drawn: bool = False
+    """Whether `next` is called on it, or it is iterated."""
+
+
+def carried(source: str, first: int, line: int) -> dict[str, Use] | None:
+    """The variables that the loop at `line` of the function that begins at `first` (0: of the module) may read before
+    it has assigned them in the same iteration. None where there is no such loop."""
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError):
+        return None
+    scope = _function(tree, first) if first else tree
+    loop = None if scope is None else _loop(scope, line)
+    if scope is None or loop is None:
+        return None
+    exposed: dict[str, int] = {}
+    bound = _assigned(loop.target) if isinstance(loop, ast.For | ast.AsyncFor) else set()
+    if isinstance(loop, ast.While):
+        _reads(loop.test, bound, exposed)
+    _flow(loop.body, bound, exposed)
+    parents = {child: parent for parent in ast.walk(loop) for child in ast.iter_child_nodes(parent)}
+    found = {}
+    for name in exposed:
+        nodes = [node for node in ast.walk(loop) if isinstance(node, ast.Name) and node.id == name]
+        uses = [_use(node, parents) for node in nodes if isinstance(node.ctx, ast.Load)]
+        stores = [node.lineno for node in nodes if not isinstance(node.ctx, ast.Load)]
+        changes = stores + [node.lineno for node, use in zip(_loads(nodes), uses, strict=True) if use != "shown"]
+        found[name] = Use(
+            _made(scope, loop, name),
+            min(changes, default=0),
+            "feeds" in uses or "drawn" in uses,
+            "acts" in uses,
+            "drawn" in uses,
+        )
+    return found
+
+
+def defined_at(source: str, name: str) -> int:
+    """The first line that assigns this name in a module, or this attribute anywhere; 0 where none does."""
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError):
+        return 0
+    head, dot, _ = name.partition(".")
+    inside = [
+        node.lineno
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and node.attr == name.rpartition(".")[2]
+    ]
+    if dot and inside:
+        return min(inside)
+    top = [node.lineno for node in tree.body if head in _assigned(node)]
+    return min(top, default=0)
+
+
+def _loads(nodes: Iterable[ast.Name]) -> list[ast.Name]:
+    return [node for node in nodes if isinstance(node.ctx, ast.Load)]
+
+
+def _function(tree: ast.AST, first: int) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            begin = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+            if begin == first:
+                return node
+    return None
+
+
+def _loop(scope: ast.AST, line: int) -> ast.For | ast.AsyncFor | ast.While | None:
+    """The one whose iterator is asked at this line, or the innermost around it."""
+    loops = [
+        node
+        for node in ast.walk(scope)
+        if isinstance(node, ast.For | ast.AsyncFor | ast.While) and node.lineno <= line <= (node.end_lineno or 0)
+    ]
+    return max(loops, key=lambda node: node.lineno, default=None)
+
+
+def _assigned(node: ast.AST) -> set[str]:
+    """Names that a statement or a target binds."""
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        return {node.name}
+    return {each.id for each in ast.walk(node) if isinstance(each, ast.Name) and not isinstance(each.ctx, ast.Load)}
+
+
+def _made(scope: ast.AST, loop: ast.AST, name: str) -> int:
+    """The last line before the loop that binds the name."""
+    before = [
+        node.lineno
+        for node in ast.walk(scope)
+        if isinstance(node, ast.stmt)
+        and not isinstance(node, ast.For | ast.While | ast.If | ast.With | ast.Try)
+        and node is not scope
+        and node.lineno < loop.lineno  # type: ignore[attr-defined]
+        and name in _assigned(node)
+    ]
+    return max(before, default=0)
+
+
+# -- what is read before it is assigned --------------------------------------------------------------------------------
+
+
+def _flow(body: Sequence[ast.stmt], bound: set[str], exposed: dict[str, int]) -> set[str]:
+    """Go through statements in the order in which they run; what is bound afterwards. Inner loops run at least once."""
+    for statement in body:
+        bound = _step(statement, bound, exposed)
+    return bound
+
+
+def _step(node: ast.stmt, bound: set[str], exposed: dict[str, int]) -> set[str]:
+    match node:
+        case ast.Assign(targets=targets, value=value):
+            _reads(value, bound, exposed)
+            for target in targets:
+                _reads(target, bound, exposed)
+                bound = bound | _assigned(target)
+        case ast.AugAssign(target=target, value=value):
+            _reads(value, bound, exposed)
+            if isinstance(target, ast.Name) and target.id not in bound:
+                exposed.setdefault(target.id, target.lineno)
+            _reads(target, bound, exposed)
+            bound = bound | _assigned(target)
+        case ast.For(target=target, iter=iterated, body=body, orelse=orelse):
+            _reads(iterated, bound, exposed)
+            bound = _flow(orelse, _flow(body, bound | _assigned(target), exposed), exposed)
+        case ast.While(test=test, body=body, orelse=orelse):
+            _reads(test, bound, exposed)
+            bound = _flow(orelse, _flow(body, bound, exposed), exposed)
+        case ast.With(items=items, body=body):
+            for item in items:
+                _reads(item.context_expr, bound, exposed)
+                if item.optional_vars is not None:
+                    bound = bound | _assigned(item.optional_vars)
+            bound = _flow(body, bound, exposed)
+        case ast.If(test=test, body=body, orelse=orelse):
+            _reads(test, bound, exposed)
+            bound = bound | _walrus(test)
+            then, other = _flow(body, bound, exposed), _flow(orelse, bound, exposed)
+            bound = other if _leaves(body) else then if _leaves(orelse) else then & other
+        case ast.Try(body=body, handlers=handlers, orelse=orelse, finalbody=last):
+            after = _flow(orelse, _flow(body, bound, exposed), exposed)
+            for handler in handlers:
+                _flow(handler.body, bound | ({handler.name} if handler.name else set()), exposed)
+            bound = _flow(last, after, exposed)
+        case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+            _reads(node, bound, exposed)
+            bound = bound | {node.name}
+        case _:
+            _reads(node, bound, exposed)
+            bound = bound | _assigned(node)
+    return bound | _walrus(node) if isinstance(node, ast.Assign | ast.Expr | ast.AugAssign) else bound
+
+
+def _leaves(body: Sequence[ast.stmt]) -> bool:
+    return bool(body) and isinstance(body[-1], ast.Continue | ast.Break | ast.Return | ast.Raise)
+
+
+def _walrus(node: ast.AST) -> set[str]:
+    return {each.target.id for each in ast.walk(node) if isinstance(each, ast.NamedExpr)}
+
+
+def _reads(node: ast.AST, bound: set[str], exposed: dict[str, int]) -> None:
+    """Enter the names that an expression reads and nobody has bound."""
+    inner = set(bound) | _walrus(node)
+    for each in ast.walk(node):
+        if isinstance(each, _COMPREHENSIONS):
+            for part in each.generators:
+                inner |= _assigned(part.target)
+        elif isinstance(each, _FUNCTIONS):
+            inner |= {argument.arg for argument in [*each.args.posonlyargs, *each.args.args, *each.args.kwonlyargs]}
+    for each in ast.walk(node):
+        if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Load) and each.id not in inner:
+            exposed.setdefault(each.id, each.lineno)
+
+
+# -- what for ----------------------------------------------------------------------------------------------------------
+
+
+def _use(node: ast.Name, parents: dict[ast.AST, ast.AST]) -> str:
+    """`shown`, `renewed`, `acts`, `drawn` or `feeds`."""
+    child: ast.AST = node
+    parent = parents.get(node)
+    while parent is not None:
+        if isinstance(parent, ast.Call):
+            name = _called(parent)
+            if child is not parent.func and name in _SHOWING:
+                return "shown"
+            if name == "next" and child in parent.args:
+                return "drawn"
+        if isinstance(parent, ast.For) and child is parent.iter:
+            return "drawn" if child is node else "feeds"
+        if isinstance(parent, ast.Expr):
+            called = parent.value
+            own = isinstance(called, ast.Call) and isinstance(called.func, ast.Attribute) and _root(called.func) is node
+            return "acts" if own else "feeds"
+        if isinstance(parent, ast.Assign | ast.AugAssign | ast.AnnAssign):
+            return _use_in_assignment(node, parent)
+        if isinstance(parent, ast.If) and child is parent.test:
+            return "shown" if all(_shows(each) for each in [*parent.body, *parent.orelse]) else "feeds"
+        child, parent = parent, parents.get(parent)
+    return "feeds"
+
+
+def _use_in_assignment(node: ast.Name, statement: ast.Assign | ast.AugAssign | ast.AnnAssign) -> str:
+    targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+    if any(node is each for target in targets for each in ast.walk(target)):
+        return "renewed"  # something inside of it is assigned
+    roots = {root.id if isinstance(root := _root(target), ast.Name) else "" for target in targets}
+    return "renewed" if roots == {node.id} else "feeds"
+
+
+def _root(node: ast.AST) -> ast.AST:
+    while isinstance(node, ast.Attribute | ast.Subscript):
+        node = node.value
+    return node
+
+
+def _called(call: ast.Call) -> str:
+    if isinstance(call.func, ast.Attribute):
+        return call.func.attr
+    return call.func.id if isinstance(call.func, ast.Name) else ""
+
+
+def _shows(statement: ast.stmt) -> bool:
+    """Whether a statement only shows something."""
+    if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
+        return _called(statement.value) in _SHOWING
+    return isinstance(statement, ast.Pass)

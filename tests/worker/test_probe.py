@@ -1,0 +1,129 @@
+"""What a worker writes down at a boundary, and where it waits."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import msgspec
+import torch
+from torch import nn
+
+from understudy.worker.glimpse import FALLEN, PACE, Glimpse, Pace, read_glimpses
+from understudy.worker.player import Player
+from understudy.worker.probe import Probe
+
+COUNT = {"calls": 0}
+
+
+@dataclass
+class Stand:
+    """As much of a player as a probe sees."""
+
+    folder: Path
+    tracked: dict[str, object] = field(default_factory=dict)
+    same: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        self.spec = SimpleNamespace(probe=str(self.folder), uid="w0", machine="m0")
+        self.part = SimpleNamespace(role=0, step=0)
+
+    def probe(self) -> Probe:
+        return Probe(cast("Player", self))
+
+
+def values(glimpse: Glimpse) -> dict[str, str]:
+    return {path.partition(":")[2]: value.short for path, value in glimpse.values.items()}
+
+
+def test_what_a_function_holds_beside_what_it_tracks(tmp_path: Path) -> None:
+    model = nn.Linear(2, 2)
+    optim = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    stand = Stand(tmp_path, {"model": model, "optim": optim}, same=(0, 1))
+    probe = stand.probe()
+
+    def train() -> None:
+        inner, weight = model, model.weight  # noqa: F841
+        ema, count, name = nn.Linear(2, 2), 3, "x"  # noqa: F841
+        probe.look(5)
+
+    COUNT["calls"] += 1
+    train()
+    (found,) = read_glimpses(tmp_path)
+    assert (found.role, found.step, found.uid, found.machine, found.act) == (0, 5, "w0", "m0", 0)
+    assert found.twins == (0, 1)
+    assert {"model.weight", "model.bias", "optim.param_groups"} <= found.state.keys()
+    seen = values(found)
+    assert {"ema", "count", "name", "COUNT"} <= seen.keys()
+    assert not {"inner", "weight", "model", "optim"} & seen.keys()
+    assert seen["COUNT"] == f"calls: {COUNT['calls']}"
+    assert found.scopes[0].function == "train"
+    assert str(Path(__file__)) in found.files
+
+
+def test_the_state_is_told_tensor_by_tensor(tmp_path: Path) -> None:
+    model = nn.Linear(2, 2)
+    optim = torch.optim.SGD(model.parameters(), lr=0.1)
+    schedule = torch.optim.lr_scheduler.StepLR(optim, 1)
+    probe = Stand(tmp_path, {"model": model, "optim": optim, "schedule": schedule}).probe()
+    probe.look(0)
+    with torch.no_grad():
+        model.bias.add_(1)
+    schedule.last_epoch = 4
+    probe.look(1)
+    first, second = read_glimpses(tmp_path)
+    changed = {name for name in first.state if first.state[name] != second.state[name]}
+    assert changed == {"model.bias", "schedule.last_epoch"}
+
+
+def test_nothing_is_kept_alive(tmp_path: Path) -> None:
+    probe = Stand(tmp_path, {"model": nn.Linear(2, 2)}).probe()
+    loss: Any = torch.ones(3)
+    gone = weakref.ref(loss)
+    probe.look(0)
+    del loss
+    assert gone() is None
+
+
+def test_it_waits_until_its_step_may_begin(tmp_path: Path) -> None:
+    stand = Stand(tmp_path, {"model": nn.Linear(2, 2)})
+    probe = stand.probe()
+    (tmp_path / PACE).write_bytes(msgspec.json.encode(Pace(3, act=1)))
+    stand.part.step = 3
+    probe.wait()  # a newcomer
+    probe.look(3)
+    waiting = threading.Thread(target=probe.wait)
+    waiting.start()
+    waiting.join(0.1)
+    assert waiting.is_alive()
+    (tmp_path / PACE).unlink()
+    waiting.join(30)
+    assert not waiting.is_alive()
+    assert read_glimpses(tmp_path)[0].act == 1
+
+
+def test_only_the_machine_that_is_to_die_comes_no_further(tmp_path: Path) -> None:
+    stand = Stand(tmp_path, {"model": nn.Linear(2, 2)})
+    probe = stand.probe()
+    probe.fall(2)
+    for pace in (Pace(3, falling="m1"), Pace(4, falling="m0")):
+        (tmp_path / PACE).write_bytes(msgspec.json.encode(pace))
+        probe.fall(2)
+    (tmp_path / PACE).write_bytes(msgspec.json.encode(Pace(3, falling="m0")))
+    falling = threading.Thread(target=probe.fall, args=(2,), daemon=True)
+    falling.start()
+    falling.join(0.1)
+    assert falling.is_alive()
+    assert (tmp_path / f"{FALLEN}w0").exists()
+
+
+def test_a_torn_line_is_left_out(tmp_path: Path) -> None:
+    probe = Stand(tmp_path, {"model": nn.Linear(2, 2)}).probe()
+    probe.look(0)
+    with (tmp_path / "w0.jsonl").open("ab") as file:
+        file.write(b'{"role": 0, "st')
+    assert [glimpse.step for glimpse in read_glimpses(tmp_path)] == [0]
