@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.control.play import Play
-from understudy.agent.messages import StartWorker
+from understudy.agent.messages import EndWorker, StartWorker
+from understudy.control.events import Replace
 from understudy.control.views import machines_view
 from understudy.worker.messages import Rehearse, Rehearsed
 
@@ -104,3 +105,24 @@ def test_how_many_are_kept(warm: int) -> None:
         rehearses(play, "w2", role)
     play.here("m2")
     assert play.director.actors["w3"].rehearsing == 1 - play.director.actors["w2"].rehearsed  # type: ignore[operator]
+
+
+def test_a_process_that_knows_its_role_from_its_imports_waits_there_and_another_one_takes_other_roles() -> None:
+    play = Play.training(machines=2, standbys=1, copies=False, warm=1)
+    play.say("w2", Rehearsed(play.director.actors["w2"].rehearsing or 0, 2.0, fixed=True))
+    parked = play.director.actors["w2"].rehearsed
+    assert parked is not None
+    assert play.director.actors["w2"].rehearsing is None  # no tour
+    play.orders()
+    play.ask("r1", Replace((f"m{1 - parked}",)))
+    assert play.orders()["m2"] == [EndWorker("w2"), StartWorker("w3", 0)]
+    play.here("m2")
+    assert play.director.actors["w3"].rehearsing == 1 - parked
+
+
+def test_who_leaves_because_it_cannot_change_its_role_has_not_failed() -> None:
+    play = Play.training(machines=2, standbys=1, warm=1)
+    play.exits("w2", code=0)
+    assert play.director.machines["m2"].failures == 0
+    play.here("m2")
+    assert play.director.actors["w3"].rehearsing == 0

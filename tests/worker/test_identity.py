@@ -146,3 +146,14 @@ def test_a_way_to_ask_that_cannot_be_seen_is_found_in_the_code(
     exec("def where(mesh):\n    return [part for part in (mesh.get_coordinate(),)]\n", vars(module))
     monkeypatch.setitem(sys.modules, "users", module)
     assert newcomer.others() == ()
+
+
+def test_what_is_asked_before_the_training_function_is_entered_fixes_the_process(newcomer: Newcomer) -> None:
+    newcomer.identity.inside = True
+    newcomer.identity.told()
+    assert newcomer.identity.closed
+    assert not newcomer.identity.fixed  # it asks again when it is entered again
+    newcomer.identity.inside = False
+    newcomer.identity.begin()
+    dist.get_rank()
+    assert newcomer.identity.fixed

@@ -31,6 +31,8 @@ class Actor:
     """The role it waits in."""
     also: tuple[int, ...] = ()
     """Roles that it could take as well, at once."""
+    fixed: bool = False
+    """Whether it can play no other role than those."""
     alive: bool = True
     started: float = 0.0
     """When."""
@@ -91,9 +93,16 @@ class Machine:
             self.actors = actors
 
 
-def suit(actors: Sequence[Actor]) -> bool:
-    """Whether these workers could take roles: they listen and hold nobody's state."""
+def free(actors: Sequence[Actor]) -> bool:
+    """Whether these workers listen and hold nobody's state."""
     return all(actor.alive and actor.address is not None and not actor.holds for actor in actors)
+
+
+def suit(actors: Sequence[Actor], roles: Sequence[int]) -> bool:
+    """Whether these workers could take these roles."""
+    return free(actors) and all(
+        not actor.fixed or role in (actor.rehearsed, *actor.also) for actor, role in zip(actors, roles, strict=True)
+    )
 
 
 def warmth(actors: Sequence[Actor], roles: Sequence[int]) -> int:

@@ -220,7 +220,7 @@ class Company:
             machine.actors[actor.slot] = self._start(machine, actor.slot)
 
     def _stand_in(self, cell: int, taken: set[str], named: str = "") -> Machine | None:
-        """A standby for a cell; None while none is ready. Where all hold somebody's state, one is started anew."""
+        """A standby for a cell; None while none is ready. Where none could ever, one is started anew."""
         found = self._suitable(cell, taken, named)
         free = self._free(taken, named)
         if found is None and free and all(machine.whole for machine in free):
@@ -235,7 +235,7 @@ class Company:
             (machine, actors)
             for machine in self._free(taken, named)
             for actors in machine.sets
-            if suit(actors) and not any(actor.holds for actor in machine.actors)
+            if suit(actors, roles) and not any(actor.holds for actor in machine.actors)
         ]
         if not found:
             return None

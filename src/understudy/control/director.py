@@ -90,9 +90,9 @@ class Director(Replacement):
                     return
                 said = f"role {role} has recorded {steps} steps for newcomers to rehearse with: {size / 1e6:.3g} MB"
                 self._tale("recorded", said, role=role, bytes=size)
-            case Rehearsed(role, seconds, also, diverged):
+            case Rehearsed(role, seconds, also, diverged, fixed):
                 if role == actor.rehearsing:  # else another one is wanted meanwhile
-                    actor.rehearsed, actor.rehearsing, actor.also = role, None, also
+                    actor.rehearsed, actor.rehearsing, actor.also, actor.fixed = role, None, also, fixed
                     if diverged:
                         text = f"{self._name(actor)} does something else than what was recorded: {diverged}"
                         self._tale("rehearsal", text, uid=actor.uid)
@@ -169,7 +169,8 @@ class Director(Replacement):
         if actor.done is not None or self.status in OVER:
             return
         how = f"was killed by signal {-report.code}" if report.code < 0 else f"ended with exit code {report.code}"
-        self._blemish(machine, f"{actor.uid} {how}")
+        if report.code or self._plays(actor.uid):  # else it could not change its role, and another one can
+            self._blemish(machine, f"{actor.uid} {how}")
         cast = machine.state == "cast" and self.status == "forming"
         said = report.words.strip().splitlines()
         words = f": {said[-1]}" if said else ""

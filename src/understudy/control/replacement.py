@@ -6,7 +6,7 @@ from collections import Counter
 
 from understudy.worker.messages import Cancel, Prepare, Stop
 
-from .cast import Actor, Machine, ready, suit
+from .cast import Actor, Machine, free, ready
 from .change import Change, Wish
 from .company import ATTEMPTS, OVER
 from .events import AddStandby, Expired, Overdue, Readmit, RemoveStandby, Replace, ReportFault, Request, StopJob
@@ -119,17 +119,17 @@ class Replacement(Failure):
     def _warm_up(self, taken: set[str]) -> None:
         """Standbys rehearse before they are needed: each kind of role in turn, and then the one in which they wait,
         each in another one than the others where it can."""
-        free = [machine for machine in self._free(taken) if self.plan.warm]
         kinds = self._kinds()
         homes: Counter[int] = Counter()
         restless: list[tuple[Machine, list[Actor]]] = []
-        for machine in free:
+        for machine in self._free(taken) if self.plan.warm else ():
             if len(machine.sets) < min(self.plan.warm, self.plan.machines) and self._is_warm(machine):
                 machine.wings.append([self._start(machine, slot) for slot in range(self.plan.nproc)])
-            for actors in filter(suit, machine.sets):
+            for actors in filter(free, machine.sets):
                 cells = {self.plan.cells[actor.rehearsed] for actor in actors if actor.rehearsed is not None}
                 ready_to_wait = len(cells) == 1 and all(actor.rehearsed is not None for actor in actors)
-                if ready_to_wait and (actors is not machine.actors or not self._unknown(machine, kinds)):
+                stays = actors is not machine.actors or any(actor.fixed for actor in actors)
+                if ready_to_wait and (stays or not self._unknown(machine, kinds)):
                     homes.update(cells)
                 else:
                     restless.append((machine, actors))
@@ -147,6 +147,9 @@ class Replacement(Failure):
 
     def _home(self, machine: Machine, actors: list[Actor], kinds: list[tuple[int, ...]], homes: Counter[int]) -> int:
         """The cell in which these workers are to wait: of the most common kind, in proportion to who waits there."""
+        for actor in actors:
+            if actor.fixed and actor.rehearsed is not None:
+                return self.plan.cells[actor.rehearsed]
         others = {cell for each in machine.sets if each is not actors for cell in self._coverage(each)}
 
         def key(cell: int) -> tuple[bool, float, int, int, int]:

@@ -53,6 +53,7 @@ def _perform(player: Player, train: Train) -> None:
 def _enter(player: Player, train: Train) -> bool | None:
     """Whether training was stopped; None where it is to be entered again, for another role."""
     job = Job(player)
+    player.identity.inside = True
     try:
         train(job)
         job._close()

@@ -43,6 +43,11 @@ class Identity:
         self.watching = False
         self.closed = True
         """Whether it has asked for something that no two roles have in common, or could have."""
+        self.inside = False
+        """Whether the training function has been entered. It may be entered again; what was asked before it, while the
+        script and what it imports were read, is not asked again."""
+        self.fixed = False
+        """Whether something was, so that this process can play no other role."""
 
     def begin(self) -> None:
         """The training function is entered, from the beginning."""
@@ -55,6 +60,7 @@ class Identity:
         if self.watching:
             self._names.update(names)
             self.closed = self.closed or not names
+            self.fixed = self.fixed or not self.inside
 
     def told_rank(self, endpoint: Endpoint) -> None:
         """Somebody asks for the rank in a group. What torch does with it does not depend on which replica it is."""
@@ -63,6 +69,7 @@ class Identity:
             group = frame.f_locals.get("group")  # torch's get_rank finds any group's by way of the one of all roles
             asked = group.endpoint if isinstance(group, RoleGroup) else endpoint
             self._ranks[asked.name] = asked.rank
+            self.fixed = self.fixed or not self.inside
 
     def others(self, fabric: Fabric, role: int, twins: tuple[int, ...]) -> tuple[int, ...]:
         """The roles that this worker could take instead of the one it has rehearsed."""

@@ -149,6 +149,8 @@ class Rehearsed(msgspec.Struct, frozen=True, tag="rehearsed"):
     """Roles that it could take as well, at once."""
     diverged: str = ""
     """Where it did something else than what was recorded."""
+    fixed: bool = False
+    """Whether its script knows its role from before the training function: then this process can play no other."""
 
 
 class Prepared(msgspec.Struct, frozen=True, tag="prepared"):

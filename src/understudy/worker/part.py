@@ -309,11 +309,13 @@ class Part:
         self._drop()
         return [Say(Unprepared(generation, why))]
 
-    def rehearsed(self, seconds: float = 0.0, also: tuple[int, ...] = (), diverged: str = "") -> list[Effect]:
+    def rehearsed(
+        self, seconds: float = 0.0, also: tuple[int, ...] = (), diverged: str = "", *, fixed: bool = False
+    ) -> list[Effect]:
         """The training function has come to the boundary where it waits for its entry."""
         assert self.role is not None
         self.able = True
-        return [Say(Rehearsed(self.role, seconds, also, diverged))]
+        return [Say(Rehearsed(self.role, seconds, also, diverged, fixed))]
 
     def tracked(self, twins: tuple[int, ...], size: int = 0) -> list[Effect]:
         """The first boundary: from here on there is state that others can have."""

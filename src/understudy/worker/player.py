@@ -191,7 +191,7 @@ class Player:
             other = entry.role
             groups = self.identity.groups(self.fabric, self.role, other) if other in self._also() else None
             if other != self.role and groups is None:
-                raise Recast
+                raise Dismissed if self.identity.fixed else Recast  # another process can
             self._entry = None
         if groups is not None:
             self.fabric.become(other, groups)
@@ -273,7 +273,7 @@ class Player:
         self.fabric.part_company()
         with self._changed:
             if self._entry is None:
-                self._do(self.part.rehearsed(seconds, also, self.tape.diverged))
+                self._do(self.part.rehearsed(seconds, also, self.tape.diverged, fixed=self.identity.fixed))
 
     def boundary(self) -> int:
         """Returns the step to compute next. Whatever has to happen between two steps has happened."""

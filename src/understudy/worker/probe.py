@@ -64,8 +64,7 @@ class Probe:
         """Write down what this role holds, between two steps."""
         player = self._player
         inventory = take_inventory(player.tracked)
-        role = player.part.role
-        assert role is not None
+        role = player.role
         if not self._twins:
             self._twins = tuple(sorted({*twins(player.tracked), *player.same, role}))
         values, scopes, files = _surroundings(sys._getframe(1), self._skipped(inventory))
