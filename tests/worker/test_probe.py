@@ -30,7 +30,8 @@ class Stand:
 
     def __post_init__(self) -> None:
         self.spec = SimpleNamespace(probe=str(self.folder), uid="w0", machine="m0")
-        self.part = SimpleNamespace(role=0, step=0)
+        self.role = 0
+        self.part = SimpleNamespace(step=0)
 
     def probe(self) -> Probe:
         return Probe(cast("Player", self))

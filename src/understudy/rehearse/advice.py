@@ -75,7 +75,7 @@ def hinted(hint: Hint) -> tuple[str, str]:
             )
         case "rank":
             return (
-                f"{hint.call}{into} is read at import: a standby that waits in another role must start anew to take this one",
+                f"{hint.call}{into} is read at import: a standby that has rehearsed another role must start anew",
                 "ask job.role inside of train(job)",
             )
 
