@@ -1,6 +1,6 @@
 """Failure: what training loses when a worker, or a whole machine, is killed without warning (kill -9).
 
-- understudy: two machines with a worker each and a standby that has rehearsed the roles of both (`--warm 2`). A machine
+- understudy: two machines with a worker each and a standby whose one worker could take either's role at once. A machine
   whose worker has died is the next standby, one that has died comes back;
 - torchrun: plain DDP over Gloo with a checkpoint every 10 steps. A worker is lost on one node with two, the best case
   for torchrun; a machine is one node of two, and the one with the rendezvous is spared, since that would end the job;

@@ -59,7 +59,7 @@ class Struck(Protocol):
 
 
 class Understudy:
-    """Two machines with a worker each, and a standby that has rehearsed the roles of both."""
+    """Two machines with a worker each, and a standby that could take the role of either at once."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -70,7 +70,7 @@ class Understudy:
         marks.mkdir(parents=True)
         self.watch = Watch(marks)
         options = {"script": OURS, "args": ("--marks", str(marks)), "run_dir": str(self._folder / "run")}
-        ready = {"standbys": 1, "warm": PLACES, "quarantine": 1000}
+        ready = {"standbys": 1, "quarantine": 1000}
         spec = make({**options, **ready, "name": "bench-failure", "machines": PLACES, "threads": 1})
         async with AsyncExitStack() as stack:
             self._job = await stack.enter_async_context(LocalJob(spec, on_line=self._said.append))

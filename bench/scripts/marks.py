@@ -17,6 +17,10 @@ class Marks:
         if folder:
             self._file = os.open(Path(folder) / f"{place}-{os.getpid()}.jsonl", os.O_CREAT | os.O_APPEND | os.O_WRONLY)
 
+    @property
+    def open(self) -> bool:
+        return self._file is not None
+
     def begin(self, step: int) -> None:
         self._write("begin", step)
 

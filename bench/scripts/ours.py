@@ -21,13 +21,14 @@ def train(job: understudy.Job) -> None:
     model = DDP(build(job.seed).to(job.device), process_group=job.mesh["dp"].get_group())
     optim = optimizer(model)
     job.track(model=model, optim=optim)
-    gate = Gate(args.gate, "understudy", job.role)
-    marks = Marks(args.marks, job.role)
+    gate = Gate(args.gate, "understudy", job.role if args.gate else 0)
+    marks = Marks("", 0)
     for step in job.steps(1 << 40):
         if not gate.passes():
             return
         counts = False
         if not job.rehearsing:
+            marks = marks if marks.open else Marks(args.marks, job.role)  # a standby does not know its role before
             marks.begin(step.index)
         with step:
             for shard in step.shards():
