@@ -7,7 +7,6 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -26,9 +25,11 @@ from tests.comm.helpers import (
     eventually,
     fault_of,
     first_roster,
+    kill,
     prepare,
     receive,
     send,
+    streams,
     sums,
 )
 from understudy.comm.endpoint import Endpoint
@@ -56,16 +57,6 @@ def joiner(ensemble: Ensemble, machine: str, role: int, roles: int) -> Fabric:
     fabric.assume(role, Echo())
     fabric.group(range(roles))
     return fabric
-
-
-def streams() -> int:
-    """How many sockets and arenas this process has open."""
-    gc.collect()
-    found = 0
-    for fd in Path("/proc/self/fd").iterdir():
-        with suppress(OSError):
-            found += str(fd.readlink()).startswith(("socket:", "/memfd:"))
-    return found
 
 
 def descriptors() -> int:
@@ -196,20 +187,6 @@ def test_a_poisoned_preparation_is_not_voted_for(ensemble: Ensemble) -> None:
     assert sums(endpoints) == [11.0, 11.0]
     for fabric in fabrics:
         fabric.cancel(2)
-
-
-def kill(fabric: Fabric) -> None:
-    """As the end of its process would: every connection ends, without a farewell."""
-
-    def cut() -> None:
-        for gen in fabric._generations():
-            for spine in gen.spine.values():
-                spine.alive = False
-                with suppress(OSError):  # its other end may have gone first
-                    spine.sock.shutdown(socket.SHUT_RDWR)
-
-    fabric._io.soon(cut)
-    fabric.close()
 
 
 # -- giving up ---------------------------------------------------------------------------------------------------------

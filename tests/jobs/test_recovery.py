@@ -72,6 +72,6 @@ def test_a_job_without_machines_stops_with_a_checkpoint(tmp_path: Path) -> None:
     again = perform(tmp_path / "again", **settings)
     assert again.ended.status == "finished"
     whole = perform(tmp_path / "whole", steps=30)
-    assert {step for _, step in again.losses} < set(range(8, 30))
+    assert {step for _, step in again.losses} <= set(range(8, 30))
     assert (broken.losses | again.losses).items() <= whole.losses.items()
     assert again.digests == whole.digests

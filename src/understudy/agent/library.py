@@ -19,7 +19,7 @@ class Library:
 
     def __init__(self, host: str, secret: bytes) -> None:
         self._host = host
-        self._token = f"Bearer {secret.hex()}"
+        self._token = f"Bearer {secret.hex()}".encode()
         self._files: dict[str, int] = {}
         self._runner: web.AppRunner | None = None
         self._opening = asyncio.Lock()
@@ -52,7 +52,8 @@ class Library:
     async def _give(self, request: web.Request) -> web.StreamResponse:
         from aiohttp import web
 
-        if not secrets.compare_digest(request.headers.get("Authorization", ""), self._token):
+        token = request.headers.get("Authorization", "").encode(errors="surrogateescape")
+        if not secrets.compare_digest(token, self._token):
             return web.Response(status=401, text="the job's secret is needed")
         fd = self._files.get(request.match_info["digest"])
         if fd is None:

@@ -29,12 +29,13 @@ class _Noted(threading.Event):
     def __init__(self, endpoint: Endpoint, recorder: Recorder, job: Receive) -> None:
         super().__init__()
         self._endpoint, self._recorder, self._job = endpoint, recorder, job
+        self._kind = "recv_any" if job.peer is None else "recv"
 
     def set(self) -> None:
         job = self._job
         if not self.is_set() and job.peer is not None:
             mark = signature("send", job.tensor.dtype, job.tensor.numel())
-            self._recorder.note(self._endpoint, "recv", mark, [job.tensor], job.peer, job.tag)
+            self._recorder.note(self._endpoint, self._kind, mark, [job.tensor], job.peer, job.tag)
         super().set()
 
 
@@ -174,8 +175,9 @@ class Endpoint:
             )
             job.done.set()
         else:
-            if self.recorder is not None and isinstance(job, Receive):
-                job.done = _Noted(self, self.recorder, job)
+            recorder = self.recorder
+            if recorder is not None and isinstance(job, Receive):
+                job.done = _Noted(self, recorder, job)
             self.post(job)
 
     def _serve(self) -> None:
@@ -212,8 +214,9 @@ class Endpoint:
                         )
                     )
             self.perform(op)
-            if self.recorder is not None and op.kind != "barrier":
-                self.recorder.note(self, op.kind, op.signature, op.outputs)
+            recorder = self.recorder  # another thread may end the recording meanwhile
+            if recorder is not None and op.kind != "barrier":
+                recorder.note(self, op.kind, op.signature, op.outputs)
             for target, source in op.copy_back:
                 target.copy_(source)
         except Interrupted:

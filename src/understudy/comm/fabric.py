@@ -180,16 +180,20 @@ class Fabric:
                 log.warning("%s rehearses without its mates: %s", self.uid, error)
 
     def part_company(self) -> None:
-        """The rehearsal is over: what was opened for it is closed."""
+        """The rehearsal is over: what was opened for it is closed, and what is still under way in it ends. Its mates
+        may not have come so far; they are not told, since what they need of this worker they have."""
         troupe, self._troupe = self._troupe, None
         if troupe is None:
             return
+        troupe.poison.tell = None
+        troupe.poison.set(Fault("interrupt", f"{self.uid} has rehearsed"))
         for endpoint in self.endpoints():
             if endpoint.poison is troupe.poison:
                 leftover = endpoint.release(f"{self.uid} has rehearsed")
                 self._io.soon(endpoint.transport.discard, leftover)
                 assert self._sandbox is not None
                 endpoint.rehearse(self._sandbox)
+        troupe.poison.wakers.clear()  # nobody waits any more, and they would keep the arenas for as long as it is known
         self._io.soon(lambda: self._meetings.keep(self._drop(troupe)))
 
     def endpoints(self) -> list[Endpoint]:
@@ -233,8 +237,10 @@ class Fabric:
         elif self._sandbox is not None:
             endpoint.rehearse(self._sandbox)
             troupe = self._troupe
-            if troupe is not None and len(roles) > 1 and all(troupe.roster.seats[role] is not None for role in roles):
-                self._join(endpoint, troupe)
+            if troupe is not None and len(roles) > 1:
+                mates = {troupe.roster.seats[role] for role in roles}
+                if None not in mates and mates.isdisjoint(troupe.poison.gone):
+                    self._join(endpoint, troupe)
         return endpoint
 
     def _join(self, endpoint: Endpoint, troupe: Generation) -> None:
@@ -563,21 +569,21 @@ class Fabric:
         if self._closed:
             return
         self._closed = True
-        if (gen := self._current) is not None:
+        playing = [gen for gen in (self._current, self._troupe) if gen is not None]
+        for gen in playing:
             gen.poison.tell = None
             gen.poison.set(Fault("interrupt", f"{self.uid} has closed its fabric"))
-        self._io.start(self._shut()).result()
+        self._io.start(self._shut(playing)).result()
         for endpoint in self._endpoints.values():
             endpoint.close()
         self._endpoints.clear()
-        self._current = None
+        self._current = self._troupe = None
         if self._own_io:
             self._io.close()
 
-    async def _shut(self) -> None:
+    async def _shut(self, playing: list[Generation]) -> None:
         await self._listener.close()
         for gen in list(self._prepared.values()):
             await self._give_up(gen)
-        if self._current is not None:
-            await asyncio.gather(*(spine.close(farewell=True) for spine in self._current.spine.values()))
+        await asyncio.gather(*(spine.close(farewell=True) for gen in playing for spine in gen.spine.values()))
         await self._meetings.close()

@@ -6,6 +6,7 @@ that cross machines and of receives, in the order of each group, for the build o
 
 from __future__ import annotations
 
+import logging
 import mmap
 import struct
 import threading
@@ -19,8 +20,11 @@ import xxhash
 from .link import bytes_of
 from .signature import describe
 
+log = logging.getLogger("understudy.comm")
+
 _TRAILER = struct.Struct("<Q8s")
 _MAGIC = b"understu"
+MESSAGES = ("recv", "recv_any")
 LOST = -1
 """Where the content of a result would be that was over the limit."""
 
@@ -43,7 +47,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
     """What was called, as in its signature."""
     peer: int
     tag: int
-    """Of a message."""
+    """Of a message. One that could have come from anybody is a `recv_any`, and this is whose it was."""
     results: tuple[Result, ...]
 
 
@@ -61,7 +65,7 @@ class RecordingError(ValueError):
 
 def called(kind: str, mark: int) -> str:
     """`all_reduce(sum) of 4096 float32`."""
-    return f"recv {describe(mark).removeprefix('send ')}" if kind == "recv" else describe(mark)
+    return f"recv {describe(mark).removeprefix('send ')}" if kind in MESSAGES else describe(mark)
 
 
 class Recorder:
@@ -77,20 +81,25 @@ class Recorder:
         self.phase = 0
         self.spoilt = False
         """Whether something went wrong that makes it useless."""
+        self._over = False
 
     def note(
         self, endpoint: Any, kind: str, mark: int, outputs: Sequence[torch.Tensor], peer: int = 0, tag: int = 0
     ) -> None:
+        """Keep what an operation has given. Never raises, since training does not depend on it; and does nothing once
+        the recording is complete, whatever was still under way then."""
         with self._lock:
+            if self._over or self.spoilt:
+                return
             try:
                 results = tuple(self._keep(output) for output in outputs)
-            except (OSError, ValueError):  # the disk is full, or the recording was given up
+                self._entries.append(Entry(self.phase, self._label(endpoint), kind, mark, peer, tag, results))
+            except Exception as error:  # the disk is full, the recording was given up, or memory that has no bytes
                 self.spoilt = True
-                return
-            self._entries.append(Entry(self.phase, self._label(endpoint), kind, mark, peer, tag, results))
+                log.warning("%s was not recorded: %s", called(kind, mark), error)
 
     def _keep(self, output: torch.Tensor) -> Result:
-        data = bytes_of(output.contiguous())
+        data = bytes_of(output.detach().cpu().contiguous())
         digest = xxhash.xxh3_128_digest(data)
         known = self._known.get(digest)
         if known is None:
@@ -108,6 +117,7 @@ class Recorder:
     def finish(self, steps: int) -> tuple[str, int]:
         """The recording is complete: its digest and its size."""
         with self._lock:
+            self._over = True
             index = msgspec.msgpack.encode(Index(self._key, self._role, steps, tuple(self._entries)))
             self._write(index)
             self._write(_TRAILER.pack(len(index), _MAGIC))
@@ -126,11 +136,11 @@ class Recording:
             if magic != _MAGIC or not 0 <= length <= end:
                 raise RecordingError("this is no recording")
             self.index = msgspec.msgpack.decode(self._map[end - length : end], type=Index)
-        except (OSError, ValueError, struct.error, msgspec.MsgspecError) as error:
+        except (OSError, ValueError, struct.error, msgspec.MsgspecError, RecursionError) as error:
             raise RecordingError(f"the recording cannot be read: {error}") from error
         if self.index.key != key:
             raise RecordingError("the recording is of another script, mesh or version; it is not used")
-        if any(r.offset != LOST and r.offset + r.length > end for entry in self.index.entries for r in entry.results):
+        if not all(_within(result, end - length) for entry in self.index.entries for result in entry.results):
             raise RecordingError("the recording is cut short")
 
     def data(self, result: Result) -> memoryview | None:
@@ -141,6 +151,10 @@ class Recording:
 
     def __iter__(self) -> Iterator[Entry]:
         return iter(self.index.entries)
+
+
+def _within(result: Result, end: int) -> bool:
+    return result.length >= 0 and (result.offset == LOST or 0 <= result.offset <= end - result.length)
 
 
 def digest_of(file: IO[bytes]) -> str:

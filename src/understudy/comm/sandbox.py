@@ -13,7 +13,8 @@ import torch.distributed as dist
 from .link import bytes_of
 from .ops import Op
 from .pairs import Receive, Send
-from .recording import Entry, Recording, called
+from .recording import MESSAGES, Entry, Recording, called
+from .reduction import Reduction
 from .signature import signature
 from .topology import GroupKey
 
@@ -41,13 +42,11 @@ class Echo:
         fold = op.reduction
         if op.kind in ("all_reduce", "reduce"):
             assert fold is not None
-            if fold.kind == dist.ReduceOp.SUM:
-                op.outputs[0].mul_(seat.size)
+            _sum(op.outputs[0], fold, seat.size)
         elif op.kind == "reduce_scatter":
             assert fold is not None
             op.outputs[0].copy_(op.inputs[seat.rank])
-            if fold.kind == dist.ReduceOp.SUM:
-                op.outputs[0].mul_(seat.size)
+            _sum(op.outputs[0], fold, seat.size)
         elif op.kind in ("all_gather", "gather"):
             for out in op.outputs:
                 out.copy_(op.inputs[0])
@@ -69,6 +68,11 @@ class Echo:
             job.done.set()
 
 
+def _sum(value: torch.Tensor, fold: Reduction, size: int) -> None:
+    if fold.kind == dist.ReduceOp.SUM and value.dtype != torch.bool:  # where a sum is true if anybody's is
+        value.mul_(size)
+
+
 class Replay:
     """Answers from a recording. Where the script does something else than what was recorded, that group is answered by
     `otherwise` from there on, and `diverged` says what happened."""
@@ -78,9 +82,11 @@ class Replay:
         self._lock = threading.Lock()
         self._phase = 0
         self._waiting: dict[tuple[str, int, int], deque[Entry]] = {}
-        """(group, peer, tag) → what comes next; collectives have peer and tag -1."""
+        """(group, peer, tag) → what comes next; collectives have peer and tag -1, messages from anybody peer -1."""
         self._strayed: set[str] = set()
         self._groups = {entry.group for entry in recording}
+        self._built = any(entry.phase == 0 for entry in recording)
+        """Whether it was recorded from the beginning, and not only from the first step on."""
         self.diverged = ""
         self.answered = 0
         self._load(0)
@@ -96,13 +102,14 @@ class Replay:
         self._waiting = {}
         for entry in self._recording:
             if entry.phase == phase:
-                where = (entry.group, entry.peer, entry.tag) if entry.kind == "recv" else (entry.group, -1, -1)
-                self._waiting.setdefault(where, deque()).append(entry)
+                peer = entry.peer if entry.kind == "recv" else -1
+                tag = entry.tag if entry.kind in MESSAGES else -1
+                self._waiting.setdefault((entry.group, peer, tag), deque()).append(entry)
 
     def _check_rest(self) -> None:
         for (group, _, _), entries in self._waiting.items():
             if entries and group not in self._strayed:
-                left = called(entries[0].kind, entries[0].mark)
+                left = _named(entries[0])
                 self._stray(group, f"{left} was recorded {self._when} and the script has not called it")
 
     @property
@@ -114,7 +121,7 @@ class Replay:
         self.diverged = self.diverged or f"group {group}: {how}"
 
     def run(self, op: Op, seat: Seat) -> None:
-        if op.kind == "barrier" or not self._answer(seat, op.kind, op.signature, op.outputs, -1, -1):
+        if op.kind == "barrier" or self._answer(seat, op.kind, op.signature, op.outputs, -1, -1) is None:
             self._otherwise.run(op, seat)
 
     def post(self, seat: Seat, *jobs: Send | Receive) -> None:
@@ -123,35 +130,65 @@ class Replay:
                 job.done.set()
                 continue
             mark = signature("send", job.tensor.dtype, job.tensor.numel())
-            if job.peer is not None and self._answer(seat, "recv", mark, [job.tensor], job.peer, job.tag):
+            kind, peer = ("recv_any", -1) if job.peer is None else ("recv", job.peer)
+            entry = self._answer(seat, kind, mark, [job.tensor], peer, job.tag)
+            if entry is not None:
+                job.peer = entry.peer
                 job.done.set()
             else:
                 self._otherwise.post(seat, job)
 
-    def _answer(self, seat: Seat, kind: str, mark: int, outputs: list[torch.Tensor], peer: int, tag: int) -> bool:
+    def _answer(
+        self, seat: Seat, kind: str, mark: int, outputs: list[torch.Tensor], peer: int, tag: int
+    ) -> Entry | None:
+        """What the outputs now hold; None where they are to be filled otherwise."""
         group = self._label(seat)
         with self._lock:
-            if group in self._strayed or group not in self._groups:
-                return False
+            if group in self._strayed or group not in self._groups or not (self._phase or self._built):
+                return None
             entries = self._waiting.get((group, peer, tag))
+            call = _name(kind, mark, peer, tag)
             if not entries:
-                self._stray(group, f"the script calls {called(kind, mark)} more often than was recorded {self._when}")
-                return False
+                waiting = (left[0] for (other, _, _), left in self._waiting.items() if other == group and left)
+                another = next((left for left in waiting if left.kind in MESSAGES), None)
+                if kind in MESSAGES and another is not None:
+                    self._stray(group, f"{_named(another)} was recorded {self._when} where the script calls {call}")
+                else:
+                    self._stray(group, f"the script calls {call} more often than was recorded {self._when}")
+                return None
             entry = entries.popleft()
             lengths = tuple(result.length for result in entry.results)
             wanted = tuple(output.numel() * output.element_size() for output in outputs)
             if (entry.kind, entry.mark) != (kind, mark):
-                recorded = called(entry.kind, entry.mark)
-                self._stray(group, f"{recorded} was recorded where the script calls {called(kind, mark)}")
-                return False
+                self._stray(group, f"{_named(entry)} was recorded {self._when} where the script calls {call}")
+                return None
             if lengths != wanted:
-                self._stray(group, f"{called(kind, mark)}: {lengths} bytes were recorded, the script expects {wanted}")
-                return False
+                self._stray(group, f"{call}: {lengths} bytes were recorded {self._when}, the script expects {wanted}")
+                return None
         found = [self._recording.data(result) for result in entry.results]
         if any(data is None for data in found):
-            return False
+            return None
         for output, data in zip(outputs, found, strict=True):
             if data is not None and len(data):
-                bytes_of(output)[:] = data
-        self.answered += 1
-        return True
+                _fill(output, data)
+        with self._lock:
+            self.answered += 1
+        return entry
+
+
+def _name(kind: str, mark: int, peer: int, tag: int) -> str:
+    """`recv of 4096 float32 from rank 1 with tag 0`."""
+    if kind not in MESSAGES:
+        return called(kind, mark)
+    return f"{called(kind, mark)} from {'anybody' if kind == 'recv_any' else f'rank {peer}'} with tag {tag}"
+
+
+def _named(entry: Entry) -> str:
+    return _name(entry.kind, entry.mark, entry.peer, entry.tag)
+
+
+def _fill(output: torch.Tensor, data: memoryview) -> None:
+    if output.device.type == "cpu":
+        bytes_of(output)[:] = data
+    else:
+        output.copy_(torch.frombuffer(bytearray(data), dtype=output.dtype))

@@ -10,8 +10,10 @@ import hashlib
 import http.client
 import logging
 import tempfile
+import urllib.error
 import urllib.request
 from collections.abc import Callable
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import IO
@@ -29,6 +31,8 @@ from .messages import Aside, Recorded, Said, WorkerSpec
 log = logging.getLogger("understudy.worker")
 
 _FETCH_S = 60.0
+_OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+"""Goes to the other machine itself, whatever the environment says of proxies: the job's secret is for nobody else."""
 
 
 def program_key(spec: WorkerSpec) -> str:
@@ -80,8 +84,8 @@ class Tape:
         if not spec.recording_limit or spec.roles <= spec.nproc:
             return
         try:
-            self._file = tempfile.TemporaryFile(dir=spec.recordings or None)  # noqa: SIM115 (its agent reads it, too)
             key = program_key(spec)
+            self._file = tempfile.TemporaryFile(dir=spec.recordings or None)  # noqa: SIM115 (its agent reads it, too)
         except OSError as error:
             log.warning("%s cannot record for newcomers: %s; they rehearse with made-up values", spec.uid, error)
             return
@@ -99,7 +103,7 @@ class Tape:
         elif not first:
             self._give_up()
         if first and self._recorder is None:
-            self._say(Recorded(self._role, "", 0, 0))
+            self._fail()
         votes.recorder = None
 
     def boundary(self, step: int) -> None:
@@ -109,18 +113,27 @@ class Tape:
             return
         fabric = self._fabric
         if fabric.fault is not None or fabric.generation != self._generation or step in self._steps or recorder.spoilt:
-            self._give_up()
-            self._say(Recorded(self._role, "", 0, 0))
+            self._fail()
             return
         self._steps.append(step)
         recorder.phase = len(self._steps)
         steps = self._spec.rehearsals  # each shadow step is answered by the step that it repeats
         if recorder.phase > steps:
             self._fabric.record(None)
+            try:
+                digest, size = recorder.finish(steps)
+            except OSError as error:
+                log.warning("%s could not finish its recording: %s", self._spec.uid, error)
+                self._fail()
+                return
             self._recorder = None
-            digest, size = recorder.finish(steps)
             assert self._file is not None
             self._say(Recorded(self._role, digest, size, steps, fd=self._file.fileno()))
+
+    def _fail(self) -> None:
+        """There is no recording of this role, and there will be none."""
+        self._give_up()
+        self._say(Recorded(self._role, "", 0, 0))
 
     def _give_up(self) -> None:
         """What was recorded is of no use, or of none that others have not."""
@@ -128,7 +141,8 @@ class Tape:
             self._fabric.record(None)
             self._recorder = None
         if self._file is not None:
-            self._file.close()
+            with suppress(OSError):  # what could not be written before cannot be written now
+                self._file.close()
             self._file = None
 
     # -- rehearsing ----------------------------------------------------------------------------------------------------
@@ -140,8 +154,10 @@ class Tape:
             return Echo()
         try:
             recording = self._fetched.get(recorded.digest) or self._fetch(recorded)
-        except (OSError, http.client.HTTPException, RecordingError) as error:
+        except (OSError, http.client.HTTPException, ValueError) as error:
             log.warning("%s rehearses with made-up values: %s", self._spec.uid, error)
+            if isinstance(error, urllib.error.HTTPError):
+                error.close()  # it is an answer, too
             return Echo()
         self._fetched[recorded.digest] = recording
         self._replay = Replay(recording, self._label, Echo())
@@ -151,7 +167,7 @@ class Tape:
         headers = {"Authorization": f"Bearer {self._spec.secret.hex()}"}
         with (
             tempfile.TemporaryFile(dir=self._spec.recordings or None) as file,
-            urllib.request.urlopen(urllib.request.Request(recorded.url, headers=headers), timeout=_FETCH_S) as answer,
+            _OPENER.open(urllib.request.Request(recorded.url, headers=headers), timeout=_FETCH_S) as answer,
         ):
             while data := answer.read(1 << 20):
                 file.write(data)

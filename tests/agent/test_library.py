@@ -1,0 +1,180 @@
+"""What workers have recorded is there for whoever has the job's secret, and for nobody else."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import tempfile
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import IO, TypeVar
+
+import aiohttp
+import pytest
+
+from understudy.agent.library import Library
+
+T = TypeVar("T")
+SECRET = b"the secret of this job"
+TOKEN = {"Authorization": f"Bearer {SECRET.hex()}"}
+
+
+def with_library(play: Callable[[Library], Awaitable[T]]) -> T:
+    async def live() -> T:
+        library = Library("127.0.0.1", SECRET)
+        try:
+            return await asyncio.wait_for(play(library), 20)
+        finally:
+            await library.close()
+
+    return asyncio.run(live())
+
+
+def nameless(content: bytes) -> IO[bytes]:
+    """A file as a worker has it: open, and nowhere in the file system."""
+    file = tempfile.TemporaryFile()  # noqa: SIM115 (the caller closes it)
+    file.write(content)
+    file.flush()
+    return file
+
+
+def path_of(file: IO[bytes]) -> str:
+    return f"/proc/{os.getpid()}/fd/{file.fileno()}"
+
+
+async def get(url: str, headers: dict[str, str] | None = None) -> tuple[int, bytes]:
+    async with (
+        aiohttp.ClientSession() as session,
+        session.get(url, headers=TOKEN if headers is None else headers) as it,
+    ):
+        return it.status, await it.read()
+
+
+def files_open() -> list[str]:
+    """Nameless files that this process has open, and how often."""
+    found = []
+    for fd in Path("/proc/self/fd").iterdir():
+        try:
+            found.append(str(fd.readlink()))
+        except OSError:
+            continue
+    return sorted(name for name in found if name.endswith("(deleted)"))
+
+
+@pytest.mark.parametrize("size", [0, 1, (1 << 20) - 1, 1 << 20, (1 << 20) + 1, 3_500_000])
+def test_content_arrives_as_it_was(size: int) -> None:
+    content = os.urandom(size)
+
+    async def play(library: Library) -> None:
+        with nameless(content) as file:
+            url = await library.keep("abc", path_of(file))
+        assert url.endswith("/recordings/abc")
+        for _ in range(2):
+            assert await get(url) == (200, content)  # the worker that has made it is gone
+
+    with_library(play)
+
+
+def test_only_the_secret_opens_it() -> None:
+    async def play(library: Library) -> None:
+        with nameless(b"content") as file:
+            url = await library.keep("abc", path_of(file))
+        wrong = ["", "Bearer ", "Bearer 00", f"Bearer {SECRET.hex()}0", SECRET.hex(), "Bearer \N{SNOWMAN}", "Bearer ü"]
+        for headers in ({}, *({"Authorization": token} for token in wrong)):
+            status, told = await get(url, headers)
+            assert status == 401
+            assert b"content" not in told
+            assert (await get(url.replace("abc", "def"), headers))[0] == 401
+        assert await get(url) == (200, b"content")
+
+    with_library(play)
+
+
+@pytest.mark.parametrize("other", ["def", "ab", "abcd", "", "..%2Fabc", "abc/abc"])
+def test_what_is_not_there(other: str) -> None:
+    async def play(library: Library) -> None:
+        with nameless(b"content") as file:
+            url = await library.keep("abc", path_of(file))
+        assert (await get(url.removesuffix("abc") + other))[0] == 404
+
+    with_library(play)
+
+
+def test_many_at_once() -> None:
+    """They are all at one address, which was opened once."""
+
+    async def play(library: Library) -> None:
+        contents = {f"digest{number}": os.urandom(1000 + number) for number in range(20)}
+        files = {digest: nameless(content) for digest, content in contents.items()}
+        urls = await asyncio.gather(*(library.keep(digest, path_of(file)) for digest, file in files.items()))
+        for file in files.values():
+            file.close()
+        assert len({url.rpartition("/")[0] for url in urls}) == 1
+        found = await asyncio.gather(*(get(url) for url in urls))
+        assert found == [(200, content) for content in contents.values()]
+
+    with_library(play)
+
+
+def test_the_same_content_twice() -> None:
+    before = files_open()
+
+    async def play(library: Library) -> None:
+        with nameless(b"content") as file, nameless(b"content") as twin:
+            urls = await asyncio.gather(*(library.keep("abc", path_of(each)) for each in (file, twin, file)))
+        assert len(set(urls)) == 1
+        assert len(files_open()) == len(before) + 1
+        assert await get(urls[0]) == (200, b"content")
+
+    with_library(play)
+
+
+def test_a_worker_that_is_gone_already() -> None:
+    async def play(library: Library) -> None:
+        with nameless(b"content") as file:
+            path = path_of(file)
+        with pytest.raises(FileNotFoundError):
+            await library.keep("abc", path)
+        with nameless(b"more") as file:
+            assert await get(await library.keep("abc", path_of(file))) == (200, b"more")
+
+    with_library(play)
+
+
+def test_nothing_stays_open() -> None:
+    before = files_open()
+
+    async def play(library: Library) -> str:
+        for number in range(3):
+            with nameless(b"content") as file:
+                url = await library.keep(str(number), path_of(file))
+        assert len(files_open()) == len(before) + 3
+        return url
+
+    url = with_library(play)
+    assert files_open() == before
+    with pytest.raises(aiohttp.ClientConnectionError):
+        asyncio.run(get(url))
+
+
+def test_one_that_has_kept_nothing_closes() -> None:
+    async def play(library: Library) -> None:
+        await library.close()
+
+    with_library(play)
+
+
+def test_a_house_with_another_kind_of_address() -> None:
+    async def play() -> None:
+        library = Library("::1", SECRET)
+        try:
+            with nameless(b"content") as file:
+                url = await library.keep("abc", path_of(file))
+            assert url.startswith("http://[::1]:")
+            assert await get(url) == (200, b"content")
+        except OSError as error:
+            pytest.skip(f"this computer has no such address: {error}")
+        finally:
+            await library.close()
+
+    asyncio.run(play())
