@@ -142,10 +142,10 @@ def test_one_is_done_before_the_other(ensemble: Ensemble) -> None:
     assert got.tolist() == [5.0] * 4
     a.part_company()
     start = time.monotonic()
-    at_once(partial(all_reduce, ends[1], torch.ones(3)), limit=5)
     eventually(lambda: b._troupe is not None and b._troupe.poison.gone == {a.uid})
     late = b.group((0, 1))
     assert all_reduce(late, torch.ones(1)).item() == 2.0
+    at_once(partial(all_reduce, ends[1], torch.ones(3)), limit=5)
     assert time.monotonic() - start < 3.0
     b.part_company()
 
