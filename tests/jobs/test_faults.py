@@ -121,7 +121,8 @@ async def _die(stage: Stage, folder: Path, point: str, *, victim: int | None = N
     players = [entry["machine"] for entry in await stage.call("GET", "/roster")]
     leaver = players[len(point) % len(players)]
     answer = await stage.replace(leaver)
-    assert answer["ok"], (point, answer)
+    story = "\n".join(f"{tale['kind']}: {tale['text']}" for tale in stage.tales[-40:])
+    assert answer["ok"], f"{point}: {answer['text']}\n{story}"
     assert not (folder / point).exists(), f"nobody came by: {point}"
 
     async def goes_on() -> bool:

@@ -104,7 +104,7 @@ class Failure(Signals):
         joiners = {
             role: uid
             for role, uid in workers.items()
-            if self.plan.cells[role] in settlement.missing and uid not in in_place
+            if self.plan.cells[role] in settlement.missing and (uid not in in_place or self.actors[uid].role != role)
         }
         givers = {role: uids for role, uids in settlement.givers.items() if workers[role] not in uids}
         recover = Change("recover", places, joiners, step=settlement.step, givers=givers, copies=settlement.copies)

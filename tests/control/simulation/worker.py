@@ -106,6 +106,8 @@ class SimWorker:
                     fabric = self.world.fabrics.setdefault(roster.generation, SimFabric(self.world, roster))
                     if fabric.roster != roster:
                         raise Violation(f"generation {roster.generation} was used for two rosters")
+                    if roster.role_of(self.part.uid) not in (None, self.part.role):
+                        raise Violation(f"{self.part.uid} has not been told that it is to play another role")
                     self.prepared[roster.generation] = fabric
                     if self.part.proposal is not None:
                         fabric.back, fabric.step = self.part.proposal.back, self.part.proposal.step
