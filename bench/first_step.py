@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +21,8 @@ SKIPPED = 4
 STEADY = 15
 """Steps after those, to know how long one usually takes."""
 BAR = 1.1
+PARTS = ("forward", "backward", "update", "processor")
+"""Of a step: its phases, and for how long the process, with all its threads, has had a processor."""
 
 Row = dict[str, object]
 
@@ -44,6 +45,8 @@ class Contestant:
         args: tuple[str, ...] = ("--rest", str(folder / "rest"))
         if self.backend:
             args += ("--compile", self.backend, "--cache", str(folder / "cache"))
+        if not self.rehearses:
+            args += ("--by-hand",)
         found = {"script": TIMED, "args": args, "name": "bench-rehearsal", "machines": 2, "threads": 1}
         cold = {} if self.rehearses else {"rehearsals": 0, "warm": 0}
         # compiled in the process itself: nobody's helpers compute beside a step that is measured
@@ -57,7 +60,7 @@ def row_of(entries: Sequence[Entry], answer: Mapping[str, Any], wanted_at: float
     """What a newcomer's metrics, the answer to the request and the time when it was sent for tell."""
     ordered = sorted(entries, key=lambda entry: int(entry["step"]))
     first, steady = ordered[0], ordered[1 + SKIPPED : 1 + SKIPPED + STEADY]
-    usual = {name: median(entry[name] for entry in steady) for name in ("took", "forward", "backward", "update")}
+    usual = {name: median(entry[name] for entry in steady) for name in ("took", *PARTS)}
     shadows = [first[name] for name in sorted(name for name in first if name.startswith("shadow_"))]
     phases = answer["phases"]
     return {
@@ -71,10 +74,10 @@ def row_of(entries: Sequence[Entry], answer: Mapping[str, Any], wanted_at: float
         "build_s": first["built_at"] - first["entered_at"],
         "shadow_s": shadows,
         "links_s": phases["prepare"],
-        "armed_s": phases["armed"],
-        "hand_over_s": phases["switch"],
+        "hand_over_s": phases.get("hand-over", 0.0),
+        "phases": dict(phases),
         "lost_s": answer.get("lost"),
-        **{f"{name}_ratio": first[name] / usual[name] for name in ("forward", "backward", "update")},
+        **{f"{name}_ratio": first[name] / usual[name] for name in PARTS},
     }
 
 

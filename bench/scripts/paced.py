@@ -1,6 +1,6 @@
 """An example as it is, with a pause after each step, so that newcomers rehearse beside it in good time.
 
-    paced.py SECONDS EXAMPLE [the example's options]
+paced.py SECONDS EXAMPLE [the example's options]
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ import os  # noqa: E402
 from pathlib import Path  # noqa: E402
 
 import torch  # noqa: E402
+import torch.distributed as dist  # noqa: E402
 from torch._dynamo.utils import counters  # noqa: E402
 from torch.nn.parallel import DistributedDataParallel as DDP  # noqa: E402
 
@@ -20,6 +21,7 @@ from understudy_bench.model import build, loss_of, optimizer  # noqa: E402
 parser = argparse.ArgumentParser()
 parser.add_argument("--compile", default="", help="with this backend")
 parser.add_argument("--cache", type=Path, help="folder for what each process compiles, apart from the others")
+parser.add_argument("--by-hand", action="store_true", help="average gradients without DDP")
 parser.add_argument("--rest", type=Path, help="a file with a number: from this step on all rest while it is there")
 args = parser.parse_args()
 
@@ -37,13 +39,23 @@ def rest_before(step: int) -> None:
         time.sleep(0.05)
 
 
+def average(body: torch.nn.Module, group: dist.ProcessGroup) -> None:
+    """Gradients over all copies, in the same order whatever has been done before; DDP finds its order in its first
+    step, so that nobody can join in who has not rehearsed that."""
+    for parameter in body.parameters():
+        assert parameter.grad is not None
+        dist.all_reduce(parameter.grad, group=group)
+        parameter.grad /= group.size()
+
+
 def train(job: understudy.Job) -> None:
     entered = time.time()
     body = build(job.seed).to(job.device)
     if args.compile:
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(args.cache / str(os.getpid()))
         body.compile(backend=args.compile)
-    model = DDP(body, process_group=job.mesh["dp"].get_group())
+    group = job.mesh["dp"].get_group()
+    model = body if args.by_hand else DDP(body, process_group=group)
     optim = optimizer(model)
     job.track(model=model, optim=optim)
     known = {"process_at": process_began(), "begun_at": BEGUN, "imported_at": IMPORTED, "entered_at": entered}
@@ -52,15 +64,17 @@ def train(job: understudy.Job) -> None:
         known.setdefault("built_at", time.time())
         if not job.rehearsing:
             rest_before(step.index)
-        began = time.perf_counter()
+        began, used = time.perf_counter(), time.process_time()
         with step:
             for shard in step.shards():
                 loss = loss_of(model, step.index, shard.number) * shard.weight
                 forward = time.perf_counter()
                 loss.backward()
+                if args.by_hand:
+                    average(body, group)
                 backward = time.perf_counter()
             optim.step()
-            ended = time.perf_counter()
+            ended, used = time.perf_counter(), time.process_time() - used
             optim.zero_grad()
             if job.rehearsing:
                 shadows += 1
@@ -71,6 +85,7 @@ def train(job: understudy.Job) -> None:
                 forward=forward - began,
                 backward=backward - forward,
                 update=ended - backward,
+                processor=used,
                 graphs=counters["stats"]["unique_graphs"],
                 **known,
             )
