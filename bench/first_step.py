@@ -183,7 +183,7 @@ async def live(contestant: Contestant, folder: Path, replacements: int, done: Ca
             if contestant.rehearses:
                 memory.append(await _memory(job, standby, folder / "rest"))
             await job.train(5)
-            leaver = await job.player(number % 2)
+            leaver = await job.player((number + 1) % 2)  # the one that has recorded goes last
             answer = await job.replace(leaver["name"], standby["name"])
             name = standby["name"]
 

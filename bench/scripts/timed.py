@@ -53,7 +53,8 @@ def train(job: understudy.Job) -> None:
     body = build(job.seed).to(job.device)
     if args.compile:
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(args.cache / str(os.getpid()))
-        body.compile(backend=args.compile)
+        for block in body.blocks:  # all run the same code: one graph serves them all
+            block.compile(backend=args.compile)
     group = job.mesh["dp"].get_group()
     model = body if args.by_hand else DDP(body, process_group=group)
     optim = optimizer(model)
