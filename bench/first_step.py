@@ -87,6 +87,8 @@ def rounded(row: Mapping[str, object]) -> Row:
     def short(value: object) -> object:
         if isinstance(value, list | tuple):
             return [short(each) for each in value]
+        if isinstance(value, dict):
+            return {name: short(each) for name, each in value.items()}
         return round(value, 4) if isinstance(value, float) else value
 
     return {name: short(value) for name, value in row.items()}
