@@ -7,18 +7,14 @@ controller and the agents use counts for understudy alone, and what torchrun use
 
 from __future__ import annotations
 
-import socket
-import sys
-import time
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
-from multiprocessing.connection import Connection
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from understudy_bench.contest import STEPS, WARM_UP, Contest, kept, ours
 from understudy_bench.harness import Bench, Check, Progress, Result, interleave, median, spread
-from understudy_bench.processes import Command, CommandFailed, interruptible, torchrun
-from understudy_bench.scripts import OURS, PLAIN
+from understudy_bench.processes import Command, interruptible, torchrun
+from understudy_bench.scripts import PLAIN
 
 SYSTEMS = ("understudy", "plain")
 LAYOUTS = {2: (2, 1), 4: (2, 2)}
@@ -26,101 +22,10 @@ LAYOUTS = {2: (2, 1), 4: (2, 2)}
 Gloo talks over loopback."""
 BLOCKS = {2: 20, 4: 12}
 QUICK = {2: 5}
-STEPS = 12
-DROPPED = 2
-"""Steps at the beginning of each block, in which everything comes back into the caches."""
-WARM_UP = 6
-START_S = 120.0
-BLOCK_S = 120.0
 BAR = 1.02
 
 Times = Mapping[str, Sequence[Sequence[float]]]
 """System → block → seconds of its steps on all workers."""
-
-
-class Contest:
-    """Two jobs behind gates: whoever is let through trains, while the other stands still."""
-
-    def __init__(self, workers: int, folder: Path) -> None:
-        machines, nproc = LAYOUTS[workers]
-        gate = str(folder / "gate")
-        self._workers = workers
-        self._commands = {
-            "understudy": Command(
-                [
-                    *(sys.executable, "-m", "understudy.cli.main", "run", "--name", "bench-overhead", "--threads", "1"),
-                    *("--machines", str(machines), "--nproc", str(nproc), "--run-dir", str(folder / "run")),
-                    # a machine that stands still is not gone
-                    *("--heartbeat", "3600", OURS, "--gate", gate),
-                ],
-                folder / "understudy.log",
-            )
-        }
-        command, env = torchrun(workers, PLAIN, "--gate", gate)
-        self._commands["plain"] = Command(command, folder / "plain.log", env)
-        self._gates: dict[str, dict[int, Connection]] = {name: {} for name in SYSTEMS}
-        self._address = gate
-
-    def __enter__(self) -> Contest:
-        with ExitStack() as stack, socket.socket(socket.AF_UNIX) as server:
-            server.bind(self._address)
-            server.listen()
-            server.settimeout(0.5)
-            stack.callback(self._close_gates)
-            for command in self._commands.values():
-                stack.enter_context(command)
-            self._admit(server)
-            for command in self._commands.values():
-                command.pause()
-            self._stack = stack.pop_all()
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self._stack.close()
-
-    def _admit(self, server: socket.socket) -> None:
-        """Everybody waits at their gate."""
-        late = time.monotonic() + START_S
-        while any(len(gates) < self._workers for gates in self._gates.values()):
-            for command in self._commands.values():
-                command.check()
-            if time.monotonic() > late:
-                raise CommandFailed(f"the workers have not started training within {START_S:g} s")
-            try:
-                sock, _ = server.accept()
-            except TimeoutError:
-                continue
-            sock.setblocking(True)
-            connection = Connection(sock.detach())
-            system, rank = connection.recv()
-            self._gates[system][rank] = connection
-
-    def _close_gates(self) -> None:
-        for gates in self._gates.values():
-            for gate in gates.values():
-                gate.close()
-
-    def train(self, system: str, steps: int) -> list[list[float]]:
-        """Let a system train alone for a few steps; their seconds, by worker."""
-        command, gates = self._commands[system], self._gates[system].values()
-        command.resume()
-        for gate in gates:
-            gate.send(steps)
-        late = time.monotonic() + BLOCK_S
-        times = []
-        for gate in gates:
-            while not gate.poll(0.5):
-                command.check()
-                if time.monotonic() > late:
-                    raise CommandFailed(f"{system} has not trained {steps} steps within {BLOCK_S:g} s")
-            times.append(gate.recv())
-        command.pause()
-        return times
-
-
-def kept(times: Sequence[Sequence[float]]) -> list[float]:
-    """A block's steps without the first ones, of all workers."""
-    return [seconds for worker in times for seconds in worker[DROPPED:]]
 
 
 def ratios(times: Times) -> list[float]:
@@ -152,6 +57,13 @@ def rows_of(workers: int, times: Times) -> list[dict[str, object]]:
     return rows
 
 
+def _commands(workers: int, folder: Path) -> dict[str, Command]:
+    machines, nproc = LAYOUTS[workers]
+    command, env = torchrun(workers, PLAIN, "--gate", str(folder / "gate"))
+    plain = Command(command, folder / "plain.log", env)
+    return {"understudy": ours("understudy", folder, machines, nproc), "plain": plain}
+
+
 def measure(quick: bool, progress: Progress) -> Result:
     plan = QUICK if quick else BLOCKS
     progress.total = sum(len(SYSTEMS) * blocks for blocks in plan.values())
@@ -162,7 +74,7 @@ def measure(quick: bool, progress: Progress) -> Result:
         with (
             interruptible(),
             TemporaryDirectory(prefix="understudy-bench-") as folder,
-            Contest(workers, Path(folder)) as contest,
+            Contest(workers, _commands(workers, Path(folder)), Path(folder) / "gate") as contest,
         ):
             for system in SYSTEMS:
                 contest.train(system, WARM_UP)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -123,6 +124,23 @@ def descendants(pid: int) -> list[int]:
     for each in found:
         found += children.get(each, [])
     return found[1:]
+
+
+async def rests(pids: Sequence[int], seconds: float = 1.5, share: float = 0.3) -> bool:
+    """Whether these processes, for a while, hardly want the processor: whatever they had to get ready is ready."""
+    before = sum(_wanted(pid) for pid in pids)
+    await asyncio.sleep(seconds)
+    return sum(_wanted(pid) for pid in pids) - before < share * seconds
+
+
+def _wanted(pid: int) -> float:
+    """Seconds for which a process's threads have run or waited for a processor so far; none, once it is gone."""
+    nanoseconds = 0
+    with suppress(OSError):
+        for thread in Path(f"/proc/{pid}/task").iterdir():
+            ran, waited, _ = (thread / "schedstat").read_text().split()
+            nanoseconds += int(ran) + int(waited)
+    return nanoseconds * 1e-9
 
 
 @contextmanager

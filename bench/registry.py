@@ -10,6 +10,7 @@ BENCHES: dict[str, str] = {
     "collectives": "understudy_bench.collectives:BENCH",
     "failure": "understudy_bench.failure:BENCH",
     "overhead": "understudy_bench.overhead:BENCH",
+    "rehearsal": "understudy_bench.rehearsal:BENCH",
     "reorder": "understudy_bench.reorder:BENCH",
     "replace": "understudy_bench.replace:BENCH",
     "setup": "understudy_bench.setup:BENCH",

@@ -8,14 +8,14 @@ import socket
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import AsyncExitStack, ExitStack, suppress
+from contextlib import AsyncExitStack, ExitStack
 from pathlib import Path
 from typing import Any, Literal, Protocol, Self
 
 from understudy.launch.local import LocalJob
 from understudy.launch.spec import make
 from understudy_bench.outage import Watch
-from understudy_bench.processes import Command, CommandFailed, descendants, torchrun
+from understudy_bench.processes import Command, CommandFailed, descendants, rests, torchrun
 from understudy_bench.scripts import LIGHTHOUSE, OURS, RESTARTED, TORCHFT
 
 Loss = Literal["worker", "machine"]
@@ -99,7 +99,7 @@ class Understudy:
             self.check()
             machines = await self._call("GET", "/machines")
             ready = [machine for machine in machines if set(machine["rehearsed"]) >= set(range(PLACES))]
-            if ready and await _rests(self._family(ready[0])):
+            if ready and await rests(self._family(ready[0])):
                 return
             if time.monotonic() > late:
                 raise CommandFailed(self.said(f"has no standby that is ready within {LIMIT_S:g} s"))
@@ -235,20 +235,3 @@ class Torchft(_Commands):
 
 def torchft_is_installed() -> bool:
     return importlib.util.find_spec("torchft") is not None
-
-
-async def _rests(pids: Sequence[int], seconds: float = 1.5, share: float = 0.3) -> bool:
-    """Whether these processes, for a while, hardly want the processor: whatever they had to get ready is ready."""
-    before = sum(_wanted(pid) for pid in pids)
-    await asyncio.sleep(seconds)
-    return sum(_wanted(pid) for pid in pids) - before < share * seconds
-
-
-def _wanted(pid: int) -> float:
-    """Seconds for which a process's threads have run or waited for a processor so far; none, once it is gone."""
-    nanoseconds = 0
-    with suppress(OSError):
-        for thread in Path(f"/proc/{pid}/task").iterdir():
-            ran, waited, _ = (thread / "schedstat").read_text().split()
-            nanoseconds += int(ran) + int(waited)
-    return nanoseconds * 1e-9

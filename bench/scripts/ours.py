@@ -13,6 +13,7 @@ from understudy_bench.scripts.marks import Marks
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--gate", default="", help="the benchmark's socket; without it, steps follow one another")
+parser.add_argument("--system", default="understudy", help="who this is, for the gate")
 parser.add_argument("--marks", default="", help="the folder for what ended when")
 args = parser.parse_args()
 
@@ -21,7 +22,7 @@ def train(job: understudy.Job) -> None:
     model = DDP(build(job.seed).to(job.device), process_group=job.mesh["dp"].get_group())
     optim = optimizer(model)
     job.track(model=model, optim=optim)
-    gate = Gate(args.gate, "understudy", job.role if args.gate else 0)
+    gate = Gate(args.gate, args.system, job.role if args.gate else 0)
     marks = Marks("", 0)
     for step in job.steps(1 << 40):
         if not gate.passes():

@@ -15,8 +15,8 @@ from understudy_bench import failure
 from understudy_bench.failure import NOT_INSTALLED, checks_of, row_of, stalls, summary
 from understudy_bench.harness import Progress
 from understudy_bench.outage import Mark, Outage, Watch
-from understudy_bench.processes import CommandFailed
-from understudy_bench.struck import PLACES, Loss, _rests
+from understudy_bench.processes import CommandFailed, rests
+from understudy_bench.struck import PLACES, Loss
 
 SEEN = Outage(0.2, 1.23456, 3.0, 2.0, 1, 0, False)
 
@@ -195,7 +195,7 @@ def test_a_job_that_ends_is_an_error_with_its_words(fakes: list[Fake], monkeypat
 async def _rest_of(command: list[str]) -> bool:
     with subprocess.Popen(command) as process:
         try:
-            return await _rests([process.pid], 0.5)
+            return await rests([process.pid], 0.5)
         finally:
             process.kill()
 

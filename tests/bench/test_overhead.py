@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from understudy_bench.overhead import DROPPED, kept, ratios, rows_of, total_ratio
+from understudy_bench.contest import DROPPED, kept
+from understudy_bench.overhead import ratios, rows_of, total_ratio
 
 TIMES = {"understudy": [[1.0, 1.1, 1.2], [2.0, 2.2, 2.4]], "plain": [[1.0, 1.0, 1.0], [2.0, 2.0, 2.0]]}
 

@@ -6,6 +6,7 @@ import io
 import tempfile
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import IO, Any, cast
 
 import msgspec
@@ -342,3 +343,19 @@ def test_a_pipe_is_no_recording() -> None:
 
     with pytest.raises(RecordingError, match="it has none"):
         Recording(cast(IO[bytes], Pipe()), KEY)
+
+
+def mapped() -> int:
+    """Kilobytes of files in this process's memory."""
+    (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("RssFile"))
+    return int(line.split()[1])
+
+
+def test_a_recording_that_rests_is_not_in_memory_and_can_be_read_again() -> None:
+    big = torch.arange(4 << 20, dtype=torch.float32)
+    recording, _ = recorded(lambda it: it.note("dp#0", "recv", MARK, [big]), limit=1 << 30)
+    (entry,) = recording
+    first, held = kept(recording, entry), mapped()
+    recording.rest()
+    assert held - mapped() > 0.9 * entry.results[0].length / 1024
+    assert kept(recording, entry) == first == [big.numpy().tobytes()]

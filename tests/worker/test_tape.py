@@ -352,6 +352,18 @@ def test_a_recording_is_fetched_once(newcomer: Tape, shelf: Shelf, caplog: pytes
     assert caplog.records == []
 
 
+def test_who_has_rehearsed_needs_no_memory_for_it(
+    newcomer: Tape, shelf: Shelf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rested: list[Recording] = []
+    monkeypatch.setattr(Recording, "rest", lambda recording: rested.append(recording))
+    newcomer.sandbox(shelf.recorded)
+    newcomer.shadow_step(1)
+    assert not rested
+    newcomer.rehearsed()
+    assert len(rested) == 1
+
+
 def test_a_proxy_is_not_asked(newcomer: Tape, shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:1")

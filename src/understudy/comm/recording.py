@@ -149,6 +149,10 @@ class Recording:
             return None
         return memoryview(self._map)[result.offset : result.offset + result.length]
 
+    def rest(self) -> None:
+        """Nothing of it is in this process's memory any more, until it is read again."""
+        self._map.madvise(mmap.MADV_DONTNEED)
+
     def __iter__(self) -> Iterator[Entry]:
         return iter(self.index.entries)
 

@@ -271,6 +271,7 @@ class Player:
         """The shadow steps are made, unless another role is wanted meanwhile."""
         also = self._also()
         self.fabric.part_company()
+        self.tape.rehearsed()
         with self._changed:
             if self._entry is None:
                 self._do(self.part.rehearsed(seconds, also, self.tape.diverged, fixed=self.identity.fixed))

@@ -181,6 +181,11 @@ class Tape:
         if self._replay is not None:
             self._replay.begin(number)
 
+    def rehearsed(self) -> None:
+        """The shadow steps are made: who waits, or plays, needs no memory for what answered them."""
+        for recording in self._fetched.values():
+            recording.rest()
+
     @property
     def diverged(self) -> str:
         """How the rehearsal differed from what was recorded."""

@@ -1,0 +1,202 @@
+"""A newcomer's first step after the switch, against its usual ones: with rehearsal and without."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from understudy_bench.harness import Check, median, spread
+from understudy_bench.memory import Memory, memory_of
+from understudy_bench.processes import rests
+from understudy_bench.running import Entry, Running
+from understudy_bench.scripts import TIMED
+
+WARM_UP = 8
+"""Steps before anything is done: the recording is over then."""
+SKIPPED = 4
+"""Steps after the first one that count for nothing: the leaver ends meanwhile."""
+STEADY = 15
+"""Steps after those, to know how long one usually takes."""
+BAR = 1.1
+PARTS = ("forward", "backward", "update", "processor")
+"""Of a step: its phases, and for how long the process, with all its threads, has had a processor."""
+
+Row = dict[str, object]
+
+
+@dataclass(frozen=True)
+class Contestant:
+    backend: str
+    """Of torch.compile; empty: eager."""
+    rehearses: bool
+
+    @property
+    def name(self) -> str:
+        return "compiled" if self.backend else "eager"
+
+    @property
+    def how(self) -> str:
+        return "rehearsed" if self.rehearses else "cold"
+
+    def settings(self, folder: Path) -> dict[str, Any]:
+        args: tuple[str, ...] = ("--rest", str(folder / "rest"))
+        if self.backend:
+            args += ("--compile", self.backend, "--cache", str(folder / "cache"))
+        if not self.rehearses:
+            args += ("--by-hand",)
+        found = {"script": TIMED, "args": args, "name": "bench-rehearsal", "machines": 2, "threads": 1}
+        cold = {} if self.rehearses else {"rehearsals": 0, "warm": 0}
+        # compiled in the process itself: nobody's helpers compute beside a step that is measured
+        return {**found, **cold, "run_dir": str(folder / "run"), "env": {"TORCHINDUCTOR_COMPILE_THREADS": "1"}}
+
+
+# -- what is computed from what was seen -------------------------------------------------------------------------------
+
+
+def row_of(entries: Sequence[Entry], answer: Mapping[str, Any], wanted_at: float) -> Row:
+    """What a newcomer's metrics, the answer to the request and the time when it was sent for tell."""
+    ordered = sorted(entries, key=lambda entry: int(entry["step"]))
+    first, steady = ordered[0], ordered[1 + SKIPPED : 1 + SKIPPED + STEADY]
+    usual = {name: median(entry[name] for entry in steady) for name in ("took", *PARTS)}
+    shadows = [first[name] for name in sorted(name for name in first if name.startswith("shadow_"))]
+    phases = answer["phases"]
+    return {
+        "ratio": first["took"] / usual["took"],
+        "first_s": first["took"],
+        "steady_s": usual["took"],
+        "steady_spread": spread(entry["took"] for entry in steady),
+        "graphs_after": max(entry["graphs"] for entry in ordered) - (first["graphs"] if shadows else 0),
+        "start_s": first["process_at"] - wanted_at,
+        "import_s": first["imported_at"] - first["begun_at"],
+        "build_s": first["built_at"] - first["entered_at"],
+        "shadow_s": shadows,
+        "links_s": phases["prepare"],
+        "hand_over_s": phases.get("hand-over", 0.0),
+        "phases": dict(phases),
+        "lost_s": answer.get("lost"),
+        **{f"{name}_ratio": first[name] / usual[name] for name in PARTS},
+    }
+
+
+def rounded(row: Mapping[str, object]) -> Row:
+    """Tenths of milliseconds are enough."""
+
+    def short(value: object) -> object:
+        if isinstance(value, list | tuple):
+            return [short(each) for each in value]
+        if isinstance(value, dict):
+            return {name: short(each) for name, each in value.items()}
+        return round(value, 4) if isinstance(value, float) else value
+
+    return {name: short(value) for name, value in row.items()}
+
+
+def of(rows: Iterable[Mapping[str, Any]], model: str, how: str) -> list[Mapping[str, Any]]:
+    return [row for row in rows if (row.get("model"), row.get("how")) == (model, how)]
+
+
+def summary(rows: Sequence[Mapping[str, Any]]) -> list[Row]:
+    """A row for all newcomers of a contestant: medians, and where most of the ratios lie."""
+    found: list[Row] = []
+    for model, how in dict.fromkeys((row["model"], row["how"]) for row in rows):
+        mine = of(rows, model, how)
+        total: Row = {"part": "first step", "model": model, "how": how, "round": f"all {len(mine)}"}
+        for column in [name for name, value in mine[0].items() if isinstance(value, float)]:
+            total[column] = median(row[column] for row in mine if row[column] is not None)
+        total["ratio_spread"] = spread(row["ratio"] for row in mine)
+        shadows = [row["shadow_s"] for row in mine]
+        total["shadow_s"] = [median(times) for times in zip(*shadows, strict=True)]
+        found.append(rounded(total))
+    return found
+
+
+def checks_of(rows: Sequence[Mapping[str, Any]]) -> list[Check]:
+    """Who has rehearsed begins at full speed and compiles nothing more; what it is without, is told."""
+    checks = []
+    for model in ("eager", "compiled"):
+        ratio = median(row["ratio"] for row in of(rows, model, "rehearsed"))
+        checks.append(Check(f"first_step_{model}", round(ratio, 3), f"<= {BAR}", ratio <= BAR))
+    for model in ("eager", "compiled"):
+        ratio = median(row["ratio"] for row in of(rows, model, "cold"))
+        checks.append(Check(f"cold_{model}", round(ratio, 3), "any", True))
+    compiled = sum(row["graphs_after"] for row in of(rows, "compiled", "rehearsed"))
+    return [*checks, Check("graphs_after_switch", compiled, "0", compiled == 0)]
+
+
+# -- what is done ------------------------------------------------------------------------------------------------------
+
+
+async def _standby(job: Running, contestant: Contestant) -> dict[str, Any]:
+    """A machine that waits, with nothing left to do before it is needed."""
+    await job.add_standby()
+    wanted = {0, 1} if contestant.rehearses else set()
+
+    async def there() -> dict[str, Any] | None:
+        for machine in await job.machines():
+            started = machine["state"] == "standby" and machine["pids"] and all(machine["pids"])
+            if started and set(machine["rehearsed"]) >= wanted and await rests(job.family(machine["name"])):
+                return machine
+        return None
+
+    return await job.until("a standby that is ready", there)
+
+
+async def _memory(job: Running, standby: Mapping[str, Any], rest: Path) -> tuple[list[Memory], Memory]:
+    """Of the workers that train and of the standby's, all between two steps."""
+    goal = job.step + 5
+    half = rest.with_suffix(".half")
+    half.write_text(str(goal))
+    half.replace(rest)
+
+    async def resting() -> bool | None:
+        made = [entry["role"] for entry in job.metrics() if entry["step"] == goal - 1]
+        return True if set(made) == {0, 1} else None
+
+    await job.until("a rest", resting)
+    workers = [(await job.player(role))["pids"][0] for role in (0, 1)]
+    found = [memory_of(pid) for pid in workers], memory_of(standby["pids"][0])
+    rest.unlink()
+    return found
+
+
+@dataclass(frozen=True)
+class Life:
+    """What one job has shown."""
+
+    rows: list[Row]
+    memory: list[tuple[list[Memory], Memory]]
+    recorded: list[int]
+    """Bytes of each recording."""
+
+
+async def live(contestant: Contestant, folder: Path, replacements: int, done: Callable[[str], None]) -> Life:
+    """One job, in which so many machines are replaced one after the other."""
+    folder.mkdir(parents=True)
+    rows: list[Row] = []
+    memory = []
+    async with Running(contestant.settings(folder)) as job:
+        await job.reach(WARM_UP)
+        for number in range(replacements):
+            wanted_at = time.time()
+            standby = await _standby(job, contestant)
+            if contestant.rehearses:
+                memory.append(await _memory(job, standby, folder / "rest"))
+            await job.train(5)
+            leaver = await job.player((number + 1) % 2)  # the one that has recorded goes last
+            answer = await job.replace(leaver["name"], standby["name"])
+            name = standby["name"]
+
+            async def steps(name: str = name) -> list[dict[str, Any]] | None:
+                entries = job.metrics(name)
+                return entries if len(entries) > 1 + SKIPPED + STEADY else None
+
+            entries = await job.until(f"the steps of {name}", steps)
+            row = row_of(entries, answer, wanted_at)
+            rows.append(row)
+            done(f"{contestant.name}, {contestant.how}: first step {row['ratio']:.2f} of a usual one")
+        await job.stop()
+        sizes = [int(event["data"]["bytes"]) for event in job.events if event["kind"] == "recorded"]
+    return Life(rows, memory, sizes)
