@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from understudy_bench.harness import Check, median, spread
-from understudy_bench.memory import Memory, memory_of
 from understudy_bench.processes import rests
 from understudy_bench.running import Entry, Running
 from understudy_bench.scripts import TIMED
@@ -129,7 +128,7 @@ def checks_of(rows: Sequence[Mapping[str, Any]]) -> list[Check]:
 # -- what is done ------------------------------------------------------------------------------------------------------
 
 
-async def _standby(job: Running, contestant: Contestant) -> dict[str, Any]:
+async def standby_of(job: Running, contestant: Contestant) -> dict[str, Any]:
     """A machine that waits, with nothing left to do before it is needed."""
     await job.add_standby()
     wanted = {0, 1} if contestant.rehearses else set()
@@ -144,30 +143,11 @@ async def _standby(job: Running, contestant: Contestant) -> dict[str, Any]:
     return await job.until("a standby that is ready", there)
 
 
-async def _memory(job: Running, standby: Mapping[str, Any], rest: Path) -> tuple[list[Memory], Memory]:
-    """Of the workers that train and of the standby's, all between two steps."""
-    goal = job.step + 5
-    half = rest.with_suffix(".half")
-    half.write_text(str(goal))
-    half.replace(rest)
-
-    async def resting() -> bool | None:
-        made = [entry["role"] for entry in job.metrics() if entry["step"] == goal - 1]
-        return True if set(made) == {0, 1} else None
-
-    await job.until("a rest", resting)
-    workers = [(await job.player(role))["pids"][0] for role in (0, 1)]
-    found = [memory_of(pid) for pid in workers], memory_of(standby["pids"][0])
-    rest.unlink()
-    return found
-
-
 @dataclass(frozen=True)
 class Life:
     """What one job has shown."""
 
     rows: list[Row]
-    memory: list[tuple[list[Memory], Memory]]
     recorded: list[int]
     """Bytes of each recording."""
 
@@ -176,14 +156,11 @@ async def live(contestant: Contestant, folder: Path, replacements: int, done: Ca
     """One job, in which so many machines are replaced one after the other."""
     folder.mkdir(parents=True)
     rows: list[Row] = []
-    memory = []
     async with Running(contestant.settings(folder)) as job:
         await job.reach(WARM_UP)
         for number in range(replacements):
             wanted_at = time.time()
-            standby = await _standby(job, contestant)
-            if contestant.rehearses:
-                memory.append(await _memory(job, standby, folder / "rest"))
+            standby = await standby_of(job, contestant)
             await job.train(5)
             leaver = await job.player((number + 1) % 2)  # the one that has recorded goes last
             answer = await job.replace(leaver["name"], standby["name"])
@@ -199,4 +176,4 @@ async def live(contestant: Contestant, folder: Path, replacements: int, done: Ca
             done(f"{contestant.name}, {contestant.how}: first step {row['ratio']:.2f} of a usual one")
         await job.stop()
         sizes = [int(event["data"]["bytes"]) for event in job.events if event["kind"] == "recorded"]
-    return Life(rows, memory, sizes)
+    return Life(rows, sizes)

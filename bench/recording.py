@@ -14,7 +14,7 @@ from understudy_bench.running import Running
 
 SYSTEMS = {"recorded": (), "unrecorded": ("--recording-limit", "0")}
 MEMORY_BAR = 1.02
-"""The kernel counts pages, and allocators keep some more or less: within this, it is the same."""
+"""Small blocks lie in memory more or less densely: within this, it is the same."""
 BAR = 1.02
 WEIGHED = ("gpt_ddp.py", "gpt_fsdp.py")
 """Other examples of which the recordings are weighed, at their usual size."""

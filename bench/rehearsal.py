@@ -14,7 +14,8 @@
   step that all have made. At the end every role's state is that of an undisturbed run, to the bit.
 - recording: a step where the first steps were recorded, after that is over, against one of a job that records nothing.
   Both jobs live and train by turns. And the sizes of recordings.
-- memory: the standby's worker and those that train, all between two steps; Pss from `smaps_rollup`.
+- memory: the standby's worker and those that train, all between two steps; Pss from `smaps_rollup`, with an allocator
+  that gives large blocks back at once.
 
 Nothing else of a job happens while a newcomer makes its first steps: the next standby is sent for afterwards.
 """
@@ -27,12 +28,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from understudy_bench import first_step, promotion, recording
+from understudy_bench import first_step, memory, promotion, recording
 from understudy_bench.first_step import Contestant
 from understudy_bench.harness import Bench, Progress, Result, interleave
 from understudy_bench.processes import interruptible
 
 ROUNDS, REPLACEMENTS, BLOCKS = 3, 2, 20
+RESTS = 3
 QUICK_REPLACEMENTS, QUICK_CELLS, QUICK_BLOCKS = 2, (0, 2), 6
 
 Row = dict[str, Any]
@@ -55,10 +57,10 @@ def measure(quick: bool, progress: Progress) -> Result:
         rounds * replacements * len(contestants)
         + sum(len(cells) + 1 for _, cells in meshes)
         + blocks * len(recording.SYSTEMS)
+        + RESTS
         + len(weighed)
     )
     firsts: list[Row] = []
-    memory: list[Row] = []
     promoted: list[Row] = []
     sizes: dict[str, list[int]] = {}
     wrong: dict[str, list[str]] = {}
@@ -72,18 +74,17 @@ def measure(quick: bool, progress: Progress) -> Result:
                 firsts.append({"part": "first step", **who, "round": str(number), **first_step.rounded(row)})
             if contestant.rehearses:
                 sizes[f"benchmark, {contestant.name}"] = life.recorded
-            if contestant.rehearses and not contestant.backend:
-                memory += [recording.memory_row(*seen, number) for seen in life.memory]
         for mesh, cells in meshes:
             played = asyncio.run(promotion.play(mesh, folder / mesh.name, cells, progress.advance))
             promoted += played.rows
             sizes[f"gpt_3d.py, {mesh.name}"] = played.recorded
             wrong[mesh.name] = played.wrong
         times = recording.step_times(folder / "contest", blocks, progress.advance)
+        weights = asyncio.run(memory.weigh(folder / "memory", RESTS, progress.advance))
         for example in weighed:
             sizes[example] = asyncio.run(recording.sizes_of(example, folder / example))
             progress.advance(example)
-    weights = [recording.size_row(model, recorded) for model, recorded in sizes.items()]
+    held = [recording.memory_row(*seen, number) for number, seen in enumerate(weights)]
     return Result(
         [
             *firsts,
@@ -91,13 +92,13 @@ def measure(quick: bool, progress: Progress) -> Result:
             *promoted,
             *promotion.summary(promoted),
             *recording.step_rows(times),
-            *weights,
-            *memory,
+            *(recording.size_row(model, recorded) for model, recorded in sizes.items()),
+            *held,
         ],
         [
             *first_step.checks_of(firsts),
             *promotion.checks_of(wrong, promoted),
-            *recording.checks_of(times, memory),
+            *recording.checks_of(times, held),
         ],
     )
 

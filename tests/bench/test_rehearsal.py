@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from understudy_bench import first_step, promotion, recording, rehearsal
+from understudy_bench import first_step, memory, promotion, recording, rehearsal
 from understudy_bench.first_step import SKIPPED, STEADY, Contestant, Life, of, rounded, row_of
 from understudy_bench.harness import Progress
 from understudy_bench.memory import Memory, memory_in, memory_of
@@ -198,8 +198,13 @@ def test_everything_is_measured(monkeypatch: pytest.MonkeyPatch, quick: bool) ->
         for _ in range(replacements):
             seen.append(row_of(newcomer(1.0, 1.0, **shadows), ANSWER, 10.0))
             done("")
-        memory = Memory(1, 1, 1)
-        return Life(seen, [([memory, memory], memory)] * replacements, [1000])
+        return Life(seen, [1000])
+
+    async def weigh(folder: Path, times: int, done: Callable[[str], None]) -> list[tuple[list[Memory], Memory]]:
+        for _ in range(times):
+            done("")
+        held = Memory(1, 1, 1)
+        return [([held, held], held)] * times
 
     async def play(mesh: Mesh, folder: Path, cells: Sequence[int], done: Callable[[str], None]) -> Played:
         played.append((mesh.name, list(cells)))
@@ -218,6 +223,7 @@ def test_everything_is_measured(monkeypatch: pytest.MonkeyPatch, quick: bool) ->
 
     monkeypatch.setattr(first_step, "live", live)
     monkeypatch.setattr(promotion, "play", play)
+    monkeypatch.setattr(memory, "weigh", weigh)
     monkeypatch.setattr(recording, "step_times", step_times)
     monkeypatch.setattr(recording, "sizes_of", sizes_of)
     progress = Progress("rehearsal", Console(file=io.StringIO()))
