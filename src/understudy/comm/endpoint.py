@@ -39,6 +39,21 @@ class _Noted(threading.Event):
         super().set()
 
 
+class _Braced(threading.Event):
+    """Set when a message has come; where those who rehearse along are gone, the sandbox's answer has."""
+
+    def __init__(self, endpoint: Endpoint, sandbox: Sandbox, poison: Poison, job: Receive) -> None:
+        super().__init__()
+        self._endpoint, self._sandbox, self._poison, self._job = endpoint, sandbox, poison, job
+
+    def set(self) -> None:
+        if not self.is_set() and self._poison.fault is not None:
+            answer = Receive(self._job.peer, self._job.tag, self._job.tensor)
+            self._sandbox.post(self._endpoint, answer)
+            self._job.peer = answer.peer
+        super().set()
+
+
 class Endpoint:
     """Runs a group's collectives one after another, in the order they were given.
 
@@ -99,6 +114,26 @@ class Endpoint:
     def rehearse(self, sandbox: Sandbox) -> None:
         self.perform = lambda op: sandbox.run(op, self)
         self.post = lambda *jobs: sandbox.post(self, *jobs)
+
+    def brace(self, sandbox: Sandbox) -> None:
+        """Have the sandbox answer whatever those who rehearse along fail to: a script must not see undefined results
+        where it cannot be told that the step does not count."""
+        run, post, poison = self.transport.run, self.transport.post, self.poison
+        assert poison is not None
+
+        def perform(op: Op) -> None:
+            try:
+                run(op)
+            except Interrupted:
+                sandbox.run(op, self)
+
+        def send(*jobs: Send | Receive) -> None:
+            for job in jobs:
+                if isinstance(job, Receive):
+                    job.done = _Braced(self, sandbox, poison, job)
+            post(*jobs)
+
+        self.perform, self.post = perform, send
 
     def release(self, why: str) -> Any:
         """Play no more: later operations raise, since whoever calls them has missed that the job went on without it."""

@@ -196,6 +196,11 @@ class Fabric:
         troupe.poison.wakers.clear()  # nobody waits any more, and they would keep the arenas for as long as it is known
         self._io.soon(lambda: self._meetings.keep(self._drop(troupe)))
 
+    @property
+    def deserted(self) -> bool:
+        """Whether somebody with whom this worker rehearses is gone."""
+        return self._troupe is not None and self._troupe.poison.fault is not None
+
     def endpoints(self) -> list[Endpoint]:
         return list(self._endpoints.values())
 
@@ -245,8 +250,9 @@ class Fabric:
 
     def _join(self, endpoint: Endpoint, troupe: Generation) -> None:
         prepared = self._io.start(self._open_group(troupe, endpoint)).result()
-        if prepared is not None:
+        if prepared is not None and self._sandbox is not None:
             endpoint.play(prepared, frozenset(), troupe.poison)
+            endpoint.brace(self._sandbox)
 
     def record(self, recorder: Recorder | None) -> None:
         """Keep what comes from other machines from now on, or no more."""

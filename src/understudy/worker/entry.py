@@ -59,6 +59,10 @@ def _enter(player: Player, train: Train) -> bool | None:
         job._close()
     except Recast:
         return None
+    except Exception:
+        if player.again():
+            return None
+        raise
     finally:
         job._left()
     return job._stopped

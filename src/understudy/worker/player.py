@@ -173,6 +173,16 @@ class Player:
         for endpoint in self.fabric.endpoints():
             endpoint.asked = self.identity.told_rank if self.rehearsing else None
 
+    def again(self) -> bool:
+        """Whether an exception has come out of a rehearsal because those who rehearse along are gone, or another role
+        is wanted: then the training function is entered again."""
+        with self._changed:
+            if not self.rehearsing or self._dismissed or (self._entry is None and not self.fabric.deserted):
+                return False
+            if self._entry is None:
+                self._entry = parts.EnterTrain(self.role, rehearsal=True)
+        return not self.identity.fixed
+
     def leave(self) -> None:
         """The training function has been left, to be entered again: nothing of what it has made is used any more."""
         assert not self.part.generation
