@@ -127,6 +127,7 @@ async def _kill(job: Running, cell: int, mesh: Mesh, chance: random.Random) -> R
     victim = await job.player(roles[0])
     dead = job.family(victim["name"])
     await asyncio.sleep(2 * PAUSE_S * chance.random())
+    (standby,) = [machine for machine in await job.machines() if machine["name"] == standby["name"]]
     at = time.time()
     for pid in dead:
         with suppress(ProcessLookupError):

@@ -127,7 +127,14 @@ class Running:
         return await self.until(f"an event {kind!r}", seen)
 
     async def ended(self) -> Ended:
-        return await asyncio.wait_for(asyncio.shield(self._following), LIMIT_S)
+        """How it has ended, however long that takes, as long as steps are made."""
+        while True:
+            before = self.step
+            done, _ = await asyncio.wait([self._following], timeout=LIMIT_S)
+            if done:
+                return self._following.result()
+            if self.step == before:
+                raise CommandFailed(self._words(f"the job makes no steps and has not ended for {LIMIT_S:g} s"))
 
     async def stop(self) -> Ended:
         """It ends at the next boundary."""
