@@ -15,7 +15,7 @@ from understudy.chaos.trial import Watcher, Wishes, trial
 from understudy.cli.run import combined
 from understudy.launch.spec import make
 
-pytestmark = [pytest.mark.job, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.job, pytest.mark.timeout(400)]
 
 MIX = (
     *("kill-machine", "kill-controller", "drop-control", "corrupt-line", "pause-worker", "replace"),
