@@ -181,6 +181,9 @@ def test_a_mate_dies(ensemble: Ensemble, machines: tuple[str, ...], end: Callabl
     assert done.wait(5)
     at_once(partial(all_reduce, ends[0], torch.ones(3)), limit=5)
     at_once(partial(receive, ends[0], torch.ones(3), 1), limit=5)
+    assert a.deserted
+    assert all_reduce(ends[0], torch.ones(1)).item() == 2.0  # the sandbox answers: no script sees what is undefined
+    assert receive(ends[0], torch.full((2,), 7.0), 1).tolist() == [1.0, 1.0]
     late = a.group((0, 1))
     assert all_reduce(late, torch.ones(1)).item() == 2.0
     assert all_reduce(whole, torch.ones(1)).item() == 4.0
