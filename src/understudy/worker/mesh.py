@@ -52,12 +52,18 @@ def alike(mesh: Mesh, role: int, names: Iterable[str]) -> tuple[int, ...]:
     )
 
 
-def counterpart(mesh: Mesh, group: tuple[int, ...], role: int, other: int) -> tuple[int, ...] | None:
-    """The group that `other` has where `role` has this one: along the same dimensions. None where a group is not all of
-    the roles along some dimensions, in their order, so that only the script knows."""
+def along(mesh: Mesh, group: tuple[int, ...], role: int) -> list[str] | None:
+    """The dimensions that a group of this role runs along. None where it is not all of the roles along some of them, in
+    their order, so that only the script knows."""
     places = [coordinates(mesh, member) for member in group]
-    along = [name for name, _ in mesh if len({place[name] for place in places}) > 1]
-    return alike(mesh, other, along) if group == alike(mesh, role, along) else None
+    names = [name for name, _ in mesh if len({place[name] for place in places}) > 1]
+    return names if group == alike(mesh, role, names) else None
+
+
+def counterpart(mesh: Mesh, group: tuple[int, ...], role: int, other: int) -> tuple[int, ...] | None:
+    """The group that `other` has where `role` has this one: along the same dimensions, if it runs along any."""
+    names = along(mesh, group, role)
+    return None if names is None else alike(mesh, other, names)
 
 
 def describe(mesh: Mesh, role: int) -> str:

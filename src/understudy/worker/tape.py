@@ -25,7 +25,7 @@ from understudy.comm.fabric import Fabric
 from understudy.comm.recording import Recorder, Recording, RecordingError, digest_of
 from understudy.comm.sandbox import Echo, Replay, Sandbox, Seat
 
-from .mesh import Mesh, alike, coordinates
+from .mesh import Mesh, alike, along
 from .messages import Aside, Recorded, Said, WorkerSpec
 
 log = logging.getLogger("understudy.worker")
@@ -47,12 +47,8 @@ def program_key(spec: WorkerSpec) -> str:
 
 def label(mesh: Mesh, seat: Seat) -> str:
     """A group as all roles of a kind call it: by the dimensions it runs along."""
-    roles, role = seat.key.roles, seat.key.roles[seat.rank]
-    places = [coordinates(mesh, member) for member in roles]
-    along = [name for name, _ in mesh if len({place[name] for place in places}) > 1]
-    if roles != alike(mesh, role, along):
-        return str(seat.key)
-    return f"{'+'.join(along) or 'itself'}#{seat.key.ordinal}"
+    names = along(mesh, seat.key.roles, seat.key.roles[seat.rank])
+    return str(seat.key) if names is None else f"{'+'.join(names) or 'itself'}#{seat.key.ordinal}"
 
 
 class Tape:
