@@ -33,6 +33,8 @@ class Actor:
     """Roles that it could take as well, at once."""
     fixed: bool = False
     """Whether it can play no other role than those."""
+    entered: bool = False
+    """Whether it has been in a generation: then it can go on in its role, but rehearse no other."""
     alive: bool = True
     started: float = 0.0
     """When."""
@@ -100,9 +102,13 @@ def free(actors: Sequence[Actor]) -> bool:
 
 def suit(actors: Sequence[Actor], roles: Sequence[int]) -> bool:
     """Whether these workers could take these roles."""
-    return free(actors) and all(
-        not actor.fixed or role in (actor.rehearsed, *actor.also) for actor, role in zip(actors, roles, strict=True)
-    )
+    return free(actors) and all(_open_to(actor, role) for actor, role in zip(actors, roles, strict=True))
+
+
+def _open_to(actor: Actor, role: int) -> bool:
+    if actor.entered:
+        return actor.role == role
+    return not actor.fixed or role in (actor.rehearsed, *actor.also)
 
 
 def warmth(actors: Sequence[Actor], roles: Sequence[int]) -> int:

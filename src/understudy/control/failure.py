@@ -300,9 +300,11 @@ class Failure(Signals):
         told = {uid for uid in change.roster.seats if uid is not None} | {move.giver.uid for move in change.moves}
         change.waiting = told
         for uid in sorted(told):
+            self.actors[uid].entered = True
             self._tell(uid, Resume(change.roster, change.step, change.moves, change.back, change.copied))
 
     def _switched(self, actor: Actor, switched: Switched) -> None:
+        actor.entered = True
         change = self._in(switched.generation)
         if change is None or change.roster is None:
             return
