@@ -348,6 +348,14 @@ class WorkerSpec(msgspec.Struct, frozen=True):
     """Bytes of it for each role; 0: nothing is recorded."""
     chaos: bool = False
     """Whether it lets faults happen that chaos asks for."""
+    mask: str = ""
+    """Whether steps go on without a replica that is gone, and which data the others have: `anywhere` or a placement such
+    as `spare:r=3`; empty: all replicas are needed."""
+    deterministic: bool = False
+    """Whether masked steps give the same bits whoever computes what."""
+    keep_gradients: Literal["own", "copy", "none"] = "own"
+    """What survivors keep of an interrupted step while masking: gradients that are sound where they are, also a copy
+    after every micro-shard, or nothing."""
     probe: str = ""
     """Where it writes down what each role holds at every boundary, for `understudy rehearse`; empty: nowhere."""
 
