@@ -221,10 +221,13 @@ class Play:
         over: bool = False,
         able: bool | None = None,
         kept: tuple[tuple[int, int], ...] = (),
+        usual: float = 0.0,
     ) -> None:
         """What they say to the halt; whoever holds state has come to a boundary, unless `able` says otherwise."""
         able = holds if able is None else able
-        report = Halted(self.director.halts, self.generation, step, voted, holds, over, able=able, kept=kept)
+        report = Halted(
+            self.director.halts, self.generation, step, voted, holds, over, able=able, kept=kept, usual=usual
+        )
         self.each(uids, report)
 
     def stopped(self, uid: str, seconds: float = 10.0) -> None:

@@ -9,7 +9,7 @@ from understudy.agent.messages import Dismiss, EndWorker, Exited, StartWorker, T
 from understudy.comm.roster import Roster
 from understudy.control.company import Scarcity
 from understudy.control.events import AddStandby, Event, Lost, Overdue, RemoveStandby, Replace, Reported
-from understudy.control.failure import STUBBORN
+from understudy.control.vacancies import STUBBORN
 from understudy.worker.messages import Cancelled, Done, Halt, Halted, Here, Rehearse, Rehearsed, Resume, Switched
 
 

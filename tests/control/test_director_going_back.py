@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.control.play import Play, worker
-from understudy.control.failure import STUBBORN
+from understudy.control.vacancies import STUBBORN
 from understudy.worker.messages import Failed, Halt, Move, Rehearse, Resume, Saved, Unprepared
 
 

@@ -16,8 +16,22 @@ from rich.text import Text
 
 from understudy.cli.status import headline
 
-STYLES = {"cast": "green", "standby": "cyan", "leaving": "yellow", "quarantined": "red", "gone": "dim"}
-LOUD = {"halt": "bold red", "lost": "red", "died": "red", "failed": "bold red", "settled": "bold green"}
+STYLES = {
+    "cast": "green",
+    "standby": "cyan",
+    "leaving": "yellow",
+    "parked": "yellow",
+    "quarantined": "red",
+    "gone": "dim",
+}
+LOUD = {
+    "halt": "bold red",
+    "lost": "red",
+    "died": "red",
+    "failed": "bold red",
+    "settled": "bold green",
+    "masked": "yellow",
+}
 EVENTS, LINES = 6, 8
 
 

@@ -46,6 +46,8 @@ def show(job: dict[str, Any], machines: list[dict[str, Any]], roster: list[dict[
     console.print(headline(job))
     if job["reason"]:
         console.print(job["reason"])
+    if vacant := job.get("vacant"):
+        console.print(f"masked: {_listed(vacant)} vacant; the other replicas compute their share of the data")
     if (copies := job.get("copies")) is not None:
         console.print(
             f"copies in memory: of step {copies['step']}, {copies['bytes'] / 1e6:.3g} MB a role, made in "

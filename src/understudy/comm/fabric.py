@@ -410,6 +410,17 @@ class Fabric:
                 leftovers.append((endpoint, endpoint.play(prepared, vacant, gen.poison)))
         self._io.soon(self._retire, old, gen, leftovers)
 
+    def withdraw(self) -> None:
+        """Leave the generation in play, and wait for a later one in the same role. Only where no operation is under
+        way."""
+        old, self._current = self._current, None
+        if old is None:
+            return
+        old.poison.tell = None
+        why = f"{self.uid} has left generation {old.number} and is in no other"
+        leftovers = [(endpoint, endpoint.release(why)) for endpoint in self._endpoints.values()]
+        self._io.soon(self._dissolve, old, leftovers)
+
     def cancel(self, generation: int) -> None:
         """Give up a generation that is being or has been prepared. The one in play goes on."""
         gen = self._prepared.get(generation)
@@ -478,6 +489,16 @@ class Fabric:
         self._meetings.end(lambda generation: generation < new.number)
         for number in [number for number in self._early if number <= new.number]:
             del self._early[number]
+
+    def _dissolve(self, old: Generation, leftovers: list[tuple[Endpoint, Any]]) -> None:
+        for endpoint, leftover in leftovers:
+            endpoint.transport.discard(leftover)
+        for spine in old.spine.values():
+            self._meetings.keep(spine.close(farewell=True))
+        for gen in list(self._prepared.values()):
+            if gen.follows is old:
+                self._meetings.keep(self._give_up(gen))
+        self._meetings.end(lambda generation: generation <= old.number)
 
     async def _give_up(self, gen: Generation) -> None:
         """A generation will not be played, however far its preparation has come."""

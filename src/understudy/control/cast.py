@@ -35,6 +35,8 @@ class Actor:
     """Whether it can play no other role than those."""
     entered: bool = False
     """Whether it has been in a generation: then it can go on in its role, but rehearse no other."""
+    parked: bool = False
+    """Whether it waits in its role, because its replica is vacant."""
     alive: bool = True
     started: float = 0.0
     """When."""

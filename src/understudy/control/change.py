@@ -11,7 +11,7 @@ from understudy.worker.messages import Back, Move
 
 from .events import Replace
 
-Kind = Literal["form", "replace", "recover"]
+Kind = Literal["form", "replace", "recover", "refill"]
 Phase = Literal["rehearse", "prepare", "armed", "open", "cancel", "switch"]
 
 
@@ -44,6 +44,8 @@ class Change:
     """Role → the role whose copy its state comes from."""
     copied: int = -1
     """The latest step of which copies are there for all roles."""
+    vacant: tuple[int, ...] = ()
+    """Cells without which the others go on."""
     back: Back = ""
     """Where everybody's state comes from in a direct change, if not from where it is."""
     waiting: set[str] = field(default_factory=set)
@@ -69,7 +71,8 @@ class Change:
 
     @property
     def planned(self) -> bool:
-        return self.kind == "replace"
+        """Whether training goes on meanwhile, and would without it."""
+        return self.kind in ("replace", "refill")
 
     def phases(self, now: float) -> dict[str, float]:
         """Seconds spent in each phase so far."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from understudy.agent.messages import Dismiss, EndWorker, StartWorker, Tell
-from understudy.comm.roster import Roster
+from understudy.comm.roster import Roster, Worker
 from understudy.worker.messages import Heard, Move
 
 from .cast import Actor, Machine, suit, warmth
@@ -16,7 +16,7 @@ from .change import Change, Wish
 from .events import Output, Replace, Reply, Tale
 
 Status = Literal["forming", "training", "halting", "recovering", "closing", "finished", "stopped", "failed"]
-Scarcity = Literal["wait", "stop"]
+Scarcity = Literal["wait", "stop", "shrink"]
 OVER = ("finished", "stopped", "failed")
 ATTEMPTS = 3
 """How often a replacement is tried with another standby, and a standby's worker started again."""
@@ -37,13 +37,15 @@ class Plan:
     patience: float = 600.0
     """Seconds to wait for a machine where no standby is left."""
     scarcity: Scarcity = "wait"
-    """What to do then: ask for a machine and wait, or stop."""
+    """What to do then: ask for a machine and wait, stop, or go on without the replica."""
     quarantine: int = 3
     """Failures after which a machine is not used any more."""
     warm: int = 1
     """For how many machines' roles a standby keeps rehearsed workers, before any is needed."""
     records: bool = False
     """Whether one role of each kind records its first steps, for standbys to rehearse with."""
+    mask: str = ""
+    """Whether training goes on without a replica that is gone, and which data the others have; empty: it does not."""
 
     @property
     def roles(self) -> int:
@@ -52,6 +54,10 @@ class Plan:
     @property
     def cells(self) -> tuple[int, ...]:
         return tuple(role // self.nproc for role in range(self.roles))
+
+    @property
+    def all_cells(self) -> range:
+        return range(self.machines)
 
 
 class Company:
@@ -92,7 +98,7 @@ class Company:
     def _homes(self) -> dict[str, int]:
         """The cell that each machine plays."""
         assert self.roster is not None
-        players = {cell: self.roster.player(self._roles(cell)[0]) for cell in sorted(set(self.plan.cells))}
+        players = {cell: self.roster.player(self._roles(cell)[0]) for cell in self.plan.all_cells}
         return {worker.machine: cell for cell, worker in players.items() if worker is not None}
 
     def _seated(self, change: Change | None) -> set[str]:
@@ -122,10 +128,11 @@ class Company:
             for slot, role in enumerate(self._roles(cell))
         }
 
-    def _next_roster(self, places: dict[int, str], *, fresh: bool) -> Roster:
-        """The roster in which these machines take these cells."""
+    def _next_roster(self, places: dict[int, str], *, fresh: bool, vacant: Iterable[int] = ()) -> Roster:
+        """The roster in which these machines take these cells, and nobody those."""
         self.generations += 1
-        workers = {role: self.actors[uid].address for role, uid in self._workers(places).items()}
+        workers: dict[int, Worker | None] = {role: None for cell in vacant for role in self._roles(cell)}
+        workers |= {role: self.actors[uid].address for role, uid in self._workers(places).items()}
         if self.roster is None:
             pairs = [(role, worker.uid) for role, worker in workers.items() if worker is not None]
             listed = [worker for worker in workers.values() if worker is not None]

@@ -13,6 +13,7 @@ from understudy.worker.messages import (
     Gave,
     Halted,
     Here,
+    Parked,
     Prepared,
     Recorded,
     Rehearsed,
@@ -82,8 +83,11 @@ class Director(Replacement):
         match report.message:
             case Here(worker, pid):
                 actor.address, actor.pid = worker, pid
-            case Tracked(role, twins):
-                actor.holds, self.twins[role] = True, twins
+            case Tracked(role, twins, size):
+                actor.holds, self.twins[role], self.sizes[role] = True, twins, size
+            case Parked(role):
+                if role == actor.rehearsing:
+                    actor.rehearsed, actor.rehearsing = role, None
             case Recorded(role, _, size, steps) as recorded:
                 self.recordings[role] = (actor.machine, recorded)
                 if not recorded.url:
@@ -147,6 +151,7 @@ class Director(Replacement):
         if self.status in OVER:
             self._dismiss(machine, f"the job is {self.status}")
             return
+        self._refills = 0
         if not cast and self.wanted:
             self.wanted -= 1
         if old is not None and self._quarantined(machine):

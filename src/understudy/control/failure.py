@@ -8,13 +8,10 @@ from .cast import Actor, Machine
 from .change import Change
 from .company import ATTEMPTS, OVER
 from .recovery import Holder, Hopeless, Settlement, fall_back, latest_copy, settle
-from .signals import Signals
-
-STUBBORN = 8
-"""How often a machine's roles may be lost in one step before the job is given up."""
+from .vacancies import STUBBORN, Vacancies
 
 
-class Failure(Signals):
+class Failure(Vacancies):
     # -- the halt ------------------------------------------------------------------------------------------------------
 
     def _halt(self, why: str) -> None:
@@ -75,11 +72,14 @@ class Failure(Signals):
         if settlement is None or self._stuck(settlement):
             return
         places = dict(settlement.kept)
+        stopped = change is not None and change.wish is not None and change.wish.request.stop_the_world
+        usual = sorted(actor.report.usual for actor in survivors if actor.report is not None and actor.report.usual)
+        vacant = () if stopped else self._to_vacate(settlement, usual[len(usual) // 2] if usual else 0.0)
         in_place = {actor.uid for actor in survivors if actor.report is not None and actor.report.able}
         lacking = []
-        for cell in settlement.missing:
+        for cell in () if vacant else settlement.missing:
             taken = set(places.values())
-            machine = self._stand_in(cell, taken)
+            machine = self._at_hand(cell) or self._stand_in(cell, taken)
             if machine is None and not self._free(taken):
                 machine = self._own(cell, taken, in_place)
                 if machine is None:
@@ -88,8 +88,9 @@ class Failure(Signals):
                 places[cell] = machine.name
         if lacking:
             self._wait_for_machine(lacking)
-        if not places.keys() >= set(settlement.missing):
+        if not places.keys() >= set(settlement.missing) - set(vacant):
             return  # one is starting, or has yet to come
+        places = {cell: name for cell, name in places.items() if cell not in vacant}
         self._interrupted = None
         self.waiting = ""
         self._stumbles |= {(role, settlement.reached) for role in self._stumbled}
@@ -106,8 +107,10 @@ class Failure(Signals):
             for role, uid in workers.items()
             if self.plan.cells[role] in settlement.missing and (uid not in in_place or self.actors[uid].role != role)
         }
-        givers = {role: uids for role, uids in settlement.givers.items() if workers[role] not in uids}
+        givers = {role: uids for role, uids in settlement.givers.items() if role in workers}
+        givers = {role: uids for role, uids in givers.items() if workers[role] not in uids}
         recover = Change("recover", places, joiners, step=settlement.step, givers=givers, copies=settlement.copies)
+        recover.vacant = vacant
         recover.back = settlement.back
         reports = [Holder(a.uid, a.machine, a.role, a.report) for a in survivors if a.report and a.role is not None]
         recover.copied = latest_copy(reports, self.plan.roles, self.twins)
@@ -178,6 +181,7 @@ class Failure(Signals):
         if self.roster is None:
             return None
         names = {worker.machine for role in self._roles(cell) if (worker := self.roster.player(role)) is not None}
+        names |= {name for name in [self.parked.get(cell)] if name is not None}
         for machine in (self.machines[name] for name in sorted(names - taken)):
             if machine.state == "cast" and not machine.ill and machine.failures < self.plan.quarantine:
                 for actor, role in zip(list(machine.actors), self._roles(cell), strict=True):
@@ -286,7 +290,7 @@ class Failure(Signals):
             self._again(change, self.why)
 
     def _resume(self, change: Change) -> None:
-        change.roster = self._next_roster(change.places, fresh=True)
+        change.roster = self._next_roster(change.places, fresh=True, vacant=change.vacant)
         takers = self._workers(change.places)
         change.moves = tuple(
             self._move(role, giver, takers[role], part, len(givers), change.copies.get(role, -1))
@@ -300,11 +304,13 @@ class Failure(Signals):
         told = {uid for uid in change.roster.seats if uid is not None} | {move.giver.uid for move in change.moves}
         change.waiting = told
         for uid in sorted(told):
-            self.actors[uid].entered = True
+            self.actors[uid].entered, self.actors[uid].parked = True, False
             self._tell(uid, Resume(change.roster, change.step, change.moves, change.back, change.copied))
+        if change.vacant:
+            self._park(change)
 
     def _switched(self, actor: Actor, switched: Switched) -> None:
-        actor.entered = True
+        actor.entered, actor.parked = True, False
         change = self._in(switched.generation)
         if change is None or change.roster is None:
             return

@@ -68,7 +68,10 @@ class Replacement(Failure):
                     self._tell(uid, Stop())
 
     def _next(self) -> bool:
-        """Begin the first replacement that waits, when its standbys are there; whether there was one."""
+        """Refill what is vacant, or begin the first replacement that waits, when its standbys are there; whether there
+        was one."""
+        if self._refill():
+            return True
         while self.queue:
             wish = self.queue[0]
             request = wish.request
@@ -77,6 +80,8 @@ class Replacement(Failure):
                 self.queue.popleft()
                 self._reply(wish.id, True, "no longer needed: the machine has been replaced after a failure")
                 continue
+            if any(machine.name in self.parked.values() for machine in machines):
+                return False  # it waits for its replica to be whole again
             if request.standbys and not all(self.machines[name].state == "standby" for name in request.standbys):
                 self.queue.popleft()
                 self._reply(wish.id, False, f"standby {' or '.join(request.standbys)} is gone; ask for another one")
@@ -210,9 +215,9 @@ class Replacement(Failure):
 
     def _propose(self, change: Change) -> None:
         assert self.roster is not None
-        seats = self.roster.seats
+        load: dict[str, int] = {}
+        change.moves = tuple(self._move(role, self._giver(role, load), uid) for role, uid in change.joiners.items())
         change.roster = self._next_roster(change.places, fresh=False)
-        change.moves = tuple(self._move(role, str(seats[role]), uid) for role, uid in change.joiners.items())
         change.waiting = {*self._seated(change)}
         self._phase(change, "prepare")
         for uid in sorted(change.waiting):

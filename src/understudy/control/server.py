@@ -112,6 +112,7 @@ class ControlSpec(msgspec.Struct, frozen=True):
             self.quarantine,
             self.warm,
             self.records,
+            "" if self.worker is None else self.worker.mask,
         )
 
 

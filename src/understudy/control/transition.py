@@ -21,6 +21,12 @@ class Transition(Company):
         """Why the job has failed."""
         self.twins: dict[int, tuple[int, ...]] = {}
         """Roles that hold identical copies of a role's state."""
+        self.sizes: dict[int, int] = {}
+        """Role → bytes of its state."""
+        self.parked: dict[int, str] = {}
+        """Vacant cell → the machine that is to take it again."""
+        self.rate = 1e9
+        """Bytes of state that come over in a second, as far as it is known."""
         self.recordings: dict[int, tuple[str, Recorded]] = {}
         """By role: the machine that has one, for newcomers to rehearse with."""
         self.settling: Change | None = None
@@ -51,6 +57,8 @@ class Transition(Company):
         self._last_step = self._refused = 0
         self._last_words = ""
         """Why the job ends, once all that can be kept is kept."""
+        self._refills = 0
+        """How often a refill was begun since the last that came about."""
         self._keepers: set[str] = set()
         """Who writes that."""
 
@@ -101,7 +109,8 @@ class Transition(Company):
     def _again(self, change: Change, why: str) -> None:
         """The replacement did not come about: it waits for its next turn, if it has one."""
         wish = change.wish
-        assert wish is not None
+        if wish is None:
+            return
         if wish.attempts < ATTEMPTS and self._expected() >= len(change.leaving):
             request = msgspec.structs.replace(wish.request, standbys=())
             self.queue.appendleft(Wish(wish.id, request, wish.attempts))
@@ -113,14 +122,16 @@ class Transition(Company):
         self.change, self.settling = None, change
         self.status, self.waiting = "training", ""
         self._mark(change, "first step")
+        self._refills = 0 if change.kind == "refill" else self._refills
         for cell, name in change.places.items():
+            self.parked.pop(cell, None)
             self.machines[name].state = "cast"
             self._end_workers(actor for wing in self.machines[name].wings for actor in wing)
             self.machines[name].wings.clear()
             self._tale("seated", f"{name} plays {self._span(cell)}", machine=name, generation=change.generation)
         playing = {worker.machine for worker in change.roster.workers} if change.roster is not None else set()
         for machine in list(self.machines.values()):
-            if machine.state not in ("leaving", "cast") or machine.name in playing:
+            if machine.state not in ("leaving", "cast") or machine.name in {*playing, *self.parked.values()}:
                 continue
             if machine.name in change.leaving:
                 machine.state = "leaving"
@@ -189,6 +200,8 @@ class Transition(Company):
                 "again": any(again for _, _, again in change.moved.values()),
             }
             self._tale("settled", said, change=change.request, **facts)
+            speeds = [size / seconds for size, seconds, _ in change.moved.values() if size > 1 << 20 and seconds]
+            self.rate = min(speeds, default=self.rate)
             self._reply(change.request, True, said, **facts)
         if self.status == "training":
             self._unsettled()

@@ -46,6 +46,8 @@ class JobView(msgspec.Struct, frozen=True):
     standbys: int
     digests: dict[int, str]
     """Of each role's final state, once the job is over."""
+    vacant: tuple[int, ...] = ()
+    """Roles of replicas that are gone, without which training goes on."""
     copies: CopiesView | None = None
     """Where copies of the state are kept in memory."""
 
@@ -96,6 +98,7 @@ def job_view(name: str, director: Director, beats: Mapping[str, Beat]) -> JobVie
         else ChangeView(change.kind, change.phase, change.generation, change.leaving, tuple(change.places.values())),
         sum(machine.state == "standby" for machine in director.machines.values()),
         {role: end.digest for role, end in ends.items() if end is not None},
+        () if director.status == "forming" else tuple(role for role, uid in enumerate(seats) if uid is None),
         _copies([beat.copied for beat in beats.values() if beat.copied is not None]),
     )
 
@@ -118,7 +121,7 @@ def machines_view(director: Director) -> list[MachineView]:
     return [
         MachineView(
             machine.name,
-            machine.state,
+            "parked" if machine.state == "cast" and machine.name in director.parked.values() else machine.state,
             tuple(
                 role
                 for actor in machine.actors

@@ -8,10 +8,11 @@ A checkpoint counts when all roles' parts are complete; the last two that count 
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -57,23 +58,24 @@ class Saver:
         role: int,
         roles: int,
         complain: Callable[[str], None],
-        saved: Callable[[int], None] = lambda step: None,
+        saved: Callable[[int, int], None] = lambda role, step: None,
     ) -> None:
         self._folder, self._role, self._roles, self._complain, self._saved = folder, role, roles, complain, saved
         self._thread: threading.Thread | None = None
 
-    def save(self, step: int, inventory: Inventory) -> None:
-        """The state as it is now. Waits for the save before, if that still runs."""
+    def save(self, step: int, inventory: Inventory, others: Sequence[int] = ()) -> None:
+        """The state as it is now, also as the part of other roles that hold the same. Waits for the save before, if
+        that still runs."""
         self.wait()
         values = {
             slot.name: t.detach().cpu().clone() for slot, t in zip(inventory.slots, inventory.tensors, strict=True)
         }
         values[_REST] = torch.frombuffer(bytearray(inventory.rest()), dtype=torch.uint8)
         note = Note(step, inventory.slots)
-        self._thread = threading.Thread(target=self._write, args=(note, values), name="understudy checkpoint")
+        self._thread = threading.Thread(target=self._write, args=(note, values, others), name="understudy checkpoint")
         self._thread.start()
 
-    def _write(self, note: Note, values: dict[str, torch.Tensor]) -> None:
+    def _write(self, note: Note, values: dict[str, torch.Tensor], others: Sequence[int]) -> None:
         from torch.distributed.checkpoint.state_dict_saver import save
 
         target = place(self._folder, note.step, self._role)
@@ -82,8 +84,14 @@ class Saver:
             target.mkdir(parents=True)
             save(values, checkpoint_id=target, no_dist=True)
             (target / "note.json").write_bytes(msgspec.json.encode(note))
+            for role in others:
+                copied = place(self._folder, note.step, role)
+                shutil.rmtree(copied, ignore_errors=True)
+                shutil.copytree(target, copied, copy_function=os.link)
+                (copied / "done").touch()
+                self._saved(role, note.step)
             (target / "done").touch()
-            self._saved(note.step)
+            self._saved(self._role, note.step)
             self._prune()
         except Exception as error:
             self._complain(f"the checkpoint of step {note.step} could not be written to {target}: {error}")

@@ -81,7 +81,7 @@ class Archive:
         if spec.checkpoint and spec.checkpoint_every and step % spec.checkpoint_every == 0 and step > self._saved:
             if self._saver is None:
                 self._saver = self._make_saver(self._role)
-            self._saver.save(step, take_inventory(self._tracked))
+            self._saver.save(step, take_inventory(self._tracked), self._vacant())
             self._saved = step
         fresh, self._fresh = self._fresh, False
         if self._keeper is None or (self._copied == step and not fresh):
@@ -89,6 +89,13 @@ class Archive:
         if fresh or step % spec.copy_every == 0:  # at the same boundaries everywhere
             self._copied = step
             self._keeper.begin(step, force=fresh)
+
+    def _vacant(self) -> list[int]:
+        """Roles that hold the same and are vacant, where this is the first that is not: it writes for them."""
+        roster = self._fabric.roster
+        if roster is None or self._role != min(role for role in self._twins if roster.seats[role] is not None):
+            return []
+        return [role for role in self._twins if roster.seats[role] is None]
 
     def hold(self) -> None:
         """Before an optimizer steps: let what it changes be copied first."""
@@ -151,7 +158,7 @@ class Archive:
                 saver.wait()
 
     def _make_saver(self, role: int) -> Saver:
-        def saved(step: int) -> None:
+        def saved(role: int, step: int) -> None:
             self._say(Saved(role, step))
 
         return Saver(Path(self._spec.checkpoint), role, self._spec.roles, log.warning, saved)

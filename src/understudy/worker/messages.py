@@ -107,6 +107,11 @@ class Leave(msgspec.Struct, frozen=True, tag="leave"):
     """You are not needed any more: end."""
 
 
+class Park(msgspec.Struct, frozen=True, tag="park"):
+    """The others go on without this replica, somebody of which is gone: leave the generation, and wait in this role
+    until the replica is whole again. What you hold is not wanted by then."""
+
+
 class Stop(msgspec.Struct, frozen=True, tag="stop"):
     """End at the next boundary, together with everybody else."""
 
@@ -120,7 +125,7 @@ class Inject(msgspec.Struct, frozen=True, tag="inject"):
     seconds: float = 0.0
 
 
-Heard = Rehearse | Prepare | Resume | Conclude | Arm | Cancel | Halt | Finish | Leave | Stop
+Heard = Rehearse | Prepare | Resume | Conclude | Arm | Cancel | Halt | Finish | Leave | Park | Stop
 
 # -- said ----------------------------------------------------------------------------------------------------------
 
@@ -151,6 +156,12 @@ class Rehearsed(msgspec.Struct, frozen=True, tag="rehearsed"):
     """Where it did something else than what was recorded."""
     fixed: bool = False
     """Whether its script knows its role from before the training function: then this process can play no other."""
+
+
+class Parked(msgspec.Struct, frozen=True, tag="parked"):
+    """It has left its generation and waits at a boundary in its role."""
+
+    role: int
 
 
 class Prepared(msgspec.Struct, frozen=True, tag="prepared"):
@@ -229,6 +240,8 @@ class Halted(msgspec.Struct, frozen=True, tag="halted"):
     """Whether it has come to a first boundary, so that a state could be put into what it tracks."""
     kept: tuple[tuple[int, int], ...] = ()
     """(role, step) of whole copies in its memory."""
+    usual: float = 0.0
+    """Seconds of an undisturbed step; 0 where it does not know."""
 
 
 class Saved(msgspec.Struct, frozen=True, tag="saved"):
@@ -268,6 +281,7 @@ Said = (
     | Tracked
     | Rehearsed
     | Recorded
+    | Parked
     | Prepared
     | Unprepared
     | Cancelled
@@ -349,8 +363,8 @@ class WorkerSpec(msgspec.Struct, frozen=True):
     chaos: bool = False
     """Whether it lets faults happen that chaos asks for."""
     mask: str = ""
-    """Whether steps go on without a replica that is gone, and which data the others have: `anywhere` or a placement such
-    as `spare:r=3`; empty: all replicas are needed."""
+    """Whether steps go on without a replica that is gone, and which data the others have: `anywhere`, or a placement
+    such as `spare:r=3`; empty: all replicas are needed."""
     deterministic: bool = False
     """Whether masked steps give the same bits whoever computes what."""
     keep_gradients: Literal["own", "copy", "none"] = "own"

@@ -25,6 +25,8 @@ from .messages import (
     Heard,
     Leave,
     Move,
+    Park,
+    Parked,
     Prepare,
     Prepared,
     Recorded,
@@ -117,7 +119,11 @@ class Keep(msgspec.Struct, frozen=True):
     roles: tuple[int, ...]
 
 
-Next = Begin | SwitchTo | Wait | Over | GoBack | Keep
+class Retreat(msgspec.Struct, frozen=True):
+    """Leave the generation in play, then call `withdrew`."""
+
+
+Next = Begin | SwitchTo | Wait | Over | GoBack | Keep | Retreat
 
 
 class ProtocolError(RuntimeError):
@@ -199,6 +205,10 @@ class Part:
         """The step whose gradients were found unsound: it is taken as it comes the second time."""
         self.kept: Callable[[], tuple[tuple[int, int], ...]] = tuple
         """(role, step) of whole copies that are in this worker's memory."""
+        self.usual: Callable[[], float] = float
+        """Seconds of an undisturbed step."""
+        self.parking = False
+        """The others go on without this replica: it has yet to leave the generation."""
 
     # -- what it is told ---------------------------------------------------------------------------------------------
 
@@ -232,6 +242,13 @@ class Part:
             case Finish():
                 self.over = True
                 return [Wake()]
+            case Park():
+                effects = self._drop()
+                self.holds = self.seated = self.halted = False  # what it has is behind by the next step
+                self.parking = True
+                if not self.passed:
+                    self.voted, self.again = False, True
+                return [*effects, Wake()]
             case Leave():
                 return [End()]
 
@@ -246,7 +263,7 @@ class Part:
 
     def _resume(self, proposal: Proposal) -> list[Effect]:
         effects = self._drop()
-        self.proposal = proposal
+        self.proposal, self.parking = proposal, False
         if proposal.takes(self.uid):
             self.holds = False  # what it has is not what is wanted
         if proposal.back:
@@ -292,7 +309,18 @@ class Part:
         reached = self.step + 1 if self.passed else self.step
         voted = self.voted and not self.passed
         return Halted(
-            number, self.generation, reached, voted, self.holds, self.over, how, reason, who, self.able, self.kept()
+            number,
+            self.generation,
+            reached,
+            voted,
+            self.holds,
+            self.over,
+            how,
+            reason,
+            who,
+            self.able,
+            self.kept(),
+            self.usual(),
         )
 
     # -- what becomes of a preparation -------------------------------------------------------------------------------
@@ -348,10 +376,18 @@ class Part:
 
     # -- the training thread: at the boundary ------------------------------------------------------------------------
 
+    def withdrew(self) -> list[Effect]:
+        """The generation is left; until another one is entered, this is a newcomer that has rehearsed its role."""
+        assert self.role is not None
+        self.generation, self.parking, self.again = 0, False, False
+        return [Say(Parked(self.role))]
+
     def boundary(self) -> Next:
         """What to do now that no step is under way."""
         if self.last is not None:
             return self.last
+        if self.parking:
+            return Retreat()
         proposal = self.proposal
         if proposal is not None and proposal.goes_back(self.uid):
             self.holds = False  # until all of it is there

@@ -65,6 +65,7 @@ class Player:
     def __init__(self, spec: WorkerSpec, fabric: Fabric, say: Callable[[Said | Aside], None]) -> None:
         self.spec, self.fabric = spec, fabric
         self.part = Part(spec.uid)
+        self.part.usual = self._usual
         self.role = -1
         """The one that the training function has been entered for."""
         self.identity = Identity(spec.mesh)
@@ -350,6 +351,9 @@ class Player:
             recast = self._entry is not None and self._archive is not None
             if not recast and isinstance(following, parts.SwitchTo):
                 given = self._switch(following.generation)
+            elif not recast and isinstance(following, parts.Retreat):
+                self.fabric.withdraw()
+                self._do(self.part.withdrew())
         if recast:
             self.recast()
             self.rehearsed(0.0)

@@ -31,6 +31,7 @@ class SimWorker:
     def __init__(self, world: World, agent: SimAgent, uid: str) -> None:
         self.world, self.agent = world, agent
         self.part = Part(uid)
+        self.part.usual = lambda: 1.0 if self.world.hurried else 0.0
         self.alive = True
         self.mode = "idle"
         self.entries = 0
@@ -147,7 +148,8 @@ class SimWorker:
         if entry != self.entries:
             return  # another role is wanted
         self.mode = "boundary"
-        self.also = tuple(range(self.world.plan.roles)) if self.world.copies and self.world.blind else ()
+        assert self.role is not None
+        self.also = self.world.same(self.role) if self.world.blind else ()
         self.do(self.part.rehearsed(1.0, self.also))
         self.woken()
 
@@ -201,6 +203,9 @@ class SimWorker:
                         raise Violation(f"{self.part.uid} is to keep step {step} and holds {self.state}")
                     self.later(self.world.delay(), partial(self.keep, roles))
                     return
+                case parts.Retreat():
+                    self.fabric = None
+                    self.do(self.part.withdrew())
                 case parts.SwitchTo(generation):
                     fabric = self.prepared.pop(generation)
                     old, self.fabric = self.part.proposal, fabric
@@ -231,7 +236,7 @@ class SimWorker:
 
     def set_up(self) -> None:
         assert self.role is not None
-        self.do(self.part.tracked(tuple(range(self.world.plan.roles)) if self.world.copies else (self.role,)))
+        self.do(self.part.tracked(self.world.same(self.role)))
         self.mode = "boundary"
         self.boundary()
 
@@ -273,7 +278,7 @@ class SimWorker:
         assert self.role is not None
         if source == "checkpoint" and (self.role, step) not in self.world.disk:
             raise Violation(f"there is no checkpoint of step {step} for role {self.role}")
-        twins = range(self.world.plan.roles) if self.world.copies else (self.role,)
+        twins = self.world.same(self.role)
         if source == "copy" and not any((twin, step) in self.copies for twin in twins):
             raise Violation(f"{self.part.uid} has no copy of step {step} of role {self.role}")
         self.world.say(f"{self.part.uid} goes back from {self.state} to {step}")
@@ -346,7 +351,7 @@ class SimWorker:
         if self.world.fabrics[generation].back == "copy":
             assert role is not None
             step = self.world.fabrics[generation].step
-            keys = [(twin, step) for twin in (role, *range(self.world.plan.roles))]
+            keys = [(twin, step) for twin in self.world.same(role)]
             if not any(key in self.copies for key in keys):
                 raise Violation(f"{self.part.uid} has no copy of step {step} of role {role}")
             state = step

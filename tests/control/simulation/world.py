@@ -47,7 +47,10 @@ class World:
             patience=20.0,
             warm=self.random.choice([0, 1, 1, 2]),
             scarcity=self.random.choice(["wait", "wait", "wait", "stop"]),
+            mask=self.random.choice(["", "anywhere", "anywhere"]),
         )
+        self.hurried = self.random.random() < 0.5
+        """Whether a hand-over takes less than what masking costs."""
         self.checkpoint_every = self.random.choice([0, 0, 1, 2, 5])
         self.copy_every = self.random.choice([0, 0, 1, 3])
         self.disk: set[tuple[int, int]] = set()
@@ -59,8 +62,8 @@ class World:
         self.standbys = self.random.randint(0, 5)
         self.malice = self.random.choice([0.0, 0.2, 0.5])
         """How likely a phase of a change is to be disturbed."""
-        self.copies = self.random.random() < 0.7
-        """Whether all roles hold the same state, or each its own."""
+        self.copies = self.random.choice(["all", "all", "all", "halves", "none"])
+        """Whether all roles hold the same state, each the same as another one, or each its own."""
         self.fabrics: dict[int, SimFabric] = {}
         self.workers: dict[str, SimWorker] = {}
         self.agents: dict[str, SimAgent] = {}
@@ -75,6 +78,15 @@ class World:
         self.told: set[tuple[int, int]] = set()
         """What of that the controller has heard of."""
         self.ended_at = 0.0
+
+    def same(self, role: int) -> tuple[int, ...]:
+        """The roles that hold the same state as this one, itself among them."""
+        roles, half = self.plan.roles, self.plan.roles // 2
+        if self.copies == "all":
+            return tuple(range(roles))
+        if self.copies == "halves" and roles % 2 == 0:
+            return tuple(sorted((role, (role + half) % roles)))
+        return (role,)
 
     def say(self, text: str) -> None:
         if self.verbose:
@@ -126,8 +138,8 @@ class World:
             self.judge_failure(director)
         else:
             seats = director.roster.seats if director.roster is not None else ()
-            for uid in seats:
-                worker = self.workers[str(uid)]
+            for uid in filter(None, seats):
+                worker = self.workers[uid]
                 if worker.alive and worker.state != self.steps:
                     raise Violation(f"{uid} ended with {worker.state} of {self.steps} steps applied")
         change = director.change
