@@ -45,7 +45,7 @@ class Change:
     copied: int = -1
     """The latest step of which copies are there for all roles."""
     vacant: tuple[int, ...] = ()
-    """Cells without which the others go on."""
+    """Roles without which the others go on."""
     back: Back = ""
     """Where everybody's state comes from in a direct change, if not from where it is."""
     waiting: set[str] = field(default_factory=set)

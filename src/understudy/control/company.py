@@ -55,10 +55,6 @@ class Plan:
     def cells(self) -> tuple[int, ...]:
         return tuple(role // self.nproc for role in range(self.roles))
 
-    @property
-    def all_cells(self) -> range:
-        return range(self.machines)
-
 
 class Company:
     def __init__(self, plan: Plan) -> None:
@@ -98,8 +94,8 @@ class Company:
     def _homes(self) -> dict[str, int]:
         """The cell that each machine plays."""
         assert self.roster is not None
-        players = {cell: self.roster.player(self._roles(cell)[0]) for cell in self.plan.all_cells}
-        return {worker.machine: cell for cell, worker in players.items() if worker is not None}
+        players = [(cell, self.roster.player(role)) for role, cell in enumerate(self.plan.cells)]
+        return {worker.machine: cell for cell, worker in players if worker is not None}
 
     def _seated(self, change: Change | None) -> set[str]:
         """Everyone who plays, or is about to without a vote."""
@@ -129,10 +125,11 @@ class Company:
         }
 
     def _next_roster(self, places: dict[int, str], *, fresh: bool, vacant: Iterable[int] = ()) -> Roster:
-        """The roster in which these machines take these cells, and nobody those."""
+        """The roster in which these machines take these cells, and nobody these roles."""
         self.generations += 1
-        workers: dict[int, Worker | None] = {role: None for cell in vacant for role in self._roles(cell)}
-        workers |= {role: self.actors[uid].address for role, uid in self._workers(places).items()}
+        workers: dict[int, Worker | None]
+        workers = {role: self.actors[uid].address for role, uid in self._workers(places).items()}
+        workers |= dict.fromkeys(vacant)
         if self.roster is None:
             pairs = [(role, worker.uid) for role, worker in workers.items() if worker is not None]
             listed = [worker for worker in workers.values() if worker is not None]

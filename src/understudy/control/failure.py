@@ -73,8 +73,7 @@ class Failure(Vacancies):
             return
         places = dict(settlement.kept)
         stopped = change is not None and change.wish is not None and change.wish.request.stop_the_world
-        usual = sorted(actor.report.usual for actor in survivors if actor.report is not None and actor.report.usual)
-        vacant = () if stopped else self._to_vacate(settlement, usual[len(usual) // 2] if usual else 0.0)
+        vacant = () if stopped else self._to_vacate(settlement, survivors)
         in_place = {actor.uid for actor in survivors if actor.report is not None and actor.report.able}
         lacking = []
         for cell in () if vacant else settlement.missing:
@@ -88,9 +87,10 @@ class Failure(Vacancies):
                 places[cell] = machine.name
         if lacking:
             self._wait_for_machine(lacking)
-        if not places.keys() >= set(settlement.missing) - set(vacant):
+        if not vacant and not places.keys() >= set(settlement.missing):
             return  # one is starting, or has yet to come
-        places = {cell: name for cell, name in places.items() if cell not in vacant}
+        if vacant:
+            places = self._places_without(settlement, vacant)
         self._interrupted = None
         self.waiting = ""
         self._stumbles |= {(role, settlement.reached) for role in self._stumbled}
@@ -105,10 +105,11 @@ class Failure(Vacancies):
         joiners = {
             role: uid
             for role, uid in workers.items()
-            if self.plan.cells[role] in settlement.missing and (uid not in in_place or self.actors[uid].role != role)
+            if not vacant
+            and self.plan.cells[role] in settlement.missing
+            and (uid not in in_place or self.actors[uid].role != role)
         }
-        givers = {role: uids for role, uids in settlement.givers.items() if role in workers}
-        givers = {role: uids for role, uids in givers.items() if workers[role] not in uids}
+        givers = {role: uids for role, uids in settlement.givers.items() if not vacant and workers[role] not in uids}
         recover = Change("recover", places, joiners, step=settlement.step, givers=givers, copies=settlement.copies)
         recover.vacant = vacant
         recover.back = settlement.back

@@ -80,7 +80,7 @@ class Replacement(Failure):
                 self.queue.popleft()
                 self._reply(wish.id, True, "no longer needed: the machine has been replaced after a failure")
                 continue
-            if any(machine.name in self.parked.values() for machine in machines):
+            if any(self._lies_idle(machine) for machine in machines):
                 return False  # it waits for its replica to be whole again
             if request.standbys and not all(self.machines[name].state == "standby" for name in request.standbys):
                 self.queue.popleft()
@@ -217,7 +217,7 @@ class Replacement(Failure):
         assert self.roster is not None
         load: dict[str, int] = {}
         change.moves = tuple(self._move(role, self._giver(role, load), uid) for role, uid in change.joiners.items())
-        change.roster = self._next_roster(change.places, fresh=False)
+        change.roster = self._next_roster(change.places, fresh=False, vacant=change.vacant)
         change.waiting = {*self._seated(change)}
         self._phase(change, "prepare")
         for uid in sorted(change.waiting):

@@ -1,7 +1,7 @@
 """Training goes on without a replica that is gone, and the hole is filled later, beside training.
 
-A replica (a unit) is one of each kind of roles that hold the same. It can be missing only as a whole, and machines
-move as a whole: if one is gone, everybody who shares a replica with it parks, and whoever shares a machine with those.
+A replica (a unit) is one of each kind of roles that hold the same. It can be missing only as a whole: if one of
+its roles is gone, the others park.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from understudy.spare.coverage import at_risk, wipe_out
 from understudy.spare.placement import Placement, parse
 from understudy.worker.messages import Park
 
-from .cast import Machine, ready
+from .cast import Actor, Machine, ready
 from .change import Change
 from .company import ATTEMPTS
-from .policy import Choice, Options, choose
+from .policy import Options, choose
 from .recovery import Settlement
 from .signals import Signals
 
@@ -34,20 +34,10 @@ class Vacancies(Signals):
             return [tuple(range(self.plan.roles))]
         return [tuple(sorted(kind[number] for kind in kinds)) for number in range(sizes.pop())]
 
-    def _closure(self, cells: Iterable[int]) -> tuple[int, ...]:
-        """All cells that cannot play without these."""
-        bonds = [{self.plan.cells[role] for role in unit} for unit in self._units()]
-        found, wider = set(cells), True
-        while wider:
-            touched = set[int]().union(*(bond for bond in bonds if bond & found))
-            wider = not touched <= found
-            found |= touched
-        return tuple(sorted(found))
-
     def _whole(self, without: Iterable[int]) -> list[int]:
-        """The numbers of the units that have no role in these cells."""
+        """The numbers of the units that have none of these roles."""
         gone = set(without)
-        return [n for n, unit in enumerate(self._units()) if not gone & {self.plan.cells[role] for role in unit}]
+        return [number for number, unit in enumerate(self._units()) if gone.isdisjoint(unit)]
 
     def _placement(self) -> Placement:
         return parse(self.plan.mask, len(self._units()))
@@ -61,72 +51,99 @@ class Vacancies(Signals):
         return gone.reason if gone else ""
 
     def vacant(self) -> tuple[int, ...]:
-        """Cells without which training goes on."""
-        roster = self.roster
-        if roster is None:
-            return ()
-        return tuple(
-            cell for cell in self.plan.all_cells if all(roster.seats[role] is None for role in self._roles(cell))
-        )
+        """Roles without which training goes on."""
+        return () if self.roster is None else tuple(r for r, uid in enumerate(self.roster.seats) if uid is None)
+
+    def _dweller(self, cell: int) -> Machine | None:
+        """The machine that plays some role of a cell, or whose workers have parked in it."""
+        assert self.roster is not None
+        names = [worker.machine for role in self._roles(cell) if (worker := self.roster.player(role)) is not None]
+        machine = self.machines.get([*names, self.parked.get(cell, "")][0])
+        if machine is None or machine.state != "cast" or machine.ill or machine.failures >= self.plan.quarantine:
+            return None
+        return machine
+
+    def _lies_idle(self, machine: Machine) -> bool:
+        """Whether roles of a machine that plays are vacant."""
+        vacant = self.vacant()
+        idle = any(actor.parked or not actor.alive or actor.role in vacant for actor in machine.actors)
+        return idle or machine.name in self.parked.values()
 
     # -- the decision --------------------------------------------------------------------------------------------------
 
-    def _to_vacate(self, settlement: Settlement, usual: float) -> tuple[int, ...]:
-        """The cells without which to go on; none where their roles are to be taken first."""
+    def _to_vacate(self, settlement: Settlement, survivors: list[Actor]) -> tuple[int, ...]:
+        """The roles without which to go on; none where they are to be taken first."""
         if not self.plan.mask or not settlement.missing or settlement.back or not self.begun:
             return ()
-        cells = self._closure(settlement.missing)
-        choice = self._weigh(settlement, cells, usual)
+        sound = {
+            (actor.role, actor.machine)
+            for actor in survivors
+            if (report := actor.report) is not None and report.holds and report.step + report.voted >= settlement.step
+        }
+        gone = {
+            role
+            for cell in settlement.missing
+            for role in self._roles(cell)
+            if (machine := self._dweller(cell)) is None or (role, machine.name) not in sound
+        }
+        roles = tuple(sorted(role for unit in self._units() if not gone.isdisjoint(unit) for role in unit))
+        known = sorted(a.report.usual for a in survivors if a.report is not None and a.report.usual)
+        choice = choose(self._options(settlement, roles, known[len(known) // 2] if known else 0.0))
         who = " and ".join(self._span(cell) for cell in settlement.missing)
         self._tale("policy", f"{choice.act}: {who}: {choice.reason}", act=choice.act)
-        return cells if choice.act == "mask" else ()
+        return roles if choice.act == "mask" else ()
 
-    def _weigh(self, settlement: Settlement, cells: tuple[int, ...], usual: float) -> Choice:
-        live = self._whole(cells)
+    def _options(self, settlement: Settlement, roles: tuple[int, ...], usual: float) -> Options:
+        """What could be done about the cells that need a machine, other than to go on without these roles."""
+        live = self._whole(roles)
         taken: set[str] = set()
         at_once = True
         for cell in settlement.missing:
             machine = self._at_hand(cell) or self._suitable(cell, taken)
-            if machine is None or not machine.whole:
-                at_once = False
-            else:
-                taken.add(machine.name)
-                at_once = at_once and all(map(ready, machine.actors, self._roles(cell)))
-        size = max(self.sizes.get(role, 0) for cell in settlement.missing for role in self._roles(cell))
+            at_once = at_once and machine is not None and all(map(ready, machine.actors, self._roles(cell)))
+            taken |= set() if machine is None else {machine.name}
         outside = sum(self._at_hand(cell) is None for cell in settlement.missing)
-        return choose(
-            Options(
-                units=len(self._units()),
-                live=len(live),
-                ready=at_once,
-                coming=len(self._free(set())) >= outside,
-                hand_over=0.1 + size / self.rate,
-                step=usual,
-                lost=self._lost(live) if live else "",
-                reluctant=self.plan.scarcity == "shrink",
-            )
+        size = max(self.sizes.get(role, 0) for cell in settlement.missing for role in self._roles(cell))
+        return Options(
+            units=len(self._units()),
+            live=len(live),
+            ready=at_once,
+            coming=len(self._free(set())) >= outside,
+            hand_over=0.1 + size / self.rate,
+            step=usual,
+            lost=self._lost(live) if live else "",
+            reluctant=self.plan.scarcity == "shrink",
         )
+
+    def _places_without(self, settlement: Settlement, vacant: tuple[int, ...]) -> dict[int, str]:
+        """The machines that play, where these roles are vacant."""
+        places = {}
+        for cell in sorted(set(self.plan.cells)):
+            if not set(self._roles(cell)) <= set(vacant):
+                machine = self._dweller(cell)
+                places[cell] = settlement.kept[cell] if machine is None or cell in settlement.kept else machine.name
+        return places
 
     def _at_hand(self, cell: int) -> Machine | None:
         """The machine whose workers have parked in this cell, if all of them live."""
-        machine = self.machines.get(self.parked.get(cell, ""))
-        if machine is None or machine.state != "cast" or machine.ill or not machine.whole:
+        machine = self._dweller(cell)
+        if machine is None or not machine.whole or not any(actor.parked for actor in machine.actors):
             return None
-        parked = all(actor.role == role for actor, role in zip(machine.actors, self._roles(cell), strict=True))
-        return machine if parked else None
+        here = all(actor.role == role for actor, role in zip(machine.actors, self._roles(cell), strict=True))
+        return machine if here else None
 
     def _park(self, change: Change) -> None:
         """Let those wait who cannot play, in their roles."""
-        assert self.roster is not None
-        for cell in change.vacant:
-            names = {w.machine for role in self._roles(cell) if (w := self.roster.player(role)) is not None}
-            for machine in (self.machines[name] for name in names):
-                if machine.state == "cast" and not machine.ill and machine.failures < self.plan.quarantine:
-                    self.parked[cell] = machine.name
-            machine_name = self.parked.get(cell)
-            for actor in [] if machine_name is None else self.machines[machine_name].actors:
-                able = actor.alive and actor.report is not None and actor.report.able
-                if able and (actor.holds or not actor.parked):
+        for cell in sorted({self.plan.cells[role] for role in change.vacant}):
+            machine = self._dweller(cell)
+            if machine is None:
+                self.parked.pop(cell, None)
+                continue
+            if set(self._roles(cell)) <= set(change.vacant):
+                self.parked[cell] = machine.name
+            for actor, role in zip(machine.actors, self._roles(cell), strict=True):
+                able = actor.alive and actor.report is not None and actor.report.able and actor.role == role
+                if role in change.vacant and able and (actor.holds or not actor.parked):
                     actor.parked, actor.holds = True, False
                     actor.rehearsing, actor.rehearsed = actor.role, None
                     self._tell(actor.uid, Park())
@@ -134,7 +151,7 @@ class Vacancies(Signals):
         units = len(self._units())
         risk = at_risk(self._placement(), live)
         said = f"{units - len(live)} of {units} replicas vacant: training goes on with the others"
-        self._tale("masked", f"{said}; {risk.reason}" if risk else said, cells=list(change.vacant), live=len(live))
+        self._tale("masked", f"{said}; {risk.reason}" if risk else said, roles=list(change.vacant), live=len(live))
 
     # -- coming back ---------------------------------------------------------------------------------------------------
 
@@ -144,26 +161,28 @@ class Vacancies(Signals):
         if not vacant or self.settling is not None or self.stopping or self._refills >= STUBBORN:
             return False
         places: dict[int, str] = {}
-        lacking = 0
-        while vacant:
-            group = [cell for cell in self._closure([min(vacant)]) if cell in vacant]
-            vacant -= set(group)
+        coming: set[int] = set()
+        lacking: set[int] = set()
+        for unit in (unit for unit in self._units() if not vacant.isdisjoint(unit)):
             found: dict[int, str] = {}
-            for cell in group:
+            for cell in sorted({self.plan.cells[role] for role in unit} - places.keys()):
                 machine = self._comer(cell, {*places.values(), *found.values()})
-                if machine is not None and machine.whole:
+                if machine is None:
+                    lacking.add(cell)
+                elif machine.whole:
                     found[cell] = machine.name
-                lacking += machine is None
-            if len(found) == len(group):
+            if {self.plan.cells[role] for role in unit} <= {*found, *places}:
                 places |= found
+                coming |= set(unit) & vacant
         self._recycle()
         free = len(self._free(set(places.values()))) + self.wanted
-        if lacking > free and self._refused < ATTEMPTS and self.plan.scarcity != "stop":
-            self._want(lacking - free)
+        if len(lacking) > free and self._refused < ATTEMPTS and self.plan.scarcity != "stop":
+            self._want(len(lacking) - free)
         if not places:
             return False
         self._refills += 1
-        change = self.change = Change("refill", places, self._workers(places))
+        joiners = {role: uid for role, uid in self._workers(places).items() if role in coming}
+        change = self.change = Change("refill", places, joiners, vacant=tuple(sorted(vacant - coming)))
         spans = ", ".join(f"{name} for {self._span(cell)}" for cell, name in places.items())
         self._tale("change", f"refill: {spans}")
         self._phase(change, "rehearse")
@@ -173,13 +192,11 @@ class Vacancies(Signals):
     def _comer(self, cell: int, taken: set[str]) -> Machine | None:
         """Who is to take a vacant cell: its own machine where all its workers live, a standby that is ready, or its own
         machine once its workers have started again; None: nobody is there."""
-        own = self._at_hand(cell)
-        if own is not None:
-            return own
-        machine = self.machines.get(self.parked.get(cell, ""))
-        if machine is not None and (machine.state != "cast" or machine.ill or machine.failures >= self.plan.quarantine):
-            machine = None
-        standby = self._suitable(cell, taken)
+        machine = self._at_hand(cell) or self._dweller(cell)
+        if machine is not None and machine.whole:
+            return machine
+        plays = machine is not None and cell not in self.parked
+        standby = None if plays else self._suitable(cell, taken)
         if standby is not None and (machine is None or all(map(ready, standby.actors, self._roles(cell)))):
             self._unclaim(cell)
             return standby

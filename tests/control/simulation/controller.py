@@ -95,6 +95,8 @@ class SimController:
                     self.world.ended_at = self.world.now
                 if output.kind == "failed":
                     self.world.despaired(known, output.text)
+                if output.kind == "waiting":
+                    self.world.waits(output.text)
                 self.provide(self.provided + _wanted(output))
                 self.world.say(f"tale: {output.kind}: {output.text}")
         self.flush()

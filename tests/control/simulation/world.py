@@ -243,9 +243,32 @@ class World:
             raise Violation(f"generation {roster.generation} was used for two rosters")
         role = roster.role_of(worker.part.uid)
         if role is not None:
+            self.complete(roster, role)
             other = self.played.setdefault((roster.generation, role), worker.part.uid)
             if other != worker.part.uid:
                 raise Violation(f"{other} and {worker.part.uid} both play role {role} in {roster.generation}")
+
+    def complete(self, roster: Roster, role: int) -> None:
+        """Whoever plays has everybody with whom it makes a replica; and there are vacant ones only with masking."""
+        same = self.same(role)
+        unit = {self.same(other)[same.index(role)] for other in range(self.plan.roles)}
+        gone = [other for other in sorted(unit) if roster.seats[other] is None]
+        if gone or (None in roster.seats and not self.plan.mask):
+            raise Violation(f"role {role} plays in generation {roster.generation} without {gone or 'all'}")
+
+    def waits(self, reason: str) -> None:
+        """The director waits for a machine, or gives up because there is none."""
+        director = self.controller.director
+        if director is None or not director.begun or not self.plan.mask:
+            return
+        holding = [w for w in self.workers.values() if w.alive and w.part.holds and w.part.uid not in self.distrusted]
+        latest = max((worker.state for worker in holding), default=0)
+        held = {w.role for w in holding if w.state == latest and not w.frozen and not w.hangs}
+        cells = self.plan.cells
+        whole = {cell for cell in cells if all(role in held for role, of in enumerate(cells) if of == cell)}
+        for number in range(len(self.same(0))):
+            if all(cells[self.same(role)[number]] in whole for role in range(self.plan.roles)):
+                raise Violation(f"replica {number} is whole, and yet: {reason}")
 
     def despaired(self, known: set[str], reason: str) -> None:
         """The director says that a role's state is lost."""
