@@ -3,7 +3,7 @@ BIN := $(VENV)/bin
 PYTHON ?= python3
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench chaos format clean
+.PHONY: help demo test soak check bench chaos format clean
 
 help: ## print these lines
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -11,8 +11,13 @@ help: ## print these lines
 demo: $(VENV)/.stamp ## replace a machine of a running job and watch it
 	@$(BIN)/python examples/demo.py
 
-test: $(VENV)/.stamp ## run all tests
-	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder tests
+PYTEST = $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+
+test: $(VENV)/.stamp ## run the tests
+	$(PYTEST) tests
+
+soak: $(VENV)/.stamp ## run the tests that are more of the same, too
+	$(PYTEST) -m "" tests
 
 check: $(VENV)/.stamp ## lint, format, types and layers
 	$(BIN)/ruff check

@@ -234,6 +234,7 @@ def test_the_users_own_traceback_is_shown(job: Job) -> None:
     assert "Traceback" in job.out
 
 
+@pytest.mark.long
 def test_a_script_that_raises_on_all_roles(job: Job) -> None:
     why = failing(
         job,
@@ -253,6 +254,7 @@ def test_a_script_that_raises_on_all_roles(job: Job) -> None:
     assert f"line {line_of(job, '# here')})" in why
 
 
+@pytest.mark.long
 def test_one_role_leaves_early(job: Job) -> None:
     why = failing(
         job,
@@ -347,6 +349,7 @@ def test_a_script_with_a_syntax_error(job: Job) -> None:
     assert f"line {line_of(job, 'def train(job)')}" in why
 
 
+@pytest.mark.long
 def test_a_script_that_imports_what_is_not_there(job: Job) -> None:
     why = failing(job, "import no_such_module_anywhere\n")
     assert re.match(r"role [01] ", why)
@@ -354,6 +357,7 @@ def test_a_script_that_imports_what_is_not_there(job: Job) -> None:
     assert f"line {line_of(job, 'no_such_module_anywhere')}" in why
 
 
+@pytest.mark.long
 def test_a_script_that_exits(job: Job) -> None:
     why = failing(
         job,
@@ -458,7 +462,7 @@ understudy.run(train)
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)])
 def test_one_signal_ends_the_job_at_a_boundary(job: Job, number: signal.Signals) -> None:
     job.start(LONG)
     job.when(lambda: "under way" in job.out)
@@ -480,7 +484,7 @@ def test_a_second_ctrl_c_ends_the_job_at_once(job: Job) -> None:
     assert "ended" in job.err
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)])
 def test_a_signal_before_the_job_has_begun(job: Job, number: signal.Signals) -> None:
     job.start(LONG)
     job.when(lambda: (job.folder / "run" / "log.txt").exists())

@@ -62,12 +62,17 @@ async def each(stage: Stage) -> None:
     assert all(answer["ok"] for answer in answers), answers
 
 
+LONG = pytest.mark.long
+
+
 @pytest.mark.parametrize(
     ("example", "direction", "settings"),
     [
         pytest.param("gpt_ddp.py", each_then_all, {"standbys": 2}, id="ddp"),
         pytest.param("gpt_fsdp.py", each_then_all, {"standbys": 2}, id="fsdp"),
-        pytest.param("gpt_fsdp.py", each, {"nproc": 2, "standbys": 2, "mesh": "dp_replicate=2,dp_shard=2"}, id="hsdp"),
+        pytest.param(
+            "gpt_fsdp.py", each, {"nproc": 2, "standbys": 2, "mesh": "dp_replicate=2,dp_shard=2"}, id="hsdp", marks=LONG
+        ),
         pytest.param("gpt_3d.py", each_then_all, {"nproc": 2, "standbys": 2, "mesh": "pp=2,dp=1,tp=2"}, id="3d"),
     ],
 )

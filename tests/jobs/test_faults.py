@@ -91,6 +91,10 @@ understudy.run(train)
 """
 
 POINTS = {
+    "some": (
+        *("joiner takes goods", "joiner switches", "joiner has stepped", "leaver votes", "leaver finishes"),
+        "stayer votes",
+    ),
     "joiner": (
         *("joiner rehearses", "joiner prepares", "joiner takes goods", "joiner takes gradients"),
         *("joiner takes the last", "joiner switches", "joiner computes", "joiner has stepped"),
@@ -102,6 +106,7 @@ POINTS = {
     "stayer": ("stayer prepares", "stayer votes", "stayer switches"),
     "controller": ("joiner rehearses", "joiner prepares", "joiner takes goods", "leaver finishes", "joiner computes"),
 }
+PARTIES = [pytest.param(party, marks=[] if party == "some" else pytest.mark.long) for party in POINTS]
 
 
 @pytest.fixture(scope="module")
@@ -136,7 +141,7 @@ async def _die(stage: Stage, folder: Path, point: str, *, victim: int | None = N
     assert leaver not in players, f"{leaver} was to be replaced ({point})"
 
 
-@pytest.mark.parametrize("party", POINTS)
+@pytest.mark.parametrize("party", PARTIES)
 def test_somebody_dies_at_every_point(party: str, tmp_path: Path, undisturbed: Result) -> None:
     folder = tmp_path / "job"
 

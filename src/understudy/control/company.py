@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 from understudy.agent.messages import Dismiss, EndWorker, StartWorker, Tell
@@ -51,7 +52,7 @@ class Plan:
     def roles(self) -> int:
         return self.machines * self.nproc
 
-    @property
+    @cached_property
     def cells(self) -> tuple[int, ...]:
         return tuple(role // self.nproc for role in range(self.roles))
 
