@@ -85,7 +85,12 @@ class Thing:
         lambda index: torch.randn(4, generator=torch.Generator().manual_seed(index)),
         lambda index: (np.random.default_rng(index).normal(size=3), random.Random(index).random()),
         lambda index: np.array([index, "text"], dtype=object),
-        lambda index: torch.tensor(index),
+        lambda index: [
+            torch.tensor(index),
+            torch.empty(0),
+            torch.zeros(2, dtype=torch.complex64),
+            torch.eye(3).to_sparse(),
+        ],
         Thing,
         lambda index: object(),
     ],

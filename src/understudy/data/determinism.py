@@ -95,7 +95,8 @@ def _leaves(value: Any, at: str, above: tuple[int, ...] = ()) -> Iterator[tuple[
     inside = (*above, id(value))
     match value:
         case torch.Tensor():
-            tensor = value.detach().cpu().contiguous()
+            dense = value if value.layout == torch.strided else value.to_dense()
+            tensor = dense.detach().cpu().contiguous()
             kind = f"{str(value.dtype).removeprefix('torch.')} of shape {tuple(value.shape)}"
             yield at, (kind, tensor.flatten().view(torch.uint8).numpy().tobytes())
         case np.ndarray() | np.generic() if value.dtype != object:
