@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +15,8 @@ from torch.utils.data import Dataset, IterableDataset, TensorDataset
 from understudy.data import DataError, MapData, Sampler, check, partition
 
 
-class Shard(NamedTuple):
+@dataclass(frozen=True)
+class Shard:
     number: int
     count: int
 

@@ -103,11 +103,10 @@ def _leaves(value: Any, at: str, above: tuple[int, ...] = ()) -> Iterator[tuple[
             yield at, (f"{value.dtype} of shape {value.shape}", value.tobytes())
         case float():
             yield at, ("float", struct.pack("<d", value))
-        case str() | bytes() | bytearray():
-            yield (
-                at,
-                (type(value).__name__, value.encode("utf-8", "surrogatepass") if isinstance(value, str) else value),
-            )
+        case str():
+            yield at, ("str", value.encode("utf-8", "surrogatepass"))
+        case bytes() | bytearray():
+            yield at, (type(value).__name__, bytes(value))
         case Mapping():
             yield at, ("mapping", repr(sorted(map(repr, value))).encode())
             for key in value:
@@ -130,7 +129,7 @@ def _leaves(value: Any, at: str, above: tuple[int, ...] = ()) -> Iterator[tuple[
 def _fields(value: Any) -> Iterable[tuple[str, Any]]:
     if dataclasses.is_dataclass(value):
         return [(field.name, getattr(value, field.name)) for field in dataclasses.fields(value)]
-    return vars(value).items()
+    return list(vars(value).items())
 
 
 def _compare(index: int, before: Leaves, after: Leaves) -> None:
