@@ -245,7 +245,12 @@ def test_ctrl_c_ends_everything(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("example", "options"),
-    [("gpt_ddp.py", ()), ("gpt_fsdp.py", ("--steps", "12")), ("gpt_3d.py", ("--mesh", "pp=1,dp=2,tp=1"))],
+    [
+        ("gpt_ddp.py", ()),
+        ("tokens_ddp.py", ()),
+        ("gpt_fsdp.py", ("--steps", "12")),
+        ("gpt_3d.py", ("--mesh", "pp=1,dp=2,tp=1")),
+    ],
 )
 def test_the_examples_forget_nothing(example: str, options: tuple[str, ...], tmp_path: Path) -> None:
     target = tmp_path / "found.json"
