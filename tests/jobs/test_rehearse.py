@@ -249,6 +249,7 @@ def test_ctrl_c_ends_everything(tmp_path: Path) -> None:
         ("gpt_ddp.py", ()),
         pytest.param("gpt_fsdp.py", ("--steps", "12"), marks=pytest.mark.long),
         pytest.param("gpt_3d.py", ("--mesh", "pp=1,dp=2,tp=1"), marks=pytest.mark.long),
+        pytest.param("tokens_ddp.py", (), marks=pytest.mark.long),
     ],
 )
 def test_the_examples_forget_nothing(example: str, options: tuple[str, ...], tmp_path: Path) -> None:

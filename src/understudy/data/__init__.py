@@ -1,0 +1,11 @@
+"""Data by index: the same samples for a micro-shard of a step, whoever computes it."""
+
+from .determinism import check
+from .errors import DataError
+from .local import Local, Report
+from .mapdata import MapData
+from .sampler import MicroShard, Sampler, partition
+from .shards import cut
+from .tokens import Tokens
+
+__all__ = ["DataError", "Local", "MapData", "MicroShard", "Report", "Sampler", "Tokens", "check", "cut", "partition"]

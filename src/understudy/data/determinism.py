@@ -1,0 +1,153 @@
+"""Whether a dataset gives the same sample for an index every time: without it nobody can compute another's shard."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+import re
+import struct
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import IterableDataset
+
+from .errors import DataError
+from .permutation import permute
+
+READ = 8
+"""How many samples are read to find out."""
+
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+_WAY_OUT = "seed what is random from the index, such as torch.Generator().manual_seed(index)"
+
+
+def check(dataset: object, samples: int = READ) -> int:
+    """The number of samples of a dataset that gives the same bits for an index whenever it is read.
+
+    A few samples are read, and again in another order. What differs, or draws from the global random numbers, which
+    belong to training, is refused. These are left as they were.
+    """
+    size = _size(dataset)
+    chosen = sorted({0, size - 1, *permute(np.arange(min(samples, size)), size, 0).tolist()[: max(samples - 2, 0)]})
+    states = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    try:
+        before = {index: _leaves_of(dataset, index) for index in chosen}
+        for index in reversed(chosen):
+            _compare(index, before[index], _leaves_of(dataset, index))
+    finally:
+        random.setstate(states[0])
+        np.random.set_state(states[1])
+        torch.set_rng_state(states[2])
+    return size
+
+
+def _size(dataset: object) -> int:
+    name = type(dataset).__name__
+    if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__"):
+        raise DataError(
+            f"{name} can only be read from its beginning on, but any replica must be able to read any sample; "
+            f"give it __getitem__(index) and __len__()"
+        )
+    try:
+        size = len(dataset)  # type: ignore[arg-type]
+    except (TypeError, NotImplementedError):
+        raise DataError(f"{name} does not say how many samples it has; give it __len__()") from None
+    if size < 1:
+        raise DataError(f"{name} has no samples")
+    return size
+
+
+Leaves = dict[str, tuple[str, bytes]]
+"""The values that a sample consists of: where each is, what kind of thing it is, and its bits."""
+
+
+def _leaves_of(dataset: Any, index: int) -> Leaves:
+    states = _random_states()
+    leaves = dict(_leaves(read(dataset, index), ""))
+    for (source, before), (_, after) in zip(states, _random_states(), strict=True):
+        if before != after:
+            raise DataError(f"sample {index} draws from the global random numbers of {source}; {_WAY_OUT}")
+    return leaves
+
+
+def read(dataset: Any, index: int) -> Any:
+    """A sample, or a sentence about what happened to it."""
+    try:
+        return dataset[index]
+    except Exception as error:
+        raise DataError(f"sample {index} of {type(dataset).__name__} cannot be read: {error!r}") from error
+
+
+def _random_states() -> list[tuple[str, bytes]]:
+    _, keys, place, *_ = np.random.get_state()
+    return [
+        ("random", repr(random.getstate()).encode()),
+        ("numpy", np.asarray(keys).tobytes() + str(place).encode()),
+        ("torch", torch.get_rng_state().numpy().tobytes()),
+    ]
+
+
+def _leaves(value: Any, at: str, above: tuple[int, ...] = ()) -> Iterator[tuple[str, tuple[str, bytes]]]:
+    if id(value) in above:
+        return
+    inside = (*above, id(value))
+    match value:
+        case torch.Tensor():
+            dense = value if value.layout == torch.strided else value.to_dense()
+            tensor = dense.detach().cpu().contiguous()
+            kind = f"{str(value.dtype).removeprefix('torch.')} of shape {tuple(value.shape)}"
+            yield at, (kind, tensor.flatten().view(torch.uint8).numpy().tobytes())
+        case np.ndarray() | np.generic() if value.dtype != object:
+            yield at, (f"{value.dtype} of shape {value.shape}", value.tobytes())
+        case float():
+            yield at, ("float", struct.pack("<d", value))
+        case str():
+            yield at, ("str", value.encode("utf-8", "surrogatepass"))
+        case bytes() | bytearray():
+            yield at, (type(value).__name__, bytes(value))
+        case Mapping():
+            yield at, ("mapping", repr(sorted(map(repr, value))).encode())
+            for key in value:
+                yield from _leaves(value[key], f"{at}[{key!r}]", inside)
+        case Sequence() | np.ndarray():
+            yield at, (type(value).__name__, str(len(value)).encode())
+            for number, item in enumerate(value):
+                yield from _leaves(item, f"{at}[{number}]", inside)
+        case _ if callable(getattr(value, "tobytes", None)):  # an image, for one
+            yield at, (type(value).__name__, value.tobytes())
+        case _ if dataclasses.is_dataclass(value) or hasattr(value, "__dict__"):
+            for key, item in _fields(value):
+                yield from _leaves(item, f"{at}.{key}", inside)
+        case set() | frozenset():
+            yield at, (type(value).__name__, repr(sorted(map(repr, value))).encode())
+        case _:
+            yield at, (type(value).__name__, _ADDRESS.sub("", repr(value)).encode())
+
+
+def _fields(value: Any) -> Iterable[tuple[str, Any]]:
+    if dataclasses.is_dataclass(value):
+        return [(field.name, getattr(value, field.name)) for field in dataclasses.fields(value)]
+    return list(vars(value).items())
+
+
+def _compare(index: int, before: Leaves, after: Leaves) -> None:
+    for at in sorted(before.keys() | after.keys()):
+        kind, bits = before.get(at, ("missing", b""))
+        other, others = after.get(at, ("missing", b""))
+        if kind != other:
+            difference = f"{kind} at first, then {other}"
+        elif bits != others:
+            difference = _different(kind, bits, others)
+        else:
+            continue
+        where = f" at {at}" if at else ""
+        raise DataError(f"sample {index} is not the same when it is read again:{where} {difference}; {_WAY_OUT}")
+
+
+def _different(kind: str, bits: bytes, others: bytes) -> str:
+    if len(bits) != len(others):
+        return f"{kind} of {len(bits):,} bytes at first, then {len(others):,}"
+    changed = sum(a != b for a, b in zip(bits, others, strict=True))
+    return f"{kind}, of which {changed:,} of {len(bits):,} bytes differ"

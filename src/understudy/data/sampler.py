@@ -1,0 +1,105 @@
+"""Which samples a micro-shard of a step has: a function of numbers, the same for whoever computes it, and whenever."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from .errors import DataError
+from .permutation import LARGEST, Indices, mixed, permute
+
+
+class Numbered(Protocol):
+    """A micro-shard: `number` of `count`, as `step.shards()` gives them."""
+
+    @property
+    def number(self) -> int: ...
+    @property
+    def count(self) -> int: ...
+
+
+MicroShard = Numbered | tuple[int, int]
+"""What a batch is asked for with: a shard of `step.shards()`, or (number, count)."""
+
+
+@dataclass(frozen=True)
+class Sampler:
+    """Draws from `size` samples: `batch` for each of a step's `count` micro-shards.
+
+    Epochs follow each other without gap or repeat: each uses every sample exactly once, in an order of its own. Where
+    an epoch is no whole number of steps, the step at its end goes on with the next epoch; with `drop` it is left out,
+    and with it the up to `batch * count - 1` samples that come last in that epoch. `stream` tells apart samplers that
+    share a seed. Nothing is remembered: any step can be asked for, at the cost of one batch.
+    """
+
+    size: int
+    batch: int
+    count: int
+    seed: int = 0
+    shuffle: bool = True
+    drop: bool = False
+    stream: int = 0
+
+    def __post_init__(self) -> None:
+        for name, value in (("sample", self.size), ("sample in a batch", self.batch), ("micro-shard", self.count)):
+            if value < 1:
+                raise DataError(f"there must be at least one {name}, not {value}")
+        if self.size > LARGEST:
+            raise DataError(f"{self.size:,} samples are too many to be shuffled: at most {LARGEST:,} are possible")
+        if self.drop and self.size < self.batch * self.count:
+            raise DataError(
+                f"an epoch has no whole step: {self.batch:,} samples for each of {self.count:,} micro-shards are "
+                f"{self.batch * self.count:,} and there are {self.size:,}; take a smaller batch, or drop=False"
+            )
+
+    @property
+    def epoch_size(self) -> int:
+        """How many samples an epoch uses."""
+        used = self.batch * self.count
+        return self.size // used * used if self.drop else self.size
+
+    def indices(self, step: int, number: int) -> Indices:
+        """The samples of micro-shard `number` of a step."""
+        if step < 0:
+            raise DataError(f"there is no step {step}: steps are numbered from 0")
+        if not 0 <= number < self.count:
+            raise DataError(f"there is no micro-shard {number}: they are numbered 0 to {self.count - 1}")
+        place, end = (step * self.count + number) * self.batch, (step * self.count + number + 1) * self.batch
+        parts = []
+        while place < end:
+            epoch, first = divmod(place, self.epoch_size)
+            last = min(first + end - place, self.epoch_size)
+            plain: Indices = np.arange(first, last, dtype=np.int64)
+            key = mixed(self.seed, self.stream, epoch)
+            parts.append(permute(plain, self.size, key) if self.shuffle else plain)
+            place += last - first
+        return np.concatenate(parts)
+
+
+def partition(size: int, shards: int) -> tuple[range, ...]:
+    """Which of `size` samples (or tokens) belong to which shard: neighbours, shards as equal as possible."""
+    if shards < 1:
+        raise DataError(f"there must be at least one shard, not {shards}")
+    if size < shards:
+        raise DataError(f"{size:,} cannot be cut into {shards:,} shards: some would be empty")
+    return tuple(range(size * k // shards, size * (k + 1) // shards) for k in range(shards))
+
+
+def numbers(shard: MicroShard) -> tuple[int, int]:
+    """(number, count) of a micro-shard."""
+    return shard if isinstance(shard, tuple) else (shard.number, shard.count)
+
+
+def place(number: int, count: int, shards: int) -> tuple[int, int, int]:
+    """(k, part, q): the micro-shard is part `part` of the q of shard k."""
+    if count % shards:
+        raise DataError(
+            f"{count:,} micro-shards cannot be shared out evenly among {shards:,} shards: there must be one shard "
+            f"for each replica, and step.shards() the same number of micro-shards for each"
+        )
+    if not 0 <= number < count:
+        raise DataError(f"there is no micro-shard {number}: they are numbered 0 to {count - 1}")
+    q = count // shards
+    return number // q, number % q, q
