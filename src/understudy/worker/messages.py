@@ -349,8 +349,8 @@ class WorkerSpec(msgspec.Struct, frozen=True):
     chaos: bool = False
     """Whether it lets faults happen that chaos asks for."""
     mask: str = ""
-    """Whether steps go on without a replica that is gone, and which data the others have: `anywhere` or a placement such
-    as `spare:r=3`; empty: all replicas are needed."""
+    """Whether steps go on without a replica that is gone, and which data the others have: `anywhere` or a placement
+    such as `spare:r=3`; empty: all replicas are needed."""
     deterministic: bool = False
     """Whether masked steps give the same bits whoever computes what."""
     keep_gradients: Literal["own", "copy", "none"] = "own"
