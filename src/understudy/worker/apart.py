@@ -104,15 +104,14 @@ def trained(tracked: Tracked) -> list[torch.Tensor]:
 
 def managed(tracked: Tracked) -> set[int]:
     """By id, the parameters whose gradients FSDP2 reduces."""
-    try:
-        from torch.distributed.fsdp import FSDPModule
-    except ImportError:
+    kind: Any = getattr(sys.modules.get("torch.distributed.fsdp"), "FSDPModule", None)
+    if kind is None:
         return set()
     return {
         id(parameter)
         for _, module in modules(tracked)
         for inner in module.modules()
-        if isinstance(inner, FSDPModule)
+        if isinstance(inner, kind)
         for parameter in inner.parameters()
         if is_dtensor(parameter)
     }

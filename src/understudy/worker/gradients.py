@@ -123,6 +123,8 @@ class Synchroniser:
     ) -> Callable[[], torch.Tensor]:
         """Begin to reduce a bucket; what is returned waits for it."""
         divides = self.divides or not bucket.divided
+        if not bucket.elements:  # this role's parts of small tensors may be empty, and then its twins' are
+            return lambda: torch.empty(0, dtype=bucket.dtype, device=bucket.device)
         if root is not None or not plan.deterministic:
             flat = self._scratch.flat(place, bucket.elements, bucket.dtype, bucket.device)
             if root is not None:

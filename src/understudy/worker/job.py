@@ -16,7 +16,7 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 from understudy.comm.group import RoleGroup
 from understudy.state.inventory import take_inventory
 
-from .averaging import Averaging
+from .averaging import Averaging, check_tracked
 from .identity import Places
 from .masking import Masking
 from .mesh import alike, dimensions, replica_of
@@ -189,6 +189,7 @@ class Job:
             raise JobError("how many steps? give job.steps(n) a number, or understudy run --steps N")
         self._player.first_boundary()
         self._undo = Undo(self._player.tracked)
+        check_tracked(self._averaged, self._player.tracked)
         if self._spec.mask:
             self._masking = Masking(self._player, self._averaged, alike(self._spec.mesh, self._player.role, self._over))
         elif self._averaged:
