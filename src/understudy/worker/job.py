@@ -1,11 +1,10 @@
-"""What a training script sees: the job, its steps and their shards."""
+"""What a training script sees: the job, and through it its steps and their shards."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
 from functools import cached_property
-from types import TracebackType
 
 import torch
 from torch import nn
@@ -23,53 +22,8 @@ from .mesh import alike, dimensions, replica_of
 from .player import JobError, Player, Repeat
 from .probe import Probe
 from .rng import seed_everything
+from .step import Step
 from .undo import Undo
-
-
-class Shard:
-    """One micro-shard of a step's data: `number` of `count`, each of which is computed by exactly one replica."""
-
-    def __init__(self, number: int, count: int, mine: int) -> None:
-        self.number, self.count = number, count
-        self.weight = 1.0 / mine
-        """What to multiply the loss with, so that the gradient is the mean over all micro-shards of all replicas."""
-
-    def __repr__(self) -> str:
-        return f"<shard {self.number} of {self.count}>"
-
-
-class Step:
-    """One step of training. Used with `with`: what happens inside is undone and repeated if it is interrupted."""
-
-    def __init__(self, job: Job, index: int) -> None:
-        self._job = job
-        self.index = index
-        self.values: dict[str, float] = {}
-        self._shard: dict[str, float] | None = None
-        """What is logged with the micro-shard under way."""
-        self._complete = False
-        """Whether its shards were gone through to the end."""
-        self._voted = False
-
-    def shards(self, micro: int = 1) -> Iterator[Shard]:
-        """The micro-shards that this replica computes in this step; `micro` for each replica. Go through all of them:
-        gradients that the runtime averages are complete after the last one. With `--mask` there are more of them while
-        other replicas are missing, and fewer where the step was interrupted and some need not be computed again."""
-        if micro < 1:
-            raise JobError(f"step.shards({micro}): a replica has at least one micro-shard")
-        return self._job._masked(self, micro) if self._job._masking is not None else self._job._own(self, micro)
-
-    def __enter__(self) -> Step:
-        self._job._begin(self)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool:
-        return self._job._end(self, error)
-
-    def __repr__(self) -> str:
-        return f"<step {self.index}>"
 
 
 class Job:
@@ -242,41 +196,6 @@ class Job:
         if not self.rehearsing:
             assert self._undo is not None
             self._undo.remember()
-
-    def _own(self, step: Step, micro: int) -> Iterator[Shard]:
-        """Without masking: this replica's own shard."""
-        replicas, mine = self.replicas
-        logged: dict[str, list[float]] = {}
-        try:
-            for part in range(micro):
-                step._shard = {}
-                yield Shard(mine * micro + part, replicas * micro, micro)
-                for name, value in step._shard.items():
-                    logged.setdefault(name, []).append(value)
-        finally:
-            step._shard = None
-            step.values |= {name: sum(values) / len(values) for name, values in logged.items()}
-        if self._averaging is not None:
-            self._averaging.run()
-        step._complete = True
-
-    def _masked(self, step: Step, micro: int) -> Iterator[Shard]:
-        """This replica's own shard, and what it computes in place of others."""
-        assert self._masking is not None
-        mesh, same = self._spec.mesh, self._masking.same
-        values: dict[str, float] = {}
-        try:
-            for unit, part in self._masking.run(step.index, micro, values):
-                replicas, replica = replica_of(mesh, same[unit])
-                number = replica * micro + part
-                self._masking.seed(step.index, number)
-                step._shard = values
-                yield Shard(number, replicas * micro, micro)
-                step._shard = None
-        finally:
-            step._shard = None
-        step.values |= values
-        step._complete = True
 
     def _before_update(self, optimizer: Optimizer, args: object, kwargs: object) -> None:
         """Nobody applies a step before everybody can."""
