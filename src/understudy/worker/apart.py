@@ -18,7 +18,10 @@ from understudy.state.twins import holders_in_ddp, replicas
 
 from .player import JobError
 
-WAY_OUT = "wrap the model in DDP, or in FSDP2 on a mesh with a replicate dimension, or call job.average(model)"
+WAY_OUT = (
+    "wrap the model in DDP, or in FSDP2 on a mesh with a replicate dimension, or call job.average(model); freeze "
+    "what is not trained with requires_grad_(False)"
+)
 
 
 class Apart:

@@ -35,6 +35,10 @@ class Masking:
         spec = player.spec
         self._player, self._spec = player, spec
         same = player._same()
+        if spec.roles % len(same):
+            raise JobError(
+                f"--mask: {len(same)} of {spec.roles} roles hold the same state; that is no whole number of units"
+            )
         check_suitable(player.tracked, same, averaged, over)
         try:
             self._placement = parse(spec.mask, len(same))
@@ -57,14 +61,6 @@ class Masking:
         """The step whose gradients are complete and in the script's hands."""
         self._quiet = False
         """Whether the last micro-shard was computed without a word to anybody."""
-        if not player.rehearsing:
-            self._compare_units()
-
-    def _compare_units(self) -> None:
-        units = len(self.same)
-        least = self._player._least([units, -units])
-        if self._player.fabric.fault is None and least[0] != -least[1]:
-            raise JobError(f"--mask: some roles have {least[0]} replicas and others {-least[1]}; {_ONE_NUMBER}")
 
     @property
     def unit(self) -> int:
@@ -218,6 +214,3 @@ class Masking:
                 f"step {step}: FSDP2 has not reduced its gradients with a shard; with --mask do not call "
                 "set_requires_gradient_sync(False) or set_requires_all_reduce(False), and call backward for each shard"
             )
-
-
-_ONE_NUMBER = "use the same number of replicas of every part of the model"
