@@ -9,11 +9,9 @@ Meanwhile, in another shell: understudy replace m1
 from __future__ import annotations
 
 import torch
-import torch.distributed as dist
 from gpt import CONTEXT, LETTERS, Block, batch, gpt, options, surprise
 from torch import nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
-from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.optim import AdamW
 
@@ -25,7 +23,7 @@ args = options("Train a small GPT on a mesh pp=…,dp=…,tp=….")
 def train(job: understudy.Job) -> None:
     if set(job.mesh.mesh_dim_names or ()) != {"pp", "dp", "tp"}:
         raise SystemExit("gpt_3d.py needs three dimensions: understudy run --mesh pp=1,dp=1,tp=1 examples/gpt_3d.py")
-    pp, dp, tp = job.mesh["pp"], job.mesh["dp"], job.mesh["tp"]
+    pp, tp = job.mesh["pp"], job.mesh["tp"]
     here, stages = pp.get_local_rank(), pp.size()
 
     # Everybody draws the same model and keeps the layers of its stage; of each block, only its own heads.
@@ -39,7 +37,7 @@ def train(job: understudy.Job) -> None:
             parallelize_module(layer, tp, {"qkv": columns, "join": rows, "grow": columns, "shrink": rows})
     optim = AdamW(layers.parameters(), lr=1e-3)
     job.track(layers=layers, optim=optim)
-    job.same_over("dp")  # gradients are averaged below, by hand
+    job.average(layers, over="dp")  # gradients, over the copies of this stage; DDP fails inside a PipelineStage
 
     micro_batches = 2 * stages
     size = max(1, args.batch // micro_batches)
@@ -55,32 +53,27 @@ def train(job: understudy.Job) -> None:
         output_args=logits if here == stages - 1 else hidden,
         group=pp.get_group(),
     )
-    schedule = Schedule1F1B(stage, micro_batches, loss_fn=surprise)
+
+    def loss_fn(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return surprise(logits, targets) / micro_batches
+
+    # A step may have several shards. Left to itself the schedule would divide all gradients so far after each of them.
+    schedule = Schedule1F1B(stage, micro_batches, loss_fn=loss_fn, scale_grads=False)
 
     for step in job.steps(args.steps):
         with step:
-            losses: list[torch.Tensor] = []
             for shard in step.shards():
+                losses: list[torch.Tensor] = []
                 inputs, targets = batch(step.index, shard.number, size * micro_batches)
                 fed = [inputs.to(job.device)] if stage.is_first else []
                 schedule.step(*fed, target=targets.to(job.device), losses=losses, return_outputs=False)
-            for parameter in layers.parameters():
-                average(parameter.grad, dp.get_group())
+                if stage.is_last:
+                    loss = torch.stack(losses).sum()
+                    job.log(loss=loss)
             optim.step()
             optim.zero_grad()
-            if stage.is_last:
-                loss = torch.stack(losses).mean()
-                job.log(loss=loss)
-                if job.is_primary and not job.rehearsing and (step.index + 1) % 5 == 0:
-                    print(f"step {step.index + 1:4}  loss {loss.item():.4f}", flush=True)
-
-
-def average(gradient: torch.Tensor | None, group: dist.ProcessGroup) -> None:
-    """Over the copies of this stage. (DDP cannot do it: inside a PipelineStage it fails in the second step.)"""
-    assert gradient is not None
-    mine = gradient.to_local() if isinstance(gradient, DTensor) else gradient
-    dist.all_reduce(mine, group=group)
-    mine /= dist.get_world_size(group)
+            if job.is_primary and not job.rehearsing and (step.index + 1) % 5 == 0:
+                print(f"step {step.index + 1:4}  loss {step.values['loss']:.4f}", flush=True)
 
 
 if __name__ == "__main__":

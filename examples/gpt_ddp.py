@@ -38,15 +38,16 @@ def train(job: understudy.Job) -> None:
         with step:
             for shard in step.shards():
                 inputs, targets = batch(step.index, shard.number, args.batch)
-                loss = surprise(model(inputs.to(job.device)), targets.to(job.device)) * shard.weight
-                loss.backward()
+                loss = surprise(model(inputs.to(job.device)), targets.to(job.device))
+                (loss * shard.weight).backward()
+                job.log(loss=loss)
             norm = clip_grad_norm_(model.parameters(), 1.0)
             optim.step()
             schedule.step()
             optim.zero_grad()
-            job.log(loss=loss, norm=norm, lr=schedule.get_last_lr()[0])
+            job.log(norm=norm, lr=schedule.get_last_lr()[0])
             if job.is_primary and not job.rehearsing and (step.index + 1) % 5 == 0:
-                print(f"step {step.index + 1:4}  loss {loss.item():.4f}  norm {norm.item():.2f}", flush=True)
+                print(f"step {step.index + 1:4}  loss {step.values['loss']:.4f}  norm {norm.item():.2f}", flush=True)
 
 
 if __name__ == "__main__":

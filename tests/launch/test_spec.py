@@ -222,3 +222,25 @@ def test_any_settings_are_a_job_or_one_sentence(settings: dict[str, Any], salt: 
     else:
         assert spec.roles == spec.machines * spec.nproc
         assert all(a is b for a, b in itertools.pairwise([spec, check(spec)]))
+
+
+def test_masking(script: Path) -> None:
+    four = {"script": str(script), "machines": 4}
+    spec = make({**four, "mask": "anywhere", "deterministic": True, "keep_gradients": "copy"})
+    assert (spec.mask, spec.deterministic, spec.keep_gradients) == ("anywhere", True, "copy")
+    assert make({**four, "mask": "off"}).mask == "off"
+    assert make({**four, "mesh": "pp=2,dp_replicate=2", "mask": "anywhere"}).mask == "anywhere"
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"mask": "everywhere"}, "no placement 'everywhere'"),
+        ({"mask": "spare:r=3"}, "at most r="),
+        ({"mask": "anywhere", "mesh": "pp=4"}, "one replica only"),
+        ({"deterministic": True}, "--mask"),
+        ({"keep_gradients": "all"}, "own"),
+    ],
+)
+def test_masking_that_cannot_be(script: Path, settings: dict[str, Any], said: str) -> None:
+    assert said in mistake({"script": str(script), "machines": 4, **settings})

@@ -80,6 +80,11 @@ class Endpoint:
         """Held by the thread that opens it late."""
         self.doing: tuple[int, str, float] | None = None
         """Number and kind of the collective under way, and since when."""
+        self.submitted = 0
+        """Operations and messages that were given to it so far."""
+        self.defer: Callable[[Any], None] | None = None
+        """Called with the kind of an all-reduce that autograd's backward gives, which then leaves its input as it is:
+        somebody else reduces it later."""
         self._number = 0
         self._open_late = open_late
         self._turn = threading.Lock()
@@ -173,6 +178,7 @@ class Endpoint:
     def submit(self, op: Op, done: Done, *, wait: bool) -> None:
         """Run the operation and call `done`, whatever becomes of it. With `wait` it has run when this returns; it
         then runs on the calling thread where nothing else is under way."""
+        self.submitted += 1
         if wait and self._queued == 0 and self._turn.acquire(blocking=False):
             try:
                 self._carry_out(op)
@@ -201,6 +207,7 @@ class Endpoint:
 
     def message(self, job: Send | Receive) -> None:
         """Start a point-to-point message; its `done` is set in the end, poisoned or not."""
+        self.submitted += 1
         if job.peer in self.vacant and job.peer is not None:
             assert self.poison is not None
             self.poison.set(

@@ -113,6 +113,10 @@ class RoleGroup(dist.ProcessGroup):
 
     def _all_reduce(self, tensors: Tensors, opts: Any) -> Work:
         how = _reduce_op(opts)
+        defer = self.endpoint.defer
+        if defer is not None and torch._C._current_graph_task_id() != -1:
+            defer(how)
+            return Work(tensors, done=True)
         ops = []
         for tensor in tensors:
             real = as_real(how, self._checked(tensor, "all_reduce"))

@@ -6,14 +6,17 @@ import difflib
 import re
 import tomllib
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 import msgspec
 
 from understudy.control.company import Scarcity
-from understudy.worker.mesh import Mesh, MeshError, check_mesh, parse_mesh, roles_of
+from understudy.spare.placement import PlacementError, parse
+from understudy.worker.mesh import Mesh, MeshError, check_mesh, parse_mesh, replica_of, roles_of
 
 from . import address
+
+KeepGradients = Literal["own", "copy", "none"]
 
 
 class SpecError(ValueError):
@@ -67,6 +70,13 @@ class JobSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     """For how many machines' roles a standby keeps rehearsed workers in memory; 0: it rehearses when it is needed."""
     check_gradients: bool = False
     """Whether a step whose gradients are not finite is repeated once."""
+    mask: str = ""
+    """Whether steps go on without a replica that is gone, and who has its data: `anywhere`, or a placement such as
+    `spare:r=3`; empty or off: all replicas are needed."""
+    deterministic: bool = False
+    """Whether masked steps give the same bits whoever computes what."""
+    keep_gradients: KeepGradients = "own"
+    """What survivors keep of a step that was interrupted."""
     copy_every: int = 0
     """Steps after which the copies of each role's state in another machine's memory are renewed; 0: there are none."""
     overlap: bool = True
@@ -146,6 +156,7 @@ def check(spec: JobSpec) -> JobSpec:
         check_mesh(spec.dimensions, spec.machines, spec.nproc)
     except MeshError as error:
         raise SpecError(str(error)) from None
+    _check_masking(spec)
     if spec.name and (not re.fullmatch(r"[A-Za-z0-9_.-]+", spec.name) or not spec.name.strip(".")):
         raise SpecError(f"name is {spec.name!r}; it must consist of letters, digits and the signs _ . -")
     script = Path(spec.script)
@@ -160,6 +171,22 @@ def check(spec: JobSpec) -> JobSpec:
     if spec.transport != "native" and not re.fullmatch(r"torch:\w+", spec.transport):
         raise SpecError(f"there is no transport {spec.transport!r}; use native or torch:gloo")
     return spec
+
+
+def _check_masking(spec: JobSpec) -> None:
+    """As far as it is known before the script has said how its model is replicated."""
+    if spec.mask in ("", "off"):
+        if spec.deterministic:
+            raise SpecError("deterministic is about steps without some replicas; give --mask anywhere, too")
+        return
+    replicas, _ = replica_of(spec.dimensions, 0)
+    if replicas < 2:
+        dims = ", ".join(f"{name}={size}" for name, size in spec.dimensions)
+        raise SpecError(f"mask is {spec.mask}, but a mesh {dims} has one replica only; nobody could stand in for it")
+    try:
+        parse(spec.mask, replicas)
+    except PlacementError as error:
+        raise SpecError(f"mask: {error}") from None
 
 
 def from_toml(path: Path) -> dict[str, Any]:
@@ -190,6 +217,9 @@ def make(settings: dict[str, Any], where: str = "") -> JobSpec:
         policy = settings.get("no_standby", "wait")
         if policy not in get_args(Scarcity):
             raise SpecError(f"no_standby is {policy!r}; write wait (for a machine) or stop (with a checkpoint)")
+        keeping = settings.get("keep_gradients", "own")
+        if keeping not in get_args(KeepGradients):
+            raise SpecError(f"keep_gradients is {keeping!r}; write own (where they are), copy, or none")
         return check(msgspec.convert(settings, JobSpec))
     except msgspec.ValidationError as error:
         prefix = f"{where}: " if where else ""

@@ -26,11 +26,11 @@ def twins(tracked: Tracked) -> frozenset[int]:
     alone = frozenset({me})
     if not all(_follows_tensors(thing) for thing in tracked.values()):
         return alone
-    holders = _holders_in_ddp(tracked)
+    holders = holders_in_ddp(tracked)
     local = _batch_statistics(tracked)
     common: frozenset[int] | None = None
     for tensor in _tensors(tracked):
-        ranks = alone if id(tensor) in local else holders.get(id(tensor), alone) | _replicas(tensor)
+        ranks = alone if id(tensor) in local else holders.get(id(tensor), alone) | replicas(tensor)
         common = ranks if common is None else common & ranks
     return alone if common is None else common | alone
 
@@ -51,7 +51,7 @@ def _tensors(tracked: Tracked) -> Iterator[torch.Tensor]:
             yield place.parameter
 
 
-def _holders_in_ddp(tracked: Tracked) -> dict[int, frozenset[int]]:
+def holders_in_ddp(tracked: Tracked) -> dict[int, frozenset[int]]:
     """By id, the ranks over which DDP keeps a tensor equal."""
     holders: dict[int, frozenset[int]] = {}
     for _, module in modules(tracked):
@@ -75,7 +75,7 @@ def _batch_statistics(tracked: Tracked) -> set[int]:
     }
 
 
-def _replicas(tensor: torch.Tensor) -> frozenset[int]:
+def replicas(tensor: torch.Tensor) -> frozenset[int]:
     """The ranks that have the same part of a DTensor."""
     if not is_dtensor(tensor):
         return frozenset()

@@ -1,65 +1,29 @@
-"""What a training script sees: the job, its steps and their shards."""
+"""What a training script sees: the job, and through it its steps and their shards."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
 from functools import cached_property
-from types import TracebackType
 
 import torch
+from torch import nn
 from torch.amp.grad_scaler import GradScaler
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 
+from understudy.comm.group import RoleGroup
 from understudy.state.inventory import take_inventory
 
+from .averaging import Averaging, check_tracked
 from .identity import Places
-from .mesh import alike, coordinates, dimensions
+from .masking import Masking
+from .mesh import alike, dimensions, replica_of
 from .player import JobError, Player, Repeat
 from .probe import Probe
 from .rng import seed_everything
+from .step import Step
 from .undo import Undo
-
-
-class Shard:
-    """One micro-shard of a step's data: `number` of `count`, each of which is computed by exactly one replica."""
-
-    def __init__(self, number: int, count: int, mine: int) -> None:
-        self.number, self.count = number, count
-        self.weight = 1.0 / mine
-        """What to multiply the loss with, so that the replica's gradient is the mean over its micro-shards."""
-
-    def __repr__(self) -> str:
-        return f"<shard {self.number} of {self.count}>"
-
-
-class Step:
-    """One step of training. Used with `with`: what happens inside is undone and repeated if it is interrupted."""
-
-    def __init__(self, job: Job, index: int) -> None:
-        self._job = job
-        self.index = index
-        self.values: dict[str, float] = {}
-        self._voted = False
-
-    def shards(self, micro: int = 1) -> Iterator[Shard]:
-        """The micro-shards that this replica computes in this step; `micro` for each replica."""
-        replicas, mine = self._job.replicas
-        for part in range(micro):
-            yield Shard(mine * micro + part, replicas * micro, micro)
-
-    def __enter__(self) -> Step:
-        self._job._begin(self)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool:
-        return self._job._end(self, error)
-
-    def __repr__(self) -> str:
-        return f"<step {self.index}>"
 
 
 class Job:
@@ -76,6 +40,11 @@ class Job:
         self._again: Step | None = None
         self._closed = False
         self._stopped = False
+        self._averaged: list[nn.Module] = []
+        self._over: tuple[str, ...] = ()
+        """The dimensions over which their gradients are averaged."""
+        self._averaging: Averaging | None = None
+        self._masking: Masking | None = None
         self._probe = Probe(player) if spec.probe else None
         self._hook = register_optimizer_step_pre_hook(self._before_update)
 
@@ -99,19 +68,17 @@ class Job:
     @property
     def replicas(self) -> tuple[int, int]:
         """How many model copies there are, and which of them this role belongs to."""
-        sizes = dict(self._spec.mesh)
-        count, mine = 1, 0
-        self._player.identity.told(*(name for name in sizes if name.startswith("dp")))
-        for name, place in coordinates(self._spec.mesh, self._player.role).items():
-            if name.startswith("dp"):
-                count, mine = count * sizes[name], mine * sizes[name] + place
-        return count, mine
+        self._player.identity.told(*(name for name, _ in self._spec.mesh if name.startswith("dp")))
+        return replica_of(self._spec.mesh, self._player.role)
 
     @property
     def is_primary(self) -> bool:
-        """True on exactly one role, the last one: in a pipeline that is where the loss is."""
+        """True on exactly one role, the last that is not vacant: in a pipeline that is where the loss is."""
         self._player.identity.told()
-        return self._player.role == self._spec.roles - 1
+        roster = self._player.fabric.roster
+        seats = (None,) * self._spec.roles if roster is None else roster.seats
+        taken = [role for role, uid in enumerate(seats) if uid is not None]
+        return self._player.role == (taken[-1] if taken else self._spec.roles - 1)
 
     @property
     def rehearsing(self) -> bool:
@@ -140,12 +107,27 @@ class Job:
             raise JobError("job.same_over was called after the first step began; call it before job.steps(...)")
         self._player.same = alike(self._spec.mesh, self._player.role, names)
 
+    def average(self, *modules: nn.Module, over: str | tuple[str, ...] = "dp") -> None:
+        """Have the gradients of plain modules averaged over these dimensions of the mesh, at the end of step.shards().
+        What is tracked is then the same over them, see `same_over`. DDP and FSDP2 need not be told."""
+        names = (over,) if isinstance(over, str) else tuple(over)
+        if self._over and set(names) != set(self._over):
+            raise JobError(
+                f"job.average: some gradients are averaged over {', '.join(self._over)} and others over "
+                f"{', '.join(names)}; use the same dimensions for all"
+            )
+        self.same_over(*names)
+        self._over = names
+        self._averaged += modules
+
     def log(self, **values: float | torch.Tensor) -> None:
-        """Numbers to keep with the step; recorded once it has been applied."""
+        """Numbers to keep with the step; recorded once it has been applied. Inside the loop over its shards: the mean
+        of what is given for each micro-shard; of this replica, or with `--mask` of all."""
         if self._step is None:
             raise JobError("job.log was called outside of a step; call it inside `with step:`")
+        where = self._step.values if self._step._shard is None else self._step._shard
         for name, value in values.items():
-            self._step.values[name] = float(value.detach() if isinstance(value, torch.Tensor) else value)
+            where[name] = float(value.detach() if isinstance(value, torch.Tensor) else value)
 
     def report_fault(self, reason: str, *, fatal: bool = False) -> None:
         """Say that something is wrong with this worker's machine: it is replaced as soon as a standby can take over.
@@ -161,6 +143,12 @@ class Job:
             raise JobError("how many steps? give job.steps(n) a number, or understudy run --steps N")
         self._player.first_boundary()
         self._undo = Undo(self._player.tracked)
+        check_tracked(self._averaged, self._player.tracked)
+        if self._spec.mask:
+            self._masking = Masking(self._player, self._averaged, alike(self._spec.mesh, self._player.role, self._over))
+        elif self._averaged:
+            roles = alike(self._spec.mesh, self._player.role, self._over)
+            self._averaging = Averaging(self._averaged, RoleGroup(self._player.fabric.group(roles)))
         if self.rehearsing:
             yield from self._shadow_steps(total)
         while True:
@@ -201,6 +189,9 @@ class Job:
         if self._step is not None:
             raise JobError(f"step {step.index} begins inside step {self._step.index}")
         self._step, self._again = step, None
+        step.values, step._shard, step._complete = {}, None, False
+        if self._masking is not None:
+            self._masking.begin()
         self._player.identity.watching = False  # what it asks now, it asks again in the next step
         if not self.rehearsing:
             assert self._undo is not None
@@ -218,6 +209,12 @@ class Job:
             self._player.updating(optimizer, replayable=closure is None and not kwargs)
 
     def _vote(self, step: Step) -> None:
+        if (self._masking is not None or self._averaging is not None) and not step._complete:
+            raise JobError(
+                f"step {step.index} has not gone through its shards; gradients that the runtime averages are complete "
+                f"after the last one ({'--mask' if self._masking else 'job.average'}): write `for shard in "
+                "step.shards():` around what computes them, and do not leave it early"
+            )
         if not self.rehearsing:
             if self._probe is not None:
                 self._probe.fall(step.index)
@@ -239,6 +236,8 @@ class Job:
         if self.rehearsing:
             self._step = None
             self._player.identity.watching = True
+            if self._masking is not None:
+                self._masking.applied()
             return False
         try:
             if error is None and not step._voted:
@@ -248,9 +247,13 @@ class Job:
         if error is None:
             self._step = None
             self._player.applied(step.values)
+            if self._masking is not None:
+                self._masking.applied()
             return False
         if isinstance(error, Repeat) or (isinstance(error, Exception) and self._interrupted()):
             assert self._undo is not None
+            if self._masking is not None:
+                self._masking.interrupted(error)
             self._undo.restore()
             self._step, self._again = None, step
             return True

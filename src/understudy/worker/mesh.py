@@ -52,6 +52,15 @@ def alike(mesh: Mesh, role: int, names: Iterable[str]) -> tuple[int, ...]:
     )
 
 
+def replica_of(mesh: Mesh, role: int) -> tuple[int, int]:
+    """How many positions there are along the dimensions called dp…, and at which one a role sits."""
+    sizes, count, mine = dict(mesh), 1, 0
+    for name, place in coordinates(mesh, role).items():
+        if name.startswith("dp"):
+            count, mine = count * sizes[name], mine * sizes[name] + place
+    return count, mine
+
+
 def along(mesh: Mesh, group: tuple[int, ...], role: int) -> list[str] | None:
     """The dimensions that a group of this role runs along. None where it is not all of the roles along some of them, in
     their order, so that only the script knows."""

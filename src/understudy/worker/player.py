@@ -43,6 +43,10 @@ class Repeat(BaseException):
     """The step under way is to be begun again. Not an Exception: no script may catch it by accident."""
 
 
+class Unsound(Repeat):
+    """It is, because somebody's gradients were not finite: nothing of them is to be used again."""
+
+
 class Dismissed(BaseException):
     """This worker is not needed any more."""
 
@@ -495,7 +499,7 @@ class Player:
             self._archive.settle(outcome.copied)
         if not outcome.sound:
             log.warning("step %d has gradients that are not finite; it is begun again", self.part.step)
-            raise Repeat
+            raise Unsound
         return outcome
 
     def _offered(self, proposal: parts.Proposal) -> bool:

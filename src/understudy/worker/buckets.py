@@ -1,0 +1,93 @@
+"""Gradients as a few flat pieces of memory, the same on all roles that hold the same parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from understudy.state.tracked import is_dtensor, local_part
+
+from .share import Gradients
+
+BYTES = 25 << 20
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """Some parameters of one kind."""
+
+    number: int
+    members: tuple[int, ...]
+    """Which parameters."""
+    sizes: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+    divided: bool
+    """Whether a framework reduces their gradients and may have divided them by the number of replicas already."""
+
+    @property
+    def elements(self) -> int:
+        return sum(self.sizes)
+
+    @torch.no_grad()
+    def gather(self, gradients: Gradients, out: torch.Tensor) -> torch.Tensor:
+        """All members' gradients one after the other; zeros where there is none."""
+        for member, piece in zip(self.members, out.split(self.sizes), strict=True):
+            grad = gradients[member]
+            if grad is None:
+                piece.zero_()
+            else:
+                local = local_gradient(grad)
+                piece.view(local.shape).copy_(local)
+        return out
+
+    @torch.no_grad()
+    def spread(self, flat: torch.Tensor, targets: Iterable[torch.Tensor | None]) -> None:
+        """The other way round."""
+        for target, piece in zip(targets, flat.split(self.sizes), strict=True):
+            if target is not None:
+                local = local_gradient(target)
+                local.copy_(piece.view(local.shape))
+
+
+def local_gradient(grad: torch.Tensor) -> torch.Tensor:
+    """The gradient, or this role's part of it: the same memory."""
+    if grad.layout != torch.strided:
+        raise ValueError("sparse gradients cannot be averaged over replicas; build the embedding with sparse=False")
+    return grad.to_local().detach() if is_dtensor(grad) else grad.detach()
+
+
+def buckets_of(parameters: Sequence[torch.Tensor], managed: Iterable[int], limit: int = BYTES) -> tuple[Bucket, ...]:
+    """Parameters in their order, by kind, up to so many bytes each; one that is larger has a bucket of its own.
+    `managed` are the numbers of those whose gradients a framework reduces."""
+    by_framework = set(managed)
+    open_: dict[tuple[torch.dtype, torch.device, bool], list[tuple[int, int]]] = {}
+    found: list[tuple[tuple[torch.dtype, torch.device, bool], list[tuple[int, int]]]] = []
+    for number, parameter in enumerate(parameters):
+        local = local_part(parameter, f"parameter {number}")
+        kind = (local.dtype, local.device, number in by_framework)
+        members = open_.get(kind)
+        full = members is not None and (sum(size for _, size in members) + local.numel()) * local.itemsize > limit
+        if members is None or full:
+            members = open_[kind] = []
+            found.append((kind, members))
+        members.append((number, local.numel()))
+    return tuple(
+        Bucket(place, tuple(n for n, _ in members), tuple(size for _, size in members), *kind)
+        for place, (kind, members) in enumerate(found)
+    )
+
+
+class Scratch:
+    """Memory for flat copies, used again and again: as much as the largest buckets in flight."""
+
+    def __init__(self, places: int) -> None:
+        self._memory: list[torch.Tensor | None] = [None] * places
+
+    def flat(self, place: int, elements: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+        size, memory = elements * dtype.itemsize, self._memory[place]
+        if memory is None or memory.numel() < size or memory.device != device:
+            memory = self._memory[place] = torch.empty(size, dtype=torch.uint8, device=device)
+        return memory[:size].view(dtype)

@@ -1,0 +1,102 @@
+"""One step of training as a script sees it, and the shards of its data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from .mesh import replica_of
+from .player import JobError
+
+if TYPE_CHECKING:
+    from .job import Job
+
+
+class Shard:
+    """One micro-shard of a step's data: `number` of `count`, each of which is computed by exactly one replica."""
+
+    def __init__(self, number: int, count: int, mine: int) -> None:
+        self.number, self.count = number, count
+        self.weight = 1.0 / mine
+        """What to multiply the loss with, so that the gradient is the mean over all micro-shards of all replicas."""
+
+    def __repr__(self) -> str:
+        return f"<shard {self.number} of {self.count}>"
+
+
+class Step:
+    """One step of training. Used with `with`: what happens inside is undone and repeated if it is interrupted."""
+
+    def __init__(self, job: Job, index: int) -> None:
+        self._job = job
+        self.index = index
+        self.values: dict[str, float] = {}
+        self._shard: dict[str, float] | None = None
+        """What is logged with the micro-shard under way."""
+        self._complete = False
+        """Whether its shards were gone through to the end."""
+        self._voted = False
+
+    def shards(self, micro: int = 1) -> Iterator[Shard]:
+        """The micro-shards that this replica computes in this step; `micro` for each replica. Go through all of them:
+        gradients that the runtime averages are complete after the last one. With `--mask` there are more of them while
+        other replicas are missing, and fewer where the step was interrupted and some need not be computed again."""
+        if micro < 1:
+            raise JobError(f"step.shards({micro}): a replica has at least one micro-shard")
+        return _masked(self._job, self, micro) if self._job._masking is not None else _own(self._job, self, micro)
+
+    def __enter__(self) -> Step:
+        self._job._begin(self)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        return self._job._end(self, error)
+
+    def __repr__(self) -> str:
+        return f"<step {self.index}>"
+
+
+def _own(job: Job, step: Step, micro: int) -> Iterator[Shard]:
+    """Without masking: this replica's own shard."""
+    replicas, mine = job.replicas
+    logged: list[dict[str, float]] = []
+    try:
+        for part in range(micro):
+            step._shard = {}
+            logged.append(step._shard)
+            yield Shard(mine * micro + part, replicas * micro, micro)
+    finally:
+        step._shard = None
+        step.values |= _means(logged)
+    if job._averaging is not None:
+        job._averaging.run()
+    step._complete = True
+
+
+def _means(logged: list[dict[str, float]]) -> dict[str, float]:
+    """Of each name, over the micro-shards that have it."""
+    names = dict.fromkeys(name for values in logged for name in values)
+    found = {name: [values[name] for values in logged if name in values] for name in names}
+    return {name: sum(values) / len(values) for name, values in found.items()}
+
+
+def _masked(job: Job, step: Step, micro: int) -> Iterator[Shard]:
+    """This replica's own shard, and what it computes in place of others."""
+    assert job._masking is not None
+    mesh, same = job._spec.mesh, job._masking.same
+    values: dict[str, float] = {}
+    try:
+        for unit, part in job._masking.run(step.index, micro, values):
+            replicas, replica = replica_of(mesh, same[unit])
+            number = replica * micro + part
+            job._masking.seed(step.index, number)
+            step._shard = values
+            yield Shard(number, replicas * micro, micro)
+            step._shard = None
+    finally:
+        step._shard = None
+    step.values |= values
+    step._complete = True
