@@ -69,5 +69,6 @@ def options(description: str) -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=60, help="how many (default 60)")
     parser.add_argument("--width", type=int, default=128, help=f"of the model, a multiple of {HEAD} (default 128)")
     parser.add_argument("--layers", type=int, default=4, help="of the model (default 4)")
-    parser.add_argument("--batch", type=int, default=16, help="sequences in a step of one replica (default 16)")
+    parser.add_argument("--batch", type=int, default=16, help="sequences in a shard (default 16)")
+    parser.add_argument("--micro", type=int, default=1, help="shards in a step of one replica (default 1)")
     return parser.parse_args()

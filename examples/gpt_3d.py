@@ -62,7 +62,7 @@ def train(job: understudy.Job) -> None:
 
     for step in job.steps(args.steps):
         with step:
-            for shard in step.shards():
+            for shard in step.shards(args.micro):
                 losses: list[torch.Tensor] = []
                 inputs, targets = batch(step.index, shard.number, size * micro_batches)
                 fed = [inputs.to(job.device)] if stage.is_first else []

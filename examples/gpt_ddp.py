@@ -36,7 +36,7 @@ def train(job: understudy.Job) -> None:
 
     for step in job.steps(args.steps):
         with step:
-            for shard in step.shards():
+            for shard in step.shards(args.micro):
                 inputs, targets = batch(step.index, shard.number, args.batch)
                 loss = surprise(model(inputs.to(job.device)), targets.to(job.device))
                 (loss * shard.weight).backward()

@@ -73,7 +73,8 @@ def test_a_name_that_is_given_is_good_for_a_file_name_or_refused(script: Path, n
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        ({"no_standby": "shrink"}, "no_standby is 'shrink'; write wait (for a machine) or stop (with a checkpoint)"),
+        ({"no_standby": "go"}, "no_standby is 'go'; write wait, stop (with a checkpoint) or shrink (mask it)"),
+        ({"no_standby": "shrink"}, "mask is anywhere, but a mesh dp=1 has one replica only"),
         ({"quarantine": 0}, "quarantine is 0; it must be at least 1"),
         ({"answer_limit": 0}, "answer_limit is 0.0; it must be more than 0 seconds"),
         ({"repair": -1}, "repair is -1.0; it must be at least 0 seconds"),

@@ -70,7 +70,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--rehearsal-limit", type=float, metavar="S", help="time limit of a newcomer's rehearsal (default 900)")
     add("--step-limit", type=float, metavar="S", help="time limit of one step (default: none)")
     add("--answer-limit", type=float, metavar="S", help="after which a silent or stopped worker is dead (default 10)")
-    add("--no-standby", metavar="wait|stop", help="after a failure with no standby left: wait for a machine (default)")
+    add(
+        "--no-standby",
+        metavar="wait|stop|shrink",
+        help="after a failure with no standby left: wait for a machine (default), stop with a checkpoint, or mask",
+    )
     add("--patience", type=float, metavar="S", help="how long to wait for one before stopping (default 600)")
     add("--repair", type=float, metavar="S", help="start a dead machine's agent again after S (default 2; 0: never)")
     add("--quarantine", type=int, metavar="N", help="failures after which a machine is not used any more (default 3)")

@@ -74,6 +74,8 @@ class Endpoint:
         self.post: Callable[..., None] = self._closed
         self.asked: Callable[[Endpoint], None] | None = None
         """Called whenever somebody asks for the rank, while it may still change."""
+        self.told = True
+        """Whether what comes is recorded for newcomers, and answered from recordings."""
         self.recorder: Recorder | None = None
         """Keeps results, in the first steps of a job."""
         self.opening = threading.Lock()

@@ -21,7 +21,7 @@ from .meetings import EXACT, Meetings
 from .native import Native
 from .recording import Recorder
 from .roster import Roster, RosterError, Worker
-from .sandbox import Sandbox
+from .sandbox import Echo, Sandbox
 from .spine import SpineLink
 from .topology import GroupKey, LinkId, layout, spine_of
 from .transport import Transport, open_all
@@ -191,8 +191,7 @@ class Fabric:
             if endpoint.poison is troupe.poison:
                 leftover = endpoint.release(f"{self.uid} has rehearsed")
                 self._io.soon(endpoint.transport.discard, leftover)
-                assert self._sandbox is not None
-                endpoint.rehearse(self._sandbox)
+                endpoint.rehearse(self._sandbox_of(endpoint))
         troupe.poison.wakers.clear()  # nobody waits any more, and they would keep the arenas for as long as it is known
         self._io.soon(lambda: self._meetings.keep(self._drop(troupe)))
 
@@ -223,8 +222,9 @@ class Fabric:
         self._ordinals[roles] += 1
         return self._ordinals[roles] - 1
 
-    def group(self, roles: Sequence[int]) -> Endpoint:
-        """This worker's end of a new group over these roles. All of them must ask for it, in the same order.
+    def group(self, roles: Sequence[int], *, told: bool = True) -> Endpoint:
+        """This worker's end of a new group over these roles. All of them must ask for it, in the same order. What comes
+        over it is not recorded where it would help nobody else: `told` says so.
 
         Where it cannot be opened the generation in play has failed; the group comes with the next one then."""
         roles = tuple(roles)
@@ -234,13 +234,14 @@ class Fabric:
             raise ValueError(f"role {self.role} is not among the roles {roles} of the group")
         key = GroupKey(roles, self._count(roles))
         endpoint = Endpoint(key, self.role, self.transport.group(key, self._meetings), self._open_late)
+        endpoint.told = told
         self._endpoints[endpoint.name] = endpoint
         if self._current is not None:
             endpoint.play(None, frozenset(layout(self._current.roster, key).vacant), self._current.poison)
             endpoint.recorder = self._recorder if self._crosses(endpoint) else None
             self._open_late(endpoint)
         elif self._sandbox is not None:
-            endpoint.rehearse(self._sandbox)
+            endpoint.rehearse(self._sandbox_of(endpoint))
             troupe = self._troupe
             if troupe is not None and len(roles) > 1:
                 mates = {troupe.roster.seats[role] for role in roles}
@@ -252,7 +253,11 @@ class Fabric:
         prepared = self._io.start(self._open_group(troupe, endpoint)).result()
         if prepared is not None and self._sandbox is not None:
             endpoint.play(prepared, frozenset(), troupe.poison)
-            endpoint.brace(self._sandbox)
+            endpoint.brace(self._sandbox_of(endpoint))
+
+    def _sandbox_of(self, endpoint: Endpoint) -> Sandbox:
+        assert self._sandbox is not None
+        return self._sandbox if endpoint.told else Echo()
 
     def record(self, recorder: Recorder | None) -> None:
         """Keep what comes from other machines from now on, or no more."""
@@ -261,7 +266,9 @@ class Fabric:
             endpoint.recorder = recorder if self._crosses(endpoint) else None
 
     def _crosses(self, endpoint: Endpoint) -> bool:
-        """Whether a group has roles on other machines."""
+        """Whether a group has roles on other machines, from which to record."""
+        if not endpoint.told:
+            return False
         assert self._current is not None
         players = [self._current.roster.player(role) for role in endpoint.key.roles]
         return any(player is not None and player.machine != self.machine for player in players)

@@ -7,7 +7,7 @@ from understudy.worker.messages import Conclude, Finish, Halt, Halted, Resume, S
 from .cast import Actor, Machine
 from .change import Change
 from .company import ATTEMPTS, OVER
-from .recovery import Holder, Hopeless, Settlement, fall_back, latest_copy, settle
+from .recovery import STATE, Holder, Hopeless, Settlement, fall_back, latest_copy, settle
 from .vacancies import STUBBORN, Vacancies
 
 
@@ -99,7 +99,8 @@ class Failure(Vacancies):
         self._reconsider(places)
         facts = {"source": settlement.back or "replica", "repeated": settlement.repeated}
         missing = list(settlement.missing)
-        self._tale("decided", settlement.reason, step=settlement.step, missing=missing, **facts)
+        reason = settlement.reason.partition(STATE)[0] if vacant else settlement.reason
+        self._tale("decided", reason, step=settlement.step, missing=missing, **facts)
         self.status = "recovering"
         workers = self._workers(places)
         joiners = {

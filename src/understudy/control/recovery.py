@@ -8,6 +8,7 @@ import msgspec
 
 from understudy.worker.messages import Back, Halted
 
+STATE = "; state comes from "
 STRIPES = 4
 """Over how many givers a newcomer's state is spread at most."""
 
@@ -114,7 +115,7 @@ def _told(givers: Mapping[int, Sequence[str]]) -> str:
     if not givers:
         return ""
     most = max(len(uids) for uids in givers.values())
-    return "; state comes from " + ("a live replica" if most == 1 else f"{most} live replicas at once")
+    return STATE + ("a live replica" if most == 1 else f"{most} live replicas at once")
 
 
 class _Kept:

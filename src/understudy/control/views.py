@@ -85,6 +85,8 @@ def job_view(name: str, director: Director, beats: Mapping[str, Beat]) -> JobVie
     told = max(telling, key=lambda beat: (beat.primary, beat.step), default=beat)
     seats = () if director.roster is None else director.roster.seats
     ends = {role: director.actors[uid].done for role, uid in enumerate(seats) if uid is not None}
+    for role in director.vacant():  # what it would hold, others do
+        ends[role] = next((ends[twin] for twin in director.twins.get(role, ()) if ends.get(twin) is not None), None)
     return JobView(
         name,
         director.status,

@@ -230,7 +230,7 @@ class LocalJob:
             recordings=str(Path(spec.recordings).resolve()) if spec.recordings else "",
             recording_limit=int(spec.recording_limit * 1e6),
             chaos=spec.chaos,
-            mask="" if spec.mask == "off" else spec.mask,
+            mask=spec.masking,
             deterministic=spec.deterministic,
             keep_gradients=spec.keep_gradients,
             probe=spec.probe,

@@ -59,7 +59,8 @@ class JobSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     answer_limit: float = 10.0
     """Seconds for which a worker may not answer, or be stopped by a signal."""
     no_standby: Scarcity = "wait"
-    """After a failure for which there is no standby: wait for a machine, or stop with a checkpoint."""
+    """After a failure for which there is no standby: wait for a machine, stop with a checkpoint, or go on without the
+    replica (shrink)."""
     patience: float = 600.0
     """How many seconds to wait for one."""
     repair: float = 2.0
@@ -97,6 +98,12 @@ class JobSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     @property
     def dimensions(self) -> Mesh:
         return parse_mesh(self.mesh) if self.mesh else (("dp", self.machines * self.nproc),)
+
+    @property
+    def masking(self) -> str:
+        """Which data replicas have that stand in for others; empty where they do not."""
+        mask = "" if self.mask == "off" else self.mask
+        return mask or ("anywhere" if self.no_standby == "shrink" else "")
 
     @property
     def started_here(self) -> int:
@@ -175,16 +182,16 @@ def check(spec: JobSpec) -> JobSpec:
 
 def _check_masking(spec: JobSpec) -> None:
     """As far as it is known before the script has said how its model is replicated."""
-    if spec.mask in ("", "off"):
+    if not spec.masking:
         if spec.deterministic:
             raise SpecError("deterministic is about steps without some replicas; give --mask anywhere, too")
         return
     replicas, _ = replica_of(spec.dimensions, 0)
     if replicas < 2:
         dims = ", ".join(f"{name}={size}" for name, size in spec.dimensions)
-        raise SpecError(f"mask is {spec.mask}, but a mesh {dims} has one replica only; nobody could stand in for it")
+        raise SpecError(f"mask is {spec.masking}, but a mesh {dims} has one replica only; nobody could stand in for it")
     try:
-        parse(spec.mask, replicas)
+        parse(spec.masking, replicas)
     except PlacementError as error:
         raise SpecError(f"mask: {error}") from None
 
@@ -216,7 +223,7 @@ def make(settings: dict[str, Any], where: str = "") -> JobSpec:
             raise SpecError('it names no script; add a line such as script = "train.py"')
         policy = settings.get("no_standby", "wait")
         if policy not in get_args(Scarcity):
-            raise SpecError(f"no_standby is {policy!r}; write wait (for a machine) or stop (with a checkpoint)")
+            raise SpecError(f"no_standby is {policy!r}; write wait, stop (with a checkpoint) or shrink (mask it)")
         keeping = settings.get("keep_gradients", "own")
         if keeping not in get_args(KeepGradients):
             raise SpecError(f"keep_gradients is {keeping!r}; write own (where they are), copy, or none")

@@ -1,0 +1,173 @@
+"""Replicas are lost in whole jobs, and training goes on without them until they are refilled. In the end every bit is
+as in a job that nobody disturbed, and every micro-shard of every step has counted exactly once."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.jobs.stage import Result, Stage, perform
+from tests.jobs.test_examples import EXAMPLES, SMALL, UNHURRIED
+
+pytestmark = [pytest.mark.job, pytest.mark.timeout(400)]
+
+SCRIPT = """
+import time, torch, understudy
+from pathlib import Path
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+MICRO = 3
+
+class Counting(nn.Module):
+    # one parameter for each micro-shard of a step: its gradient says how often that has counted
+    def __init__(self, count):
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(64, 128), nn.Dropout(0.1), nn.Linear(128, 8))
+        self.counts = nn.Parameter(torch.zeros(count))
+
+    def forward(self, number, inputs):
+        return self.body(inputs).pow(2).mean() + self.counts[number]
+
+def train(job):
+    torch.manual_seed(1)
+    replicas = job.mesh.size()
+    model = DDP(Counting(replicas * MICRO), process_group=job.mesh["dp"].get_group())
+    counts, body = model.module.counts, model.module.body
+    optim = torch.optim.AdamW(body.parameters(), lr=1e-2)
+    count = torch.optim.SGD([counts], lr=replicas * MICRO)
+    job.track(model=model, optim=optim, count=count)
+    for step in job.steps(100_000):
+        with step:
+            for shard in step.shards(MICRO):
+                numbers = torch.Generator().manual_seed(1000 * step.index + shard.number)
+                loss = model(shard.number, torch.rand(16, 64, generator=numbers))
+                (loss * shard.weight).backward()
+                job.log(loss=loss)
+                if not job.rehearsing and not Path(__file__).with_name("hurry").exists():
+                    time.sleep(0.03)  # the test is not done with the job yet
+            nn.utils.clip_grad_norm_(body.parameters(), 1.0)
+            optim.step()
+            count.step()
+            optim.zero_grad()
+            count.zero_grad()
+            if not job.rehearsing:
+                job.log(least=counts.min(), most=counts.max())
+                if float(counts.min()) != -step.index - 1 or float(counts.max()) != -step.index - 1:
+                    raise ValueError(f"step {step.index}: a micro-shard counts {counts.tolist()}")
+
+understudy.run(train)
+"""
+
+
+async def whole(stage: Stage) -> None:
+    """Wait until no role is vacant."""
+
+    async def there() -> bool:
+        job = await stage.call("GET", "/job")
+        return bool(job["status"] == "training" and not job["vacant"] and job["change"] is None)
+
+    await stage.until(there, "all replicas")
+
+
+async def more_steps(stage: Stage, count: int) -> None:
+    await stage.step(int((await stage.call("GET", "/job"))["step"]) + count)
+
+
+async def masked(stage: Stage, count: int) -> None:
+    """Wait until so many have been masked."""
+
+    async def there() -> bool:
+        return sum(tale["kind"] == "masked" for tale in stage.tales) >= count
+
+    await stage.until(there, f"masking {count}")
+
+
+def compare(disturbed: Result, folder: Path, **settings: Any) -> None:
+    """With another job of as many steps, undisturbed."""
+    assert disturbed.ended.status == "stopped", disturbed.ended.reason
+    steps = int(disturbed.ended.view["step"])
+    undisturbed = perform(folder, **{**settings, "standbys": 0, "steps": steps})
+    assert undisturbed.ended.status == "finished", undisturbed.ended.reason
+    differing = dict(disturbed.losses.items() - undisturbed.losses.items())
+    assert not differing, f"losses differ from step {min(step for _, step in differing)} on"
+    assert {step for _, step in disturbed.losses} == set(range(steps))
+    assert disturbed.digests == undisturbed.digests, "same losses, but another state at the end"
+
+
+def test_one_two_and_three_of_four_are_lost(tmp_path: Path) -> None:
+    chance = random.Random(7)
+
+    async def direction(stage: Stage) -> None:
+        await stage.step(3)
+        for lost in (1, 2, 3):
+            before = sum(tale["kind"] == "masked" for tale in stage.tales)
+            roster = await stage.call("GET", "/roster")
+            for entry in chance.sample(roster, lost):
+                await stage.kill_worker(entry["machine"])
+            await masked(stage, before + 1)
+            await more_steps(stage, 2)
+            await whole(stage)
+            await more_steps(stage, 2)
+        await stage.call("POST", "/stop")
+
+    settings: dict[str, Any] = {
+        "script": SCRIPT,
+        "machines": 4,
+        "standbys": 1,
+        "mask": "anywhere",
+        "deterministic": True,
+        "quarantine": 9,
+    }
+    disturbed = perform(tmp_path / "disturbed", direction, **settings)
+    assert any(tale["kind"] == "change" and tale["text"].startswith("refill") for tale in disturbed.tales)
+    compare(disturbed, tmp_path / "undisturbed", **settings)
+
+
+def test_a_machine_is_lost_for_good_and_another_one_while_it_is_refilled(tmp_path: Path) -> None:
+    async def direction(stage: Stage) -> None:
+        await stage.step(3)
+        await stage.kill_machine("m1")
+        await masked(stage, 1)
+        await stage.phase("prepare")
+        await stage.kill_machine("m2")
+        await masked(stage, 2)
+        await more_steps(stage, 3)
+        await whole(stage)
+        await stage.call("POST", "/stop")
+
+    settings: dict[str, Any] = {
+        "script": SCRIPT,
+        "machines": 3,
+        "repair": 0,
+        "no_standby": "shrink",
+        "deterministic": True,
+    }
+    compare(perform(tmp_path / "disturbed", direction, **settings), tmp_path / "undisturbed", **settings)
+
+
+def test_a_stage_of_a_pipeline_is_lost_and_the_other_one_parks(tmp_path: Path) -> None:
+    async def direction(stage: Stage) -> None:
+        await stage.step(2)
+        await stage.kill_machine("m0")
+        await masked(stage, 1)
+        states = {machine["name"]: machine["state"] for machine in await stage.machines()}
+        assert states["m1"] == "parked"
+        await more_steps(stage, 3)
+        await whole(stage)
+        await more_steps(stage, 2)
+        await stage.call("POST", "/stop")
+
+    settings: dict[str, Any] = {
+        "script": UNHURRIED.format(example=str(EXAMPLES / "gpt_3d.py")),
+        "args": (*SMALL, "--micro", "2"),
+        "machines": 4,
+        "mesh": "dp=2,pp=2,tp=1",
+        "mask": "anywhere",
+        "deterministic": True,
+        "repair": 0,
+    }
+    compare(perform(tmp_path / "disturbed", direction, **settings), tmp_path / "undisturbed", **settings)
