@@ -31,9 +31,11 @@ def test_every_micro_shard_is_in_one_segment_of_the_one_who_computes_it(placemen
                     continue
                 segments = [segment for shard in first.shards for segment in shard]
                 assert [number for segment in segments for number in segment.numbers] == list(range(4 * q))
+                assert sum(first.loads) == 4 * q
                 for unit in live:
                     own = {number for each in segments if each.unit == unit for number in each.numbers}
                     assert own == set(plan(unit, live, q, placement=placement).mine)
+                    assert first.loads[unit] == len(own)
 
 
 def test_a_later_part_of_another_unit_is_summed_on_its_own() -> None:

@@ -61,9 +61,7 @@ class Exchange:
         works = []
         for unit, (first, last) in self._cuts.items():
             if last > first:
-                options = dist.BroadcastOptions()
-                options.rootRank, options.asyncOp = unit, True
-                works.append(self._group.broadcast([result[first:last]], options))
+                works.append(broadcast(self._group, result[first:last], unit))
         for work in works:
             work.wait()
         return result
@@ -84,6 +82,12 @@ class Exchange:
         if segment.unit == self._unit:
             return self._mine[segment.name][low:high]
         return self._theirs.get(segment.name, self._empty(0))
+
+
+def broadcast(group: RoleGroup, flat: torch.Tensor, root: int) -> Any:
+    options = dist.BroadcastOptions()
+    options.rootRank, options.asyncOp = root, True
+    return group.broadcast([flat], options)
 
 
 def cuts(elements: int, live: tuple[int, ...]) -> dict[int, tuple[int, int]]:

@@ -12,8 +12,8 @@ import torch.distributed as dist
 
 from understudy.comm.group import RoleGroup
 
-from .buckets import Bucket, Scratch, buckets_of
-from .exchange import Exchange
+from .buckets import BYTES, Bucket, Scratch, buckets_of
+from .exchange import Exchange, broadcast
 from .segments import Plan
 from .share import Gradients, Share
 
@@ -39,10 +39,10 @@ class Synchroniser:
         parameters: Sequence[torch.Tensor],
         managed: frozenset[int],
         sound: Callable[[], bool],
-        limit: int | None = None,
+        limit: int = BYTES,
     ) -> None:
         self.group, self.parameters = group, parameters
-        self.buckets = buckets_of(parameters, managed) if limit is None else buckets_of(parameters, managed, limit)
+        self.buckets = buckets_of(parameters, managed, limit)
         self.divides = True
         """Whether what a framework would have reduced still has to be divided by the number of replicas."""
         self._sound = sound
@@ -170,13 +170,6 @@ class Synchroniser:
         return self.group.allreduce([tensor], options)
 
 
-def broadcast(group: RoleGroup, flat: torch.Tensor, root: int) -> Any:
-    options = dist.BroadcastOptions()
-    options.rootRank = root
-    options.asyncOp = True
-    return group.broadcast([flat], options)
-
-
 def _by_member(bucket: Bucket, totals: Gradients, count: int) -> Gradients:
     found: Gradients = [None] * count
     for member, total in zip(bucket.members, totals, strict=True):
@@ -195,9 +188,8 @@ def _code(names: list[str]) -> int:
 
 def _check_counts(counts: list[int], plan: Plan) -> None:
     """Every micro-shard is in the sum exactly once."""
-    for unit in range(plan.units):
-        due = len(plan.assignment.of(unit)) if unit in plan.live else NONE
-        if counts[unit] != due:
+    for unit, due in enumerate(plan.loads):
+        if counts[unit] != (due or NONE):
             raise Miscounted(
                 f"replica {unit} has computed {counts[unit]} micro-shards of {plan.count} where {due} are due; all "
                 "replicas must give step.shards(...) the same number"

@@ -45,6 +45,15 @@ class Plan:
         """The micro-shards that this unit computes, in order: its own first."""
         return self.assignment.of(self.unit)
 
+    @cached_property
+    def loads(self) -> tuple[int, ...]:
+        """How many each unit computes; none where it is vacant."""
+        found = [0] * self.units
+        for where in self.assignment.where:
+            for unit in where:
+                found[unit] += 1
+        return tuple(found)
+
     def own(self, number: int) -> bool:
         return number // self.assignment.q == self.unit
 
