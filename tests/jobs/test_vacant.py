@@ -81,7 +81,7 @@ async def masked(stage: Stage, count: int) -> None:
     """Wait until so many have been masked."""
 
     async def there() -> bool:
-        return sum(tale["kind"] == "masked" for tale in stage.tales) >= count
+        return [tale["kind"] for tale in stage.tales].count("masked") >= count
 
     await stage.until(there, f"masking {count}")
 
