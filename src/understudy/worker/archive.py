@@ -9,6 +9,8 @@ from pathlib import Path
 from understudy.comm.fabric import Fabric
 from understudy.comm.link import Link
 from understudy.comm.roster import Roster
+from understudy.spare.coverage import at_risk
+from understudy.spare.placement import parse
 from understudy.state.checkpoint import Saver, complete, load
 from understudy.state.inventory import take_inventory
 from understudy.state.tracked import Tracked
@@ -78,7 +80,8 @@ class Archive:
     def boundary(self, step: int) -> None:
         """Keep the state with which this step begins, where its turn has come."""
         spec = self._spec
-        if spec.checkpoint and spec.checkpoint_every and step % spec.checkpoint_every == 0 and step > self._saved:
+        due = bool(spec.checkpoint_every) and step % spec.checkpoint_every == 0
+        if spec.checkpoint and step > self._saved and (due or (self._fresh and self._at_risk())):
             if self._saver is None:
                 self._saver = self._make_saver(self._role)
             self._saver.save(step, take_inventory(self._tracked), self._vacant())
@@ -89,6 +92,15 @@ class Archive:
         if fresh or step % spec.copy_every == 0:  # at the same boundaries everywhere
             self._copied = step
             self._keeper.begin(step, force=fresh)
+
+    def _at_risk(self) -> bool:
+        """Whether, while masking, another replica's loss would leave data that nobody has. All roles agree on it, since
+        they have entered the generation at the same step."""
+        roster = self._fabric.roster
+        if not self._spec.mask or roster is None or None not in roster.seats:
+            return False
+        live = [unit for unit, role in enumerate(self._twins) if roster.seats[role] is not None]
+        return bool(at_risk(parse(self._spec.mask, len(self._twins)), live))
 
     def _vacant(self) -> list[int]:
         """Roles that hold the same and are vacant, where this is the first that is not: it writes for them."""

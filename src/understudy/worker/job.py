@@ -75,10 +75,7 @@ class Job:
     def is_primary(self) -> bool:
         """True on exactly one role, the last that is not vacant: in a pipeline that is where the loss is."""
         self._player.identity.told()
-        roster = self._player.fabric.roster
-        seats = (None,) * self._spec.roles if roster is None else roster.seats
-        taken = [role for role, uid in enumerate(seats) if uid is not None]
-        return self._player.role == (taken[-1] if taken else self._spec.roles - 1)
+        return self._player.is_last
 
     @property
     def rehearsing(self) -> bool:

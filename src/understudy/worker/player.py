@@ -564,7 +564,14 @@ class Player:
             self._durations.append(seconds)
         self._settling = 0
         self._before, self._ended = self._ended, now
-        self._say(Progress(self.role, step, seconds, values, primary=self.role == self.spec.roles - 1))
+        self._say(Progress(self.role, step, seconds, values, primary=self.is_last))
+
+    @property
+    def is_last(self) -> bool:
+        """Whether its role is the last that is not vacant."""
+        roster = self.fabric.roster
+        taken = [] if roster is None else [role for role, uid in enumerate(roster.seats) if uid is not None]
+        return self.role == (taken[-1] if taken else self.spec.roles - 1)
 
     def _usual(self) -> float:
         """Seconds of an undisturbed step: the lower quartile, since many of the last steps may have been slowed by the
