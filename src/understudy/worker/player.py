@@ -5,9 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import os
-import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
@@ -21,17 +19,14 @@ from understudy.comm.link import Link
 from understudy.comm.roster import RosterError
 from understudy.comm.torch_backend import install, renamed, uninstall
 from understudy.state.digest import digest
-from understudy.state.errors import StateError, StreamBroken
 from understudy.state.inventory import take_inventory
 from understudy.state.twins import twins
 
 from . import part as parts
 from .archive import Archive
-from .giving import Giving
-from .handover import Arrival, Taker, Tempo
 from .identity import Identity
-from .messages import Aside, Done, Failed, Faulty, Heard, Here, Move, Progress, Said, Settled, WorkerSpec
-from .part import Part
+from .messages import Aside, Done, Failed, Faulty, Heard, Here, Progress, Said, Settled, WorkerSpec
+from .passing import Passing
 from .tape import Tape
 from .vote import NOBODY, Outcome, numbers_of, outcome_of
 from .watch import Watch
@@ -63,34 +58,21 @@ class JobError(RuntimeError):
     """The roles cannot go on together; the message says why and what to do."""
 
 
-class Player:
+class Player(Passing):
     """Belongs to one training thread. `hear` may be called from any other."""
 
     def __init__(self, spec: WorkerSpec, fabric: Fabric, say: Callable[[Said | Aside], None]) -> None:
-        self.spec, self.fabric = spec, fabric
-        self.part = Part(spec.uid)
-        self.part.usual = self._usual
+        super().__init__(spec, fabric)
         self.role = -1
         """The one that the training function has been entered for."""
         self.identity = Identity(spec.mesh)
         self.tape = Tape(spec, fabric, say)
-        self.tracked: dict[str, object] = {}
         self.same: tuple[int, ...] = ()
         """Roles that the script says hold the same."""
         self.rehearsing = False
         self._say = say
-        self._changed = threading.Condition()
         self._entry: parts.EnterTrain | None = None
-        self._dismissed = False
-        self._links: dict[int, list[Link]] = {}
-        self._arrival: Arrival | None = None
-        self._giving: dict[str, Giving] = {}
-        """By taker: state that is on its way."""
         self._votes: RoleGroup | None = None
-        self._archive: Archive | None = None
-        """What it keeps to go back to, from the first boundary on."""
-        self._durations: deque[float] = deque(maxlen=200)
-        self._ended = self._before = 0.0
         self._settling = 0
         """The generation whose first step is under way."""
         self._opened_at = 0.0
@@ -277,8 +259,7 @@ class Player:
         """Make the state as it was."""
         assert self._archive is not None
         self._archive.go_back(to)
-        self._durations.clear()
-        self._ended = self._before = 0.0
+        self.pulse.forget()
         with self._changed:
             self._do(self.part.went_back(to.generation, to.step))
 
@@ -307,38 +288,6 @@ class Player:
                 self._archive.boundary(step)
                 self._offer()
                 return step
-
-    def _offer(self) -> None:
-        """Give what the coming step does not touch while it computes, if this worker is about to leave."""
-        proposal = self.part.proposal
-        wanted = proposal is not None and not proposal.direct and proposal.armed and self.spec.overlap
-        if proposal is None or not wanted or self.fabric.prepared < proposal.generation:
-            return
-        moves = [move for move in proposal.moves if move.giver.uid == self.spec.uid]
-        inventory = take_inventory(self.tracked) if moves else None
-        for move in moves:
-            giving = self._giving_to(proposal, move)
-            assert inventory is not None
-            giving.offer(inventory)
-
-    def _giving_to(self, proposal: parts.Proposal, move: Move) -> Giving:
-        taker = move.taker.uid
-        giving = self._giving.get(taker)
-        if giving is None or giving.generation != proposal.generation:
-            if giving is not None:
-                giving.close()
-            stop = self._stopper(
-                lambda: self.part.halted or proposal.generation not in (self.part.generation, self._proposed)
-            )
-            part = (move.part, move.parts)
-            giving = Giving(self.fabric, proposal.roster, taker, self.spec.streams, self.tracked, stop, part)
-            self._giving[taker] = giving
-        return giving
-
-    @property
-    def _proposed(self) -> int:
-        proposal = self.part.proposal
-        return 0 if proposal is None else proposal.generation
 
     def _come_to_boundary(self) -> int | None:
         with self._changed:
@@ -390,82 +339,6 @@ class Player:
             self._do(self.part.entered(generation, came.seconds, came.bytes, again=came.again))
         return proposal, generation
 
-    def _give(self, proposal: parts.Proposal, generation: int) -> None:
-        """State to those who have none, before this worker goes on."""
-        for move in proposal.moves:
-            if move.giver.uid != self.spec.uid:
-                continue
-            tempo = Tempo(self._ended, self._before, self._usual())
-            if proposal.back == "copy":
-                self._give_copy(proposal, move)
-                continue
-            giving = self._giving_to(proposal, move)
-            try:
-                giving.finish(self.part.step, tempo)
-            except Exception as error:
-                log.warning("%s could not give its state to %s: %s", self.spec.uid, move.taker.uid, error)
-            else:
-                with self._changed:
-                    self._do(self.part.gave(generation))
-            finally:
-                giving.close()
-                del self._giving[move.taker.uid]
-
-    def _give_copy(self, proposal: parts.Proposal, move: Move) -> None:
-        """The copy that this worker has kept for somebody."""
-        assert self._archive is not None
-        generation = proposal.generation
-        stop = self._stopper(lambda: self.part.halted or generation not in (self.part.generation, self._proposed))
-        try:
-            self._archive.give(proposal.roster, move.taker.uid, move.copy_of, proposal.step, stop)
-        except Exception as error:
-            log.warning("%s could not give its copy to %s: %s", self.spec.uid, move.taker.uid, error)
-        else:
-            with self._changed:
-                self._do(self.part.gave(generation))
-
-    def _complete_links(self) -> list[list[Link]] | None:
-        """All connections over which state comes for the generation that is proposed, by giver."""
-        proposal = self.part.proposal
-        wanted = 0 if proposal is None else proposal.generation
-        for generation in [generation for generation in self._links if generation != wanted]:
-            for link in self._links.pop(generation):
-                link.close()
-        links = self._links.get(wanted)
-        if links is None or proposal is None:
-            return None
-        moves = sorted((m for m in proposal.moves if m.taker.uid == self.spec.uid), key=lambda move: move.part)
-        if len(links) < self.spec.streams * len(moves):
-            return None
-        links = sorted(self._links.pop(wanted), key=lambda link: link.id.rail)
-        return [[link for link in links if link.peer == move.giver.uid] for move in moves]
-
-    def _take(self, links: list[list[Link]]) -> None:
-        proposal = self.part.proposal
-        assert proposal is not None
-        stop = self._stopper(lambda: self.part.proposal is not proposal)
-
-        def took(step: int) -> bool:
-            with self._changed:
-                return self.part.took(proposal.generation, step)
-
-        try:
-            arrival = Taker(links[0], self.tracked, stop, links[1:]).run(took)
-        except (StreamBroken, StateError) as error:
-            log.warning("%s could not take its state: %s", self.spec.uid, error)
-        else:
-            self._arrival = arrival
-            if arrival is not None:
-                self._ended, self._before = arrival.tempo.ended, arrival.tempo.before
-                self._durations.clear()
-                self._durations.append(arrival.tempo.usual)
-        finally:
-            for link in (link for each in links for link in each):
-                link.close()
-
-    def _stopper(self, over: Callable[[], bool]) -> Callable[[], bool]:
-        return lambda: self._dismissed or over()
-
     # -- the training thread: in a step --------------------------------------------------------------------------------
 
     def vote(self, *, over: bool = False, sound: bool = True) -> Outcome:
@@ -501,16 +374,6 @@ class Player:
             log.warning("step %d has gradients that are not finite; it is begun again", self.part.step)
             raise Unsound
         return outcome
-
-    def _offered(self, proposal: parts.Proposal) -> bool:
-        """Whether all takers have what this step does not touch; it changes with the update, so it waits for that."""
-        mine = [move.taker.uid for move in proposal.moves if move.giver.uid == self.spec.uid]
-        return all(
-            (giving := self._giving.get(taker)) is not None
-            and giving.generation == proposal.generation
-            and giving.offered()
-            for taker in mine
-        )
 
     def updating(self, optimizer: object, *, replayable: bool) -> None:
         """An optimizer is about to step, and the step counts."""
@@ -554,16 +417,10 @@ class Player:
         with self._changed:
             self.part.applied()
             step = self.part.step
-        now = time.time()
-        seconds = now - self._ended if self._ended else 0.0
+        seconds, lost = self.pulse.ends(time.time(), settles=bool(self._settling))
         if self._settling:
-            known = self._before and self._durations
-            lost = max(0.0, now - self._before - 2 * self._usual()) if known else None
             self._say(Settled(self._settling, step, lost))
-        elif self._ended:
-            self._durations.append(seconds)
         self._settling = 0
-        self._before, self._ended = self._ended, now
         self._say(Progress(self.role, step, seconds, values, primary=self.is_last))
 
     @property
@@ -572,11 +429,6 @@ class Player:
         roster = self.fabric.roster
         taken = [] if roster is None else [role for role, uid in enumerate(roster.seats) if uid is not None]
         return self.role == (taken[-1] if taken else self.spec.roles - 1)
-
-    def _usual(self) -> float:
-        """Seconds of an undisturbed step: the lower quartile, since many of the last steps may have been slowed by the
-        rehearsal of a newcomer on the same computer, and that must not hide what is lost."""
-        return sorted(self._durations)[len(self._durations) // 4] if self._durations else 0.0
 
     # -- the end -------------------------------------------------------------------------------------------------------
 
