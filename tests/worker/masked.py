@@ -24,6 +24,8 @@ from understudy.worker.messages import Halt, Halted, Resume, WorkerSpec
 from understudy.worker.player import Player
 
 WIDTH, BATCH = 12, 6
+LIMIT = 100.0
+"""Seconds; a process may take many before its first step on a busy computer."""
 
 
 @dataclass(frozen=True)
@@ -283,7 +285,7 @@ class Controller:
         from multiprocessing.connection import wait
 
         sentinels = {hand.process.sentinel: role for role, hand in self.hands.items()}
-        found = wait(list(sentinels), timeout=60)
+        found = wait(list(sentinels), timeout=LIMIT)
         assert found, "nobody has died within its limit"
         unit = self._unit_of(sentinels[found[0]])
         gone = [role for role in self.hands if self._unit_of(role) == unit]
@@ -296,7 +298,7 @@ class Controller:
         self._tell(Halt(number, "somebody has died"))
         reached = []
         for hand in self.hands.values():
-            while not (isinstance(word := hand.hear(), Halted) and word.number == number):
+            while not (isinstance(word := hand.hear(LIMIT), Halted) and word.number == number):
                 pass
             reached.append(word.step)
         return max(reached)
@@ -308,14 +310,15 @@ class Controller:
                 assert isinstance(what, Result)
                 return what
             assert kind == "news", what
+            assert not isinstance(what, Halted), what.reason
         raise AssertionError("it has ended without a result")
 
 
 def _words(hand: Hand) -> Iterator[tuple[str, Any]]:
-    while hand._wire.poll(60):
+    while hand._wire.poll(LIMIT):
         yield hand._wire.recv()
 
 
 def perform(play: Play, unit_of: Callable[[int], int] = int) -> dict[int, Result]:
-    with Troupe(limit=30.0) as troupe:
+    with Troupe(limit=LIMIT) as troupe:
         return Controller(troupe, play, unit_of).run()

@@ -11,7 +11,7 @@ import pytest
 
 from tests.worker.masked import Death, Play, Result, perform
 
-pytestmark = [pytest.mark.timeout(180), pytest.mark.usefixtures("frameworks")]
+pytestmark = [pytest.mark.timeout(300), pytest.mark.usefixtures("frameworks")]
 
 DDP = Play()
 
