@@ -168,7 +168,7 @@ def fault_of(fabric: Fabric) -> Fault:
     return fabric.fault
 
 
-def eventually(holds: Callable[[], bool], limit: float = 5.0) -> None:
+def eventually(holds: Callable[[], bool], limit: float = 15.0) -> None:
     """Wait until it holds; for what happens in the background and announces itself to nobody."""
     deadline = time.monotonic() + limit
     done = threading.Event()

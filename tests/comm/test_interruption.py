@@ -168,7 +168,7 @@ def test_a_death_in_the_middle_of_a_backward_pass(machines: list[int], dead: int
             kind, step, why = hand.hear()
             assert (kind, step) == ("failed", INTERRUPTED)
             assert hands[dead].uid in why
-        assert time.monotonic() - moment < 2.0
+        assert time.monotonic() - moment < 8.0
         roster = first_roster(hands).successor({dead: newcomer.worker}, fresh=True)
         for hand in (*others, newcomer):
             hand.tell(roster)

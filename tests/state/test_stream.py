@@ -261,7 +261,7 @@ def test_both_stop_when_asked(move: Callable[..., int]) -> None:
         stop.set()
         with pytest.raises(StreamBroken, match="was stopped after"):
             moving.result(10)
-        assert time.monotonic() - started < 2.0
+        assert time.monotonic() - started < 8.0
     assert nothing_runs()
 
 
