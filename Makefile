@@ -37,7 +37,10 @@ bench: $(VENV)/.stamp ## run the benchmarks, results in bench/results/
 
 SEED ?= 1
 
-chaos: $(VENV)/.stamp ## 60 faults of all usual kinds in three jobs; SEED=n for others
+chaos: $(VENV)/.stamp ## 80 faults of all usual kinds in four jobs; SEED=n for others
+	$(BIN)/understudy chaos run --seed $(SEED) --faults 20 --every 1s --recover-within 120s \
+	    --machines 3 --standbys 1 --mask anywhere --deterministic \
+	    examples/gpt_ddp.py --width 64 --layers 2 --micro 2 --batch 8
 	$(BIN)/understudy chaos run --seed $(SEED) --faults 20 --every 1s --recover-within 120s \
 	    --machines 3 --standbys 2 examples/gpt_ddp.py --width 64 --layers 2
 	$(BIN)/understudy chaos run --seed $(SEED) --faults 20 --every 1s --recover-within 120s \
