@@ -75,3 +75,9 @@ def test_a_job_without_machines_stops_with_a_checkpoint(tmp_path: Path) -> None:
     assert {step for _, step in again.losses} <= set(range(8, 30))
     assert (broken.losses | again.losses).items() <= whole.losses.items()
     assert again.digests == whole.digests
+
+
+def test_too_few_rehearsals_for_ddp(tmp_path: Path) -> None:
+    ended = perform(tmp_path, rehearsals=1).ended
+    assert ended.status == "failed"
+    assert "with DDP a newcomer must have rehearsed two steps" in ended.reason

@@ -10,6 +10,8 @@ import torch
 from torch import nn
 from torch.amp.grad_scaler import GradScaler
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.nn import Module
+from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 
 from understudy.comm.group import RoleGroup
@@ -138,6 +140,7 @@ class Job:
         total = self._spec.steps if self._spec.steps is not None else count
         if total is None:
             raise JobError("how many steps? give job.steps(n) a number, or understudy run --steps N")
+        self._check_rehearsals()
         self._player.first_boundary()
         self._undo = Undo(self._player.tracked)
         check_tracked(self._averaged, self._player.tracked)
@@ -168,6 +171,18 @@ class Job:
                     continue
                 raise JobError(f"step {index} was not used; write `with step:` around what it does")
         self._closed = True
+
+    def _check_rehearsals(self) -> None:
+        """DDP lays out its buckets in its first two steps; whoever has not made those cannot reduce with the others."""
+        parts = [
+            part for thing in self._player.tracked.values() if isinstance(thing, Module) for part in thing.modules()
+        ]
+        few = self._spec.rehearsals < 2 and self._spec.roles > 1 and not self._spec.mask
+        if few and any(isinstance(part, DistributedDataParallel) for part in parts):
+            raise JobError(
+                f"rehearsals is {self._spec.rehearsals}, but with DDP a newcomer must have rehearsed two steps, in which "
+                "DDP lays out its buckets; set rehearsals to 2 or more"
+            )
 
     def _shadow_steps(self, total: int) -> Iterator[Step]:
         """Steps whose results nobody uses, to have everything warm and in place."""
