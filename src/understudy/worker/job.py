@@ -174,14 +174,12 @@ class Job:
 
     def _check_rehearsals(self) -> None:
         """DDP lays out its buckets in its first two steps; whoever has not made those cannot reduce with the others."""
-        parts = [
-            part for thing in self._player.tracked.values() if isinstance(thing, Module) for part in thing.modules()
-        ]
+        tracked = [thing for thing in self._player.tracked.values() if isinstance(thing, Module)]
         few = self._spec.rehearsals < 2 and self._spec.roles > 1 and not self._spec.mask
-        if few and any(isinstance(part, DistributedDataParallel) for part in parts):
+        if few and any(isinstance(part, DistributedDataParallel) for thing in tracked for part in thing.modules()):
             raise JobError(
-                f"rehearsals is {self._spec.rehearsals}, but with DDP a newcomer must have rehearsed two steps, in which "
-                "DDP lays out its buckets; set rehearsals to 2 or more"
+                f"rehearsals is {self._spec.rehearsals}, but with DDP a newcomer must have rehearsed two steps, in "
+                "which DDP lays out its buckets; set rehearsals to 2 or more"
             )
 
     def _shadow_steps(self, total: int) -> Iterator[Step]:
