@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 
 from understudy.chaos.check import (
     Record,
+    begun_again,
+    ever_vacant,
     exactly_once,
     machines_lost,
     read_records,
@@ -133,3 +135,21 @@ def test_a_long_list_is_cut(count: int) -> None:
     found = shortened([str(number) for number in range(count)])
     assert len(found) == min(count, 6)
     assert count <= 5 or found[-1] == f"and {count - 5} more"
+
+
+def test_a_step_that_began_again_after_a_worker_had_applied_it() -> None:
+    decided = {"kind": "decided", "data": {"step": 3, "roles": [1]}}
+    other = {"kind": "decided", "data": {"step": 4}}
+    again = begun_again([decided, other, {"kind": "halt", "data": {}}])
+    assert again == {(1, 3): 1}
+    assert exactly_once([*perfect(), Record("m9", 1, 3)], ROLES, STEPS, lost={"m9"}, again=again) == []
+    for role, step in ((1, 2), (0, 3)):
+        assert exactly_once([*perfect(), Record("m9", role, step)], ROLES, STEPS, lost={"m9"}, again=again)
+    assert exactly_once([*perfect(), *[Record("m9", 1, 3)] * 2], ROLES, STEPS, lost={"m9"}, again=again)
+
+
+def test_steps_that_were_made_without_a_role() -> None:
+    vacant = ever_vacant([{"kind": "masked", "data": {"roles": [1], "live": 1}}, {"kind": "halt", "data": {}}])
+    records = [record for record in perfect() if record.role == 0 or record.step not in (2, 3)]
+    assert exactly_once(records, ROLES, STEPS, vacant=vacant) == []
+    assert exactly_once(records, ROLES, STEPS) == ["role 1 has not applied step 2"]

@@ -49,13 +49,37 @@ def roll_backs(tales: Iterable[Mapping[str, Any]]) -> list[int]:
     ]
 
 
+def begun_again(tales: Iterable[Mapping[str, Any]]) -> Counter[tuple[int, int]]:
+    """(role, step) → how often a role was lost in a step that began again: if it had applied the step, and nobody who
+    is left knew, that is lost with it, and its successor applies the step."""
+    return Counter(
+        (int(role), int(tale["data"]["step"]))
+        for tale in tales
+        if tale["kind"] == "decided"
+        for role in tale["data"].get("roles") or ()
+    )
+
+
+def ever_vacant(tales: Iterable[Mapping[str, Any]]) -> set[int]:
+    """Roles without which steps were made."""
+    return {int(role) for tale in tales if tale["kind"] == "masked" for role in tale["data"]["roles"]}
+
+
 def exactly_once(
-    records: Sequence[Record], roles: int, steps: int, *, lost: Collection[str] = (), back: Sequence[int] = ()
+    records: Sequence[Record],
+    roles: int,
+    steps: int,
+    *,
+    lost: Collection[str] = (),
+    back: Sequence[int] = (),
+    again: Mapping[tuple[int, int], int] | None = None,
+    vacant: Collection[int] = (),
 ) -> list[str]:
     """What speaks against every role having applied every step exactly once.
 
     A machine's last notes may be lost with it (`lost`), so a gap counts against a job only where the machine before it
-    lives. Steps from one in `back` on were repeated by everybody, so they may be there once more for each."""
+    lives and its role was never vacant. Steps from one in `back` on were repeated by everybody, so they may be there
+    once more for each; so may those that a lost worker had applied before they began `again`."""
     found: list[str] = []
     of: dict[int, list[Record]] = {role: [] for role in range(roles)}
     for record in records:
@@ -69,10 +93,11 @@ def exactly_once(
         for note in notes:
             machines.setdefault(note.step, []).append(note.machine)
         for step, count in sorted(counts.items()):
-            if count > 1 + sum(first <= step for first in back):
+            allowed = 1 + sum(first <= step for first in back) + (again or {}).get((role, step), 0)
+            if count > allowed:
                 found.append(f"role {role} has applied step {step} {count} times, on {', '.join(machines[step])}")
         for step in range(steps):
-            if step not in counts and (step == 0 or step - 1 in counts):
+            if role not in vacant and step not in counts and (step == 0 or step - 1 in counts):
                 before = set(machines.get(step - 1, ()))
                 if not before <= set(lost) or (not before and not lost):
                     found.append(f"role {role} has not applied step {step}")

@@ -17,7 +17,16 @@ from understudy.launch.local import Ended, LocalJob
 from understudy.launch.spec import JobSpec
 
 from .campaign import Campaign, Deed, strike
-from .check import exactly_once, machines_lost, read_records, roll_backs, same_digests, same_values
+from .check import (
+    begun_again,
+    ever_vacant,
+    exactly_once,
+    machines_lost,
+    read_records,
+    roll_backs,
+    same_digests,
+    same_values,
+)
 from .mix import Draw
 from .remains import Room, room
 from .scene import Scene
@@ -83,7 +92,8 @@ async def trial(
         records = read_records(Path(disturbed.run_dir))
         if not complaints:
             lost, back = machines_lost(tales), roll_backs(tales)
-            complaints += exactly_once(records, spec.roles, steps, lost=lost, back=back)
+            again, vacant = begun_again(tales), ever_vacant(tales)
+            complaints += exactly_once(records, spec.roles, steps, lost=lost, back=back, again=again, vacant=vacant)
             if expect:
                 if fingerprint(digests) != expect:
                     complaints.append(f"the final state is {fingerprint(digests)}, not {expect} as expected")

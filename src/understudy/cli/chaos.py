@@ -176,7 +176,14 @@ def _attach(args: argparse.Namespace) -> int:
 
 def _ends_as(client: Any, expect: str, run_dir: Path | None) -> list[str]:
     """Wait for the job's end; what is wrong with it."""
-    from understudy.chaos.check import exactly_once, machines_lost, read_records, roll_backs
+    from understudy.chaos.check import (
+        begun_again,
+        ever_vacant,
+        exactly_once,
+        machines_lost,
+        read_records,
+        roll_backs,
+    )
     from understudy.control.client import ControllerError
     from understudy.control.company import OVER
 
@@ -197,7 +204,9 @@ def _ends_as(client: Any, expect: str, run_dir: Path | None) -> list[str]:
     if run_dir is not None:
         time.sleep(1.0)  # agents write their last lines
         lost, back = machines_lost(tales), roll_backs(tales)
-        complaints += exactly_once(read_records(run_dir), roles, job["step"], lost=lost, back=back)
+        again, vacant = begun_again(tales), ever_vacant(tales)
+        records, steps = read_records(run_dir), job["step"]
+        complaints += exactly_once(records, roles, steps, lost=lost, back=back, again=again, vacant=vacant)
     return complaints
 
 

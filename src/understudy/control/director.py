@@ -85,6 +85,8 @@ class Director(Replacement):
                 actor.address, actor.pid = worker, pid
             case Tracked(role, twins, size):
                 actor.holds, self.twins[role], self.sizes[role] = True, twins, size
+                for other in twins:  # who dies before it has said so has the same
+                    self.twins.setdefault(other, twins)
             case Parked(role):
                 if role == actor.rehearsing:
                     actor.rehearsed, actor.rehearsing = role, None

@@ -100,7 +100,8 @@ class Failure(Vacancies):
         facts = {"source": settlement.back or "replica", "repeated": settlement.repeated}
         missing = list(settlement.missing)
         reason = settlement.reason.partition(STATE)[0] if vacant else settlement.reason
-        self._tale("decided", reason, step=settlement.step, missing=missing, **facts)
+        roles = [role for cell in missing for role in self._roles(cell)]
+        self._tale("decided", reason, step=settlement.step, missing=missing, roles=roles, **facts)
         self.status = "recovering"
         workers = self._workers(places)
         joiners = {

@@ -56,7 +56,8 @@ class Vacancies(Signals):
 
     def _dweller(self, cell: int) -> Machine | None:
         """The machine that plays some role of a cell, or whose workers have parked in it."""
-        assert self.roster is not None
+        if self.roster is None:
+            return None
         names = [worker.machine for role in self._roles(cell) if (worker := self.roster.player(role)) is not None]
         machine = self.machines.get([*names, self.parked.get(cell, "")][0])
         if machine is None or machine.state != "cast" or machine.ill or machine.failures >= self.plan.quarantine:
@@ -181,8 +182,17 @@ class Vacancies(Signals):
         if not places:
             return False
         self._refills += 1
-        joiners = {role: uid for role, uid in self._workers(places).items() if role in coming}
+        homes = {cell: name for name, cell in self._homes().items()}
+        moving = {cell for cell, name in places.items() if homes.get(cell, name) != name}
+        joiners = {
+            role: uid
+            for role, uid in self._workers(places).items()
+            if role in coming or (self.plan.cells[role] in moving and role not in vacant)
+        }
         change = self.change = Change("refill", places, joiners, vacant=tuple(sorted(vacant - coming)))
+        change.leaving = tuple(homes[cell] for cell in sorted(moving))
+        for name in change.leaving:  # it fails too often to get another worker
+            self.machines[name].state = "leaving"
         spans = ", ".join(f"{name} for {self._span(cell)}" for cell, name in places.items())
         self._tale("change", f"refill: {spans}")
         self._phase(change, "rehearse")
