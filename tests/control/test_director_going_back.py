@@ -30,7 +30,7 @@ def test_all_go_back_to_the_checkpoint_and_nobody_gives_anything() -> None:
     why = "role 1: no live replica holds its state: all go back to the checkpoint of step 6, 2 steps are made again"
     assert play.told("decided") == [why]
     (decided,) = [tale for tale in play.tales if tale.kind == "decided"]
-    assert decided.data == {"step": 6, "missing": [1], "source": "checkpoint", "repeated": 2}
+    assert decided.data == {"step": 6, "missing": [1], "roles": [1], "source": "checkpoint", "repeated": 2}
     assert play.heard()["w2"] == [Rehearse(1)]
     play.rehearsed()
     told = resumes(play)

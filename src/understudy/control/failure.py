@@ -133,6 +133,9 @@ class Failure(Vacancies):
 
     def _settlement(self, survivors: list[Actor], change: Change | None) -> Settlement | None:
         """Where to go on and with whom; None where the job begins anew or has failed."""
+        if self.roster is None:
+            self._nothing_left("nobody has begun")
+            return None
         reports = [
             Holder(actor.uid, actor.machine, role, actor.report)
             for actor in survivors
@@ -158,13 +161,16 @@ class Failure(Vacancies):
         try:
             return fall_back(able, cells, self.twins, self._latest_checkpoint(), lost, [*coming, *seated], unwanted)
         except Hopeless:
-            if not self.begun and not self._stumbled and self.starts < STUBBORN:
-                self._start_over()
-            elif self._stumbled:
-                self._fail(next(iter(self._stumbled.values())))
-            else:
-                self._fail(f"{self.why}; {lost}, and there is no checkpoint; keep some with --checkpoint DIR")
+            self._nothing_left(lost)
         return None
+
+    def _nothing_left(self, lost: str) -> None:
+        if not self.begun and not self._stumbled and self.starts < STUBBORN:
+            self._start_over()
+        elif self._stumbled:
+            self._fail(next(iter(self._stumbled.values())))
+        else:
+            self._fail(f"{self.why}; {lost}, and there is no checkpoint; keep some with --checkpoint DIR")
 
     def _stuck(self, settlement: Settlement) -> bool:
         """Whether the same happens again and again."""

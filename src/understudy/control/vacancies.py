@@ -66,9 +66,8 @@ class Vacancies(Signals):
 
     def _lies_idle(self, machine: Machine) -> bool:
         """Whether roles of a machine that plays are vacant."""
-        vacant = self.vacant()
-        idle = any(actor.parked or not actor.alive or actor.role in vacant for actor in machine.actors)
-        return idle or machine.name in self.parked.values()
+        cell = self._homes().get(machine.name)
+        return cell is None or not set(self._roles(cell)).isdisjoint(self.vacant())
 
     # -- the decision --------------------------------------------------------------------------------------------------
 
