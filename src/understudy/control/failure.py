@@ -134,7 +134,7 @@ class Failure(Vacancies):
     def _settlement(self, survivors: list[Actor], change: Change | None) -> Settlement | None:
         """Where to go on and with whom; None where the job begins anew or has failed."""
         if self.roster is None:
-            self._nothing_left("nobody has begun")
+            self._nothing_left("nobody who is left holds any state")
             return None
         reports = [
             Holder(actor.uid, actor.machine, role, actor.report)
