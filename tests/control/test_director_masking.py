@@ -218,3 +218,15 @@ def test_replacing_a_parked_machine_waits_until_it_plays() -> None:
     play.here("m5")
     assert play.ask("r1", Replace(("m0",))) is None
     assert play.told("change") == ["refill: m0 for role 0, m4 for role 1"]
+
+
+def test_what_is_weighed_again_is_said_once() -> None:
+    play = masking(machines=2, standbys=1, scarcity="shrink")
+    play.exits("w2")
+    play.lose("m1")
+    play.halted("w0")
+    said = play.told("policy")
+    assert len(said) == 1
+    play.come("m5", standby=True)
+    assert play.told("policy")[: len(said)] == said
+    assert len(set(play.told("policy"))) == len(play.told("policy"))

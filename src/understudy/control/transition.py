@@ -57,6 +57,8 @@ class Transition(Company):
         self._last_step = self._refused = 0
         self._last_words = ""
         """Why the job ends, once all that can be kept is kept."""
+        self._weighed = (0, "")
+        """The halt for which it was last said whether to mask, and what."""
         self._refills = 0
         """How often a refill was begun since the last that came about."""
         self._keepers: set[str] = set()

@@ -90,7 +90,10 @@ class Vacancies(Signals):
         known = sorted(a.report.usual for a in survivors if a.report is not None and a.report.usual)
         choice = choose(self._options(settlement, roles, known[len(known) // 2] if known else 0.0))
         who = " and ".join(self._span(cell) for cell in settlement.missing)
-        self._tale("policy", f"{choice.act}: {who}: {choice.reason}", act=choice.act)
+        said = f"{choice.act}: {who}: {choice.reason}"
+        if (self.halts, said) != self._weighed:  # it is weighed again with everything that happens
+            self._weighed = (self.halts, said)
+            self._tale("policy", said, act=choice.act)
         return roles if choice.act == "mask" else ()
 
     def _options(self, settlement: Settlement, roles: tuple[int, ...], usual: float) -> Options:
