@@ -17,7 +17,7 @@ from understudy.spare.placement import parse
 from understudy.worker.gradients import Miscounted
 
 UNITS = 4
-PLACEMENTS = ("anywhere", "random:r=3,seed=1", "blocks:r=2", "consecutive:r=3")
+PLACEMENTS = ("anywhere", "spare:r=2", "random:r=3,seed=1", "blocks:r=2", "consecutive:r=3")
 VACANT = [vacant for size in range(UNITS) for vacant in combinations(range(UNITS), size)]
 Gradients = list[torch.Tensor | None]
 
