@@ -50,11 +50,12 @@ def test_where_the_benchmark_holds_a_machine_back_there_is_no_time_to_full_stren
 
 
 def test_the_summary_has_a_row_for_each_system_and_its_ratio_to_masking() -> None:
-    seen = [row(MASKING, 0.1), row(MASKING, 0.3, 0.7), row("torchrun", 5.0, None, restarted=True)]
+    seen = [row(MASKING, 0.1), row(MASKING, 0.3, 0.7, recomputed=18), row("torchrun", 5.0, None, restarted=True)]
     ours, torchrun = summary(seen)
     assert (ours["round"], ours["stall_s"], ours["degraded"]) == ("all 2", 0.2, 0.725)
     assert ours["stall_spread"] == [pytest.approx(0.12), pytest.approx(0.28)]
     assert ours["restarted"] == "0 of 2"
+    assert ours["recomputed"] == "18 in 1 of 2"
     assert "stall_ratio" not in ours
     assert "full_strength_s" not in ours
     assert (torchrun["stall_ratio"], torchrun["restarted"]) == (25.0, "1 of 1")
@@ -72,7 +73,7 @@ def verdicts(rows: Sequence[dict[str, Any]]) -> dict[str, bool]:
 
 def test_all_checks_hold() -> None:
     rows = [row(MASKING, 0.39), row(MASKING, 9.0, 0.713), row(MASKING, 0.1, 0.713), row("torchft", 9.0, 0.1, dropped=3)]
-    assert verdicts(rows) == {"stall_s": True, "degraded": True, "recomputed": True, "steps_lost": True}
+    assert verdicts(rows) == {"stall_s": True, "degraded": True, "steps_lost": True}
 
 
 @pytest.mark.parametrize(
@@ -81,7 +82,6 @@ def test_all_checks_hold() -> None:
         (row(MASKING, 0.41), "stall_s"),
         (row(MASKING, 0.1, 0.71), "degraded"),
         (row(MASKING, 0.1, None), "degraded"),
-        (row(MASKING, 0.1, recomputed=1), "recomputed"),
         (row(MASKING, 0.1, dropped=1), "steps_lost"),
         (row(MASKING, 0.1, repeated=2), "steps_lost"),
     ],
