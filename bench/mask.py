@@ -4,7 +4,8 @@ Four replicas, one worker each, six micro-shards a replica and step: DDP on a sm
 computed a micro-shard waits until 25 ms are over, as it would for an accelerator. On a few cores the survivors would
 otherwise inherit the dead one's processor, and training without it would look better than it is. Six, because 24
 micro-shards are eight for each of three survivors; where they cannot be shared out evenly the largest share counts (of
-16 it is 6, so that four a replica could at best keep 0.67 of the speed).
+16 it is 6, so that four a replica could at best keep 0.67 of the speed). Where DDP synchronises by itself, it does so
+within the last micro-shard's 25 ms; the runtime's sum in masked steps comes after them and is seen in `step_s`.
 
 - masking: `--mask anywhere`, no standby. The dead one's machine is put aside (`quarantine = 1`, `no_standby = stop`)
   and let in again when the others have made some 20 steps without it, for the next death; so there is no time to full
@@ -21,7 +22,7 @@ the wall clock, noted just before the kill and by the training scripts at the en
 
 - `stall_s`: from the death to the survivors' next completed step, less an undisturbed one (median of the 12 before): of
   the three, the one that waited longest. It may be less than nothing where the death came late in a step.
-  `stall_ratio`: how many times masking's, which counts as 10 ms where it is less.
+  `wait_ratio`: the median time from the death to that step, of masking's; stalls themselves may be too near to zero.
 - `degraded`: micro-shards per second without the dead one, of those before: medians of the first 20 steps, at least
   10, after the one that the death delayed. What is started or rehearses beside them on the same cores slows them down,
   and if they still fight for processors, the dead one's flatter them: torchft, whose survivors compute no more than
@@ -70,7 +71,6 @@ LIVES: Sequence[Life] = (
     ("torchrun", partial(Torchrun, size=FOUR), TWICE),
 )
 STALL_BAR_S, DEGRADED_BAR = 0.2, 0.95
-FLOOR_S = 0.01
 
 Row = dict[str, Any]
 
@@ -85,16 +85,16 @@ def row_of(death: Death) -> Row:
     return {"system": death.system, "round": str(death.round), "place": death.place, **rounded}
 
 
-def stalls(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """The survivors' median stall by system."""
+def waits(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """By system, the median time from a death to the survivors' next step."""
     systems = dict.fromkeys(row["system"] for row in rows)
-    return {each: median(row["stall_s"] for row in rows if row["system"] == each) for each in systems}
+    return {each: median(row["stall_s"] + row["step_s"] for row in rows if row["system"] == each) for each in systems}
 
 
 def summary(rows: Sequence[Mapping[str, Any]]) -> list[Row]:
     """A row for all deaths of a contestant: medians, and where most of them lie."""
     found: list[Row] = []
-    of = stalls(rows)
+    of = waits(rows)
     for system in of:
         mine = [row for row in rows if row["system"] == system]
         total: Row = {"system": system, "round": f"all {len(mine)}"}
@@ -109,7 +109,7 @@ def summary(rows: Sequence[Mapping[str, Any]]) -> list[Row]:
             if values:
                 total[f"{column.removesuffix('_s')}_spread"] = [round(value, 4) for value in spread(values)]
         if system != MASKING and MASKING in of:
-            total["stall_ratio"] = round(of[system] / max(of[MASKING], FLOOR_S), 2)
+            total["wait_ratio"] = round(of[system] / of[MASKING], 2)
         found.append(total)
     return found
 

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from understudy_bench import mask
 from understudy_bench.harness import Progress
-from understudy_bench.mask import MASKING, RECOVERY, REFILL, checks_of, row_of, stalls, summary
+from understudy_bench.mask import MASKING, RECOVERY, REFILL, checks_of, row_of, summary, waits
 from understudy_bench.outage import Mark, Outage
 from understudy_bench.strike import Death, Life
 from understudy_bench.struck import NOT_INSTALLED
@@ -56,15 +56,15 @@ def test_the_summary_has_a_row_for_each_system_and_its_ratio_to_masking() -> Non
     assert ours["stall_spread"] == [pytest.approx(0.12), pytest.approx(0.28)]
     assert ours["restarted"] == "0 of 2"
     assert ours["recomputed"] == "18 in 1 of 2"
-    assert "stall_ratio" not in ours
+    assert "wait_ratio" not in ours
     assert "full_strength_s" not in ours
-    assert (torchrun["stall_ratio"], torchrun["restarted"]) == (25.0, "1 of 1")
+    assert (torchrun["wait_ratio"], torchrun["restarted"]) == (13.0, "1 of 1")
     assert "degraded" not in torchrun
-    assert stalls(seen) == {MASKING: 0.2, "torchrun": 5.0}
+    assert waits(seen) == {MASKING: pytest.approx(0.4), "torchrun": pytest.approx(5.2)}
 
 
-def test_a_stall_that_is_too_short_to_be_measured_does_not_make_others_look_endless() -> None:
-    assert summary([row(MASKING, -0.02), row("torchrun", 5.0)])[1]["stall_ratio"] == 500.0
+def test_a_stall_of_less_than_nothing_still_has_a_ratio() -> None:
+    assert summary([row(MASKING, -0.1), row("torchrun", 4.8)])[1]["wait_ratio"] == 50.0
 
 
 def verdicts(rows: Sequence[dict[str, Any]]) -> dict[str, bool]:
