@@ -29,35 +29,22 @@ loses 10 workers and 5 machines; a quick run takes 3 and 1.
 
 from __future__ import annotations
 
-import asyncio
-import os
-import random
-import signal
-import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
-from understudy_bench.harness import Bench, Check, Progress, Result, interleave, median, spread
-from understudy_bench.outage import QUIET, Outage, gaps, outage
-from understudy_bench.processes import CommandFailed, interruptible
+from understudy_bench.harness import Bench, Check, Progress, Result, median, spread
+from understudy_bench.outage import Outage
+from understudy_bench.strike import Life, play
 from understudy_bench.struck import (
-    LIMIT_S,
-    PLACES,
+    NOT_INSTALLED,
     Loss,
-    Struck,
     Torchft,
     Torchrun,
     TorchrunNodes,
     Understudy,
     torchft_is_installed,
 )
-
-Life = tuple[str, Callable[[Path], Struck], Sequence[Loss]]
-"""A contestant's name, how its job is started, and what dies in it, one after the other."""
 
 ROUNDS = 5
 LIVES: Sequence[Life] = (
@@ -72,15 +59,9 @@ QUICK: Sequence[Life] = (
     ("torchrun", TorchrunNodes, ("machine",)),
     ("torchft", Torchft, ("worker", "worker", "machine", "worker")),
 )
-WARM_UP = 3
-LOOK_S = 0.02
 TORCHRUN_BAR, TORCHFT_BAR = 10.0, 2.0
-NOT_INSTALLED = "not installed: .venv/bin/python -m pip install -c constraints.txt -e '.[bench]'"
 
 Row = dict[str, object]
-
-
-# -- what is computed from what was seen -------------------------------------------------------------------------------
 
 
 def summary(rows: Sequence[Mapping[str, Any]]) -> list[Row]:
@@ -128,77 +109,12 @@ def row_of(system: str, loss: Loss, number: int, place: int, seen: Outage) -> Ro
     return {"system": system, "loss": loss, "round": str(number), "place": place, **values}
 
 
-# -- what is done ------------------------------------------------------------------------------------------------------
-
-
-async def _until(job: Struck, what: str, look: Callable[[], bool], every: float = LOOK_S) -> None:
-    late = time.monotonic() + LIMIT_S
-    while not look():
-        job.check()
-        if time.monotonic() > late:
-            raise CommandFailed(job.said(f"has not done this within {LIMIT_S:g} s: {what}"))
-        await asyncio.sleep(every)
-
-
-async def _train(job: Struck, steps: int) -> None:
-    """Every place ends so many steps more, with everybody taking part."""
-    began = time.time()
-
-    def trained() -> bool:
-        ends = [mark for mark in job.watch.ends() if mark.at > began and mark.full]
-        return all(sum(mark.place == place for mark in ends) >= steps for place in range(PLACES))
-
-    await _until(job, f"{steps} steps", trained, 0.1)
-
-
-async def strike(job: Struck, loss: Loss, chance: random.Random) -> tuple[int, Outage]:
-    """Kill somebody in the midst of a step; who, and what that has cost."""
-    await job.prepare()
-    await _train(job, WARM_UP + QUIET)
-    place = chance.choice(job.targets(loss))
-    victims = await job.victims(place, loss)
-    ends = job.watch.ends(place)
-    await _until(job, "a step", lambda: len(job.watch.ends(place)) > len(ends))
-    await asyncio.sleep(chance.random() * median(gaps(mark.at for mark in ends[-QUIET:])))
-    at = time.time()
-    for pid in victims:
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-    await job.lost(place, loss)
-    found: list[Outage] = []
-
-    def over() -> bool:
-        seen = outage(job.watch.look(), place, at)
-        found.extend([] if seen is None else [seen])
-        return seen is not None
-
-    await _until(job, f"training after the loss of a {loss}", over, 0.1)
-    return place, found[0]
-
-
-async def _live(life: Life, number: int, folder: Path, done: Callable[[str], None]) -> list[Row]:
-    """One life of a job with all its deaths."""
-    system, start, losses = life
-    chance = random.Random(f"{system} {losses} {number}")
-    rows = []
-    async with start(folder) as job:
-        await _until(job, "the first step", lambda: len(job.watch.ends()) > 0, 0.1)
-        for loss in losses:
-            place, seen = await strike(job, loss, chance)
-            rows.append(row_of(system, loss, number, place, seen))
-            done(f"{system}, {loss}: stalled {seen.stall_s:.2f} s")
-    return rows
-
-
 def measure(quick: bool, progress: Progress) -> Result:
     lives = [life for life in (QUICK if quick else LIVES) if life[0] != "torchft" or torchft_is_installed()]
-    rounds = 1 if quick else ROUNDS
-    progress.total = rounds * sum(len(losses) for _, _, losses in lives)
-    rows: list[Row] = []
-    with interruptible(), TemporaryDirectory(prefix="understudy-bench-") as folder:
-        for number, life in interleave(lives, rounds):
-            place = Path(folder) / f"{number}-{lives.index(life)}"
-            rows += asyncio.run(_live(life, number, place, progress.advance))
+    rows = [
+        row_of(death.system, death.loss, death.round, death.place, death.seen)
+        for death in play(lives, 1 if quick else ROUNDS, progress)
+    ]
     missing: list[Row] = [] if torchft_is_installed() else [{"system": "torchft", "loss": NOT_INSTALLED}]
     return Result([*rows, *summary(rows), *missing], checks_of(rows))
 

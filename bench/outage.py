@@ -13,6 +13,8 @@ from understudy_bench.harness import median
 
 QUIET = 12
 """Steps before a death, to know how long an undisturbed one takes."""
+ALONE = 20
+"""Steps without the dead one, at most, by which it is known how fast the others are; half of them must be there."""
 NEVER = 25
 """Steps after full strength in which nothing new was done: what was done before is forgotten."""
 
@@ -27,6 +29,8 @@ class Mark(msgspec.Struct, frozen=True):
     step: int
     at: float
     full: bool = True
+    shards: tuple[int, ...] = ()
+    """At the end of a step: the micro-shards that this process has computed for it, interrupted attempts included."""
 
 
 class Watch:
@@ -79,29 +83,47 @@ class Outage:
 
 def outage(marks: Sequence[Mark], place: int, at: float) -> Outage | None:
     """What the death of the worker at `place` at time `at` has cost; None while that cannot be said yet."""
-    dead = max((mark for mark in marks if mark.place == place and mark.at <= at), key=lambda mark: mark.at).pid
-    others = sorted({mark.place for mark in marks} - {place})
-    back = [
-        mark.at
-        for mark in marks
-        if mark.place == place and mark.pid != dead and mark.at > at and mark.kind == "end" and mark.full
-    ]
-    if not back:
+    back = _back(marks, place, at)
+    if back is None:
         return None
-    seen = [_seen([mark for mark in marks if mark.place == other], at, back[0]) for other in others]
+    seen = [_seen([mark for mark in marks if mark.place == other], at, back) for other in _others(marks, place)]
     known = [each for each in seen if each is not None]
     return max(known, key=lambda each: each.stall_s) if len(known) == len(seen) else None
 
 
+def _back(marks: Sequence[Mark], place: int, at: float) -> float | None:
+    """When the dead one's place was played again in a step of all."""
+    dead = max((mark for mark in marks if mark.place == place and mark.at <= at), key=lambda mark: mark.at).pid
+    ends = (mark for mark in marks if mark.place == place and mark.at > at and mark.kind == "end")
+    return next((mark.at for mark in ends if mark.pid != dead and mark.full), None)
+
+
+def _others(marks: Sequence[Mark], place: int) -> list[int]:
+    return sorted({mark.place for mark in marks} - {place})
+
+
+def _ends(marks: Sequence[Mark], place: int, at: float) -> tuple[list[Mark], list[Mark]]:
+    """Steps of a place, up to some time and since."""
+    ends = [mark for mark in marks if mark.place == place and mark.kind == "end"]
+    before = [mark for mark in ends if mark.at <= at]
+    return before, ends[len(before) :]
+
+
+def _late(before: Sequence[Mark], after: Sequence[Mark]) -> int:
+    """Which of a survivor's steps since the death is the one that the death has delayed.
+
+    A step that needed nothing more from the dead one may still end by itself; then the one after it is late. One in
+    which the survivor has computed more than before has stood in for the dead one."""
+    more = len(after[0].shards) > len(before[-1].shards)
+    return int(not more and after[1].at - after[0].at > after[0].at - before[-1].at)
+
+
 def _seen(marks: Sequence[Mark], at: float, back: float) -> Outage | None:
     """By one survivor, whose marks these are, in the order of their time."""
-    ends = [mark for mark in marks if mark.kind == "end"]
-    before = [mark for mark in ends if mark.at <= at]
-    after = ends[len(before) :]
+    before, after = _ends(marks, marks[0].place, at)
     if len(after) < 2:
         return None
-    # A step that needed nothing more from the dead one may still end by itself; then the one after it is late.
-    late = int(after[1].at - after[0].at > after[0].at - before[-1].at)
+    late = _late(before, after)
     step_s = median(gaps(mark.at for mark in before[-QUIET - 1 :]))
     player = before[-1].pid  # an earlier one may have counted otherwise
     known = max(mark.step for mark in [*before, *after[:late]] if mark.pid == player)
@@ -120,6 +142,42 @@ def _seen(marks: Sequence[Mark], at: float, back: float) -> Outage | None:
         dropped=sum(mark.kind == "drop" for mark in since),
         restarted=after[late].pid != player,
     )
+
+
+def degraded(marks: Sequence[Mark], place: int, at: float) -> float | None:
+    """Micro-shards per second while the one at `place` is missing, of those at full strength before its death; None
+    where the others have not gone on without it for long enough."""
+    full, alone = [], []
+    back = _back(marks, place, at)
+    for each in sorted({mark.place for mark in marks}):
+        before, after = _ends(marks, each, at)
+        full.append(before[-QUIET - 1 :])
+        if each != place:
+            if len(after) < 2:
+                return None
+            since = after[_late(before, after) :]
+            steps = [mark for mark in since if mark.pid == before[-1].pid and (back is None or mark.at < back)]
+            alone.append(steps[: ALONE + 1])
+    if min(map(len, alone)) <= ALONE // 2:
+        return None
+    return _speed(alone) / _speed(full)
+
+
+def _speed(places: Sequence[Sequence[Mark]]) -> float:
+    """Micro-shards per second from the first to the last of these ends of steps, of each place its own."""
+    computed = sum(median(len(mark.shards) for mark in ends[1:]) for ends in places)
+    return computed / median(median(gaps(mark.at for mark in ends)) for ends in places)
+
+
+def recomputed(marks: Sequence[Mark], place: int, at: float) -> int:
+    """Micro-shards that survivors have computed although one of them had done so before, as far as they lived to tell:
+    a process that was itself ended says nothing of its last step."""
+    found: list[tuple[int, int]] = []
+    for other in _others(marks, place):
+        before, after = _ends(marks, other, at)
+        known = [mark for mark in before[-QUIET:] if mark.pid == before[-1].pid]
+        found += [(mark.step, number) for mark in [*known, *after[:QUIET]] for number in mark.shards]
+    return len(found) - len(set(found))
 
 
 def gaps(times: Iterable[float]) -> list[float]:

@@ -9,6 +9,7 @@ from understudy_bench.harness import Bench
 BENCHES: dict[str, str] = {
     "collectives": "understudy_bench.collectives:BENCH",
     "failure": "understudy_bench.failure:BENCH",
+    "mask": "understudy_bench.mask:BENCH",
     "overhead": "understudy_bench.overhead:BENCH",
     "rehearsal": "understudy_bench.rehearsal:BENCH",
     "reorder": "understudy_bench.reorder:BENCH",

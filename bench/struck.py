@@ -1,4 +1,4 @@
-"""Jobs whose workers and machines `bench failure` kills: how each is started, who is where, who is started anew."""
+"""Jobs whose workers and machines a benchmark kills: how each is started, who is where, who is started anew."""
 
 from __future__ import annotations
 
@@ -7,21 +7,22 @@ import importlib.util
 import socket
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol, Self
 
 from understudy.launch.local import LocalJob
 from understudy.launch.spec import make
-from understudy_bench.outage import Watch
+from understudy_bench.outage import ALONE, Watch
 from understudy_bench.processes import Command, CommandFailed, descendants, rests, torchrun
 from understudy_bench.scripts import LIGHTHOUSE, OURS, RESTARTED, TORCHFT
 
 Loss = Literal["worker", "machine"]
 
-PLACES = 2
-LIMIT_S = 180.0
+LIMIT_S, LOOK_S = 180.0, 0.02
+NOT_INSTALLED = "not installed: .venv/bin/python -m pip install -c constraints.txt -e '.[bench]'"
 CHECKPOINT_EVERY = 10
 HEARTBEAT_MS, TICK_MS, TIMEOUT_S = 1000, 50, 2.0
 """torchft's settings: when a silent replica is gone, how often the lighthouse looks, how long a collective may take."""
@@ -30,9 +31,25 @@ KEEP_ALIVE = "keep_alive_interval=1,keep_alive_max_attempt=2"
 RESTARTS = "--max-restarts=1000"
 
 
+@dataclass(frozen=True)
+class Size:
+    """How many train, and what (one of `WORKS`)."""
+
+    places: int
+    work: str
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        return ("--work", self.work)
+
+
+PAIR = Size(2, "gpt")
+
+
 class Struck(Protocol):
     """A job that trains. As a context it leaves nothing behind."""
 
+    size: Size
     watch: Watch
 
     async def __aenter__(self) -> Self: ...
@@ -58,20 +75,32 @@ class Struck(Protocol):
         """Called right after the death: what a scheduler that needs no time would start, is started."""
 
 
-class Understudy:
-    """Two machines with a worker each, and a standby that could take the role of either at once."""
+async def until(job: Struck, what: str, look: Callable[[], bool], every: float = LOOK_S) -> None:
+    """Wait for what `look` sees, as long as the job lives."""
+    late = time.monotonic() + LIMIT_S
+    while not look():
+        job.check()
+        if time.monotonic() > late:
+            raise CommandFailed(job.said(f"has not done this within {LIMIT_S:g} s: {what}"))
+        await asyncio.sleep(every)
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+
+class Understudy:
+    """Machines with a worker each, and a standby that could take the role of any at once."""
+
+    settings: Mapping[str, object] = {"standbys": 1, "quarantine": 1000}
+
+    def __init__(self, folder: Path, size: Size = PAIR) -> None:
+        self._folder, self.size = folder, size
         self._said: list[str] = []
 
     async def __aenter__(self) -> Self:
         marks = self._folder / "marks"
         marks.mkdir(parents=True)
         self.watch = Watch(marks)
-        options = {"script": OURS, "args": ("--marks", str(marks)), "run_dir": str(self._folder / "run")}
-        ready = {"standbys": 1, "quarantine": 1000}
-        spec = make({**options, **ready, "name": "bench-failure", "machines": PLACES, "threads": 1})
+        args = ("--marks", str(marks), *self.size.options)
+        options = {"script": OURS, "args": args, "run_dir": str(self._folder / "run"), "name": "bench", "threads": 1}
+        spec = make({**options, "machines": self.size.places, **self.settings})
         async with AsyncExitStack() as stack:
             self._job = await stack.enter_async_context(LocalJob(spec, on_line=self._said.append))
             self._following = asyncio.ensure_future(self._job.wait())
@@ -98,7 +127,7 @@ class Understudy:
         while True:
             self.check()
             machines = await self._call("GET", "/machines")
-            ready = [machine for machine in machines if set(machine["rehearsed"]) >= set(range(PLACES))]
+            ready = [machine for machine in machines if set(machine["rehearsed"]) >= set(range(self.size.places))]
             if ready and await rests(self._family(ready[0])):
                 return
             if time.monotonic() > late:
@@ -106,7 +135,7 @@ class Understudy:
             await asyncio.sleep(0.2)
 
     def targets(self, loss: Loss) -> Sequence[int]:
-        return range(PLACES)
+        return range(self.size.places)
 
     async def victims(self, place: int, loss: Loss) -> list[int]:
         machine = next(each for each in await self._call("GET", "/machines") if place in each["roles"])
@@ -120,11 +149,73 @@ class Understudy:
         return [agent, *descendants(agent)]
 
 
+class Masked(Understudy):
+    """Machines with a worker each and nobody else: the others go on without a dead one. Its machine is put aside after
+    a single failure, nobody is sent for, and only when enough steps were made without it, it is let in again."""
+
+    settings: Mapping[str, object] = {"mask": "anywhere", "quarantine": 1, "no_standby": "stop", "repair": 0.0}
+
+    async def prepare(self) -> None:
+        late = time.monotonic() + LIMIT_S
+        while (job := await self._call("GET", "/job"))["vacant"] or job["change"] or job["status"] != "training":
+            self.check()
+            if time.monotonic() > late:
+                raise CommandFailed(self.said(f"is not complete within {LIMIT_S:g} s"))
+            await asyncio.sleep(0.2)
+
+    async def lost(self, place: int, loss: Loss) -> None:
+        at = time.time()
+        others = set(range(self.size.places)) - {place}
+
+        def enough() -> bool:
+            ends = [mark.place for mark in self.watch.ends() if mark.at > at]
+            return all(ends.count(other) >= ALONE + 3 for other in others)
+
+        await until(self, "steps without the dead one", enough, 0.1)
+        await self._let_in()
+
+    async def _let_in(self) -> None:
+        """The machine that was put aside is a standby."""
+        late = time.monotonic() + LIMIT_S
+        while not (aside := [m["name"] for m in await self._call("GET", "/machines") if m["state"] == "quarantined"]):
+            self.check()
+            if time.monotonic() > late:
+                raise CommandFailed(self.said(f"has put no machine aside within {LIMIT_S:g} s"))
+            await asyncio.sleep(0.2)
+        for name in aside:
+            await self._call("POST", f"/machines/{name}/readmit")
+
+
+class Refilled(Masked):
+    """The same with a standby that has not rehearsed: the others go on while it does, and then it joins them. The dead
+    one's machine is the next standby."""
+
+    settings: Mapping[str, object] = {**Masked.settings, "standbys": 1, "warm": 0}
+
+    async def prepare(self) -> None:
+        await super().prepare()
+        late = time.monotonic() + LIMIT_S
+        while True:
+            self.check()
+            machines = await self._call("GET", "/machines")
+            standbys = [machine for machine in machines if machine["state"] == "standby" and all(machine["pids"])]
+            if standbys and await rests(self._family(standbys[0])):
+                return
+            if not standbys and any(machine["state"] == "quarantined" for machine in machines):
+                await self._let_in()
+            if time.monotonic() > late:
+                raise CommandFailed(self.said(f"has no standby within {LIMIT_S:g} s"))
+            await asyncio.sleep(0.2)
+
+    async def lost(self, place: int, loss: Loss) -> None:
+        """The standby knows."""
+
+
 class _Commands:
     """Commands that look after the places, one for each or one for all."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, size: Size = PAIR) -> None:
+        self._folder, self.size = folder, size
         self._commands: dict[int, Command] = {}
         self._stack = ExitStack()
 
@@ -132,7 +223,7 @@ class _Commands:
         marks = self._folder / "marks"
         marks.mkdir(parents=True)
         self.watch = Watch(marks)
-        self._options = ("--marks", str(marks))
+        self._options = ("--marks", str(marks), *self.size.options)
         try:
             await self._open()
         except BaseException:
@@ -161,7 +252,7 @@ class _Commands:
         """Nobody waits in the wings."""
 
     def targets(self, loss: Loss) -> Sequence[int]:
-        return range(PLACES)
+        return range(self.size.places)
 
     async def victims(self, place: int, loss: Loss) -> list[int]:
         return self._commands[place].family if loss == "machine" else [self.watch.player(place)]
@@ -176,37 +267,38 @@ class _Commands:
 
 
 class Torchrun(_Commands):
-    """One node with two workers: when one dies, torchrun ends the other and starts both from the last checkpoint."""
+    """One node with all workers: when one dies, torchrun ends the others and starts all from the last checkpoint."""
 
     async def _open(self) -> None:
         checkpoint = ("--checkpoint", str(self._folder / "checkpoint.pt"), "--every", str(CHECKPOINT_EVERY))
-        self._start(0, *torchrun(PLACES, RESTARTED, *self._options, *checkpoint, options=("--standalone", RESTARTS)))
+        options = ("--standalone", RESTARTS)
+        self._start(0, *torchrun(self.size.places, RESTARTED, *self._options, *checkpoint, options=options))
 
 
 class TorchrunNodes(_Commands):
-    """Two nodes with a worker each. The one that is lost is never the one with the rendezvous: that ends the job."""
+    """Nodes with a worker each. The one that is lost is never the one with the rendezvous: that ends the job."""
 
     async def _open(self) -> None:
         with socket.create_server(("127.0.0.1", 0)) as free:
             self._port = free.getsockname()[1]
-        for place in range(PLACES):
+        for place in range(self.size.places):
             self._play(place)
 
     def _play(self, place: int) -> None:
         checkpoint = ("--checkpoint", str(self._folder / "checkpoint.pt"), "--every", str(CHECKPOINT_EVERY))
         nodes = (
-            *(f"--nnodes={PLACES}", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{self._port}"),
+            *(f"--nnodes={self.size.places}", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{self._port}"),
             *(f"--rdzv-conf=is_host={int(place == 0)},{KEEP_ALIVE}", "--rdzv-id=bench", "--local-addr=127.0.0.1"),
         )
         command, env = torchrun(1, RESTARTED, *self._options, *checkpoint, options=(*nodes, RESTARTS))
         self._start(place, command, {**env, "BENCH_PLACE": str(place)})
 
     def targets(self, loss: Loss) -> Sequence[int]:
-        return range(1, PLACES)
+        return range(1, self.size.places)
 
 
 class Torchft(_Commands):
-    """Two replica groups with a worker each, each looked after by a torchrun of its own, and a lighthouse."""
+    """Replica groups with a worker each, each looked after by a torchrun of its own, and a lighthouse."""
 
     async def _open(self) -> None:
         address = self._folder / "address"
@@ -222,11 +314,11 @@ class Torchft(_Commands):
                 raise CommandFailed(lighthouse.said(f"has no address within {LIMIT_S:g} s"))
             await asyncio.sleep(0.1)
         self._address = address.read_text()
-        for place in range(PLACES):
+        for place in range(self.size.places):
             self._play(place)
 
     def _play(self, place: int) -> None:
-        limits = ("--replicas", str(PLACES), "--timeout", str(TIMEOUT_S))
+        limits = ("--replicas", str(self.size.places), "--timeout", str(TIMEOUT_S))
         command, env = torchrun(1, TORCHFT, *self._options, *limits, options=("--standalone", RESTARTS))
         shared = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "0"}  # torchft's manager uses the store of its torchrun
         env = {**env, **shared, "BENCH_PLACE": str(place), "TORCHFT_LIGHTHOUSE": self._address}

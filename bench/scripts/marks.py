@@ -1,4 +1,4 @@
-"""When a training script begins and ends its steps, by the wall clock, for `bench failure`: each line at once."""
+"""When a training script begins and ends its steps, by the wall clock, for benchmarks that kill: each line at once."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ class Marks:
     def __init__(self, folder: str, place: int) -> None:
         self._place = place
         self._file = None
+        self._step = -1
+        self._shards: list[int] = []
         if folder:
             self._file = os.open(Path(folder) / f"{place}-{os.getpid()}.jsonl", os.O_CREAT | os.O_APPEND | os.O_WRONLY)
 
@@ -22,17 +24,24 @@ class Marks:
         return self._file is not None
 
     def begin(self, step: int) -> None:
+        """Or begin it again: what was computed of it before still counts as computed."""
+        if step != self._step:
+            self._step, self._shards = step, []
         self._write("begin", step)
+
+    def shard(self, number: int) -> None:
+        """A micro-shard of the step has been computed; told with the step's end."""
+        self._shards.append(number)
 
     def end(self, step: int, *, full: bool = True) -> None:
         """The step counts; `full`: everybody took part in it."""
-        self._write("end", step, full)
+        self._write("end", step, full, self._shards)
 
     def drop(self, step: int) -> None:
         """The step's work was thrown away."""
         self._write("drop", step)
 
-    def _write(self, kind: str, step: int, full: bool = True) -> None:
+    def _write(self, kind: str, step: int, full: bool = True, shards: list[int] | None = None) -> None:
         if self._file is not None:
             entry = {
                 "place": self._place,
@@ -41,5 +50,6 @@ class Marks:
                 "step": step,
                 "at": time.time(),
                 "full": full,
+                "shards": shards or [],
             }
             os.write(self._file, json.dumps(entry).encode() + b"\n")

@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import argparse
+import time
 
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 import understudy
-from understudy_bench.model import build, loss_of, optimizer
+from understudy_bench.model import optimizer
 from understudy_bench.scripts.gate import Gate
 from understudy_bench.scripts.marks import Marks
+from understudy_bench.work import WORKS
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--gate", default="", help="the benchmark's socket; without it, steps follow one another")
 parser.add_argument("--system", default="understudy", help="who this is, for the gate")
 parser.add_argument("--marks", default="", help="the folder for what ended when")
+parser.add_argument("--work", choices=WORKS, default="gpt")
 args = parser.parse_args()
 
 
 def train(job: understudy.Job) -> None:
-    model = DDP(build(job.seed).to(job.device), process_group=job.mesh["dp"].get_group())
+    work = WORKS[args.work]
+    model = DDP(work.build(job.seed).to(job.device), process_group=job.mesh["dp"].get_group())
     optim = optimizer(model)
     job.track(model=model, optim=optim)
     gate = Gate(args.gate, args.system, job.role if args.gate else 0)
@@ -32,12 +36,16 @@ def train(job: understudy.Job) -> None:
             marks = marks if marks.open else Marks(args.marks, job.role)  # a standby does not know its role before
             marks.begin(step.index)
         with step:
-            for shard in step.shards():
-                loss = loss_of(model, step.index, shard.number) * shard.weight
-                loss.backward()
+            for shard in step.shards(work.micro):
+                began = time.perf_counter()
+                with work.sync(model, shard.number):
+                    loss = work.loss(model, step.index, shard.number)
+                    (loss * shard.weight).backward()
+                job.log(loss=loss)
+                work.rest(began)
+                marks.shard(shard.number)
             optim.step()
             optim.zero_grad()
-            job.log(loss=loss)
             counts = not job.rehearsing  # one that is interrupted does not come here
         gate.passed()
         if counts:

@@ -1,12 +1,14 @@
 """The benchmarks' model as torchrun keeps it alive: DDP over Gloo, a checkpoint now and then, loaded by whoever starts.
 
-For `bench failure`. A checkpoint is either the old one or the new one, however the job ends; nobody waits for the disk.
+For benchmarks that kill. A checkpoint is either the old one or the new one, however the job ends; nobody waits for the
+disk.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import time
 from pathlib import Path
 
 import torch
@@ -14,13 +16,15 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 from understudy.agent.forkserver import die_with_parent
-from understudy_bench.model import build, loss_of, optimizer
+from understudy_bench.model import optimizer
 from understudy_bench.scripts.marks import Marks
+from understudy_bench.work import WORKS
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--marks", default="", help="the folder for what ended when")
 parser.add_argument("--checkpoint", type=Path, required=True, help="loaded if it exists")
 parser.add_argument("--every", type=int, required=True, help="steps between two checkpoints")
+parser.add_argument("--work", choices=WORKS, default="gpt")
 args = parser.parse_args()
 
 
@@ -31,7 +35,8 @@ def main() -> None:
     rank = dist.get_rank()
     marks = Marks(args.marks, int(os.environ.get("BENCH_PLACE", rank)))
     saved = torch.load(args.checkpoint) if args.checkpoint.exists() else None
-    raw = build(0)
+    work = WORKS[args.work]
+    raw = work.build(0)
     if saved is not None:
         raw.load_state_dict(saved["model"])
     model = DDP(raw)
@@ -42,7 +47,12 @@ def main() -> None:
     del saved
     while True:
         marks.begin(step)
-        loss_of(model, step, rank).backward()
+        for number in range(rank * work.micro, (rank + 1) * work.micro):
+            began = time.perf_counter()
+            with work.sync(model, number):
+                (work.loss(model, step, number) / work.micro).backward()
+            work.rest(began)
+            marks.shard(number)
         optim.step()
         optim.zero_grad()
         marks.end(step)

@@ -1,13 +1,14 @@
 """The benchmarks' model under torchft: a replica group of one worker, with a lighthouse that knows the others.
 
-For `bench failure`. As in torchft's own example a step that fails is given up and the next batch is taken; a replica
-that starts gets its state from another one.
+For benchmarks that kill. As in torchft's own example a step that fails is given up and the next batch is taken; a
+replica that starts gets its state from another one.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import time
 from datetime import timedelta
 from typing import Any
 
@@ -15,13 +16,15 @@ import torch
 from torchft import DistributedDataParallel, Manager, Optimizer, ProcessGroupGloo
 
 from understudy.agent.forkserver import die_with_parent
-from understudy_bench.model import build, loss_of, optimizer
+from understudy_bench.model import optimizer
 from understudy_bench.scripts.marks import Marks
+from understudy_bench.work import WORKS
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--marks", default="", help="the folder for what ended when")
 parser.add_argument("--replicas", type=int, required=True)
 parser.add_argument("--timeout", type=float, required=True, help="seconds for an operation of the process group")
+parser.add_argument("--work", choices=WORKS, default="gpt")
 args = parser.parse_args()
 
 
@@ -30,7 +33,8 @@ def main() -> None:
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     place = int(os.environ["BENCH_PLACE"])
     limit = timedelta(seconds=args.timeout)
-    raw = build(0)
+    work = WORKS[args.work]
+    raw = work.build(0)
     optim = optimizer(raw)
 
     def state() -> dict[str, Any]:
@@ -56,7 +60,12 @@ def main() -> None:
     while True:
         marks.begin(batch)
         optim_ft.zero_grad()
-        loss_of(model, batch, place).backward()
+        for number in range(place * work.micro, (place + 1) * work.micro):
+            began = time.perf_counter()
+            with work.sync(model, number):
+                (work.loss(model, batch, number) / work.micro).backward()
+            work.rest(began)
+            marks.shard(number)
         before = manager.current_step()
         optim_ft.step()
         if manager.current_step() > before:

@@ -12,11 +12,11 @@ import pytest
 from rich.console import Console
 
 from understudy_bench import failure
-from understudy_bench.failure import NOT_INSTALLED, checks_of, row_of, stalls, summary
+from understudy_bench.failure import checks_of, row_of, stalls, summary
 from understudy_bench.harness import Progress
 from understudy_bench.outage import Mark, Outage, Watch
 from understudy_bench.processes import CommandFailed, rests
-from understudy_bench.struck import PLACES, Loss
+from understudy_bench.struck import NOT_INSTALLED, PAIR, Loss
 
 SEEN = Outage(0.2, 1.23456, 3.0, 2.0, 1, 0, False)
 
@@ -82,7 +82,7 @@ class Film(Watch):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        self._pids = {place: 100 + place for place in range(PLACES)}
+        self._pids = {place: 100 + place for place in range(PAIR.places)}
         self._time, self._step = time.time(), 0
 
     def look(self) -> list[Mark]:
@@ -104,6 +104,7 @@ class Fake:
     """A job that is only a film; whoever is killed is a process that sleeps."""
 
     jobs: list[Fake]
+    size = PAIR
 
     def __init__(self, folder: Path) -> None:
         self.watch: Watch = Film(folder)
@@ -131,7 +132,7 @@ class Fake:
         self.prepared += 1
 
     def targets(self, loss: Loss) -> Sequence[int]:
-        return [1] if loss == "machine" else range(PLACES)
+        return [1] if loss == "machine" else range(PAIR.places)
 
     async def victims(self, place: int, loss: Loss) -> list[int]:
         self.dead.append(subprocess.Popen(["sleep", "1000"]))

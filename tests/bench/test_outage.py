@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from understudy_bench.outage import NEVER, Mark, Outage, Watch, gaps, outage
+from understudy_bench.outage import ALONE, NEVER, Mark, Outage, Watch, degraded, gaps, outage, recomputed
 from understudy_bench.scripts.marks import Marks
 
 DEATH = 20.6
@@ -118,18 +118,23 @@ def test_what_a_script_writes_is_what_is_watched(tmp_path: Path) -> None:
     marks.begin(7)
     marks.drop(7)
     marks.begin(8)
+    marks.shard(2)
+    marks.begin(8)
+    marks.shard(2)
     marks.end(8, full=False)
     assert [(mark.place, mark.kind, mark.step) for mark in watch.look()] == [
         (1, "begin", 7),
         (1, "drop", 7),
         (1, "begin", 8),
+        (1, "begin", 8),
         (1, "end", 8),
     ]
+    assert [mark.shards for mark in watch.ends(1)] == [(2, 2)]
     assert [mark.full for mark in watch.ends(1)] == [False]
     assert watch.ends(0) == []
     assert watch.player(1) == watch.marks[0].pid
     marks.end(9)
-    assert len(watch.look()) == 5
+    assert len(watch.look()) == 6
 
 
 def test_a_line_that_is_still_being_written_is_read_later(tmp_path: Path) -> None:
@@ -148,3 +153,67 @@ def test_without_a_folder_nothing_is_written() -> None:
 def test_gaps() -> None:
     assert gaps([1.0, 2.5, 3.0]) == [1.5, 0.5]
     assert gaps([1.0]) == []
+
+
+def working(place: int, pid: int, first: int, ends: list[float], shards: tuple[int, ...]) -> list[Mark]:
+    return [Mark(place, pid, "end", number, end, shards=shards) for number, end in enumerate(ends, first)]
+
+
+def before() -> list[Mark]:
+    """Three replicas with two micro-shards each, in steps of one second."""
+    ends = [float(end) for end in range(21)]
+    return [mark for place in range(3) for mark in working(place, place, 0, ends, (2 * place, 2 * place + 1))]
+
+
+def without(count: int = ALONE + 5, length: float = 1.5) -> list[Mark]:
+    """The second dies in step 21, which is late, and the others compute three each."""
+    ends = [22.0 + length * number for number in range(count)]
+    return [*working(0, 0, 21, ends, (0, 1, 2)), *working(2, 2, 21, ends, (4, 5, 3))]
+
+
+def test_speed_without_the_dead_one() -> None:
+    assert degraded(ordered(before(), without()), 1, DEATH) == pytest.approx(1 / 1.5)
+    assert degraded(ordered(before(), without(ALONE // 2 + 1)), 1, DEATH) == pytest.approx(1 / 1.5)
+    assert degraded(ordered(before(), without(ALONE // 2)), 1, DEATH) is None
+    assert degraded(ordered(before(), without(1)), 1, DEATH) is None
+
+
+def test_those_who_compute_less_are_slower_though_their_steps_are_not() -> None:
+    ends = [22.0 + number for number in range(ALONE)]
+    less = [*working(0, 0, 21, ends, (0, 1)), *working(2, 2, 21, ends, (4, 5))]
+    assert degraded(ordered(before(), less), 1, DEATH) == pytest.approx(2 / 3)
+
+
+def test_steps_in_which_all_take_part_again_are_not_without_the_dead_one() -> None:
+    assert degraded(ordered(before(), without(), working(1, 9, 24, [25.1], (2, 3))), 1, DEATH) is None
+
+
+def test_those_who_were_started_again_did_not_go_on() -> None:
+    restarted = [Mark(mark.place, 9, "end", mark.step, mark.at, shards=mark.shards) for mark in without()]
+    assert degraded(ordered(before(), restarted), 1, DEATH) is None
+
+
+def test_what_survivors_keep_is_not_recomputed() -> None:
+    assert recomputed(ordered(before(), without()), 1, DEATH) == 0
+
+
+def test_what_an_interrupted_step_had_is_recomputed() -> None:
+    again = [*working(0, 0, 21, [22.0], (0, 0, 1)), *working(2, 2, 21, [22.0], (4, 5, 4, 5))]
+    assert recomputed(ordered(before(), again), 1, DEATH) == 3
+
+
+def test_what_one_survivor_had_and_another_computes_is_recomputed() -> None:
+    again = [*working(0, 0, 21, [22.0], (0, 1, 3)), *working(2, 2, 21, [22.0], (4, 5, 3))]
+    assert recomputed(ordered(before(), again), 1, DEATH) == 1
+
+
+def test_steps_since_the_checkpoint_are_recomputed() -> None:
+    again = [*working(0, 7, 19, [30.0, 31.0, 32.0], (0, 1)), *working(2, 8, 19, [30.0, 31.0, 32.0], (4, 5))]
+    assert recomputed(ordered(before(), again), 1, DEATH) == 8
+
+
+def test_a_step_in_which_survivors_stand_in_is_the_one_that_counts_however_long_the_next_is() -> None:
+    slow = [*working(0, 0, 21, [21.9, 24.5, 26.0], (0, 1, 2)), *working(2, 2, 21, [21.9, 24.5, 26.0], (4, 5, 3))]
+    found = outage(ordered(before(), slow, working(1, 9, 22, [24.5], (2, 3))), 1, DEATH)
+    assert found is not None
+    assert found.stall_s == pytest.approx(0.3)

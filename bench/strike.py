@@ -1,0 +1,96 @@
+"""Kill somebody in the midst of a step, in the lives of jobs that take turns, and see what comes of it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from understudy_bench.harness import Progress, interleave, median
+from understudy_bench.outage import QUIET, Mark, Outage, gaps, outage
+from understudy_bench.processes import interruptible
+from understudy_bench.struck import Loss, Struck, until
+
+Life = tuple[str, Callable[[Path], Struck], Sequence[Loss]]
+"""A contestant's name, how its job is started, and what dies in it, one after the other."""
+
+WARM_UP = 3
+
+
+@dataclass(frozen=True)
+class Death:
+    """Who died and when, what that has cost, and the marks by which it is known."""
+
+    system: str
+    loss: Loss
+    round: int
+    place: int
+    at: float
+    seen: Outage
+    marks: Sequence[Mark]
+
+
+async def _train(job: Struck, steps: int) -> None:
+    """Every place ends so many steps more, with everybody taking part."""
+    began = time.time()
+
+    def trained() -> bool:
+        ends = [mark for mark in job.watch.ends() if mark.at > began and mark.full]
+        return all(sum(mark.place == place for mark in ends) >= steps for place in range(job.size.places))
+
+    await until(job, f"{steps} steps", trained, 0.1)
+
+
+async def strike(job: Struck, loss: Loss, chance: random.Random) -> tuple[int, float, Outage]:
+    """Kill somebody in the midst of a step; who, when, and what that has cost."""
+    await job.prepare()
+    await _train(job, WARM_UP + QUIET)
+    place = chance.choice(job.targets(loss))
+    victims = await job.victims(place, loss)
+    ends = job.watch.ends(place)
+    await until(job, "a step", lambda: len(job.watch.ends(place)) > len(ends))
+    await asyncio.sleep(chance.random() * median(gaps(mark.at for mark in ends[-QUIET:])))
+    at = time.time()
+    for pid in victims:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    await job.lost(place, loss)
+    found: list[Outage] = []
+
+    def over() -> bool:
+        seen = outage(job.watch.look(), place, at)
+        found.extend([] if seen is None else [seen])
+        return seen is not None
+
+    await until(job, f"training after the loss of a {loss}", over, 0.1)
+    return place, at, found[0]
+
+
+async def _live(life: Life, number: int, folder: Path, done: Callable[[str], None]) -> list[Death]:
+    """One life of a job with all its deaths."""
+    system, start, losses = life
+    chance = random.Random(f"{system} {losses} {number}")
+    deaths = []
+    async with start(folder) as job:
+        await until(job, "the first step", lambda: len(job.watch.ends()) > 0, 0.1)
+        for loss in losses:
+            place, at, seen = await strike(job, loss, chance)
+            deaths.append(Death(system, loss, number, place, at, seen, tuple(job.watch.marks)))
+            done(f"{system}, {loss}: stalled {seen.stall_s:.2f} s")
+    return deaths
+
+
+def play(lives: Sequence[Life], rounds: int, progress: Progress) -> Iterator[Death]:
+    """All lives once in each round, one job at a time; nothing of them is left, however this ends."""
+    progress.total = rounds * sum(len(losses) for _, _, losses in lives)
+    with interruptible(), TemporaryDirectory(prefix="understudy-bench-") as folder:
+        for number, life in interleave(lives, rounds):
+            place = Path(folder) / f"{number}-{lives.index(life)}"
+            yield from asyncio.run(_live(life, number, place, progress.advance))
