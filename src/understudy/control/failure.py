@@ -144,7 +144,7 @@ class Failure(Vacancies):
         holders = [holder for holder in reports if holder.report.holds]
         stopped = change is not None and change.wish is not None and change.wish.request.stop_the_world
         coming, leaving = ([], []) if change is None else (list(change.places.values()), list(change.leaving))
-        seated = [] if self.roster is None else [worker.machine for worker in self.roster.workers]
+        seated = [worker.machine for worker in self.roster.workers]
         unwanted = leaving if stopped else []
         cells = self.plan.cells
         try:
