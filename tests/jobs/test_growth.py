@@ -67,6 +67,7 @@ async def at_rest(pids: dict[str, int], before: dict[str, Holdings], limit: floa
     return found
 
 
+@pytest.mark.long
 def test_ten_replacements_in_a_hundred_steps(tmp_path: Path) -> None:
     folder = tmp_path / "job"
     folder.mkdir()

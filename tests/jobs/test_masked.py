@@ -39,6 +39,7 @@ understudy.run(train)
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("deterministic", [False, True], ids=["summed", "deterministic"])
 def test_replaced_and_lost(tmp_path: Path, deterministic: bool) -> None:
     async def direction(stage: Stage) -> None:

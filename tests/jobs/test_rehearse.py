@@ -190,6 +190,7 @@ def test_everything_that_was_forgotten(tmp_path: Path, capsys: pytest.CaptureFix
     assert said.endswith("train.py does not survive replacement as it is, and 2 notes\n")
 
 
+@pytest.mark.long
 def test_chance(tmp_path: Path) -> None:
     found = (run := Rehearsed(tmp_path, CHANCE)).proven
     assert found["kind"] == "not-deterministic"

@@ -142,6 +142,7 @@ def test_mixed_precision(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.long
 def test_a_compiled_model(tmp_path: Path) -> None:
     check(
         tmp_path,

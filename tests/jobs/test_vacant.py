@@ -127,6 +127,7 @@ def test_one_two_and_three_of_four_are_lost(tmp_path: Path) -> None:
     compare(disturbed, tmp_path / "undisturbed", **settings)
 
 
+@pytest.mark.long
 def test_a_machine_is_lost_for_good_and_another_one_while_it_is_refilled(tmp_path: Path) -> None:
     async def direction(stage: Stage) -> None:
         await stage.step(3)
