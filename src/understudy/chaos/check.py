@@ -104,6 +104,19 @@ def exactly_once(
     return found
 
 
+def once_by(records: Sequence[Record], tales: Sequence[Mapping[str, Any]], roles: int, steps: int) -> list[str]:
+    """The same, with what a job's events say about who was lost, and what began again."""
+    return exactly_once(
+        records,
+        roles,
+        steps,
+        lost=machines_lost(tales),
+        back=roll_backs(tales),
+        again=begun_again(tales),
+        vacant=ever_vacant(tales),
+    )
+
+
 def same_values(records: Iterable[Record], undisturbed: Iterable[Record]) -> list[str]:
     """Where what was logged with a step differs from an undisturbed run's."""
     truth = {(record.role, record.step): record.values for record in undisturbed}

@@ -17,16 +17,7 @@ from understudy.launch.local import Ended, LocalJob
 from understudy.launch.spec import JobSpec
 
 from .campaign import Campaign, Deed, strike
-from .check import (
-    begun_again,
-    ever_vacant,
-    exactly_once,
-    machines_lost,
-    read_records,
-    roll_backs,
-    same_digests,
-    same_values,
-)
+from .check import machines_lost, once_by, read_records, same_digests, same_values
 from .mix import Draw
 from .remains import Room, room
 from .scene import Scene
@@ -91,9 +82,7 @@ async def trial(
         digests: dict[str, str] = {} if ended is None else ended.view["digests"]
         records = read_records(Path(disturbed.run_dir))
         if not complaints:
-            lost, back = machines_lost(tales), roll_backs(tales)
-            again, vacant = begun_again(tales), ever_vacant(tales)
-            complaints += exactly_once(records, spec.roles, steps, lost=lost, back=back, again=again, vacant=vacant)
+            complaints += once_by(records, tales, spec.roles, steps)
             if expect:
                 if fingerprint(digests) != expect:
                     complaints.append(f"the final state is {fingerprint(digests)}, not {expect} as expected")
@@ -104,7 +93,7 @@ async def trial(
                 if truth.status != "finished":
                     complaints.append(f"the undisturbed run is {truth.status}: {truth.reason}")
                 else:
-                    complaints += same_digests(digests, truth.view["digests"], lost=lost)
+                    complaints += same_digests(digests, truth.view["digests"], lost=machines_lost(tales))
                     complaints += same_values(records, read_records(Path(calm.run_dir)))
     return Verdict(campaign.faults, steps, digests, complaints, str(folder))
 

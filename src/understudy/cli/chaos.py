@@ -176,14 +176,7 @@ def _attach(args: argparse.Namespace) -> int:
 
 def _ends_as(client: Any, expect: str, run_dir: Path | None) -> list[str]:
     """Wait for the job's end; what is wrong with it."""
-    from understudy.chaos.check import (
-        begun_again,
-        ever_vacant,
-        exactly_once,
-        machines_lost,
-        read_records,
-        roll_backs,
-    )
+    from understudy.chaos.check import once_by, read_records
     from understudy.control.client import ControllerError
     from understudy.control.company import OVER
 
@@ -203,10 +196,7 @@ def _ends_as(client: Any, expect: str, run_dir: Path | None) -> list[str]:
     complaints = [] if found == expect else [f"the final state is {found}, not {expect} as expected"]
     if run_dir is not None:
         time.sleep(1.0)  # agents write their last lines
-        lost, back = machines_lost(tales), roll_backs(tales)
-        again, vacant = begun_again(tales), ever_vacant(tales)
-        records, steps = read_records(run_dir), job["step"]
-        complaints += exactly_once(records, roles, steps, lost=lost, back=back, again=again, vacant=vacant)
+        complaints += once_by(read_records(run_dir), tales, roles, job["step"])
     return complaints
 
 
