@@ -148,6 +148,11 @@ class Roster(msgspec.Struct, frozen=True, dict=True):
     def _role_of(self) -> dict[str, int]:
         return {uid: role for role, uid in enumerate(self.seats) if uid is not None}
 
+    @cached_property
+    def last(self) -> int | None:
+        """The last role that is not vacant."""
+        return max(self._role_of.values(), default=None)
+
     def worker(self, uid: str) -> Worker | None:
         return self._by_uid.get(uid)
 

@@ -160,7 +160,7 @@ class Vacancies(Signals):
 
     def _refill(self) -> bool:
         """Begin to bring replicas back whose places can all be taken; whether there were any."""
-        vacant = set(self.vacant())
+        vacant = set(self.vacant()) if self.plan.mask else set()
         if not vacant or self.settling is not None or self.stopping or self._refills >= STUBBORN:
             return False
         places: dict[int, str] = {}

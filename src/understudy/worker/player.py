@@ -427,8 +427,7 @@ class Player(Passing):
     def is_last(self) -> bool:
         """Whether its role is the last that is not vacant."""
         roster = self.fabric.roster
-        taken = [] if roster is None else [role for role, uid in enumerate(roster.seats) if uid is not None]
-        return self.role == (taken[-1] if taken else self.spec.roles - 1)
+        return self.role == (self.spec.roles - 1 if roster is None else roster.last)
 
     # -- the end -------------------------------------------------------------------------------------------------------
 
