@@ -35,7 +35,7 @@ from typing import Any
 
 from understudy_bench.harness import Bench, Check, Progress, Result, median, spread
 from understudy_bench.outage import Outage
-from understudy_bench.strike import Life, play
+from understudy_bench.strike import Life, play, told
 from understudy_bench.struck import (
     NOT_INSTALLED,
     Loss,
@@ -111,12 +111,10 @@ def row_of(system: str, loss: Loss, number: int, place: int, seen: Outage) -> Ro
 
 def measure(quick: bool, progress: Progress) -> Result:
     lives = [life for life in (QUICK if quick else LIVES) if life[0] != "torchft" or torchft_is_installed()]
-    rows = [
-        row_of(death.system, death.loss, death.round, death.place, death.seen)
-        for death in play(lives, 1 if quick else ROUNDS, progress)
-    ]
+    deaths, cut_short = told(play(lives, 1 if quick else ROUNDS, progress))
+    rows = [row_of(death.system, death.loss, death.round, death.place, death.seen) for death in deaths]
     missing: list[Row] = [] if torchft_is_installed() else [{"system": "torchft", "loss": NOT_INSTALLED}]
-    return Result([*rows, *summary(rows), *missing], checks_of(rows))
+    return Result([*rows, *summary(rows), *cut_short, *missing], checks_of(rows))
 
 
 BENCH = Bench("failure", "what training loses when a worker or a machine dies, against torchrun and torchft", measure)

@@ -34,7 +34,8 @@ the wall clock, noted just before the kill and by the training scripts at the en
   `dropped`: steps whose data never had any effect. `restarted`: the survivors' processes were started again, too.
 
 Only one job runs at a time. Each lives for two deaths, and the lives of all contestants alternate; each contestant
-loses 8 workers, 2 in a quick run.
+loses 8 workers, 2 in a quick run. torchft sometimes never gets all replicas into one step again (they heal in turn); a
+job that has not trained for three minutes is ended, and a row says so.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ from typing import Any
 
 from understudy_bench.harness import Bench, Check, Progress, Result, median, spread
 from understudy_bench.outage import degraded, recomputed
-from understudy_bench.strike import Death, Life, play
+from understudy_bench.strike import Death, Life, play, told
 from understudy_bench.struck import (
     NOT_INSTALLED,
     Loss,
@@ -142,9 +143,10 @@ def checks_of(rows: Sequence[Mapping[str, Any]], replicas: int = FOUR.places) ->
 
 def measure(quick: bool, progress: Progress) -> Result:
     lives = [life for life in LIVES if life[0] != "torchft" or torchft_is_installed()]
-    rows = [row_of(death) for death in play(lives, 1 if quick else ROUNDS, progress)]
+    deaths, cut_short = told(play(lives, 1 if quick else ROUNDS, progress))
+    rows = [row_of(death) for death in deaths]
     missing: list[Row] = [] if torchft_is_installed() else [{"system": "torchft", "round": NOT_INSTALLED}]
-    return Result([*rows, *summary(rows), *missing], checks_of(rows))
+    return Result([*rows, *summary(rows), *cut_short, *missing], checks_of(rows))
 
 
 BENCH = Bench("mask", "what training loses when others stand in for a dead replica, and when they do not", measure)

@@ -7,21 +7,25 @@ import os
 import random
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from understudy_bench.harness import Progress, interleave, median
 from understudy_bench.outage import QUIET, Mark, Outage, gaps, outage
-from understudy_bench.processes import interruptible
+from understudy_bench.processes import CommandFailed, interruptible
 from understudy_bench.struck import Loss, Struck, until
 
 Life = tuple[str, Callable[[Path], Struck], Sequence[Loss]]
 """A contestant's name, how its job is started, and what dies in it, one after the other."""
 
 WARM_UP = 3
+
+OTHERS = ("torchft", "torchrun")
+"""Whose jobs may fail to go on without ending the benchmark."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +39,15 @@ class Death:
     at: float
     seen: Outage
     marks: Sequence[Mark]
+
+
+@dataclass(frozen=True)
+class Stuck:
+    """The life of another system's job that ended before all its deaths, since it did not go on training."""
+
+    system: str
+    round: int
+    why: str
 
 
 async def _train(job: Struck, steps: int) -> None:
@@ -73,24 +86,43 @@ async def strike(job: Struck, loss: Loss, chance: random.Random) -> tuple[int, f
     return place, at, found[0]
 
 
-async def _live(life: Life, number: int, folder: Path, done: Callable[[str], None]) -> list[Death]:
-    """One life of a job with all its deaths."""
+async def _live(life: Life, number: int, folder: Path, done: Callable[[str], None]) -> list[Death | Stuck]:
+    """One life of a job with all its deaths. Of others' jobs one that no longer trains is a result, not an error."""
     system, start, losses = life
     chance = random.Random(f"{system} {losses} {number}")
-    deaths = []
-    async with start(folder) as job:
-        await until(job, "the first step", lambda: len(job.watch.ends()) > 0, 0.1)
-        for loss in losses:
-            place, at, seen = await strike(job, loss, chance)
-            deaths.append(Death(system, loss, number, place, at, seen, tuple(job.watch.marks)))
-            done(f"{system}, {loss}: stalled {seen.stall_s:.2f} s")
-    return deaths
+    seen: list[Death | Stuck] = []
+    try:
+        async with start(folder) as job:
+            await until(job, "the first step", lambda: len(job.watch.ends()) > 0, 0.1)
+            for loss in losses:
+                place, at, cost = await strike(job, loss, chance)
+                seen.append(Death(system, loss, number, place, at, cost, tuple(job.watch.marks)))
+                done(f"{system}, {loss}: stalled {cost.stall_s:.2f} s")
+    except CommandFailed as error:
+        if system not in OTHERS:
+            raise
+        why = str(error).splitlines()[0].rstrip(":")
+        for _ in range(len(losses) - len(seen)):
+            done(f"{system}: {why}")
+        seen.append(Stuck(system, number, why))
+    return seen
 
 
-def play(lives: Sequence[Life], rounds: int, progress: Progress) -> Iterator[Death]:
+def play(lives: Sequence[Life], rounds: int, progress: Progress) -> Iterator[Death | Stuck]:
     """All lives once in each round, one job at a time; nothing of them is left, however this ends."""
     progress.total = rounds * sum(len(losses) for _, _, losses in lives)
     with interruptible(), TemporaryDirectory(prefix="understudy-bench-") as folder:
         for number, life in interleave(lives, rounds):
             place = Path(folder) / f"{number}-{lives.index(life)}"
             yield from asyncio.run(_live(life, number, place, progress.advance))
+
+
+def told(seen: Iterable[Death | Stuck]) -> tuple[list[Death], list[dict[str, Any]]]:
+    """The deaths, and a row for each life that did not get so far."""
+    deaths, rows = [], []
+    for each in seen:
+        if isinstance(each, Death):
+            deaths.append(each)
+        else:
+            rows.append({"system": each.system, "round": f"{each.round}, cut short", "why": each.why})
+    return deaths, rows

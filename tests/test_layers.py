@@ -10,7 +10,7 @@ import pytest
 
 SRC = Path(__file__).parents[1] / "src"
 
-LAYERS = ("cli", "rehearse", "chaos", "launch", "control", "agent", "worker", "state", "comm", "data", "spare", "model")
+LAYERS = ("cli", "rehearse", "chaos", "launch", "control", "agent", "worker", "state", "comm", "data", "model", "spare")
 """Top to bottom."""
 
 WITHOUT_TORCH = ("control", "spare", "model", "comm/roster.py", "comm/topology.py")

@@ -10,12 +10,12 @@ from collections.abc import Iterable
 
 from understudy.spare.coverage import at_risk, wipe_out
 from understudy.spare.placement import Placement, parse
+from understudy.spare.policy import Options, choose
 from understudy.worker.messages import Park
 
 from .cast import Actor, Machine, ready
 from .change import Change
 from .company import ATTEMPTS
-from .policy import Options, choose
 from .recovery import Settlement
 from .signals import Signals
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from understudy.control.policy import Choice, Options, choose
+from understudy.spare.policy import Choice, Options, choose
 
 READY = Options(4, 3, ready=True, coming=True, hand_over=0.5, step=2.0)
 

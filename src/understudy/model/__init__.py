@@ -1,0 +1,1 @@
+"""What resilience costs and buys: failure models, strategies, closed forms, simulation and planning. Pure."""

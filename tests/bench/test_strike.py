@@ -1,0 +1,66 @@
+"""A life that does not go on: a result where it is another system's job, an error where it is ours."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import pytest
+
+from understudy_bench import strike
+from understudy_bench.outage import Outage
+from understudy_bench.processes import CommandFailed
+from understudy_bench.strike import Death, Life, Stuck, told
+from understudy_bench.struck import Struck
+
+COST = Outage(step_s=0.5, stall_s=0.7, full_strength_s=3.0, new_step_s=None, repeated=1, dropped=0, restarted=False)
+
+
+class Job:
+    """Trains until it has seen one death, and never again."""
+
+    def __init__(self, folder: Path) -> None:
+        self.watch = self
+        self.marks: tuple[()] = ()
+
+    def ends(self) -> list[int]:
+        return [1]
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
+        return None
+
+
+def lived(system: str, monkeypatch: pytest.MonkeyPatch) -> tuple[list[Death | Stuck], list[str]]:
+    deaths: list[str] = []
+
+    async def once(job: Struck, loss: str, chance: object) -> tuple[int, float, Outage]:
+        if deaths:
+            raise CommandFailed("it has not done this within 180 s: 15 steps:\n  its last words")
+        deaths.append(loss)
+        return 1, 20.0, COST
+
+    monkeypatch.setattr(strike, "strike", once)
+    said: list[str] = []
+    start: Any = Job
+    life: Life = (system, start, ("worker", "machine", "worker"))
+    return asyncio.run(strike._live(life, 2, Path(), said.append)), said
+
+
+def test_another_systems_job_that_is_stuck_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen, said = lived("torchft", monkeypatch)
+    deaths, rows = told(seen)
+    assert [death.loss for death in deaths] == ["worker"]
+    assert rows == [
+        {"system": "torchft", "round": "2, cut short", "why": "it has not done this within 180 s: 15 steps"}
+    ]
+    assert len(said) == 3
+
+
+def test_our_own_job_that_is_stuck_ends_the_benchmark(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(CommandFailed, match="15 steps"):
+        lived("understudy", monkeypatch)
