@@ -30,7 +30,7 @@ class Clock:
 
     def first(self) -> Times:
         """The date of every run's next failure."""
-        return self._first.min(axis=1)
+        return np.asarray(self._first.min(axis=1))
 
     def who(self, runs: Runs) -> Slots:
         """Which machine fails next in each of these runs."""
@@ -52,5 +52,11 @@ class Clock:
         """Nothing there can fail until it is renewed."""
         self.put(runs, slots, np.full(len(runs), NEVER))
 
+    def revive(self, runs: Runs, at: Times) -> None:
+        """In these runs, whatever could not fail is renewed."""
+        row, slot = np.nonzero(np.isinf(self._dates[runs, : self.slots]))
+        self._dates[runs[row], slot] = at[row] + self.failures.lifetimes(self.rng, len(row))
+        self._first[runs] = self._dates[runs].reshape(len(runs), -1, BLOCK).min(axis=2)
+
     def _block(self, runs: Runs, block: Slots) -> Times:
-        return self._dates.reshape(len(self._dates), -1, BLOCK)[runs, block]
+        return np.asarray(self._dates.reshape(len(self._dates), -1, BLOCK)[runs, block])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import gamma
 from typing import Literal
 
 import msgspec
@@ -58,8 +59,6 @@ class Failures(msgspec.Struct, frozen=True):
 
     @property
     def _scale(self) -> float:
-        from math import gamma
-
         return self.mtbf / gamma(1 + 1 / self.shape)
 
 

@@ -116,7 +116,13 @@ def checkpoint(s: Setting, period: float, standbys: int = 0) -> Strategy:
     d = s.durations
     words = "go back to the last checkpoint after every failure"
     return Strategy(
-        "checkpoint", words, "restart", period, standbys, d.detect + d.restart + d.outside, d.save + d.restart + d.outside
+        "checkpoint",
+        words,
+        "restart",
+        period,
+        standbys,
+        d.detect + d.restart + d.outside,
+        d.save + d.restart + d.outside,
     )
 
 
