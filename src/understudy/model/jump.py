@@ -98,6 +98,7 @@ class _Bunch:
         self.gone = np.zeros((runs, self.units), dtype=np.int16)
         self.missing = np.zeros(runs, dtype=np.intp)
         self.stretch = np.array([strategy.stretch(setting, missing) for missing in range(2)])
+        self.patch = np.zeros(1)
         self.back = np.full((runs, 4), NEVER)
         self.comer = np.zeros((runs, 4), dtype=np.intp)
         self.free = np.zeros((runs, strategy.standbys))
@@ -300,7 +301,7 @@ class _Bunch:
             self.clock.renew(runs, slots, joins)
         newly = runs[fresh]
         self.missing[newly] += 1
-        self._hold(newly, at[fresh] + strategy.stall + strategy.patch(self.setting), Waste.STALLED)
+        self._hold(newly, at[fresh] + strategy.stall + self._patch(newly), Waste.STALLED)
         wiped = self._wiped(newly, units[fresh])
         if wiped.any():
             self._go_back(newly[wiped], self.restart, self.now[newly[wiped]])
@@ -310,6 +311,12 @@ class _Bunch:
             self.now[full] += self.setting.durations.save
             self.saved[full] = self.work[full]
             self._go_back(full, self.restart, self.now[full])
+
+    def _patch(self, runs: Runs) -> Times:
+        missing = self.missing[runs]
+        for number in range(len(self.patch), int(missing.max(initial=0)) + 1):
+            self.patch = np.append(self.patch, self.strategy.patch(self.setting, number))
+        return np.asarray(self.patch[missing])
 
     def _masks(self, runs: Runs) -> NDArray[np.bool_]:
         """What the runtime's policy says, for one more missing replica."""

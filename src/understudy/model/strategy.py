@@ -67,10 +67,10 @@ class Strategy(msgspec.Struct, frozen=True):
     def load(self, setting: Setting, missing: int) -> float:
         """How many shards a unit computes in a step while so many are missing."""
         units = self.units(setting)
-        if not missing:
-            return 1.0
         if missing >= units:
             return float("inf")
+        if not missing or self.redundancy > 1:
+            return 1.0
         if self.evenly:
             return units / (units - missing)
         if not self.q:
@@ -83,10 +83,16 @@ class Strategy(msgspec.Struct, frozen=True):
         """How many times as long a step takes as at full strength without redundancy."""
         return setting.work.stretched(self.load(setting, missing) * self.redundancy)
 
-    def patch(self, setting: Setting) -> float:
-        """Seconds of computation that the step lacks in which a replica is lost."""
+    def patch(self, setting: Setting, missing: int = 1) -> float:
+        """Seconds of computation that the step lacks in which one more is lost, so many being missing then.
+
+        Of whole shards, more are computed than needed unless all is exactly used up: nearly always another replica has
+        computed what is lost, except when everybody has to compute one shard more from now on.
+        """
         compute = setting.work.compute
         if self.redundancy > 1 or self.evenly:
+            return 0.0
+        if not self.q and self.load(setting, missing) == self.load(setting, missing - 1):
             return 0.0
         if not self.q:
             return compute

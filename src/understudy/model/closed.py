@@ -1,0 +1,257 @@
+"""Time to train in closed form, for exponential failures: what the simulators find, in microseconds.
+
+Each formula is exact or nearly so under its assumptions, and `tests/model/test_closed.py` holds it against the
+simulation. In the order of `estimate`:
+
+- *restart*: a stretch between two checkpoints takes M·e^(R/M)·(e^((τ+C)/M) - 1), M the mean time between failures of
+  the job, R the restart, τ the period, C the save; a failure during a restart begins it anew.
+- *replace*: the job stands still if there was a failure within the last D seconds, which is so with probability
+  1 - e^(-D/M).
+- *mask and refill*: the same with the short stall; besides, the number of missing replicas is Poisson distributed with
+  mean W/M, W the time until a refill, and each state has its own step time.
+- *mask without refill* (SPARe, replication): a cycle runs from everybody live to the wipe-out. With f missing it takes
+  1/(λ(N-f)) seconds if it gets so far, which it does with probability (1 - (f/N)^r)^B, B the number of groups of r
+  holders that must not die as a whole.
+"""
+
+from __future__ import annotations
+
+from math import exp, inf, isfinite, sqrt
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from understudy.model import pool
+from understudy.model.failures import Failures, Repair
+from understudy.model.outcome import Waste
+from understudy.model.setting import Setting
+from understudy.model.strategy import Strategy, placed
+from understudy.spare.policy import Options, choose
+
+MOST_MISSING = 60
+NEGLIGIBLE = 1e-7
+LONGEST_PERIOD = 6 * 3600.0
+"""Somebody wants a checkpoint now and then, whatever else happens."""
+
+
+class Estimate(msgspec.Struct, frozen=True):
+    """What to expect of a strategy. Shares are shares of all time."""
+
+    efficiency: float
+    """Useful share of the time, standbys not counted. Also called ETTR."""
+    availability: float
+    """Share of the time in which the job is not restarting."""
+    shares: dict[Waste, float]
+    restarts: float = 0.0
+    """Per second."""
+
+    @property
+    def inflation(self) -> float:
+        return 1 / self.efficiency if self.efficiency > 0 else inf
+
+
+def estimate(setting: Setting, failures: Failures, strategy: Strategy, repair: Repair) -> Estimate:
+    rate = setting.cluster.machines / failures.mtbf
+    if strategy.answer == "restart":
+        found = _restarting(setting, strategy, rate)
+    elif strategy.answer == "replace":
+        found = _replacing(setting, strategy, rate, repair)
+    elif strategy.refills:
+        found = _refilling(setting, strategy, rate, repair)
+    else:
+        found = _enduring(setting, strategy, rate)
+    return _interrupted(found, setting, failures, strategy)
+
+
+def best_period(setting: Setting, failures: Failures, strategy: Strategy, repair: Repair) -> float:
+    """The checkpoint period with which a strategy does best, to about a percent of what it can be."""
+
+    def inflation(period: float) -> float:
+        return estimate(setting, failures, msgspec.structs.replace(strategy, period=period), repair).inflation
+
+    step, save = setting.work.step, setting.durations.save
+    low, high = max(step, save / 50), max(LONGEST_PERIOD, 2 * step)
+    while high / low > 1.02:
+        third = (high / low) ** (1 / 3)
+        if inflation(low * third) < inflation(high / third):
+            high /= third
+        else:
+            low *= third
+    return sqrt(low * high)
+
+
+def _shared(found: dict[Waste, float]) -> Estimate:
+    useful = 1 - sum(found.values())
+    restarting = found.get(Waste.RESTARTING, 0.0)
+    return Estimate(max(useful, 0.0), 1 - restarting, {kind: share for kind, share in found.items() if share > 0})
+
+
+def _restarting(setting: Setting, strategy: Strategy, rate: float) -> Estimate:
+    save, period, mean = setting.durations.save, strategy.period, 1 / rate
+    stretch = (period + save) / mean
+    if stretch + strategy.stall / mean > 600:
+        return Estimate(0.0, 0.0, {Waste.RESTARTING: 1.0}, rate)
+    failed = exp(stretch) - 1
+    restarting = mean * (exp(strategy.stall / mean) - 1) * failed
+    total = mean * failed + restarting
+    shares = {
+        Waste.SAVING: save / total,
+        Waste.RESTARTING: restarting / total,
+        Waste.REPEATED: (mean * failed - period - save) / total,
+    }
+    return msgspec.structs.replace(_shared(shares), restarts=failed / total)
+
+
+def _replacing(setting: Setting, strategy: Strategy, rate: float, repair: Repair) -> Estimate:
+    waited = pool.mean_wait(rate, repair.mean, strategy.standbys) if strategy.standbys else setting.durations.cold
+    if not isfinite(waited):
+        return Estimate(0.0, 1.0, {Waste.WAITING: 1.0})
+    still = 1 - exp(-rate * (strategy.stall + waited))
+    waiting = still * waited / (strategy.stall + waited)
+    return _shared({**_saving(setting, strategy, 1 - still), Waste.WAITING: waiting, Waste.STALLED: still - waiting})
+
+
+def _refilling(setting: Setting, strategy: Strategy, rate: float, repair: Repair) -> Estimate:
+    waited = pool.mean_wait(rate, repair.mean, strategy.standbys) if strategy.standbys else setting.durations.cold
+    if not isfinite(waited):
+        return Estimate(0.0, 1.0, {Waste.DEGRADED: 1.0})
+    units = strategy.units(setting)
+    if _recovers(setting, strategy, units):
+        return _replacing(setting, msgspec.structs.replace(strategy, stall=strategy.recover), rate, repair)
+    window, stall = strategy.refill + waited, strategy.stall + strategy.patch(setting)
+    away = rate * max(window - stall, 0.0)
+    still = 1 - exp(-rate * stall)
+    joining = min(rate * strategy.join, 1.0)
+    running = (1 - still) * (1 - joining)
+    slow, chance = 0.0, exp(-away)
+    for missing in range(1, min(units, MOST_MISSING)):
+        chance *= away / missing
+        if chance < NEGLIGIBLE and missing > away:
+            break
+        slow += chance * (1 - 1 / strategy.stretch(setting, missing))
+    trained = _saving(setting, strategy, running)
+    degraded = (running - sum(trained.values())) * slow
+    shares = {**trained, Waste.STALLED: still, Waste.JOINING: (1 - still) * joining, Waste.DEGRADED: degraded}
+    wiped = _wipe_outs(setting, strategy, rate, window)
+    found = _shared(shares)
+    if not wiped:
+        return found
+    lost = wiped * (setting.durations.restart + strategy.period / 2)
+    restarting = min(wiped * setting.durations.restart, 1.0)
+    scaled = {kind: share * (1 - min(lost, 1.0)) for kind, share in found.shares.items()}
+    again = min(wiped * strategy.period / 2, 1.0)
+    return msgspec.structs.replace(
+        _shared({**scaled, Waste.RESTARTING: restarting, Waste.REPEATED: again}), restarts=wiped
+    )
+
+
+def _recovers(setting: Setting, strategy: Strategy, units: int) -> bool:
+    """Whether the runtime's policy would rather wait for the standby, when the first replica is lost."""
+    if not strategy.may_recover or not strategy.standbys:
+        return False
+    options = Options(
+        units=units, live=units - 1, ready=True, coming=True, hand_over=strategy.recover, step=setting.work.step
+    )
+    return choose(options).act == "recover"
+
+
+def _wipe_outs(setting: Setting, strategy: Strategy, rate: float, window: float) -> float:
+    """Per second: all holders of a shard are gone within one window."""
+    units = strategy.units(setting)
+    placement = placed(strategy.placement, units)
+    each = rate / units
+    if placement.everywhere:
+        return 0.0 if units > MOST_MISSING else float(units * each * (each * window) ** (units - 1))
+    return float(units * placement.r * each * (each * window) ** (placement.r - 1))
+
+
+def _enduring(setting: Setting, strategy: Strategy, rate: float) -> Estimate:
+    units = strategy.units(setting)
+    placement = placed(strategy.placement, units)
+    groups = units / placement.r if strategy.redundancy > 1 else units
+    each = rate / units
+    most = min(strategy.restart_after or units, units)
+    missing = np.arange(most + 1)
+    reached = (1 - (missing / units) ** placement.r) ** groups
+    survived, after = reached[:-1], reached[1:]
+    here = survived / (each * (units - missing[:-1]))
+    speed = 1 / _stretches(setting, strategy, most)
+    seconds, trained = float(here.sum()), float((here * speed).sum())
+    planned = float(after[-1]) if strategy.restart_after else 0.0
+    speed_at_end = float(((survived - after) * speed).sum())
+    failed = float(survived.sum())
+    stalled = min(failed * strategy.stall + _patched(setting, strategy, failed), 0.99 * seconds)
+    save, restart = setting.durations.save, _recovery(setting, strategy, each, units)
+    running, share = seconds - stalled, strategy.period / (strategy.period + save)
+    useful = running * trained / seconds * share - strategy.period / 2 * speed_at_end
+    cycle = seconds + restart + planned * save
+    normal = float(speed[0])
+    found = {
+        Waste.SAVING: running * (1 - share) + planned * save,
+        Waste.REDUNDANT: running * share * (1 - normal),
+        Waste.DEGRADED: running * share * (normal - trained / seconds),
+        Waste.STALLED: stalled,
+        Waste.RESTARTING: restart,
+        Waste.REPEATED: strategy.period / 2 * speed_at_end,
+    }
+    if useful <= 0:
+        return Estimate(0.0, 1 - restart / cycle, {Waste.REPEATED: 1.0}, 1 / cycle)
+    return msgspec.structs.replace(_shared({kind: lost / cycle for kind, lost in found.items()}), restarts=1 / cycle)
+
+
+def _stretches(setting: Setting, strategy: Strategy, most: int) -> NDArray[np.float64]:
+    """With 0, 1, … of them missing, whole shards and `most` at the most."""
+    units, compute, sync = strategy.units(setting), setting.work.compute, setting.work.sync
+    loads = np.ones(most) if strategy.redundancy > 1 else -(-units // (units - np.arange(most)))
+    return np.asarray((loads * strategy.redundancy * compute + sync) / (compute + sync))
+
+
+def _patched(setting: Setting, strategy: Strategy, failed: float) -> float:
+    """Seconds in which lost shards are computed in addition."""
+    if strategy.redundancy > 1:
+        return 0.0
+    return setting.work.compute * (strategy.load(setting, int(failed)) - 1)
+
+
+def _recovery(setting: Setting, strategy: Strategy, each: float, units: int) -> float:
+    """Until everybody is there again: whoever fails on the way starts its own restart again, and all wait."""
+    restart = setting.durations.restart + setting.durations.outside
+    if strategy.restart_anew:
+        return float((exp(min(each * units * restart, 600)) - 1) / (each * units))
+    total, waiting = restart, float(units)
+    for _ in range(20):
+        failed = waiting * (1 - exp(-each * restart))
+        if failed < 1e-3:
+            break
+        last = failed / (failed + 1) if failed > 1 else failed / 2
+        total += restart * last
+        waiting = failed
+    return total
+
+
+def _saving(setting: Setting, strategy: Strategy, running: float) -> dict[Waste, float]:
+    save = setting.durations.save
+    return {Waste.SAVING: running * save / (strategy.period + save)}
+
+
+def _interrupted(found: Estimate, setting: Setting, failures: Failures, strategy: Strategy) -> Estimate:
+    """With planned maintenance and slow machines."""
+    machines = setting.cluster.machines
+    planned = machines / failures.maintenance * strategy.planned if failures.maintenance else 0.0
+    each = failures.noticed * failures.slow / (1 + failures.slow) + strategy.planned
+    slow = machines / failures.straggling * each if failures.straggling else 0.0
+    left = exp(-planned) / (1 + slow)
+    if left == 1.0:
+        return found
+    shares = {kind: share * left for kind, share in found.shares.items()}
+    total = 1 - left
+    weights = planned + slow
+    shares[Waste.PLANNED] = total * planned / weights
+    shares[Waste.STRAGGLING] = total * slow / weights
+    return Estimate(found.efficiency * left, 1 - (1 - found.availability) * left, shares, found.restarts * left)
+
+
+def youngs_period(save: float, mean: float) -> float:
+    """Young's rule, the usual first guess: sqrt(2 · save · mean time between failures)."""
+    return sqrt(2 * save * mean)
