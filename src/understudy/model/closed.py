@@ -124,12 +124,7 @@ def _refilling(setting: Setting, strategy: Strategy, rate: float, repair: Repair
     still = 1 - exp(-rate * stall)
     joining = min(rate * strategy.join, 1.0)
     running = (1 - still) * (1 - joining)
-    slow, chance = 0.0, exp(-away)
-    for missing in range(1, min(units, MOST_MISSING)):
-        chance *= away / missing
-        if chance < NEGLIGIBLE and missing > away:
-            break
-        slow += chance * (1 - 1 / strategy.stretch(setting, missing))
+    slow = _slowed(setting, strategy, away)
     trained = _saving(setting, strategy, running)
     degraded = (running - sum(trained.values())) * slow
     shares = {**trained, Waste.STALLED: still, Waste.JOINING: (1 - still) * joining, Waste.DEGRADED: degraded}
@@ -144,6 +139,20 @@ def _refilling(setting: Setting, strategy: Strategy, rate: float, repair: Repair
     return msgspec.structs.replace(
         _shared({**scaled, Waste.RESTARTING: restarting, Waste.REPEATED: again}), restarts=wiped
     )
+
+
+def _slowed(setting: Setting, strategy: Strategy, away: float) -> float:
+    """By how much steps are slower on average, while so many are missing on average."""
+    units = strategy.units(setting)
+    if away > MOST_MISSING / 2:
+        return 1 - 1 / strategy.stretch(setting, min(round(away), units))
+    slow, chance = 0.0, exp(-away)
+    for missing in range(1, min(units, MOST_MISSING) + 1):
+        chance *= away / missing
+        if chance < NEGLIGIBLE and missing > away:
+            break
+        slow += chance * (1 - 1 / strategy.stretch(setting, missing))
+    return slow
 
 
 def _recovers(setting: Setting, strategy: Strategy, units: int) -> bool:

@@ -1,0 +1,259 @@
+"""Which strategy, how many standbys, how much redundancy, how often to checkpoint: candidates and the best of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from math import inf, isfinite
+
+import msgspec
+
+from understudy.model import pool
+from understudy.model import strategy as ways
+from understudy.model.assume import Ask, Assumed, Assumption, assume
+from understudy.model.closed import Estimate, best_period, estimate
+from understudy.model.jump import simulate
+from understudy.model.outcome import Mean
+from understudy.model.setting import DAY, HOUR, WEEK, Setting
+from understudy.model.strategy import Strategy
+from understudy.spare.placement import PlacementError
+
+HOLDERS = (2, 3, 4, 5, 6, 7, 8, 9, 10, 12)
+RUNS = 16
+FAILURES_LOOKED_AT = 600
+"""How many failures a run sees that checks a recommendation: enough for a mean, few enough for a second."""
+WORTHLESS = 1000.0
+"""An inflation beyond which a strategy is said not to get anywhere."""
+
+
+class Option(msgspec.Struct, frozen=True):
+    """A strategy with its settings, and what to expect of it."""
+
+    strategy: Strategy
+    estimate: Estimate
+    cost: float
+    """Machine time in undisturbed machine times, standbys included."""
+    offered: bool
+    """Whether Understudy does this; the others are there to compare with."""
+
+    @property
+    def inflation(self) -> float:
+        return self.estimate.inflation
+
+
+class Swing(msgspec.Struct, frozen=True):
+    """What becomes of the goal when one input is halved and when it is doubled."""
+
+    name: str
+    low: float
+    high: float
+
+    @property
+    def size(self) -> float:
+        return abs(self.high - self.low)
+
+
+class Checked(msgspec.Struct, frozen=True):
+    """A recommendation as the simulator sees it."""
+
+    inflation: Mean
+    runs: int
+    days: float
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """An answer with its evidence."""
+
+    ask: Ask
+    assumed: Assumed
+    best: Option
+    runner_up: Option | None
+    options: tuple[Option, ...]
+    """The best of every kind, the best one first."""
+    simulated: Checked
+    sensitivity: tuple[Swing, ...]
+
+    @property
+    def notes(self) -> tuple[Assumption, ...]:
+        return self.assumed.notes
+
+    def seconds(self, option: Option) -> float:
+        """Time to train."""
+        return self.ask.days * DAY * option.inflation
+
+    def wasted_gpu_hours(self, option: Option) -> float:
+        """Per week, standbys included."""
+        gpus = self.assumed.setting.cluster.gpus
+        standbys = option.strategy.standbys * self.ask.gpus_per_machine
+        return (gpus * (1 - option.estimate.efficiency) + standbys) * WEEK / HOUR
+
+    def money(self, option: Option) -> float:
+        """Wasted per week."""
+        return self.wasted_gpu_hours(option) * self.ask.price
+
+
+def plan(ask: Ask, seed: int = 0, progress: Callable[[float], None] | None = None) -> Plan:
+    """The cheapest or the fastest of what Understudy offers, with everything else beside it."""
+    tell = progress or (lambda done: None)
+    assumed = assume(ask)
+    found: dict[str, Option] = {}
+    ways_to_go = list(kinds(assumed, ask))
+    for number, (kind, offered, candidates) in enumerate(ways_to_go):
+        options = [priced(assumed, candidate, offered) for candidate in candidates]
+        if options:
+            found[kind] = min(options, key=lambda option: merit(option, ask))
+        tell(0.5 * (number + 1) / len(ways_to_go))
+    ordered = tuple(sorted(found.values(), key=lambda option: merit(option, ask)))
+    ours = [option for option in ordered if option.offered]
+    best, others = ours[0], [option for option in ours[1:] if option.strategy.name != ours[0].strategy.name]
+    swings = sensitivity(assumed, best.strategy, ask)
+    tell(0.6)
+    checked = check(assumed, best.strategy, seed, lambda done: tell(0.6 + 0.4 * done))
+    return Plan(ask, assumed, best, others[0] if others else None, ordered, checked, swings)
+
+
+def merit(option: Option, ask: Ask) -> tuple[float, float]:
+    """The less the better; what the goal does not ask for decides between equals."""
+    pair = (option.cost, option.inflation)
+    first, second = pair if ask.goal == "cost" else pair[::-1]
+    return (round(first, 6) if isfinite(first) else inf, second)
+
+
+def priced(assumed: Assumed, candidate: Strategy, offered: bool = True) -> Option:
+    """The candidate with its best checkpoint period."""
+    setting, failures, repair = assumed.setting, assumed.failures, assumed.repair
+    period = best_period(setting, failures, candidate, repair)
+    chosen = msgspec.structs.replace(candidate, period=period)
+    expected = estimate(setting, failures, chosen, repair)
+    share = chosen.standbys / setting.cluster.machines
+    return Option(chosen, expected, expected.inflation * (1 + share), offered)
+
+
+def kinds(assumed: Assumed, ask: Ask) -> Iterator[tuple[str, bool, list[Strategy]]]:
+    """Every way with the settings to choose from: (kind, whether Understudy does it, candidates)."""
+    s, replicas = assumed.setting, assumed.setting.cluster.replicas
+    pools = standby_counts(assumed)
+    yield "checkpoint", True, [ways.checkpoint(s, HOUR)]
+    yield "trainmover", True, [ways.trainmover(s, count, HOUR) for count in pools]
+    yield "trainmover without standby", True, [ways.trainmover(s, 0, HOUR)]
+    if replicas > 1:
+        whole_data = ["anywhere"] if ask.shared_data else []
+        local = [f"spare:r={r}" for r in HOLDERS[:5] if _fits(f"spare:r={r}", replicas)]
+        masked = [
+            ways.mask_and_refill(s, count, HOUR, placement, q)
+            for count in [0, *pools]
+            for placement in (whole_data or local)
+            for q in (ask.q,)
+        ]
+        yield "mask and refill", True, masked
+        yield (
+            "mask and refill, whole shards",
+            True,
+            [ways.mask_and_refill(s, count, HOUR, placement) for count in pools for placement in local[1:2]],
+        )
+        endured = [r for r in HOLDERS if _fits(f"spare:r={r}", replicas)]
+        yield "spare", False, [ways.spare(s, r, HOUR) for r in endured]
+        yield "spare, planned restart", False, _planned_restarts(s, endured, replicas)
+        copies = [r for r in (2, 3) if _fits(f"blocks:r={r}", replicas)]
+        yield "replication", False, [ways.replication(s, r, HOUR) for r in copies]
+        yield "torchft-like", False, [ways.torchft(s, HOUR, pools[-1])]
+    for downtimes in (ways.OOBLECK, ways.PARCAE):
+        yield downtimes.name, False, [ways.reconfigure(s, downtimes, HOUR, pools[-1])]
+
+
+def _planned_restarts(s: Setting, holders: list[int], replicas: int) -> list[Strategy]:
+    found = []
+    for r in holders:
+        for share in (0.5, 0.7, 0.9):
+            after = int(share * replicas ** (1 - 1 / r))
+            if 1 <= after < replicas:
+                found.append(ways.spare(s, r, HOUR, restart_after=after))
+    return found
+
+
+def standby_counts(assumed: Assumed) -> list[int]:
+    """From a tenth more than are away on average to what nearly always suffices."""
+    away = pool.in_repair(assumed.rate, assumed.repair.mean)
+    most = pool.enough(assumed.rate, assumed.repair.mean)
+    least = min(int(1.1 * away) + 1, most)
+    steps = sorted({round(least + (most - least) * share / 6) for share in range(7)})
+    return [count for count in steps if count >= 1]
+
+
+def check(assumed: Assumed, chosen: Strategy, seed: int, progress: Callable[[float], None] | None = None) -> Checked:
+    """The recommendation simulated, for as long as it takes to see some hundred failures."""
+    horizon = min(30 * DAY, max(FAILURES_LOOKED_AT / assumed.rate, 4 * chosen.period))
+    found = simulate(
+        assumed.setting,
+        assumed.failures,
+        chosen,
+        assumed.repair,
+        runs=RUNS,
+        horizon=horizon,
+        seed=seed,
+        progress=progress,
+    )
+    return Checked(found.inflation, found.runs, horizon / DAY)
+
+
+def sensitivity(assumed: Assumed, chosen: Strategy, ask: Ask) -> tuple[Swing, ...]:
+    """Which input matters most: the goal with each of them halved and doubled, all else as planned."""
+    found = []
+    for name in ("MTBF of a machine", "repair", "step", "standbys", *_DURATIONS):
+        low, high = (_goal(*_changed(assumed, chosen, name, factor), ask) for factor in (0.5, 2.0))
+        if isfinite(low) and isfinite(high) and low != high:
+            found.append(Swing(name, low, high))
+    return tuple(sorted(found, key=lambda swing: -swing.size))
+
+
+_DURATIONS = {
+    "detect": "detect",
+    "hand-over": "hand_over",
+    "join": "join",
+    "refill": "refill",
+    "fetching a machine": "cold",
+    "save": "save",
+    "restart": "restart",
+}
+
+
+def _goal(assumed: Assumed, chosen: Strategy, ask: Ask) -> float:
+    expected = estimate(assumed.setting, assumed.failures, chosen, assumed.repair)
+    share = chosen.standbys / assumed.setting.cluster.machines if ask.goal == "cost" else 0.0
+    return expected.inflation * (1 + share)
+
+
+def _changed(assumed: Assumed, chosen: Strategy, name: str, factor: float) -> tuple[Assumed, Strategy]:
+    """The same with one input `factor` times as large; the strategy is made anew where it depends on it."""
+    replace = msgspec.structs.replace
+    if name == "MTBF of a machine":
+        return replace(assumed, failures=replace(assumed.failures, mtbf=factor * assumed.failures.mtbf)), chosen
+    if name == "repair":
+        return replace(assumed, repair=replace(assumed.repair, mean=factor * assumed.repair.mean)), chosen
+    if name == "standbys":
+        return assumed, replace(chosen, standbys=round(factor * chosen.standbys))
+    setting = assumed.setting
+    if name == "step":
+        work = replace(setting.work, compute=factor * setting.work.compute, sync=factor * setting.work.sync)
+        setting = replace(setting, work=work)
+    else:
+        field = _DURATIONS[name]
+        changed = {field: factor * getattr(setting.durations, field)}
+        setting = replace(setting, durations=replace(setting.durations, **changed))
+    return replace(assumed, setting=setting), remade(chosen, setting)
+
+
+def remade(chosen: Strategy, setting: Setting) -> Strategy:
+    """The same strategy in another setting: what it takes from there, it takes anew."""
+    if chosen.name == "checkpoint":
+        return ways.checkpoint(setting, chosen.period, chosen.standbys)
+    if chosen.name.startswith("trainmover"):
+        return ways.trainmover(setting, chosen.standbys, chosen.period)
+    return ways.mask_and_refill(setting, chosen.standbys, chosen.period, chosen.placement, chosen.q)
+
+
+def _fits(text: str, replicas: int) -> bool:
+    try:
+        ways.placed(text, replicas)
+    except PlacementError:
+        return False
+    return True
