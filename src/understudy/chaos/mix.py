@@ -9,6 +9,8 @@ from random import Random
 
 import msgspec
 
+from understudy.model import spans
+
 
 class MixError(ValueError):
     """What is wrong with the mix, and what to write instead."""
@@ -67,7 +69,7 @@ def schedule(seed: int, mix: Mapping[str, int], every: float) -> Iterator[Draw]:
 
 def span(text: str) -> float:
     """Seconds: `3`, `3s`, `500ms`, `2m`."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|s|m|)", text)
-    if match is None:
-        raise MixError(f"{text!r} is not a time span; write 500ms, 3s or 2m")
-    return float(match[1]) * {"ms": 0.001, "s": 1.0, "": 1.0, "m": 60.0}[match[2]]
+    try:
+        return spans.span(text)
+    except spans.SpanError as error:
+        raise MixError(str(error)) from None

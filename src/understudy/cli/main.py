@@ -7,12 +7,13 @@ A command is a module of this package with `add_parser(subparsers)` and `run(arg
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from understudy import __version__
-from understudy.cli import bench, chaos, join, rehearse, run, status
+from understudy.cli import bench, chaos, join, plan, rehearse, run, simulate, status
 from understudy.cli.errors import UsageError
 from understudy.cli.operate import Events, Report, Standby, Stop
 from understudy.cli.replace import Drain, Replace
@@ -26,6 +27,7 @@ examples:
   understudy join --secret-file FILE --host ADDRESS URL SCRIPT      on another computer: one more machine
   understudy replace m1                               in another terminal, while it trains
   understudy rehearse train.py                        does it survive replacement? what was forgotten?
+  understudy plan --gpus 65536 --model-params 405B    what resilience buys on your cluster
   understudy bench --list                             which benchmarks there are
   understudy bench collectives --quick                a first impression in a minute
   understudy bench collectives --json result.json     the full run, kept as JSON
@@ -54,6 +56,8 @@ COMMANDS: dict[str, Command] = {
     "stop": Stop,
     "rehearse": rehearse,
     "chaos": chaos,
+    "plan": plan,
+    "simulate": simulate,
     "bench": bench,
 }
 
@@ -80,6 +84,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except UsageError as error:
         print(f"understudy {args.command}: {error}", file=sys.stderr)
         return 2
+    except BrokenPipeError:  # whoever read our answer has read enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     except KeyboardInterrupt:
         print(f"understudy {args.command}: interrupted", file=sys.stderr)
         return INTERRUPTED

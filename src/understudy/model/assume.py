@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from math import ceil, isfinite, log2
 from typing import Literal
 
@@ -67,6 +67,24 @@ class Ask(msgspec.Struct, frozen=True):
     q: int = 16
     shared_data: bool = True
     """Whether every replica can read every sample."""
+    domain: int = 1
+    """Machines that may fail together."""
+
+    def with_failures(self, more: Mapping[str, float]) -> Ask:
+        """The same with other properties of failures, whatever they are otherwise taken from."""
+        for name, low, high in _FAILURES:
+            if name in more and not low <= more[name] <= high:
+                raise AskError(f"--{name} {more[name]:g}: give a number from {low:g} to {high:g}")
+        known = self.failures or Failures(self.mtbf or HOUR / (LLAMA_RATE * self.gpus_per_machine))
+        return msgspec.structs.replace(self, failures=msgspec.structs.replace(known, **more))
+
+
+_FAILURES = (
+    ("shape", 0.1, 10.0),
+    ("together", 0.0, 1.0),
+    ("maintenance", 1.0, 1000 * 365 * DAY),
+    ("straggling", 1.0, 1000 * 365 * DAY),
+)
 
 
 class Assumption(msgspec.Struct, frozen=True):
@@ -107,7 +125,7 @@ def assume(ask: Ask) -> Assumed:
     repair = ask.repair or Repair()
     if ask.repair is None:
         note("repair", "1 day", "usual for a machine that is sent to repair and comes back")
-    cluster = Cluster(machines, replicas, ask.gpus_per_machine)
+    cluster = Cluster(machines, replicas, ask.gpus_per_machine, ask.domain)
     return Assumed(Setting(cluster, work, durations), failures, repair, tuple(notes))
 
 
@@ -116,7 +134,8 @@ def _check(ask: Ask) -> None:
         ("gpus", ask.gpus, MOST_GPUS),
         ("gpus-per-machine", ask.gpus_per_machine, 1024),
         ("days", ask.days, 36_500),
-        ("q", ask.q, 10_000),
+        ("micro-shards", ask.q, 10_000),
+        ("domain", ask.domain, 100_000),
     ):
         if not 1 <= value <= most:
             raise AskError(f"--{name} {value:g}: give a number from 1 to {most:,}")

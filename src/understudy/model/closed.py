@@ -72,13 +72,14 @@ def best_period(setting: Setting, failures: Failures, strategy: Strategy, repair
 
     step, save = setting.work.step, setting.durations.save
     low, high = max(step, save / 50), max(LONGEST_PERIOD, 2 * step)
+    most = high
     while high / low > 1.02:
         third = (high / low) ** (1 / 3)
         if inflation(low * third) < inflation(high / third):
             high /= third
         else:
             low *= third
-    return sqrt(low * high)
+    return most if high == most else sqrt(low * high)
 
 
 def _shared(found: dict[Waste, float]) -> Estimate:

@@ -18,6 +18,7 @@ from understudy.model.clock import NEVER, Clock, Runs, Slots
 from understudy.model.failures import Failures, Repair, Times
 from understudy.model.outcome import Outcome, Waste
 from understudy.model.setting import Setting
+from understudy.model.spans import said
 from understudy.model.strategy import Strategy, placed
 from understudy.spare.policy import Options, choose
 
@@ -26,6 +27,16 @@ AT_ONCE = 8_000_000
 
 FOREVER = 1e15
 USUAL = Repair()
+
+STANDSTILLS = (
+    Waste.STRAGGLING,
+    Waste.PLANNED,
+    Waste.JOINING,
+    Waste.RESTARTING,
+    Waste.STALLED,
+    Waste.WAITING,
+)
+"""Why nobody trains, what comes last first."""
 
 Progress = Callable[[float], None]
 
@@ -62,6 +73,21 @@ def simulate(
     )
 
 
+Story = list[tuple[float, str]]
+
+
+def tell_of(
+    setting: Setting, failures: Failures, strategy: Strategy, repair: Repair = USUAL, *, horizon: float, seed: int = 0
+) -> tuple[Outcome, Story]:
+    """One run, and what happens in it in words."""
+    rng = np.random.default_rng(np.random.SeedSequence(seed).spawn(1)[0])
+    one = _Bunch(setting, failures, strategy, repair, 1, horizon, rng)
+    one.story = []
+    one.run(None)
+    share = strategy.standbys / setting.cluster.machines
+    return Outcome(one.now, one.work, one.wasted, one.failed, one.restarts, share), one.story
+
+
 class _Bunch:
     """Runs side by side; one row of every array belongs to one run."""
 
@@ -92,6 +118,7 @@ class _Bunch:
         self.saved = np.zeros(runs)
         self.phase = np.zeros(runs)
         self.wasted = np.zeros((runs, len(Waste)))
+        self.due = np.zeros((runs, len(Waste)))
         self.failed = np.zeros(runs, dtype=np.int64)
         self.restarts = np.zeros(runs, dtype=np.int64)
 
@@ -113,6 +140,7 @@ class _Bunch:
             np.array([placement.stack(unit) for unit in range(self.units)]) if placement is not None and local else None
         )
         self._acts: dict[tuple[int, bool], bool] = {}
+        self.story: Story | None = None
 
     def _rate(self, every: float, count: int) -> Times:
         if not every:
@@ -197,23 +225,42 @@ class _Bunch:
 
     def _hold(self, runs: Runs, until: Times, cause: Waste) -> None:
         """Nobody trains before this date; what that adds to a standstill is put down to the cause."""
-        begin = np.maximum(self.resume[runs], self.now[runs])
+        now, resume = self.now[runs], self.resume[runs]
+        self.due[runs[resume <= now]] = 0.0
+        begin = np.maximum(resume, now)
         end = np.maximum(begin, until)
         self.wasted[runs, cause] += end - begin
+        self.due[runs, cause] += end - begin
         self.resume[runs] = end
         self.cause[runs] = cause
 
     def _release(self, runs: Runs) -> None:
         """The standstill is over, or the run is: what was still to come of it is not wasted."""
         rest = np.maximum(self.resume[runs] - self.now[runs], 0.0)
-        self.wasted[runs, self.cause[runs]] -= rest
         self.resume[runs] -= rest
+        for cause in STANDSTILLS:
+            spared = np.minimum(rest, self.due[runs, cause])
+            self.wasted[runs, cause] -= spared
+            self.due[runs, cause] -= spared
+            rest = rest - spared
+
+    def _tell(self, what: str) -> None:
+        if self.story is not None:
+            self.story.append((float(self.now[0]), what))
+
+    def _tell_state(self) -> None:
+        if self.story is not None:
+            missing = int(self.missing[0])
+            slower = float(self.stretch[missing] / self.stretch[0]) if missing < len(self.stretch) else 0.0
+            pace = f", steps take {slower:.3g} times as long" if slower > 1 else ""
+            self._tell(f"  {missing} of {self.units:,} missing{pace}" if missing else "  at full strength")
 
     # -- events --------------------------------------------------------------------------------------------------------
 
     def _fail(self, runs: Runs) -> None:
         at, slots = self.now[runs], self.clock.who(runs)
         self.failed[runs] += 1
+        self._tell(f"machine {slots[0]:,} of replica {slots[0] // self.setting.cluster.machines_per_replica:,} fails")
         self._spread(runs, slots)
         restarting = (self.cause[runs] == Waste.RESTARTING) & (self.resume[runs] > at)
         if restarting.any():
@@ -275,6 +322,7 @@ class _Bunch:
         self.clock.renew(runs, slots, served)
         self._hold(runs, served, Waste.WAITING)
         self._hold(runs, served + stall, Waste.STALLED)
+        self._tell(f"  everybody waits for {said(float(self.resume[runs[0]] - at[0]))}, then another is in its place")
 
     def _lose(self, runs: Runs, slots: Slots) -> None:
         """A replica is masked, or, where that costs less, replaced while all wait."""
@@ -302,6 +350,9 @@ class _Bunch:
         newly = runs[fresh]
         self.missing[newly] += 1
         self._hold(newly, at[fresh] + strategy.stall + self._patch(newly), Waste.STALLED)
+        if len(newly):
+            self._stretch(newly)
+            self._tell_state()
         wiped = self._wiped(newly, units[fresh])
         if wiped.any():
             self._go_back(newly[wiped], self.restart, self.now[newly[wiped]])
@@ -359,6 +410,9 @@ class _Bunch:
         if not len(runs):
             return
         self.restarts[runs] += 1
+        self._tell(
+            f"  back to the last checkpoint: {said(float(self.work[runs[0]] - self.saved[runs[0]]))} of work lost"
+        )
         self.wasted[runs, Waste.REPEATED] += self.work[runs] - self.saved[runs]
         self.work[runs] = self.saved[runs]
         self.phase[runs] = 0.0
@@ -382,10 +436,16 @@ class _Bunch:
         entered = runs[whole]
         self.missing[entered] -= 1
         self._hold(entered, np.maximum(self.now[entered], self.resume[entered]) + self.strategy.join, Waste.JOINING)
+        if len(entered):
+            self._tell(
+                f"unit {units[0]:,} is refilled" if self.strategy.by_machine else f"replica {units[0]:,} is refilled"
+            )
+            self._tell_state()
 
     def _maintain(self, runs: Runs) -> None:
         self.maintained[runs] = self.now[runs] + self._rate(self.failures.maintenance, len(runs))
         self._hold(runs, self.now[runs] + self.strategy.planned, Waste.PLANNED)
+        self._tell(f"planned maintenance of a machine: training stands still for {said(self.strategy.planned)}")
 
     def _straggle(self, runs: Runs) -> None:
         """Until it is found out, everybody is as slow; taken as a standstill of the time that this loses."""
@@ -393,3 +453,4 @@ class _Bunch:
         lost = self.failures.noticed * self.failures.slow / (1 + self.failures.slow)
         start = np.maximum(self.resume[runs], self.now[runs])
         self._hold(runs, start + lost + self.strategy.planned, Waste.STRAGGLING)
+        self._tell(f"a machine becomes slow, is noticed and replaced: {said(lost + self.strategy.planned)} lost")

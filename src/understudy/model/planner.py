@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from math import inf, isfinite
 
 import msgspec
@@ -95,20 +95,48 @@ def plan(ask: Ask, seed: int = 0, progress: Callable[[float], None] | None = Non
     """The cheapest or the fastest of what Understudy offers, with everything else beside it."""
     tell = progress or (lambda done: None)
     assumed = assume(ask)
-    found: dict[str, Option] = {}
-    ways_to_go = list(kinds(assumed, ask))
-    for number, (kind, offered, candidates) in enumerate(ways_to_go):
-        options = [priced(assumed, candidate, offered) for candidate in candidates]
-        if options:
-            found[kind] = min(options, key=lambda option: merit(option, ask))
-        tell(0.5 * (number + 1) / len(ways_to_go))
-    ordered = tuple(sorted(found.values(), key=lambda option: merit(option, ask)))
+    ordered = tuple(sorted(best_of_kinds(assumed, ask, lambda done: tell(done / 2)).values(), key=_by(ask)))
     ours = [option for option in ordered if option.offered]
     best, others = ours[0], [option for option in ours[1:] if option.strategy.name != ours[0].strategy.name]
     swings = sensitivity(assumed, best.strategy, ask)
     tell(0.6)
     checked = check(assumed, best.strategy, seed, lambda done: tell(0.6 + 0.4 * done))
     return Plan(ask, assumed, best, others[0] if others else None, ordered, checked, swings)
+
+
+class Only(msgspec.Struct, frozen=True):
+    """Settings that are not to be chosen: whatever is given, is so."""
+
+    standbys: int | None = None
+    r: int | None = None
+    period: float | None = None
+
+    def allows(self, strategy: Strategy) -> bool:
+        if self.standbys is not None and strategy.answer != "restart" and strategy.standbys != self.standbys:
+            return not (strategy.refills or strategy.answer == "replace")
+        own = "r=" in strategy.placement
+        return self.r is None or not own or strategy.placement.endswith(f"r={self.r}")
+
+
+ANY = Only()
+
+
+def best_of_kinds(
+    assumed: Assumed, ask: Ask, progress: Callable[[float], None], only: Only = ANY, names: Container[str] | None = None
+) -> dict[str, Option]:
+    """The best of every kind, or of those that are named, by kind."""
+    found: dict[str, Option] = {}
+    ways_to_go = [way for way in kinds(assumed, ask, only) if names is None or way[0] in names]
+    for number, (kind, offered, candidates) in enumerate(ways_to_go):
+        options = [priced(assumed, each, offered, only.period) for each in candidates if only.allows(each)]
+        if options:
+            found[kind] = min(options, key=_by(ask))
+        progress((number + 1) / len(ways_to_go))
+    return found
+
+
+def _by(ask: Ask) -> Callable[[Option], tuple[float, float]]:
+    return lambda option: merit(option, ask)
 
 
 def merit(option: Option, ask: Ask) -> tuple[float, float]:
@@ -118,46 +146,43 @@ def merit(option: Option, ask: Ask) -> tuple[float, float]:
     return (round(first, 6) if isfinite(first) else inf, second)
 
 
-def priced(assumed: Assumed, candidate: Strategy, offered: bool = True) -> Option:
-    """The candidate with its best checkpoint period."""
+def priced(assumed: Assumed, candidate: Strategy, offered: bool = True, period: float | None = None) -> Option:
+    """The candidate with its best checkpoint period, or with this one."""
     setting, failures, repair = assumed.setting, assumed.failures, assumed.repair
-    period = best_period(setting, failures, candidate, repair)
+    if period is None:
+        period = best_period(setting, failures, candidate, repair)
     chosen = msgspec.structs.replace(candidate, period=period)
     expected = estimate(setting, failures, chosen, repair)
     share = chosen.standbys / setting.cluster.machines
     return Option(chosen, expected, expected.inflation * (1 + share), offered)
 
 
-def kinds(assumed: Assumed, ask: Ask) -> Iterator[tuple[str, bool, list[Strategy]]]:
+def kinds(assumed: Assumed, ask: Ask, only: Only = ANY) -> Iterator[tuple[str, bool, list[Strategy]]]:
     """Every way with the settings to choose from: (kind, whether Understudy does it, candidates)."""
     s, replicas = assumed.setting, assumed.setting.cluster.replicas
-    pools = standby_counts(assumed)
+    pools = standby_counts(assumed) if only.standbys is None else [only.standbys]
+    holders = HOLDERS if only.r is None else (only.r,)
     yield "checkpoint", True, [ways.checkpoint(s, HOUR)]
     yield "trainmover", True, [ways.trainmover(s, count, HOUR) for count in pools]
-    yield "trainmover without standby", True, [ways.trainmover(s, 0, HOUR)]
+    yield "trainmover-cold", True, [ways.trainmover(s, 0, HOUR)]
     if replicas > 1:
-        whole_data = ["anywhere"] if ask.shared_data else []
-        local = [f"spare:r={r}" for r in HOLDERS[:5] if _fits(f"spare:r={r}", replicas)]
-        masked = [
-            ways.mask_and_refill(s, count, HOUR, placement, q)
-            for count in [0, *pools]
-            for placement in (whole_data or local)
-            for q in (ask.q,)
-        ]
-        yield "mask and refill", True, masked
-        yield (
-            "mask and refill, whole shards",
-            True,
-            [ways.mask_and_refill(s, count, HOUR, placement) for count in pools for placement in local[1:2]],
-        )
-        endured = [r for r in HOLDERS if _fits(f"spare:r={r}", replicas)]
+        local = [f"spare:r={r}" for r in holders[:5] if _fits(f"spare:r={r}", replicas)]
+        if ask.shared_data:
+            yield "mask-and-refill", True, _masked(s, [0, *pools], ["anywhere"], ask.q)
+        yield "mask-and-refill-local", True, _masked(s, [0, *pools], local, ask.q)
+        yield "mask-and-refill-whole", True, _masked(s, [0, *pools], local, 0)
+        endured = [r for r in holders if _fits(f"spare:r={r}", replicas)]
         yield "spare", False, [ways.spare(s, r, HOUR) for r in endured]
-        yield "spare, planned restart", False, _planned_restarts(s, endured, replicas)
-        copies = [r for r in (2, 3) if _fits(f"blocks:r={r}", replicas)]
+        yield "spare-planned", False, _planned_restarts(s, endured, replicas)
+        copies = [r for r in ((2, 3) if only.r is None else holders) if _fits(f"blocks:r={r}", replicas)]
         yield "replication", False, [ways.replication(s, r, HOUR) for r in copies]
         yield "torchft-like", False, [ways.torchft(s, HOUR, pools[-1])]
     for downtimes in (ways.OOBLECK, ways.PARCAE):
         yield downtimes.name, False, [ways.reconfigure(s, downtimes, HOUR, pools[-1])]
+
+
+def _masked(s: Setting, pools: list[int], placements: list[str], q: int) -> list[Strategy]:
+    return [ways.mask_and_refill(s, count, HOUR, placement, q) for count in pools for placement in placements]
 
 
 def _planned_restarts(s: Setting, holders: list[int], replicas: int) -> list[Strategy]:
@@ -246,7 +271,7 @@ def remade(chosen: Strategy, setting: Setting) -> Strategy:
     """The same strategy in another setting: what it takes from there, it takes anew."""
     if chosen.name == "checkpoint":
         return ways.checkpoint(setting, chosen.period, chosen.standbys)
-    if chosen.name.startswith("trainmover"):
+    if chosen.answer == "replace":
         return ways.trainmover(setting, chosen.standbys, chosen.period)
     return ways.mask_and_refill(setting, chosen.standbys, chosen.period, chosen.placement, chosen.q)
 

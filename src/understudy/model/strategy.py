@@ -13,6 +13,8 @@ from understudy.spare.assignment import assign, load_bound
 from understudy.spare.formulas import depth_bound
 from understudy.spare.placement import Placement, parse
 
+HEARTBEAT = 5.0
+"""Seconds after which torchft's lighthouse takes a replica for dead, unless told otherwise."""
 SAMPLES = 8
 """Live sets that are drawn to find the mean load of micro-shards with so many replicas missing."""
 
@@ -152,7 +154,7 @@ def spare(s: Setting, r: int, period: float, restart_after: int = 0) -> Strategy
     at = f", planned restart when {restart_after} are gone" if restart_after else ""
     d = s.durations
     return Strategy(
-        "spare",
+        "spare-planned" if restart_after else "spare",
         f"every shard on {r} replicas, reordered after each failure; back to the checkpoint at a wipe-out{at}",
         "mask",
         period,
@@ -169,7 +171,7 @@ def trainmover(s: Setting, standbys: int, period: float) -> Strategy:
     d = s.durations
     ready = "a standby that has rehearsed" if standbys else "a machine that is fetched first"
     return Strategy(
-        "trainmover" if standbys else "trainmover without standby",
+        "trainmover" if standbys else "trainmover-cold",
         f"everybody waits until {ready} has taken the place",
         "replace",
         period,
@@ -183,8 +185,9 @@ def mask_and_refill(s: Setting, standbys: int, period: float, placement: str = "
     """Understudy: go on at once, refill beside training."""
     d = s.durations
     what = f"{q} micro-shards" if q else "whole shards"
+    kind = "" if placement == "anywhere" and q else "-local" if q else "-whole"
     return Strategy(
-        "mask and refill",
+        f"mask-and-refill{kind}",
         f"the others compute what is missing ({placement}, {what}) until a standby has joined",
         "mask",
         period,
@@ -211,7 +214,7 @@ def torchft(s: Setting, period: float, standbys: int = 0) -> Strategy:
         "mask",
         period,
         standbys,
-        d.detect + d.shrink + s.work.step / 2 + d.outside,
+        HEARTBEAT + d.shrink + s.work.step / 2 + d.outside,
         d.planned + d.shrink + d.outside,
         placement="anywhere",
         evenly=True,

@@ -1,0 +1,148 @@
+"""What `understudy plan` and `understudy simulate` are told about a cluster, in the same words."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from understudy.cli.errors import UsageError
+
+if TYPE_CHECKING:
+    from understudy.model.assume import Ask
+
+T = TypeVar("T")
+
+SUFFIXES = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    cluster = parser.add_argument_group("the cluster")
+    cluster.add_argument("--gpus", metavar="N", help="how many train, for example 65536")
+    cluster.add_argument("--gpus-per-machine", metavar="N", help="a machine fails as a whole (default 8)")
+    cluster.add_argument("--replicas", metavar="N", help="copies of the model (data parallel size)")
+    work = parser.add_argument_group("the work")
+    work.add_argument("--model-params", metavar="N", help="70B, 1.8T …: step, replicas and saving are guessed from it")
+    work.add_argument("--step-seconds", metavar="S", help="of a step at full strength (default 30, or from the model)")
+    work.add_argument("--days", metavar="N", help="of undisturbed training there are to do (default 30)")
+    work.add_argument("--micro-shards", metavar="Q", help="micro-batches of a replica in a step (default 16)")
+    work.add_argument(
+        "--local-data", action="store_true", help="a replica reads only its own shards, not shared storage"
+    )
+    failing = parser.add_argument_group("failures")
+    failing.add_argument("--mtbf", metavar="SPAN", help="of one machine, for example 6000h (default: that of Llama 3)")
+    failing.add_argument("--failures-csv", type=Path, metavar="FILE", help="fit them to a log of incidents instead")
+    failing.add_argument("--observed", metavar="N", help="machines that the log is about (default: those of --gpus)")
+    failing.add_argument("--shape", metavar="K", help="of the Weibull distribution; below 1, most failures are early")
+    failing.add_argument("--together", metavar="SHARE", help="share of failures that take a whole domain (0 to 1)")
+    failing.add_argument("--domain", metavar="N", help="machines that stand and may fail together (default 1)")
+    failing.add_argument("--maintenance", metavar="SPAN", help="mean time of a machine to planned maintenance")
+    failing.add_argument("--straggling", metavar="SPAN", help="mean time of a machine until it becomes slow")
+    failing.add_argument("--repair", metavar="SPAN", help="until a failed machine is back as a standby (default 1d)")
+    costs = parser.add_argument_group("what interruptions cost")
+    costs.add_argument("--restart", metavar="SPAN", help="of the whole job from a checkpoint (default 15m)")
+    costs.add_argument("--save", metavar="SPAN", help="of a checkpoint (default 60s, or from the model)")
+    costs.add_argument("--cold", metavar="SPAN", help="to get a machine that is no standby (default 15m)")
+    costs.add_argument("--calibrate", metavar="RUN", help="take what a run of Understudy has measured instead")
+    costs.add_argument("--price", metavar="MONEY", help="of a GPU-hour (default 2)")
+
+
+def ask(args: argparse.Namespace) -> Ask:
+    """What the options say; where they cannot be meant, one sentence that names the option."""
+    from understudy.model.assume import Ask, AskError, assume
+    from understudy.model.failures import Failures, Repair
+
+    if args.gpus is None:
+        raise UsageError("--gpus is missing: how many GPUs train? For example --gpus 65536")
+    gpus, per_machine = number(args, "gpus", count), number(args, "gpus_per_machine", count) or 8
+    fitted, repair = _incidents(args, max(1, (gpus or 0) // per_machine))
+    if (given := number(args, "repair", span)) is not None:
+        repair = Repair(given, repair.spread if repair else "exponential")
+    known = {
+        "gpus": gpus,
+        "gpus_per_machine": per_machine,
+        "replicas": number(args, "replicas", count),
+        "params": number(args, "model_params", count),
+        "step": number(args, "step_seconds", span),
+        "mtbf": number(args, "mtbf", span),
+        "failures": fitted,
+        "repair": repair,
+        "restart": number(args, "restart", span),
+        "save": number(args, "save", span),
+        "cold": number(args, "cold", span),
+        "durations": _calibrated(args),
+        "shared_data": not args.local_data,
+        "domain": number(args, "domain", count),
+        "days": number(args, "days", real),
+        "price": number(args, "price", real),
+        "q": number(args, "micro_shards", count),
+    }
+    found = Ask(**{name: value for name, value in known.items() if value is not None})  # type: ignore[arg-type]
+    more = {
+        "shape": number(args, "shape", real),
+        "together": number(args, "together", real),
+        "maintenance": number(args, "maintenance", span),
+        "straggling": number(args, "straggling", span),
+    }
+    said = {name: value for name, value in more.items() if value is not None}
+    try:
+        if said:
+            found = found.with_failures(said)
+        assume(found)
+    except AskError as error:
+        raise UsageError(str(error)) from None
+    assert isinstance(found.failures, Failures | None)
+    return found
+
+
+def number(args: argparse.Namespace, name: str, read: Callable[[str], T]) -> T | None:
+    """An option's value, None where it is not given."""
+    text = getattr(args, name)
+    if text is None:
+        return None
+    try:
+        return read(text)
+    except ValueError as error:
+        raise UsageError(f"--{name.replace('_', '-')} {text}: {error}") from None
+
+
+def count(text: str) -> int:
+    """`65536`, `65_536`, `65,536`, `70B`, `1.8T`."""
+    plain = text.strip().replace(",", "").replace("_", "")
+    factor = SUFFIXES.get(plain[-1:].upper(), 1.0)
+    try:
+        value = float(plain[:-1] if factor != 1.0 else plain) * factor
+        whole = int(value)
+    except (ValueError, OverflowError):
+        raise ValueError("write a whole number such as 65536 or 70B") from None
+    if whole != value:
+        raise ValueError("write a whole number such as 65536 or 70B")
+    return whole
+
+
+def real(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        raise ValueError("write a number") from None
+    if value != value or value in (float("inf"), float("-inf")):
+        raise ValueError("write a number that is finite")
+    return value
+
+
+def span(text: str) -> float:
+    from understudy.model.spans import span
+
+    return span(text)
+
+
+def _incidents(args: argparse.Namespace, machines: int) -> tuple[None, None]:
+    if args.failures_csv is not None:
+        raise UsageError("--failures-csv: not yet")
+    return None, None
+
+
+def _calibrated(args: argparse.Namespace) -> None:
+    if args.calibrate is not None:
+        raise UsageError("--calibrate: not yet")

@@ -1,0 +1,99 @@
+"""How a command that computes something gives its answer: a table, JSON, a page; and progress meanwhile."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from understudy.cli.bench import writable_target, write_atomically
+from understudy.cli.errors import UsageError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+WIDTH_WITHOUT_TERMINAL = 160
+
+
+def console() -> Console:
+    from rich.console import Console
+
+    wide = None if sys.stdout.isatty() else WIDTH_WITHOUT_TERMINAL
+    return Console(highlight=False, markup=False, soft_wrap=True, width=wide)
+
+
+def table(*titles: str, right: bool = True) -> Table:
+    """A plain table: the first column and words to the left, numbers to the right."""
+    from rich.table import Table
+
+    made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for place, title in enumerate(titles):
+        words = place == 0 or title == "settings" or not right
+        made.add_column(title, justify="left" if words else "right", style="bold" if place == 0 else "")
+    return made
+
+
+def deliver(
+    args: argparse.Namespace, data: Any, show: Callable[[Console], None], page: Callable[[], str] | None = None
+) -> int:
+    """What was found: as JSON on stdout or as a table, and into the files that were asked for."""
+    if args.json == "-":
+        print(json.dumps(data, indent=2, allow_nan=False))
+    else:
+        show(console())
+    if args.json not in (None, "-"):
+        _write(Path(args.json), json.dumps(data, indent=2, allow_nan=False) + "\n", "--json")
+    if page is not None and args.report is not None:
+        _write(args.report, page(), "--report")
+        print(f"report: {args.report}", file=sys.stderr)
+    return 0
+
+
+def writable(args: argparse.Namespace) -> None:
+    """Find out before any work whether the files can be written."""
+    for name in ("json", "report"):
+        path = getattr(args, name, None)
+        if path not in (None, "-"):
+            writable_target(Path(path))
+
+
+def _write(path: Path, text: str, option: str) -> None:
+    try:
+        write_atomically(writable_target(path), text.encode())
+    except OSError as error:
+        raise UsageError(f"{option}: cannot write {path}: {error.strerror}") from error
+
+
+class Bar:
+    """Progress on stderr while something is computed, only on a terminal and gone afterwards."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+
+    def __enter__(self) -> Self:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+        out = Console(stderr=True)
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TimeRemainingColumn(),
+            console=out,
+            transient=True,
+            disable=not out.is_terminal,
+        )
+        self._progress.start()
+        self._task = self._progress.add_task(self._what, total=1.0)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
+        self._progress.stop()
+
+    def show(self, done: float) -> None:
+        self._progress.update(self._task, completed=done)

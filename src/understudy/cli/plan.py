@@ -1,0 +1,245 @@
+"""`understudy plan`: how many standbys, how much redundancy, how often to checkpoint, and what it buys."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from understudy.cli import asking
+from understudy.cli.errors import UsageError
+from understudy.cli.output import Bar, deliver, writable
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+    from understudy.cli.main import Subparsers
+    from understudy.model.planner import Option, Plan
+
+DESCRIPTION = """\
+What resilience buys on your cluster, in seconds: every strategy with its best settings, what each would cost, which one
+to take, and which of your numbers matter most. Whatever you do not say is guessed, and the guess is shown. The
+recommendation is computed in closed form and then simulated.
+"""
+EPILOG = """\
+examples:
+  understudy plan --gpus 65536 --model-params 405B
+  understudy plan --gpus 1024 --step-seconds 12 --mtbf 5000h --restart 20m --goal time
+  understudy plan --gpus 16384 --failures-csv incidents.csv --report plan.html
+  understudy plan --example-csv incidents.csv            a log of incidents to see the format by
+  understudy plan --gpus 8192 --calibrate RUN --json     downtimes that a run of yours has measured
+
+Spans are written 90s, 15m, 6000h or 14d. docs/planning.md explains every model and formula.
+"""
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    parser = subparsers.add_parser(
+        "plan",
+        help="what resilience buys on your cluster",
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    asking.add_options(parser)
+    parser.add_argument("--goal", choices=("cost", "time"), default="cost", help="what to minimise (default cost)")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the simulation (default 0)")
+    parser.add_argument("--report", type=Path, metavar="FILE", help="write a page with interactive plots")
+    parser.add_argument("--example-csv", type=Path, metavar="FILE", help="write an example of a log of incidents")
+    parser.add_argument(
+        "--json", nargs="?", const="-", metavar="FILE", help="the plan as JSON, to FILE or instead of the table"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    import msgspec
+
+    from understudy.model.planner import plan
+
+    if args.example_csv is not None:
+        return _example(args.example_csv)
+    if args.seed < 0:
+        raise UsageError(f"--seed {args.seed}: give a number from 0 on")
+    writable(args)
+    ask = msgspec.structs.replace(asking.ask(args), goal=args.goal)
+    with Bar("plan") as bar:
+        found = plan(ask, args.seed, bar.show)
+    return deliver(args, as_dict(found), lambda out: show(found, out), lambda: _page(found))
+
+
+def _example(path: Path) -> int:
+    raise UsageError(f"--example-csv {path}: not yet")
+
+
+def _page(found: Plan) -> str:
+    raise UsageError("--report: not yet")
+
+
+def settings(option: Option) -> str:
+    """What one would have to set, in a few words."""
+    strategy = option.strategy
+    parts = []
+    if strategy.standbys:
+        parts.append(f"{strategy.standbys:,} standby" + ("s" if strategy.standbys > 1 else ""))
+    if strategy.answer == "mask" and not strategy.evenly:
+        parts.append(strategy.placement.replace("blocks:", "").replace("spare:", ""))
+    if strategy.q:
+        parts.append(f"q={strategy.q}")
+    if strategy.restart_after:
+        parts.append(f"restart after {strategy.restart_after:,}")
+    return ", ".join(parts)
+
+
+def as_dict(found: Plan) -> dict[str, Any]:
+    """The plan as plain data; nothing that is not a number is given as one."""
+    from math import isfinite
+
+    def finite(value: float) -> float | None:
+        return value if isfinite(value) else None
+
+    def option(each: Option) -> dict[str, Any]:
+        strategy = each.strategy
+        return {
+            "strategy": strategy.name,
+            "words": strategy.words,
+            "offered": each.offered,
+            "standbys": strategy.standbys,
+            "placement": strategy.placement if strategy.answer == "mask" else None,
+            "r": _holders(strategy.placement) if strategy.answer == "mask" else None,
+            "q": strategy.q or None,
+            "restart_after": strategy.restart_after or None,
+            "checkpoint_period_s": strategy.period,
+            "inflation": finite(each.inflation),
+            "time_to_train_s": finite(found.seconds(each)),
+            "ettr": each.estimate.efficiency,
+            "availability": each.estimate.availability,
+            "cost": finite(each.cost),
+            "wasted_gpu_hours_week": found.wasted_gpu_hours(each),
+            "wasted_money_week": found.money(each),
+            "waste": {kind.words: share for kind, share in each.estimate.shares.items()},
+        }
+
+    cluster, checked = found.assumed.setting.cluster, found.simulated
+    return {
+        "gpus": cluster.gpus,
+        "machines": cluster.machines,
+        "replicas": cluster.replicas,
+        "goal": found.ask.goal,
+        "interrupted_every_s": 1 / found.assumed.rate,
+        "recommended": option(found.best),
+        "runner_up": None if found.runner_up is None else option(found.runner_up),
+        "simulated": {
+            "inflation": checked.inflation.value,
+            "low": checked.inflation.low,
+            "high": checked.inflation.high,
+            "runs": checked.runs,
+            "days": checked.days,
+        },
+        "options": [option(each) for each in found.options],
+        "sensitivity": [{"input": each.name, "halved": each.low, "doubled": each.high} for each in found.sensitivity],
+        "assumptions": [{"name": each.name, "value": each.value, "why": each.why} for each in found.notes],
+    }
+
+
+def _holders(placement: str) -> int | None:
+    _, _, rest = placement.partition("r=")
+    return int(rest.split(",")[0]) if rest else None
+
+
+def show(found: Plan, out: Console) -> None:
+    from rich.text import Text
+
+    from understudy.model.spans import said
+
+    cluster, best, ask = found.assumed.setting.cluster, found.best, found.ask
+    out.print(
+        f"{cluster.gpus:,} GPUs in {cluster.machines:,} machines, {cluster.replicas:,} replicas; "
+        f"a machine fails every {said(1 / found.assumed.rate)}"
+    )
+    out.print()
+    how = ", ".join(filter(None, [settings(best), f"a checkpoint every {said(best.strategy.period)}"]))
+    out.print(Text.assemble("recommended: ", (best.strategy.name, "bold green"), f" ({how})"))
+    out.print(f"  {best.strategy.words}")
+    out.print(
+        f"  {said(ask.days * 86400)} of training take {said(found.seconds(best))}: "
+        f"ETTR {best.estimate.efficiency:.2%}, availability {best.estimate.availability:.2%}"
+    )
+    hours, money = found.wasted_gpu_hours(best), found.money(best)
+    out.print(f"  wasted: {hours:,.0f} GPU-hours a week, {money:,.0f} at {ask.price:g} an hour")
+    checked = found.simulated
+    low, high = checked.inflation.low, checked.inflation.high
+    out.print(
+        f"  inflation {best.inflation:.4f}; simulated {checked.inflation.value:.4f} ({low:.4f} to {high:.4f}) "
+        f"in {checked.runs} runs of {said(checked.days * 86400)}"
+    )
+    if found.runner_up is not None:
+        other = found.runner_up
+        more = other.cost / best.cost - 1 if ask.goal == "cost" else other.inflation / best.inflation - 1
+        out.print(
+            f"  runner-up: {other.strategy.name} ({settings(other) or 'no settings'}), "
+            f"{more:.2%} {'dearer' if ask.goal == 'cost' else 'slower'}"
+        )
+    out.print()
+    out.print(_table(found))
+    out.print("Those with * are there to compare with; Understudy does the others.", style="dim")
+    out.print()
+    out.print(_swings(found))
+    if found.notes:
+        out.print()
+        out.print(_notes(found))
+
+
+def _table(found: Plan) -> Table:
+    from math import isfinite
+
+    from understudy.cli.output import table
+    from understudy.model.planner import WORTHLESS
+    from understudy.model.spans import said
+
+    made = table(
+        "strategy",
+        "settings",
+        "checkpoint",
+        "time to train",
+        "ETTR",
+        "availability",
+        "wasted GPU-h/week",
+        "money/week",
+    )
+    for option in found.options:
+        name = option.strategy.name + ("" if option.offered else " *")
+        if not isfinite(option.inflation) or option.inflation > WORTHLESS:
+            made.add_row(name, settings(option), "", "never", "0 %", "", "all", "")
+            continue
+        made.add_row(
+            name,
+            settings(option),
+            said(option.strategy.period),
+            said(found.seconds(option)),
+            f"{option.estimate.efficiency:.2%}",
+            f"{option.estimate.availability:.2%}",
+            f"{found.wasted_gpu_hours(option):,.0f}",
+            f"{found.money(option):,.0f}",
+        )
+    return made
+
+
+def _swings(found: Plan) -> Table:
+    from understudy.cli.output import table
+
+    what = "cost" if found.ask.goal == "cost" else "time"
+    base = found.best.cost if found.ask.goal == "cost" else found.best.inflation
+    made = table("what matters most", f"{what} if halved", "if doubled")
+    for swing in found.sensitivity[:6]:
+        made.add_row(swing.name, f"{swing.low / base - 1:+.2%}", f"{swing.high / base - 1:+.2%}")
+    return made
+
+
+def _notes(found: Plan) -> Table:
+    from understudy.cli.output import table
+
+    made = table("assumed", "", "why", right=False)
+    for note in found.notes:
+        made.add_row(note.name, note.value, note.why)
+    return made

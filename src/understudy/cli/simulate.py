@@ -1,0 +1,255 @@
+"""`understudy simulate`: strategies side by side by simulation, one week of one of them in detail, or a sweep."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from understudy.cli import asking
+from understudy.cli.errors import UsageError
+from understudy.cli.output import Bar, deliver, table, writable
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from understudy.cli.main import Subparsers
+    from understudy.model.assume import Ask, Assumed
+    from understudy.model.outcome import Outcome
+    from understudy.model.planner import Only, Option
+
+DESCRIPTION = """\
+Simulate a cluster's failures and how strategies deal with them. Without --standbys, --r and --period each strategy gets
+the settings that are best for it. Means come with their 95 % confidence interval; the same seed gives the same result.
+"""
+EPILOG = """\
+examples:
+  understudy simulate --gpus 65536                                    all strategies side by side
+  understudy simulate --gpus 65536 --strategy mask-and-refill,trainmover --runs 1000 --for 30d
+  understudy simulate --gpus 65536 --strategy trainmover --timeline   what happens in a week of it
+  understudy simulate --gpus 1024 --sweep gpus=1024,16384,65536,600000
+  understudy simulate --gpus 16384 --strategy trainmover --sweep standbys=0,2,8,16
+
+Engines: jump goes from event to event, many runs side by side; steps goes from step to step, slower and exact; simgrid
+is another simulator altogether, for small cases (make simgrid).
+"""
+ENGINES = ("jump", "steps", "simgrid")
+SWEPT = ("gpus", "mtbf", "standbys", "r", "period", "restart", "save", "cold", "repair", "replicas", "step-seconds")
+
+Row = dict[str, Any]
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    parser = subparsers.add_parser(
+        "simulate",
+        help="a cluster's failures, and how strategies deal with them",
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    asking.add_options(parser)
+    how = parser.add_argument_group("the simulation")
+    how.add_argument("--strategy", default="all", metavar="NAMES", help="with commas between them, or all (default)")
+    how.add_argument("--standbys", metavar="N", help="machines that are held ready (default: what is best)")
+    how.add_argument("--r", metavar="N", help="holders of a shard (default: what is best)")
+    how.add_argument("--period", metavar="SPAN", help="between two checkpoints (default: what is best)")
+    how.add_argument("--runs", metavar="N", default="100", help="simulated runs (default 100)")
+    how.add_argument("--for", dest="horizon", metavar="SPAN", default="30d", help="simulated time (default 30d)")
+    how.add_argument(
+        "--seed", type=int, default=0, metavar="N", help="of everything that is left to chance (default 0)"
+    )
+    how.add_argument("--engine", choices=ENGINES, default="jump", help="which simulator (default jump)")
+    how.add_argument("--sweep", metavar="NAME=V,V", help=f"the same for several values of {', '.join(SWEPT)}")
+    how.add_argument("--timeline", action="store_true", help="one week of one run of one strategy, event by event")
+    parser.add_argument(
+        "--json", nargs="?", const="-", metavar="FILE", help="the result as JSON, to FILE or instead of the table"
+    )
+    parser.add_argument("--report", type=Path, metavar="FILE", help=argparse.SUPPRESS)
+
+
+def run(args: argparse.Namespace) -> int:
+    writable(args)
+    runs = asking.number(args, "runs", asking.count) or 0
+    if not 1 <= runs <= 100_000:
+        raise UsageError(f"--runs {args.runs}: give a number from 1 to 100,000")
+    if args.seed < 0:
+        raise UsageError(f"--seed {args.seed}: give a number from 0 on")
+    horizon = asking.number(args, "horizon", asking.span) or 0.0
+    if horizon < 60:
+        raise UsageError(f"--for {args.horizon}: simulate at least a minute")
+    engine = _engine(args.engine)
+    if args.timeline:
+        return _timeline(args)
+    rows: list[Row] = []
+    points = list(_points(args))
+    with Bar("simulate") as bar:
+        for place, (label, ask, only) in enumerate(points):
+            assumed, options = _chosen(args, ask, only)
+            for number, option in enumerate(options):
+                done = (place + number / len(options)) / len(points)
+                share = 1 / len(options) / len(points)
+                outcome = engine(assumed, option, runs, horizon, args.seed, _part(bar.show, done, share))
+                rows.append(_row(label, assumed, option, outcome))
+    return deliver(args, rows, lambda out: _show(rows, out, runs))
+
+
+def _part(show: Callable[[float], None], begun: float, share: float) -> Callable[[float], None]:
+    return lambda done: show(begun + share * done)
+
+
+Engine = Callable[["Assumed", "Option", int, float, int, Callable[[float], None]], "Outcome"]
+
+
+def _engine(name: str) -> Engine:
+    """The simulator of this name, or a sentence on why there is none."""
+    if name == "jump":
+        from understudy.model.jump import simulate
+    else:
+        raise UsageError(f"--engine {name}: not yet")
+
+    def play(assumed: Assumed, option: Option, runs: int, horizon: float, seed: int, show: Any) -> Outcome:
+        setting, failures, repair = assumed.setting, assumed.failures, assumed.repair
+        return simulate(
+            setting, failures, option.strategy, repair, runs=runs, horizon=horizon, seed=seed, progress=show
+        )
+
+    return play
+
+
+def _points(args: argparse.Namespace) -> Iterator[tuple[str, Ask, Only]]:
+    """What to simulate: one point, or one for every value of the sweep."""
+    if args.sweep is None:
+        yield "", asking.ask(args), _only(args)
+        return
+    name, equals, values = args.sweep.partition("=")
+    if name not in SWEPT or not equals or not values:
+        raise UsageError(f"--sweep {args.sweep}: write NAME=V1,V2 with a NAME of {', '.join(SWEPT)}")
+    for value in values.split(","):
+        at = argparse.Namespace(**{**vars(args), name.replace("-", "_"): value.strip()})
+        yield f"{name}={value.strip()}", asking.ask(at), _only(at)
+
+
+def _only(args: argparse.Namespace) -> Only:
+    from understudy.model.planner import Only
+
+    standbys, r = asking.number(args, "standbys", asking.count), asking.number(args, "r", asking.count)
+    period = asking.number(args, "period", asking.span)
+    if standbys is not None and not 0 <= standbys <= 1_000_000:
+        raise UsageError(f"--standbys {args.standbys}: give a number from 0 on")
+    if r is not None and r < 2:
+        raise UsageError(f"--r {args.r}: a shard needs at least two holders if one may fail; give 2 or more")
+    if period is not None and period <= 0:
+        raise UsageError(f"--period {args.period}: checkpoints need some time between them")
+    return Only(standbys, r, period)
+
+
+def _chosen(args: argparse.Namespace, ask: Ask, only: Only) -> tuple[Assumed, list[Option]]:
+    """The strategies that were named, each with its best settings."""
+    from understudy.model.assume import assume
+    from understudy.model.planner import best_of_kinds, kinds
+
+    assumed = assume(ask)
+    known = [kind for kind, _, _ in kinds(assumed, ask, only)]
+    names = None
+    if args.strategy != "all":
+        names = _named(args.strategy, known)
+    found = best_of_kinds(assumed, ask, lambda done: None, only, names)
+    if not found:
+        raise UsageError(f"--strategy {args.strategy}: with these settings there is none; leave out --standbys or --r")
+    return assumed, list(found.values())
+
+
+def _named(text: str, known: list[str]) -> list[str]:
+    names = [name.strip() for name in text.split(",")]
+    for name in names:
+        if name not in known:
+            close = difflib.get_close_matches(name, known, n=1)
+            hint = f"; did you mean {close[0]}?" if close else ""
+            raise UsageError(f"--strategy {name!r}: there are {', '.join(known)}{hint}")
+    return names
+
+
+def _row(label: str, assumed: Assumed, option: Option, outcome: Outcome) -> Row:
+    strategy = option.strategy
+    inflation, cost, availability = outcome.inflation, outcome.cost, outcome.availability
+    return {
+        "point": label or None,
+        "gpus": assumed.setting.cluster.gpus,
+        "strategy": strategy.name,
+        "standbys": strategy.standbys,
+        "placement": strategy.placement if strategy.answer == "mask" else None,
+        "q": strategy.q or None,
+        "checkpoint_period_s": strategy.period,
+        "inflation": inflation.value,
+        "inflation_low": inflation.low,
+        "inflation_high": inflation.high,
+        "closed_form": option.inflation if option.inflation < float("inf") else None,
+        "cost": cost.value,
+        "ettr": outcome.efficiency.value,
+        "availability": availability.value,
+        "failures": float(outcome.failures.mean()),
+        "restarts": float(outcome.restarts.mean()),
+        "waste": outcome.shares,
+    }
+
+
+def _show(rows: list[Row], out: Console, runs: int) -> None:
+    from understudy.model.spans import said
+
+    swept = any(row["point"] for row in rows)
+    titles = [*(["point"] if swept else []), "strategy", "settings", "checkpoint"]
+    titles += ["inflation", "95 %", "closed form", "ETTR", "availability", "restarts", "most time lost by"]
+    made = table(*titles)
+    made.columns[-1].justify = "left"
+    if swept:
+        made.columns[1].justify = "left"
+    for row in rows:
+        most = max(row["waste"].items(), key=lambda item: item[1], default=("", 0.0))
+        settings = [f"{row['standbys']:,} standbys" if row["standbys"] else "", row["placement"] or ""]
+        settings.append(f"q={row['q']}" if row["q"] else "")
+        closed = row["closed_form"]
+        made.add_row(
+            *([row["point"]] if swept else []),
+            row["strategy"],
+            ", ".join(filter(None, settings)),
+            said(row["checkpoint_period_s"]),
+            f"{row['inflation']:.4f}" if row["inflation"] < 1e6 else "never",
+            f"{row['inflation_low']:.4f} to {row['inflation_high']:.4f}" if row["inflation"] < 1e6 else "",
+            "never" if closed is None or closed > 1e6 else f"{closed:.4f}",
+            f"{row['ettr']:.2%}",
+            f"{row['availability']:.2%}",
+            f"{row['restarts']:.1f}",
+            f"{most[0]} ({most[1]:.2%})" if most[0] else "",
+        )
+    out.print(made)
+    out.print(f"{runs:,} runs each", style="dim")
+
+
+def _timeline(args: argparse.Namespace) -> int:
+    from understudy.model.jump import tell_of
+    from understudy.model.setting import WEEK
+    from understudy.model.spans import said
+
+    assumed, options = _chosen(args, asking.ask(args), _only(args))
+    if len(options) != 1:
+        raise UsageError("--timeline shows one strategy: name it, for example --strategy mask-and-refill")
+    if args.engine != "jump":
+        raise UsageError(f"--timeline: only the engine jump can tell a story, not {args.engine}")
+    strategy = options[0].strategy
+    outcome, story = tell_of(assumed.setting, assumed.failures, strategy, assumed.repair, horizon=WEEK, seed=args.seed)
+    lines = [{"at_s": at, "what": what} for at, what in story]
+
+    def show(out: Console) -> None:
+        out.print(f"a week of {strategy.name}: {strategy.words}")
+        for at, what in story:
+            day, rest = divmod(at, 86400)
+            hour, minute = divmod(rest / 60, 60)
+            out.print(f"day {int(day) + 1}  {int(hour):02}:{int(minute):02}  {what}")
+        lost = float(outcome.seconds[0] - outcome.useful[0])
+        out.print(f"{int(outcome.failures[0])} failures, {said(lost)} of the week lost:")
+        for name, share in sorted(outcome.shares.items(), key=lambda item: -item[1]):
+            out.print(f"  {said(share * WEEK):>9}  {name}")
+
+    return deliver(args, {"strategy": strategy.name, "events": lines, "waste": outcome.shares}, show)
