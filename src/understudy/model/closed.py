@@ -6,7 +6,7 @@ simulation. In the order of `estimate`:
 - *restart*: a stretch between two checkpoints takes M·e^(R/M)·(e^((τ+C)/M) - 1), M the mean time between failures of
   the job, R the restart, τ the period, C the save; a failure during a restart begins it anew.
 - *replace*: the job stands still if there was a failure within the last D seconds, which is so with probability
-  1 - e^(-D/M).
+  1 - e^(-D/M), and while more machines are away than there are standbys (`pool`).
 - *mask and refill*: the same with the short stall; besides, the number of missing replicas is Poisson distributed with
   mean W/M, W the time until a refill, and each state has its own step time.
 - *mask without refill* (SPARe, replication): a cycle runs from everybody live to the wipe-out. With f missing it takes
@@ -16,7 +16,7 @@ simulation. In the order of `estimate`:
 
 from __future__ import annotations
 
-from math import exp, inf, isfinite, sqrt
+from math import exp, inf, sqrt
 
 import msgspec
 import numpy as np
@@ -105,23 +105,28 @@ def _restarting(setting: Setting, strategy: Strategy, rate: float) -> Estimate:
 
 
 def _replacing(setting: Setting, strategy: Strategy, rate: float, repair: Repair) -> Estimate:
-    waited = pool.mean_wait(rate, repair.mean, strategy.standbys) if strategy.standbys else setting.durations.cold
-    if not isfinite(waited):
-        return Estimate(0.0, 1.0, {Waste.WAITING: 1.0})
-    still = 1 - exp(-rate * (strategy.stall + waited))
-    waiting = still * waited / (strategy.stall + waited)
-    return _shared({**_saving(setting, strategy, 1 - still), Waste.WAITING: waiting, Waste.STALLED: still - waiting})
+    if strategy.standbys:
+        waiting = pool.short(pool.in_repair(rate, repair.mean), strategy.standbys)
+        stalled = (1 - waiting) * (1 - exp(-rate * strategy.stall))
+    else:
+        still = 1 - exp(-rate * (strategy.stall + setting.durations.cold))
+        waiting = still * setting.durations.cold / (strategy.stall + setting.durations.cold)
+        stalled = still - waiting
+    running = 1 - waiting - stalled
+    return _shared({**_saving(setting, strategy, running), Waste.WAITING: waiting, Waste.STALLED: stalled})
 
 
 def _refilling(setting: Setting, strategy: Strategy, rate: float, repair: Repair) -> Estimate:
-    waited = pool.mean_wait(rate, repair.mean, strategy.standbys) if strategy.standbys else setting.durations.cold
-    if not isfinite(waited):
-        return Estimate(0.0, 1.0, {Waste.DEGRADED: 1.0})
     units = strategy.units(setting)
+    if strategy.standbys:
+        vacant = pool.vacant(pool.in_repair(rate, repair.mean), strategy.standbys)
+    else:
+        vacant = rate * setting.durations.cold
     if _recovers(setting, strategy, units):
         return _replacing(setting, msgspec.structs.replace(strategy, stall=strategy.recover), rate, repair)
-    window, stall = strategy.refill + waited, strategy.stall + strategy.patch(setting)
-    away = rate * max(window - stall, 0.0)
+    stall = strategy.stall + strategy.patch(setting)
+    away = rate * max(strategy.refill - stall, 0.0) + vacant
+    window = strategy.refill + vacant / rate
     still = 1 - exp(-rate * stall)
     joining = min(rate * strategy.join, 1.0)
     running = (1 - still) * (1 - joining)

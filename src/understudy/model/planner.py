@@ -196,11 +196,11 @@ def _planned_restarts(s: Setting, holders: list[int], replicas: int) -> list[Str
 
 
 def standby_counts(assumed: Assumed) -> list[int]:
-    """From a tenth more than are away on average to what nearly always suffices."""
+    """From half of what is away on average to what nearly always suffices."""
     away = pool.in_repair(assumed.rate, assumed.repair.mean)
     most = pool.enough(assumed.rate, assumed.repair.mean)
-    least = min(int(1.1 * away) + 1, most)
-    steps = sorted({round(least + (most - least) * share / 6) for share in range(7)})
+    least = max(1, int(away / 2))
+    steps = sorted({round(least + (most - least) * share / 10) for share in range(11)})
     return [count for count in steps if count >= 1]
 
 

@@ -1,4 +1,9 @@
-"""How many standbys are enough: machines fail, are repaired and come back; somebody must stand in meanwhile."""
+"""How many standbys are enough: machines fail, are repaired and come back; somebody must stand in meanwhile.
+
+Failures come at random, each machine is away for as long as its repair takes, and repairs do not wait for each other.
+So the number of machines that are away is Poisson distributed whatever the repairs' distribution is, and whenever it
+is larger than the number of standbys, places are vacant.
+"""
 
 from __future__ import annotations
 
@@ -18,23 +23,26 @@ def enough(rate: float, repair: float) -> int:
     return max(1, int(-(-(away + SIGMAS * sqrt(away)) // 1)))
 
 
-def mean_wait(rate: float, repair: float, standbys: int) -> float:
-    """Seconds that a failure waits for a machine: Erlang's formula, repairs being as irregular as failures.
-
-    Infinite where more machines break than are repaired.
-    """
-    away = in_repair(rate, repair)
-    if not away:
-        return 0.0
-    if standbys <= away:
-        return float("inf")
-    return all_away(away, standbys) * repair / (standbys - away)
+def short(away: float, standbys: int) -> float:
+    """How often there are fewer standbys than places to fill, `away` being how many machines are away on average."""
+    return 1.0 if _hopeless(away, standbys) else sum(_chances(away, standbys))
 
 
-def all_away(away: float, standbys: int) -> float:
-    """How often a failure finds no standby (Erlang C), `away` being how many are in repair on average."""
-    top = standbys * log(away) - lgamma(standbys + 1) + log(standbys / (standbys - away))
-    terms = [number * log(away) - lgamma(number + 1) - top for number in range(standbys)]
-    if max(terms, default=0.0) > 600:
-        return 0.0
-    return 1 / (1 + sum(exp(term) for term in terms))
+def vacant(away: float, standbys: int) -> float:
+    """Mean number of places that wait for a machine."""
+    if _hopeless(away, standbys):
+        return away - standbys
+    return sum(place * chance for place, chance in enumerate(_chances(away, standbys), 1))
+
+
+def _hopeless(away: float, standbys: int) -> bool:
+    """Whether there are next to never enough, to the last digit."""
+    return away - standbys > 40 * sqrt(away) + 40
+
+
+def _chances(away: float, standbys: int) -> list[float]:
+    """With which probability 1, 2, … more are away than there are standbys."""
+    if away <= 0:
+        return []
+    most = max(standbys + 1, int(away)) + int(12 * sqrt(away)) + 20
+    return [exp(number * log(away) - away - lgamma(number + 1)) for number in range(standbys + 1, most)]
