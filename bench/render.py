@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rich.console import Console
 from rich.table import Table
@@ -13,8 +13,8 @@ from understudy_bench.harness import Check, Report, Row
 
 def render(report: Report, console: Console) -> None:
     """Print rows, checks and circumstances; a failed check says FAIL in words, so that colour is never needed."""
-    if report.rows:
-        console.print(_rows_table(report.rows))
+    for part, rows in _parts(report.rows).items():
+        console.print(_rows_table(rows, part))
     if report.checks:
         console.print(_checks_table(report.checks))
     console.print(Text(_circumstances(report), style="dim"))
@@ -39,9 +39,18 @@ def _digits(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
-def _rows_table(rows: Sequence[Row]) -> Table:
-    table = Table()
-    columns = list(dict.fromkeys(key for row in rows for key in row))
+def _parts(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    """Rows that tell of different things have different columns: a table for each `part`, where there are parts."""
+    found: dict[str, list[Row]] = {}
+    for row in rows:
+        found.setdefault(str(row.get("part", "")), []).append(row)
+    return found
+
+
+def _rows_table(rows: Sequence[Row], part: str) -> Table:
+    table = Table(title=part or None, title_justify="left")
+    keys = dict.fromkeys(key for row in rows for key in row if key != "part")
+    columns = [key for key in keys if not any(isinstance(row.get(key), Mapping) for row in rows)]
     for column in columns:
         is_text = any(isinstance(row.get(column), str) for row in rows)
         table.add_column(Text(column), justify="left" if is_text else "right", overflow="fold")

@@ -148,6 +148,7 @@ def _check(ask: Ask) -> None:
         ("model-params", ask.params, 1e3, 1e16),
         ("step-seconds", ask.step, 1e-4, DAY),
         ("mtbf", ask.mtbf, 1.0, 1000 * 365 * DAY),
+        ("repair", None if ask.repair is None else ask.repair.mean, 1.0, 10 * 365 * DAY),
         ("restart", ask.restart, 0.0, 30 * DAY),
         ("save", ask.save, 0.0, DAY),
         ("cold", ask.cold, 0.0, 365 * DAY),

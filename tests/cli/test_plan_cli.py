@@ -1,0 +1,148 @@
+"""`understudy plan` and `understudy simulate` as they are typed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from understudy.cli.main import main
+
+SMALL = ("--gpus", "1024", "--replicas", "16")
+
+
+def said(capsys: pytest.CaptureFixture[str], *args: str) -> tuple[int, str, str]:
+    code = main(args)
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def found(capsys: pytest.CaptureFixture[str], *args: str) -> Any:
+    code, out, _ = said(capsys, *args, "--json")
+    assert code == 0
+    return json.loads(out, parse_constant=lambda name: pytest.fail(f"{name} in the answer"))
+
+
+def test_a_plan_is_a_recommendation_with_its_evidence(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = said(capsys, "plan", *SMALL)
+    assert code == 0
+    assert not err
+    for words in ("recommended: ", "runner-up: ", "simulated", "GPU-hours a week", "what matters most", "assumed"):
+        assert words in out
+    assert "nan" not in out.lower().replace("maintenance", "")
+
+
+def test_the_same_as_json(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    plan = found(capsys, "plan", *SMALL)
+    assert plan["gpus"] == 1024
+    best = plan["recommended"]
+    assert best["offered"]
+    costs = [option["cost"] for option in plan["options"] if option["offered"]]
+    assert best["cost"] == min(costs)
+    assert plan["simulated"]["inflation"] == pytest.approx(best["inflation"], rel=0.01)
+    assert {"name", "value", "why"} == set(plan["assumptions"][0])
+    target = tmp_path / "plan.json"
+    code, out, _ = said(capsys, "plan", *SMALL, "--json", str(target))
+    assert code == 0
+    assert "recommended" in out
+    assert json.loads(target.read_text()) == plan
+
+
+def test_the_goal_decides(capsys: pytest.CaptureFixture[str]) -> None:
+    cheap, fast = (found(capsys, "plan", "--gpus", "65536", "--goal", goal)["recommended"] for goal in ("cost", "time"))
+    assert cheap["cost"] <= fast["cost"]
+    assert fast["inflation"] <= cheap["inflation"]
+
+
+def test_a_single_replica_cannot_be_masked(capsys: pytest.CaptureFixture[str]) -> None:
+    plan = found(capsys, "plan", "--gpus", "64", "--replicas", "1")
+    assert {"checkpoint", "trainmover", "trainmover-cold"} <= {option["strategy"] for option in plan["options"]}
+    assert not any("mask" in option["strategy"] or "spare" in option["strategy"] for option in plan["options"])
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        ((), "--gpus is missing"),
+        (("--gpus", "-8"), "--gpus -8: give a number from 1"),
+        (("--gpus", "many"), "--gpus many: write a whole number"),
+        (("--gpus", "nan"), "--gpus nan: write a whole number"),
+        (("--gpus", "1e999"), "--gpus 1e999: write a whole number"),
+        (("--gpus", "4"), "--gpus 4 are fewer than one machine has"),
+        (("--gpus", "1024", "--replicas", "1000"), "--replicas 1000: 128 machines can hold 1 to 128"),
+        (("--gpus", "1024", "--model-params", "100T"), "--model-params 1e+14 needs about"),
+        (("--gpus", "1024", "--step-seconds", "-1"), "--step-seconds -1: '-1' is not a time span"),
+        (("--gpus", "1024", "--mtbf", "0s"), "--mtbf 0: give a number from 1"),
+        (("--gpus", "1024", "--mtbf", "often"), "--mtbf often: 'often' is not a time span"),
+        (("--gpus", "1024", "--price", "nan"), "--price nan: write a number that is finite"),
+        (("--gpus", "1024", "--days", "0"), "--days 0: give a number from 1"),
+        (("--gpus", "1024", "--shape", "0"), "--shape 0: give a number from 0.1"),
+        (("--gpus", "1024", "--together", "2"), "--together 2: give a number from 0 to 1"),
+        (("--gpus", "1024", "--repair", "0"), "--repair 0: give"),
+        (("--gpus", "1024", "--json", "/nowhere/plan.json"), "there is no directory"),
+        (("--gpus", "1024", "--seed", "-1"), "--seed -1"),
+    ],
+)
+@pytest.mark.parametrize("command", ["plan", "simulate"])
+def test_bad_input_is_one_sentence(
+    capsys: pytest.CaptureFixture[str], command: str, args: tuple[str, ...], words: str
+) -> None:
+    code, out, err = said(capsys, command, *args)
+    assert code == 2
+    assert not out
+    assert err.startswith(f"understudy {command}: ")
+    assert words in err
+    assert err.count("\n") == 1
+
+
+def test_strategies_side_by_side(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = found(capsys, "simulate", *SMALL, "--runs", "4", "--for", "10d")
+    names = [row["strategy"] for row in rows]
+    assert len(names) == len(set(names)) == 12
+    assert {row["strategy"]: row for row in rows}["checkpoint"]["inflation"] > 1.01
+    for row in rows:
+        assert row["inflation_low"] <= row["inflation"] <= row["inflation_high"]
+
+
+def test_a_sweep(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = said(
+        capsys, "simulate", *SMALL, "--strategy", "trainmover", "--sweep", "mtbf=500h,5000h", "--runs", "4"
+    )
+    assert code == 0
+    assert "mtbf=500h" in out
+    assert "mtbf=5000h" in out
+
+
+def test_a_week_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = said(capsys, "simulate", *SMALL, "--strategy", "mask-and-refill", "--timeline")
+    assert code == 0
+    assert out.startswith("a week of mask-and-refill")
+    assert "of the week lost" in out
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (("--runs", "0"), "--runs 0: give a number from 1"),
+        (("--for", "1s"), "--for 1s: simulate at least a minute"),
+        (("--strategy", "mask-and-refil"), "did you mean mask-and-refill?"),
+        (("--sweep", "colour=red"), "--sweep colour=red: write NAME=V1,V2"),
+        (("--sweep", "gpus"), "--sweep gpus: write NAME=V1,V2"),
+        (("--sweep", "gpus=1024,many"), "--gpus many: write a whole number"),
+        (("--timeline",), "--timeline shows one strategy"),
+        (("--standbys", "-1"), "--standbys -1"),
+        (("--r", "1"), "--r 1: a shard needs at least two holders"),
+        (("--period", "0"), "--period 0"),
+        (("--strategy", "spare", "--r", "12"), "--strategy spare: with these settings there is none"),
+    ],
+)
+def test_a_simulation_that_makes_no_sense(
+    capsys: pytest.CaptureFixture[str], args: tuple[str, ...], words: str
+) -> None:
+    code, out, err = said(capsys, "simulate", *SMALL, *args)
+    assert code == 2
+    assert not out
+    assert words in err
+    assert err.count("\n") == 1
