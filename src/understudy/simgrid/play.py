@@ -297,7 +297,7 @@ class Conductor:
         if not fresh:
             return
         self.missing += 1
-        self.hold(self.now + scene.stall + scene.patch, "STALLED")
+        self.hold(self.now + scene.stall + scene.patches[self.missing], "STALLED")
         if self.wiped(unit):
             self.go_back(scene.restart, self.now, "WAITING")
         elif scene.restart_after and self.missing >= scene.restart_after:

@@ -30,7 +30,6 @@ class Scene:
     cold: float
     standbys: int
     stall: float
-    patch: float
     planned: float
     recover: float
     refills: bool
@@ -43,6 +42,8 @@ class Scene:
     """Seconds that a slow machine costs everybody until it is found out."""
     loads: list[float]
     """How many shards a unit computes, by the number of missing units."""
+    patches: list[float]
+    """Seconds that the step lacks in which a unit is lost, by the number of missing units with it."""
     masks: list[list[bool]]
     """Whether to mask, by the number of missing units and by whether a standby is ready."""
     holders: list[list[list[int]]]

@@ -66,7 +66,6 @@ def staged(
         cold=d.cold,
         standbys=strategy.standbys,
         stall=strategy.stall,
-        patch=strategy.patch(setting) if strategy.answer == "mask" else 0.0,
         planned=strategy.planned,
         recover=strategy.recover,
         refills=strategy.refills,
@@ -77,6 +76,7 @@ def staged(
         restart_anew=strategy.restart_anew,
         slowness=failures.noticed * failures.slow / (1 + failures.slow),
         loads=loads(setting, strategy),
+        patches=patches(setting, strategy),
         masks=masks(setting, strategy),
         holders=holders(strategy, units),
         repairs=[*map(float, repair.durations(repairs, sum(map(len, dates))))] if strategy.standbys else [],
@@ -130,6 +130,14 @@ def loads(setting: Setting, strategy: Strategy) -> list[float]:
     if strategy.answer != "mask":
         return [1.0]
     return [strategy.load(setting, missing) for missing in range(strategy.units(setting))]
+
+
+def patches(setting: Setting, strategy: Strategy) -> list[float]:
+    """Seconds that the step lacks in which a unit is lost, with which 0, 1, … units are missing; 0 if none is left."""
+    if strategy.answer != "mask":
+        return []
+    some = range(1, strategy.units(setting))
+    return [0.0, *(strategy.patch(setting, missing) for missing in some), 0.0]
 
 
 def masks(setting: Setting, strategy: Strategy) -> list[list[bool]]:
