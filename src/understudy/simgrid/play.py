@@ -88,8 +88,6 @@ class Conductor:
         done, computed, synced = state
         return done * (self.scene.compute + self.scene.sync) + computed * self.scene.compute + synced * self.scene.sync
 
-    # -- the course of things ------------------------------------------------------------------------------------------
-
     def conduct(self) -> None:
         while self.now < self.end - INSTANT and not (self.scene.steps and self.done >= self.scene.steps):
             if self.fallen:
@@ -211,8 +209,6 @@ class Conductor:
             self.fallen = [machine for machine, line in self.lifelines.items() if line.state_str == "FAILED"]
             for machine in self.fallen:
                 del self.lifelines[machine]
-
-    # -- what can happen -----------------------------------------------------------------------------------------------
 
     def expect(self, date: float, kind: str, number: int = 0) -> None:
         self.number += 1

@@ -1,4 +1,4 @@
-"""What the script in SimGrid's interpreter is told, and what it answers. Standard library only: both sides read this."""
+"""What the script in SimGrid's interpreter is told and what it answers. Both sides read this: standard library only."""
 
 from __future__ import annotations
 

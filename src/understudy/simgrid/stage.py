@@ -182,7 +182,7 @@ def platform(dates: Dates) -> str:
     """Machines around a switch, with a controller and a storage. A link is shared without anybody becoming slower."""
     off = {name: f' state_file="{name}"' for _, name in _profiles(dates)}
     names = [*(f"m{machine}" for machine in range(len(dates))), "controller", "storage"]
-    links = 'bandwidth="{0:g}Bps" latency="0s" sharing_policy="FATPIPE"'.format(SPEED)
+    links = f'bandwidth="{SPEED:g}Bps" latency="0s" sharing_policy="FATPIPE"'
     lines = [
         "<?xml version='1.0'?>",
         '<!DOCTYPE platform SYSTEM "https://simgrid.org/simgrid.dtd">',
