@@ -147,7 +147,7 @@ def interpreter(candidates: Sequence[str] = ()) -> str:
         if has_simgrid(python):
             return python
     raise SimgridMissing(
-        "no Python here has SimGrid: `make simgrid` installs it (Debian and Ubuntu: apt-get install python3-simgrid)"
+        "no Python here has SimGrid: `make simgrid` installs it (Debian: apt-get install python3-simgrid)"
     )
 
 
