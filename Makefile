@@ -3,7 +3,7 @@ BIN := $(VENV)/bin
 PYTHON ?= python3
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test soak check bench chaos format clean
+.PHONY: help demo test soak check bench chaos simgrid format clean
 
 help: ## print these lines
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -49,6 +49,17 @@ chaos: $(VENV)/.stamp ## 80 faults of all usual kinds in four jobs; SEED=n for o
 	$(BIN)/understudy chaos run --seed $(SEED) --faults 20 --every 1s --recover-within 120s \
 	    --machines 4 --nproc 2 --standbys 2 --mesh dp=2,pp=2,tp=2 \
 	    --checkpoint runs/chaos --checkpoint-every 5 examples/gpt_3d.py --width 64
+
+SUDO = $(shell test "$$(id -u)" = 0 || echo sudo)
+APT = $(SUDO) apt-get install -y --no-install-recommends python3-simgrid
+
+simgrid: $(VENV)/.stamp ## install SimGrid (Debian package) and compare the simulators
+	@/usr/bin/python3 -c 'import simgrid' 2>/dev/null || { \
+	    command -v apt-get >/dev/null || { \
+	        echo "make simgrid: there is no apt-get here; install SimGrid's Python module for /usr/bin/python3" >&2; \
+	        exit 1; }; \
+	    $(APT) || { $(SUDO) apt-get update && $(APT); }; }
+	$(BIN)/python -m pytest -m "" tests/simgrid
 
 format: $(VENV)/.stamp ## format the code and fix what can be fixed
 	$(BIN)/ruff check --fix

@@ -10,11 +10,25 @@ import pytest
 
 SRC = Path(__file__).parents[1] / "src"
 
-LAYERS = ("cli", "rehearse", "chaos", "launch", "control", "agent", "worker", "state", "comm", "data", "model", "spare")
+LAYERS = (
+    "cli",
+    "rehearse",
+    "chaos",
+    "launch",
+    "control",
+    "agent",
+    "worker",
+    "state",
+    "comm",
+    "data",
+    "simgrid",
+    "model",
+    "spare",
+)
 """Top to bottom."""
 
-WITHOUT_TORCH = ("control", "spare", "model", "comm/roster.py", "comm/topology.py")
-WITHOUT_IO = ("spare", "model")
+WITHOUT_TORCH = ("control", "spare", "model", "simgrid", "comm/roster.py", "comm/topology.py")
+WITHOUT_IO = ("spare", "model", "simgrid/scene.py", "simgrid/stage.py")
 IO_MODULES = ("socket", "asyncio", "subprocess")
 
 
@@ -94,6 +108,8 @@ def test_imports_only_go_down() -> None:
         ("spare/order.py", "import socket", "no I/O"),
         ("model/plan.py", "from asyncio import Queue", "no I/O"),
         ("model/plan.py", "import subprocess", "no I/O"),
+        ("simgrid/stage.py", "import subprocess", "no I/O"),
+        ("model/plan.py", "from understudy.simgrid.engine import simulate", "from above"),
         ("helpers/text.py", "", "not a layer"),
         ("helpers.py", "", "no layer"),
     ],
@@ -115,6 +131,7 @@ def test_an_offence_is_found(file: str, source: str, reason: str) -> None:
         ("comm/roster.py", "import socket"),
         ("control/server.py", "import asyncio\nfrom understudy.comm.roster import Roster"),
         ("model/plan.py", "import torchlike_name\nimport math"),
+        ("simgrid/engine.py", "import subprocess\nimport simgrid\nfrom understudy.model.jump import simulate"),
     ],
 )
 def test_what_is_allowed_is_not_reported(file: str, source: str) -> None:

@@ -233,7 +233,7 @@ class _Bunch:
         self.wasted[runs, cause] += end - begin
         self.due[runs, cause] += end - begin
         self.resume[runs] = end
-        self.cause[runs] = cause
+        self.cause[runs[end > begin]] = cause
 
     def _release(self, runs: Runs) -> None:
         """The standstill is over, or the run is: what was still to come of it is not wasted."""

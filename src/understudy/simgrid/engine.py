@@ -1,0 +1,161 @@
+"""Runs in SimGrid, each in a process of an interpreter that has it, with the signature of the other engines."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import msgspec
+import numpy as np
+
+from understudy.model.failures import Failures, Repair
+from understudy.model.jump import FOREVER, USUAL, Progress
+from understudy.model.outcome import Outcome, Waste
+from understudy.model.setting import Setting
+from understudy.model.strategy import Strategy
+from understudy.simgrid.scene import PLAYED, SCENE, Played
+from understudy.simgrid.stage import Stage, staged
+
+SYSTEM = "/usr/bin/python3"
+"""Where Debian's package puts SimGrid: for the system's own interpreter."""
+LIMIT = 600.0
+"""Seconds for one run."""
+LONGEST = 5e9
+"""Seconds of simulated time: beyond, a lifeline would end of itself."""
+
+
+class SimgridError(RuntimeError):
+    """A run in SimGrid brought no result; the message says what came instead."""
+
+
+class SimgridMissing(SimgridError):
+    """No interpreter here has SimGrid."""
+
+
+def simulate(
+    setting: Setting,
+    failures: Failures,
+    strategy: Strategy,
+    repair: Repair = USUAL,
+    *,
+    runs: int = 10,
+    horizon: float = FOREVER,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Outcome:
+    """`runs` runs until all steps are done, or until `horizon`, one after the other."""
+    if horizon >= FOREVER and not setting.work.steps:
+        raise ValueError("say how long to look, or how many steps there are to do")
+    python = interpreter()
+    found = []
+    for number, own in enumerate(np.random.SeedSequence(seed).spawn(runs)):
+        found.append(_played(python, setting, failures, strategy, repair, horizon, own))
+        if progress:
+            progress((number + 1) / runs)
+    return outcome(found, strategy.standbys / setting.cluster.machines)
+
+
+def _played(
+    python: str,
+    setting: Setting,
+    failures: Failures,
+    strategy: Strategy,
+    repair: Repair,
+    horizon: float,
+    seed: np.random.SeedSequence,
+) -> Played:
+    """How long a run takes is not known when its failures are drawn: where they run out, more of the same follow."""
+    known = min(horizon, LONGEST, 2 * setting.work.steps * setting.work.step or horizon)
+    while True:
+        stage = staged(setting, failures, strategy, repair, horizon=horizon, known=known, seed=seed)
+        played = play(python, stage)
+        if not played.beyond:
+            return played
+        if known >= LONGEST:
+            raise SimgridError(f"after {known / 3.15576e7:.0f} simulated years the steps are not done")
+        known = min(2 * known, horizon, LONGEST)
+
+
+def play(python: str, stage: Stage, limit: float = LIMIT) -> Played:
+    """One run. Nothing is left behind: neither the process, whatever interrupts this, nor the folder with its files."""
+    with TemporaryDirectory(prefix="understudy-simgrid-") as name:
+        folder = Path(name)
+        (folder / "acts").symlink_to(Path(__file__).parent, target_is_directory=True)
+        (folder / SCENE).write_text(json.dumps(asdict(stage.scene)), encoding="utf-8")
+        for file, text in stage.files.items():
+            (folder / file).write_text(text, encoding="utf-8")
+        said = _run([python, "-B", "-m", "acts.play", name], folder, limit)
+        return read(folder / PLAYED, said)
+
+
+def _run(command: Sequence[str], folder: Path, limit: float) -> str:
+    """What the process said. It has a session of its own: after Ctrl-C it is ended here and says nothing."""
+    process = subprocess.Popen(
+        command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+    )
+    try:
+        said, _ = process.communicate(timeout=limit)
+    except subprocess.TimeoutExpired:
+        raise SimgridError(f"a run in SimGrid took more than {limit:g} s; take fewer machines or steps") from None
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.communicate()
+    if process.returncode:
+        how = f"signal {-process.returncode}" if process.returncode < 0 else f"exit code {process.returncode}"
+        raise SimgridError(f"a run in SimGrid ended with {how}{_last_words(said)}")
+    return said
+
+
+def read(file: Path, said: str = "") -> Played:
+    """The result, or what is the matter with it."""
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=Played)
+    except FileNotFoundError:
+        raise SimgridError(f"a run in SimGrid left no result{_last_words(said)}") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise SimgridError(f"a run in SimGrid left a damaged result: {error}{_last_words(said)}") from None
+
+
+def _last_words(said: str) -> str:
+    """The first line that complains: SimGrid's own backtrace follows it."""
+    lines = [line.strip() for line in said.splitlines() if line.strip() and "Configuration change" not in line]
+    loud = [line for line in lines if "CRITICAL" in line or "Error" in line]
+    return f": {(loud or lines)[0]}" if lines else ""
+
+
+def outcome(found: Sequence[Played], standby_share: float) -> Outcome:
+    return Outcome(
+        np.array([one.seconds for one in found]),
+        np.array([one.useful for one in found]),
+        np.array([[one.wasted.get(waste.name, 0.0) for waste in Waste] for one in found]),
+        np.array([one.failures for one in found], dtype=np.int64),
+        np.array([one.restarts for one in found], dtype=np.int64),
+        standby_share,
+    )
+
+
+def interpreter(candidates: Sequence[str] = ()) -> str:
+    """The first of this interpreter and the system's that can import SimGrid."""
+    for python in candidates or (sys.executable, SYSTEM):
+        if has_simgrid(python):
+            return python
+    raise SimgridMissing(
+        "no Python here has SimGrid: `make simgrid` installs it (Debian: apt-get install python3-simgrid)"
+    )
+
+
+@cache
+def has_simgrid(python: str) -> bool:
+    """Whether this interpreter can import SimGrid; it is started to find out."""
+    try:
+        tried = subprocess.run([python, "-c", "import simgrid; simgrid.Engine"], capture_output=True, timeout=30)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return tried.returncode == 0

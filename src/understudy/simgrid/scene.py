@@ -1,0 +1,66 @@
+"""What the script in SimGrid's interpreter is told and what it answers. Both sides read this: standard library only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+SCENE, PLATFORM, PLAYED = "scene.json", "platform.xml", "played.json"
+SPEED = 1e9
+"""Of every host in operations and of every link in bytes per second: amounts are seconds times this."""
+BLINK = 1e-3
+"""Seconds for which a failed host is off. Who stands in its place from when on is the conductor's affair."""
+
+
+@dataclass(frozen=True)
+class Scene:
+    """What the conductor has to know; the words are those of `Strategy` and `Durations`."""
+
+    machines: int
+    units: int
+    compute: float
+    sync: float
+    steps: int
+    horizon: float
+    known: float
+    """Failures have been drawn until this date."""
+    answer: str
+    period: float
+    save: float
+    restart: float
+    cold: float
+    standbys: int
+    stall: float
+    planned: float
+    recover: float
+    refills: bool
+    refill: float
+    join: float
+    redundancy: int
+    restart_after: int
+    restart_anew: bool
+    slowness: float
+    """Seconds that a slow machine costs everybody until it is found out."""
+    loads: list[float]
+    """How many shards a unit computes, by the number of missing units."""
+    patches: list[float]
+    """Seconds that the step lacks in which a unit is lost, by the number of missing units with it."""
+    masks: list[list[bool]]
+    """Whether to mask, by the number of missing units and by whether a standby is ready."""
+    holders: list[list[list[int]]]
+    """Of every unit, who holds each of the shards that it holds; nothing where everybody holds everything."""
+    repairs: list[float]
+    maintained: list[float]
+    slowed: list[float]
+
+
+@dataclass(frozen=True)
+class Played:
+    """How it went. `wasted` has the names of `Waste`; `beyond`: failures were not drawn for long enough."""
+
+    seconds: float
+    useful: float
+    wasted: dict[str, float]
+    failures: int
+    restarts: int
+    activities: int
+    beyond: bool

@@ -1,0 +1,203 @@
+"""From a setting and a strategy to what SimGrid plays: failure dates, the platform, and tables of decisions. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.random import Generator, SeedSequence, default_rng
+
+from understudy.model.failures import Failures, Repair
+from understudy.model.setting import Cluster, Setting
+from understudy.model.strategy import Strategy, placed
+from understudy.simgrid.scene import BLINK, SPEED, Scene
+from understudy.spare.policy import Options, choose
+
+MOST = 256
+"""Machines. It would work with more, for hours."""
+
+Dates = tuple[tuple[float, ...], ...]
+"""Of every machine's place, when whoever stands there fails."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Everything of one run that is drawn or decided before it begins."""
+
+    scene: Scene
+    dates: Dates
+
+    @property
+    def files(self) -> Mapping[str, str]:
+        """The platform refers to the traces by name; no two resources may share one."""
+        traces = {name: trace(self.dates[machine]) for machine, name in _profiles(self.dates)}
+        return {"platform.xml": platform(self.dates), **traces}
+
+
+def staged(
+    setting: Setting,
+    failures: Failures,
+    strategy: Strategy,
+    repair: Repair,
+    *,
+    horizon: float,
+    known: float,
+    seed: SeedSequence,
+) -> Stage:
+    """The run with this seed; with a later `known` date it is the same run, with more failures at the end."""
+    refuse(setting, failures, strategy)
+    ours = (SeedSequence(seed.entropy, spawn_key=(*seed.spawn_key, number)) for number in range(4))
+    fates, repairs, maintained, slowed = (default_rng(own) for own in ours)
+    dates = failure_dates(failures, setting.cluster, fates, known)
+    d, units = setting.durations, strategy.units(setting)
+    scene = Scene(
+        machines=setting.cluster.machines,
+        units=units,
+        compute=setting.work.compute,
+        sync=setting.work.sync,
+        steps=setting.work.steps,
+        horizon=horizon,
+        known=known,
+        answer=strategy.answer,
+        period=strategy.period,
+        save=d.save,
+        restart=d.restart + d.outside,
+        cold=d.cold,
+        standbys=strategy.standbys,
+        stall=strategy.stall,
+        planned=strategy.planned,
+        recover=strategy.recover,
+        refills=strategy.refills,
+        refill=strategy.refill,
+        join=strategy.join,
+        redundancy=strategy.redundancy,
+        restart_after=strategy.restart_after,
+        restart_anew=strategy.restart_anew,
+        slowness=failures.noticed * failures.slow / (1 + failures.slow),
+        loads=loads(setting, strategy),
+        patches=patches(setting, strategy),
+        masks=masks(setting, strategy),
+        holders=holders(strategy, units),
+        repairs=[*map(float, repair.durations(repairs, sum(map(len, dates))))] if strategy.standbys else [],
+        maintained=_events(failures.maintenance / setting.cluster.machines, maintained, known),
+        slowed=_events(failures.straggling / setting.cluster.machines, slowed, known),
+    )
+    return Stage(scene, dates)
+
+
+def refuse(setting: Setting, failures: Failures, strategy: Strategy) -> None:
+    """What cannot be played with dates that are drawn beforehand, or not in reasonable time."""
+    if setting.cluster.machines > MOST:
+        raise ValueError(
+            f"SimGrid is for small cases, up to {MOST} machines, not {setting.cluster.machines:,}; take another engine"
+        )
+    memoryless = not failures.lives and failures.shape == 1.0 and failures.infant_factor == 1.0
+    if not memoryless and strategy.answer == "mask" and not strategy.refills:
+        raise ValueError(
+            f"{strategy.name}: machines are new after a restart, whose date nobody knows beforehand, so SimGrid's "
+            "traces allow only failures at a constant rate; take another engine"
+        )
+
+
+def failure_dates(failures: Failures, cluster: Cluster, rng: Generator, until: float) -> Dates:
+    """In order of time, so that a later `until` adds failures and changes none. A new machine follows at once."""
+    following = failures.lifetimes(rng, cluster.machines)
+    dates: list[list[float]] = [[] for _ in range(cluster.machines)]
+    while (at := float(following.min())) < until:
+        first = int(following.argmin())
+        struck = range(first, first + 1)
+        if cluster.domain > 1 and failures.together and rng.random() < failures.together:
+            start = first - first % cluster.domain
+            struck = range(start, min(start + cluster.domain, cluster.machines))
+        lives = np.maximum(failures.lifetimes(rng, len(struck)), 2 * BLINK)
+        for machine, life in zip(struck, lives, strict=True):
+            if not dates[machine] or at > dates[machine][-1] + 2 * BLINK:
+                dates[machine].append(at)
+            following[machine] = at + life
+    return tuple(map(tuple, dates))
+
+
+def _events(mean: float, rng: Generator, until: float) -> list[float]:
+    dates, at = list[float](), 0.0
+    while mean and (at := at + float(rng.standard_exponential()) * mean) < until:
+        dates.append(at)
+    return dates
+
+
+def loads(setting: Setting, strategy: Strategy) -> list[float]:
+    """How many shards a unit computes while 0, 1, … units are missing, as long as there is one left."""
+    if strategy.answer != "mask":
+        return [1.0]
+    return [strategy.load(setting, missing) for missing in range(strategy.units(setting))]
+
+
+def patches(setting: Setting, strategy: Strategy) -> list[float]:
+    """Seconds that the step lacks in which a unit is lost, with which 0, 1, … units are missing; 0 if none is left."""
+    if strategy.answer != "mask":
+        return []
+    some = range(1, strategy.units(setting))
+    return [0.0, *(strategy.patch(setting, missing) for missing in some), 0.0]
+
+
+def masks(setting: Setting, strategy: Strategy) -> list[list[bool]]:
+    """What the runtime's policy says, by the number of missing units and by whether a standby is ready."""
+    if strategy.answer != "mask":
+        return []
+    units = strategy.units(setting)
+    return [
+        [not strategy.may_recover or _masked(setting, strategy, units, missing, ready) for ready in (False, True)]
+        for missing in range(units + 1)
+    ]
+
+
+def _masked(setting: Setting, strategy: Strategy, units: int, missing: int, ready: bool) -> bool:
+    options = Options(
+        units=units,
+        live=units - missing,
+        ready=ready,
+        coming=bool(strategy.standbys),
+        hand_over=strategy.recover,
+        step=setting.work.step,
+    )
+    return choose(options).act == "mask"
+
+
+def holders(strategy: Strategy, units: int) -> list[list[list[int]]]:
+    """Of every unit, who holds each of its shards; nothing where everybody holds everything."""
+    if strategy.answer != "mask" or strategy.placement == "off":
+        return []
+    placement = placed(strategy.placement, units)
+    if placement.everywhere:
+        return []
+    return [[list(placement.holders(shard)) for shard in placement.stack(unit)] for unit in range(units)]
+
+
+def trace(dates: Iterable[float]) -> str:
+    """A state profile: off at every date, and on again right after it."""
+    return "".join(f"{date!r} 0\n{date + BLINK!r} 1\n" for date in dates)
+
+
+def platform(dates: Dates) -> str:
+    """Machines around a switch, with a controller and a storage. A link is shared without anybody becoming slower."""
+    off = {name: f' state_file="{name}"' for _, name in _profiles(dates)}
+    names = [*(f"m{machine}" for machine in range(len(dates))), "controller", "storage"]
+    links = f'bandwidth="{SPEED:g}Bps" latency="0s" sharing_policy="FATPIPE"'
+    lines = [
+        "<?xml version='1.0'?>",
+        '<!DOCTYPE platform SYSTEM "https://simgrid.org/simgrid.dtd">',
+        '<platform version="4.1">',
+        '<zone id="cluster" routing="Floyd">',
+        *(f'<host id="{name}" speed="{SPEED:g}f"{off.get(f"{name}.host", "")}/>' for name in names),
+        '<router id="switch"/>',
+        *(f'<link id="{name}-link" {links}{off.get(f"{name}.link", "")}/>' for name in names),
+        *(f'<route src="{name}" dst="switch"><link_ctn id="{name}-link"/></route>' for name in names),
+        "</zone>",
+        "</platform>",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _profiles(dates: Dates) -> list[tuple[int, str]]:
+    """(machine, file) of every trace: a machine that never fails has none."""
+    return [(machine, f"m{machine}.{what}") for machine, at in enumerate(dates) if at for what in ("host", "link")]
