@@ -98,6 +98,9 @@ class _Bunch:
         self.gone = np.zeros((runs, self.units), dtype=np.int16)
         self.missing = np.zeros(runs, dtype=np.intp)
         self.stretch = np.array([strategy.stretch(setting, missing) for missing in range(2)])
+        self.pace = setting.work.stretched(1.0, self.units)
+        self.struck = np.full((runs, 2), -1.0)
+        self.patched = np.zeros(runs, dtype=bool)
         self.back = np.full((runs, 4), NEVER)
         self.comer = np.zeros((runs, 4), dtype=np.intp)
         self.free = np.zeros((runs, strategy.standbys))
@@ -184,7 +187,8 @@ class _Bunch:
         trained = self._trained(after) - self._trained(phase)
         stretch, normal = self._stretch(runs), self.stretch[0]
         self.wasted[runs, Waste.SAVING] += after - phase - trained
-        self.wasted[runs, Waste.REDUNDANT] += trained * (1 - 1 / normal)
+        self.wasted[runs, Waste.STRAGGLING] += trained * (1 - 1 / self.pace)
+        self.wasted[runs, Waste.REDUNDANT] += trained * (1 / self.pace - 1 / normal)
         self.wasted[runs, Waste.DEGRADED] += trained * (1 / normal - 1 / stretch)
         work = self.work[runs] + trained / stretch
         whole = np.floor(after / self.cycle)
@@ -200,7 +204,7 @@ class _Bunch:
         end = np.maximum(begin, until)
         self.wasted[runs, cause] += end - begin
         self.resume[runs] = end
-        self.cause[runs] = cause
+        self.cause[runs] = np.where(end > begin, cause, self.cause[runs])
 
     def _release(self, runs: Runs) -> None:
         """The standstill is over, or the run is: what was still to come of it is not wasted."""
@@ -245,6 +249,8 @@ class _Bunch:
             self.burst[run] = len(others)
 
     def _fail_while_restarting(self, runs: Runs, slots: Slots) -> None:
+        """Either all begin anew, or the failed unit does and the others wait for it. What fails while it waits is
+        missed only when training goes on."""
         at = self.now[runs]
         if self.ready is None:
             self.clock.renew(runs, slots, at)
@@ -257,7 +263,7 @@ class _Bunch:
         self._hold(ill, at[starting] + self.restart, Waste.RESTARTING)
         self.clock.renew(ill, its, at[starting])
         idle = runs[~starting]
-        self.clock.renew(idle, slots[~starting], self.resume[idle])
+        self.clock.put(idle, slots[~starting], self.resume[idle])
 
     def _fetch(self, runs: Runs, at: Times, cold: float) -> Times:
         """When there is a machine for the place; the broken one comes back to the standbys once it is repaired."""
@@ -299,8 +305,8 @@ class _Bunch:
             self._expect(runs, units, joins)
             self.clock.renew(runs, slots, joins)
         newly = runs[fresh]
+        self._hold(newly, at[fresh] + self._masking(newly), Waste.STALLED)
         self.missing[newly] += 1
-        self._hold(newly, at[fresh] + strategy.stall + strategy.patch(self.setting), Waste.STALLED)
         wiped = self._wiped(newly, units[fresh])
         if wiped.any():
             self._go_back(newly[wiped], self.restart, self.now[newly[wiped]])
@@ -310,6 +316,18 @@ class _Bunch:
             self.now[full] += self.setting.durations.save
             self.saved[full] = self.work[full]
             self._go_back(full, self.restart, self.now[full])
+
+    def _masking(self, runs: Runs) -> Times:
+        """Seconds to go on without one more. Failures within one step are noticed and made up for together."""
+        now, step = self.now[runs], np.floor(self.work[runs] / self.setting.work.step)
+        noticed = (now >= self.resume[runs]) | (now == self.struck[runs, 1])
+        same = (step == self.struck[runs, 0]) & noticed & (not self.strategy.redo)
+        paid = same & self.patched[runs]
+        share = np.array([self.strategy.patched(self.setting, int(missing)) for missing in self.missing[runs]])
+        drawn = self.rng.random(len(runs)) < share
+        self.struck[runs], self.patched[runs] = np.stack([step, now], axis=1), drawn | paid
+        patch = np.where(drawn & ~paid, self.strategy.patch(self.setting), 0.0)
+        return np.where(same, 0.0, self.strategy.stall) + patch
 
     def _masks(self, runs: Runs) -> NDArray[np.bool_]:
         """What the runtime's policy says, for one more missing replica."""
@@ -355,6 +373,7 @@ class _Bunch:
         self.wasted[runs, Waste.REPEATED] += self.work[runs] - self.saved[runs]
         self.work[runs] = self.saved[runs]
         self.phase[runs] = 0.0
+        self.struck[runs] = -1.0
         self.missing[runs] = 0
         self.gone[runs] = 0
         self.back[runs] = NEVER
