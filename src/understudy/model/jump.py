@@ -312,10 +312,8 @@ class _Bunch:
             self._go_back(newly[wiped], self.restart, self.now[newly[wiped]])
         if strategy.restart_after:
             full = newly[self.missing[newly] >= strategy.restart_after]
-            self.wasted[full, Waste.SAVING] += self.setting.durations.save
-            self.now[full] += self.setting.durations.save
             self.saved[full] = self.work[full]
-            self._go_back(full, self.restart, self.now[full])
+            self._go_back(full, self.restart, self.now[full] + self.setting.durations.save, Waste.SAVING)
 
     def _masking(self, runs: Runs) -> Times:
         """Seconds to go on without one more. Failures within one step are noticed and made up for together."""
@@ -365,7 +363,7 @@ class _Bunch:
         held = (self.gone[runs[:, None, None], holders] == 0).any(axis=2).all(axis=1)
         return np.asarray(~held)
 
-    def _go_back(self, runs: Runs, cost: float, begin: Times) -> None:
+    def _go_back(self, runs: Runs, cost: float, begin: Times, before: Waste = Waste.WAITING) -> None:
         """Everybody starts again from the last checkpoint; whoever was missing is there again."""
         if not len(runs):
             return
@@ -378,7 +376,7 @@ class _Bunch:
         self.gone[runs] = 0
         self.back[runs] = NEVER
         self._release(runs)
-        self._hold(runs, begin, Waste.WAITING)
+        self._hold(runs, begin, before)
         self._hold(runs, begin + cost, Waste.RESTARTING)
         if self.ready is not None:
             self.ready[runs] = (begin + cost)[:, None]
