@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from understudy import __version__
-from understudy.cli import bench, chaos, join, rehearse, run, status
+from understudy.cli import bench, chaos, join, rehearse, reproduce, run, status
 from understudy.cli.errors import UsageError
 from understudy.cli.operate import Events, Report, Standby, Stop
 from understudy.cli.replace import Drain, Replace
@@ -29,6 +29,7 @@ examples:
   understudy bench --list                             which benchmarks there are
   understudy bench collectives --quick                a first impression in a minute
   understudy bench collectives --json result.json     the full run, kept as JSON
+  understudy reproduce spare                          a published table again, ours beside theirs
 """
 
 INTERRUPTED = 130
@@ -55,6 +56,7 @@ COMMANDS: dict[str, Command] = {
     "rehearse": rehearse,
     "chaos": chaos,
     "bench": bench,
+    "reproduce": reproduce,
 }
 
 
