@@ -199,8 +199,8 @@ class TrainMover:
             console,
             "The paper leaves open how many standbys are held and how long Parcae stands still at scale. Read here as: "
             f"{projection.USUAL.words}.",
-            "In brackets the same simulated, with interruptions that may overlap: counted one by one, Parcae's would take "
-            "more hours at 131,072 GPUs than a week has. At 1,024 GPUs the pool costs more than it saves.",
+            "In brackets the same simulated, with interruptions that may overlap: counted one by one, Parcae's would "
+            "take more hours at 131,072 GPUs than a week has. At 1,024 GPUs the pool costs more than it saves.",
             f"Standbys save {saved / 1e6:.2f} M GPU-hours a week at 65,536 GPUs; published are "
             f"{papers.PROJECTED_SAVED_64K / 1e6:.1f} M, without saying against what.",
             f"published: {papers.TRAINMOVER}",

@@ -87,7 +87,7 @@ def _longest(units: int, r: int) -> float:
     return float(-np.log(1 - u))
 
 
-# -- as SPARe has it -----------------------------------------------------------------------------------------------------
+# -- as SPARe has it ---------------------------------------------------------------------------------------------------
 
 
 def checkpoint_period(save: float, time_to_wipe_out: float, restart: float) -> float:

@@ -89,7 +89,7 @@ def case(kind: Kind, n: int, r: int, work_steps: int = papers.SPARE_STEPS) -> Ca
     expected = endured(setting, papers.SPARE_SYSTEM_MTBF * n, strategy)
     if expected.inflation > LONGEST:
         raise Hopeless(
-            f"{kind} with n={n}, r={r} would hardly move: a restart takes {expected.recovery:,.0f} s until everybody is "
+            f"{kind} with n={n}, r={r} would hardly move: a restart takes {expected.recovery:,.0f} s until all are "
             f"back, and a wipe-out follows after {expected.mtti:,.0f} s of training on average; take a larger n or r"
         )
     return Case(kind, n, r, groups, setting, strategy, expected.inflation)

@@ -68,14 +68,13 @@ class _Run:
     ) -> None:
         self.setting, self.failures, self.strategy, self.repair, self.rng = setting, failures, strategy, repair, rng
         self.horizon = horizon
-        self.goal = setting.work.steps * setting.work.step if setting.work.steps else NEVER
+        self.goal = (setting.work.steps - 0.5) * setting.work.step if setting.work.steps else NEVER
         self.restart = setting.durations.restart + setting.durations.outside
         machines, self.units = setting.cluster.machines, strategy.units(setting)
         self.per_unit = machines // self.units
 
-        self.now = self.work = self.saved = 0.0
-        self.since = 0.0
-        """Seconds of training since the last checkpoint."""
+        self.now = self.work = self.saved = self.since = 0.0
+        """`since`: seconds of training since the last checkpoint."""
         self.saving = 0.0
         """Seconds of a checkpoint that are still to come."""
         self.standing: deque[tuple[float, Waste]] = deque()
@@ -110,7 +109,7 @@ class _Run:
     # -- time ----------------------------------------------------------------------------------------------------------
 
     def run(self) -> _Run:
-        while self.work < self.goal * (1 - 1e-12) and self.now < self.horizon:
+        while self.work < self.goal and self.now < self.horizon:
             event = self._next()
             if self.standing:
                 until, cause = self.standing[0]
@@ -158,7 +157,7 @@ class _Run:
     def _jitter(self, shards: float, count: int) -> float:
         """By how many shards the slowest of `count` is later than the mean."""
         jitter = self.setting.work.jitter
-        if not jitter or not shards:
+        if not jitter * shards:
             return 0.0
         share = min(max(float(self.rng.random()) ** (1 / count), 1e-12), 1 - 1e-12)
         return jitter * sqrt(shards) * NORMAL.inv_cdf(share)
@@ -169,11 +168,10 @@ class _Run:
             self._make_up(in_step=True)
             return
         self._count(1.0)
-        limit = self.strategy.restart_after
-        if limit and self.units - sum(self.alive) >= limit:
+        if 0 < self.strategy.restart_after <= self.units - sum(self.alive):
             self.saved = self.work
             self._go_back(self.restart, self.now + self.setting.durations.save, Waste.SAVING)
-        elif self.since + self.spent / 2 >= self.strategy.period and self.work < self.goal * (1 - 1e-12):
+        elif self.since + self.spent / 2 >= self.strategy.period and self.work < self.goal:
             self.saving = self.setting.durations.save
 
     def _make_up(self, *, in_step: bool) -> None:
@@ -289,12 +287,12 @@ class _Run:
         self._hold(served + stall - self.setting.work.step / 2, Waste.STALLED)
 
     def _lose(self, slot: int) -> None:
+        """A replica is masked, or, where that costs less, replaced while all wait."""
         strategy, unit = self.strategy, slot // self.per_unit
         fresh = not self.gone[unit]
-        if not strategy.refills:
-            if not fresh:
-                return
-        elif strategy.may_recover and fresh and not self._masks():
+        if not fresh and not strategy.refills:
+            return
+        if fresh and strategy.may_recover and not self._masks():
             self._replace(slot, strategy.recover)
             return
         self.gone[unit] += 1
@@ -315,12 +313,10 @@ class _Run:
             self.pending.add(unit)
 
     def _masks(self) -> bool:
-        live = sum(self.alive) - 1
-        ready = bool(self.free) and min(self.free) <= self.now
         options = Options(
             units=self.units,
-            live=live,
-            ready=ready,
+            live=sum(self.alive) - 1,
+            ready=bool(self.free) and min(self.free) <= self.now,
             coming=bool(self.free),
             hand_over=self.strategy.recover,
             step=self.setting.work.step,
