@@ -70,8 +70,8 @@ class _Run:
         self.horizon = horizon
         self.goal = (setting.work.steps - 0.5) * setting.work.step if setting.work.steps else NEVER
         self.restart = setting.durations.restart + setting.durations.outside
-        machines, self.units = setting.cluster.machines, strategy.units(setting)
-        self.per_unit = machines // self.units
+        self.units = strategy.units(setting)
+        self.per_unit = setting.cluster.machines // self.units
 
         self.now = self.work = self.saved = self.since = 0.0
         """`since`: seconds of training since the last checkpoint."""
@@ -93,7 +93,7 @@ class _Run:
         self.gone = [0] * self.units
         self.alive = bytearray(b"\1" * self.units)
         self.ready = [0.0] * self.units
-        self.dates: list[float] = failures.lifetimes(rng, machines).tolist()
+        self.dates: list[float] = failures.lifetimes(rng, setting.cluster.machines).tolist()
         self.heap = [(date, slot) for slot, date in enumerate(self.dates)]
         heapify(self.heap)
         self.joins: list[tuple[float, int]] = []
@@ -105,8 +105,6 @@ class _Run:
         if not every:
             return NEVER
         return self.now + float(self.rng.standard_exponential()) * every / self.setting.cluster.machines
-
-    # -- time ----------------------------------------------------------------------------------------------------------
 
     def run(self) -> _Run:
         while self.work < self.goal and self.now < self.horizon:
@@ -121,10 +119,9 @@ class _Run:
             elif self.saving:
                 to = min(self.now + self.saving, event, self.horizon)
                 self.wasted[Waste.SAVING] += to - self.now
-                if to == self.now + self.saving:
-                    self.saved, self.since, self.saving = self.work, 0.0, 0.0
-                else:
-                    self.saving -= to - self.now
+                self.saving = self.now + self.saving - to
+                if not self.saving:
+                    self.saved, self.since = self.work, 0.0
                 self.now = to
             elif not self.open:
                 self._begin()
@@ -205,8 +202,6 @@ class _Run:
     def _resume(self) -> float:
         return self.standing[-1][0] if self.standing else self.now
 
-    # -- events --------------------------------------------------------------------------------------------------------
-
     def _next(self) -> float:
         while self.heap and self.dates[self.heap[0][1]] != self.heap[0][0]:
             heappop(self.heap)
@@ -229,8 +224,7 @@ class _Run:
 
     def _put(self, slot: int, date: float) -> None:
         self.dates[slot] = date
-        if date < NEVER:
-            heappush(self.heap, (date, slot))
+        heappush(self.heap, (date, slot))
 
     def _renew(self, slot: int, at: float) -> None:
         self._put(slot, at + float(self.failures.lifetimes(self.rng, 1)[0]))
