@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from understudy import __version__
-from understudy.cli import bench, chaos, join, plan, rehearse, run, simulate, status
+from understudy.cli import bench, chaos, join, plan, rehearse, reproduce, run, simulate, status
 from understudy.cli.errors import UsageError
 from understudy.cli.operate import Events, Report, Standby, Stop
 from understudy.cli.replace import Drain, Replace
@@ -31,6 +31,7 @@ examples:
   understudy bench --list                             which benchmarks there are
   understudy bench collectives --quick                a first impression in a minute
   understudy bench collectives --json result.json     the full run, kept as JSON
+  understudy reproduce spare                          a published table again, ours beside theirs
 """
 
 INTERRUPTED = 130
@@ -59,6 +60,7 @@ COMMANDS: dict[str, Command] = {
     "plan": plan,
     "simulate": simulate,
     "bench": bench,
+    "reproduce": reproduce,
 }
 
 

@@ -224,9 +224,8 @@ def _stretches(setting: Setting, strategy: Strategy, most: int) -> NDArray[np.fl
 
 def _patched(setting: Setting, strategy: Strategy, failed: float) -> float:
     """Seconds in which lost shards are computed in addition."""
-    if strategy.redundancy > 1:
-        return 0.0
-    return setting.work.compute * (strategy.load(setting, int(failed)) - 1)
+    patch = strategy.patch(setting)
+    return patch * sum(strategy.patched(setting, missing) for missing in range(int(failed))) if patch else 0.0
 
 
 def _recovery(setting: Setting, strategy: Strategy, each: float, units: int) -> float:

@@ -126,7 +126,10 @@ class _Bunch:
         self.gone = np.zeros((runs, self.units), dtype=np.int16)
         self.missing = np.zeros(runs, dtype=np.intp)
         self.stretch = np.array([strategy.stretch(setting, missing) for missing in range(2)])
-        self.patch = np.zeros(1)
+        self.share = np.array([strategy.patched(setting, 0)])
+        self.pace = setting.work.stretched(1.0, self.units)
+        self.struck = np.full((runs, 2), -1.0)
+        self.patched = np.zeros(runs, dtype=bool)
         self.back = np.full((runs, 4), NEVER)
         self.comer = np.zeros((runs, 4), dtype=np.intp)
         self.free = np.zeros((runs, strategy.standbys))
@@ -214,7 +217,8 @@ class _Bunch:
         trained = self._trained(after) - self._trained(phase)
         stretch, normal = self._stretch(runs), self.stretch[0]
         self.wasted[runs, Waste.SAVING] += after - phase - trained
-        self.wasted[runs, Waste.REDUNDANT] += trained * (1 - 1 / normal)
+        self.wasted[runs, Waste.STRAGGLING] += trained * (1 - 1 / self.pace)
+        self.wasted[runs, Waste.REDUNDANT] += trained * (1 / self.pace - 1 / normal)
         self.wasted[runs, Waste.DEGRADED] += trained * (1 / normal - 1 / stretch)
         work = self.work[runs] + trained / stretch
         whole = np.floor(after / self.cycle)
@@ -294,6 +298,8 @@ class _Bunch:
             self.burst[run] = len(others)
 
     def _fail_while_restarting(self, runs: Runs, slots: Slots) -> None:
+        """Either all begin anew, or the failed unit does and the others wait for it. What fails while it waits is
+        missed only when training goes on."""
         at = self.now[runs]
         if self.ready is None:
             self.clock.renew(runs, slots, at)
@@ -306,7 +312,7 @@ class _Bunch:
         self._hold(ill, at[starting] + self.restart, Waste.RESTARTING)
         self.clock.renew(ill, its, at[starting])
         idle = runs[~starting]
-        self.clock.renew(idle, slots[~starting], self.resume[idle])
+        self.clock.put(idle, slots[~starting], self.resume[idle])
 
     def _fetch(self, runs: Runs, at: Times, cold: float) -> Times:
         """When there is a machine for the place; the broken one comes back to the standbys once it is repaired."""
@@ -349,8 +355,8 @@ class _Bunch:
             self._expect(runs, units, joins)
             self.clock.renew(runs, slots, joins)
         newly = runs[fresh]
+        self._hold(newly, at[fresh] + self._masking(newly), Waste.STALLED)
         self.missing[newly] += 1
-        self._hold(newly, at[fresh] + strategy.stall + self._patch(newly), Waste.STALLED)
         if len(newly):
             self._stretch(newly)
             self._tell_state()
@@ -363,11 +369,19 @@ class _Bunch:
             self.saved[full] = self.work[full]
             self._go_back(full, self.restart, self.now[full] + self.setting.durations.save, Waste.SAVING)
 
-    def _patch(self, runs: Runs) -> Times:
+    def _masking(self, runs: Runs) -> Times:
+        """Seconds to go on without one more. Failures within one step are noticed and made up for together."""
+        now, step = self.now[runs], np.floor(self.work[runs] / self.setting.work.step)
+        noticed = (now >= self.resume[runs]) | (now == self.struck[runs, 1])
+        same = (step == self.struck[runs, 0]) & noticed & (not self.strategy.redo)
+        paid = same & self.patched[runs]
         missing = self.missing[runs]
-        for number in range(len(self.patch), int(missing.max(initial=0)) + 1):
-            self.patch = np.append(self.patch, self.strategy.patch(self.setting, number))
-        return np.asarray(self.patch[missing])
+        for number in range(len(self.share), int(missing.max(initial=0)) + 1):
+            self.share = np.append(self.share, self.strategy.patched(self.setting, number))
+        drawn = self.rng.random(len(runs)) < self.share[missing]
+        self.struck[runs], self.patched[runs] = np.stack([step, now], axis=1), drawn | paid
+        patch = np.where(drawn & ~paid, self.strategy.patch(self.setting), 0.0)
+        return np.where(same, 0.0, self.strategy.stall) + patch
 
     def _masks(self, runs: Runs) -> NDArray[np.bool_]:
         """What the runtime's policy says, for one more missing replica."""
@@ -416,6 +430,7 @@ class _Bunch:
         self.wasted[runs, Waste.REPEATED] += self.work[runs] - self.saved[runs]
         self.work[runs] = self.saved[runs]
         self.phase[runs] = 0.0
+        self.struck[runs] = -1.0
         self.missing[runs] = 0
         self.gone[runs] = 0
         self.back[runs] = NEVER

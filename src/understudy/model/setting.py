@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from math import sqrt
+from statistics import NormalDist
+
 import msgspec
 
 HOUR = 3600.0
@@ -34,14 +37,22 @@ class Work(msgspec.Struct, frozen=True):
     sync: float = 0.0
     steps: int = 0
     """How many there are to do; 0: no end, look at a stretch of time instead."""
+    jitter: float = 0.0
+    """Standard deviation of one shard's computation, as a share of it. Everybody waits for the slowest."""
 
     @property
     def step(self) -> float:
         return self.compute + self.sync
 
-    def stretched(self, load: float) -> float:
-        """How many times as long a step takes in which a replica computes `load` shards instead of one."""
-        return (self.compute * load + self.sync) / self.step
+    def stretched(self, load: float, live: int = 1) -> float:
+        """How many times as long a step takes in which each of the live units computes `load` shards instead of one."""
+        slowest = load + self.jitter * sqrt(load) * mean_largest(live) if self.jitter else load
+        return (self.compute * slowest + self.sync) / self.step
+
+
+def mean_largest(count: int) -> float:
+    """Mean of the largest of so many standard normal numbers, after Blom: within 0.02 of it."""
+    return NormalDist().inv_cdf((count - 0.375) / (count + 0.25))
 
 
 class Durations(msgspec.Struct, frozen=True):

@@ -10,7 +10,7 @@ import msgspec
 
 from understudy.model.setting import Setting
 from understudy.spare.assignment import assign, load_bound
-from understudy.spare.formulas import depth_bound
+from understudy.spare.formulas import depth_bound, patched_share
 from understudy.spare.placement import Placement, parse
 
 HEARTBEAT = 5.0
@@ -38,6 +38,8 @@ class Strategy(msgspec.Struct, frozen=True):
     """What a failure costs everybody, once there is a machine where one is waited for."""
     planned: float = 0.0
     """What a planned replacement costs everybody."""
+    redo: bool = False
+    """Whether the step in which a failure comes is begun again. Half a step of `stall` stands for that."""
     placement: str = "off"
     """With `mask`: who can compute whose shards."""
     q: int = 0
@@ -83,23 +85,25 @@ class Strategy(msgspec.Struct, frozen=True):
 
     def stretch(self, setting: Setting, missing: int) -> float:
         """How many times as long a step takes as at full strength without redundancy."""
-        return setting.work.stretched(self.load(setting, missing) * self.redundancy)
+        if missing >= self.units(setting):
+            return float("inf")
+        return setting.work.stretched(self.load(setting, missing) * self.redundancy, self.units(setting) - missing)
 
-    def patch(self, setting: Setting, missing: int = 1) -> float:
-        """Seconds of computation that the step lacks in which one more is lost, so many being missing then.
-
-        Of whole shards, more are computed than needed unless all is exactly used up: nearly always another replica has
-        computed what is lost, except when everybody has to compute one shard more from now on.
-        """
+    def patch(self, setting: Setting) -> float:
+        """Seconds of computation that the step lacks in which a replica is lost whose work nobody else has done."""
         compute = setting.work.compute
         if self.redundancy > 1 or self.evenly:
-            return 0.0
-        if not self.q and self.load(setting, missing) == self.load(setting, missing - 1):
             return 0.0
         if not self.q:
             return compute
         holders = placed(self.placement, setting.cluster.replicas)
         return compute * -(-self.q // max(1, holders.r - 1)) / self.q
+
+    def patched(self, setting: Setting, missing: int) -> float:
+        """How often a failure that comes when so many are missing costs a patch."""
+        if self.q or self.placement == "anywhere":
+            return 1.0
+        return patched_share(self.units(setting), missing)
 
 
 @cache
@@ -178,6 +182,7 @@ def trainmover(s: Setting, standbys: int, period: float) -> Strategy:
         standbys,
         d.detect + d.hand_over + s.work.step / 2 + d.outside,
         d.planned + d.outside,
+        redo=True,
     )
 
 
@@ -216,6 +221,7 @@ def torchft(s: Setting, period: float, standbys: int = 0) -> Strategy:
         standbys,
         HEARTBEAT + d.shrink + s.work.step / 2 + d.outside,
         d.planned + d.shrink + d.outside,
+        redo=True,
         placement="anywhere",
         evenly=True,
         refills=True,
@@ -247,6 +253,7 @@ def reconfigure(s: Setting, downtimes: Downtimes, period: float, standbys: int =
         standbys,
         d.detect + downtimes.fewer + s.work.step / 2 + d.outside,
         downtimes.fewer + downtimes.more + 2 * d.outside,
+        redo=True,
         placement="anywhere",
         evenly=True,
         by_machine=True,

@@ -34,6 +34,18 @@ def depth_bound(replicas: int, vacant: int) -> int:
     return -(-replicas // (replicas - vacant))
 
 
+def patched_share(replicas: int, vacant: int) -> float:
+    """Of the failures that come when so many are vacant, the share after which a shard is computed in addition.
+
+    Whole shards in stacks: N - f survivors compute S shards each, so S (N - f) - N more than needed. While these are
+    spread over different shards, the others have one copy only, and a failure that meets one of them is not free.
+    """
+    live = replicas - vacant
+    slots = live * depth_bound(replicas, vacant)
+    single = max(0, 2 * replicas - slots) / slots
+    return float(1 - (1 - single) ** (slots // live))
+
+
 def mean_depth_over_failures(replicas: int, endured: float) -> float:
     """Mean of the depth bound over the failures from none to `endured`, each counted alike."""
     deepest = _deepest(replicas, endured)
