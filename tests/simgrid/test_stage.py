@@ -95,7 +95,10 @@ def test_the_tables_are_what_the_runtime_decides() -> None:
     whole = mask_and_refill(S, 1, PERIOD)
     assert loads(S, whole) == [1.0, 2.0, 2.0, 2.0, 2.0, 3.0, 4.0, 8.0]
     assert loads(S, mask_and_refill(S, 1, PERIOD, q=7))[1] == pytest.approx(8 / 7)
-    assert patches(S, whole)[:4] == [0.0, 5.0, 0.0, 0.0]
+    nothing, first, *later = patches(S, whole)
+    assert (nothing, first) == (0.0, 5.0)
+    assert all(0 <= patch <= 5 for patch in later)
+    assert min(later[:3]) < 2
     assert len(patches(S, whole)) == len(masks(S, whole)) == 9
     unready, ready = zip(*masks(S, whole), strict=True)
     assert all(unready[:-1])

@@ -133,11 +133,11 @@ def loads(setting: Setting, strategy: Strategy) -> list[float]:
 
 
 def patches(setting: Setting, strategy: Strategy) -> list[float]:
-    """Seconds that the step lacks in which a unit is lost, with which 0, 1, … units are missing; 0 if none is left."""
+    """Mean seconds that a step lacks in which a unit is lost, with which 0, 1, … are missing; 0 if none is left."""
     if strategy.answer != "mask":
         return []
     some = range(1, strategy.units(setting))
-    return [0.0, *(strategy.patch(setting, missing) for missing in some), 0.0]
+    return [0.0, *(strategy.patch(setting) * strategy.patched(setting, missing - 1) for missing in some), 0.0]
 
 
 def masks(setting: Setting, strategy: Strategy) -> list[list[bool]]:
