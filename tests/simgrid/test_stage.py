@@ -98,7 +98,6 @@ def test_the_tables_are_what_the_runtime_decides() -> None:
     nothing, first, *later = patches(S, whole)
     assert (nothing, first) == (0.0, 5.0)
     assert all(0 <= patch <= 5 for patch in later)
-    assert min(later[:3]) < 2
     assert len(patches(S, whole)) == len(masks(S, whole)) == 9
     unready, ready = zip(*masks(S, whole), strict=True)
     assert all(unready[:-1])

@@ -176,9 +176,10 @@ def _wipe_outs(setting: Setting, strategy: Strategy, rate: float, window: float)
     units = strategy.units(setting)
     placement = placed(strategy.placement, units)
     each = rate / units
+    gone = min(each * window, 1.0)
     if placement.everywhere:
-        return 0.0 if units > MOST_MISSING else float(units * each * (each * window) ** (units - 1))
-    return float(units * placement.r * each * (each * window) ** (placement.r - 1))
+        return 0.0 if units > MOST_MISSING else float(units * each * gone ** (units - 1))
+    return float(units * placement.r * each * gone ** (placement.r - 1))
 
 
 def _enduring(setting: Setting, strategy: Strategy, rate: float) -> Estimate:

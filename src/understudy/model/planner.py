@@ -182,7 +182,9 @@ def kinds(assumed: Assumed, ask: Ask, only: Only = ANY) -> Iterator[tuple[str, b
 
 
 def _masked(s: Setting, pools: list[int], placements: list[str], q: int) -> list[Strategy]:
-    return [ways.mask_and_refill(s, count, HOUR, placement, q) for count in pools for placement in placements]
+    """Any number of standbys with the second placement of those to choose from, and enough of them with any."""
+    some = [ways.mask_and_refill(s, count, HOUR, placement, q) for count in pools for placement in placements[:2][-1:]]
+    return some + [ways.mask_and_refill(s, pools[-1], HOUR, placement, q) for placement in placements]
 
 
 def _planned_restarts(s: Setting, holders: list[int], replicas: int) -> list[Strategy]:

@@ -15,6 +15,9 @@ from understudy.spare.placement import Placement, parse
 
 HEARTBEAT = 5.0
 """Seconds after which torchft's lighthouse takes a replica for dead, unless told otherwise."""
+DRAWN = 5
+"""Up to so many missing replicas, the load of micro-shards with few holders is found by drawing who is missing; with
+more, it is taken to stay as far above the even share."""
 SAMPLES = 8
 """Live sets that are drawn to find the mean load of micro-shards with so many replicas missing."""
 
@@ -81,7 +84,9 @@ class Strategy(msgspec.Struct, frozen=True):
             return float(depth_bound(units, missing))
         if self.placement == "anywhere":
             return load_bound(units, self.q, missing) / self.q
-        return mean_load(self.placement, units, self.q, missing)
+        drawn = min(missing, DRAWN)
+        above = mean_load(self.placement, units, self.q, drawn) - load_bound(units, self.q, drawn) / self.q
+        return load_bound(units, self.q, missing) / self.q + above
 
     def stretch(self, setting: Setting, missing: int) -> float:
         """How many times as long a step takes as at full strength without redundancy."""
