@@ -49,6 +49,7 @@ class OverScale(msgspec.Struct, frozen=True):
     """The same replicas, machines and durations, more or fewer of them, for as many days of undisturbed training."""
 
     curves: tuple[Curve, ...]
+    """Those that go furthest first, the best one of them first."""
     here: int
     """GPUs of the plan itself."""
 
@@ -118,7 +119,8 @@ def over_scale(plan: Plan) -> OverScale:
                 curve = found.get(kind, Curve(kind, option.offered, ()))
                 point = Point(gpus, option.inflation, plan.ask.days * option.inflation)
                 found[kind] = msgspec.structs.replace(curve, points=(*curve.points, point))
-    return OverScale(tuple(sorted(found.values(), key=lambda curve: curve.points[-1].inflation)), here)
+    ordered = sorted(found.values(), key=lambda curve: (-curve.points[-1].gpus, curve.points[-1].inflation))
+    return OverScale(tuple(ordered), here)
 
 
 def at_scale(assumed: Assumed, replicas: int) -> Assumed:
