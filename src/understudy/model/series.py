@@ -13,7 +13,6 @@ from understudy.model.closed import LONGEST_PERIOD, best_period, estimate
 from understudy.model.outcome import Waste
 from understudy.model.planner import HOLDERS, WORTHLESS, Option, Plan, best_of_kinds, kinds
 from understudy.model.setting import DAY, HOUR, WEEK
-from understudy.model.strategy import Strategy
 from understudy.spare.placement import PlacementError
 
 SCALES = (1024, 4096, 16_384, 65_536, 131_072, 262_144, 600_000)

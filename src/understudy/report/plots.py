@@ -7,6 +7,7 @@ can be seen on both.
 from __future__ import annotations
 
 from html import escape
+from math import log10
 from typing import TYPE_CHECKING, Any
 
 from understudy.model.outcome import Waste
@@ -109,14 +110,17 @@ def bars(found: tuple[Bar, ...]) -> Figure:
         y=[escape(bar.kind) for bar in found],
         x=[bar.gpu_hours for bar in found],
         orientation="h",
-        marker={"color": [_colour(bar.kind) for bar in found], "opacity": [1.0 if bar.offered else 0.55 for bar in found]},
+        marker={
+            "color": [_colour(bar.kind) for bar in found],
+            "opacity": [1.0 if bar.offered else 0.55 for bar in found],
+        },
         text=[amount(bar.gpu_hours) for bar in found],
         textposition="outside",
         customdata=[[amount(bar.gpu_hours), share(bar.share), amount(bar.money)] for bar in found],
         hovertemplate="%{customdata[0]} GPU-hours (%{customdata[1]}), %{customdata[2]} of money<extra>%{y}</extra>",
         cliponaxis=False,
     )
-    figure.update_yaxes(autorange="reversed", automargin=True)
+    figure.update_yaxes(autorange="reversed", automargin=True, showgrid=False)
     figure.update_xaxes(title="GPU-hours wasted in a week", range=[0, room], nticks=6)
     figure.update_layout(showlegend=False)
     return _calm(figure, 90 + ROW * len(found))
@@ -137,8 +141,8 @@ def breakdown(found: tuple[Stack, ...]) -> Figure:
                 customdata=[amount(part.gpu_hours) if part else "0" for part in parts],
                 hovertemplate="%{x:.1f} %, %{customdata} GPU-hours a week<extra>%{fullData.name}</extra>",
             )
-    figure.update_yaxes(autorange="reversed", automargin=True)
-    figure.update_xaxes(title="share of the waste", ticksuffix=" %", range=[0, 100], tickvals=[0, 25, 50, 75, 100])
+    figure.update_yaxes(autorange="reversed", automargin=True, showgrid=False)
+    figure.update_xaxes(title="share of the waste, %", range=[0, 100], tickvals=[0, 25, 50, 75, 100])
     figure.update_layout(barmode="stack")
     return _calm(figure, 220 + ROW * len(found))
 
@@ -200,7 +204,7 @@ def tornado(found: Tornado, goal: str) -> Figure:
             customdata=[change(value) for value in values],
             hovertemplate="%{y} %{fullData.name}: %{customdata}<extra></extra>",
         )
-    figure.update_yaxes(autorange="reversed", automargin=True)
+    figure.update_yaxes(autorange="reversed", automargin=True, showgrid=False)
     figure.update_xaxes(title=f"change of {goal}", ticksuffix=" %", zeroline=True, nticks=7)
     figure.update_layout(barmode="overlay")
     return _calm(figure, 150 + ROW * len(names))
@@ -226,8 +230,6 @@ def _calm(figure: Figure, height: int) -> Figure:
 
 
 def _log_range(low: float, high: float) -> list[float]:
-    from math import log10
-
     return [log10(low), log10(high)]
 
 

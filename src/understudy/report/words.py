@@ -11,6 +11,8 @@ from understudy.model.spans import said
 from understudy.model.strategy import Strategy
 
 NEVER = "never"
+NARROW = "\N{NO-BREAK SPACE}"
+"""Between a number and its sign, so that no line breaks there."""
 
 
 def amount(value: float) -> str:
@@ -27,20 +29,19 @@ def share(value: float) -> str:
     """`96.9 %`; what is nearly all or nearly nothing keeps its figures: `99.97 %`."""
     near = min(abs(value), abs(1 - value))
     digits = 0 if near < 5e-6 else 1 if near >= 0.01 else 2 if near >= 0.0005 else 3
-    return f"{100 * value:.{digits}f} %"
+    return f"{100 * value:.{digits}f}{NARROW}%"
 
 
 def change(value: float) -> str:
     """`+1.2 %`, `-0.03 %`."""
     percent = 100 * value
-    return f"{percent:+.1f} %" if abs(percent) >= 1 else f"{percent:+.2g} %"
+    return f"{percent:+.1f}{NARROW}%" if abs(percent) >= 1 else f"{percent:+.2g}{NARROW}%"
 
 
 def settings(strategy: Strategy) -> str:
     """What one would have to set, checkpoint period included."""
-    found = [f"{strategy.standbys:,} standby{'s' if strategy.standbys != 1 else ''}" if strategy.standbys else ""]
-    if not strategy.standbys:
-        found = ["no standbys"]
+    count = strategy.standbys
+    found = ["no standbys" if not count else f"{count:,} standby{'s' if count > 1 else ''}"]
     if strategy.answer == "mask" and not strategy.evenly:
         found.append(f"placement {strategy.placement}")
     if strategy.q:
@@ -136,8 +137,8 @@ def of_breakdown(found: tuple[Stack, ...], best: str) -> str:
         return f"{best} wastes nothing here."
     most = max(ours.parts, key=lambda part: part.gpu_hours)
     return (
-        f"Of what {best} wastes, {share(most.share)} is {most.words}. Every bar is the whole waste of its strategy, "
-        "however much that is."
+        f"The largest part of what {best} wastes: {most.words} ({share(most.share)}). Every bar is the whole waste of "
+        "its strategy, however much that is."
     )
 
 
