@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from math import inf, isfinite
 
 import msgspec
@@ -10,9 +10,9 @@ import msgspec
 from understudy.model import strategy as ways
 from understudy.model.assume import Ask, Assumed
 from understudy.model.closed import LONGEST_PERIOD, best_period, estimate
-from understudy.model.outcome import Waste
+from understudy.model.outcome import Mean, Waste
 from understudy.model.planner import HOLDERS, WORTHLESS, Option, Plan, best_of_kinds, kinds
-from understudy.model.setting import DAY, HOUR, WEEK
+from understudy.model.setting import HOUR, WEEK
 from understudy.spare.placement import PlacementError
 
 SCALES = (1024, 4096, 16_384, 65_536, 131_072, 262_144, 600_000)
@@ -99,6 +99,15 @@ class Landscape(msgspec.Struct, frozen=True):
     """No cell is better."""
     planned: float | None
     """What the best planned restarts reach in place of waiting for the wipe-out, where that is better."""
+
+
+class Simulated(msgspec.Struct, frozen=True):
+    """A strategy as a simulator sees it, beside the closed form."""
+
+    kind: str
+    inflation: Mean
+    closed: float | None
+    """None where there is none or it gets nowhere."""
 
 
 def gets_anywhere(inflation: float) -> bool:
@@ -256,6 +265,12 @@ def _breaks(plan: Plan) -> Iterator[str]:
             yield words
 
 
-def days(plan: Plan, option: Option) -> float | None:
-    """Time to train, None where it never ends."""
-    return plan.seconds(option) / DAY if gets_anywhere(option.inflation) else None
+def side_by_side(found: Sequence[Simulated]) -> tuple[Simulated, ...]:
+    """Those of which every number is one, the best first."""
+    kept = []
+    for each in found:
+        mean = each.inflation
+        if all(map(gets_anywhere, (mean.value, mean.low, mean.high))):
+            closed = each.closed if each.closed is not None and gets_anywhere(each.closed) else None
+            kept.append(msgspec.structs.replace(each, closed=closed))
+    return tuple(sorted(kept, key=lambda each: each.inflation.value))

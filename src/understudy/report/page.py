@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
 from understudy.model import series
 from understudy.model.planner import Option, Plan
+from understudy.model.series import Simulated
 from understudy.report import plots, words
 from understudy.report.style import POLICY, SCRIPT, STYLE
 
@@ -22,8 +24,11 @@ CONFIG = {
 }
 
 
-def page(plan: Plan, made: str) -> str:
-    """The report of a plan; `made` says when and by what. Raises ReportUnavailable where there is no plotly."""
+def page(plan: Plan, made: str, simulated: Sequence[Simulated] = ()) -> str:
+    """The report of a plan; `made` says when and by what. Raises ReportUnavailable where there is no plotly.
+
+    What was simulated besides has a section of its own.
+    """
     plots.require()
     from plotly.offline import get_plotlyjs
 
@@ -44,6 +49,7 @@ def page(plan: Plan, made: str) -> str:
             _top(plan),
             _assumptions(plan),
             *_plots(plan),
+            _simulated(simulated) if simulated else "",
             _numbers(plan),
             f"<footer>{escape(made)}</footer>",
             f"</main><script>{SCRIPT}</script></body></html>",
@@ -113,6 +119,12 @@ def _plots(plan: Plan) -> list[str]:
             plots.tornado(swings, words.of_goal(plan.ask.goal)) if swings.changes else None,
         ),
     ]
+
+
+def _simulated(found: Sequence[Simulated]) -> str:
+    kept = series.side_by_side(found)
+    sentence = words.of_simulated(found, kept)
+    return _section("simulated", "Simulated side by side", sentence, plots.simulated(kept) if kept else None)
 
 
 def _section(name: str, title: str, sentence: str, figure: Figure | None) -> str:

@@ -11,7 +11,7 @@ from math import log10
 from typing import TYPE_CHECKING, Any
 
 from understudy.model.outcome import Waste
-from understudy.model.series import STANDING_BY, Bar, Landscape, OverScale, Stack, Tornado
+from understudy.model.series import STANDING_BY, Bar, Landscape, OverScale, Simulated, Stack, Tornado
 from understudy.model.setting import DAY
 from understudy.model.spans import said
 from understudy.report.words import amount, change, share
@@ -208,6 +208,38 @@ def tornado(found: Tornado, goal: str) -> Figure:
     figure.update_xaxes(title=f"change of {goal}", ticksuffix=" %", zeroline=True, nticks=7)
     figure.update_layout(barmode="overlay")
     return _calm(figure, 150 + ROW * len(names))
+
+
+def simulated(found: tuple[Simulated, ...]) -> Figure:
+    go = require()
+    figure, names = go.Figure(), [escape(each.kind) for each in found]
+    means = [each.inflation for each in found]
+    figure.add_scatter(
+        y=names,
+        x=[mean.value for mean in means],
+        error_x={
+            "array": [mean.high - mean.value for mean in means],
+            "arrayminus": [mean.value - mean.low for mean in means],
+            "thickness": 1.5,
+        },
+        name="simulated",
+        mode="markers",
+        marker={"size": 11, "color": [_colour(each.kind) for each in found]},
+        customdata=[[f"{mean.low:.4f}", f"{mean.high:.4f}"] for mean in means],
+        hovertemplate="%{x:.4f} (%{customdata[0]} to %{customdata[1]})<extra>%{y}</extra>",
+    )
+    known = [each for each in found if each.closed is not None]
+    figure.add_scatter(
+        y=[escape(each.kind) for each in known],
+        x=[each.closed for each in known],
+        name="closed form",
+        mode="markers",
+        marker={"size": 9, "symbol": "x-thin", "line": {"width": 2, "color": OTHER}},
+        hovertemplate="closed form %{x:.4f}<extra>%{y}</extra>",
+    )
+    figure.update_yaxes(autorange="reversed", automargin=True, type="category")
+    figure.update_xaxes(title="times as long as undisturbed", type="log", nticks=6)
+    return _calm(figure, 150 + ROW * len(found))
 
 
 def _calm(figure: Figure, height: int) -> Figure:

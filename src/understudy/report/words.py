@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import isfinite
 
 from understudy.model.planner import Option, Plan
-from understudy.model.series import Bar, Landscape, OverScale, Stack, Tornado, gets_anywhere
+from understudy.model.series import Bar, Landscape, OverScale, Simulated, Stack, Tornado, gets_anywhere
 from understudy.model.setting import DAY
 from understudy.model.spans import said
 from understudy.model.strategy import Strategy
@@ -159,6 +160,19 @@ def of_no_landscape(plan: Plan) -> str:
     return (
         f"No landscape to show: on {replicas:,} replicas shards cannot be placed so that SPARe survives losses, or it "
         "gets nowhere with any number of holders and any checkpoint period."
+    )
+
+
+def of_simulated(found: Sequence[Simulated], kept: Sequence[Simulated]) -> str:
+    known = {each.kind for each in kept}
+    lost = [each.kind for each in found if each.kind not in known]
+    never = f" Training gets nowhere with {', '.join(lost)}." if lost else ""
+    if not kept:
+        return f"No strategy that was simulated gets anywhere.{never}"
+    best = kept[0].inflation
+    return (
+        f"{kept[0].kind} does best: {best.value:.4f} times as long as undisturbed ({best.low:.4f} to {best.high:.4f}, "
+        f"95{NARROW}% confidence). Dots are simulated, crosses are the closed forms.{never}"
     )
 
 
