@@ -15,11 +15,13 @@ from numpy.typing import NDArray
 
 from tests.model.plans import planned
 from understudy.model.assume import Ask
+from understudy.model.outcome import Mean
+from understudy.model.series import Simulated
 from understudy.report.page import page
 from understudy.report.plots import COLOURS, WASTES
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-PLOTS = ("scale", "waste", "landscape", "breakdown", "sensitivity")
+PLOTS = ("scale", "waste", "landscape", "breakdown", "sensitivity", "simulated")
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium here; make browser installs it")
 
@@ -45,8 +47,14 @@ class Drawn(HTMLParser):
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pytest.importorskip("plotly", reason="the extra 'report' is not installed")
     file = tmp_path_factory.mktemp("report") / "plan.html"
-    file.write_text(page(planned(Ask(gpus=16_384)), "Made today."), encoding="utf-8")
+    plan = planned(Ask(gpus=16_384))
+    found = [Simulated(each.strategy.name, _around(each.inflation), each.inflation) for each in plan.options]
+    file.write_text(page(plan, "Made today.", found), encoding="utf-8")
     return file
+
+
+def _around(value: float) -> Mean:
+    return Mean(value, 0.99 * value, 1.01 * value)
 
 
 def browse(report: Path, *options: str) -> subprocess.CompletedProcess[str]:

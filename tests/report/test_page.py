@@ -14,6 +14,7 @@ from understudy.model.assume import Ask, Assumption
 from understudy.model.failures import Repair
 from understudy.model.outcome import Mean
 from understudy.model.planner import Plan
+from understudy.model.series import Simulated
 from understudy.report import words
 from understudy.report.page import page
 from understudy.report.plots import ReportUnavailable
@@ -168,6 +169,16 @@ def _no_number_is_missing(text: str) -> None:
     assert not re.search(r"\b(nan|inf|infinity)\b", Reader(text).text, re.IGNORECASE)
     own = text[text.index("</script>") :]
     assert not re.search(r"\b(NaN|Infinity|nan|inf)\b", own)
+
+
+def test_what_was_simulated_has_a_section_of_its_own(usual: Plan) -> None:
+    endless = Mean(float("inf"), float("nan"), float("nan"))
+    found = [Simulated("trainmover", Mean(1.01, 1.0, 1.02), None), Simulated("checkpoint", endless, float("inf"))]
+    text = page(usual, MADE, found)
+    assert "plot-simulated" in Reader(text).ids
+    assert "Training gets nowhere with checkpoint." in Reader(text).text
+    _no_number_is_missing(text)
+    assert "plot-simulated" not in Reader(page(usual, MADE, found[1:])).ids
 
 
 def test_without_plotly_one_is_told_what_to_install(usual: Plan, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -221,6 +221,7 @@ def simulated(found: tuple[Simulated, ...]) -> Figure:
             "array": [mean.high - mean.value for mean in means],
             "arrayminus": [mean.value - mean.low for mean in means],
             "thickness": 1.5,
+            "color": OTHER,
         },
         name="simulated",
         mode="markers",
