@@ -3,7 +3,7 @@ BIN := $(VENV)/bin
 PYTHON ?= python3
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test soak check bench chaos simgrid format clean
+.PHONY: help demo test soak check browser bench chaos simgrid format clean
 
 help: ## print these lines
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -24,6 +24,13 @@ check: $(VENV)/.stamp ## lint, format, types and layers
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -q tests/test_layers.py
+
+browser: $(VENV)/.stamp ## look at a report with a real browser, which is installed if there is none
+	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null || { \
+	    command -v apt-get >/dev/null || { echo "no chromium and no apt-get here: install chromium yourself" >&2; exit 1; }; \
+	    sudo=$$([ "$$(id -u)" -eq 0 ] || echo sudo); \
+	    $$sudo apt-get update && $$sudo apt-get install -y --no-install-recommends chromium fonts-dejavu-core; }
+	$(BIN)/python -m pytest -q tests/report/test_browser.py
 
 bench: $(VENV)/.stamp ## run the benchmarks, results in bench/results/
 	@mkdir -p bench/results

@@ -22,13 +22,14 @@ LAYERS = (
     "comm",
     "data",
     "simgrid",
+    "report",
     "model",
     "spare",
 )
 """Top to bottom."""
 
-WITHOUT_TORCH = ("control", "spare", "model", "simgrid", "comm/roster.py", "comm/topology.py")
-WITHOUT_IO = ("spare", "model", "simgrid/scene.py", "simgrid/stage.py")
+WITHOUT_TORCH = ("control", "report", "spare", "model", "simgrid", "comm/roster.py", "comm/topology.py")
+WITHOUT_IO = ("report", "spare", "model", "simgrid/scene.py", "simgrid/stage.py")
 IO_MODULES = ("socket", "asyncio", "subprocess")
 
 

@@ -54,8 +54,24 @@ def deliver(
     return 0
 
 
+def made() -> str:
+    """When and by what something was made."""
+    from datetime import datetime
+
+    from understudy import __version__
+
+    return f"Made {datetime.now():%d %B %Y, %H:%M} by understudy {__version__}."
+
+
 def writable(args: argparse.Namespace) -> None:
-    """Find out before any work whether the files can be written."""
+    """Find out before any work whether the files can be written, and a report drawn."""
+    if getattr(args, "report", None) is not None:
+        from understudy.report.plots import ReportUnavailable, require
+
+        try:
+            require()
+        except ReportUnavailable as error:
+            raise UsageError(f"--report: {error}") from error
     for name in ("json", "report"):
         path = getattr(args, name, None)
         if path not in (None, "-"):

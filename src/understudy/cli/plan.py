@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from understudy.cli import asking
 from understudy.cli.errors import UsageError
-from understudy.cli.output import Bar, deliver, writable
+from understudy.cli.output import Bar, deliver, made, writable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -73,7 +73,9 @@ def _example(path: Path) -> int:
 
 
 def _page(found: Plan) -> str:
-    raise UsageError("--report: not yet")
+    from understudy.report.page import page
+
+    return page(found, made())
 
 
 def settings(option: Option) -> str:

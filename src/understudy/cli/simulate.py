@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from understudy.cli import asking
 from understudy.cli.errors import UsageError
-from understudy.cli.output import Bar, deliver, table, writable
+from understudy.cli.output import Bar, deliver, made, table, writable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -66,7 +66,7 @@ def add_parser(subparsers: Subparsers) -> None:
     parser.add_argument(
         "--json", nargs="?", const="-", metavar="FILE", help="the result as JSON, to FILE or instead of the table"
     )
-    parser.add_argument("--report", type=Path, metavar="FILE", help=argparse.SUPPRESS)
+    parser.add_argument("--report", type=Path, metavar="FILE", help="write the plan and this as a page with plots")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -79,6 +79,8 @@ def run(args: argparse.Namespace) -> int:
     horizon = asking.number(args, "horizon", asking.span) or 0.0
     if horizon < 60:
         raise UsageError(f"--for {args.horizon}: simulate at least a minute")
+    if args.report is not None and (args.sweep is not None or args.timeline):
+        raise UsageError("--report shows strategies on one cluster; leave out --sweep and --timeline")
     engine = _engine(args.engine)
     if args.timeline:
         return _timeline(args)
@@ -92,7 +94,24 @@ def run(args: argparse.Namespace) -> int:
                 share = 1 / len(options) / len(points)
                 outcome = engine(assumed, option, runs, horizon, args.seed, _part(bar.show, done, share))
                 rows.append(_row(label, assumed, option, outcome))
-    return deliver(args, rows, lambda out: _show(rows, out, runs))
+    return deliver(args, rows, lambda out: _show(rows, out, runs), lambda: _page(points[0][1], args.seed, rows))
+
+
+def _page(ask: Ask, seed: int, rows: list[Row]) -> str:
+    from understudy.model.outcome import Mean
+    from understudy.model.planner import plan
+    from understudy.model.series import Simulated
+    from understudy.report.page import page
+
+    found = [
+        Simulated(
+            row["strategy"],
+            Mean(row["inflation"], row["inflation_low"], row["inflation_high"]),
+            row["closed_form"],
+        )
+        for row in rows
+    ]
+    return page(plan(ask, seed), made(), found)
 
 
 def _part(show: Callable[[float], None], begun: float, share: float) -> Callable[[float], None]:
