@@ -90,7 +90,7 @@ def fit(incidents: Incidents, machines: int, *, window: float | None = None) -> 
         together=together.value,
         maintenance=maintenance.value,
         straggling=straggling.value,
-        **({"noticed": float(noticed.mean())} if len(noticed) else {}),
+        noticed=float(noticed.mean()) if len(noticed) else Failures(mtbf.value).noticed,
     )
     warnings = (*incidents.warnings, *_silences(incidents, end - start), *_thin(count, mtbf))
     repair = Repair(away.value, spread)

@@ -207,7 +207,7 @@ def _span(text: str, line: int) -> float:
     try:
         seconds = span(text)
     except ValueError as error:
-        wrong = f"repair {_short(text)} is negative" if text.startswith("-") else f"repair {str(error)}"
+        wrong = f"repair {_short(text)} is negative" if text.startswith("-") else f"repair {error}"
         raise IncidentError(f"line {line}: {wrong}; write 3h, 45m, 90s, 1d, or nothing if not known") from None
     if seconds > LONGEST_REPAIR:
         raise IncidentError(f"line {line}: a repair of {_short(text)} is more than ten years; is the unit right?")
@@ -232,7 +232,8 @@ def _in_order(
     if same.any():
         number = line[np.flatnonzero(same)[0]]
         warnings.append(f"line {number} says the same as another one, {_times(int(same.sum()))}: counted once")
-        at, repair, machine, kind, domain, line = (each[~same] for each in (at, repair, machine, kind, domain, line))
+        at, repair = at[~same], repair[~same]
+        machine, kind, domain, line = (column[~same] for column in (machine, kind, domain, line))
     incidents = Incidents(at, machine, kind, repair, domain, line, *names)
     warnings += [*_misspelt(names[1]), *_overlaps(incidents)]
     return msgspec.structs.replace(incidents, warnings=tuple(warnings))
