@@ -28,7 +28,7 @@ check: $(VENV)/.stamp ## lint, format, types and layers
 bench: $(VENV)/.stamp ## run the benchmarks, results in bench/results/
 	@mkdir -p bench/results
 	@worst=0; \
-	for name in collectives setup replace rehearsal failure mask overhead reorder; do \
+	for name in collectives setup replace rehearsal failure mask overhead reorder reality; do \
 	    $(BIN)/understudy bench $$name --json bench/results/$$name.json; code=$$?; \
 	    if [ $$code -eq 130 ]; then exit 130; fi; \
 	    if [ $$code -gt $$worst ]; then worst=$$code; fi; \
