@@ -34,7 +34,9 @@ class Ledger:
         self._way_out = _OTHER if reading else _WAY_OUT
         try:
             if reading:
-                self._db = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", isolation_level=None, uri=True)
+                closed = not path.with_name(f"{path.name}-wal").exists()  # else what is new is only there
+                how = "immutable=1" if closed else "mode=ro"
+                self._db = sqlite3.connect(f"{path.resolve().as_uri()}?{how}", isolation_level=None, uri=True)
             else:
                 self._db = sqlite3.connect(path, isolation_level=None)
                 self._db.execute("PRAGMA journal_mode=WAL")
