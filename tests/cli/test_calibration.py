@@ -102,7 +102,7 @@ def test_a_checkpoint_costs_what_the_step_after_it_takes_longer(tmp_path: Path) 
     play.say("w0", Saved(0, 3))
     play.say("w1", Saved(1, 3))
     found = measured(kept(play, tmp_path / "run", lines(0.1, 0.1, 0.1, 0.6, 0.1, 0.1)))
-    assert found.saved == [pytest.approx(0.5)]
+    assert list(found.saved) == pytest.approx([0.5])
 
 
 def test_torn_and_foreign_lines_of_the_metrics_are_passed_over(tmp_path: Path) -> None:
