@@ -161,7 +161,7 @@ def test_any_text_is_understood_or_refused_in_a_sentence(lines: list[str]) -> No
     numbers = (f.mtbf, f.shape, f.together, f.maintenance, f.straggling, f.noticed, fitted.repair.mean, fitted.window)
     assert np.isfinite(numbers).all()
     assert f.mtbf > 0
-    assert fitted.repair.mean > 0
+    assert fitted.repair.mean >= 0
 
 
 def test_a_million_rows_are_read_and_fitted_in_seconds() -> None:

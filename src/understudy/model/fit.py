@@ -196,9 +196,10 @@ def _shape(log: Incidents, failed: NDArray[np.bool_], several: NDArray[np.bool_]
     order, ends, again = _ends(log, failed, end)
     until = np.full(len(order), end)
     until[:-1][again[:-1]] = log.at[order[1:]][again[:-1]]
-    lives = np.maximum(until - ends, 1.0)
     whole = again.copy()
     whole[:-1] &= ~several[order[1:]]  # what takes a whole domain does not ask how old a machine is
+    lived = until > ends  # else it was interrupted while it was still being repaired
+    lives, whole = (until - ends)[lived], whole[lived]
     count = int(whole.sum())
     if count < ENOUGH:
         said = f"{count} {'life was' if count == 1 else 'lives were'} seen from a repair to the next failure"
@@ -258,19 +259,19 @@ Spread = Literal["fixed", "exponential", "lognormal"]
 
 def _away(repairs: Times) -> tuple[Estimate, Spread]:
     """The mean repair and which of the known distributions is most likely."""
-    known = repairs[repairs > 0]
+    known = repairs[repairs >= 0]
     if not len(known):
         mean = Repair().mean
         return Estimate(mean, mean, mean, f"the log has no repairs; {days(mean)} are assumed", False), "exponential"
     mean, deviation = float(known.mean()), float(known.std())
     half = Z * deviation / sqrt(len(known))
     spread: Spread = "exponential"
-    if deviation < 0.05 * mean:
+    if deviation <= 0.05 * mean:
         spread = "fixed"
     else:
-        distance = np.log(known / mean) + 0.5
-        exponential = float((known / mean).sum())
-        lognormal = float((distance**2 / 2 + np.log(known / mean)).sum()) + len(known) * log(sqrt(2 * np.pi))
+        scaled = np.maximum(known / mean, 1e-6)
+        exponential = float(scaled.sum())
+        lognormal = float(((np.log(scaled) + 0.5) ** 2 / 2 + np.log(scaled)).sum()) + len(known) * log(sqrt(2 * np.pi))
         spread = "lognormal" if lognormal < exponential else "exponential"
     unknown = len(repairs) - len(known)
     also = f" ({unknown:,} more are not known)" if unknown else ""

@@ -67,29 +67,18 @@ class Incidents(msgspec.Struct, frozen=True):
         return np.asarray(self.kind == number)
 
 
-class _Names:
-    """Numbers for names, in the order in which they come."""
-
-    def __init__(self) -> None:
-        self.numbers: dict[str, int] = {}
-
-    def __call__(self, name: str) -> int:
-        return self.numbers.setdefault(name, len(self.numbers))
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.numbers)
-
-
 def read(lines: Iterable[str]) -> Incidents:
     """The log; raises `IncidentError` where it cannot be understood. What is merely odd is in its `warnings`."""
     rows = _rows(lines)
-    _, header = next(rows, (0, None))
+    first, header = next(rows, (0, None))
     if header is None:
         raise IncidentError(f"the log is empty; its first line must be {','.join(NEEDED)}")
-    place = _places(header)
+    place = _places(header, first)
     at, repair = array("d"), array("d")
     machine, kind, domain, number = array("q"), array("q"), array("q"), array("q")
-    machines, kinds, domains = _Names(), _Names(), _Names()
+    machines: dict[str, int] = {}
+    kinds: dict[str, int] = {}
+    domains: dict[str, int] = {}
     spans: dict[str, float] = {}
     when, who, what, away, where = (place.get(name, -1) for name in COLUMNS)
     for line, row in rows:
@@ -104,11 +93,11 @@ def read(lines: Iterable[str]) -> Incidents:
                 spans.clear()
             spans[text] = _span(text, line)
         at.append(_date(row[when].strip(), line))
-        machine.append(machines(name))
-        kind.append(kinds(sort))
+        machine.append(machines.setdefault(name, len(machines)))
+        kind.append(kinds.setdefault(sort, len(kinds)))
         repair.append(spans[text])
         rack = row[where].strip() if where >= 0 else ""
-        domain.append(domains(rack) if rack else -1)
+        domain.append(domains.setdefault(rack, len(domains)) if rack else -1)
         number.append(line)
     if not at:
         raise IncidentError("the log has a header and no incident; there is nothing to learn from it")
@@ -129,7 +118,7 @@ def _rows(lines: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
             raise IncidentError(f"line {reader.line_num}: {error}; save the log as plain CSV") from None
         except UnicodeDecodeError:
             raise IncidentError(f"line {reader.line_num + 1}: not UTF-8 text; save the log as CSV in UTF-8") from None
-        if any(map(str.strip, row)):
+        if row and (row[0].strip() or any(map(str.strip, row))):
             yield reader.line_num, row
 
 
@@ -140,23 +129,23 @@ def _text(lines: Iterable[str]) -> Iterator[str]:
         yield line.removeprefix("\ufeff") if number == 1 else line
 
 
-def _places(header: Sequence[str]) -> dict[str, int]:
+def _places(header: Sequence[str], line: int) -> dict[str, int]:
     """Column → where it stands."""
     names = [name.strip().lower() for name in header]
     if len(names) == 1 and re.search(r"[;\t|]", names[0]):
         raise IncidentError(
-            f"line 1: columns are not separated by commas: {_short(names[0])}; save the log with commas"
+            f"line {line}: columns are not separated by commas: {_short(names[0])}; save the log with commas"
         )
     for name in names:
         if name not in COLUMNS:
             close = difflib.get_close_matches(name[:40], COLUMNS, 1)
             hint = f"did you mean {close[0]}?" if close else "remove it"
-            raise IncidentError(f"line 1: unknown column {_short(name)}; {hint} Columns are {', '.join(COLUMNS)}")
+            raise IncidentError(f"line {line}: unknown column {_short(name)}; {hint} Columns are {', '.join(COLUMNS)}")
         if names.count(name) > 1:
-            raise IncidentError(f"line 1: column {name} is there twice; remove one")
+            raise IncidentError(f"line {line}: column {name} is there twice; remove one")
     for name in NEEDED:
         if name not in names:
-            raise IncidentError(f"line 1: column {name} is missing; the first line must be {','.join(NEEDED)}")
+            raise IncidentError(f"line {line}: column {name} is missing; the first line must be {','.join(NEEDED)}")
     return {name: place for place, name in enumerate(names)}
 
 
@@ -170,7 +159,7 @@ def _short(text: str) -> str:
 
 def _date(text: str, line: int) -> float:
     try:
-        at = float(text)
+        at = _iso(text, line) if text[4:5] == "-" else float(text)
     except ValueError:
         at = _iso(text, line)
     if not 0 <= at < np.inf:
