@@ -111,13 +111,13 @@ class Real:
 
     async def whole(self) -> None:
         """Everybody plays, and who is to stand in is ready and rests."""
-        standbys = SYSTEMS[self._system]["standbys"]
+        standbys = int(str(SYSTEMS[self._system]["standbys"]))
 
         async def there() -> bool | None:
             machines = await self.job.machines()
             view = await self.job.call("GET", "/job")
             ready = [machine for machine in machines if set(machine["rehearsed"]) >= set(range(REPLICAS))]
-            if view["status"] != "training" or view["vacant"] or view["change"] or len(ready) != standbys:
+            if view["status"] != "training" or view["vacant"] or view["change"] or len(ready) < standbys:
                 return None
             pids = [pid for machine in ready for pid in self.job.family(machine["name"])]
             return True if await rests(pids, SETTLE_S) else None

@@ -141,7 +141,7 @@ class Tally:
                     self._died[str(tale.data["machine"])] = at
                 case "halt" if status != "halting":
                     self._halted_at, self._answered_at = at, 0.0
-                    self._live = len(self.director._whole(self.director.vacant()))
+                    _, self._live = self.director.replicas(self.director.vacant())
                     interrupted = [change for change in changes if change.kind == "recover" and change.lost is None]
                     self._waited += sum(_waiting(change, at) for change in interrupted)
         if self.director.status == "halting" and not self.director.halted and not self._answered_at:
@@ -159,7 +159,7 @@ class Tally:
     def _settled(self, change: Change, lost: float) -> None:
         from understudy.model.calibrate import Seen
 
-        units, live = len(self.director._units()), len(self.director._whole(change.vacant))
+        units, live = self.director.replicas(change.vacant)
         if change.kind == "replace":
             self._replaced.append(lost)
         elif change.kind == "recover" and change.vacant:
@@ -172,9 +172,9 @@ class Tally:
             came = [role for role in self._vacated if role not in change.vacant]
             entered = change.clock.get("first step", 0.0)
             self._refilled += [entered - self._vacated.pop(role) for role in came]
-            missing = len(self.director._whole((*change.vacant, *came)))
-            if missing:
-                self._joined.append(Seen(lost, max(0.0, units / missing - units / live)))
+            _, before = self.director.replicas((*change.vacant, *came))
+            if before:
+                self._joined.append(Seen(lost, max(0.0, units / before - units / live)))
 
     def result(self, steps: list[tuple[int, float]]) -> Measured:
         from understudy.model.calibrate import Measured
