@@ -117,7 +117,7 @@ def test_unknown_repairs_are_assumed() -> None:
 )
 def test_the_spread_of_repairs(repairs: str, spread: str) -> None:
     rows = [f"{100_000 * number},m{number},gpu,{repair}," for number, repair in enumerate(repairs.split())]
-    assert fit(log(*rows), 10).repair.spread == spread
+    assert fit(log(*rows), 12).repair.spread == spread
 
 
 def test_a_long_silence_is_told_of_and_chance_is_not() -> None:
@@ -127,7 +127,7 @@ def test_a_long_silence_is_told_of_and_chance_is_not() -> None:
     assert not fit(log(*rows), 200).warnings
     late = [f"{date + (20 * DAY if number > 100 else 0):.0f},m{number},gpu,1m," for number, date in enumerate(dates)]
     (said,) = fit(log(*late), 200).warnings
-    assert said.startswith("nothing is in the log for 20.1 days")
+    assert said.startswith("nothing is in the log for 20.1 d")
     assert "(line 102)" in said
 
 

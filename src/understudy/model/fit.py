@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from understudy.model.failures import Failures, Repair, Times
 from understudy.model.incidents import MAINTENANCE, STRAGGLER, IncidentError, Incidents
-from understudy.model.setting import DAY, HOUR
+from understudy.model.spans import said
 
 TOGETHER = 60.0
 """Failures in one domain that follow each other within these seconds have one cause."""
@@ -74,7 +74,7 @@ def fit(incidents: Incidents, machines: int, *, window: float | None = None) -> 
     if not count:
         least = up / 3.0
         raise IncidentError(
-            f"no unplanned failure is in the log, so there is no rate: the MTBF of a machine is above {days(least)}"
+            f"no unplanned failure is in the log, so there is no rate: the MTBF of a machine is above {said(least)}"
         )
     mtbf = _mtbf(count, groups, up, machines, end - start, several)
     shape = _shape(incidents, failed, several, end)
@@ -108,7 +108,7 @@ def _window(log: Incidents, window: float | None) -> tuple[float, float]:
             raise IncidentError("all incidents are of one moment; say how long the machines were watched")
         window = seen * (len(log) + 1) / (len(log) - 1)
     if not seen <= window < np.inf or not window:
-        raise IncidentError(f"the log covers {days(seen)}, so machines cannot have been watched for {days(window)}")
+        raise IncidentError(f"the log covers {said(seen)}, so machines cannot have been watched for {window:g} s")
     rest = (window - seen) / 2
     return first - rest, last + rest
 
@@ -158,8 +158,8 @@ def _mtbf(count: int, groups: int, up: float, machines: int, window: float, seve
     once = f" ({groups} of them took {int(several.sum())} machines, each counted once)" if groups else ""
     reason = (
         f"{count:,} unplanned {'failure' if count == 1 else 'failures'}{once} of {machines:,} machines in "
-        f"{days(window)}, repairs left out: a machine fails every {days(value)} (95 %: {days(up / high)} to "
-        f"{days(up / low)}), one of all every {days(value / machines)}"
+        f"{said(window)}, repairs left out: a machine fails every {said(value)} (95 %: {said(up / high)} to "
+        f"{said(up / low)}), one of all every {said(value / machines)}"
     )
     return Estimate(value, up / high, up / low, reason)
 
@@ -202,8 +202,8 @@ def _shape(log: Incidents, failed: NDArray[np.bool_], several: NDArray[np.bool_]
     lives, whole = (until - ends)[lived], whole[lived]
     count = int(whole.sum())
     if count < ENOUGH:
-        said = f"{count} {'life was' if count == 1 else 'lives were'} seen from a repair to the next failure"
-        return Estimate(1.0, 1.0, 1.0, f"failures are taken to come at any age alike: only {said}", False)
+        few = f"{count} {'life was' if count == 1 else 'lives were'} seen from a repair to the next failure"
+        return Estimate(1.0, 1.0, 1.0, f"failures are taken to come at any age alike: only {few}", False)
     shape, error = weibull(lives, whole)
     low, high = shape * exp(-Z * error / shape), shape * exp(Z * error / shape)
     found = f"{count:,} whole lives and {len(lives) - count:,} unfinished ones give a Weibull shape of {shape:.2f}"
@@ -250,7 +250,7 @@ def _every(count: int, up: float, kind: str, words: str) -> Estimate:
     if not count:
         return Estimate(0.0, 0.0, 0.0, f"no row of kind {kind}: {words} is left out", False)
     low, high = rates(count)
-    reason = f"{count:,} rows of kind {kind}: {words} every {days(up / count)} of a machine"
+    reason = f"{count:,} rows of kind {kind}: {words} every {said(up / count)} of a machine"
     return Estimate(up / count, up / high, up / low if low else up, reason)
 
 
@@ -262,7 +262,7 @@ def _away(repairs: Times) -> tuple[Estimate, Spread]:
     known = repairs[repairs >= 0]
     if not len(known):
         mean = Repair().mean
-        return Estimate(mean, mean, mean, f"the log has no repairs; {days(mean)} are assumed", False), "exponential"
+        return Estimate(mean, mean, mean, f"the log has no repairs; {said(mean)} are assumed", False), "exponential"
     mean, deviation = float(known.mean()), float(known.std())
     half = Z * deviation / sqrt(len(known))
     spread: Spread = "exponential"
@@ -275,8 +275,8 @@ def _away(repairs: Times) -> tuple[Estimate, Spread]:
         spread = "lognormal" if lognormal < exponential else "exponential"
     unknown = len(repairs) - len(known)
     also = f" ({unknown:,} more are not known)" if unknown else ""
-    said = f"{len(known):,} repairs{also} took {days(mean)} in the mean; {_SPREADS[spread]}"
-    return Estimate(mean, max(mean - half, 0.0), mean + half, said), spread
+    reason = f"{len(known):,} repairs{also} took {said(mean)} in the mean; {_SPREADS[spread]}"
+    return Estimate(mean, max(mean - half, 0.0), mean + half, reason), spread
 
 
 _SPREADS = {
@@ -298,20 +298,12 @@ def _silences(log: Incidents, window: float) -> Iterator[str]:
     if len(gaps) * exp(-longest / max(usual, 1e-9)) < CHANCE:
         date = datetime.fromtimestamp(float(at[place]), UTC).isoformat(" ", "minutes").removesuffix("+00:00")
         yield (
-            f"nothing is in the log for {days(longest)} from {date} on (line {log.line[starts[place]]}), although "
-            f"there is something every {days(usual)} otherwise: if nobody wrote it then, split the log there"
+            f"nothing is in the log for {said(longest)} from {date} on (line {log.line[starts[place]]}), although "
+            f"there is something every {said(usual)} otherwise: if nobody wrote it then, split the log there"
         )
 
 
 def _thin(count: int, mtbf: Estimate) -> Iterator[str]:
     if count < 10:
         words = "failure says" if count == 1 else "failures say"
-        yield f"{count} {words} little: the MTBF may be anything from {days(mtbf.low)} to {days(mtbf.high)}"
-
-
-def days(seconds: float) -> str:
-    """A duration for people."""
-    for unit, name in ((DAY, "days"), (HOUR, "h"), (60.0, "min")):
-        if abs(seconds) >= 2 * unit:
-            return f"{seconds / unit:,.3g} {name}" if seconds / unit < 1000 else f"{seconds / unit:,.0f} {name}"
-    return f"{seconds:.3g} s"
+        yield f"{count} {words} little: the MTBF may be anything from {said(mtbf.low)} to {said(mtbf.high)}"

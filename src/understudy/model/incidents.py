@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from understudy.model.failures import Times
-from understudy.model.setting import DAY, HOUR
+from understudy.model.setting import DAY
+from understudy.model.spans import SpanError, span
 
 Numbers = NDArray[np.int64]
 
@@ -32,9 +33,6 @@ UNKNOWN = -1.0
 """In place of a repair that nobody has written down."""
 SHOWN = 5
 """Warnings of one sort that are told one by one."""
-
-_UNITS = {"": 1.0, "s": 1.0, "sec": 1.0, "m": 60.0, "min": 60.0, "h": HOUR, "hr": HOUR, "d": DAY, "w": 7 * DAY}
-_SPAN = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE]([+-]?[0-9]{1,3}))?\s*([a-z]*)", re.ASCII)
 
 
 class IncidentError(ValueError):
@@ -182,22 +180,17 @@ def _iso(text: str, line: int) -> float:
         raise IncidentError(f"line {line}: timestamp {_short(text)} is no date; {_WRITE_DATES}") from None
 
 
-def span(text: str) -> float:
-    """Seconds of a duration such as 90s, 45m, 3h, 1d, or a bare number; `ValueError` where it is none."""
-    found = _SPAN.fullmatch(text.strip().lower())
-    if found is None or found[3] not in _UNITS:
-        raise ValueError(f"{_short(text)} is no duration")
-    return float(f"{found[1]}e{found[2] or 0}") * _UNITS[found[3]]
+_WRITE_SPANS = "write 3h, 45m, 90s, 1d, or nothing if not known"
 
 
 def _span(text: str, line: int) -> float:
     if not text:
         return UNKNOWN
     try:
-        seconds = span(text)
-    except ValueError as error:
-        wrong = f"repair {_short(text)} is negative" if text.startswith("-") else f"repair {error}"
-        raise IncidentError(f"line {line}: {wrong}; write 3h, 45m, 90s, 1d, or nothing if not known") from None
+        seconds = span(text.lower())
+    except SpanError:
+        wrong = "is negative" if text.startswith("-") else "is no duration"
+        raise IncidentError(f"line {line}: repair {_short(text)} {wrong}; {_WRITE_SPANS}") from None
     if seconds > LONGEST_REPAIR:
         raise IncidentError(f"line {line}: a repair of {_short(text)} is more than ten years; is the unit right?")
     return seconds

@@ -8,11 +8,10 @@ from datetime import UTC, datetime
 import msgspec
 import numpy as np
 
+from understudy.model.assume import LLAMA_RATE
 from understudy.model.failures import Failures, Repair, Times
 from understudy.model.setting import DAY, HOUR
 
-RATE = 1.97e-5
-"""Unplanned interruptions of one GPU in an hour: 419 in 54 days of 16,384, as published for Llama 3."""
 KINDS = {"gpu": 0.36, "memory": 0.17, "software": 0.13, "network": 0.12, "host": 0.08, "storage": 0.06, "unknown": 0.08}
 """Shares of the causes, after the same table."""
 BEGIN = datetime(2026, 3, 1, tzinfo=UTC).timestamp()
@@ -22,7 +21,7 @@ class Example(msgspec.Struct, frozen=True):
     """What the log is drawn from."""
 
     failures: Failures = Failures(
-        HOUR / (RATE * 8), together=0.03, maintenance=180 * DAY, straggling=900 * DAY, noticed=900.0
+        HOUR / (LLAMA_RATE * 8), together=0.03, maintenance=180 * DAY, straggling=900 * DAY, noticed=900.0
     )
     repair: Repair = Repair(12 * HOUR, "lognormal")
     machines: int = 2048
