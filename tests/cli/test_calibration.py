@@ -87,8 +87,8 @@ def test_masking_and_the_refill(tmp_path: Path) -> None:
     play.settled(0.3)
     play.here("m1")
     play.go_on("switch")
+    entered = play.now  # the first of them makes its step in the new roster
     play.all_switch()
-    entered = play.now
     play.settled(0.1)
     found = measured(kept(play, tmp_path / "run"))
     assert found.masked == [Seen(0.3, 0.5)]

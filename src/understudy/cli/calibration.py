@@ -92,6 +92,7 @@ class Tally:
         self._died: dict[str, float] = {}
         self._came: dict[str, float] = {}
         self._vacated: dict[int, float] = {}
+        self._empty: set[int] = set()
         self._detected: list[float] = []
         self._recovered: list[float] = []
         self._masked: list[Seen] = []
@@ -120,6 +121,7 @@ class Tally:
         if isinstance(event, Reported) and isinstance(event.report, Word) and type(event.report.message) is Rehearsed:
             self._is_ready(event.machine, at)
         self._note(outputs, at, status, changes)
+        self._look_for_comers(at)
         if director.change is not None and all(director.change is not change for change in changes):
             changes.append(director.change)
         for change in changes:
@@ -156,6 +158,14 @@ class Tally:
                 for role in self.director.change.vacant if self.director.change is not None else ():
                     self._vacated.setdefault(role, self._halted_at)
 
+    def _look_for_comers(self, at: float) -> None:
+        """Roles that were vacant are played again."""
+        vacant = self.director.vacant() if self._vacated else ()
+        self._empty.update(role for role in vacant if role in self._vacated)
+        for role in sorted(self._empty.difference(vacant)):
+            self._refilled.append(at - self._vacated.pop(role))
+            self._empty.discard(role)
+
     def _settled(self, change: Change, lost: float) -> None:
         from understudy.model.calibrate import Seen
 
@@ -169,10 +179,7 @@ class Tally:
             self._recovered.append(max(0.0, lost - self._waited - _waiting(change)))
             self._waited = 0.0
         elif change.kind == "refill":
-            came = [role for role in self._vacated if role not in change.vacant]
-            entered = change.clock.get("first step", 0.0)
-            self._refilled += [entered - self._vacated.pop(role) for role in came]
-            _, before = self.director.replicas((*change.vacant, *came))
+            _, before = self.director.replicas((*change.vacant, *change.joiners))
             if before:
                 self._joined.append(Seen(lost, max(0.0, units / before - units / live)))
 
