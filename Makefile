@@ -35,7 +35,7 @@ browser: $(VENV)/.stamp ## look at a report with a real browser, which is instal
 bench: $(VENV)/.stamp ## run the benchmarks, results in bench/results/
 	@mkdir -p bench/results
 	@worst=0; \
-	for name in collectives setup replace rehearsal failure mask overhead reorder; do \
+	for name in collectives setup replace rehearsal failure mask overhead reorder reality; do \
 	    $(BIN)/understudy bench $$name --json bench/results/$$name.json; code=$$?; \
 	    if [ $$code -eq 130 ]; then exit 130; fi; \
 	    if [ $$code -gt $$worst ]; then worst=$$code; fi; \

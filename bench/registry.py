@@ -11,6 +11,7 @@ BENCHES: dict[str, str] = {
     "failure": "understudy_bench.failure:BENCH",
     "mask": "understudy_bench.mask:BENCH",
     "overhead": "understudy_bench.overhead:BENCH",
+    "reality": "understudy_bench.reality:BENCH",
     "rehearsal": "understudy_bench.rehearsal:BENCH",
     "reorder": "understudy_bench.reorder:BENCH",
     "replace": "understudy_bench.replace:BENCH",

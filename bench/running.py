@@ -51,13 +51,17 @@ class Running:
         """What `look` finds, once it finds something; the job must not end before."""
         late = time.monotonic() + LIMIT_S
         while (found := await look()) is None:
-            if self._following.done():
-                ended = self._following.result()
-                raise CommandFailed(self._words(f"the job has {ended.status}: {ended.reason}"))
+            self.check()
             if time.monotonic() > late:
                 raise CommandFailed(self._words(f"{what}: nothing for {LIMIT_S:g} s"))
             await asyncio.sleep(LOOK_S)
         return found
+
+    def check(self) -> None:
+        """Raises where the job has ended."""
+        if self._following.done():
+            ended = self._following.result()
+            raise CommandFailed(self._words(f"the job has {ended.status}: {ended.reason}"))
 
     def _words(self, what: str) -> str:
         return "\n  ".join([what, *self._said[-15:]])

@@ -19,6 +19,8 @@ from .events import Output, Replace, Reply, Tale
 Status = Literal["forming", "training", "halting", "recovering", "closing", "finished", "stopped", "failed"]
 Scarcity = Literal["wait", "stop", "shrink"]
 OVER = ("finished", "stopped", "failed")
+PLAN = "plan.json"
+"""The file beside a ledger with what its controller knew of the job."""
 ATTEMPTS = 3
 """How often a replacement is tried with another standby, and a standby's worker started again."""
 

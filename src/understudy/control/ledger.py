@@ -17,6 +17,7 @@ _SCHEMA = "CREATE TABLE IF NOT EXISTS events (number INTEGER PRIMARY KEY, at REA
 
 _ALL = "SELECT number, at, event FROM events ORDER BY number"
 _WAY_OUT = "move it away to start anew"
+_OTHER = "name another run"
 
 
 class LedgerError(RuntimeError):
@@ -24,18 +25,26 @@ class LedgerError(RuntimeError):
 
 
 class Ledger:
-    """Append-only. What `append` has returned for survives the death of this process."""
+    """Append-only. What `append` has returned for survives the death of this process.
 
-    def __init__(self, path: Path) -> None:
+    Where it is only for `reading`, nothing is made or changed: the run may be over, or still going on."""
+
+    def __init__(self, path: Path, *, reading: bool = False) -> None:
         self.path = path
+        self._way_out = _OTHER if reading else _WAY_OUT
         try:
-            self._db = sqlite3.connect(path, isolation_level=None)
-            self._db.execute("PRAGMA journal_mode=WAL")
-            self._db.execute("PRAGMA synchronous=NORMAL")
-            self._db.execute(_SCHEMA)
+            if reading:
+                closed = not path.with_name(f"{path.name}-wal").exists()  # else what is new is only there
+                how = "immutable=1" if closed else "mode=ro"
+                self._db = sqlite3.connect(f"{path.resolve().as_uri()}?{how}", isolation_level=None, uri=True)
+            else:
+                self._db = sqlite3.connect(path, isolation_level=None)
+                self._db.execute("PRAGMA journal_mode=WAL")
+                self._db.execute("PRAGMA synchronous=NORMAL")
+                self._db.execute(_SCHEMA)
             self._db.execute(f"{_ALL} LIMIT 0")
         except sqlite3.Error as error:
-            raise LedgerError(f"ledger {path}: {error}; {_WAY_OUT}") from None
+            raise LedgerError(f"ledger {path}: {error}; {self._way_out}") from None
 
     def append(self, at: float, event: Event) -> None:
         try:
@@ -50,9 +59,9 @@ class Ledger:
                     yield at, _decoder.decode(body)
                 except (msgspec.MsgspecError, RecursionError) as error:
                     why = f"entry {number} cannot be read: {error}"
-                    raise LedgerError(f"ledger {self.path}: {why}; {_WAY_OUT}") from None
+                    raise LedgerError(f"ledger {self.path}: {why}; {self._way_out}") from None
         except sqlite3.Error as error:
-            raise LedgerError(f"ledger {self.path}: {error}; {_WAY_OUT}") from None
+            raise LedgerError(f"ledger {self.path}: {error}; {self._way_out}") from None
 
     def close(self) -> None:
         self._db.close()

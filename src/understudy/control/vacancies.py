@@ -39,6 +39,10 @@ class Vacancies(Signals):
         gone = set(without)
         return [number for number, unit in enumerate(self._units()) if gone.isdisjoint(unit)]
 
+    def replicas(self, without: Iterable[int] = ()) -> tuple[int, int]:
+        """How many there are, and how many of them are whole where nobody plays these roles."""
+        return len(self._units()), len(self._whole(without))
+
     def _placement(self) -> Placement:
         return parse(self.plan.mask, len(self._units()))
 

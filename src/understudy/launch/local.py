@@ -20,7 +20,7 @@ import msgspec
 from understudy.agent.agent import AGAIN, AgentSpec
 from understudy.agent.facts import facts_of
 from understudy.control.client import Client, ControllerError
-from understudy.control.company import OVER
+from understudy.control.company import OVER, PLAN
 from understudy.control.server import ControlSpec
 from understudy.worker.messages import WorkerSpec
 
@@ -187,6 +187,7 @@ class LocalJob:
             bool(self.spec.recording_limit) and self.spec.machines > 1,
             tuple(self._own_names()),
         )
+        (self.run_dir / PLAN).write_bytes(msgspec.json.encode(spec.plan))  # without it, a ledger cannot be understood
         while not self._closing:
             began = time.monotonic()
             self.controller = await self._spawn("understudy.control.server", spec, "--fd", str(fd), pass_fds=[fd])

@@ -1,0 +1,282 @@
+"""Reality: does the simulator say how much of the time a real job trains, while its workers are killed at random?
+
+Four replicas with a worker each train a small model; a worker waits until 25 ms are over for each of its six
+micro-shards (see `bench mask`), so that cores are not what is measured. Workers are killed (kill -9) at the ends of
+exponential lives with a mean of 24 s each, drawn anew whenever somebody begins to play a role: one death in about six
+seconds. Lives are dealt like cards from a seed, so that a short run has as many deaths as its rate says.
+
+- recovery: everybody waits until a standby has the place. There is one; the dead worker's machine is the next once its
+  new worker has rehearsed, and whoever dies before has to be waited for;
+- masking: no standby. The others go on, and the dead worker's machine brings a new one back to them.
+
+For each there are two jobs: one that is only there to calibrate with (other seed; `understudy … --calibrate` reads its
+ledger in the same way), and the one that is predicted. In the second, disturbed stretches of 45 s take turns with
+undisturbed ones, in which the time of an undisturbed step is measured and everybody comes back.
+
+- `measured`: steps made in the disturbed stretches × the undisturbed step time ÷ their length;
+- `simulated`: efficiency by `model/jump.py`, for as many machines, the same mean life, stretches of the same length and
+  the calibration's durations: mean of 2,000 runs. `chance`: where 95 % of means of as many stretches lie;
+- `naive`: what somebody would say who forgot about failures, for the size of what there is to predict.
+
+The check is that simulated ÷ measured is within 10 % of 1. One stretch by itself may well be further off.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from understudy.cli.calibration import calibrated
+from understudy.model.calibrate import Calibrated
+from understudy.model.failures import Failures, Repair
+from understudy.model.jump import simulate
+from understudy.model.setting import Cluster, Setting, Work
+from understudy.model.strategy import Strategy, mask_and_refill, trainmover
+from understudy_bench.harness import Bench, Check, Progress, Result, median
+from understudy_bench.hazard import Hazard
+from understudy_bench.outage import Mark, Watch, gaps
+from understudy_bench.processes import interruptible, rests
+from understudy_bench.running import Running
+from understudy_bench.scripts import OURS
+from understudy_bench.work import WORKS
+
+REPLICAS, WORK = 4, "paced"
+MTBF_S = 24.0
+QUIET_S, SETTLE_S = 8.0, 1.0
+RUNS = 2000
+NO_CHECKPOINT = 1e9
+BAR = 0.10
+SYSTEMS: Mapping[str, Mapping[str, object]] = {
+    "recovery": {"standbys": 1},
+    "masking": {"standbys": 0, "mask": "anywhere"},
+}
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Length:
+    """Seconds of the calibration, of a disturbed stretch, and how many there are."""
+
+    calibration: float
+    stretch: float
+    stretches: int
+
+
+FULL, QUICK = Length(60.0, 45.0, 4), Length(36.0, 30.0, 2)
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """What was seen in a disturbed stretch."""
+
+    seconds: float
+    steps: int
+    deaths: int
+    step_s: float
+    """An undisturbed one, before and after it."""
+
+    @property
+    def efficiency(self) -> float:
+        return self.steps * self.step_s / self.seconds
+
+
+# -- the real job ------------------------------------------------------------------------------------------------------
+
+
+class Real:
+    """A job that trains, with its marks."""
+
+    def __init__(self, system: str, folder: Path, chance: random.Random) -> None:
+        self.run_dir, marks = folder / "run", folder / "marks"
+        marks.mkdir(parents=True)
+        self.watch = Watch(marks)
+        self._system, self._chance = system, chance
+        self.job = Running(
+            {
+                **{"script": OURS, "args": ("--marks", str(marks), "--work", WORK), "run_dir": str(self.run_dir)},
+                **{"name": "bench-reality", "machines": REPLICAS, "threads": 1, "quarantine": 1_000_000},
+                **SYSTEMS[system],
+            }
+        )
+
+    async def whole(self) -> None:
+        """Everybody plays, and who is to stand in is ready and rests."""
+        standbys = int(str(SYSTEMS[self._system]["standbys"]))
+
+        async def there() -> bool | None:
+            machines = await self.job.machines()
+            view = await self.job.call("GET", "/job")
+            ready = [machine for machine in machines if set(machine["rehearsed"]) >= set(range(REPLICAS))]
+            if view["status"] != "training" or view["vacant"] or view["change"] or len(ready) < standbys:
+                return None
+            pids = [pid for machine in ready for pid in self.job.family(machine["name"])]
+            return True if await rests(pids, SETTLE_S) else None
+
+        await self.job.until("everybody plays again", there)
+
+    async def undisturbed(self) -> float:
+        """Seconds of a step, now that nothing happens."""
+        await self.whole()
+        began = time.time() + SETTLE_S
+        await asyncio.sleep(QUIET_S + SETTLE_S)
+        return step_time(self.watch.look(), began, time.time())
+
+    async def disturbed(self, seconds: float) -> tuple[float, float, int]:
+        hazard = Hazard(self.job, MTBF_S, self._chance)
+        began, ended = await hazard.strike(seconds)
+        return began, ended, len(hazard.deaths)
+
+
+def step_time(marks: Sequence[Mark], began: float, ended: float) -> float:
+    """The median over all places' steps in this time."""
+    found: list[float] = []
+    for place in {mark.place for mark in marks}:
+        ends = (m.at for m in marks if m.place == place and m.kind == "end" and began <= m.at <= ended)
+        found += gaps(ends)
+    return median(found)
+
+
+def progressed(marks: Sequence[Mark], began: float, ended: float) -> int:
+    """Steps that have come to count in this time, whoever has made them."""
+
+    def reached(at: float) -> int:
+        return max((mark.step for mark in marks if mark.kind == "end" and mark.at <= at), default=-1)
+
+    return reached(ended) - reached(began)
+
+
+async def calibration(system: str, folder: Path, seconds: float) -> Calibrated:
+    """Another run, with other deaths."""
+    real = Real(system, folder, random.Random(f"calibration {system}"))
+    async with real.job as job:
+        await job.train(12)
+        await real.undisturbed()
+        await real.disturbed(seconds)
+        await real.whole()
+        await job.stop()
+    return calibrated(real.run_dir)
+
+
+async def observed(system: str, folder: Path, length: Length, done: Callable[[str], None]) -> list[Stretch]:
+    real = Real(system, folder, random.Random(f"reality {system}"))
+    found = []
+    async with real.job as job:
+        await job.train(12)
+        before = await real.undisturbed()
+        for _ in range(length.stretches):
+            began, ended, deaths = await real.disturbed(length.stretch)
+            after = await real.undisturbed()
+            steps = progressed(real.watch.look(), began, ended)
+            found.append(Stretch(ended - began, steps, deaths, (before + after) / 2))
+            done(f"{system}: {deaths} deaths, efficiency {found[-1].efficiency:.3f}")
+            before = after
+        await job.stop()
+    return found
+
+
+# -- the simulated one -------------------------------------------------------------------------------------------------
+
+
+def predicted(system: str, known: Calibrated, seconds: float) -> list[float]:
+    """Efficiency in each of many simulated stretches."""
+    if known.step is None:
+        raise ValueError("no step was measured")
+    compute = WORKS[WORK].micro * WORKS[WORK].length_s
+    work = Work(min(compute, known.step), max(0.0, known.step - compute))
+    durations = known.durations
+    if system == "masking":  # the dead worker's own machine brings it back, and `refill` is all of that
+        durations = msgspec.structs.replace(durations, cold=0.0)
+    setting = Setting(Cluster(REPLICAS, REPLICAS, 1), work, durations)
+    outcome = simulate(
+        setting,
+        Failures(MTBF_S),
+        strategy_of(system, setting),
+        known.repair or Repair(),
+        runs=RUNS,
+        horizon=seconds,
+    )
+    return [float(each) for each in outcome.useful / outcome.seconds]
+
+
+def strategy_of(system: str, setting: Setting) -> Strategy:
+    if system == "recovery":
+        return trainmover(setting, 1, NO_CHECKPOINT)
+    masking = mask_and_refill(setting, 0, NO_CHECKPOINT, "anywhere", WORKS[WORK].micro)
+    return msgspec.structs.replace(masking, may_recover=False)
+
+
+# -- both --------------------------------------------------------------------------------------------------------------
+
+
+def rows_of(system: str, seen: Sequence[Stretch], simulated: Sequence[float]) -> list[Row]:
+    rows: list[Row] = [
+        {
+            **{"system": system, "stretch": str(number), "seconds": round(each.seconds, 1), "deaths": each.deaths},
+            **{"steps": each.steps, "step_s": round(each.step_s, 4), "measured": round(each.efficiency, 4)},
+        }
+        for number, each in enumerate(seen)
+    ]
+    seconds = sum(each.seconds for each in seen)
+    measured = sum(each.efficiency * each.seconds for each in seen) / seconds
+    mean = float(np.mean(simulated))
+    total = {
+        **{"system": system, "stretch": f"all {len(seen)}", "seconds": round(seconds, 1)},
+        **{"deaths": sum(each.deaths for each in seen), "steps": sum(each.steps for each in seen)},
+        **{"step_s": round(median(each.step_s for each in seen), 4), "measured": round(measured, 4)},
+        **{"simulated": round(mean, 4), "ratio": round(mean / measured, 4), "naive": round(1 / measured, 4)},
+        "chance": [round(each, 4) for each in chances(simulated, len(seen))],
+    }
+    return [*rows, total]
+
+
+def chances(simulated: Sequence[float], stretches: int) -> list[float]:
+    """Where 95 % of the means of so many stretches lie."""
+    half = 1.96 * float(np.std(simulated)) / stretches**0.5
+    mean = float(np.mean(simulated))
+    return [mean - half, mean + half]
+
+
+def calibration_rows(system: str, known: Calibrated) -> list[Row]:
+    """Where the durations come from that the simulator was given."""
+    values = {**msgspec.to_builtins(known.durations), "step": known.step, "repair": known.repair and known.repair.mean}
+    return [
+        {"system": system, "stretch": "calibration", "what": name, "value_s": round(values[name], 4), "why": why}
+        for name, why in known.sources.items()
+        if name in known.measured
+    ]
+
+
+def checks_of(rows: Sequence[Row]) -> list[Check]:
+    checks = []
+    for row in rows:
+        if "ratio" in row:
+            ok = abs(row["ratio"] - 1) <= BAR
+            checks.append(Check(f"ratio_{row['system']}", row["ratio"], f"1 ± {BAR:g}", ok))
+    return checks
+
+
+def measure(quick: bool, progress: Progress) -> Result:
+    length = QUICK if quick else FULL
+    progress.total = len(SYSTEMS) * (1 + length.stretches)
+    rows: list[Row] = []
+    with interruptible(), TemporaryDirectory(prefix="understudy-bench-") as name:
+        folder = Path(name)
+        for system in SYSTEMS:
+            known = asyncio.run(calibration(system, folder / f"{system}-calibration", length.calibration))
+            progress.advance(f"{system}: calibrated")
+            seen = asyncio.run(observed(system, folder / system, length, progress.advance))
+            rows += [*calibration_rows(system, known), *rows_of(system, seen, predicted(system, known, length.stretch))]
+    return Result(rows, checks_of(rows))
+
+
+BENCH = Bench("reality", "whether the simulator predicts how much of the time a job under failures trains", measure)

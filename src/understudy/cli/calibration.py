@@ -1,0 +1,211 @@
+"""What a run of this project has measured: its ledger, read again by the controller's mind, and its metrics."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from understudy.cli.errors import UsageError
+
+if TYPE_CHECKING:
+    from understudy.control.change import Change
+    from understudy.control.director import Director
+    from understudy.control.events import Event, Output
+    from understudy.model.calibrate import Calibrated, Measured, Seen
+
+LEDGER = "ledger.sqlite"
+
+
+def calibrated(run: Path) -> Calibrated:
+    """Durations of a run in place of assumptions, where it has any; `UsageError` where it cannot be read."""
+    from understudy.model.calibrate import calibrate
+
+    return calibrate(measured(run))
+
+
+def measured(run: Path) -> Measured:
+    from understudy.control.company import PLAN, Plan
+    from understudy.control.ledger import Ledger, LedgerError
+
+    if not run.is_dir():
+        raise UsageError(f"{run}: there is no such folder; name that of a run, as understudy run prints it")
+    if not (run / LEDGER).is_file():
+        raise UsageError(f"{run}: there is no {LEDGER} in it; name the folder of a run, as understudy run prints it")
+    try:
+        plan = msgspec.json.decode((run / PLAN).read_bytes(), type=Plan)
+        if plan.machines < 1 or plan.nproc < 1:
+            raise UsageError(f"{run}: its {PLAN} is damaged; name another run")
+    except (OSError, msgspec.MsgspecError):
+        raise UsageError(f"{run}: its {PLAN} is missing or damaged; name another run") from None
+    tally = Tally(plan)
+    try:
+        ledger = Ledger(run / LEDGER, reading=True)
+        try:
+            for at, event in ledger.read():
+                tally.feed(at, event)
+        finally:
+            ledger.close()
+    except LedgerError as error:
+        raise UsageError(f"{run}: {error}") from None
+    except Exception as error:  # whatever a mind thinks of events that cannot have happened
+        why = f"{type(error).__name__} at event {tally.events}"
+        raise UsageError(f"{run}: its ledger and its {PLAN} do not fit ({why}); name another run") from None
+    if not tally.events:
+        raise UsageError(f"{run}: its ledger is empty; name a run that has trained")
+    if not tally.director.begun:
+        raise UsageError(f"{run}: it has not made a step; name a run that has trained")
+    return tally.result(steps_of(run))
+
+
+def steps_of(run: Path) -> list[tuple[int, float]]:
+    """(step, seconds) of every line of the metrics that is whole and knows how long its step took."""
+    found = []
+    for path in sorted(run.glob("metrics-*.jsonl")):
+        for line in path.read_bytes().splitlines():
+            try:
+                entry = json.loads(line)
+                step, seconds = int(entry["step"]), float(entry["seconds"])
+            except (ValueError, KeyError, TypeError, RecursionError):
+                continue
+            if 0 < seconds < float("inf"):
+                found.append((step, seconds))
+    return found
+
+
+class Tally:
+    """Feeds a director with a ledger and notes how long things took."""
+
+    def __init__(self, plan: Any) -> None:
+        from understudy.control.director import Director
+
+        self.director: Director = Director(plan)
+        self.events = 0
+        self._first = 0.0
+        self._started: list[float] = []
+        self._halted_at, self._answered_at, self._live = 0.0, 0.0, 0
+        self._waited = 0.0
+        """For a machine, since everybody has answered."""
+        self._died: dict[str, float] = {}
+        self._came: dict[str, float] = {}
+        self._vacated: dict[int, float] = {}
+        self._empty: set[int] = set()
+        self._detected: list[float] = []
+        self._recovered: list[float] = []
+        self._masked: list[Seen] = []
+        self._replaced: list[float] = []
+        self._joined: list[Seen] = []
+        self._refilled: list[float] = []
+        self._prepared: list[float] = []
+        self._away: list[float] = []
+
+    def feed(self, at: float, event: Event) -> None:
+        from understudy.agent.messages import Word
+        from understudy.control.events import Registered, Reported
+        from understudy.worker.messages import Rehearsed
+
+        director = self.director
+        self._first = self._first or at
+        self.events += 1
+        begun, status = director.begun, director.status
+        changes = [change for change in (director.settling, director.change) if change is not None]
+        lost = {id(change): change.lost for change in changes}
+        outputs = director.feed(event, at)
+        if director.begun and not begun:
+            self._started.append(at - self._first)
+        if isinstance(event, Registered) and begun:
+            self._came[event.machine] = at
+        if isinstance(event, Reported) and isinstance(event.report, Word) and type(event.report.message) is Rehearsed:
+            self._is_ready(event.machine, at)
+        self._note(outputs, at, status, changes)
+        self._look_for_comers(at)
+        if director.change is not None and all(director.change is not change for change in changes):
+            changes.append(director.change)
+        for change in changes:
+            if change.lost is not None and lost.get(id(change)) is None:
+                self._settled(change, change.lost)
+
+    def _is_ready(self, machine: str, at: float) -> None:
+        if (died := self._died.pop(machine, None)) is not None:
+            self._away.append(at - died)
+        elif (came := self._came.pop(machine, None)) is not None:
+            self._prepared.append(at - came)
+
+    def _note(self, outputs: Iterable[Output], at: float, status: str, changes: Iterable[Change]) -> None:
+        from understudy.control.events import Tale
+
+        for tale in (each for each in outputs if isinstance(each, Tale)):
+            match tale.kind:
+                case "died" | "lost":
+                    self._died[str(tale.data["machine"])] = at
+                case "halt" if status != "halting":
+                    self._halted_at, self._answered_at = at, 0.0
+                    _, self._live = self.director.replicas(self.director.vacant())
+                    interrupted = [change for change in changes if change.kind == "recover" and change.lost is None]
+                    self._waited += sum(_waiting(change, at) for change in interrupted)
+        if self.director.status == "halting" and not self.director.halted and not self._answered_at:
+            self._answered_at = at
+        for tale in (each for each in outputs if isinstance(each, Tale)):
+            if tale.kind == "decided" and self._halted_at:
+                answered = self._answered_at or at
+                self._detected.append(answered - self._halted_at)
+                self._waited += at - answered
+                self._answered_at = 0.0
+            elif tale.kind == "masked":
+                for role in self.director.change.vacant if self.director.change is not None else ():
+                    self._vacated.setdefault(role, self._halted_at)
+
+    def _look_for_comers(self, at: float) -> None:
+        """Roles that were vacant are played again."""
+        vacant = self.director.vacant() if self._vacated else ()
+        self._empty.update(role for role in vacant if role in self._vacated)
+        for role in sorted(self._empty.difference(vacant)):
+            self._refilled.append(at - self._vacated.pop(role))
+            self._empty.discard(role)
+
+    def _settled(self, change: Change, lost: float) -> None:
+        from understudy.model.calibrate import Seen
+
+        units, live = self.director.replicas(change.vacant)
+        if change.kind == "replace":
+            self._replaced.append(lost)
+        elif change.kind == "recover" and change.vacant:
+            if 0 < live < self._live:
+                self._masked.append(Seen(lost, units / live - units / self._live))
+        elif change.kind == "recover" and change.joiners and not change.back:
+            self._recovered.append(max(0.0, lost - self._waited - _waiting(change)))
+            self._waited = 0.0
+        elif change.kind == "refill":
+            _, before = self.director.replicas((*change.vacant, *change.joiners))
+            if before:
+                self._joined.append(Seen(lost, max(0.0, units / before - units / live)))
+
+    def result(self, steps: list[tuple[int, float]]) -> Measured:
+        from understudy.model.calibrate import Measured
+
+        times = sorted(seconds for _, seconds in steps)
+        usual = times[len(times) // 4] if times else 0.0
+        return Measured(
+            usual,
+            len(times),
+            *(self._detected, self._recovered, self._masked, self._replaced, self._joined, self._refilled),
+            *(self._prepared, list(self._saves(steps, usual)), self._started, self._away),
+        )
+
+    def _saves(self, steps: list[tuple[int, float]], usual: float) -> Iterator[float]:
+        """By how much the steps took longer before which a checkpoint was begun, of all roles the slowest."""
+        slowest: dict[int, float] = {}
+        for step, seconds in steps:
+            slowest[step] = max(slowest.get(step, 0.0), seconds)
+        for step in sorted({step for steps in self.director.saves.values() for step in steps}):
+            if step in slowest:
+                yield max(0.0, slowest[step] - usual)
+
+
+def _waiting(change: Change, now: float = 0.0) -> float:
+    """Seconds for which a newcomer had still to rehearse, until now where that is not over."""
+    begin = change.clock.get("rehearse")
+    return 0.0 if begin is None else max(0.0, change.clock.get("open", now) - begin)

@@ -1,0 +1,94 @@
+"""The parts of the benchmark that need no job: what is counted, what is predicted, what is checked."""
+
+from __future__ import annotations
+
+import random
+from itertools import islice
+
+import msgspec
+import pytest
+
+from understudy.model.calibrate import Measured, Seen, calibrate
+from understudy_bench.hazard import DECK, lives, players
+from understudy_bench.outage import Mark
+from understudy_bench.reality import (
+    MTBF_S,
+    Stretch,
+    calibration_rows,
+    checks_of,
+    predicted,
+    progressed,
+    rows_of,
+    step_time,
+)
+
+
+def test_lives_have_their_mean_and_come_in_another_order_with_another_seed() -> None:
+    one = list(islice(lives(24.0, random.Random("a")), 10 * DECK))
+    assert sum(one) / len(one) == pytest.approx(24.0)
+    assert one[:DECK] != list(islice(lives(24.0, random.Random("b")), DECK))
+    assert sorted(one[:DECK]) == pytest.approx(sorted(one[DECK : 2 * DECK]))
+    assert sum(life < 24.0 for life in one) / len(one) == pytest.approx(0.63, abs=0.03)
+
+
+def test_who_plays() -> None:
+    machines = [
+        {"roles": [0], "pids": [10]},
+        {"roles": [1], "pids": []},
+        {"roles": [], "pids": [12]},
+        {"roles": [2], "pids": [13]},
+    ]
+    assert players(machines, {13}) == {0: 10}
+
+
+def marks(*steps: tuple[int, int, float]) -> list[Mark]:
+    return [Mark(place, 1, "end", step, at) for place, step, at in steps]
+
+
+def test_steps_count_once_whoever_makes_them() -> None:
+    seen = marks((0, 4, 1.0), (1, 4, 1.0), (0, 5, 2.0), (0, 6, 3.0), (1, 6, 3.5), (1, 7, 9.0))
+    assert progressed(seen, 1.5, 4.0) == 2
+    assert progressed(seen, 0.0, 10.0) == 8
+
+
+def test_the_undisturbed_step_is_of_its_own_stretch() -> None:
+    seen = marks(*((0, step, step * 0.2) for step in range(10)), *((0, 10 + step, 2 + step) for step in range(5)))
+    assert step_time(seen, 0.0, 1.9) == pytest.approx(0.2)
+
+
+QUIET = Measured(0.16, 100, detected=[0.0], recovered=[0.08], masked=[Seen(0.0)], joined=[Seen(0.0)], away=[0.001])
+
+
+def test_where_failures_cost_nothing_only_the_computation_for_others_is_lost() -> None:
+    known = calibrate(msgspec.structs.replace(QUIET, refilled=[0.001]))
+    assert sum(predicted("recovery", known, 45.0)) / 2000 == pytest.approx(1 - 0.08 * 4 / MTBF_S, abs=0.01)
+    assert sum(predicted("masking", known, 45.0)) / 2000 > 0.98
+
+
+def test_long_repairs_and_refills_are_felt() -> None:
+    slow = calibrate(msgspec.structs.replace(QUIET, refilled=[6.0], away=[6.0]))
+    for system in ("recovery", "masking"):
+        assert 0.5 < sum(predicted(system, slow, 45.0)) / 2000 < 0.9
+
+
+def test_a_stretch_and_its_rows() -> None:
+    seen = [Stretch(50.0, 250, 8, 0.16), Stretch(50.0, 200, 12, 0.16)]
+    assert seen[0].efficiency == pytest.approx(0.8)
+    *_, total = rows_of("masking", seen, [0.7, 0.8] * 50)
+    assert total["measured"] == pytest.approx(0.72)
+    assert total["simulated"] == pytest.approx(0.75)
+    assert total["ratio"] == pytest.approx(0.75 / 0.72, abs=1e-4)
+    assert total["deaths"] == 20
+    assert total["chance"] == pytest.approx([0.75 - 1.96 * 0.05 / 2**0.5, 0.75 + 1.96 * 0.05 / 2**0.5], abs=1e-3)
+
+
+@pytest.mark.parametrize(("ratio", "ok"), [(1.0, True), (0.91, True), (1.09, True), (0.89, False), (1.11, False)])
+def test_ten_percent(ratio: float, ok: bool) -> None:
+    (check,) = checks_of([{"system": "recovery", "stretch": "0"}, {"system": "recovery", "ratio": ratio}])
+    assert check.ok is ok
+
+
+def test_the_calibration_is_shown_with_its_grounds() -> None:
+    rows = calibration_rows("recovery", calibrate(QUIET))
+    assert {row["what"] for row in rows} >= {"detect", "hand_over", "step", "repair"}
+    assert all("measured in" in row["why"] for row in rows)
