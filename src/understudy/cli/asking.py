@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -10,7 +11,9 @@ from typing import TYPE_CHECKING, TypeVar
 from understudy.cli.errors import UsageError
 
 if TYPE_CHECKING:
-    from understudy.model.assume import Ask
+    from understudy.model.assume import Ask, Assumption
+    from understudy.model.calibrate import Calibrated
+    from understudy.model.fit import Fitted
 
 T = TypeVar("T")
 
@@ -51,12 +54,15 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def ask(args: argparse.Namespace) -> Ask:
     """What the options say; where they cannot be meant, one sentence that names the option."""
     from understudy.model.assume import Ask, AskError, assume
-    from understudy.model.failures import Failures, Repair
+    from understudy.model.failures import Repair
 
     if args.gpus is None:
         raise UsageError("--gpus is missing: how many GPUs train? For example --gpus 65536")
     gpus, per_machine = number(args, "gpus", count), number(args, "gpus_per_machine", count) or 8
-    fitted, repair = _incidents(args, max(1, (gpus or 0) // per_machine))
+    notes: list[Assumption] = []
+    fitted = _fitted(args, (gpus or 0) // per_machine, notes)
+    measured = _calibrated(args, notes)
+    repair = fitted.repair if fitted else measured.repair if measured else None
     if (given := number(args, "repair", span)) is not None:
         repair = Repair(given, repair.spread if repair else "exponential")
     known = {
@@ -64,19 +70,20 @@ def ask(args: argparse.Namespace) -> Ask:
         "gpus_per_machine": per_machine,
         "replicas": number(args, "replicas", count),
         "params": number(args, "model_params", count),
-        "step": number(args, "step_seconds", span),
+        "step": number(args, "step_seconds", span) or (measured.step if measured else None),
         "mtbf": number(args, "mtbf", span),
-        "failures": fitted,
+        "failures": fitted.failures if fitted else None,
         "repair": repair,
         "restart": number(args, "restart", span),
         "save": number(args, "save", span),
         "cold": number(args, "cold", span),
-        "durations": _calibrated(args),
+        "durations": measured.durations if measured else None,
         "shared_data": not args.local_data,
-        "domain": number(args, "domain", count),
+        "domain": number(args, "domain", count) or (fitted.domain if fitted else None),
         "days": number(args, "days", real),
         "price": number(args, "price", real),
         "q": number(args, "micro_shards", count),
+        "notes": tuple(notes),
     }
     found = Ask(**{name: value for name, value in known.items() if value is not None})  # type: ignore[arg-type]
     more = {
@@ -92,7 +99,6 @@ def ask(args: argparse.Namespace) -> Ask:
         assume(found)
     except AskError as error:
         raise UsageError(str(error)) from None
-    assert isinstance(found.failures, Failures | None)
     return found
 
 
@@ -137,12 +143,48 @@ def span(text: str) -> float:
     return span(text)
 
 
-def _incidents(args: argparse.Namespace, machines: int) -> tuple[None, None]:
-    if args.failures_csv is not None:
-        raise UsageError("--failures-csv: not yet")
-    return None, None
+def _fitted(args: argparse.Namespace, machines: int, notes: list[Assumption]) -> Fitted | None:
+    """What the log of incidents says; what it leaves open is told on stderr."""
+    from understudy.model.assume import Assumption
+    from understudy.model.fit import fit
+    from understudy.model.incidents import IncidentError, read
+
+    path: Path | None = args.failures_csv
+    if path is None:
+        if args.observed is not None:
+            raise UsageError("--observed belongs to --failures-csv FILE: which log of incidents?")
+        return None
+    if args.mtbf is not None:
+        raise UsageError("--mtbf and --failures-csv both say how often machines fail: give one of them")
+    seen = number(args, "observed", count)
+    if seen is not None and seen < 1:
+        raise UsageError(f"--observed {args.observed}: the log is about at least one machine")
+    try:
+        with path.open(encoding="utf-8", newline="") as lines:
+            found = fit(read(lines), seen or max(1, machines))
+    except OSError as error:
+        raise UsageError(f"--failures-csv {path}: {error.strerror}; name a file that can be read") from None
+    except UnicodeDecodeError:
+        raise UsageError(f"--failures-csv {path}: it is not text in UTF-8; save it as CSV in UTF-8") from None
+    except IncidentError as error:
+        raise UsageError(f"--failures-csv {path}: {error}") from None
+    for warning in found.warnings:
+        print(f"{path}: {warning}", file=sys.stderr)
+    notes += [Assumption("from the log", "", reason) for reason in found.reasons]
+    return found
 
 
-def _calibrated(args: argparse.Namespace) -> None:
-    if args.calibrate is not None:
-        raise UsageError("--calibrate: not yet")
+def _calibrated(args: argparse.Namespace, notes: list[Assumption]) -> Calibrated | None:
+    """What a run has measured, where one is named."""
+    if args.calibrate is None:
+        return None
+    from understudy.cli.calibration import calibrated
+    from understudy.model.assume import Assumption
+    from understudy.model.spans import said
+
+    found = calibrated(Path(args.calibrate))
+    for name, source in found.sources.items():
+        value = getattr(found.durations, name, None)
+        shown = said(value) if isinstance(value, float) else ""
+        notes.append(Assumption(name.replace("_", " "), shown, source))
+    return found

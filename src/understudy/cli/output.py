@@ -47,9 +47,9 @@ def deliver(
     else:
         show(console())
     if args.json not in (None, "-"):
-        _write(Path(args.json), json.dumps(data, indent=2, allow_nan=False) + "\n", "--json")
+        write(Path(args.json), json.dumps(data, indent=2, allow_nan=False) + "\n", "--json")
     if page is not None and args.report is not None:
-        _write(args.report, page(), "--report")
+        write(args.report, page(), "--report")
         print(f"report: {args.report}", file=sys.stderr)
     return 0
 
@@ -78,7 +78,7 @@ def writable(args: argparse.Namespace) -> None:
             writable_target(Path(path))
 
 
-def _write(path: Path, text: str, option: str) -> None:
+def write(path: Path, text: str, option: str) -> None:
     try:
         write_atomically(writable_target(path), text.encode())
     except OSError as error:

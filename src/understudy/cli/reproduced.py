@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from typing import Protocol, cast
 
 import msgspec
 from rich.console import Console
@@ -95,10 +95,10 @@ class Spare:
             table.add_column(column, justify="left" if column == "strategy" else "right")
         for column in ("closed form*", "restarts", "recovery"):
             table.add_column(column, justify="right")
-        notes = {}
+        notes: dict[str, None] = {}
         for case, row in zip(self.cases, rows, strict=True):
             ratio, share = _number(row["ttt_ratio"]), _number(row["availability"])
-            low, high = row["ttt_ratio_95"]  # type: ignore[misc]
+            low, high = cast("list[float]", row["ttt_ratio_95"])
             published = case.published if row["published"] else None
             recovery = row["recovery_s"]
             cells = [

@@ -123,16 +123,25 @@ Engine = Callable[["Assumed", "Option", int, float, int, Callable[[float], None]
 
 def _engine(name: str) -> Engine:
     """The simulator of this name, or a sentence on why there is none."""
+    simulate: Any
     if name == "jump":
         from understudy.model.jump import simulate
+    elif name == "steps":
+        from understudy.model.steps import simulate
     else:
-        raise UsageError(f"--engine {name}: not yet")
+        from understudy.simgrid.engine import SimgridMissing, interpreter, simulate
+
+        try:
+            interpreter()
+        except SimgridMissing as error:
+            raise UsageError(f"--engine simgrid: {error}") from None
 
     def play(assumed: Assumed, option: Option, runs: int, horizon: float, seed: int, show: Any) -> Outcome:
         setting, failures, repair = assumed.setting, assumed.failures, assumed.repair
-        return simulate(
+        found: Outcome = simulate(
             setting, failures, option.strategy, repair, runs=runs, horizon=horizon, seed=seed, progress=show
         )
+        return found
 
     return play
 

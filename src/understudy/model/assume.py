@@ -40,6 +40,12 @@ class AskError(ValueError):
     """What is asked for makes no sense; the message names it and the way out."""
 
 
+class Assumption(msgspec.Struct, frozen=True):
+    name: str
+    value: str
+    why: str
+
+
 class Ask(msgspec.Struct, frozen=True):
     """What an operator says. Whatever is None is guessed."""
 
@@ -69,6 +75,8 @@ class Ask(msgspec.Struct, frozen=True):
     """Whether every replica can read every sample."""
     domain: int = 1
     """Machines that may fail together."""
+    notes: tuple[Assumption, ...] = ()
+    """Where measured values come from."""
 
     def with_failures(self, more: Mapping[str, float]) -> Ask:
         """The same with other properties of failures, whatever they are otherwise taken from."""
@@ -87,12 +95,6 @@ _FAILURES = (
 )
 
 
-class Assumption(msgspec.Struct, frozen=True):
-    name: str
-    value: str
-    why: str
-
-
 class Assumed(msgspec.Struct, frozen=True):
     setting: Setting
     failures: Failures
@@ -108,7 +110,7 @@ class Assumed(msgspec.Struct, frozen=True):
 def assume(ask: Ask) -> Assumed:
     """Raises AskError where the numbers cannot be meant."""
     _check(ask)
-    notes: list[Assumption] = []
+    notes = list(ask.notes)
 
     def note(name: str, value: str, why: str) -> None:
         notes.append(Assumption(name, value, why))
