@@ -1,4 +1,4 @@
-"""Ten thousand seeds of the whole control protocol: see simulation/ for what is simulated and what must hold."""
+"""Thousands of seeds of the whole control protocol: see simulation/ for what is simulated and what must hold."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ import pytest
 from tests.control.simulation import run
 
 CHUNK = 500
+USUAL, ALL = 4_000, 10_000
+CHUNKS = [pytest.param(first, marks=[] if first < USUAL else pytest.mark.long) for first in range(0, ALL, CHUNK)]
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("first", range(0, 10_000, CHUNK))
+@pytest.mark.parametrize("first", CHUNKS)
 def test_seeds(first: int) -> None:
     ends: Counter[str] = Counter()
     for seed in range(first, first + CHUNK):
