@@ -21,7 +21,7 @@ from understudy.simgrid.stage import (
     holders,
     loads,
     masks,
-    patches,
+    patched,
     platform,
     staged,
     trace,
@@ -95,10 +95,10 @@ def test_the_tables_are_what_the_runtime_decides() -> None:
     whole = mask_and_refill(S, 1, PERIOD)
     assert loads(S, whole) == [1.0, 2.0, 2.0, 2.0, 2.0, 3.0, 4.0, 8.0]
     assert loads(S, mask_and_refill(S, 1, PERIOD, q=7))[1] == pytest.approx(8 / 7)
-    nothing, first, *later = patches(S, whole)
-    assert (nothing, first) == (0.0, 5.0)
-    assert all(0 <= patch <= 5 for patch in later)
-    assert len(patches(S, whole)) == len(masks(S, whole)) == 9
+    assert patched(S, whole) == [1.0] * 8
+    assert patched(S, spare(S, 3, PERIOD))[0] == 1.0
+    assert patched(S, spare(S, 3, PERIOD))[1] < 1.0
+    assert len(masks(S, whole)) == 9
     unready, ready = zip(*masks(S, whole), strict=True)
     assert all(unready[:-1])
     assert not unready[-1]
@@ -108,7 +108,7 @@ def test_the_tables_are_what_the_runtime_decides() -> None:
 
 def test_a_strategy_that_masks_nothing_needs_no_tables() -> None:
     one = checkpoint(S, PERIOD)
-    assert (loads(S, one), patches(S, one), masks(S, one), holders(one, 8)) == ([1.0], [], [], [])
+    assert (loads(S, one), patched(S, one), masks(S, one), holders(one, 8)) == ([1.0], [], [], [])
 
 
 @pytest.mark.parametrize("strategy", [spare(S, 3, PERIOD), replication(S, 2, PERIOD)], ids=lambda s: s.name)

@@ -9,8 +9,7 @@ messages. A single actor conducts: SimGrid's Python holds the interpreter's lock
 host, and a second actor that runs at the same instant would wait for ever. Each machine keeps a message to the
 controller open, its lifeline, which breaks when the machine fails; the conductor waits for the first that does.
 
-Whom to mask, how much the others then compute and what is a wipe-out are read from tables that the runtime's functions
-have filled: they depend on nothing but numbers that are known beforehand.
+Whom to mask, how much the others then compute and what is a wipe-out are in tables that the runtime's functions filled.
 """
 
 from __future__ import annotations
@@ -23,19 +22,9 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from .scene import BLINK, PLATFORM, PLAYED, SCENE, SPEED, Played, Scene
+from .scene import BLINK, LIFELINE, OPTIONS, PLATFORM, PLAYED, SCENE, SPEED, Played, Scene
 
 INSTANT = 1e-9
-LIFELINE = 2**63
-OPTIONS = (
-    "--log=root.thres:warning",
-    "--cfg=network/model:CM02",
-    "--cfg=network/TCP-gamma:0",
-    "--cfg=network/crosstraffic:0",
-    "--cfg=surf/precision:1e-9",
-    "--cfg=maxmin/precision:1e-9",
-)
-"""Messages take their size divided by the bandwidth and nothing else; dates are exact to a nanosecond."""
 
 
 class Conductor:
@@ -54,7 +43,8 @@ class Conductor:
         self.due: list[tuple[float, int, str, int]] = []
         self.number = 0
         self.free = [0.0] * scene.standbys
-        self.repairs = iter(scene.repairs)
+        self.repairs, self.chances = iter(scene.repairs), iter(scene.chances)
+        self.struck, self.patched = (-1, -1.0), False
 
         self.done, self.computed, self.synced = 0, 0.0, 0.0
         self.saved = (0, 0.0, 0.0)
@@ -106,16 +96,9 @@ class Conductor:
             lifeline.cancel()
 
     def played(self) -> Played:
-        finished = bool(self.scene.steps) and self.done >= self.scene.steps
-        return Played(
-            self.now,
-            self.useful((self.done, self.computed, self.synced)),
-            self.wasted,
-            self.failures,
-            self.restarts,
-            self.activities,
-            not finished and self.scene.known < self.scene.horizon,
-        )
+        useful = self.useful((self.done, self.computed, self.synced))
+        beyond = self.now >= self.end - INSTANT and self.scene.known < self.scene.horizon
+        return Played(self.now, useful, self.wasted, self.failures, self.restarts, self.activities, beyond)
 
     def stand_still(self) -> None:
         until, cause = self.holds[0]
@@ -126,7 +109,7 @@ class Conductor:
 
     def compute(self) -> None:
         scene, begin = self.scene, self.now
-        load = scene.loads[self.missing] * scene.redundancy
+        load, normal = scene.loads[self.missing], scene.loads[0]
         seconds = (1.0 - self.computed) * scene.compute * load
         activities = self.on_all_hosts(seconds)
         if activities is None:
@@ -135,8 +118,9 @@ class Conductor:
         whole = self.wait(seconds, activities)
         spent = self.now - begin
         self.computed = 1.0 if whole else self.computed + spent / (scene.compute * load)
-        self.waste("REDUNDANT", spent * (1 - 1 / scene.redundancy))
-        self.waste("DEGRADED", spent * (1 / scene.redundancy - 1 / load))
+        self.waste("STRAGGLING", spent * (1 - 1 / scene.pace))
+        self.waste("REDUNDANT", spent * (1 / scene.pace - 1 / normal))
+        self.waste("DEGRADED", spent * (1 / normal - 1 / load))
         self.trained += spent
 
     def on_all_hosts(self, seconds: float) -> list[Any] | None:
@@ -218,6 +202,8 @@ class Conductor:
         if kind == "appear":
             if self.there[number] <= self.now + INSTANT and number not in self.lifelines:
                 self.lifelines[number] = self.sg.Comm.sendto_async(self.hosts[number], self.controller, LIFELINE)
+        elif kind == "missed":
+            self.fallen.append(number)
         elif kind == "join":
             self.enter(number)
         elif kind == "maintain":
@@ -239,7 +225,7 @@ class Conductor:
     def fail(self, machine: int) -> None:
         scene, now = self.scene, self.now
         self.failures += 1
-        if any(cause == "RESTARTING" for _, cause in self.holds):
+        if any(cause == "RESTARTING" and until > now + INSTANT for until, cause in self.holds):
             self.fail_while_restarting(machine)
         elif scene.answer == "restart":
             served = self.fetch(0.0)
@@ -249,16 +235,18 @@ class Conductor:
             self.replace(machine, scene.stall)
         else:
             self.lose(machine)
-        self.hold(now + BLINK, "STALLED")
+        if not self.gone[machine // self.per_unit]:
+            self.hold(now + BLINK, "STALLED")
 
     def fail_while_restarting(self, machine: int) -> None:
+        """Whoever has started and waits for others is missed only when training goes on."""
         unit, again = machine // self.per_unit, self.now + self.scene.restart
         if self.scene.restart_anew or self.ready[unit] > self.now:
             self.ready[unit] = again
             self.appear(machine, self.now)
             self.hold(again, "RESTARTING")
         else:
-            self.appear(machine, self.resume)
+            self.expect(self.resume, "missed", machine)
 
     def fetch(self, cold: float) -> float:
         """When there is a machine for the place; the broken one will be a standby once it is repaired."""
@@ -292,13 +280,23 @@ class Conductor:
         self.gone[unit] += 1
         if not fresh:
             return
+        self.hold(self.now + self.masking(), "STALLED")
         self.missing += 1
-        self.hold(self.now + scene.stall + scene.patches[self.missing], "STALLED")
         if self.wiped(unit):
             self.go_back(scene.restart, self.now, "WAITING")
         elif scene.restart_after and self.missing >= scene.restart_after:
             self.saved = (self.done, self.computed, self.synced)
             self.go_back(scene.restart, self.now + scene.save, "SAVING")
+
+    def masking(self) -> float:
+        """Seconds to go on without one more. Failures within one step are noticed and made up for together."""
+        step, at = self.struck
+        noticed = self.resume <= self.now + INSTANT or abs(self.now - at) <= INSTANT
+        same = step == self.done and noticed and not self.scene.redo
+        paid = same and self.patched
+        drawn = next(self.chances) < self.scene.patched[self.missing]
+        self.struck, self.patched = (self.done, self.now), drawn or paid
+        return (0.0 if same else self.scene.stall) + (self.scene.patch if drawn and not paid else 0.0)
 
     def wiped(self, unit: int) -> bool:
         if not self.scene.holders:
@@ -311,6 +309,7 @@ class Conductor:
         self.waste("REPEATED", self.useful((self.done, self.computed, self.synced)) - self.useful(self.saved))
         self.done, self.computed, self.synced = self.saved
         self.trained = self.saving = 0.0
+        self.struck = (-1, -1.0)
         self.missing, self.gone = 0, [0] * self.scene.units
         self.due = [item for item in self.due if item[2] != "join"]
         heapq.heapify(self.due)

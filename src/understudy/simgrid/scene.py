@@ -9,6 +9,16 @@ SPEED = 1e9
 """Of every host in operations and of every link in bytes per second: amounts are seconds times this."""
 BLINK = 1e-3
 """Seconds for which a failed host is off. Who stands in its place from when on is the conductor's affair."""
+LIFELINE = 2**63
+OPTIONS = (
+    "--log=root.thres:warning",
+    "--cfg=network/model:CM02",
+    "--cfg=network/TCP-gamma:0",
+    "--cfg=network/crosstraffic:0",
+    "--cfg=surf/precision:1e-9",
+    "--cfg=maxmin/precision:1e-9",
+)
+"""Messages take their size divided by the bandwidth and nothing else; dates are exact to a nanosecond."""
 
 
 @dataclass(frozen=True)
@@ -30,24 +40,29 @@ class Scene:
     cold: float
     standbys: int
     stall: float
+    patch: float
     planned: float
     recover: float
     refills: bool
     refill: float
     join: float
-    redundancy: int
+    redo: bool
     restart_after: int
     restart_anew: bool
     slowness: float
     """Seconds that a slow machine costs everybody until it is found out."""
+    pace: float
+    """How many times as long as one shard takes all compute theirs, because the slowest is waited for."""
     loads: list[float]
-    """How many shards a unit computes, by the number of missing units."""
-    patches: list[float]
-    """Seconds that the step lacks in which a unit is lost, by the number of missing units with it."""
+    """How many times as long as one shard takes a step computes, by the number of missing units."""
+    patched: list[float]
+    """How often a failure costs a patch, by the number of units that are missing before it."""
     masks: list[list[bool]]
     """Whether to mask, by the number of missing units and by whether a standby is ready."""
     holders: list[list[list[int]]]
     """Of every unit, who holds each of the shards that it holds; nothing where everybody holds everything."""
+    chances: list[float]
+    """From 0 to 1, one for each failure: below `patched` there is a patch."""
     repairs: list[float]
     maintained: list[float]
     slowed: list[float]

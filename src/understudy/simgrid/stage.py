@@ -9,7 +9,7 @@ import numpy as np
 from numpy.random import Generator, SeedSequence, default_rng
 
 from understudy.model.failures import Failures, Repair
-from understudy.model.setting import Cluster, Setting
+from understudy.model.setting import Cluster, Setting, Work
 from understudy.model.strategy import Strategy, placed
 from understudy.simgrid.scene import BLINK, SPEED, Scene
 from understudy.spare.policy import Options, choose
@@ -47,9 +47,10 @@ def staged(
 ) -> Stage:
     """The run with this seed; with a later `known` date it is the same run, with more failures at the end."""
     refuse(setting, failures, strategy)
-    ours = (SeedSequence(seed.entropy, spawn_key=(*seed.spawn_key, number)) for number in range(4))
-    fates, repairs, maintained, slowed = (default_rng(own) for own in ours)
+    ours = (SeedSequence(seed.entropy, spawn_key=(*seed.spawn_key, number)) for number in range(5))
+    fates, repairs, maintained, slowed, chances = (default_rng(own) for own in ours)
     dates = failure_dates(failures, setting.cluster, fates, known)
+    count = 2 * sum(map(len, dates))
     d, units = setting.durations, strategy.units(setting)
     scene = Scene(
         machines=setting.cluster.machines,
@@ -66,20 +67,23 @@ def staged(
         cold=d.cold,
         standbys=strategy.standbys,
         stall=strategy.stall,
+        patch=strategy.patch(setting) if strategy.answer == "mask" else 0.0,
         planned=strategy.planned,
         recover=strategy.recover,
         refills=strategy.refills,
         refill=strategy.refill,
         join=strategy.join,
-        redundancy=strategy.redundancy,
+        redo=strategy.redo,
         restart_after=strategy.restart_after,
         restart_anew=strategy.restart_anew,
         slowness=failures.noticed * failures.slow / (1 + failures.slow),
+        pace=_computing(setting.work, setting.work.stretched(1.0, units)),
         loads=loads(setting, strategy),
-        patches=patches(setting, strategy),
+        patched=patched(setting, strategy),
         masks=masks(setting, strategy),
         holders=holders(strategy, units),
-        repairs=[*map(float, repair.durations(repairs, sum(map(len, dates))))] if strategy.standbys else [],
+        chances=[*map(float, chances.random(count))],
+        repairs=[*map(float, repair.durations(repairs, count))] if strategy.standbys else [],
         maintained=_events(failures.maintenance / setting.cluster.machines, maintained, known),
         slowed=_events(failures.straggling / setting.cluster.machines, slowed, known),
     )
@@ -126,18 +130,21 @@ def _events(mean: float, rng: Generator, until: float) -> list[float]:
 
 
 def loads(setting: Setting, strategy: Strategy) -> list[float]:
-    """How many shards a unit computes while 0, 1, … units are missing, as long as there is one left."""
-    if strategy.answer != "mask":
-        return [1.0]
-    return [strategy.load(setting, missing) for missing in range(strategy.units(setting))]
+    """How many times as long as one shard takes a step computes while 0, 1, … units are missing, until one is left."""
+    work, units = setting.work, strategy.units(setting)
+    counts = range(units) if strategy.answer == "mask" else range(1)
+    return [_computing(work, strategy.stretch(setting, missing)) for missing in counts]
 
 
-def patches(setting: Setting, strategy: Strategy) -> list[float]:
-    """Mean seconds that a step lacks in which a unit is lost, with which 0, 1, … are missing; 0 if none is left."""
+def _computing(work: Work, stretch: float) -> float:
+    return (stretch * work.step - work.sync) / work.compute
+
+
+def patched(setting: Setting, strategy: Strategy) -> list[float]:
+    """How often a failure costs a patch, by the number of units that are missing before it."""
     if strategy.answer != "mask":
         return []
-    some = range(1, strategy.units(setting))
-    return [0.0, *(strategy.patch(setting) * strategy.patched(setting, missing - 1) for missing in some), 0.0]
+    return [strategy.patched(setting, missing) for missing in range(strategy.units(setting))]
 
 
 def masks(setting: Setting, strategy: Strategy) -> list[list[bool]]:
