@@ -93,7 +93,7 @@ def test_one_sees_the_plots_in_light_and_in_dark(report: Path, scheme: str, grou
     shot = report.with_name(f"page-{scheme}.png")
     browse(
         report,
-        "--window-size=1200,2600",
+        "--window-size=1200,3300",
         "--force-device-scale-factor=0.5",
         f"--blink-settings=preferredColorScheme={scheme}",
         f"--screenshot={shot}",
