@@ -48,6 +48,8 @@ WASTES = {
     STANDING_BY: "#9aa0a8",
 }
 LESS, MORE = "#4a7fc1", "#d99b3b"
+WORST = "#2b3f66"
+"""Of the landscape."""
 ROW = 30
 """Pixels of a horizontal bar with the space around it."""
 HIGHEST = 8.0
@@ -159,7 +161,7 @@ def landscape(found: Landscape) -> Figure:
         z=[list(row) for row in found.rows],
         zmin=found.best.inflation,
         zmax=worst,
-        colorscale=[[0, "#e4f2ec"], [0.15, "#a9d8cb"], [0.4, "#5fb0ae"], [0.7, "#36748f"], [1, "#2b3f66"]],
+        colorscale=[[0, "#e4f2ec"], [0.15, "#a9d8cb"], [0.4, "#5fb0ae"], [0.7, "#36748f"], [1, WORST]],
         colorbar={"title": {"text": "times as long"}, "thickness": 12, "outlinewidth": 0},
         hoverongaps=False,
         customdata=[[said(period)] * len(names) for period in found.periods],
