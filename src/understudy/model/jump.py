@@ -114,6 +114,7 @@ class _Bunch:
         self.stacks = (
             np.array([placement.stack(unit) for unit in range(self.units)]) if placement is not None and local else None
         )
+        self._shares: dict[int, float] = {}
         self._acts: dict[tuple[int, bool], bool] = {}
 
     def _rate(self, every: float, count: int) -> Times:
@@ -321,11 +322,15 @@ class _Bunch:
         noticed = (now >= self.resume[runs]) | (now == self.struck[runs, 1])
         same = (step == self.struck[runs, 0]) & noticed & (not self.strategy.redo)
         paid = same & self.patched[runs]
-        share = np.array([self.strategy.patched(self.setting, int(missing)) for missing in self.missing[runs]])
-        drawn = self.rng.random(len(runs)) < share
+        drawn = self.rng.random(len(runs)) < [self._patched(missing) for missing in self.missing[runs].tolist()]
         self.struck[runs], self.patched[runs] = np.stack([step, now], axis=1), drawn | paid
         patch = np.where(drawn & ~paid, self.strategy.patch(self.setting), 0.0)
         return np.where(same, 0.0, self.strategy.stall) + patch
+
+    def _patched(self, missing: int) -> float:
+        if missing not in self._shares:
+            self._shares[missing] = self.strategy.patched(self.setting, missing)
+        return self._shares[missing]
 
     def _masks(self, runs: Runs) -> NDArray[np.bool_]:
         """What the runtime's policy says, for one more missing replica."""
