@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol, cast
+from typing import Protocol
 
 import msgspec
 from rich.console import Console
@@ -98,7 +98,7 @@ class Spare:
         notes: dict[str, None] = {}
         for case, row in zip(self.cases, rows, strict=True):
             ratio, share = _number(row["ttt_ratio"]), _number(row["availability"])
-            low, high = cast("list[float]", row["ttt_ratio_95"])
+            interval: Sequence[float] = row["ttt_ratio_95"]  # type: ignore[assignment]
             published = case.published if row["published"] else None
             recovery = row["recovery_s"]
             cells = [
@@ -106,7 +106,7 @@ class Spare:
                 f"{case.n:,}",
                 str(case.r),
                 f"{ratio:.2f}",
-                f"{low:.2f} – {high:.2f}",
+                " – ".join(f"{end:.2f}" for end in interval),
                 f"{published.ttt_ratio:.2f}" if published else "",
                 f"{ratio / published.ttt_ratio - 1:+.1%}" if published else "",
                 f"{share:.1%}",

@@ -9,7 +9,7 @@ What they leave open, and how it is read here:
 
 - *jitter* is drawn for every shard's computation on every group, and a step waits for the slowest group;
 - a restart gives new lives to the dead groups only, the others keep their age (with new lives for all, Weibull failures
-  would make cycles a third shorter than published);
+  would make cycles a quarter to a half shorter than published);
 - a group that fails while it is ready and waits is missed when training goes on, not while it waits;
 - where r does not divide N, replication has the nearest number of groups that it divides.
 """

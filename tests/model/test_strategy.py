@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from understudy.model.setting import Cluster, Setting, Work
+from understudy.model.strategy import mask_and_refill, replication, spare
+from understudy.spare.formulas import patched_share
+from understudy.spare.placement import golomb
+from understudy.spare.stacks import after_failure, stacked
+
+GROUPS = Setting(Cluster(60, 60), Work(10.0, 1.0))
+
+
+def test_replication_computes_no_more_for_the_missing() -> None:
+    strategy = replication(GROUPS, 3, 100.0)
+    assert strategy.stretch(GROUPS, 0) == strategy.stretch(GROUPS, 5) == pytest.approx(31 / 11)
+
+
+def test_only_a_failure_whose_work_nobody_else_has_is_patched() -> None:
+    stacks, parts = spare(GROUPS, 5, 100.0), mask_and_refill(GROUPS, 1, 100.0, q=8)
+    assert stacks.patched(GROUPS, 0) == 1.0
+    assert stacks.patched(GROUPS, 1) < 0.1
+    assert parts.patched(GROUPS, 3) == 1.0
+
+
+@pytest.mark.parametrize(("replicas", "r"), [(100, 6), (200, 9)])
+def test_the_share_of_patched_failures_is_close_to_what_stacks_do(replicas: int, r: int) -> None:
+    placement, seen, expected = golomb(replicas, r), 0, 0.0
+    count = 0
+    for run in range(12):
+        stacks = stacked(placement)
+        for vacant, replica in enumerate(Random(run).sample(range(replicas), replicas)):
+            stacks = after_failure(stacks, [replica])
+            if stacks.lost:
+                break
+            seen += stacks.phase == 2
+            expected += patched_share(replicas, vacant)
+            count += 1
+    assert expected / count == pytest.approx(seen / count, abs=0.04)
