@@ -22,6 +22,8 @@ MOST_REPLICAS = 10_000
 """Beyond, the closed forms of enduring strategies take seconds."""
 MOST_SPREAD = 64
 """Replicas beyond which the load of micro-shards that only some replicas can read takes seconds to draw."""
+MOST_AWAY = 3000
+"""Machines in repair beyond which a pool of standbys takes seconds to work out."""
 NEAR = 0.1
 """A scale that is nearer to the plan's own is left out."""
 PERIODS = 24
@@ -147,7 +149,9 @@ def _scales(assumed: Assumed) -> Iterator[Assumed]:
             replicas -= replicas % ALIKE
         beside = abs(replicas / cluster.replicas - 1) < NEAR
         if 1 <= replicas <= MOST_REPLICAS and not beside:
-            yield at_scale(assumed, replicas)
+            scaled = at_scale(assumed, replicas)
+            if scaled.rate * scaled.repair.mean <= MOST_AWAY:
+                yield scaled
 
 
 def _options(assumed: Assumed, ask: Ask) -> Iterable[Option]:
