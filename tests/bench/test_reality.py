@@ -13,9 +13,11 @@ from understudy_bench.hazard import DECK, lives, players
 from understudy_bench.outage import Mark
 from understudy_bench.reality import (
     MTBF_S,
+    Length,
     Stretch,
     calibration_rows,
     checks_of,
+    expected,
     predicted,
     progressed,
     rows_of,
@@ -59,22 +61,39 @@ def test_the_undisturbed_step_is_of_its_own_stretch() -> None:
 QUIET = Measured(0.16, 100, detected=[0.0], recovered=[0.08], masked=[Seen(0.0)], joined=[Seen(0.0)], away=[0.001])
 
 
+LENGTH = Length(0.0, 45.0, 3)
+
+
+def mean(values: list[float]) -> float:
+    return sum(values) / len(values)
+
+
 def test_where_failures_cost_nothing_only_the_computation_for_others_is_lost() -> None:
     known = calibrate(msgspec.structs.replace(QUIET, refilled=[0.001]))
-    assert sum(predicted("recovery", known, 45.0)) / 2000 == pytest.approx(1 - 0.08 * 4 / MTBF_S, abs=0.01)
-    assert sum(predicted("masking", known, 45.0)) / 2000 > 0.98
+    assert mean(expected("recovery", known, LENGTH)) == pytest.approx(1 - 0.08 * 4 / MTBF_S, abs=0.01)
+    assert mean(expected("masking", known, LENGTH)) > 0.98
+    assert mean(predicted("recovery", known, LENGTH)) > 0.97
 
 
 def test_long_repairs_and_refills_are_felt() -> None:
     slow = calibrate(msgspec.structs.replace(QUIET, refilled=[6.0], away=[6.0]))
     for system in ("recovery", "masking"):
-        assert 0.5 < sum(predicted(system, slow, 45.0)) / 2000 < 0.9
+        assert 0.5 < mean(expected(system, slow, LENGTH)) < 0.9
+
+
+def test_the_same_luck_is_near_what_is_expected_and_always_the_same() -> None:
+    slow = calibrate(msgspec.structs.replace(QUIET, refilled=[3.0], away=[3.0]))
+    for system in ("recovery", "masking"):
+        found = predicted(system, slow, LENGTH)
+        assert len(set(found)) == LENGTH.stretches
+        assert found == predicted(system, slow, LENGTH)
+        assert mean(found) == pytest.approx(mean(expected(system, slow, LENGTH)), abs=0.1)
 
 
 def test_a_stretch_and_its_rows() -> None:
     seen = [Stretch(50.0, 250, 8, 0.16), Stretch(50.0, 200, 12, 0.16)]
     assert seen[0].efficiency == pytest.approx(0.8)
-    *_, total = rows_of("masking", seen, [0.7, 0.8] * 50)
+    *_, total = rows_of("masking", seen, [0.8, 0.7], [0.7, 0.8] * 50)
     assert total["measured"] == pytest.approx(0.72)
     assert total["simulated"] == pytest.approx(0.75)
     assert total["ratio"] == pytest.approx(0.75 / 0.72, abs=1e-4)
