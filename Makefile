@@ -11,7 +11,8 @@ help: ## print these lines
 demo: $(VENV)/.stamp ## replace a machine of a running job and watch it
 	@$(BIN)/python examples/demo.py
 
-PYTEST = $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+# one more than there are processors, since jobs mostly wait
+PYTEST = $(BIN)/python -m pytest -n $$(($$(nproc) < 4 ? $$(nproc) + 1 : 4)) --dist loadfile --no-loadscope-reorder
 
 test: $(VENV)/.stamp ## run the tests
 	$(PYTEST) tests
