@@ -23,7 +23,10 @@ from understudy.report.plots import COLOURS, WORST
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 PLOTS = ("scale", "waste", "landscape", "breakdown", "sensitivity", "simulated")
 
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium here; make browser installs it")
+pytestmark = [
+    pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium here; make browser installs it"),
+    pytest.mark.long,
+]
 
 
 class Drawn(HTMLParser):

@@ -1,8 +1,9 @@
-"""The other engine on failure dates that are given instead of drawn."""
+"""The other engine on failure dates and draws that are given."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,18 +14,19 @@ from understudy.model.failures import Failures, Repair, Times
 from understudy.model.outcome import Outcome
 from understudy.model.setting import Setting
 from understudy.model.strategy import Strategy
-from understudy.simgrid.stage import Dates
+from understudy.simgrid.stage import Stage
 
 LATER_THAN_ALL = 1e18
 
 
 def jump_on(
-    dates: Dates, setting: Setting, failures: Failures, strategy: Strategy, repair: Repair, horizon: float = 1e15
+    stage: Stage, setting: Setting, failures: Failures, strategy: Strategy, repair: Repair, horizon: float = 1e15
 ) -> Outcome:
-    """One run of the jumping engine in which whoever stands in place i fails at the next of `dates[i]`."""
+    """One run of the jumping engine in which whoever stands in place i fails at the next of `dates[i]`, and in which
+    the first lost unit needs a patch if the first of `draws` is low, and so on."""
 
     def after(slot: int, at: float) -> float:
-        own = dates[slot]
+        own = stage.dates[slot]
         place = bisect_right(own, at)
         return own[place] if place < len(own) else LATER_THAN_ALL
 
@@ -42,6 +44,12 @@ def jump_on(
             row, slot = np.nonzero(np.isinf(self._dates[runs, : self.slots]))
             self.renew(runs[row], slot, at[row])
 
+    class Drawn(np.random.Generator):
+        def random(self, size: Any = None, *_: Any, **__: Any) -> Any:
+            return np.array([next(draws) for _ in range(size)])
+
+    draws = iter(stage.scene.draws)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(jump, "Clock", Given)
+        patch.setattr(np.random, "default_rng", lambda seed: Drawn(np.random.PCG64(seed)))
         return jump.simulate(setting, failures, strategy, repair, runs=1, horizon=horizon)

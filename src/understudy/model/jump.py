@@ -313,6 +313,7 @@ class _Bunch:
         self.clock.renew(ill, its, at[starting])
         idle = runs[~starting]
         self.clock.put(idle, slots[~starting], self.resume[idle])
+        self.failed[idle] -= 1  # it counts then
 
     def _fetch(self, runs: Runs, at: Times, cold: float) -> Times:
         """When there is a machine for the place; the broken one comes back to the standbys once it is repaired."""

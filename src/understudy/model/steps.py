@@ -263,6 +263,7 @@ class _Run:
             self._hold(self.now + self.restart, Waste.RESTARTING)
         else:
             self._put(slot, self._resume)
+            self.failed -= 1  # it counts then
 
     def _fetch(self, cold: float) -> float:
         if not self.free:

@@ -1,15 +1,15 @@
-"""One run in SimGrid, for whatever interpreter has SimGrid: standard library, SimGrid and `scene` beside this only.
+"""One run in SimGrid, for whatever interpreter has it: standard library, SimGrid and what is beside this.
 
     python -m acts.play FOLDER      reads scene.json and platform.xml there, writes played.json
 
 `acts` is a link to this package under another name: under its own it would stand before SimGrid's module.
 
-Machines are hosts that compute, their failures come from state profiles in the platform, gradients and checkpoints are
-messages. A single actor conducts: SimGrid's Python holds the interpreter's lock when an activity is given to another
-host, and a second actor that runs at the same instant would wait for ever. Each machine keeps a message to the
-controller open, its lifeline, which breaks when the machine fails; the conductor waits for the first that does.
+A single actor conducts: SimGrid's Python holds the interpreter's lock when an activity is given to another host, and a
+second actor that runs at the same instant would wait for ever.
 
-Whom to mask, how much the others then compute and what is a wipe-out are in tables that the runtime's functions filled.
+Whom to mask, how long the others then compute and what is a wipe-out are read from tables that the runtime's functions
+have filled: they depend on nothing but numbers that are known beforehand. What is left to chance, such as whether a
+lost unit needs a patch, has been drawn beforehand too.
 """
 
 from __future__ import annotations
@@ -22,39 +22,44 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from .scene import BLINK, LIFELINE, OPTIONS, PLATFORM, PLAYED, SCENE, SPEED, Played, Scene
+from .machines import Machines
+from .scene import BLINK, PLATFORM, PLAYED, SCENE, Played, Scene
 
 INSTANT = 1e-9
+OPTIONS = (
+    "--log=root.thres:warning",
+    "--cfg=network/model:CM02",
+    "--cfg=network/TCP-gamma:0",
+    "--cfg=network/crosstraffic:0",
+    "--cfg=surf/precision:1e-9",
+    "--cfg=maxmin/precision:1e-9",
+)
+"""Messages take their size divided by the bandwidth and nothing else; dates are exact to a nanosecond."""
 
 
 class Conductor:
     """Trains step by step, and answers whatever happens meanwhile."""
 
     def __init__(self, simgrid: Any, scene: Scene) -> None:
-        self.sg, self.scene = simgrid, scene
+        self.scene, self.all = scene, Machines(simgrid, scene.machines)
         self.per_unit = scene.machines // scene.units
         self.end = min(scene.horizon, scene.known)
-        self.hosts = [simgrid.Host.by_name(f"m{number}") for number in range(scene.machines)]
-        self.controller, self.storage = simgrid.Host.by_name("controller"), simgrid.Host.by_name("storage")
 
-        self.lifelines: dict[int, Any] = {}
         self.there = [inf] * scene.machines
-        self.fallen: list[int] = []
-        self.due: list[tuple[float, int, str, int]] = []
-        self.number = 0
+        self.due: list[tuple[float, str, int]] = []
         self.free = [0.0] * scene.standbys
-        self.repairs, self.chances = iter(scene.repairs), iter(scene.chances)
-        self.struck, self.patched = (-1, -1.0), False
+        self.repairs, self.draws = iter(scene.repairs), iter(scene.draws)
 
         self.done, self.computed, self.synced = 0, 0.0, 0.0
         self.saved = (0, 0.0, 0.0)
         self.trained, self.saving = 0.0, 0.0
         self.gone = [0] * scene.units
         self.missing = 0
+        self.struck, self.patched = (-1, 0.0), False
         self.holds: list[tuple[float, str]] = []
         self.ready = [0.0] * scene.units
         self.wasted: dict[str, float] = {}
-        self.failures = self.restarts = self.activities = 0
+        self.failures = self.restarts = 0
 
         for machine in range(scene.machines):
             self.appear(machine, 0.0)
@@ -64,7 +69,7 @@ class Conductor:
 
     @property
     def now(self) -> float:
-        return float(self.sg.Engine.clock)
+        return self.all.now
 
     @property
     def resume(self) -> float:
@@ -80,10 +85,10 @@ class Conductor:
 
     def conduct(self) -> None:
         while self.now < self.end - INSTANT and not (self.scene.steps and self.done >= self.scene.steps):
-            if self.fallen:
-                self.fail(self.fallen.pop(0))
+            if self.all.fallen:
+                self.fail(self.all.fallen.pop(0))
             elif self.due and self.due[0][0] <= self.now + INSTANT:
-                self.happen(*heapq.heappop(self.due)[2:])
+                self.happen(*heapq.heappop(self.due)[1:])
             elif self.holds:
                 self.stand_still()
             elif self.trained >= self.scene.period - INSTANT and not (self.computed or self.synced):
@@ -92,13 +97,19 @@ class Conductor:
                 self.compute()
             else:
                 self.sum_up()
-        for lifeline in self.lifelines.values():
-            lifeline.cancel()
+        self.all.leave()
 
     def played(self) -> Played:
-        useful = self.useful((self.done, self.computed, self.synced))
-        beyond = self.now >= self.end - INSTANT and self.scene.known < self.scene.horizon
-        return Played(self.now, useful, self.wasted, self.failures, self.restarts, self.activities, beyond)
+        finished = bool(self.scene.steps) and self.done >= self.scene.steps
+        return Played(
+            self.now,
+            self.useful((self.done, self.computed, self.synced)),
+            self.wasted,
+            self.failures,
+            self.restarts,
+            self.all.activities,
+            not finished and self.scene.known < self.scene.horizon,
+        )
 
     def stand_still(self) -> None:
         until, cause = self.holds[0]
@@ -109,9 +120,9 @@ class Conductor:
 
     def compute(self) -> None:
         scene, begin = self.scene, self.now
-        load, normal = scene.loads[self.missing], scene.loads[0]
+        load = scene.loads[self.missing]
         seconds = (1.0 - self.computed) * scene.compute * load
-        activities = self.on_all_hosts(seconds)
+        activities = self.all.compute(self.working(), seconds)
         if activities is None:
             self.hold(self.now + BLINK, "STALLED")
             return
@@ -119,32 +130,15 @@ class Conductor:
         spent = self.now - begin
         self.computed = 1.0 if whole else self.computed + spent / (scene.compute * load)
         self.waste("STRAGGLING", spent * (1 - 1 / scene.pace))
-        self.waste("REDUNDANT", spent * (1 / scene.pace - 1 / normal))
-        self.waste("DEGRADED", spent * (1 / normal - 1 / load))
+        self.waste("REDUNDANT", spent * (1 / scene.pace - 1 / scene.loads[0]))
+        self.waste("DEGRADED", spent * (1 / scene.loads[0] - 1 / load))
         self.trained += spent
-
-    def on_all_hosts(self, seconds: float) -> list[Any] | None:
-        """Computation on every host of a live unit; None where a host is off just now, unnoticed."""
-        started: list[Any] = []
-        try:
-            for machine in self.working():
-                activity = self.sg.this_actor.exec_init(seconds * SPEED)
-                activity.host = self.hosts[machine]
-                started.append(activity.start())
-        except self.sg.HostFailureException:
-            for activity in started:
-                activity.cancel()
-            return None
-        return started
 
     def sum_up(self) -> None:
         """Gradients go round the machines, and the step is done."""
         begin, left = self.now, (1.0 - self.synced) * self.scene.sync
         if left > INSTANT:
-            ring = [self.hosts[machine] for machine in self.working()]
-            following = [*ring[1:], ring[0]] if len(ring) > 1 else [self.controller]
-            messages = [self.send(one, other, left) for one, other in zip(ring, following, strict=True)]
-            whole = self.wait(left, messages)
+            whole = self.wait(left, self.all.sum_up(self.working(), left))
             spent = self.now - begin
             self.trained += spent
             if not whole:
@@ -154,7 +148,7 @@ class Conductor:
 
     def save(self) -> None:
         begin, left = self.now, self.scene.save - self.saving
-        whole = left <= INSTANT or self.wait(left, [self.send(self.controller, self.storage, left)])
+        whole = left <= INSTANT or self.wait(left, self.all.save(left))
         spent = self.now - begin
         self.waste("SAVING", spent)
         self.saving += spent
@@ -165,45 +159,19 @@ class Conductor:
     def working(self) -> list[int]:
         return [machine for machine in range(self.scene.machines) if not self.gone[machine // self.per_unit]]
 
-    def send(self, one: Any, other: Any, seconds: float) -> Any:
-        return self.sg.Comm.sendto_async(one, other, max(1, round(seconds * SPEED)))
-
     def wait(self, seconds: float, activities: list[Any]) -> bool:
         """True when the activities, which take so long, are over; False if something else happens first."""
-        self.activities += len(activities)
-        now = self.now
-        first = min(self.end, self.due[0][0] if self.due else inf)
-        self.watch(max(min(seconds, first - now), 0.0))
-        if not self.fallen and now + seconds <= first:
-            for activity in activities:
-                activity.wait()
-            return True
-        for activity in activities:
-            activity.cancel()
-        return False
-
-    def watch(self, seconds: float) -> None:
-        """Until the time is over, or a lifeline breaks: then the machine is among the fallen."""
-        if not self.lifelines:
-            self.sg.this_actor.sleep_for(seconds)
-            return
-        try:
-            self.sg.Comm.wait_any_for(list(self.lifelines.values()), seconds)
-        except self.sg.NetworkFailureException:
-            self.fallen = [machine for machine, line in self.lifelines.items() if line.state_str == "FAILED"]
-            for machine in self.fallen:
-                del self.lifelines[machine]
+        return self.all.wait(seconds, min(self.end, self.due[0][0] if self.due else inf), activities)
 
     def expect(self, date: float, kind: str, number: int = 0) -> None:
-        self.number += 1
-        heapq.heappush(self.due, (date, self.number, kind, number))
+        heapq.heappush(self.due, (date, kind, number))
 
     def happen(self, kind: str, number: int) -> None:
         if kind == "appear":
-            if self.there[number] <= self.now + INSTANT and number not in self.lifelines:
-                self.lifelines[number] = self.sg.Comm.sendto_async(self.hosts[number], self.controller, LIFELINE)
-        elif kind == "missed":
-            self.fallen.append(number)
+            if self.there[number] <= self.now + INSTANT:
+                self.all.enter(number)
+        elif kind == "fail":
+            self.fail(number)
         elif kind == "join":
             self.enter(number)
         elif kind == "maintain":
@@ -223,9 +191,9 @@ class Conductor:
             self.holds.append((until, cause))
 
     def fail(self, machine: int) -> None:
-        scene, now = self.scene, self.now
+        scene = self.scene
         self.failures += 1
-        if any(cause == "RESTARTING" and until > now + INSTANT for until, cause in self.holds):
+        if any(cause == "RESTARTING" and until > self.now + INSTANT for until, cause in self.holds):
             self.fail_while_restarting(machine)
         elif scene.answer == "restart":
             served = self.fetch(0.0)
@@ -236,17 +204,19 @@ class Conductor:
         else:
             self.lose(machine)
         if not self.gone[machine // self.per_unit]:
-            self.hold(now + BLINK, "STALLED")
+            self.hold(self.now + BLINK, "STALLED")
 
     def fail_while_restarting(self, machine: int) -> None:
-        """Whoever has started and waits for others is missed only when training goes on."""
+        """All begin anew, or the failed unit does; what fails while it waits is missed only when training goes on."""
         unit, again = machine // self.per_unit, self.now + self.scene.restart
         if self.scene.restart_anew or self.ready[unit] > self.now:
             self.ready[unit] = again
             self.appear(machine, self.now)
             self.hold(again, "RESTARTING")
         else:
-            self.expect(self.resume, "missed", machine)
+            self.there[machine] = self.resume
+            self.expect(self.resume, "fail", machine)
+            self.failures -= 1  # it counts then
 
     def fetch(self, cold: float) -> float:
         """When there is a machine for the place; the broken one will be a standby once it is repaired."""
@@ -291,10 +261,10 @@ class Conductor:
     def masking(self) -> float:
         """Seconds to go on without one more. Failures within one step are noticed and made up for together."""
         step, at = self.struck
-        noticed = self.resume <= self.now + INSTANT or abs(self.now - at) <= INSTANT
+        noticed = self.now >= self.resume - INSTANT or self.now <= at + INSTANT
         same = step == self.done and noticed and not self.scene.redo
         paid = same and self.patched
-        drawn = next(self.chances) < self.scene.patched[self.missing]
+        drawn = next(self.draws) < self.scene.shares[self.missing]
         self.struck, self.patched = (self.done, self.now), drawn or paid
         return (0.0 if same else self.scene.stall) + (self.scene.patch if drawn and not paid else 0.0)
 
@@ -309,9 +279,9 @@ class Conductor:
         self.waste("REPEATED", self.useful((self.done, self.computed, self.synced)) - self.useful(self.saved))
         self.done, self.computed, self.synced = self.saved
         self.trained = self.saving = 0.0
-        self.struck = (-1, -1.0)
         self.missing, self.gone = 0, [0] * self.scene.units
-        self.due = [item for item in self.due if item[2] != "join"]
+        self.struck = (-1, 0.0)
+        self.due = [item for item in self.due if item[1] != "join"]
         heapq.heapify(self.due)
         self.holds.clear()
         self.hold(begin, before)

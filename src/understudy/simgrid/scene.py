@@ -9,16 +9,6 @@ SPEED = 1e9
 """Of every host in operations and of every link in bytes per second: amounts are seconds times this."""
 BLINK = 1e-3
 """Seconds for which a failed host is off. Who stands in its place from when on is the conductor's affair."""
-LIFELINE = 2**63
-OPTIONS = (
-    "--log=root.thres:warning",
-    "--cfg=network/model:CM02",
-    "--cfg=network/TCP-gamma:0",
-    "--cfg=network/crosstraffic:0",
-    "--cfg=surf/precision:1e-9",
-    "--cfg=maxmin/precision:1e-9",
-)
-"""Messages take their size divided by the bandwidth and nothing else; dates are exact to a nanosecond."""
 
 
 @dataclass(frozen=True)
@@ -40,29 +30,30 @@ class Scene:
     cold: float
     standbys: int
     stall: float
-    patch: float
+    redo: bool
     planned: float
     recover: float
     refills: bool
     refill: float
     join: float
-    redo: bool
     restart_after: int
     restart_anew: bool
     slowness: float
     """Seconds that a slow machine costs everybody until it is found out."""
     pace: float
-    """How many times as long as one shard takes all compute theirs, because the slowest is waited for."""
+    """How long computing a shard takes where everybody waits for the slowest, in times to compute one: mean."""
     loads: list[float]
-    """How many times as long as one shard takes a step computes, by the number of missing units."""
-    patched: list[float]
-    """How often a failure costs a patch, by the number of units that are missing before it."""
+    """How long computing takes, in times to compute a shard, by the number of missing units."""
+    patch: float
+    """Seconds that a step lacks in which a unit is lost whose work nobody else has done."""
+    shares: list[float]
+    """How often a lost unit is one of those, by the number of units that were missing before."""
     masks: list[list[bool]]
     """Whether to mask, by the number of missing units and by whether a standby is ready."""
     holders: list[list[list[int]]]
     """Of every unit, who holds each of the shards that it holds; nothing where everybody holds everything."""
-    chances: list[float]
-    """From 0 to 1, one for each failure: below `patched` there is a patch."""
+    draws: list[float]
+    """Of every lost unit a number between 0 and 1: below the share there is a patch."""
     repairs: list[float]
     maintained: list[float]
     slowed: list[float]

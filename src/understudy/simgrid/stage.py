@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 from numpy.random import Generator, SeedSequence, default_rng
 
@@ -48,10 +49,9 @@ def staged(
     """The run with this seed; with a later `known` date it is the same run, with more failures at the end."""
     refuse(setting, failures, strategy)
     ours = (SeedSequence(seed.entropy, spawn_key=(*seed.spawn_key, number)) for number in range(5))
-    fates, repairs, maintained, slowed, chances = (default_rng(own) for own in ours)
+    fates, repairs, maintained, slowed, draws = (default_rng(own) for own in ours)
     dates = failure_dates(failures, setting.cluster, fates, known)
-    count = 2 * sum(map(len, dates))
-    d, units = setting.durations, strategy.units(setting)
+    many, d, units = sum(map(len, dates)), setting.durations, strategy.units(setting)
     scene = Scene(
         machines=setting.cluster.machines,
         units=units,
@@ -67,23 +67,23 @@ def staged(
         cold=d.cold,
         standbys=strategy.standbys,
         stall=strategy.stall,
-        patch=strategy.patch(setting) if strategy.answer == "mask" else 0.0,
+        redo=strategy.redo,
         planned=strategy.planned,
         recover=strategy.recover,
         refills=strategy.refills,
         refill=strategy.refill,
         join=strategy.join,
-        redo=strategy.redo,
         restart_after=strategy.restart_after,
         restart_anew=strategy.restart_anew,
         slowness=failures.noticed * failures.slow / (1 + failures.slow),
-        pace=_computing(setting.work, setting.work.stretched(1.0, units)),
+        pace=_only_computing(setting).work.stretched(1.0, units),
         loads=loads(setting, strategy),
-        patched=patched(setting, strategy),
+        patch=strategy.patch(setting) if strategy.answer == "mask" else 0.0,
+        shares=shares(setting, strategy),
         masks=masks(setting, strategy),
         holders=holders(strategy, units),
-        chances=[*map(float, chances.random(count))],
-        repairs=[*map(float, repair.durations(repairs, count))] if strategy.standbys else [],
+        draws=[*map(float, draws.random(many))] if strategy.answer == "mask" else [],
+        repairs=[*map(float, repair.durations(repairs, many))] if strategy.standbys else [],
         maintained=_events(failures.maintenance / setting.cluster.machines, maintained, known),
         slowed=_events(failures.straggling / setting.cluster.machines, slowed, known),
     )
@@ -130,18 +130,18 @@ def _events(mean: float, rng: Generator, until: float) -> list[float]:
 
 
 def loads(setting: Setting, strategy: Strategy) -> list[float]:
-    """How many times as long as one shard takes a step computes while 0, 1, … units are missing, until one is left."""
-    work, units = setting.work, strategy.units(setting)
-    counts = range(units) if strategy.answer == "mask" else range(1)
-    return [_computing(work, strategy.stretch(setting, missing)) for missing in counts]
+    """Shards that a unit computes while 0, 1, … units are missing, as long as there is one left; where computing takes
+    now longer and now shorter, the mean of what the slowest unit takes, in times to compute one shard."""
+    some, bare = strategy.units(setting) if strategy.answer == "mask" else 1, _only_computing(setting)
+    return [strategy.stretch(bare, missing) for missing in range(some)]
 
 
-def _computing(work: Work, stretch: float) -> float:
-    return (stretch * work.step - work.sync) / work.compute
+def _only_computing(setting: Setting) -> Setting:
+    return msgspec.structs.replace(setting, work=Work(setting.work.compute, jitter=setting.work.jitter))
 
 
-def patched(setting: Setting, strategy: Strategy) -> list[float]:
-    """How often a failure costs a patch, by the number of units that are missing before it."""
+def shares(setting: Setting, strategy: Strategy) -> list[float]:
+    """How often a unit that is lost while 0, 1, … are missing costs a patch."""
     if strategy.answer != "mask":
         return []
     return [strategy.patched(setting, missing) for missing in range(strategy.units(setting))]
