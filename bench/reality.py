@@ -22,6 +22,8 @@ undisturbed ones, in which the time of an undisturbed step is measured and every
 - `naive`: what somebody would be off who forgot about failures, for the size of what there is to predict.
 
 The check is that simulated ÷ measured over all stretches is within 10 % of 1. One stretch by itself may be further off.
+It needs a computer that does nothing else: how soon a standby is ready again depends on the cores that are free, and
+what was calibrated under one load does not hold under another.
 """
 
 from __future__ import annotations
