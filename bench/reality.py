@@ -2,15 +2,15 @@
 
 Four replicas with a worker each train a small model; a worker waits until 25 ms are over for each of its six
 micro-shards (see `bench mask`), so that cores are not what is measured. Workers are killed (kill -9) at the ends of
-exponential lives with a mean of 24 s each, drawn anew whenever somebody begins to play a role: one death in about six
-seconds. Lives are dealt like cards from a seed, so that a short run has as many deaths as its rate says.
+exponential lives with a mean of 48 s each, drawn anew whenever somebody begins to play a role: one death in about
+twelve seconds. Lives are dealt like cards from a seed, so that a short run has as many deaths as its rate says.
 
 - recovery: everybody waits until a standby has the place. There is one; the dead worker's machine is the next once its
   new worker has rehearsed, and whoever dies before has to be waited for;
 - masking: no standby. The others go on, and the dead worker's machine brings a new one back to them.
 
 For each there are two jobs: one that is only there to calibrate with (other seed; `understudy … --calibrate` reads its
-ledger in the same way), and the one that is predicted. In the second, disturbed stretches of 45 s take turns with
+ledger in the same way), and the one that is predicted. In the second, disturbed stretches of a minute take turns with
 undisturbed ones, in which the time of an undisturbed step is measured and everybody comes back.
 
 - `measured`: steps made in the disturbed stretches × the undisturbed step time ÷ their length;
@@ -55,7 +55,7 @@ from understudy_bench.scripts import OURS
 from understudy_bench.work import WORKS
 
 REPLICAS, WORK = 4, "paced"
-MTBF_S = 24.0
+MTBF_S = 48.0
 QUIET_S, SETTLE_S = 8.0, 1.0
 RUNS, SAME_LUCK = 2000, 100
 NO_CHECKPOINT = 1e9
@@ -77,7 +77,7 @@ class Length:
     stretches: int
 
 
-FULL, QUICK = Length(60.0, 45.0, 4), Length(36.0, 30.0, 2)
+FULL, QUICK = Length(75.0, 60.0, 3), Length(48.0, 40.0, 2)
 
 
 @dataclass(frozen=True)
