@@ -109,11 +109,15 @@ def test_ctrl_c_ends_the_process_too(tmp_path: Path, nothing_is_left: Path) -> N
             time.sleep(0.01)
         os.kill(os.getpid(), signal.SIGINT)
 
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever started the tests may have it ignored
     thread = threading.Thread(target=interrupt)
     thread.start()
-    with pytest.raises(KeyboardInterrupt):
-        engine.play(python, stage())
-    thread.join()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            engine.play(python, stage())
+    finally:
+        thread.join()
+        signal.signal(signal.SIGINT, before)
     assert not list(nothing_is_left.iterdir())
     assert_ended(noted)
 
