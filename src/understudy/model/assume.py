@@ -31,7 +31,9 @@ STORAGE = 1e9
 STEP = 30.0
 COLD = 900.0
 GPUS_PER_REPLICA = 512
-MOST_GPUS = 10_000_000
+MOST_GPUS = 2_000_000
+MOST_REPLICAS = 20_000
+"""Beyond, who holds whose shards takes too long to work out."""
 SHORTEST_MTBF, LONGEST_MTBF = 1.0, 1000 * 365 * DAY
 
 
@@ -127,6 +129,8 @@ def assume(ask: Ask) -> Assumed:
 
     machines = ask.gpus // ask.gpus_per_machine
     replicas = _replicas(ask, machines, note)
+    if replicas > MOST_REPLICAS:
+        raise AskError(f"--replicas: {replicas:,} are too many to plan; give up to {MOST_REPLICAS:,}, or fewer --gpus")
     machines -= machines % replicas
     per_replica = machines // replicas * ask.gpus_per_machine
     if machines * ask.gpus_per_machine != ask.gpus:
@@ -152,7 +156,7 @@ def _check(ask: Ask) -> None:
         ("domain", ask.domain, 100_000),
     ):
         if not 1 <= value <= most:
-            raise AskError(f"--{name} {value:g}: give a number from 1 to {most:,}")
+            raise AskError(f"--{name} {value:,.12g}: give a number from 1 to {most:,}")
     if ask.gpus < ask.gpus_per_machine:
         raise AskError(
             f"--gpus {ask.gpus} are fewer than one machine has (--gpus-per-machine {ask.gpus_per_machine}); "
