@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -235,3 +237,13 @@ def test_simgrid_refuses_in_a_sentence(capsys: pytest.CaptureFixture[str]) -> No
     assert not out
     assert err.startswith("understudy simulate: --engine simgrid: ")
     assert err.count("\n") == 1
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_an_answer_that_cannot_be_written_is_one_sentence() -> None:
+    call = [sys.executable, "-m", "understudy.cli.main", "simulate", *SMALL, "--runs", "1", "--strategy", "checkpoint"]
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(call, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+    assert done.returncode == 2
+    assert done.stderr.startswith("understudy simulate: cannot write the answer to standard output: ")
+    assert done.stderr.count("\n") == 1
