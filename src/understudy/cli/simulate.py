@@ -29,7 +29,7 @@ examples:
   understudy simulate --gpus 65536                                    all strategies side by side
   understudy simulate --gpus 65536 --strategy mask-and-refill,trainmover --runs 1000 --for 30d
   understudy simulate --gpus 65536 --strategy trainmover --timeline   what happens in a week of it
-  understudy simulate --gpus 1024 --sweep gpus=1024,16384,65536,600000
+  understudy simulate --gpus 1024 --strategy mask-and-refill --sweep gpus=1024,16384,65536,600000
   understudy simulate --gpus 16384 --strategy trainmover --sweep standbys=0,2,8,16
 
 Engines: jump goes from event to event, many runs side by side; steps goes from step to step, slower and exact; simgrid
