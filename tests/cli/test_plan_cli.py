@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -74,15 +76,22 @@ def test_a_single_replica_cannot_be_masked(capsys: pytest.CaptureFixture[str]) -
         (("--gpus", "1024", "--replicas", "1000"), "--replicas 1000: 128 machines can hold 1 to 128"),
         (("--gpus", "1024", "--model-params", "100T"), "--model-params 1e+14 needs about"),
         (("--gpus", "1024", "--step-seconds", "-1"), "--step-seconds -1: '-1' is not a time span"),
-        (("--gpus", "1024", "--mtbf", "0s"), "--mtbf 0: give a number from 1"),
+        (("--gpus", "1024", "--mtbf", "0s"), "--mtbf 0 s: give 1 s to 365,000 d"),
         (("--gpus", "1024", "--mtbf", "often"), "--mtbf often: 'often' is not a time span"),
         (("--gpus", "1024", "--price", "nan"), "--price nan: write a number that is finite"),
         (("--gpus", "1024", "--days", "0"), "--days 0: give a number from 1"),
-        (("--gpus", "1024", "--shape", "0"), "--shape 0: give a number from 0.1"),
-        (("--gpus", "1024", "--together", "2"), "--together 2: give a number from 0 to 1"),
-        (("--gpus", "1024", "--repair", "0"), "--repair 0: give"),
+        (("--gpus", "1024", "--shape", "0"), "--shape 0: give 0.1 to 10"),
+        (("--gpus", "1024", "--together", "2"), "--together 2: give 0 to 1"),
+        (("--gpus", "1024", "--repair", "0"), "--repair 0 s: give"),
         (("--gpus", "1024", "--json", "/nowhere/plan.json"), "there is no directory"),
         (("--gpus", "1024", "--seed", "-1"), "--seed -1"),
+        (("--gpus", "1024", "--seed", "x"), "--seed x: write a whole number"),
+        (("--gpus", "1024", "--domain", "0"), "--domain 0: give a number from 1"),
+        (("--gpus", "1024", "--step-seconds", "0"), "--step-seconds 0 s: give 0.1 ms to 24 h"),
+        (("--gpus", "1024", "--gpus-per-machine", "0"), "--gpus-per-machine 0: give a number from 1"),
+        (("--gpus", "100M"), "--gpus 100,000,000: give a number from 1 to 2,000,000"),
+        (("--gpus", "600000", "--replicas", "75000"), "--replicas: 75,000 are too many to plan; give up to 20,000"),
+        (("--gpus", "1024", "--watched", "30d"), "--watched belongs to --failures-csv FILE"),
     ],
 )
 @pytest.mark.parametrize("command", ["plan", "simulate"])
@@ -133,6 +142,13 @@ def test_a_week_is_told(capsys: pytest.CaptureFixture[str]) -> None:
         (("--sweep", "gpus=1024,many"), "--gpus many: write a whole number"),
         (("--timeline",), "--timeline shows one strategy"),
         (("--standbys", "-1"), "--standbys -1"),
+        (("--standbys", "1000001"), "--standbys 1000001: give a number from 0 to 1,000,000"),
+        (("--sweep", "gpus=1024,"), "--sweep gpus=1024,: a value is empty"),
+        (("--timeline", "--sweep", "gpus=1024"), "--timeline shows one cluster; leave out --sweep"),
+        (("--timeline", "--strategy", "checkpoint", "--mtbf", "1h"), "--timeline: a week has 2.2e+04 interruptions"),
+        (("--for", "1000000d"), "--for 1000000d sees 4.8e+05 interruptions, one every 2.07 d"),
+        (("--engine", "steps"), "--engine steps would take 1e+08 steps one by one"),
+        (("--engine", "steps", "--gpus", "600000", "--runs", "1", "--for", "1d"), "is for up to 10,000 machines"),
         (("--r", "1"), "--r 1: a shard needs at least two holders"),
         (("--period", "0"), "--period 0"),
         (("--strategy", "spare", "--r", "12"), "--strategy spare: with these settings there is none"),
@@ -146,3 +162,88 @@ def test_a_simulation_that_makes_no_sense(
     assert not out
     assert words in err
     assert err.count("\n") == 1
+
+
+LOG = "timestamp,machine,kind,repair\n"
+
+
+@pytest.mark.parametrize(
+    ("rows", "args", "words"),
+    [
+        (
+            "1772000000,a,gpu,1h\n",
+            (),
+            "all incidents are of one moment; say how long the machines were watched (--watched)",
+        ),
+        ("1772000000,a,gpu,1h\n1772000009,b,gpu,1h\n", ("--watched", "1s"), "cannot have been watched for 1 s"),
+        ("1772000000,a,gpu,0\n1772900000,b,gpu,0\n", (), "repairs take 0 s in the mean; leave them empty"),
+        ("1772000000,a,gpu,\n1772000000.001,b,gpu,\n", (), "a machine would fail every"),
+        ("1772000000,a,gpu,\n1772900000,b,gpu,\n", ("--observed", "1e30"), "--observed 1e30: the log is about"),
+        ("1772000000,a,maintenance,\n1772900000,b,maintenance,\n", (), "give one as --mtbf"),
+        ("1772000000,a,gpu,\n1772900000,b,gpu,\n", ("--observed", "1"), "say how many were watched (--observed)"),
+    ],
+)
+def test_a_log_that_cannot_be_meant(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, rows: str, args: tuple[str, ...], words: str
+) -> None:
+    log = tmp_path / "log.csv"
+    log.write_text(LOG + rows)
+    code, out, err = said(capsys, "plan", "--gpus", "64", "--failures-csv", str(log), *args)
+    assert code == 2
+    assert not out
+    assert words in err
+    assert err.count("\n") == 1
+
+
+def test_a_log_of_one_incident_needs_to_know_how_long_it_was_kept(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    log = tmp_path / "log.csv"
+    log.write_text(LOG + "1772000000,a,gpu,1h\n")
+    code, out, err = said(capsys, "plan", "--gpus", "64", "--failures-csv", str(log), "--watched", "30d")
+    assert code == 0
+    assert "a machine fails every 30 d" in out
+    assert "1 failure says little" in err
+
+
+def test_where_nothing_helps_the_plan_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = said(capsys, "plan", "--gpus", "64", "--replicas", "8", "--mtbf", "10s")
+    assert code == 0
+    assert "training gets nowhere" in out
+    assert "inf" not in out.replace("inflation", "")
+    code, out, _ = said(capsys, "simulate", "--gpus", "64", "--for", "60s", "--runs", "2", "--mtbf", "10s")
+    assert code == 0
+    assert "never" in out
+    assert " -" not in out
+
+
+def test_simgrid_refuses_in_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    """That there is none, or that this is too large for it."""
+    code, out, err = said(
+        capsys,
+        "simulate",
+        "--gpus",
+        "8192",
+        "--engine",
+        "simgrid",
+        "--runs",
+        "1",
+        "--for",
+        "1h",
+        "--strategy",
+        "checkpoint",
+    )
+    assert code == 2
+    assert not out
+    assert err.startswith("understudy simulate: --engine simgrid: ")
+    assert err.count("\n") == 1
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_an_answer_that_cannot_be_written_is_one_sentence() -> None:
+    call = [sys.executable, "-m", "understudy.cli.main", "simulate", *SMALL, "--runs", "1", "--strategy", "checkpoint"]
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(call, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+    assert done.returncode == 2
+    assert done.stderr.startswith("understudy simulate: cannot write the answer to standard output: ")
+    assert done.stderr.count("\n") == 1

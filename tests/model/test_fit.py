@@ -142,7 +142,7 @@ def test_few_failures_are_told_of() -> None:
         (["0,a,maintenance,,", "99999,b,straggler,,"], 2, None, "no unplanned failure"),
         (["5,a,gpu,,", "5,b,gpu,,"], 2, None, "all incidents are of one moment"),
         (["5,a,gpu,,"], 2, None, "all incidents are of one moment"),
-        (["0,a,gpu,,", "900000,b,gpu,,"], 2, 60.0, "cannot have been watched for 60 s"),
+        (["0,a,gpu,,", "900000,b,gpu,,"], 2, 60.0, "cannot have been watched for 1 min"),
         (["0,a,gpu,,", "900000,b,gpu,,"], 2, float("nan"), "cannot have been watched"),
         (["0,a,gpu,10d,", "10,a,gpu,10d,"], 1, 10.0, "under repair all the time"),
     ],

@@ -37,6 +37,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     failing.add_argument("--mtbf", metavar="SPAN", help="of one machine, for example 6000h (default: that of Llama 3)")
     failing.add_argument("--failures-csv", type=Path, metavar="FILE", help="fit them to a log of incidents instead")
     failing.add_argument("--observed", metavar="N", help="machines that the log is about (default: those of --gpus)")
+    failing.add_argument("--watched", metavar="SPAN", help="for how long the log was kept (default: as its dates say)")
     failing.add_argument("--shape", metavar="K", help="of the Weibull distribution; below 1, most failures are early")
     failing.add_argument("--together", metavar="SHARE", help="share of failures that take a whole domain (0 to 1)")
     failing.add_argument("--domain", metavar="N", help="machines that stand and may fail together (default 1)")
@@ -58,19 +59,21 @@ def ask(args: argparse.Namespace) -> Ask:
 
     if args.gpus is None:
         raise UsageError("--gpus is missing: how many GPUs train? For example --gpus 65536")
-    gpus, per_machine = number(args, "gpus", count), number(args, "gpus_per_machine", count) or 8
+    gpus, per_machine = number(args, "gpus", count), number(args, "gpus_per_machine", count)
+    per_machine = 8 if per_machine is None else per_machine
     notes: list[Assumption] = []
-    fitted = _fitted(args, (gpus or 0) // per_machine, notes)
+    fitted = _fitted(args, (gpus or 0) // max(1, per_machine), notes)
     measured = _calibrated(args, notes)
     repair = fitted.repair if fitted else measured.repair if measured else None
     if (given := number(args, "repair", span)) is not None:
         repair = Repair(given, repair.spread if repair else "exponential")
+    step, domain = number(args, "step_seconds", span), number(args, "domain", count)
     known = {
         "gpus": gpus,
         "gpus_per_machine": per_machine,
         "replicas": number(args, "replicas", count),
         "params": number(args, "model_params", count),
-        "step": number(args, "step_seconds", span) or (measured.step if measured else None),
+        "step": measured.step if step is None and measured else step,
         "mtbf": number(args, "mtbf", span),
         "failures": fitted.failures if fitted else None,
         "repair": repair,
@@ -79,7 +82,7 @@ def ask(args: argparse.Namespace) -> Ask:
         "cold": number(args, "cold", span),
         "durations": measured.durations if measured else None,
         "shared_data": not args.local_data,
-        "domain": number(args, "domain", count) or (fitted.domain if fitted else None),
+        "domain": fitted.domain if domain is None and fitted else domain,
         "days": number(args, "days", real),
         "price": number(args, "price", real),
         "q": number(args, "micro_shards", count),
@@ -111,6 +114,13 @@ def number(args: argparse.Namespace, name: str, read: Callable[[str], T]) -> T |
         return read(text)
     except ValueError as error:
         raise UsageError(f"--{name.replace('_', '-')} {text}: {error}") from None
+
+
+def seed(args: argparse.Namespace) -> int:
+    found = number(args, "seed", count) or 0
+    if found < 0:
+        raise UsageError(f"--seed {args.seed}: give a number from 0 on")
+    return found
 
 
 def count(text: str) -> int:
@@ -145,29 +155,39 @@ def span(text: str) -> float:
 
 def _fitted(args: argparse.Namespace, machines: int, notes: list[Assumption]) -> Fitted | None:
     """What the log of incidents says; what it leaves open is told on stderr."""
-    from understudy.model.assume import Assumption
+    from understudy.model.assume import LONGEST_MTBF, MOST_GPUS, SHORTEST_MTBF, Assumption
     from understudy.model.fit import fit
     from understudy.model.incidents import IncidentError, read
+    from understudy.model.spans import said
 
     path: Path | None = args.failures_csv
     if path is None:
-        if args.observed is not None:
-            raise UsageError("--observed belongs to --failures-csv FILE: which log of incidents?")
+        for name in ("observed", "watched"):
+            if getattr(args, name) is not None:
+                raise UsageError(f"--{name} belongs to --failures-csv FILE: which log of incidents?")
         return None
     if args.mtbf is not None:
         raise UsageError("--mtbf and --failures-csv both say how often machines fail: give one of them")
     seen = number(args, "observed", count)
-    if seen is not None and seen < 1:
-        raise UsageError(f"--observed {args.observed}: the log is about at least one machine")
+    if seen is not None and not 1 <= seen <= MOST_GPUS:
+        raise UsageError(f"--observed {args.observed}: the log is about at least one machine, at most {MOST_GPUS:,}")
     try:
         with path.open(encoding="utf-8", newline="") as lines:
-            found = fit(read(lines), seen or max(1, machines))
+            found = fit(read(lines), seen or max(1, machines), window=number(args, "watched", span))
     except OSError as error:
         raise UsageError(f"--failures-csv {path}: {error.strerror}; name a file that can be read") from None
     except UnicodeDecodeError:
         raise UsageError(f"--failures-csv {path}: it is not text in UTF-8; save it as CSV in UTF-8") from None
     except IncidentError as error:
         raise UsageError(f"--failures-csv {path}: {error}") from None
+    if not SHORTEST_MTBF <= found.failures.mtbf <= LONGEST_MTBF:
+        odd = f"a machine would fail every {said(found.failures.mtbf)}"
+        raise UsageError(f"--failures-csv {path}: {odd}; check its dates, --observed and --watched, or give --mtbf")
+    if found.repair.mean < 1 and args.repair is None:
+        raise UsageError(
+            f"--failures-csv {path}: repairs take {said(found.repair.mean)} in the mean; leave them empty where they "
+            "are not known, or give --repair"
+        )
     for warning in found.warnings:
         print(f"{path}: {warning}", file=sys.stderr)
     notes += [Assumption("from the log", "", reason) for reason in found.reasons]

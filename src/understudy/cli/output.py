@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -42,10 +43,21 @@ def deliver(
     args: argparse.Namespace, data: Any, show: Callable[[Console], None], page: Callable[[], str] | None = None
 ) -> int:
     """What was found: as JSON on stdout or as a table, and into the files that were asked for."""
-    if args.json == "-":
-        print(json.dumps(data, indent=2, allow_nan=False))
-    else:
-        show(console())
+    if sys.stdout is None:
+        raise UsageError(
+            "standard output is closed, so there is nowhere to answer; leave it open, or send it to a file"
+        )
+    try:
+        if args.json == "-":
+            print(json.dumps(data, indent=2, allow_nan=False))
+        else:
+            show(console())
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else the interpreter tries again at its end
+        raise UsageError(f"cannot write the answer to standard output: {error.strerror}; send it elsewhere") from error
     if args.json not in (None, "-"):
         write(Path(args.json), json.dumps(data, indent=2, allow_nan=False) + "\n", "--json")
     if page is not None and args.report is not None:

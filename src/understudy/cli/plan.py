@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from understudy.cli import asking
-from understudy.cli.errors import UsageError
 from understudy.cli.output import Bar, deliver, made, writable, write
 
 if TYPE_CHECKING:
@@ -44,7 +43,7 @@ def add_parser(subparsers: Subparsers) -> None:
     )
     asking.add_options(parser)
     parser.add_argument("--goal", choices=("cost", "time"), default="cost", help="what to minimise (default cost)")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the simulation (default 0)")
+    parser.add_argument("--seed", default="0", metavar="N", help="of the simulation (default 0)")
     parser.add_argument("--report", type=Path, metavar="FILE", help="write a page with interactive plots")
     parser.add_argument("--example-csv", type=Path, metavar="FILE", help="write an example of a log of incidents")
     parser.add_argument(
@@ -59,12 +58,11 @@ def run(args: argparse.Namespace) -> int:
 
     if args.example_csv is not None:
         return _example(args.example_csv)
-    if args.seed < 0:
-        raise UsageError(f"--seed {args.seed}: give a number from 0 on")
+    seed = asking.seed(args)
     writable(args)
     ask = msgspec.structs.replace(asking.ask(args), goal=args.goal)
     with Bar("plan") as bar:
-        found = plan(ask, args.seed, bar.show)
+        found = plan(ask, seed, bar.show)
     return deliver(args, as_dict(found), lambda out: show(found, out), lambda: _page(found))
 
 
@@ -158,17 +156,43 @@ def _holders(placement: str) -> int | None:
 def show(found: Plan, out: Console) -> None:
     from rich.text import Text
 
+    from understudy.model.planner import WORTHLESS
     from understudy.model.spans import said
 
-    cluster, best, ask = found.assumed.setting.cluster, found.best, found.ask
+    cluster, best = found.assumed.setting.cluster, found.best
     out.print(
-        f"{cluster.gpus:,} GPUs in {cluster.machines:,} machines, {cluster.replicas:,} replicas; "
+        f"{_many(cluster.gpus, 'GPU')} in {_many(cluster.machines, 'machine')}, {_many(cluster.replicas, 'replica')}; "
         f"a machine fails every {said(1 / found.assumed.rate)}"
     )
     out.print()
     how = ", ".join(filter(None, [settings(best), f"a checkpoint every {said(best.strategy.period)}"]))
     out.print(Text.assemble("recommended: ", (best.strategy.name, "bold green"), f" ({how})"))
     out.print(f"  {best.strategy.words}")
+    if best.inflation > WORTHLESS:
+        out.print("  Even so training gets nowhere: failures come faster than anything recovers from them.")
+    else:
+        _expected(found, out)
+    out.print()
+    out.print(_table(found))
+    out.print("Those with * are there to compare with; Understudy does the others.", style="dim")
+    if found.sensitivity and best.inflation <= WORTHLESS:
+        out.print()
+        out.print(_swings(found))
+    if found.notes:
+        out.print()
+        out.print(_notes(found))
+
+
+def _many(count: int, what: str) -> str:
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
+
+
+def _expected(found: Plan, out: Console) -> None:
+    """What the recommendation brings, as computed and as simulated, and what comes next to it."""
+    from understudy.model.planner import WORTHLESS
+    from understudy.model.spans import said
+
+    best, ask = found.best, found.ask
     out.print(
         f"  {said(ask.days * 86400)} of training take {said(found.seconds(best))}: "
         f"ETTR {best.estimate.efficiency:.2%}, availability {best.estimate.availability:.2%}"
@@ -176,26 +200,18 @@ def show(found: Plan, out: Console) -> None:
     hours, money = found.wasted_gpu_hours(best), found.money(best)
     out.print(f"  wasted: {hours:,.0f} GPU-hours a week, {money:,.0f} at {ask.price:g} an hour")
     checked = found.simulated
-    low, high = checked.inflation.low, checked.inflation.high
+    value, low, high = checked.inflation.value, checked.inflation.low, checked.inflation.high
+    seen = f"{value:.4f} ({low:.4f} to {high:.4f})" if value <= WORTHLESS else "as getting nowhere"
     out.print(
-        f"  inflation {best.inflation:.4f}; simulated {checked.inflation.value:.4f} ({low:.4f} to {high:.4f}) "
-        f"in {checked.runs} runs of {said(checked.days * 86400)}"
+        f"  inflation {best.inflation:.4f}; simulated {seen} in {checked.runs} runs of {said(checked.days * 86400)}"
     )
-    if found.runner_up is not None:
+    if found.runner_up is not None and found.runner_up.inflation <= WORTHLESS:
         other = found.runner_up
         more = other.cost / best.cost - 1 if ask.goal == "cost" else other.inflation / best.inflation - 1
         out.print(
             f"  runner-up: {other.strategy.name} ({settings(other) or 'no settings'}), "
             f"{more:.2%} {'dearer' if ask.goal == 'cost' else 'slower'}"
         )
-    out.print()
-    out.print(_table(found))
-    out.print("Those with * are there to compare with; Understudy does the others.", style="dim")
-    out.print()
-    out.print(_swings(found))
-    if found.notes:
-        out.print()
-        out.print(_notes(found))
 
 
 def _table(found: Plan) -> Table:

@@ -29,7 +29,7 @@ examples:
   understudy simulate --gpus 65536                                    all strategies side by side
   understudy simulate --gpus 65536 --strategy mask-and-refill,trainmover --runs 1000 --for 30d
   understudy simulate --gpus 65536 --strategy trainmover --timeline   what happens in a week of it
-  understudy simulate --gpus 1024 --sweep gpus=1024,16384,65536,600000
+  understudy simulate --gpus 1024 --strategy mask-and-refill --sweep gpus=1024,16384,65536,600000
   understudy simulate --gpus 16384 --strategy trainmover --sweep standbys=0,2,8,16
 
 Engines: jump goes from event to event, many runs side by side; steps goes from step to step, slower and exact; simgrid
@@ -37,6 +37,13 @@ is another simulator altogether, for small cases (make simgrid).
 """
 ENGINES = ("jump", "steps", "simgrid")
 SWEPT = ("gpus", "mtbf", "standbys", "r", "period", "restart", "save", "cold", "repair", "replicas", "step-seconds")
+
+MOST_EVENTS = 500_000
+"""That are simulated one after the other: a minute or two."""
+MOST_TOLD = 20_000
+MOST_STEPS = 5_000_000
+"""Of all runs, with an engine that takes them one by one."""
+MOST_STEPPING = 10_000
 
 Row = dict[str, Any]
 
@@ -57,9 +64,7 @@ def add_parser(subparsers: Subparsers) -> None:
     how.add_argument("--period", metavar="SPAN", help="between two checkpoints (default: what is best)")
     how.add_argument("--runs", metavar="N", default="100", help="simulated runs (default 100)")
     how.add_argument("--for", dest="horizon", metavar="SPAN", default="30d", help="simulated time (default 30d)")
-    how.add_argument(
-        "--seed", type=int, default=0, metavar="N", help="of everything that is left to chance (default 0)"
-    )
+    how.add_argument("--seed", default="0", metavar="N", help="of everything that is left to chance (default 0)")
     how.add_argument("--engine", choices=ENGINES, default="jump", help="which simulator (default jump)")
     how.add_argument("--sweep", metavar="NAME=V,V", help=f"the same for several values of {', '.join(SWEPT)}")
     how.add_argument("--timeline", action="store_true", help="one week of one run of one strategy, event by event")
@@ -74,27 +79,29 @@ def run(args: argparse.Namespace) -> int:
     runs = asking.number(args, "runs", asking.count) or 0
     if not 1 <= runs <= 100_000:
         raise UsageError(f"--runs {args.runs}: give a number from 1 to 100,000")
-    if args.seed < 0:
-        raise UsageError(f"--seed {args.seed}: give a number from 0 on")
+    seed = asking.seed(args)
     horizon = asking.number(args, "horizon", asking.span) or 0.0
     if horizon < 60:
         raise UsageError(f"--for {args.horizon}: simulate at least a minute")
+    if args.timeline and args.sweep is not None:
+        raise UsageError("--timeline shows one cluster; leave out --sweep")
     if args.report is not None and (args.sweep is not None or args.timeline):
         raise UsageError("--report shows strategies on one cluster; leave out --sweep and --timeline")
     engine = _engine(args.engine)
     if args.timeline:
-        return _timeline(args)
+        return _timeline(args, seed)
     rows: list[Row] = []
     points = list(_points(args))
     with Bar("simulate") as bar:
         for place, (label, ask, only) in enumerate(points):
             assumed, options = _chosen(args, ask, only)
+            _feasible(assumed, len(options), runs, horizon, args)
             for number, option in enumerate(options):
                 done = (place + number / len(options)) / len(points)
                 share = 1 / len(options) / len(points)
-                outcome = engine(assumed, option, runs, horizon, args.seed, _part(bar.show, done, share))
+                outcome = engine(assumed, option, runs, horizon, seed, _part(bar.show, done, share))
                 rows.append(_row(label, assumed, option, outcome))
-    return deliver(args, rows, lambda out: _show(rows, out, runs), lambda: _page(points[0][1], args.seed, rows))
+    return deliver(args, rows, lambda out: _show(rows, out, runs), lambda: _page(points[0][1], seed, rows))
 
 
 def _page(ask: Ask, seed: int, rows: list[Row]) -> str:
@@ -124,26 +131,57 @@ Engine = Callable[["Assumed", "Option", int, float, int, Callable[[float], None]
 def _engine(name: str) -> Engine:
     """The simulator of this name, or a sentence on why there is none."""
     simulate: Any
+    refusals: tuple[type[Exception], ...] = ()
     if name == "jump":
         from understudy.model.jump import simulate
     elif name == "steps":
         from understudy.model.steps import simulate
     else:
-        from understudy.simgrid.engine import SimgridMissing, interpreter, simulate
+        from understudy.simgrid.engine import SimgridError, SimgridMissing, interpreter, simulate
+        from understudy.simgrid.stage import Unplayable
 
         try:
             interpreter()
         except SimgridMissing as error:
             raise UsageError(f"--engine simgrid: {error}") from None
+        refusals = (SimgridError, Unplayable)
 
     def play(assumed: Assumed, option: Option, runs: int, horizon: float, seed: int, show: Any) -> Outcome:
         setting, failures, repair = assumed.setting, assumed.failures, assumed.repair
-        found: Outcome = simulate(
-            setting, failures, option.strategy, repair, runs=runs, horizon=horizon, seed=seed, progress=show
-        )
+        try:
+            found: Outcome = simulate(
+                setting, failures, option.strategy, repair, runs=runs, horizon=horizon, seed=seed, progress=show
+            )
+        except refusals as error:
+            raise UsageError(f"--engine {name}: {error}") from None
         return found
 
     return play
+
+
+def _feasible(assumed: Assumed, strategies: int, runs: int, horizon: float, args: argparse.Namespace) -> None:
+    """Refuse what would take hours, before it begins."""
+    from understudy.model.jump import AT_ONCE
+    from understudy.model.spans import said
+
+    events = horizon * assumed.interruptions
+    rounds = events * strategies * -(-runs * assumed.setting.cluster.machines // AT_ONCE)
+    asked = f"--for {args.horizon} sees" if not args.timeline else "--timeline: a week has"
+    if rounds > (MOST_TOLD if args.timeline else MOST_EVENTS):
+        every = said(1 / assumed.interruptions)
+        less = "" if args.timeline else " ask for a shorter --for, one --strategy or fewer --runs, or"
+        raise UsageError(f"{asked} {events:.2g} interruptions, one every {every};{less} check --mtbf")
+    steps = strategies * runs * horizon / assumed.setting.work.step
+    if args.engine != "jump" and steps > MOST_STEPS:
+        raise UsageError(
+            f"--engine {args.engine} would take {steps:.2g} steps one by one, at most {MOST_STEPS:,} are accepted; "
+            "ask for fewer --runs, a shorter --for or one --strategy, or take --engine jump"
+        )
+    if args.engine != "jump" and assumed.setting.cluster.machines > MOST_STEPPING:
+        raise UsageError(
+            f"--engine {args.engine} is for up to {MOST_STEPPING:,} machines, not "
+            f"{assumed.setting.cluster.machines:,}; take --engine jump"
+        )
 
 
 def _points(args: argparse.Namespace) -> Iterator[tuple[str, Ask, Only]]:
@@ -155,6 +193,8 @@ def _points(args: argparse.Namespace) -> Iterator[tuple[str, Ask, Only]]:
     if name not in SWEPT or not equals or not values:
         raise UsageError(f"--sweep {args.sweep}: write NAME=V1,V2 with a NAME of {', '.join(SWEPT)}")
     for value in values.split(","):
+        if not value.strip():
+            raise UsageError(f"--sweep {args.sweep}: a value is empty; write NAME=V1,V2")
         at = argparse.Namespace(**{**vars(args), name.replace("-", "_"): value.strip()})
         yield f"{name}={value.strip()}", asking.ask(at), _only(at)
 
@@ -165,7 +205,7 @@ def _only(args: argparse.Namespace) -> Only:
     standbys, r = asking.number(args, "standbys", asking.count), asking.number(args, "r", asking.count)
     period = asking.number(args, "period", asking.span)
     if standbys is not None and not 0 <= standbys <= 1_000_000:
-        raise UsageError(f"--standbys {args.standbys}: give a number from 0 on")
+        raise UsageError(f"--standbys {args.standbys}: give a number from 0 to 1,000,000")
     if r is not None and r < 2:
         raise UsageError(f"--r {args.r}: a shard needs at least two holders if one may fail; give 2 or more")
     if period is not None and period <= 0:
@@ -195,7 +235,7 @@ def _named(text: str, known: list[str]) -> list[str]:
         if name not in known:
             close = difflib.get_close_matches(name, known, n=1)
             hint = f"; did you mean {close[0]}?" if close else ""
-            raise UsageError(f"--strategy {name!r}: there are {', '.join(known)}{hint}")
+            raise UsageError(f"--strategy {name!r}: here there are {', '.join(known)}{hint}")
     return names
 
 
@@ -224,6 +264,7 @@ def _row(label: str, assumed: Assumed, option: Option, outcome: Outcome) -> Row:
 
 
 def _show(rows: list[Row], out: Console, runs: int) -> None:
+    from understudy.model.planner import WORTHLESS
     from understudy.model.spans import said
 
     swept = any(row["point"] for row in rows)
@@ -243,19 +284,19 @@ def _show(rows: list[Row], out: Console, runs: int) -> None:
             row["strategy"],
             ", ".join(filter(None, settings)),
             said(row["checkpoint_period_s"]),
-            f"{row['inflation']:.4f}" if row["inflation"] < 1e6 else "never",
-            f"{row['inflation_low']:.4f} to {row['inflation_high']:.4f}" if row["inflation"] < 1e6 else "",
-            "never" if closed is None or closed > 1e6 else f"{closed:.4f}",
+            f"{row['inflation']:.4f}" if row["inflation"] <= WORTHLESS else "never",
+            f"{row['inflation_low']:.4f} to {row['inflation_high']:.4f}" if row["inflation"] <= WORTHLESS else "",
+            "never" if closed is None or closed > WORTHLESS else f"{closed:.4f}",
             f"{row['ettr']:.2%}",
             f"{row['availability']:.2%}",
             f"{row['restarts']:.1f}",
             f"{most[0]} ({most[1]:.2%})" if most[0] else "",
         )
     out.print(made)
-    out.print(f"{runs:,} runs each", style="dim")
+    out.print(f"{runs:,} run{'s' if runs > 1 else ''} each", style="dim")
 
 
-def _timeline(args: argparse.Namespace) -> int:
+def _timeline(args: argparse.Namespace, seed: int) -> int:
     from understudy.model.jump import tell_of
     from understudy.model.setting import WEEK
     from understudy.model.spans import said
@@ -265,8 +306,9 @@ def _timeline(args: argparse.Namespace) -> int:
         raise UsageError("--timeline shows one strategy: name it, for example --strategy mask-and-refill")
     if args.engine != "jump":
         raise UsageError(f"--timeline: only the engine jump can tell a story, not {args.engine}")
+    _feasible(assumed, 1, 1, WEEK, args)
     strategy = options[0].strategy
-    outcome, story = tell_of(assumed.setting, assumed.failures, strategy, assumed.repair, horizon=WEEK, seed=args.seed)
+    outcome, story = tell_of(assumed.setting, assumed.failures, strategy, assumed.repair, horizon=WEEK, seed=seed)
     lines = [{"at_s": at, "what": what} for at, what in story]
 
     def show(out: Console) -> None:

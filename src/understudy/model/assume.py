@@ -10,6 +10,7 @@ import msgspec
 
 from understudy.model.failures import Failures, Repair
 from understudy.model.setting import DAY, HOUR, Cluster, Durations, Setting, Work
+from understudy.model.spans import said
 
 LLAMA_RATE = 1.97e-5
 """Unplanned interruptions per GPU-hour in the training of Llama 3 (419 in 54 days on 16,384 GPUs)."""
@@ -30,7 +31,10 @@ STORAGE = 1e9
 STEP = 30.0
 COLD = 900.0
 GPUS_PER_REPLICA = 512
-MOST_GPUS = 100_000_000
+MOST_GPUS = 2_000_000
+MOST_REPLICAS = 20_000
+"""Beyond, who holds whose shards takes too long to work out."""
+SHORTEST_MTBF, LONGEST_MTBF = 1.0, 1000 * 365 * DAY
 
 
 Note = Callable[[str, str, str], None]
@@ -82,7 +86,8 @@ class Ask(msgspec.Struct, frozen=True):
         """The same with other properties of failures, whatever they are otherwise taken from."""
         for name, low, high in _FAILURES:
             if name in more and not low <= more[name] <= high:
-                raise AskError(f"--{name} {more[name]:g}: give a number from {low:g} to {high:g}")
+                say = said if low == SHORTEST_MTBF else "{:g}".format
+                raise AskError(f"--{name} {say(more[name])}: give {say(low)} to {say(high)}")
         known = self.failures or Failures(self.mtbf or HOUR / (LLAMA_RATE * self.gpus_per_machine))
         return msgspec.structs.replace(self, failures=msgspec.structs.replace(known, **more))
 
@@ -90,8 +95,8 @@ class Ask(msgspec.Struct, frozen=True):
 _FAILURES = (
     ("shape", 0.1, 10.0),
     ("together", 0.0, 1.0),
-    ("maintenance", 1.0, 1000 * 365 * DAY),
-    ("straggling", 1.0, 1000 * 365 * DAY),
+    ("maintenance", SHORTEST_MTBF, LONGEST_MTBF),
+    ("straggling", SHORTEST_MTBF, LONGEST_MTBF),
 )
 
 
@@ -106,6 +111,13 @@ class Assumed(msgspec.Struct, frozen=True):
         """Unplanned failures of the job per second."""
         return self.setting.cluster.machines / self.failures.mtbf
 
+    @property
+    def interruptions(self) -> float:
+        """Per second: failures, those that they take along, planned maintenance, slow machines."""
+        several = 1 + self.failures.together * (self.setting.cluster.domain - 1)
+        others = sum(1 / every for every in (self.failures.maintenance, self.failures.straggling) if every)
+        return self.rate * several + others * self.setting.cluster.machines
+
 
 def assume(ask: Ask) -> Assumed:
     """Raises AskError where the numbers cannot be meant."""
@@ -117,6 +129,8 @@ def assume(ask: Ask) -> Assumed:
 
     machines = ask.gpus // ask.gpus_per_machine
     replicas = _replicas(ask, machines, note)
+    if replicas > MOST_REPLICAS:
+        raise AskError(f"--replicas: {replicas:,} are too many to plan; give up to {MOST_REPLICAS:,}, or fewer --gpus")
     machines -= machines % replicas
     per_replica = machines // replicas * ask.gpus_per_machine
     if machines * ask.gpus_per_machine != ask.gpus:
@@ -127,6 +141,8 @@ def assume(ask: Ask) -> Assumed:
     repair = ask.repair or Repair()
     if ask.repair is None:
         note("repair", "1 day", "usual for a machine that is sent to repair and comes back")
+    if replicas == 1 < machines:
+        note("state of a dead machine", "a copy", "another machine holds it (--copy-every 1): no second replica does")
     cluster = Cluster(machines, replicas, ask.gpus_per_machine, ask.domain)
     return Assumed(Setting(cluster, work, durations), failures, repair, tuple(notes))
 
@@ -140,24 +156,25 @@ def _check(ask: Ask) -> None:
         ("domain", ask.domain, 100_000),
     ):
         if not 1 <= value <= most:
-            raise AskError(f"--{name} {value:g}: give a number from 1 to {most:,}")
+            raise AskError(f"--{name} {value:,.12g}: give a number from 1 to {most:,}")
     if ask.gpus < ask.gpus_per_machine:
         raise AskError(
             f"--gpus {ask.gpus} are fewer than one machine has (--gpus-per-machine {ask.gpus_per_machine}); "
             "give both as they are"
         )
     for name, number, low, high in (
-        ("model-params", ask.params, 1e3, 1e16),
         ("step-seconds", ask.step, 1e-4, DAY),
-        ("mtbf", ask.mtbf, 1.0, 1000 * 365 * DAY),
+        ("mtbf", ask.mtbf, SHORTEST_MTBF, LONGEST_MTBF),
         ("repair", None if ask.repair is None else ask.repair.mean, 1.0, 10 * 365 * DAY),
         ("restart", ask.restart, 0.0, 30 * DAY),
         ("save", ask.save, 0.0, DAY),
         ("cold", ask.cold, 0.0, 365 * DAY),
-        ("price", ask.price, 0.0, 1e6),
     ):
         if number is not None and not (isfinite(number) and low <= number <= high):
-            raise AskError(f"--{name} {number:g}: give a number from {low:g} to {high:g} (durations in seconds)")
+            raise AskError(f"--{name} {said(number)}: give {said(low)} to {said(high)}")
+    for name, number, low, high in (("model-params", ask.params, 1e3, 1e16), ("price", ask.price, 0.0, 1e6)):
+        if number is not None and not low <= number <= high:
+            raise AskError(f"--{name} {number:g}: give a number from {low:g} to {high:g}")
 
 
 def _replicas(ask: Ask, machines: int, note: Note) -> int:

@@ -16,7 +16,8 @@ simulation. In the order of `estimate`:
 
 from __future__ import annotations
 
-from math import exp, inf, sqrt
+from functools import lru_cache
+from math import exp, expm1, inf, sqrt
 
 import msgspec
 import numpy as np
@@ -93,8 +94,8 @@ def _restarting(setting: Setting, strategy: Strategy, rate: float) -> Estimate:
     stretch = (period + save) / mean
     if stretch + strategy.stall / mean > 600:
         return Estimate(0.0, 0.0, {Waste.RESTARTING: 1.0}, rate)
-    failed = exp(stretch) - 1
-    restarting = mean * (exp(strategy.stall / mean) - 1) * failed
+    failed = expm1(stretch)
+    restarting = mean * expm1(strategy.stall / mean) * failed
     total = mean * failed + restarting
     shares = {
         Waste.SAVING: save / total,
@@ -226,7 +227,13 @@ def _stretches(setting: Setting, strategy: Strategy, most: int) -> NDArray[np.fl
 def _patched(setting: Setting, strategy: Strategy, failed: float) -> float:
     """Seconds in which lost shards are computed in addition."""
     patch = strategy.patch(setting)
-    return patch * sum(strategy.patched(setting, missing) for missing in range(int(failed))) if patch else 0.0
+    return patch * _patches(setting, msgspec.structs.replace(strategy, period=0.0), int(failed)) if patch else 0.0
+
+
+@lru_cache(1024)
+def _patches(setting: Setting, strategy: Strategy, failed: int) -> float:
+    """How many, whatever the period is; kept, since the best period is searched for."""
+    return sum(strategy.patched(setting, missing) for missing in range(failed))
 
 
 def _recovery(setting: Setting, strategy: Strategy, each: float, units: int) -> float:

@@ -64,7 +64,9 @@ def fit(incidents: Incidents, machines: int, *, window: float | None = None) -> 
     last incident, and a mean gap more."""
     if machines < len(incidents.machines):
         named = len(incidents.machines)
-        raise IncidentError(f"the log names {named:,} machines, {machines:,} were given; say how many were watched")
+        raise IncidentError(
+            f"the log names {named:,} machines, {machines:,} were given; say how many were watched (--observed)"
+        )
     start, end = _window(incidents, window)
     slow, planned = incidents.of_kind(STRAGGLER), incidents.of_kind(MAINTENANCE)
     failed = ~slow & ~planned
@@ -74,7 +76,8 @@ def fit(incidents: Incidents, machines: int, *, window: float | None = None) -> 
     if not count:
         least = up / 3.0
         raise IncidentError(
-            f"no unplanned failure is in the log, so there is no rate: the MTBF of a machine is above {said(least)}"
+            "no unplanned failure is in the log, so there is no rate: the MTBF of a machine is above "
+            f"{said(least)}; give one as --mtbf"
         )
     mtbf = _mtbf(count, groups, up, machines, end - start, several)
     shape = _shape(incidents, failed, several, end)
@@ -105,10 +108,10 @@ def _window(log: Incidents, window: float | None) -> tuple[float, float]:
     seen = last - first
     if window is None:
         if not seen:
-            raise IncidentError("all incidents are of one moment; say how long the machines were watched")
+            raise IncidentError("all incidents are of one moment; say how long the machines were watched (--watched)")
         window = seen * (len(log) + 1) / (len(log) - 1)
     if not seen <= window < np.inf or not window:
-        raise IncidentError(f"the log covers {said(seen)}, so machines cannot have been watched for {window:g} s")
+        raise IncidentError(f"the log covers {said(seen)}, so machines cannot have been watched for {said(window)}")
     rest = (window - seen) / 2
     return first - rest, last + rest
 

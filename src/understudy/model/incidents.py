@@ -137,7 +137,7 @@ def _places(header: Sequence[str], line: int) -> dict[str, int]:
     for name in names:
         if name not in COLUMNS:
             close = difflib.get_close_matches(name[:40], COLUMNS, 1)
-            hint = f"did you mean {close[0]}?" if close else "remove it"
+            hint = f"did you mean {close[0]}?" if close else "remove it."
             raise IncidentError(f"line {line}: unknown column {_short(name)}; {hint} Columns are {', '.join(COLUMNS)}")
         if names.count(name) > 1:
             raise IncidentError(f"line {line}: column {name} is there twice; remove one")

@@ -83,12 +83,14 @@ class Outcome:
     @property
     def inflation(self) -> Mean:
         """Time to train, in times to train without any interruption. Standbys not counted."""
-        return mean_of(self.seconds / np.maximum(self.useful, 1e-9))
+        found = mean_of(self.seconds / np.maximum(self.useful, 1e-9))
+        return msgspec.structs.replace(found, low=max(found.low, 1.0))  # nothing is faster than undisturbed
 
     @property
     def cost(self) -> Mean:
         """The same in machine time, with the standbys that are held."""
-        return mean_of(self.seconds / np.maximum(self.useful, 1e-9) * (1 + self.standby_share))
+        found, share = self.inflation, 1 + self.standby_share
+        return Mean(found.value * share, found.low * share, found.high * share)
 
     @property
     def efficiency(self) -> Mean:

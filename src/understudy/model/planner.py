@@ -21,6 +21,8 @@ HOLDERS = (2, 3, 4, 5, 6, 7, 8, 9, 10, 12)
 RUNS = 16
 FAILURES_LOOKED_AT = 600
 """How many failures a run sees that checks a recommendation: enough for a mean, few enough for a second."""
+MOST_EVENTS = 5_000
+"""… and how many interruptions of any kind it may see while it waits for some checkpoints."""
 WORTHLESS = 1000.0
 """An inflation beyond which a strategy is said not to get anywhere."""
 
@@ -163,8 +165,9 @@ def kinds(assumed: Assumed, ask: Ask, only: Only = ANY) -> Iterator[tuple[str, b
     pools = standby_counts(assumed) if only.standbys is None else [only.standbys]
     holders = HOLDERS if only.r is None else (only.r,)
     yield "checkpoint", True, [ways.checkpoint(s, HOUR)]
-    yield "trainmover", True, [ways.trainmover(s, count, HOUR) for count in pools]
-    yield "trainmover-cold", True, [ways.trainmover(s, 0, HOUR)]
+    if s.cluster.machines > 1:  # else nobody is left who could hand anything over
+        yield "trainmover", True, [ways.trainmover(s, count, HOUR) for count in pools]
+        yield "trainmover-cold", True, [ways.trainmover(s, 0, HOUR)]
     if replicas > 1:
         local = [f"spare:r={r}" for r in holders[:5] if _fits(f"spare:r={r}", replicas)]
         if ask.shared_data:
@@ -177,7 +180,7 @@ def kinds(assumed: Assumed, ask: Ask, only: Only = ANY) -> Iterator[tuple[str, b
         copies = [r for r in ((2, 3) if only.r is None else holders) if _fits(f"blocks:r={r}", replicas)]
         yield "replication", False, [ways.replication(s, r, HOUR) for r in copies]
         yield "torchft-like", False, [ways.torchft(s, HOUR, pools[-1])]
-    for downtimes in (ways.OOBLECK, ways.PARCAE):
+    for downtimes in (ways.OOBLECK, ways.PARCAE) if s.cluster.machines > 1 else ():
         yield downtimes.name, False, [ways.reconfigure(s, downtimes, HOUR, pools[-1])]
 
 
@@ -198,17 +201,18 @@ def _planned_restarts(s: Setting, holders: list[int], replicas: int) -> list[Str
 
 
 def standby_counts(assumed: Assumed) -> list[int]:
-    """From half of what is away on average to what nearly always suffices."""
+    """From half of what is away on average to what nearly always suffices, but not more than the job has machines."""
     away = pool.in_repair(assumed.rate, assumed.repair.mean)
-    most = pool.enough(assumed.rate, assumed.repair.mean)
-    least = max(1, int(away / 2))
+    most = min(pool.enough(assumed.rate, assumed.repair.mean), assumed.setting.cluster.machines)
+    least = min(max(1, int(away / 2)), most)
     steps = sorted({round(least + (most - least) * share / 10) for share in range(11)})
     return [count for count in steps if count >= 1]
 
 
 def check(assumed: Assumed, chosen: Strategy, seed: int, progress: Callable[[float], None] | None = None) -> Checked:
     """The recommendation simulated, for as long as it takes to see some hundred failures."""
-    horizon = min(30 * DAY, max(FAILURES_LOOKED_AT / assumed.rate, 4 * chosen.period))
+    wanted = max(FAILURES_LOOKED_AT / assumed.rate, 4 * chosen.period)
+    horizon = min(30 * DAY, wanted, MOST_EVENTS / assumed.interruptions)
     found = simulate(
         assumed.setting,
         assumed.failures,

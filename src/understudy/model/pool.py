@@ -7,6 +7,7 @@ is larger than the number of standbys, places are vacant.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from math import exp, lgamma, log, sqrt
 
 SIGMAS = 3.0
@@ -23,11 +24,13 @@ def enough(rate: float, repair: float) -> int:
     return max(1, int(-(-(away + SIGMAS * sqrt(away)) // 1)))
 
 
+@lru_cache(1024)
 def short(away: float, standbys: int) -> float:
     """How often there are fewer standbys than places to fill, `away` being how many machines are away on average."""
     return 1.0 if _hopeless(away, standbys) else sum(_chances(away, standbys))
 
 
+@lru_cache(1024)
 def vacant(away: float, standbys: int) -> float:
     """Mean number of places that wait for a machine."""
     if _hopeless(away, standbys):

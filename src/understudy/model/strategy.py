@@ -194,7 +194,7 @@ def trainmover(s: Setting, standbys: int, period: float) -> Strategy:
 def mask_and_refill(s: Setting, standbys: int, period: float, placement: str = "anywhere", q: int = 0) -> Strategy:
     """Understudy: go on at once, refill beside training."""
     d = s.durations
-    what = f"{q} micro-shards" if q else "whole shards"
+    what = f"{q:,} micro-shard{'s' if q > 1 else ''}" if q else "whole shards"
     kind = "" if placement == "anywhere" and q else "-local" if q else "-whole"
     return Strategy(
         f"mask-and-refill{kind}",

@@ -22,6 +22,10 @@ Dates = tuple[tuple[float, ...], ...]
 """Of every machine's place, when whoever stands there fails."""
 
 
+class Unplayable(ValueError):
+    """SimGrid cannot play this; the message says why and what can."""
+
+
 @dataclass(frozen=True)
 class Stage:
     """Everything of one run that is drawn or decided before it begins."""
@@ -93,12 +97,12 @@ def staged(
 def refuse(setting: Setting, failures: Failures, strategy: Strategy) -> None:
     """What cannot be played with dates that are drawn beforehand, or not in reasonable time."""
     if setting.cluster.machines > MOST:
-        raise ValueError(
+        raise Unplayable(
             f"SimGrid is for small cases, up to {MOST} machines, not {setting.cluster.machines:,}; take another engine"
         )
     memoryless = not failures.lives and failures.shape == 1.0 and failures.infant_factor == 1.0
     if not memoryless and strategy.answer == "mask" and not strategy.refills:
-        raise ValueError(
+        raise Unplayable(
             f"{strategy.name}: machines are new after a restart, whose date nobody knows beforehand, so SimGrid's "
             "traces allow only failures at a constant rate; take another engine"
         )
