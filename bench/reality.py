@@ -2,8 +2,8 @@
 
 Four replicas with a worker each train a small model; a worker waits until 25 ms are over for each of its six
 micro-shards (see `bench mask`), so that cores are not what is measured. Workers are killed (kill -9) at the ends of
-exponential lives with a mean of 48 s each, drawn anew whenever somebody begins to play a role: one death in about
-twelve seconds. Lives are dealt like cards from a seed, so that a short run has as many deaths as its rate says.
+exponential lives with a mean of 24 s each, drawn anew whenever somebody begins to play a role: one death in about six
+seconds. Lives are dealt like cards from a seed, so that a short run has as many deaths as its rate says.
 
 - recovery: everybody waits until a standby has the place. There is one; the dead worker's machine is the next once its
   new worker has rehearsed, and whoever dies before has to be waited for;
@@ -55,7 +55,7 @@ from understudy_bench.scripts import OURS
 from understudy_bench.work import WORKS
 
 REPLICAS, WORK = 4, "paced"
-MTBF_S = 48.0
+MTBF_S = 24.0
 QUIET_S, SETTLE_S = 8.0, 1.0
 RUNS, SAME_LUCK = 2000, 100
 NO_CHECKPOINT = 1e9
