@@ -22,7 +22,7 @@ ASKS = {
     "usual": Ask(gpus=16_384),
     "large": Ask(gpus=600_000),
     "for time": Ask(gpus=4096, params=70e9, goal="time"),
-    "one replica": Ask(gpus=64, replicas=1),
+    "one replica": Ask(gpus=4096, replicas=1),
     "one replica that is everything": Ask(gpus=600_000, replicas=1),
     "one machine": Ask(gpus=8, replicas=1),
     "two replicas": Ask(gpus=1024, replicas=2),

@@ -133,7 +133,7 @@ def test_what_others_wrote_is_shown_and_never_run(usual: Plan) -> None:
 @pytest.mark.parametrize(
     ("ask", "missing", "instead"),
     [
-        (Ask(gpus=64, replicas=1), {"landscape"}, "one replica only"),
+        (Ask(gpus=4096, replicas=1), {"landscape"}, "one replica only"),
         (Ask(gpus=600_000, replicas=1), {"landscape", "scale"}, "no two scales"),
         (Ask(gpus=1024, replicas=2), {"landscape"}, "No landscape to show"),
         (
