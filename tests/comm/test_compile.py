@@ -174,10 +174,12 @@ def test_functional_collectives_agree_with_gloo_to_the_last_bit(machines: list[i
     compare(functional_eager, machines, scratch=tmp_path, exact=True)
 
 
+@pytest.mark.long
 def test_functional_collectives_of_three_roles_agree_with_gloo(tmp_path: Path) -> None:
     compare(functional_eager, [2, 1], scratch=tmp_path, exact=False)
 
 
+@pytest.mark.long
 def test_compiled_collectives_agree_with_gloo_to_the_last_bit(tmp_path: Path) -> None:
     scripts = (functional_compiled, plain_calls_compiled, broken_graphs, gradients_through_collectives)
     compare(in_turn, [1, 1], *scripts, scratch=tmp_path, exact=True)

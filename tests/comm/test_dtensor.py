@@ -121,6 +121,7 @@ def test_two_roles_agree_with_gloo_to_the_last_bit(machines: list[int], tmp_path
     compare(in_turn, machines, *scripts, scratch=tmp_path, exact=True)
 
 
+@pytest.mark.long
 def test_three_roles_agree_with_gloo(tmp_path: Path) -> None:
     compare(in_turn, [2, 1], redistribution, meshes, scratch=tmp_path, exact=False)
 

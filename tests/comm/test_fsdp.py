@@ -108,5 +108,6 @@ def test_hybrid_sharding_agrees_with_gloo_to_the_last_bit(machines: list[int], t
     compare(hybrid, machines, scratch=tmp_path, exact=True)
 
 
+@pytest.mark.long
 def test_three_roles_agree_with_gloo(tmp_path: Path) -> None:
     compare(plain, [2, 1], scratch=tmp_path, exact=False)

@@ -68,7 +68,7 @@ LONG = pytest.mark.long
 @pytest.mark.parametrize(
     ("example", "direction", "settings"),
     [
-        pytest.param("gpt_ddp.py", each_then_all, {"standbys": 2}, id="ddp"),
+        pytest.param("gpt_ddp.py", each_then_all, {"standbys": 2}, id="ddp", marks=LONG),
         pytest.param("gpt_fsdp.py", each_then_all, {"standbys": 2}, id="fsdp", marks=LONG),
         pytest.param(
             "gpt_fsdp.py", each, {"nproc": 2, "standbys": 2, "mesh": "dp_replicate=2,dp_shard=2"}, id="hsdp", marks=LONG

@@ -108,6 +108,7 @@ def test_several_optimizers_and_a_loader(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.long
 def test_mixed_precision(tmp_path: Path) -> None:
     """Every other step overflows: the scaler leaves the optimizer out and scales less from then on."""
     check(
