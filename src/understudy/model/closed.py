@@ -272,8 +272,3 @@ def _interrupted(found: Estimate, setting: Setting, failures: Failures, strategy
     shares[Waste.PLANNED] = total * planned / weights
     shares[Waste.STRAGGLING] = total * slow / weights
     return Estimate(found.efficiency * left, 1 - (1 - found.availability) * left, shares, found.restarts * left)
-
-
-def youngs_period(save: float, mean: float) -> float:
-    """Young's rule, the usual first guess: sqrt(2 · save · mean time between failures)."""
-    return sqrt(2 * save * mean)
