@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
@@ -23,6 +24,7 @@ from understudy.comm.ops import Op
 from understudy.comm.pairs import Receive, Send
 from understudy.comm.reduction import reduction
 from understudy.comm.roster import Roster
+from understudy.comm.sandbox import Echo
 
 T = TypeVar("T")
 SECRET = b"the secret of these tests"
@@ -199,3 +201,23 @@ def streams() -> int:
         with suppress(OSError):
             found += str(fd.readlink()).startswith(("socket:", "/memfd:"))
     return found
+
+
+def joiner(ensemble: Ensemble, machine: str, role: int, roles: int) -> Fabric:
+    """A worker that has rehearsed the role in the group of all."""
+    (fabric,) = ensemble.hire(machine)
+    fabric.assume(role, Echo())
+    fabric.group(range(roles))
+    return fabric
+
+
+def exchange(a: Endpoint, b: Endpoint) -> None:
+    """A message each way."""
+
+    def one(me: Endpoint, other: Endpoint) -> None:
+        value = torch.full((1000,), float(me.rank))
+        got = torch.full((1000,), -1.0)
+        at_once(partial(send, me, value, other.rank), partial(receive, me, got, other.rank))
+        assert got[0] == got[-1] == other.rank, got
+
+    at_once(partial(one, a, b), partial(one, b, a))

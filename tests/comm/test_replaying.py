@@ -29,12 +29,6 @@ def label(seat: Seat) -> str:
 
 
 @pytest.fixture
-def ensemble() -> Iterator[Ensemble]:
-    with Ensemble() as ensemble:
-        yield ensemble
-
-
-@pytest.fixture
 def recorder() -> Iterator[Recorder]:
     with tempfile.TemporaryFile() as file:
         yield Recorder(file, "key", 0, 1 << 24, label)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import pytest
@@ -31,12 +31,6 @@ from understudy.comm.ops import Op
 from understudy.comm.reduction import reduction
 from understudy.comm.roster import Roster
 from understudy.comm.sandbox import Echo
-
-
-@pytest.fixture
-def ensemble() -> Iterator[Ensemble]:
-    with Ensemble() as ensemble:
-        yield ensemble
 
 
 def gather(mates: Sequence[Fabric], first: int, generation: int, roles: int, *others: Fabric) -> Roster:

@@ -3,18 +3,11 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.comm.helpers import Ensemble, endpoint_of, enter, eventually, sums
-
-
-@pytest.fixture
-def ensemble() -> Iterator[Ensemble]:
-    with Ensemble() as ensemble:
-        yield ensemble
 
 
 def sockets() -> int:

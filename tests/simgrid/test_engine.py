@@ -9,7 +9,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -100,13 +99,12 @@ def test_a_run_that_takes_too_long_is_ended(tmp_path: Path, nothing_is_left: Pat
 
 
 def test_ctrl_c_ends_the_process_too(tmp_path: Path, nothing_is_left: Path) -> None:
-    noted = tmp_path / "pid"
-    python = stand_in(tmp_path, f"echo $$ > {noted}.new", f"mv {noted}.new {noted}", "exec sleep 60")
+    noted, started = tmp_path / "pid", tmp_path / "started"
+    os.mkfifo(started)
+    python = stand_in(tmp_path, f"echo $$ > {noted}", f"echo > {started}", "exec sleep 60")
 
     def interrupt() -> None:
-        limit = time.monotonic() + 30
-        while not noted.exists() and time.monotonic() < limit:
-            time.sleep(0.01)
+        started.read_text(encoding="utf-8")  # until it has started
         os.kill(os.getpid(), signal.SIGINT)
 
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever started the tests may have it ignored

@@ -1,0 +1,15 @@
+"""What tests of several workers in one process begin with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.comm.helpers import Ensemble
+
+
+@pytest.fixture
+def ensemble() -> Iterator[Ensemble]:
+    with Ensemble() as ensemble:
+        yield ensemble
