@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
@@ -96,21 +99,44 @@ def play(python: str, stage: Stage, limit: float = LIMIT) -> Played:
 
 def _run(command: Sequence[str], folder: Path, limit: float) -> str:
     """What the process said. It has a session of its own: after Ctrl-C it is ended here and says nothing."""
-    process = subprocess.Popen(
-        command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
-    )
+    born: list[subprocess.Popen[str]] = []
+    pipe = subprocess.PIPE
     try:
-        said, _ = process.communicate(timeout=limit)
+        with _uninterrupted():  # else there might be a process that nobody knows of
+            born.append(
+                subprocess.Popen(
+                    command, cwd=folder, stdout=pipe, stderr=subprocess.STDOUT, text=True, start_new_session=True
+                )
+            )
+        said, _ = born[0].communicate(timeout=limit)
     except subprocess.TimeoutExpired:
         raise SimgridError(f"a run in SimGrid took more than {limit:g} s; take fewer machines or steps") from None
     finally:
-        if process.poll() is None:
-            process.kill()
-            process.communicate()
-    if process.returncode:
-        how = f"signal {-process.returncode}" if process.returncode < 0 else f"exit code {process.returncode}"
+        for process in born:
+            if process.poll() is None:
+                process.kill()
+                process.communicate()
+    code = born[0].returncode
+    if code:
+        how = f"signal {-code}" if code < 0 else f"exit code {code}"
         raise SimgridError(f"a run in SimGrid ended with {how}{_last_words(said)}")
     return said
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Ctrl-C comes only afterwards. It comes to the main thread alone."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: came.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if came:
+        signal.raise_signal(signal.SIGINT)
 
 
 def read(file: Path, said: str = "") -> Played:
