@@ -24,12 +24,13 @@ LAYERS = (
     "simgrid",
     "report",
     "model",
+    "steward",
     "spare",
 )
 """Top to bottom."""
 
-WITHOUT_TORCH = ("control", "report", "spare", "model", "simgrid", "comm/roster.py", "comm/topology.py")
-WITHOUT_IO = ("report", "spare", "model", "simgrid/scene.py", "simgrid/stage.py")
+WITHOUT_TORCH = ("control", "report", "steward", "spare", "model", "simgrid", "comm/roster.py", "comm/topology.py")
+WITHOUT_IO = ("report", "steward", "spare", "model", "simgrid/scene.py", "simgrid/stage.py")
 IO_MODULES = ("socket", "asyncio", "subprocess")
 
 

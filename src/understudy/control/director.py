@@ -28,7 +28,7 @@ from understudy.worker.messages import (
 from .cast import Actor, Machine
 from .change import Change
 from .company import OVER
-from .events import Asked, Event, Expired, Lost, Output, Overdue, Registered, Rejected, Reported
+from .events import Asked, Event, Expired, Lost, Noted, Output, Overdue, Registered, Rejected, Reported
 from .judgement import Source
 from .replacement import Replacement
 
@@ -65,6 +65,8 @@ class Director(Replacement):
                 self._overdue(id)
             case Expired(what, number):
                 self._expired(what, number)
+            case Noted(kind, text, data):
+                self._tale(kind, text, **data)
         self._advance()
         return self._out
 

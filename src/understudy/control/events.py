@@ -105,7 +105,15 @@ class Expired(msgspec.Struct, frozen=True, tag="expired"):
     """Of the halt, the generation or the worker."""
 
 
-Event = Registered | Rejected | Lost | Reported | Asked | Overdue | Expired
+class Noted(msgspec.Struct, frozen=True, tag="noted"):
+    """Somebody who watches the job has something to tell; nothing follows from it."""
+
+    kind: str
+    text: str
+    data: dict[str, str | float] = {}
+
+
+Event = Registered | Rejected | Lost | Reported | Asked | Overdue | Expired | Noted
 
 
 class Tale(msgspec.Struct, frozen=True):

@@ -253,6 +253,8 @@ class Controller:
                     await self._hear(ws, name, incarnation, frame)
         except msgspec.MsgspecError as error:
             log.warning("%s sent what is not a message: %s", name or request.remote, error)
+        except ConnectionError:
+            pass  # it has gone while it was being answered
         finally:
             if self._sockets.get(name) is ws:
                 del self._sockets[name]
