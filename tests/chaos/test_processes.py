@@ -6,31 +6,36 @@ import os
 import subprocess
 import sys
 
-from understudy.chaos.processes import AGENT, CONTROLLER, FORK_SERVER, Process, ancestor, marked, offspring, table
+from understudy.chaos.processes import CONTROLLER, Process, agent, fork_server, marked, offspring, table
 from understudy.chaos.remains import MARK, room
 
 COMMANDS = {
     1: (0, "init"),
     10: (1, "understudy run train.py"),
     11: (10, f"python -m {CONTROLLER} --fd 3"),
-    12: (10, f"python -m {AGENT} --parent 10"),
-    13: (12, f"python -P -m {FORK_SERVER} 5 12 torch"),
-    14: (13, f"python -P -m {FORK_SERVER} 5 12 torch"),
-    20: (1, f"python -m {AGENT} --parent 1"),
+    12: (10, "an agent"),
+    13: (12, "its fork server"),
+    14: (13, "its worker"),
+    15: (10, "what agents are forked from"),
+    16: (15, "an agent that looks like it"),
+    17: (16, "its fork server"),
+    18: (17, "its worker"),
+    20: (1, "somebody else's"),
 }
 TABLE = {pid: Process(pid, parent, 0, command) for pid, (parent, command) in COMMANDS.items()}
 
 
 def test_a_job_s_processes() -> None:
-    assert set(offspring(10, TABLE)) == {11, 12, 13, 14}
+    assert set(offspring(10, TABLE)) == {11, 12, 13, 14, 15, 16, 17, 18}
     assert offspring(14, TABLE) == {}
 
 
-def test_a_worker_looks_like_its_fork_server() -> None:
-    assert ancestor(14, FORK_SERVER, TABLE) == 13
-    assert ancestor(14, AGENT, TABLE) == 12
-    assert ancestor(14, CONTROLLER, TABLE) is None
-    assert ancestor(99, AGENT, TABLE) is None
+def test_who_is_above_a_worker() -> None:
+    job = offspring(10, TABLE)
+    assert (fork_server(14, job), agent(14, job)) == (13, 12)
+    assert (fork_server(18, job), agent(18, job)) == (17, 16)
+    assert (fork_server(99, job), agent(99, job)) == (None, None)
+    assert agent(11, job) is None
 
 
 def test_the_real_table() -> None:

@@ -290,7 +290,7 @@ def test_one_role_leaves_early_while_the_other_is_in_a_collective(job: Job) -> N
                     learn(model, optim)
         understudy.run(train)
         """,
-        limit=25,
+        limit=90,
     )
     assert re.search(r"role [01]", why)
     assert "step 3" in why

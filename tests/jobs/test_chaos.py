@@ -15,7 +15,7 @@ from understudy.chaos.trial import Watcher, Wishes, trial
 from understudy.cli.run import combined
 from understudy.launch.spec import make
 
-pytestmark = [pytest.mark.job, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.job, pytest.mark.timeout(900)]
 
 MIX = (
     *("kill-machine", "kill-controller", "drop-control", "corrupt-line", "pause-worker", "replace"),
@@ -36,7 +36,7 @@ def test_a_short_campaign(tmp_path: Path) -> None:
 
     watcher = Watcher(say, deeds.append)
     plan = schedule(4, dict.fromkeys(MIX, 1), every=0.3)
-    verdict = asyncio.run(trial(make(settings), plan, Wishes(len(MIX)), watcher, combined))
+    verdict = asyncio.run(trial(make(settings), plan, Wishes(len(MIX), patience=240.0), watcher, combined))
     assert verdict.complaints == []
     assert {deed.kind: deed.outcome for deed in deeds} == dict.fromkeys(MIX, "recovered")
     assert verdict.faults == len(MIX)

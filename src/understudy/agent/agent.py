@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import aiohttp
 import msgspec
@@ -386,9 +386,9 @@ class Agent:
         self._over.set()
 
 
-async def _main(spec: AgentSpec) -> int:
+async def _main(spec: AgentSpec, *, forks: bool) -> int:
     loop = asyncio.get_running_loop()
-    nursery = await Nursery.open(PRELOAD, env=spec.env)
+    nursery = Nursery.fork() if forks else await Nursery.open(PRELOAD, env=spec.env)
 
     def show(text: str) -> None:
         sys.stdout.write(text + "\n")
@@ -401,16 +401,28 @@ async def _main(spec: AgentSpec) -> int:
     return agent.code
 
 
+def _live(spec: bytes, *, forks: bool) -> NoReturn:
+    logging.basicConfig(level=logging.WARNING, format="understudy: %(message)s")
+    code = asyncio.run(_main(msgspec.json.decode(spec, type=AgentSpec), forks=forks))
+    sys.stdout.flush()
+    os._exit(code)  # there is nothing left to put away, and others may be training on these cores
+
+
+def forked(line: int, spec: bytes) -> NoReturn:
+    """An agent that is a fork of a process with `PRELOAD` and this module in it: what it has, its workers have."""
+    os.close(line)
+    for name in ("torch", "numpy.random"):  # random numbers that nobody has seeded differ from machine to machine
+        if name in sys.modules:
+            sys.modules[name].seed()
+    _live(spec, forks=True)
+
+
 def main() -> None:
     """`python -m understudy.agent.agent`: the spec comes on standard input."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--parent", type=int, required=True, help="end when this process does")
     die_with_parent(parser.parse_args().parent)
-    logging.basicConfig(level=logging.WARNING, format="understudy: %(message)s")
-    spec = msgspec.json.decode(sys.stdin.buffer.read(), type=AgentSpec)
-    code = asyncio.run(_main(spec))
-    sys.stdout.flush()
-    os._exit(code)  # there is nothing left to put away, and others may be training on these cores
+    _live(sys.stdin.buffer.read(), forks=False)
 
 
 if __name__ == "__main__":

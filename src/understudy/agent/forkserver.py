@@ -261,8 +261,12 @@ def _keep_only(out: int, err: int, line: int) -> None:
     os.dup2(err, 2)
     os.dup2(line, LINE_FD)
     os.set_inheritable(LINE_FD, False)
+    _close_all_but(*range(LINE_FD + 1))
+
+
+def _close_all_but(*kept: int) -> None:
     for entry in Path("/proc/self/fd").iterdir():
-        if int(entry.name) > LINE_FD:
+        if int(entry.name) not in kept:
             with suppress(OSError):  # the directory itself was open while it was read
                 os.close(int(entry.name))
 
@@ -339,6 +343,31 @@ def preload(modules: Sequence[str]) -> Failed | None:
     gc.collect()
     gc.freeze()
     return None
+
+
+def fork() -> tuple[socket.socket, int]:
+    """A fork server made of the calling process, which has imported what workers need and has one thread: the socket
+    to speak to it with, and its pid."""
+    ours, theirs = socket.socketpair()
+    parent = os.getpid()
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            die_with_parent(parent)
+            os.setpgid(0, 0)
+            os.dup2(2, 1)
+            _close_all_but(0, 1, 2, theirs.fileno())
+            ours.detach()
+            _reset_signals()
+            Server(theirs).serve()
+            code = 0
+        finally:
+            os._exit(code)
+    theirs.close()
+    with suppress(OSError):  # the server does the same: whoever comes first
+        os.setpgid(pid, pid)
+    return ours, pid
 
 
 def main(arguments: Sequence[str]) -> int:

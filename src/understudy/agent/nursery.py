@@ -18,6 +18,7 @@ from contextlib import ExitStack, suppress
 from types import TracebackType
 from typing import Literal, NamedTuple
 
+from . import forkserver
 from .forkserver import Exited, Failed, Inbox, Message, Ready, Refused, Spawn, Started, frame
 
 LONGEST_LINE = 1 << 16
@@ -170,12 +171,29 @@ class _Birth(NamedTuple):
             self.child.set_exception(NurseryError(reason))
 
 
+class _Forked:
+    """A fork server that this process has made of itself."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self._code: int | None = None
+
+    def kill(self) -> None:
+        if self._code is None:
+            os.kill(self.pid, signal.SIGKILL)
+
+    def wait(self) -> int:
+        if self._code is None:
+            self._code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        return self._code
+
+
 class Nursery:
     """Workers and the server that forks them. Whatever way the agent ends, all of them end with it.
 
     Strictly: with the thread that called `open`, which is the one that runs the event loop."""
 
-    def __init__(self, control: socket.socket, server: subprocess.Popen[bytes]) -> None:
+    def __init__(self, control: socket.socket, server: subprocess.Popen[bytes] | _Forked) -> None:
         self._loop = asyncio.get_running_loop()
         self._control = control
         self._server = server
@@ -219,6 +237,15 @@ class Nursery:
         except BaseException:
             nursery._end()
             raise
+        return nursery
+
+    @classmethod
+    def fork(cls) -> Nursery:
+        """The server is made of this process, which has imported what workers need and has one thread."""
+        control, pid = forkserver.fork()
+        control.setblocking(False)
+        nursery = cls(control, _Forked(pid))
+        nursery._ready.set_result(None)
         return nursery
 
     async def __aenter__(self) -> Nursery:

@@ -9,8 +9,6 @@ from pathlib import Path
 import msgspec
 
 CONTROLLER = "understudy.control.server"
-AGENT = "understudy.agent.agent"
-FORK_SERVER = "understudy.agent.forkserver"
 
 
 class Process(msgspec.Struct, frozen=True):
@@ -48,19 +46,16 @@ def offspring(root: int, known: Table) -> dict[int, Process]:
     return found
 
 
-def ancestor(pid: int, command: str, known: Table) -> int | None:
-    """The nearest process above this one that was started with this command."""
-    while (process := known.get(pid)) is not None and (above := known.get(process.parent)) is not None:
-        if command in above.command.split() and not _forked(above, known):
-            return above.pid
-        pid = above.pid
-    return None
+def fork_server(worker: int, known: Table) -> int | None:
+    """Who has started a worker."""
+    process = known.get(worker)
+    return None if process is None or process.parent not in known else process.parent
 
 
-def _forked(process: Process, known: Table) -> bool:
-    """Whether it only has its parent's command because it was forked: workers look like their fork server."""
-    above = known.get(process.parent)
-    return above is not None and above.command == process.command
+def agent(worker: int, known: Table) -> int | None:
+    """Who has started a worker's fork server."""
+    server = fork_server(worker, known)
+    return None if server is None else fork_server(server, known)
 
 
 def marked(mark: str, proc: Path = Path("/proc")) -> set[int]:

@@ -14,7 +14,7 @@ from understudy.control.client import Client, ControllerError
 from understudy.control.company import OVER
 
 from . import processes
-from .processes import AGENT, CONTROLLER, FORK_SERVER, Process
+from .processes import CONTROLLER, Process, Table
 from .victims import Company, Passed, company_of
 
 _LOOK_S = 0.05
@@ -76,17 +76,17 @@ class Scene:
         self.seen |= found
         return found
 
-    def _above(self, pid: int, command: str, what: str) -> int:
-        found = processes.ancestor(pid, command, self.processes())
+    def agent(self, company: Company, machine: str) -> int:
+        return self._above(company.on(machine)[0].pid, processes.agent, "the agent")
+
+    def fork_server(self, company: Company, machine: str) -> int:
+        return self._above(company.on(machine)[0].pid, processes.fork_server, "the fork server")
+
+    def _above(self, pid: int, find: Callable[[int, Table], int | None], what: str) -> int:
+        found = find(pid, self.processes())
         if found is None:
             raise Passed(f"{what} of pid {pid} is not among the processes of the job on this computer")
         return found
-
-    def agent(self, company: Company, machine: str) -> int:
-        return self._above(company.on(machine)[0].pid, AGENT, "the agent")
-
-    def fork_server(self, company: Company, machine: str) -> int:
-        return self._above(company.on(machine)[0].pid, FORK_SERVER, "the fork server")
 
     def controller(self) -> int:
         found = [pid for pid, process in self.processes().items() if CONTROLLER in process.command.split()]
@@ -161,8 +161,14 @@ class Scene:
         deadline = time.monotonic() + self.patience
         while not true():
             if time.monotonic() > deadline:
-                raise Unrecovered(f"waited {self.patience:g} s for {what}")
+                raise Unrecovered(f"waited {self.patience:g} s for {what}; the job is {self._standing()}")
             self.pause(every)
+
+    def _standing(self) -> str:
+        """Where the job is, and what was told last."""
+        job, tales = self.job(), self.client.events()["events"][-3:]
+        change = "" if job["change"] is None else f", a {job['change']['kind']} in its phase {job['change']['phase']}"
+        return f"{job['status']} in step {job['step']}{change}; last: {'; '.join(tale['text'] for tale in tales)}"
 
     def ready(self, standbys: int | None = None) -> None:
         """Everybody trains and enough standbys wait; they are asked for where they do not."""

@@ -8,10 +8,10 @@ import secrets
 import shlex
 import signal
 import socket
-import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -19,12 +19,14 @@ import msgspec
 
 from understudy.agent.agent import AGAIN, AgentSpec
 from understudy.agent.facts import facts_of
+from understudy.agent.nursery import Nursery, NurseryError
 from understudy.control.client import Client, ControllerError
 from understudy.control.company import OVER, PLAN
 from understudy.control.server import ControlSpec
 from understudy.worker.messages import WorkerSpec
 
 from . import address, registry
+from .agents import Agent, Fork, Program, nursery
 from .spec import JobSpec, SpecError
 
 _LOOK_S = 0.2
@@ -62,8 +64,10 @@ class LocalJob:
         stamp = time.strftime("%Y%m%d-%H%M%S")
         self.run_dir = Path(spec.run_dir or f"runs/{spec.title}-{stamp}-{os.getpid()}").resolve()
         self.secret = secrets.token_bytes(32)
-        self.agents: dict[str, asyncio.subprocess.Process] = {}
-        self.controller: asyncio.subprocess.Process | None = None
+        self.agents: dict[str, Agent] = {}
+        self.controller: Program | None = None
+        self._nursery: Nursery | None = None
+        """Of the machines that the job begins with."""
         self.restarts = 0
         self.view: dict[str, Any] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -98,13 +102,22 @@ class LocalJob:
         entry = registry.Entry(self.spec.title, self.url, self.secret.hex(), os.getpid(), str(self.run_dir))
         self._entry = registry.enter(entry)
         self._keep(self._run_controller(sock.fileno()))
-        for number, name in enumerate(self._own_names()):
-            await self._start_agent(name, standby=number >= self.spec.started_here)
+        names = self._own_names()
+        if names:
+            self._nursery = await self._open_nursery()
+        for number, name in enumerate(names):
+            await self._start_agent(name, standby=number >= self.spec.started_here, nursery=self._nursery)
         self._names = self.spec.machines + self.spec.standbys
         if self.spec.open:
             awaited = self.spec.machines - self.spec.started_here
             many = f"{awaited} machine{'s' if awaited > 1 else ''} more must join" if awaited else "machines may join"
             self._invite(many)
+
+    async def _open_nursery(self) -> Nursery:
+        try:
+            return await nursery({**os.environ, **self._variables})
+        except NurseryError as error:
+            raise SpecError(f"no machine can be started here: {error}") from None
 
     def _own_names(self) -> list[str]:
         """Of the machines that are started here, those that play first."""
@@ -124,12 +137,14 @@ class LocalJob:
             with suppress(ControllerError):
                 await asyncio.to_thread(leaving.call, "POST", "/disband")
         for process in self.agents.values():
-            _signal(process, signal.SIGTERM)
+            process.kill(signal.SIGTERM)
         for process in self.agents.values():
             await _end(process)
         if self.controller is not None:
-            _signal(self.controller, signal.SIGTERM)
+            self.controller.kill(signal.SIGTERM)
             await _end(self.controller)
+        if self._nursery is not None:
+            await self._nursery.close()
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -146,21 +161,6 @@ class LocalJob:
         task.add_done_callback(self._tasks.discard)
 
     # -- processes -----------------------------------------------------------------------------------------------------
-
-    async def _spawn(self, module: str, spec: msgspec.Struct, *args: str, **options: Any) -> asyncio.subprocess.Process:
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", module, "--parent", str(os.getpid()), *args),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-            start_new_session=True,
-            limit=1 << 20,
-            **options,
-        )
-        assert process.stdin is not None
-        process.stdin.write(msgspec.json.encode(spec))
-        process.stdin.close()
-        return process
 
     async def _run_controller(self, fd: int) -> None:
         """The controller may die at any moment; another one reads its ledger and goes on."""
@@ -190,8 +190,8 @@ class LocalJob:
         (self.run_dir / PLAN).write_bytes(msgspec.json.encode(spec.plan))  # without it, a ledger cannot be understood
         while not self._closing:
             began = time.monotonic()
-            self.controller = await self._spawn("understudy.control.server", spec, "--fd", str(fd), pass_fds=[fd])
-            await self._echo(self.controller, "controller")
+            say = partial(self._show, "controller")
+            self.controller = await Program.start("understudy.control.server", spec, say, "--fd", str(fd), fd=fd)
             await self.controller.wait()
             if not self._closing:
                 self.restarts += 1
@@ -237,11 +237,18 @@ class LocalJob:
             probe=spec.probe,
         )
 
-    async def _start_agent(self, name: str, *, standby: bool) -> None:
+    async def _start_agent(self, name: str, *, standby: bool, nursery: Nursery | None = None) -> None:
+        """Without a nursery it begins from nothing, as a machine that comes later does on a computer of its own."""
         incarnation, env = f"{name}-{secrets.token_hex(4)}", {**os.environ, **self._variables}
         worker = msgspec.structs.replace(self._worker(), machine=name)
         agent = AgentSpec(name, incarnation, standby, self.url, worker, str(self.run_dir), str(Path.cwd()), env)
-        self.agents[name] = process = await self._spawn("understudy.agent.agent", agent)
+        say = partial(self._show, name)
+        process: Agent
+        if nursery is not None:
+            process = await Fork.start(nursery, agent, say)
+        else:
+            process = await Program.start("understudy.agent.agent", agent, say)
+        self.agents[name] = process
         self._keep(self._attend(name, incarnation, process))
 
     async def add_standby(self) -> str:
@@ -253,12 +260,12 @@ class LocalJob:
         await self._start_agent(name, standby=True)
         return name
 
-    async def _attend(self, name: str, incarnation: str, process: asyncio.subprocess.Process) -> None:
-        """Show what an agent and its workers say; tell the controller when it is gone."""
-        words = await self._echo(process, name)
+    async def _attend(self, name: str, incarnation: str, process: Agent) -> None:
+        """Tell the controller when an agent is gone."""
         code = await process.wait()
         if not self._closing:
-            why = f"its agent ended with exit code {code}" + (f": {words}" if code > 0 and words else "")
+            words = f": {process.words}" if code > 0 and process.words else ""
+            why = f"its agent ended with exit code {code}{words}"
             news = {"why": why, "incarnation": incarnation}
             with suppress(ControllerError):
                 await asyncio.to_thread(self.client.call, "POST", f"/machines/{name}/lost", news)
@@ -267,24 +274,13 @@ class LocalJob:
                 if not self._closing:
                     await self._start_agent(name, standby=True)
 
-    async def _echo(self, process: asyncio.subprocess.Process, name: str) -> str:
-        """Show everything a process writes; its last line."""
-        assert process.stdout is not None
-        last = ""
-        while True:
-            try:
-                line = await process.stdout.readline()
-            except ValueError:
-                continue  # an endless line
-            if not line:
-                return last
-            text = line.decode(errors="replace").rstrip("\n")
-            last = text or last
-            if not text.startswith("["):
-                text = f"[{name}] {text}"
-            if self._log is not None:
-                self._log.write(text + "\n")
-            self._on_line(text)
+    def _show(self, name: str, text: str) -> None:
+        """A line that a process has written."""
+        if not text.startswith("["):
+            text = f"[{name}] {text}"
+        if self._log is not None:
+            self._log.write(text + "\n")
+        self._on_line(text)
 
     # -- the job's life ------------------------------------------------------------------------------------------------
 
@@ -325,14 +321,9 @@ class LocalJob:
         await asyncio.to_thread(self.client.call, "POST", "/stop")
 
 
-def _signal(process: asyncio.subprocess.Process, number: int) -> None:
-    with suppress(ProcessLookupError):
-        process.send_signal(number)
-
-
-async def _end(process: asyncio.subprocess.Process) -> None:
+async def _end(process: Agent) -> None:
     try:
         await asyncio.wait_for(process.wait(), _GRACE_S)
     except TimeoutError:
-        _signal(process, signal.SIGKILL)
+        process.kill()
         await process.wait()
