@@ -6,13 +6,14 @@ import heapq
 import random
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 from understudy.agent.messages import Word
 from understudy.comm.roster import Roster
 from understudy.control.company import OVER, Plan
 from understudy.control.director import Director
-from understudy.control.events import AddStandby, Asked, Replace
+from understudy.control.events import AddStandby, Asked, Replace, Request, Scale
 from understudy.worker.messages import Failed, Faulty
 
 from .agent import SimAgent
@@ -38,6 +39,8 @@ class World:
         self.queue: list[tuple[float, int, Callable[[], None]]] = []
         self.count = 0
         self.steps = self.random.choice([3, 6, 12, 30])
+        self.copies = self.random.choice(["all", "all", "all", "halves", "none"])
+        """Whether all roles hold the same state, each the same as another one, or each its own."""
         self.plan = Plan(
             self.random.randint(2, 4),
             self.random.choice([1, 1, 2]),
@@ -49,6 +52,8 @@ class World:
             scarcity=self.random.choice(["wait", "wait", "wait", "stop"]),
             mask=self.random.choice(["", "anywhere", "anywhere"]),
         )
+        if self.plan.mask and self.random.random() < 0.4:
+            self.plan = replace(self.plan, first=self.few())
         self.hurried = self.random.random() < 0.5
         """Whether a hand-over takes less than what masking costs."""
         self.checkpoint_every = self.random.choice([0, 0, 1, 2, 5])
@@ -62,8 +67,6 @@ class World:
         self.standbys = self.random.randint(0, 5)
         self.malice = self.random.choice([0.0, 0.2, 0.5])
         """How likely a phase of a change is to be disturbed."""
-        self.copies = self.random.choice(["all", "all", "all", "halves", "none"])
-        """Whether all roles hold the same state, each the same as another one, or each its own."""
         self.fabrics: dict[int, SimFabric] = {}
         self.workers: dict[str, SimWorker] = {}
         self.agents: dict[str, SimAgent] = {}
@@ -88,6 +91,13 @@ class World:
             return tuple(sorted((role, (role + half) % roles)))
         return (role,)
 
+    def few(self) -> tuple[int, ...]:
+        """Cells of some whole replicas; none where these share all machines."""
+        if self.copies == "all":
+            return tuple(range(self.random.randint(1, self.plan.machines)))
+        whole = self.copies == "halves" and self.plan.machines % 2 == 0
+        return tuple(range(self.plan.machines // 2)) if whole else ()
+
     def say(self, text: str) -> None:
         if self.verbose:
             print(f"{self.now:9.4f}  {text}")
@@ -107,13 +117,15 @@ class World:
     # -- the run -------------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        for number in range(self.plan.machines):
+        for number in range(len(self.plan.opening)):
             self.agent(f"m{number}", standby=False)
         for number in range(self.standbys):
             self.agent(f"s{number}", standby=True)
         horizon = self.steps * 1.2
         for number in range(self.random.randint(0, 5)):
             self.after(self.random.uniform(0.2, horizon), partial(self.ask, f"r{number}"))
+        for number in range(self.random.choice([0, 1, 2, 4]) if self.plan.mask else 0):
+            self.after(self.random.uniform(0.5, horizon + 1.0), partial(self.scale, f"c{number}"))
         for _ in range(self.random.choice([0, 0, 1, 1, 2, 3])):
             self.after(self.random.uniform(0.0, horizon), self.mishap)
         while self.queue and self.now < LIMIT:
@@ -176,7 +188,18 @@ class World:
         others = [*self.agents, "m99"]
         names = playing if len(playing) > 1 and self.random.random() < 0.8 else others
         machines = tuple(self.random.sample(names, self.random.choice([1, 1, 1, 2])))
-        request = AddStandby() if self.random.random() < 0.1 else Replace(machines)
+        self.submit(id, AddStandby() if self.random.random() < 0.1 else Replace(machines))
+
+    def scale(self, id: str) -> None:
+        """Ask for more or fewer replicas, mostly as many as are possible."""
+        director = self.controller.director
+        most = self.plan.roles if director is None else director.replicas()[0]
+        playing = [] if director is None else [m.name for m in director.machines.values() if m.state == "cast"]
+        without = (self.random.choice(playing),) if playing and self.random.random() < 0.2 else ()
+        count = self.random.choice([*range(0, most + 1, self.plan.nproc), most // 2, self.random.randint(0, 9)])
+        self.submit(id, Scale(count, without, keep=self.random.random() < 0.3))
+
+    def submit(self, id: str, request: Request) -> None:
         self.asked.append(id)
         self.say(f"operator asks {request}")
         self.controller.submit(Asked(id, request))
