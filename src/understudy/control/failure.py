@@ -101,6 +101,7 @@ class Failure(Vacancies):
         self._stumbles |= {(role, settlement.reached) for role in self._stumbled}
         self._stumbled.clear()
         self._deaths.update((cell, settlement.reached) for cell in settlement.missing)
+        plans = [each for each in (change, self.settling) if each is not None and each.wish is None]
         self._reconsider(places)
         facts = {"source": settlement.back or "replica", "repeated": settlement.repeated}
         missing = list(settlement.missing)
@@ -127,9 +128,9 @@ class Failure(Vacancies):
                 recover.wish, recover.leaving = change.wish, change.leaving  # the failure does what was asked for
             else:
                 self._again(change, self.why)
-        elif change is not None and change.kind in ("shrink", "recover"):
-            recover.leaving = tuple(name for name in change.leaving if name not in places.values())
-            recover.keep = change.keep
+        elif names := {name for each in plans if each.kind != "refill" for name in each.leaving}:
+            recover.leaving = tuple(sorted(names - set(places.values())))  # they go all the same
+            recover.keep = any(each.keep for each in plans)
         self.change = recover
         self._phase(recover, "rehearse")
         self._rehearse(recover.joiners)
@@ -337,7 +338,7 @@ class Failure(Vacancies):
             self.roster = change.roster
             self._phase(change, "switch")
             if change.kind == "shrink":
-                self._vacated(change.vacant, f"{listed(change.leaving)} play no more")
+                self._vacated(change.vacant, f"from here on without {listed(change.leaving)}")
         if "hand-over" not in change.clock and any(move.giver.uid == actor.uid for move in change.moves):
             self._mark(change, "hand-over")
         role = change.roster.role_of(actor.uid)
@@ -361,11 +362,11 @@ class Failure(Vacancies):
                 return
             places[role] = actor.stalled
         for stalled in places.values():
-            if all(role in places and places[role].number == stalled.number and places[role].roles == stalled.roles
-                   for role in stalled.roles):  # fmt: skip
+            if all(places[role].number == stalled.number and places[role].roles == stalled.roles
+                   for role in stalled.roles if role in places):  # fmt: skip
                 return  # they are in it together: it is only slow
         first = next(iter(places))
-        other = next(role for role in places[first].roles if places[role] != places[first])
+        other = next(role for role in places[first].roles if role in places and places[role] != places[first])
         self._fail(
             f"{self._name(seats[first])} {places[first].what}, while {self._name(seats[other])} {places[other].what}: "
             "all roles must run the same steps and call the same operations in the same order"

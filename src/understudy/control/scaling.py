@@ -56,8 +56,8 @@ class Scaling(Failure):
                 return f"--without: {name} plays no role; machines that play: {self._names('cast')}"
         going = self._played_on(request.without)
         if len(going) > units - wanted:
-            many, them = counted(len(going), "replica"), listed(request.without)
-            return f"--without: {many} cannot be without {them}; ask for at most {units - len(going)} replicas"
+            them, many = listed(request.without), counted(len(going), "replica")
+            return f"--without: {them} have {many}, more than are to go; ask for at most {units - len(going)}"
         return ""
 
     def _impossible(self, request: Scale) -> str:
@@ -88,7 +88,7 @@ class Scaling(Failure):
             return
         _, whole = self.replicas(change.vacant)
         if (whole > self.target()) if change.kind == "refill" else (whole < self.target()):
-            self._cancel(f"{counted(self.target(), 'replica')} are wanted now")
+            self._cancel(f"the target is {self.target()} now")
 
     def _outlook(self, units: int, live: int, request: Scale) -> str:
         wanted = request.replicas
@@ -122,7 +122,8 @@ class Scaling(Failure):
         for name in leaving:
             self.machines[name].state = "leaving"
         live = self._whole(change.vacant)
-        said = f"shrink: {listed(leaving)} leave {named('role', roles)}; {len(live)} of {len(units)} replicas go on"
+        who = f"{listed(leaving)} ({named('role', roles)})"
+        said = f"shrink: without {who}, {len(live)} of {len(units)} replicas go on"
         self._tale("change", said + self._risk(live))
         self._phase(change, "rehearse")
         return True

@@ -193,8 +193,11 @@ class World:
     def scale(self, id: str) -> None:
         """Ask for more or fewer replicas, mostly as many as are possible."""
         director = self.controller.director
-        most = self.plan.roles if director is None else director.replicas()[0]
-        playing = [] if director is None else [m.name for m in director.machines.values() if m.state == "cast"]
+        if director is None or (not director.begun and self.random.random() < 0.9):
+            self.after(0.3, partial(self.scale, id))
+            return
+        most = director.replicas()[0]
+        playing = [machine.name for machine in director.machines.values() if machine.state == "cast"]
         without = (self.random.choice(playing),) if playing and self.random.random() < 0.2 else ()
         count = self.random.choice([*range(0, most + 1, self.plan.nproc), most // 2, self.random.randint(0, 9)])
         self.submit(id, Scale(count, without, keep=self.random.random() < 0.3))
