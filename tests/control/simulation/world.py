@@ -24,6 +24,8 @@ from .worker import SimWorker
 
 PATIENCE = 4.0
 """Simulated seconds in which a lost machine is noticed and everybody else answers."""
+ENOUGH = 6.0
+"""Simulated seconds in which replicas come or go where nothing else happens."""
 LIMIT = 2000.0
 """Simulated seconds after which a job that is not over hangs."""
 
@@ -81,6 +83,8 @@ class World:
         self.told: set[tuple[int, int]] = set()
         """What of that the controller has heard of."""
         self.ended_at = 0.0
+        self.scaled_at = 0.0
+        """When an operator has last been told that there will be as many replicas as they want."""
 
     def same(self, role: int) -> tuple[int, ...]:
         """The roles that hold the same state as this one, itself among them."""
@@ -157,6 +161,11 @@ class World:
         change = director.change
         if change is not None and change.phase == "cancel" and self.ended_at - change.clock["cancel"] > PATIENCE:
             raise Violation(f"{change.waiting} never said that {change.generation} was given up")
+        quiet = not self.faults and self.generous and not any(id.startswith("r") for id in self.asked)
+        if director.status == "finished" and quiet and self.ended_at - self.scaled_at > ENOUGH and self.plan.mask:
+            _, live = director.replicas(director.vacant())
+            if live != director.target():
+                raise Violation(f"{live} replicas at the end, and not {director.target()}")
         for id in self.asked:
             if id not in director.answers:
                 raise Violation(f"request {id} was never answered")
@@ -193,7 +202,7 @@ class World:
     def scale(self, id: str) -> None:
         """Ask for more or fewer replicas, mostly as many as are possible."""
         director = self.controller.director
-        if director is None or (not director.begun and self.random.random() < 0.9):
+        if director is None or (not director.begun and self.random.random() < 0.98):
             self.after(0.3, partial(self.scale, id))
             return
         most = director.replicas()[0]
@@ -281,6 +290,19 @@ class World:
         gone = [other for other in sorted(unit) if roster.seats[other] is None]
         if gone or (None in roster.seats and not self.plan.mask):
             raise Violation(f"role {role} plays in generation {roster.generation} without {gone or 'all'}")
+
+    def plans(self) -> None:
+        """The director lets replicas come or go: never more, nor fewer, than are wanted."""
+        director = self.controller.director
+        change = None if director is None else director.change
+        if director is None or change is None or not director.known:
+            return
+        _, after = director.replicas(change.vacant)
+        _, before = director.replicas(director.vacant())
+        if change.kind == "shrink" and after < director.target():
+            raise Violation(f"{after} replicas are to be left of {before}, and {director.target()} are wanted")
+        if change.kind in ("refill", "recover") and after > max(before, director.target()):
+            raise Violation(f"{after} replicas are to be where {director.target()} are wanted")
 
     def waits(self, reason: str) -> None:
         """The director waits for a machine, or gives up because there is none."""
