@@ -239,6 +239,24 @@ def test_a_replacement_of_a_machine_that_leaves_is_dropped() -> None:
     assert play.answered("r2") == (False, "m3 is being replaced already")
 
 
+def test_somebody_comes_before_one_that_is_named_goes() -> None:
+    play = scaling(first=(0, 1))
+    asked(play, 2, without=("m0",))
+    assert play.phase() == ""
+    assert play.told("wanted") == ["1 standby machine wanted"]
+    play.come("m9", standby=True)
+    play.here("m9")
+    play.rehearsed()
+    play.prepared()
+    everybody_switches(play)
+    play.settled()
+    assert play.told("change") == [
+        "refill: m9 for role 2",
+        "shrink: without m0 (role 0), 2 of 4 replicas go on",
+    ]
+    assert replicas(play) == (3, 4, 2)
+
+
 # -- what is refused ---------------------------------------------------------------------------------------------------
 
 

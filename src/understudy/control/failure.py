@@ -72,7 +72,7 @@ class Failure(Vacancies):
         settlement = self._settlement(survivors, change)
         if settlement is None:
             return
-        spared = self._spared(settlement)
+        spared = self._spared(settlement, survivors)
         settlement = settlement.without(self._cells(spared), spared)
         if self._stuck(settlement):
             return
@@ -159,7 +159,7 @@ class Failure(Vacancies):
         try:
             settlement = settle(holders, cells, self.twins, [*coming, *seated], unwanted)
             free = sum(m.state == "standby" and m.name not in coming for m in self.machines.values())
-            if not stopped and len(set(settlement.missing) - self._cells(self._spared(settlement))) > free:
+            if not stopped and len(set(settlement.missing) - self._cells(self._spared(settlement, survivors))) > free:
                 # who has come can stand in
                 settlement = settle(holders, cells, self.twins, [*leaving, *seated])
             return settlement

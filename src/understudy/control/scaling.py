@@ -86,8 +86,9 @@ class Scaling(Failure):
         change = self.change
         if change is None or change.kind not in ("refill", "shrink") or not self._pending():
             return
-        _, whole = self.replicas(change.vacant)
-        if (whole > self.target()) if change.kind == "refill" else (whole < self.target()):
+        idle = {role for number in self._idle() for role in self._units()[number]}
+        going = set(change.vacant) - set(self.vacant())
+        if idle & set(change.joiners) if change.kind == "refill" else going - idle:
             self._cancel(f"the target is {self.target()} now")
 
     def _outlook(self, units: int, live: int, request: Scale) -> str:
@@ -105,17 +106,20 @@ class Scaling(Failure):
         """Begin to let replicas go that are too many; whether there were any."""
         if not self.plan.mask or not self.known or self.settling is not None or self.stopping:
             return False
-        units, vacant = self._units(), set(self.vacant())
-        outside = self._outside(self.target(), self._sooner).replicas
-        if not outside:
+        units, vacant, idle = self._units(), set(self.vacant()), self._idle()
+        if not idle:
             return False
-        self._send_away([cell for number in outside for cell in sorted(self._cells(units[number]))])
-        going = [number for number in outside if vacant.isdisjoint(units[number])]
+        self._send_away([cell for number in sorted(idle) for cell in sorted(self._cells(units[number]))])
+        surplus = len(self._whole(vacant)) - self.target()
+        going: list[int] = []
+        for bundle in filter(idle.issuperset, self._bundles()):
+            playing = [number for number in bundle if vacant.isdisjoint(units[number])]
+            going += playing if len(going) + len(playing) <= surplus else []  # others have to come first
+        if not going or self._shrinks >= STUBBORN:
+            return False
         homes = {cell: name for name, cell in self._homes().items()}
         roles = sorted(role for number in going for role in units[number])
         leaving = tuple(homes[cell] for cell in sorted(self._cells(roles)))
-        if not going or self._shrinks >= STUBBORN:
-            return False
         self._shrinks += 1
         rest = tuple(sorted(vacant | set(roles)))
         change = self.change = Change("shrink", {}, {}, leaving=leaving, keep=self._keep, vacant=rest)

@@ -6,7 +6,7 @@ its roles is gone, the others park.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from understudy.spare.coverage import at_risk, wipe_out
 from understudy.spare.placement import Placement, parse
@@ -68,16 +68,19 @@ class Vacancies(Signals):
             bundles.append((cells, numbers))
         return [tuple(sorted(numbers)) for _, numbers in bundles]
 
-    def _outside(self, target: int, sooner: Iterable[int] = ()) -> Outside:
-        """The numbers of the units that are not to play, where there are to be so many."""
+    def _idle(self) -> set[int]:
+        """The numbers of the units that are not to play."""
+        return set(self._outside(self.target(), self._sooner).replicas)
+
+    def _outside(self, target: int, sooner: Collection[int]) -> Outside:
+        """The same, where there are to be so many."""
         units = self._units()
         if target >= len(units) or not self.known:
             return Outside()
         gone = set(self.vacant())
         vacant = [number for number, unit in enumerate(units) if not gone.isdisjoint(unit)]
         deserted = [n for n in vacant if all(self._dweller(cell) is None for cell in self._cells(units[n]))]
-        named = tuple(sooner)
-        return outside(self._placement(), self._bundles(), target, vacant=vacant, deserted=deserted, sooner=named)
+        return outside(self._placement(), self._bundles(), target, vacant=vacant, deserted=deserted, sooner=sooner)
 
     def _cells(self, roles: Iterable[int]) -> set[int]:
         return {self.plan.cells[role] for role in roles}
@@ -114,40 +117,44 @@ class Vacancies(Signals):
 
     # -- the decision --------------------------------------------------------------------------------------------------
 
-    def _spared(self, settlement: Settlement) -> tuple[int, ...]:
+    def _spared(self, settlement: Settlement, survivors: list[Actor]) -> tuple[int, ...]:
         """The roles that are vacant by plan, and stay so. Those who have just left come back where others are lost."""
         vacant = set(self.vacant())
         if not vacant or not self.known:
             return tuple(sorted(vacant))
-        units = self._units()
-        idle = {n for n in self._outside(self.target()).replicas if vacant.issuperset(units[n])}
-        lost = [unit for unit in units if vacant.isdisjoint(unit) and self._cells(unit) & set(settlement.missing)]
-        room = len(lost)
+        units, gone = self._units(), self._gone(settlement, survivors)
+        idle = self._idle()
+        room = sum(vacant.isdisjoint(unit) and not gone.isdisjoint(unit) for unit in units)
         spared: list[int] = []
         for bundle in filter(idle.issuperset, self._bundles()):
             roles = [role for number in bundle for role in units[number]]
-            if len(bundle) <= room and settlement.kept.keys() >= self._cells(roles):
+            cells = self._cells(roles)
+            if settlement.kept.keys() >= cells and len(bundle) <= room and vacant.issuperset(roles):
                 room -= len(bundle)
-            else:
+            elif vacant.issuperset(roles) or (settlement.back and cells.isdisjoint(settlement.kept)):
                 spared += roles
         return tuple(sorted(spared))
+
+    def _gone(self, settlement: Settlement, survivors: list[Actor]) -> set[int]:
+        """Roles of cells that need a machine, unless somebody on their own one could go on with them."""
+        sound = {
+            (actor.role, actor.machine)
+            for actor in survivors
+            if (report := actor.report) is not None and report.holds and report.step + report.voted >= settlement.step
+        }
+        return {
+            role
+            for cell in settlement.missing
+            for role in self._roles(cell)
+            if (machine := self._dweller(cell)) is None or (role, machine.name) not in sound
+        }
 
     def _to_vacate(self, settlement: Settlement, survivors: list[Actor], spared: tuple[int, ...]) -> tuple[int, ...]:
         """The roles without which to go on beside those that are vacant by plan; none where they are to be taken
         first."""
         if not self.plan.mask or not settlement.missing or settlement.back or not self.begun:
             return ()
-        sound = {
-            (actor.role, actor.machine)
-            for actor in survivors
-            if (report := actor.report) is not None and report.holds and report.step + report.voted >= settlement.step
-        }
-        gone = {
-            role
-            for cell in settlement.missing
-            for role in self._roles(cell)
-            if (machine := self._dweller(cell)) is None or (role, machine.name) not in sound
-        }
+        gone = self._gone(settlement, survivors)
         roles = tuple(sorted(role for unit in self._units() if not gone.isdisjoint(unit) for role in unit))
         known = sorted(a.report.usual for a in survivors if a.report is not None and a.report.usual)
         usual = known[len(known) // 2] if known else 0.0
@@ -237,7 +244,7 @@ class Vacancies(Signals):
         vacant = set(self.vacant()) if self.plan.mask else set()
         if not vacant or self.settling is not None or self.stopping or self._refills >= STUBBORN or not self.known:
             return False
-        idle = self._outside(self.target()).replicas
+        idle = self._idle()
         places: dict[int, str] = {}
         coming: set[int] = set()
         lacking: set[int] = set()

