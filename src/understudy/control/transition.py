@@ -147,7 +147,7 @@ class Transition(Company):
             if machine.name in change.leaving:
                 machine.state = "leaving"
             elif change.planned:
-                self._release(machine)
+                self._release(machine, change)
             else:
                 machine.state = (
                     "leaving"  # its workers would start, and rehearse, while the others make their next step
@@ -180,13 +180,15 @@ class Transition(Company):
         for name in change.leaving:
             machine = self.machines[name]
             if machine.state == "leaving" and name not in playing:
-                self._stand_by(machine) if change.keep else self._release(machine, change.request)
+                self._stand_by(machine) if change.keep else self._release(machine, change)
         if change.lost is None:
             self._reply(change.request, True, "done; what training lost by it could not be measured")
 
-    def _release(self, machine: Machine, request: str = "") -> None:
+    def _release(self, machine: Machine, change: Change | None = None) -> None:
+        request = "" if change is None else change.request
         self._tale("released", f"{machine.name} is released", machine=machine.name, change=request)
-        self._dismiss(machine, "it was replaced")
+        replaced = change is not None and (change.wish is not None or change.kind == "refill")
+        self._dismiss(machine, "it was replaced" if replaced else "fewer replicas are wanted")
 
     def _stand_by(self, machine: Machine) -> None:
         """It plays no more, and may be of use again."""
