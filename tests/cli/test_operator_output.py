@@ -44,6 +44,7 @@ WORDS = [
     ["replace", "m2"],
     ["drain", "m2"],
     ["standby", "add"],
+    ["scale", "--replicas", "2"],
     ["standby", "remove", "m3"],
     ["stop"],
 ]

@@ -166,6 +166,12 @@ def test_a_vacant_role(ensemble: Ensemble, machines: tuple[str, ...]) -> None:
         roster = fabrics[0].roster or roster
         enter(roster.successor({}, fresh=True), live)
         assert sums(ends) == [101.0, 101.0]
+    for fabric in live:  # as while a job is set up
+        fabric.vouch(True)
+    gathered = at_once(*[partial(all_gather, end, torch.full((2,), float(end.rank))) for end in ends])
+    assert [[float(part[0]) for part in parts] for parts in gathered] == [[0.0, 0.0, 2.0], [0.0, 2.0, 2.0]]
+    for fabric in live:
+        fabric.vouch(False)
     new = joiner(ensemble, machines[1], 1, 3)
     roster = fabrics[0].roster or roster
     enter(roster.successor({1: new.worker}), [*live, new])

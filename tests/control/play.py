@@ -48,8 +48,9 @@ class Play:
     def opening(cls, machines: int = 2, nproc: int = 1, standbys: int = 0, **settings: Any) -> Play:
         """Everybody is here, and the first generation opens."""
         play = cls(machines, nproc, **settings)
-        for number in range(machines + standbys):
-            play.come(f"m{number}", standby=number >= machines)
+        founders = len(play.plan.opening)
+        for number in range(founders + standbys):
+            play.come(f"m{number}", standby=number >= founders)
             play.here(f"m{number}")
         return play
 
@@ -67,9 +68,12 @@ class Play:
         """Everybody plays and holds state; nothing is left to read. Without `twins`, all hold the same, or nobody."""
         play = cls.opening(machines, nproc, standbys, **settings)
         everybody = tuple(range(play.plan.roles))
-        for role in everybody:
-            same = (everybody if copies else (role,)) if twins is None else twins[role]
-            play.say(f"w{role}", Switched(1, 0), Tracked(role, same))
+        roster = play.change.roster
+        assert roster is not None
+        for role, uid in enumerate(roster.seats):
+            if uid is not None:
+                same = (everybody if copies else (role,)) if twins is None else twins[role]
+                play.say(uid, Switched(1, 0), Tracked(role, same))
         play.each(play.seats(), Settled(1, 1, None))
         assert play.status() == "training"
         play.orders()

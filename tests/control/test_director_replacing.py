@@ -299,4 +299,4 @@ def test_a_machine_that_died_before_its_turn_needs_no_replacement() -> None:
     assert play.change.leaving == ("m1",)
     play.go_on("settled")
     assert play.reply("r1").ok
-    assert play.reply("r2").text == "no longer needed: the machine has been replaced after a failure"
+    assert play.reply("r2").text == "no longer needed: the machine plays no role any more"

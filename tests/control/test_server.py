@@ -137,6 +137,8 @@ def test_nobody_comes_in_without_the_secret(tmp_path: Path, token: str | None) -
         ("POST", "/replace", b"[]", "Expected `object`"),
         ("POST", "/standbys", b'{"type":"add-standby","count":"two"}', "$.count"),
         ("POST", "/inject", b'{"type":"inject","kind":"nan","machine":"m0"}', "start it with: understudy run --chaos"),
+        ("POST", "/scale", b"{}", "missing required field `replicas`"),
+        ("POST", "/scale", b'{"replicas":"all"}', "$.replicas"),
         ("POST", "/inject", b'{"type":"inject"}', "missing required field `kind`"),
         ("GET", "/events?after=x", None, "'x'"),
         ("GET", "/events?wait=x", None, "'x'"),
@@ -189,6 +191,8 @@ def test_requests_that_cannot_be_fulfilled_are_answered_at_once(tmp_path: Path) 
             _, answer = await door.call("DELETE", "/standbys/m9")
             assert not answer["ok"]
             assert "m9 is not a standby; standbys: none" in answer["text"]
+            _, answer = await door.call("POST", "/scale", b'{"replicas":1}')
+            assert answer["text"].startswith("this job needs all its replicas")
             assert (await door.call("GET", "/requests/unknown"))[1]["done"] is False
 
     run(body)

@@ -245,3 +245,27 @@ def test_masking(script: Path) -> None:
 )
 def test_masking_that_cannot_be(script: Path, settings: dict[str, Any], said: str) -> None:
     assert said in mistake({"script": str(script), "machines": 4, **settings})
+
+
+def test_beginning_with_some_of_the_machines(script: Path) -> None:
+    settings = {"script": str(script), "machines": 4, "mask": "anywhere"}
+    spec = make({**settings, "begin_with": 2, "mesh": "pp=2,dp=2"})
+    assert (spec.founders, spec.started_here, spec.first, spec.open) == (2, 2, (0, 2), False)
+    assert make({**settings, "begin_with": 2, "local": 1}).open
+    assert (make(settings).founders, make(settings).first) == (4, ())
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"mask": ""}, "all 4 machines are needed without masking; give --mask anywhere"),
+        ({"begin_with": 5}, "it can be 1, 2, 3, 4"),
+        ({"begin_with": -1}, "begin_with is -1; it must be at least 0"),
+        ({"begin_with": 1, "mesh": "pp=2,dp=2"}, "mesh pp=2, dp=2 with 1 workers a machine; it can be 2, 4"),
+        ({"begin_with": 1, "mask": "blocks:r=2"}, "1 of 4 replicas, none of which holds shards 2 and 3 (blocks:r=2)"),
+        ({"begin_with": 2, "local": 3}, "from 0 to 2, the number of machines with which it begins"),
+    ],
+)
+def test_beginnings_that_cannot_be(script: Path, settings: dict[str, Any], said: str) -> None:
+    asked = {"script": str(script), "machines": 4, "mask": "anywhere", "begin_with": 2, **settings}
+    assert said in mistake(asked)

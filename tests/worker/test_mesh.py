@@ -15,7 +15,9 @@ from understudy.worker.mesh import (
     counterpart,
     describe,
     dimensions,
+    first_replicas,
     parse_mesh,
+    replica_of,
     roles_of,
 )
 
@@ -112,3 +114,27 @@ def test_the_group_of_another_role(
     group: tuple[int, ...], role: int, other: int, found: tuple[int, ...] | None
 ) -> None:
     assert counterpart(parse_mesh("pp=2,dp=2,tp=2"), group, role, other) == found
+
+
+@pytest.mark.parametrize(
+    ("mesh", "nproc", "found"),
+    [
+        ("dp=4", 1, {1: (0,), 2: (0, 1), 3: (0, 1, 2), 4: (0, 1, 2, 3)}),
+        ("dp=4", 2, {1: (0,), 2: (0, 1)}),
+        ("dp=2,pp=2", 1, {2: (0, 1), 4: (0, 1, 2, 3)}),
+        ("pp=2,dp=2", 1, {2: (0, 2), 4: (0, 1, 2, 3)}),
+        ("pp=2,dp=2", 2, {2: (0, 1)}),
+        ("dp_replicate=2,shard=2", 2, {1: (0,), 2: (0, 1)}),
+    ],
+)
+def test_machines_of_the_first_replicas(mesh: str, nproc: int, found: dict[int, tuple[int, ...]]) -> None:
+    assert first_replicas(parse_mesh(mesh), nproc) == found
+
+
+@given(meshes, st.integers(1, 3))
+def test_the_first_replicas_are_whole(mesh: Mesh, nproc: int) -> None:
+    mesh = (*mesh, ("dp_x", nproc))
+    for cells in first_replicas(mesh, nproc).values():
+        numbers = {replica_of(mesh, role)[1] for cell in cells for role in range(cell * nproc, (cell + 1) * nproc)}
+        assert numbers == set(range(len(numbers)))
+        assert len(cells) * nproc * replica_of(mesh, 0)[0] == len(numbers) * roles_of(mesh)

@@ -62,7 +62,7 @@ def begun_again(tales: Iterable[Mapping[str, Any]]) -> Counter[tuple[int, int]]:
 
 def ever_vacant(tales: Iterable[Mapping[str, Any]]) -> set[int]:
     """Roles without which steps were made."""
-    return {int(role) for tale in tales if tale["kind"] == "masked" for role in tale["data"]["roles"]}
+    return {int(role) for tale in tales if tale["kind"] in ("masked", "vacated") for role in tale["data"]["roles"]}
 
 
 def exactly_once(

@@ -172,7 +172,7 @@ class Tally:
         units, live = self.director.replicas(change.vacant)
         if change.kind == "replace":
             self._replaced.append(lost)
-        elif change.kind == "recover" and change.vacant:
+        elif change.kind == "recover" and change.vacant != change.spared:
             if 0 < live < self._live:
                 self._masked.append(Seen(lost, units / live - units / self._live))
         elif change.kind == "recover" and change.joiners and not change.back:

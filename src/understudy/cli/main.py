@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from understudy import __version__
-from understudy.cli import bench, chaos, join, plan, rehearse, reproduce, run, simulate, status
+from understudy.cli import bench, chaos, join, plan, rehearse, reproduce, run, scale, simulate, status
 from understudy.cli.errors import UsageError
 from understudy.cli.operate import Events, Report, Standby, Stop
 from understudy.cli.replace import Drain, Replace
@@ -26,6 +26,7 @@ examples:
   understudy run --machines 2 --standbys 1 examples/gpt_ddp.py
   understudy join --secret-file FILE --host ADDRESS URL SCRIPT      on another computer: one more machine
   understudy replace m1                               in another terminal, while it trains
+  understudy scale --replicas 4                       more replicas, or fewer, of a job with --mask
   understudy rehearse train.py                        does it survive replacement? what was forgotten?
   understudy plan --gpus 65536 --model-params 405B    what resilience buys on your cluster
   understudy bench --list                             which benchmarks there are
@@ -52,6 +53,7 @@ COMMANDS: dict[str, Command] = {
     "replace": Replace,
     "drain": Drain,
     "standby": Standby,
+    "scale": scale,
     "report": Report,
     "events": Events,
     "stop": Stop,

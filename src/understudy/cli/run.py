@@ -30,6 +30,7 @@ examples:
   understudy run --machines 2 --standbys 1 examples/gpt_ddp.py
   understudy run --machines 4 --nproc 2 --mesh pp=2,dp=2,tp=2 examples/gpt_3d.py
   understudy run job.toml --steps 100
+  understudy run --machines 4 --begin-with 2 --mask anywhere train.py   more with: understudy scale --replicas 4
   understudy run --machines 4 --local 1 --listen 10.0.0.1 train.py      the others come with understudy join
 
 Ctrl-C ends the job at its next step boundary; a second Ctrl-C ends it at once.
@@ -45,6 +46,7 @@ def add_parser(subparsers: Subparsers) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
+    add("--begin-with", type=int, metavar="N", help="begin with N of the machines (whole replicas); see: scale --help")
     add("--local", type=int, metavar="N", help="start only N of the machines here; the others join (default: all)")
     add("--listen", metavar="HOST[:PORT]", help="where the controller listens (default 127.0.0.1, any port)")
     add("--host", metavar="ADDRESS", help="where workers started here listen (default: the controller's address)")

@@ -48,6 +48,9 @@ def show(job: dict[str, Any], machines: list[dict[str, Any]], roster: list[dict[
         console.print(job["reason"])
     if vacant := job.get("vacant"):
         console.print(f"masked: {_listed(vacant)} vacant; the other replicas compute their share of the data")
+    if (count := job.get("replicas")) is not None and not count["live"] == count["most"] == count["target"]:
+        wanted = f"; {job['wanted']} machines wanted" if job["wanted"] else ""
+        console.print(f"replicas {count['live']} of {count['most']} (target {count['target']}){wanted}")
     if (copies := job.get("copies")) is not None:
         console.print(
             f"copies in memory: of step {copies['step']}, {copies['bytes'] / 1e6:.3g} MB a role, made in "

@@ -107,7 +107,7 @@ class Fabric(Membership):
             raise ValueError(f"role {self.role} is not among the roles {roles} of the group")
         key = GroupKey(roles, self._count(roles))
         endpoint = Endpoint(key, self.role, self.transport.group(key, self._meetings), self._open_late)
-        endpoint.told = told
+        endpoint.told, endpoint.vouches = told, self._vouching
         self._endpoints[endpoint.name] = endpoint
         if self._current is not None:
             endpoint.play(None, frozenset(layout(self._current.roster, key).vacant), self._current.poison)
@@ -137,6 +137,13 @@ class Fabric(Membership):
         self._recorder = recorder
         for endpoint in self.endpoints():
             endpoint.recorder = recorder if self._crosses(endpoint) else None
+
+    def vouch(self, vouching: bool) -> None:
+        """While a job is set up: answer for roles that are vacant from its beginning, where others ask everybody
+        whether they have built the same. From the first step on that would be wrong."""
+        self._vouching = vouching
+        for endpoint in self.endpoints():
+            endpoint.vouches = vouching
 
     def _crosses(self, endpoint: Endpoint) -> bool:
         """Whether a group has roles on other machines, from which to record."""

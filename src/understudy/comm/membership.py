@@ -70,6 +70,7 @@ class Membership:
         self._ordinals: Counter[tuple[int, ...]] = Counter()
         self._sandbox: Sandbox | None = None
         self._recorder: Recorder | None = None
+        self._vouching = False
         self._troupe: Generation | None = None
         """Those with whom this worker rehearses."""
         self._closed = False

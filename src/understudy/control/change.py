@@ -11,7 +11,7 @@ from understudy.worker.messages import Back, Move
 
 from .events import Replace
 
-Kind = Literal["form", "replace", "recover", "refill"]
+Kind = Literal["form", "replace", "recover", "refill", "shrink"]
 Phase = Literal["rehearse", "prepare", "armed", "open", "cancel", "switch"]
 
 
@@ -34,6 +34,8 @@ class Change:
     phase: Phase = "rehearse"
     leaving: tuple[str, ...] = ()
     """Machines that go, by plan."""
+    keep: bool = False
+    """Whether they become standbys then."""
     roster: Roster | None = None
     """Once it is known who takes part."""
     moves: tuple[Move, ...] = ()
@@ -46,6 +48,8 @@ class Change:
     """The latest step of which copies are there for all roles."""
     vacant: tuple[int, ...] = ()
     """Roles without which the others go on."""
+    spared: tuple[int, ...] = ()
+    """Those of them that were vacant by plan before."""
     back: Back = ""
     """Where everybody's state comes from in a direct change, if not from where it is."""
     waiting: set[str] = field(default_factory=set)
@@ -72,7 +76,7 @@ class Change:
     @property
     def planned(self) -> bool:
         """Whether training goes on meanwhile, and would without it."""
-        return self.kind in ("replace", "refill")
+        return self.kind in ("replace", "refill", "shrink")
 
     def phases(self, now: float) -> dict[str, float]:
         """Seconds spent in each phase so far."""

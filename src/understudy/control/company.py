@@ -49,6 +49,8 @@ class Plan:
     """Whether one role of each kind records its first steps, for standbys to rehearse with."""
     mask: str = ""
     """Whether training goes on without a replica that is gone, and which data the others have; empty: it does not."""
+    first: tuple[int, ...] = ()
+    """Cells with which the job begins, the roles of the others being vacant; empty: all."""
 
     @property
     def roles(self) -> int:
@@ -57,6 +59,11 @@ class Plan:
     @cached_property
     def cells(self) -> tuple[int, ...]:
         return tuple(role // self.nproc for role in range(self.roles))
+
+    @property
+    def opening(self) -> tuple[int, ...]:
+        """Cells that are played in the first generation."""
+        return self.first or tuple(range(self.machines))
 
 
 class Company:
@@ -275,10 +282,11 @@ class Company:
     def absent(self) -> str:
         """Whom a job waits for that has never begun; empty where it waits for nobody."""
         here = [machine.name for machine in self.machines.values() if machine.state == "cast"]
-        missing = self.plan.machines - len(here)
+        founders = len(self.plan.opening)
+        missing = founders - len(here)
         if self.status != "forming" or missing <= 0:
             return ""
-        return f"waits for {missing} more of {self.plan.machines} machines; here: {', '.join(here) or 'none'}"
+        return f"waits for {missing} more of {founders} machines; here: {', '.join(here) or 'none'}"
 
     def _name(self, actor: Actor) -> str:
         role = self._seat(actor.uid)

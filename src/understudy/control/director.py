@@ -148,7 +148,7 @@ class Director(Replacement):
         if old is not None and old.alive:
             self._lose(old, "its agent was started again", "agent")
         seats = sum(machine.state == "cast" for machine in self.machines.values())
-        cast = self.status == "forming" and not standby and seats < self.plan.machines
+        cast = self.status == "forming" and not standby and seats < len(self.plan.opening)
         machine = self.machines[name] = Machine(name, incarnation, "cast" if cast else "standby")
         if old is not None:
             machine.history, machine.pardoned, machine.ill = old.history, old.pardoned, old.ill
@@ -248,11 +248,15 @@ class Director(Replacement):
     def _form(self) -> bool:
         self._fill_vacancies()
         cast = [machine for machine in self.machines.values() if machine.state == "cast"]
-        if len(cast) < self.plan.machines or not all(machine.whole for machine in cast):
+        opening = self.plan.opening
+        if len(cast) < len(opening) or not all(machine.whole for machine in cast):
             return False
         cast.sort(key=lambda machine: (len(machine.name), machine.name))
-        places = {cell: machine.name for cell, machine in enumerate(cast)}
-        self.change = Change("form", places, {})
+        places = {cell: machine.name for cell, machine in zip(opening, cast, strict=False)}
+        vacant = tuple(role for role, cell in enumerate(self.plan.cells) if cell not in places)
+        self.change = Change("form", places, {}, vacant=vacant, spared=vacant)
+        if vacant:
+            self._vacated(vacant, f"the job begins with {len(opening)} of {self.plan.machines} machines")
         self._resume(self.change)
         return True
 

@@ -32,6 +32,16 @@ class RemoveStandby(msgspec.Struct, frozen=True, tag="remove-standby"):
     machine: str
 
 
+class Scale(msgspec.Struct, frozen=True, tag="scale"):
+    """Train with so many replicas of the model from now on, as far as there are machines."""
+
+    replicas: int
+    without: tuple[str, ...] = ()
+    """Machines that go first, where there are to be fewer."""
+    keep: bool = False
+    """Whether machines that go become standbys; else they are released."""
+
+
 class StopJob(msgspec.Struct, frozen=True, tag="stop-job"):
     pass
 
@@ -51,7 +61,7 @@ class Readmit(msgspec.Struct, frozen=True, tag="readmit"):
     machine: str
 
 
-Request = Replace | AddStandby | RemoveStandby | StopJob | ReportFault | Readmit
+Request = Replace | AddStandby | RemoveStandby | Scale | StopJob | ReportFault | Readmit
 
 
 class Registered(msgspec.Struct, frozen=True, tag="registered"):

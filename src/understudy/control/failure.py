@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from understudy.spare.sentences import listed
 from understudy.worker.messages import Conclude, Finish, Halt, Halted, Resume, Stalled, Switched
 
 from .cast import Actor, Machine
@@ -69,11 +70,15 @@ class Failure(Vacancies):
                 self._tell(actor.uid, Finish())
             return
         settlement = self._settlement(survivors, change)
-        if settlement is None or self._stuck(settlement):
+        if settlement is None:
+            return
+        spared = self._spared(settlement, survivors)
+        settlement = settlement.without(self._cells(spared), spared)
+        if self._stuck(settlement):
             return
         places = dict(settlement.kept)
         stopped = change is not None and change.wish is not None and change.wish.request.stop_the_world
-        vacant = () if stopped else self._to_vacate(settlement, survivors)
+        vacant = () if stopped else self._to_vacate(settlement, survivors, spared)
         in_place = {actor.uid for actor in survivors if actor.report is not None and actor.report.able}
         lacking = []
         for cell in () if vacant else settlement.missing:
@@ -90,16 +95,17 @@ class Failure(Vacancies):
         if not vacant and not places.keys() >= set(settlement.missing):
             return  # one is starting, or has yet to come
         if vacant:
-            places = self._places_without(settlement, vacant)
+            places = self._places_without(settlement, (*vacant, *spared))
         self._interrupted = None
         self.waiting = ""
         self._stumbles |= {(role, settlement.reached) for role in self._stumbled}
         self._stumbled.clear()
         self._deaths.update((cell, settlement.reached) for cell in settlement.missing)
+        plans = [each for each in (change, self.settling) if each is not None and each.wish is None]
         self._reconsider(places)
         facts = {"source": settlement.back or "replica", "repeated": settlement.repeated}
         missing = list(settlement.missing)
-        reason = settlement.reason.partition(STATE)[0] if vacant else settlement.reason
+        reason = settlement.reason if settlement.givers and not vacant else settlement.reason.partition(STATE)[0]
         roles = [role for cell in missing for role in self._roles(cell)]
         self._tale("decided", reason, step=settlement.step, missing=missing, roles=roles, **facts)
         self.status = "recovering"
@@ -113,7 +119,7 @@ class Failure(Vacancies):
         }
         givers = {role: uids for role, uids in settlement.givers.items() if not vacant and workers[role] not in uids}
         recover = Change("recover", places, joiners, step=settlement.step, givers=givers, copies=settlement.copies)
-        recover.vacant = vacant
+        recover.vacant, recover.spared = tuple(sorted((*vacant, *spared))), spared
         recover.back = settlement.back
         reports = [Holder(a.uid, a.machine, a.role, a.report) for a in survivors if a.report and a.role is not None]
         recover.copied = latest_copy(reports, self.plan.roles, self.twins)
@@ -122,6 +128,9 @@ class Failure(Vacancies):
                 recover.wish, recover.leaving = change.wish, change.leaving  # the failure does what was asked for
             else:
                 self._again(change, self.why)
+        elif names := {name for each in plans if each.kind != "refill" for name in each.leaving}:
+            recover.leaving = tuple(sorted(names - set(places.values())))  # they go all the same
+            recover.keep = any(each.keep for each in plans)
         self.change = recover
         self._phase(recover, "rehearse")
         self._rehearse(recover.joiners)
@@ -149,9 +158,8 @@ class Failure(Vacancies):
         cells = self.plan.cells
         try:
             settlement = settle(holders, cells, self.twins, [*coming, *seated], unwanted)
-            if not stopped and len(settlement.missing) > sum(
-                m.state == "standby" and m.name not in coming for m in self.machines.values()
-            ):
+            free = sum(m.state == "standby" and m.name not in coming for m in self.machines.values())
+            if not stopped and len(set(settlement.missing) - self._cells(self._spared(settlement, survivors))) > free:
                 # who has come can stand in
                 settlement = settle(holders, cells, self.twins, [*leaving, *seated])
             return settlement
@@ -228,7 +236,7 @@ class Failure(Vacancies):
         for machine in self.machines.values():
             if machine.state == "cast" and not self._quarantined(machine):
                 self._renew(machine)
-        self.vacancies = self.plan.machines - sum(m.state == "cast" for m in self.machines.values())
+        self.vacancies = len(self.plan.opening) - sum(m.state == "cast" for m in self.machines.values())
 
     def _refound(self, actors: list[Actor]) -> None:
         """Before the first generation: somebody else for those who have died."""
@@ -241,7 +249,7 @@ class Failure(Vacancies):
     def _fill_vacancies(self) -> None:
         """Before the first step: standbys take the places of machines that are gone."""
         here = sum(machine.state == "cast" for machine in self.machines.values())
-        self.vacancies = min(self.vacancies, self.plan.machines - here)
+        self.vacancies = min(self.vacancies, len(self.plan.opening) - here)
         for machine in sorted(self._free(set()), key=lambda machine: not machine.whole)[: self.vacancies]:
             machine.state = "cast"
             self.vacancies -= 1
@@ -329,6 +337,8 @@ class Failure(Vacancies):
             change.waiting = seats | leavers
             self.roster = change.roster
             self._phase(change, "switch")
+            if change.kind == "shrink":
+                self._vacated(change.vacant, f"from here on without {listed(change.leaving)}")
         if "hand-over" not in change.clock and any(move.giver.uid == actor.uid for move in change.moves):
             self._mark(change, "hand-over")
         role = change.roster.role_of(actor.uid)
@@ -352,11 +362,11 @@ class Failure(Vacancies):
                 return
             places[role] = actor.stalled
         for stalled in places.values():
-            if all(role in places and places[role].number == stalled.number and places[role].roles == stalled.roles
-                   for role in stalled.roles):  # fmt: skip
+            if all(places[role].number == stalled.number and places[role].roles == stalled.roles
+                   for role in stalled.roles if role in places):  # fmt: skip
                 return  # they are in it together: it is only slow
         first = next(iter(places))
-        other = next(role for role in places[first].roles if places[role] != places[first])
+        other = next(role for role in places[first].roles if role in places and places[role] != places[first])
         self._fail(
             f"{self._name(seats[first])} {places[first].what}, while {self._name(seats[other])} {places[other].what}: "
             "all roles must run the same steps and call the same operations in the same order"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -40,6 +40,16 @@ class Settlement(msgspec.Struct, frozen=True):
     """Steps that are made once more."""
     copies: dict[int, int] = {}
     """For each role whose state comes from a copy elsewhere: the role whose copy it is."""
+
+    def without(self, cells: Collection[int], roles: Collection[int]) -> Settlement:
+        """The same where nobody is to play these."""
+        return msgspec.structs.replace(
+            self,
+            kept={cell: name for cell, name in self.kept.items() if cell not in cells},
+            givers={role: uids for role, uids in self.givers.items() if role not in roles},
+            missing=tuple(cell for cell in self.missing if cell not in cells),
+            copies={role: other for role, other in self.copies.items() if role not in roles},
+        )
 
     @property
     def reached(self) -> int:

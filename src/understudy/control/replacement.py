@@ -9,11 +9,11 @@ from understudy.worker.messages import Cancel, Prepare, Stop
 from .cast import Actor, Machine, free, ready
 from .change import Change, Wish
 from .company import ATTEMPTS, OVER
-from .events import AddStandby, Expired, Overdue, Readmit, RemoveStandby, Replace, ReportFault, Request, StopJob
-from .failure import Failure
+from .events import AddStandby, Expired, Overdue, Readmit, RemoveStandby, Replace, ReportFault, Request, Scale, StopJob
+from .scaling import Scaling
 
 
-class Replacement(Failure):
+class Replacement(Scaling):
     def _ask(self, id: str, request: Request) -> None:
         if self.status in OVER:
             self._reply(id, False, f"the job is {self.status}")
@@ -42,6 +42,8 @@ class Replacement(Failure):
                     self._dismiss(machine, "an operator has removed it")
                     self._tale("machine", f"{name} is dismissed", machine=name)
                     self._reply(id, True, f"{name} is dismissed")
+            case Scale():
+                self._scale(id, request)
             case ReportFault(name, why, fatal):
                 self._reported_ill(id, name, why, fatal)
             case Readmit(name):
@@ -68,9 +70,9 @@ class Replacement(Failure):
                     self._tell(uid, Stop())
 
     def _next(self) -> bool:
-        """Refill what is vacant, or begin the first replacement that waits, when its standbys are there; whether there
-        was one."""
-        if self._refill():
+        """Let replicas go that are too many, refill what is vacant, or begin the first replacement that waits, when its
+        standbys are there; whether there was one."""
+        if self._shrink() or self._refill():
             return True
         while self.queue:
             wish = self.queue[0]
@@ -78,7 +80,7 @@ class Replacement(Failure):
             machines = [self.machines[name] for name in request.machines]
             if not all(machine.state == "cast" for machine in machines):
                 self.queue.popleft()
-                self._reply(wish.id, True, "no longer needed: the machine has been replaced after a failure")
+                self._reply(wish.id, True, "no longer needed: the machine plays no role any more")
                 continue
             if any(self._lies_idle(machine) for machine in machines):
                 return False  # it waits for its replica to be whole again

@@ -52,6 +52,7 @@ from .events import (
     Reported,
     ReportFault,
     Request,
+    Scale,
     StopJob,
     Tale,
 )
@@ -98,6 +99,8 @@ class ControlSpec(msgspec.Struct, frozen=True):
     records: bool = False
     reserved: tuple[str, ...] = ()
     """Names that they may not have: machines of these are started with the job."""
+    first: tuple[int, ...] = ()
+    """Cells with which the job begins; empty: all."""
 
     @property
     def plan(self) -> Plan:
@@ -113,6 +116,7 @@ class ControlSpec(msgspec.Struct, frozen=True):
             self.warm,
             self.records,
             "" if self.worker is None else self.worker.mask,
+            self.first,
         )
 
 
@@ -345,6 +349,9 @@ class Controller:
     async def delete_standby(self, request: web.Request) -> web.Response:
         return await self.ask(RemoveStandby(request.match_info["name"]))
 
+    async def post_scale(self, request: web.Request) -> web.Response:
+        return await self.ask(await _body(request, Scale))
+
     async def post_stop(self, request: web.Request) -> web.Response:
         return await self.ask(StopJob())
 
@@ -433,6 +440,7 @@ class Controller:
                 web.post("/replace", self.post_replace),
                 web.post("/standbys", self.post_standbys),
                 web.delete("/standbys/{name}", self.delete_standby),
+                web.post("/scale", self.post_scale),
                 web.post("/stop", self.post_stop),
                 web.get("/inject", self.get_inject),
                 web.post("/inject", self.post_inject),

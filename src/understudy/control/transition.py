@@ -61,6 +61,14 @@ class Transition(Company):
         """The halt for which it was last said whether to mask, and what."""
         self._refills = 0
         """How often a refill was begun since the last that came about."""
+        self._shrinks = 0
+        """The same of changes that let replicas go."""
+        self.wished: int | None = None
+        """How many replicas an operator wants; None: as many as at the beginning."""
+        self._sooner: frozenset[int] = frozenset()
+        """Replicas that are to go first, where there are to be fewer."""
+        self._keep = False
+        """Whether machines that go become standbys."""
         self._keepers: set[str] = set()
         """Who writes that."""
 
@@ -125,6 +133,7 @@ class Transition(Company):
         self.status, self.waiting = "training", ""
         self._mark(change, "first step")
         self._refills = 0 if change.kind == "refill" else self._refills
+        self._shrinks = 0 if change.kind == "shrink" else self._shrinks
         for cell, name in change.places.items():
             self.parked.pop(cell, None)
             self.machines[name].state = "cast"
@@ -138,7 +147,7 @@ class Transition(Company):
             if machine.name in change.leaving:
                 machine.state = "leaving"
             elif change.planned:
-                self._release(machine)
+                self._release(machine, change)
             else:
                 machine.state = (
                     "leaving"  # its workers would start, and rehearse, while the others make their next step
@@ -169,14 +178,22 @@ class Transition(Company):
             return
         playing = set() if self.roster is None else {worker.machine for worker in self.roster.workers}
         for name in change.leaving:
-            if self.machines[name].state == "leaving" and name not in playing:
-                self._release(self.machines[name], change.request)
+            machine = self.machines[name]
+            if machine.state == "leaving" and name not in playing:
+                self._stand_by(machine) if change.keep else self._release(machine, change)
         if change.lost is None:
             self._reply(change.request, True, "done; what training lost by it could not be measured")
 
-    def _release(self, machine: Machine, request: str = "") -> None:
+    def _release(self, machine: Machine, change: Change | None = None) -> None:
+        request = "" if change is None else change.request
         self._tale("released", f"{machine.name} is released", machine=machine.name, change=request)
-        self._dismiss(machine, "it was replaced")
+        replaced = change is not None and (change.wish is not None or change.kind == "refill")
+        self._dismiss(machine, "it was replaced" if replaced else "fewer replicas are wanted")
+
+    def _stand_by(self, machine: Machine) -> None:
+        """It plays no more, and may be of use again."""
+        self.spent.append(machine.name)
+        self._recycle()
 
     def _settled(self, actor: Actor, generation: int, lost: float | None) -> None:
         """The first step of a generation is done somewhere; training has lost what the slowest has."""

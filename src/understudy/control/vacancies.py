@@ -6,11 +6,12 @@ its roles is gone, the others park.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from understudy.spare.coverage import at_risk, wipe_out
 from understudy.spare.placement import Placement, parse
 from understudy.spare.policy import Options, choose
+from understudy.spare.target import Outside, outside
 from understudy.worker.messages import Park
 
 from .cast import Actor, Machine, ready
@@ -42,6 +43,47 @@ class Vacancies(Signals):
     def replicas(self, without: Iterable[int] = ()) -> tuple[int, int]:
         """How many there are, and how many of them are whole where nobody plays these roles."""
         return len(self._units()), len(self._whole(without))
+
+    @property
+    def known(self) -> bool:
+        """Whether all roles have said who holds the same, so that it is known what a replica is."""
+        return len(self.twins) == self.plan.roles
+
+    def target(self) -> int:
+        """How many replicas there are to be."""
+        units = self._units()
+        if self.wished is not None:
+            return self.wished
+        first = {role for role, cell in enumerate(self.plan.cells) if cell in self.plan.opening}
+        return sum(first.issuperset(unit) for unit in units)
+
+    def _bundles(self) -> list[tuple[int, ...]]:
+        """The numbers of units that share machines, which are replaced as a whole."""
+        bundles: list[tuple[set[int], set[int]]] = []
+        for number, unit in enumerate(self._units()):
+            cells, numbers = {self.plan.cells[role] for role in unit}, {number}
+            for other in [other for other in bundles if not cells.isdisjoint(other[0])]:
+                bundles.remove(other)
+                cells, numbers = cells | other[0], numbers | other[1]
+            bundles.append((cells, numbers))
+        return [tuple(sorted(numbers)) for _, numbers in bundles]
+
+    def _idle(self) -> set[int]:
+        """The numbers of the units that are not to play."""
+        return set(self._outside(self.target(), self._sooner).replicas)
+
+    def _outside(self, target: int, sooner: Collection[int]) -> Outside:
+        """The same, where there are to be so many."""
+        units = self._units()
+        if target >= len(units) or not self.known:
+            return Outside()
+        gone = set(self.vacant())
+        vacant = [number for number, unit in enumerate(units) if not gone.isdisjoint(unit)]
+        deserted = [n for n in vacant if all(self._dweller(cell) is None for cell in self._cells(units[n]))]
+        return outside(self._placement(), self._bundles(), target, vacant=vacant, deserted=deserted, sooner=sooner)
+
+    def _cells(self, roles: Iterable[int]) -> set[int]:
+        return {self.plan.cells[role] for role in roles}
 
     def _placement(self) -> Placement:
         return parse(self.plan.mask, len(self._units()))
@@ -75,24 +117,48 @@ class Vacancies(Signals):
 
     # -- the decision --------------------------------------------------------------------------------------------------
 
-    def _to_vacate(self, settlement: Settlement, survivors: list[Actor]) -> tuple[int, ...]:
-        """The roles without which to go on; none where they are to be taken first."""
-        if not self.plan.mask or not settlement.missing or settlement.back or not self.begun:
-            return ()
+    def _spared(self, settlement: Settlement, survivors: list[Actor]) -> tuple[int, ...]:
+        """The roles that are vacant by plan, and stay so. Those who have just left come back where others are lost."""
+        vacant = set(self.vacant())
+        if not vacant or not self.known:
+            return tuple(sorted(vacant))
+        units, gone = self._units(), self._gone(settlement, survivors)
+        idle = self._idle()
+        room = sum(vacant.isdisjoint(unit) and not gone.isdisjoint(unit) for unit in units)
+        spared: list[int] = []
+        for bundle in filter(idle.issuperset, self._bundles()):
+            roles = [role for number in bundle for role in units[number]]
+            cells = self._cells(roles)
+            if settlement.kept.keys() >= cells and len(bundle) <= room and vacant.issuperset(roles):
+                room -= len(bundle)
+            elif vacant.issuperset(roles) or (settlement.back and cells.isdisjoint(settlement.kept)):
+                spared += roles
+        return tuple(sorted(spared))
+
+    def _gone(self, settlement: Settlement, survivors: list[Actor]) -> set[int]:
+        """Roles of cells that need a machine, unless somebody on their own one could go on with them."""
         sound = {
             (actor.role, actor.machine)
             for actor in survivors
             if (report := actor.report) is not None and report.holds and report.step + report.voted >= settlement.step
         }
-        gone = {
+        return {
             role
             for cell in settlement.missing
             for role in self._roles(cell)
             if (machine := self._dweller(cell)) is None or (role, machine.name) not in sound
         }
+
+    def _to_vacate(self, settlement: Settlement, survivors: list[Actor], spared: tuple[int, ...]) -> tuple[int, ...]:
+        """The roles without which to go on beside those that are vacant by plan; none where they are to be taken
+        first."""
+        if not self.plan.mask or not settlement.missing or settlement.back or not self.begun:
+            return ()
+        gone = self._gone(settlement, survivors)
         roles = tuple(sorted(role for unit in self._units() if not gone.isdisjoint(unit) for role in unit))
         known = sorted(a.report.usual for a in survivors if a.report is not None and a.report.usual)
-        choice = choose(self._options(settlement, roles, known[len(known) // 2] if known else 0.0))
+        usual = known[len(known) // 2] if known else 0.0
+        choice = choose(self._options(settlement, (*roles, *spared), usual))
         who = " and ".join(self._span(cell) for cell in settlement.missing)
         said = f"{choice.act}: {who}: {choice.reason}"
         if (self.halts, said) != self._weighed:  # it is weighed again with everything that happens
@@ -119,6 +185,7 @@ class Vacancies(Signals):
             hand_over=0.1 + size / self.rate,
             step=usual,
             lost=self._lost(live) if live else "",
+            enough=len(live) >= self.target(),
             reluctant=self.plan.scarcity == "shrink",
         )
 
@@ -154,23 +221,35 @@ class Vacancies(Signals):
                     actor.parked, actor.holds = True, False
                     actor.rehearsing, actor.rehearsed = actor.role, None
                     self._tell(actor.uid, Park())
+        if change.vacant == change.spared:
+            return
         live = self._whole(change.vacant)
         units = len(self._units())
-        risk = at_risk(self._placement(), live)
         said = f"{units - len(live)} of {units} replicas vacant: training goes on with the others"
-        self._tale("masked", f"{said}; {risk.reason}" if risk else said, roles=list(change.vacant), live=len(live))
+        self._tale("masked", said + self._risk(live), roles=list(change.vacant), live=len(live))
+
+    def _risk(self, live: list[int]) -> str:
+        """A warning where the next failure of one of these replicas could be a wipe-out."""
+        risk = at_risk(self._placement(), live)
+        return f"; {risk.reason}" if risk else ""
+
+    def _vacated(self, roles: Iterable[int], said: str) -> None:
+        """These are vacant by plan."""
+        self._tale("vacated", said, roles=sorted(roles))
 
     # -- coming back ---------------------------------------------------------------------------------------------------
 
     def _refill(self) -> bool:
         """Begin to bring replicas back whose places can all be taken; whether there were any."""
         vacant = set(self.vacant()) if self.plan.mask else set()
-        if not vacant or self.settling is not None or self.stopping or self._refills >= STUBBORN:
+        if not vacant or self.settling is not None or self.stopping or self._refills >= STUBBORN or not self.known:
             return False
+        idle = self._idle()
         places: dict[int, str] = {}
         coming: set[int] = set()
         lacking: set[int] = set()
-        for unit in (unit for unit in self._units() if not vacant.isdisjoint(unit)):
+        units = [unit for number, unit in enumerate(self._units()) if number not in idle]
+        for unit in (unit for unit in units if not vacant.isdisjoint(unit)):
             found: dict[int, str] = {}
             for cell in sorted({self.plan.cells[role] for role in unit} - places.keys()):
                 machine = self._comer(cell, {*places.values(), *found.values()})
@@ -183,7 +262,7 @@ class Vacancies(Signals):
                 coming |= set(unit) & vacant
         self._recycle()
         free = len(self._free(set(places.values()))) + self.wanted
-        if len(lacking) > free and self._refused < ATTEMPTS and self.plan.scarcity != "stop":
+        if len(lacking) > free and self._refused < ATTEMPTS and (self.plan.scarcity != "stop" or self.wished):
             self._want(len(lacking) - free)
         if not places:
             return False

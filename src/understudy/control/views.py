@@ -33,6 +33,14 @@ class CopiesView(msgspec.Struct, frozen=True):
     """For how much of that training had to wait."""
 
 
+class ReplicasView(msgspec.Struct, frozen=True):
+    """Of the model, where they may come and go."""
+
+    live: int
+    most: int
+    target: int
+
+
 class JobView(msgspec.Struct, frozen=True):
     job: str
     status: str
@@ -50,6 +58,10 @@ class JobView(msgspec.Struct, frozen=True):
     """Roles of replicas that are gone, without which training goes on."""
     copies: CopiesView | None = None
     """Where copies of the state are kept in memory."""
+    replicas: ReplicasView | None = None
+    """With masking, once it is known how the model is replicated."""
+    wanted: int = 0
+    """Machines that were asked for and have not come."""
 
 
 class MachineView(msgspec.Struct, frozen=True):
@@ -102,7 +114,16 @@ def job_view(name: str, director: Director, beats: Mapping[str, Beat]) -> JobVie
         {role: end.digest for role, end in ends.items() if end is not None},
         () if director.status == "forming" else tuple(role for role, uid in enumerate(seats) if uid is None),
         _copies([beat.copied for beat in beats.values() if beat.copied is not None]),
+        _replicas(director),
+        director.wanted,
     )
+
+
+def _replicas(director: Director) -> ReplicasView | None:
+    if not director.plan.mask or not director.known or director.roster is None:
+        return None
+    most, live = director.replicas(director.vacant())
+    return ReplicasView(live, most, director.target())
 
 
 def _copies(told: list[Copied]) -> CopiesView | None:

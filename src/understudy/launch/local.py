@@ -109,7 +109,7 @@ class LocalJob:
             await self._start_agent(name, standby=number >= self.spec.started_here, nursery=self._nursery)
         self._names = self.spec.machines + self.spec.standbys
         if self.spec.open:
-            awaited = self.spec.machines - self.spec.started_here
+            awaited = self.spec.founders - self.spec.started_here
             many = f"{awaited} machine{'s' if awaited > 1 else ''} more must join" if awaited else "machines may join"
             self._invite(many)
 
@@ -186,6 +186,7 @@ class LocalJob:
             self.spec.repair,
             bool(self.spec.recording_limit) and self.spec.machines > 1,
             tuple(self._own_names()),
+            self.spec.first,
         )
         (self.run_dir / PLAN).write_bytes(msgspec.json.encode(spec.plan))  # without it, a ledger cannot be understood
         while not self._closing:
@@ -300,7 +301,7 @@ class LocalJob:
             for tale in page["events"]:
                 if tale["kind"] == "machine" and tale["data"]["machine"] not in self.agents:
                     self._elsewhere.add(tale["data"]["machine"])
-                if tale["kind"] == "wanted" and self.spec.started_here < self.spec.machines:
+                if tale["kind"] == "wanted" and self.spec.started_here < self.spec.founders:
                     self._invite(tale["text"])
                 elif tale["kind"] == "wanted":
                     for _ in range(int(tale["data"].get("count", 1))):

@@ -11,8 +11,10 @@ from typing import Any, Literal, get_args
 import msgspec
 
 from understudy.control.company import Scarcity
+from understudy.spare.coverage import wipe_out
 from understudy.spare.placement import PlacementError, parse
-from understudy.worker.mesh import Mesh, MeshError, check_mesh, parse_mesh, replica_of, roles_of
+from understudy.spare.sentences import named
+from understudy.worker.mesh import Mesh, MeshError, check_mesh, first_replicas, parse_mesh, replica_of, roles_of
 
 from . import address
 
@@ -32,8 +34,11 @@ class JobSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     """Of the job; the script's name where none is given."""
     machines: int = 1
     standbys: int = 0
+    begin_with: int = 0
+    """With how many of the machines the job begins, those of whole replicas; the others' roles are vacant until there
+    are to be more. 0: all."""
     local: int | None = None
-    """How many of the machines are started here; the others join from elsewhere. None: all."""
+    """How many of those that begin are started here; the others join from elsewhere. None: all."""
     listen: str = "127.0.0.1"
     """Where the controller listens: HOST or HOST:PORT."""
     host: str = ""
@@ -106,13 +111,23 @@ class JobSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
         return mask or ("anywhere" if self.no_standby == "shrink" else "")
 
     @property
+    def founders(self) -> int:
+        """Machines with which the job begins."""
+        return self.begin_with or self.machines
+
+    @property
+    def first(self) -> tuple[int, ...]:
+        """The cells that they play; empty: all."""
+        return first_replicas(self.dimensions, self.nproc)[self.begin_with] if self.begin_with else ()
+
+    @property
     def started_here(self) -> int:
-        return self.machines if self.local is None else self.local
+        return self.founders if self.local is None else self.local
 
     @property
     def open(self) -> bool:
         """Whether machines are expected from elsewhere."""
-        return self.started_here < self.machines or not address.loopback(address.parse(self.listen)[0])
+        return self.started_here < self.founders or not address.loopback(address.parse(self.listen)[0])
 
     @property
     def own_host(self) -> str:
@@ -133,6 +148,7 @@ def check(spec: JobSpec) -> JobSpec:
         "machines": 1,
         "nproc": 1,
         "standbys": 0,
+        "begin_with": 0,
         "checkpoint_every": 0,
         "threads": 1,
         "quarantine": 1,
@@ -149,8 +165,9 @@ def check(spec: JobSpec) -> JobSpec:
     for name in ("heartbeat", "limit", "answer_limit", "rehearsal_limit", "patience"):
         if not getattr(spec, name) > 0:
             raise SpecError(f"{name} is {getattr(spec, name)}; it must be more than 0 seconds")
-    if spec.local is not None and not 0 <= spec.local <= spec.machines:
-        raise SpecError(f"local is {spec.local}; it must be from 0 to {spec.machines}, the number of machines")
+    if spec.local is not None and not 0 <= spec.local <= spec.founders:
+        whose = "with which it begins" if spec.begin_with else "of the job"
+        raise SpecError(f"local is {spec.local}; it must be from 0 to {spec.founders}, the number of machines {whose}")
     try:
         if address.everywhere(address.parse(spec.listen)[0]) and not spec.host:
             raise SpecError(f"listen is {spec.listen}, all addresses; say with host which one others are to use")
@@ -164,6 +181,8 @@ def check(spec: JobSpec) -> JobSpec:
     except MeshError as error:
         raise SpecError(str(error)) from None
     _check_masking(spec)
+    if spec.begin_with:
+        _check_beginning(spec)
     if spec.name and (not re.fullmatch(r"[A-Za-z0-9_.-]+", spec.name) or not spec.name.strip(".")):
         raise SpecError(f"name is {spec.name!r}; it must consist of letters, digits and the signs _ . -")
     script = Path(spec.script)
@@ -194,6 +213,29 @@ def _check_masking(spec: JobSpec) -> None:
         parse(spec.masking, replicas)
     except PlacementError as error:
         raise SpecError(f"mask: {error}") from None
+
+
+def _check_beginning(spec: JobSpec) -> None:
+    """Whether the machines with which it begins are whole replicas that have all data between them."""
+    few, (replicas, _) = spec.begin_with, replica_of(spec.dimensions, 0)
+    if not spec.masking:
+        raise SpecError(
+            f"begin_with is {few}, but all {spec.machines} machines are needed without masking; give --mask anywhere"
+        )
+    possible = first_replicas(spec.dimensions, spec.nproc)
+    if few not in possible:
+        dims = ", ".join(f"{name}={size}" for name, size in spec.dimensions)
+        raise SpecError(
+            f"begin_with is {few}, but so many machines are no whole number of replicas of a mesh {dims} with "
+            f"{spec.nproc} workers a machine; it can be {', '.join(map(str, possible))}"
+        )
+    live = range(replicas * few // spec.machines)
+    lost = wipe_out(parse(spec.masking, replicas), live)
+    if lost:
+        raise SpecError(
+            f"begin_with is {few}, {len(live)} of {replicas} replicas, none of which holds "
+            f"{named('shard', lost.shards)} ({spec.masking}); begin with more machines"
+        )
 
 
 def from_toml(path: Path) -> dict[str, Any]:

@@ -28,6 +28,8 @@ class Options(msgspec.Struct, frozen=True):
     """Seconds of an undisturbed step; 0: not known."""
     lost: str = ""
     """Why the live replicas cannot compute everything, where they cannot."""
+    enough: bool = False
+    """Whether there are to be no more replicas than those that are whole."""
     reluctant: bool = False
     """Whether to go on without a replica only where there is no standby."""
 
@@ -43,6 +45,8 @@ def choose(o: Options) -> Choice:
         return Choice("recover", "no replica is whole")
     if o.lost:
         return Choice("recover", o.lost)
+    if o.enough:
+        return Choice("mask", f"{o.live} of {o.units} replicas are as many as are wanted")
     if o.reluctant and o.coming:
         return Choice("recover", "there is a standby")
     if not o.coming:

@@ -61,6 +61,21 @@ def replica_of(mesh: Mesh, role: int) -> tuple[int, int]:
     return count, mine
 
 
+def first_replicas(mesh: Mesh, nproc: int) -> dict[int, tuple[int, ...]]:
+    """Number of machines → the cells that these would play, for each number that makes the first replicas whole and
+    nothing else."""
+    found: dict[int, tuple[int, ...]] = {}
+    wholly: dict[int, int] = {}
+    for role in range(roles_of(mesh)):
+        cell = role // nproc
+        wholly[cell] = max(wholly.get(cell, 0), replica_of(mesh, role)[1])
+    for replicas in range(1, replica_of(mesh, 0)[0] + 1):
+        cells = tuple(cell for cell, last in wholly.items() if last < replicas)
+        if len(cells) * nproc * replica_of(mesh, 0)[0] == roles_of(mesh) * replicas:
+            found[len(cells)] = cells
+    return found
+
+
 def along(mesh: Mesh, group: tuple[int, ...], role: int) -> list[str] | None:
     """The dimensions that a group of this role runs along. None where it is not all of the roles along some of them, in
     their order, so that only the script knows."""

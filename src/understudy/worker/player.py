@@ -144,6 +144,7 @@ class Player(Passing):
         else:
             while not self.part.generation:
                 self._come_to_boundary()
+            self.fabric.vouch(True)
         self._votes = RoleGroup(self.fabric.group(range(self.spec.roles)))
         self._watch.votes = self._votes.endpoint
         install(self.fabric, self.spec.roles)
@@ -223,6 +224,7 @@ class Player(Passing):
         if self.rehearsing:
             return
         assert self._votes is not None
+        self.fabric.vouch(False)
         self.tape.first_boundary(same, self._votes.endpoint)
         begun = self.part.step
         if self.spec.checkpoint and not begun:

@@ -86,6 +86,8 @@ class SimController:
         for output in self.director.feed(event, self.world.now):
             if isinstance(output, Reply):
                 self.world.say(f"reply to {output.id}: {output.text}")
+                if output.ok and output.id.startswith("c"):
+                    self.world.scaled_at = self.world.now
             elif isinstance(output, Tale):
                 if output.kind in ("phase", "seated") and self.world.random.random() < self.world.malice:
                     self.world.after(
@@ -95,6 +97,8 @@ class SimController:
                     self.world.ended_at = self.world.now
                 if output.kind == "failed":
                     self.world.despaired(known, output.text)
+                if output.kind in ("change", "decided"):
+                    self.world.plans()
                 if output.kind == "waiting":
                     self.world.waits(output.text)
                 self.provide(self.provided + _wanted(output))

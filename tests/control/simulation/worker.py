@@ -45,6 +45,7 @@ class SimWorker:
         self.frozen = False
         """Stopped by a signal: nothing of it runs."""
         self.freezes = 0
+        self.thawed_at = -1.0
         self.given: dict[int, set[str]] = {}
         """Generation → who has given a part of its state."""
         self.waiting: list[Callable[[], None]] = []
@@ -72,7 +73,7 @@ class SimWorker:
 
     def thaw(self) -> None:
         if self.alive and self.frozen:
-            self.frozen = False
+            self.frozen, self.thawed_at = False, self.world.now
             waiting, self.waiting = self.waiting, []
             for action in waiting:
                 self.later(0.0, action)

@@ -6,13 +6,14 @@ import heapq
 import random
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 from understudy.agent.messages import Word
 from understudy.comm.roster import Roster
 from understudy.control.company import OVER, Plan
 from understudy.control.director import Director
-from understudy.control.events import AddStandby, Asked, Replace
+from understudy.control.events import AddStandby, Asked, Replace, Request, Scale
 from understudy.worker.messages import Failed, Faulty
 
 from .agent import SimAgent
@@ -23,6 +24,8 @@ from .worker import SimWorker
 
 PATIENCE = 4.0
 """Simulated seconds in which a lost machine is noticed and everybody else answers."""
+ENOUGH = 6.0
+"""Simulated seconds in which replicas come or go where nothing else happens."""
 LIMIT = 2000.0
 """Simulated seconds after which a job that is not over hangs."""
 
@@ -38,6 +41,8 @@ class World:
         self.queue: list[tuple[float, int, Callable[[], None]]] = []
         self.count = 0
         self.steps = self.random.choice([3, 6, 12, 30])
+        self.copies = self.random.choice(["all", "all", "all", "halves", "none"])
+        """Whether all roles hold the same state, each the same as another one, or each its own."""
         self.plan = Plan(
             self.random.randint(2, 4),
             self.random.choice([1, 1, 2]),
@@ -49,6 +54,8 @@ class World:
             scarcity=self.random.choice(["wait", "wait", "wait", "stop"]),
             mask=self.random.choice(["", "anywhere", "anywhere"]),
         )
+        if self.plan.mask and self.random.random() < 0.4:
+            self.plan = replace(self.plan, first=self.few())
         self.hurried = self.random.random() < 0.5
         """Whether a hand-over takes less than what masking costs."""
         self.checkpoint_every = self.random.choice([0, 0, 1, 2, 5])
@@ -62,8 +69,6 @@ class World:
         self.standbys = self.random.randint(0, 5)
         self.malice = self.random.choice([0.0, 0.2, 0.5])
         """How likely a phase of a change is to be disturbed."""
-        self.copies = self.random.choice(["all", "all", "all", "halves", "none"])
-        """Whether all roles hold the same state, each the same as another one, or each its own."""
         self.fabrics: dict[int, SimFabric] = {}
         self.workers: dict[str, SimWorker] = {}
         self.agents: dict[str, SimAgent] = {}
@@ -78,6 +83,8 @@ class World:
         self.told: set[tuple[int, int]] = set()
         """What of that the controller has heard of."""
         self.ended_at = 0.0
+        self.scaled_at = 0.0
+        """When an operator has last been told that there will be as many replicas as they want."""
 
     def same(self, role: int) -> tuple[int, ...]:
         """The roles that hold the same state as this one, itself among them."""
@@ -87,6 +94,13 @@ class World:
         if self.copies == "halves" and roles % 2 == 0:
             return tuple(sorted((role, (role + half) % roles)))
         return (role,)
+
+    def few(self) -> tuple[int, ...]:
+        """Cells of some whole replicas; none where these share all machines."""
+        if self.copies == "all":
+            return tuple(range(self.random.randint(1, self.plan.machines)))
+        whole = self.copies == "halves" and self.plan.machines % 2 == 0
+        return tuple(range(self.plan.machines // 2)) if whole else ()
 
     def say(self, text: str) -> None:
         if self.verbose:
@@ -107,13 +121,15 @@ class World:
     # -- the run -------------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        for number in range(self.plan.machines):
+        for number in range(len(self.plan.opening)):
             self.agent(f"m{number}", standby=False)
         for number in range(self.standbys):
             self.agent(f"s{number}", standby=True)
         horizon = self.steps * 1.2
         for number in range(self.random.randint(0, 5)):
             self.after(self.random.uniform(0.2, horizon), partial(self.ask, f"r{number}"))
+        for number in range(self.random.choice([0, 1, 2, 4]) if self.plan.mask else 0):
+            self.after(self.random.uniform(0.5, horizon + 1.0), partial(self.scale, f"c{number}"))
         for _ in range(self.random.choice([0, 0, 1, 1, 2, 3])):
             self.after(self.random.uniform(0.0, horizon), self.mishap)
         while self.queue and self.now < LIMIT:
@@ -145,6 +161,11 @@ class World:
         change = director.change
         if change is not None and change.phase == "cancel" and self.ended_at - change.clock["cancel"] > PATIENCE:
             raise Violation(f"{change.waiting} never said that {change.generation} was given up")
+        quiet = not self.faults and self.generous and not any(id.startswith("r") for id in self.asked)
+        if director.status == "finished" and quiet and self.ended_at - self.scaled_at > ENOUGH and self.plan.mask:
+            _, live = director.replicas(director.vacant())
+            if live != director.target():
+                raise Violation(f"{live} replicas at the end, and not {director.target()}")
         for id in self.asked:
             if id not in director.answers:
                 raise Violation(f"request {id} was never answered")
@@ -176,7 +197,21 @@ class World:
         others = [*self.agents, "m99"]
         names = playing if len(playing) > 1 and self.random.random() < 0.8 else others
         machines = tuple(self.random.sample(names, self.random.choice([1, 1, 1, 2])))
-        request = AddStandby() if self.random.random() < 0.1 else Replace(machines)
+        self.submit(id, AddStandby() if self.random.random() < 0.1 else Replace(machines))
+
+    def scale(self, id: str) -> None:
+        """Ask for more or fewer replicas, mostly as many as are possible."""
+        director = self.controller.director
+        if director is None or (not director.begun and self.random.random() < 0.98):
+            self.after(0.3, partial(self.scale, id))
+            return
+        most = director.replicas()[0]
+        playing = [machine.name for machine in director.machines.values() if machine.state == "cast"]
+        without = (self.random.choice(playing),) if playing and self.random.random() < 0.2 else ()
+        count = self.random.choice([*range(0, most + 1, self.plan.nproc), most // 2, self.random.randint(0, 9)])
+        self.submit(id, Scale(count, without, keep=self.random.random() < 0.3))
+
+    def submit(self, id: str, request: Request) -> None:
         self.asked.append(id)
         self.say(f"operator asks {request}")
         self.controller.submit(Asked(id, request))
@@ -256,6 +291,21 @@ class World:
         if gone or (None in roster.seats and not self.plan.mask):
             raise Violation(f"role {role} plays in generation {roster.generation} without {gone or 'all'}")
 
+    def plans(self) -> None:
+        """The director lets replicas come or go: never more, nor fewer, than are wanted."""
+        director = self.controller.director
+        change = None if director is None else director.change
+        if director is None or change is None or not director.known:
+            return
+        _, after = director.replicas(change.vacant)
+        _, before = director.replicas(director.vacant())
+        if change.kind == "shrink" and after < director.target():
+            raise Violation(f"{after} replicas are to be left of {before}, and {director.target()} are wanted")
+        if self.plan.nproc > 1 or director._sooner or before > director.target() or change.back:
+            return  # those who stand in for others come before those go
+        if change.kind in ("refill", "recover") and after > director.target():
+            raise Violation(f"{after} replicas are to be where {director.target()} are wanted")
+
     def waits(self, reason: str) -> None:
         """The director waits for a machine, or gives up because there is none."""
         director = self.controller.director
@@ -281,7 +331,7 @@ class World:
         ]
         latest = max((worker.state for worker in holding), default=0)
         for worker in holding:
-            frozen = worker.frozen or worker.hangs
+            frozen = worker.frozen or worker.hangs or self.now < worker.thawed_at + 1.0  # its answer is on its way
             if found is not None and worker.role == int(found[1]) and worker.state == latest and not frozen:
                 raise Violation(f"{worker.part.uid} holds what is said to be lost: {reason}")
 
