@@ -66,6 +66,9 @@ class Machine:
     """How much of that does not count any more."""
     ill: bool = False
     """Somebody has said that it is not to be used."""
+    notice: float | None = None
+    """When it goes, replaced or not."""
+    labels: dict[str, str] = field(default_factory=dict)
     why: str = ""
 
     @property

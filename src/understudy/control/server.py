@@ -12,6 +12,7 @@ import time
 import uuid
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from understudy.agent.messages import (
     Exited,
     Facts,
     Frame,
+    Leaving,
     Numbered,
     Refused,
     Register,
@@ -37,6 +39,7 @@ from understudy.worker.messages import Inject, WorkerSpec
 
 from .admission import objection
 from .company import OVER, Plan, Scarcity
+from .deadline import moment
 from .director import Director
 from .events import (
     AddStandby,
@@ -53,11 +56,12 @@ from .events import (
     ReportFault,
     Request,
     StopJob,
+    TakeBack,
     Tale,
 )
 from .ledger import Ledger
 from .silence import gone, quiet
-from .views import job_view, machines_view, roster_view
+from .views import job_view, machines_view, roster_view, state_of
 
 log = logging.getLogger("understudy.control")
 _encoder = msgspec.msgpack.Encoder()
@@ -98,6 +102,7 @@ class ControlSpec(msgspec.Struct, frozen=True):
     records: bool = False
     reserved: tuple[str, ...] = ()
     """Names that they may not have: machines of these are started with the job."""
+    at_once: int = 0
 
     @property
     def plan(self) -> Plan:
@@ -113,6 +118,7 @@ class ControlSpec(msgspec.Struct, frozen=True):
             self.warm,
             self.records,
             "" if self.worker is None else self.worker.mask,
+            self.at_once,
         )
 
 
@@ -135,6 +141,15 @@ class Illness(msgspec.Struct, frozen=True):
 
     why: str
     fatal: bool = False
+
+
+class Maintenance(msgspec.Struct, frozen=True):
+    """What somebody says who takes machines away, such as a cloud's notice."""
+
+    machines: tuple[str, ...]
+    by: float | str | None = None
+    """Seconds since the epoch, a span such as 30m, or a time of day such as 18:30 where the controller is."""
+    why: str = ""
 
 
 class Ending(msgspec.Struct, frozen=True):
@@ -274,7 +289,7 @@ class Controller:
             return False
         self._seen[name] = time.monotonic()
         if known is None or known.incarnation != register.incarnation:
-            await self.feed(Registered(name, register.incarnation, register.standby))
+            await self.feed(Registered(name, register.incarnation, register.standby, register.labels))
         machine = self.director.machines[name]
         machine.outbox.acknowledged(register.received)
         self._sent[name] = register.received
@@ -291,7 +306,7 @@ class Controller:
         if machine.incarnation != incarnation:
             await ws.send_bytes(_encoder.encode(Refused("another agent has this machine's name")))
             await ws.close()
-        elif isinstance(frame, Numbered) and isinstance(frame.content, Word | Exited | Stopped):
+        elif isinstance(frame, Numbered) and isinstance(frame.content, Word | Exited | Stopped | Leaving):
             if frame.number == machine.inbox.last + 1 and machine.alive:
                 await self.feed(Reported(name, incarnation, frame.number, frame.content))
             await ws.send_bytes(_encoder.encode(Ack(machine.inbox.last)))
@@ -311,7 +326,7 @@ class Controller:
     def _answer(self, id: str) -> dict[str, object]:
         reply = self.director.answers.get(id)
         if reply is None:
-            return {"done": False}
+            return {"done": False, "state": state_of(self.director, id)}
         return {"done": True, "ok": reply.ok, "text": reply.text, "at": reply.at, **reply.data}
 
     async def get_answer(self, request: web.Request) -> web.Response:
@@ -338,6 +353,15 @@ class Controller:
 
     async def post_replace(self, request: web.Request) -> web.Response:
         return await self.ask(await _body(request, Replace))
+
+    async def post_drain(self, request: web.Request) -> web.Response:
+        """Maintenance: {"machines": ["m1"], "by": "30m", "why": "…"}."""
+        given: Maintenance = await _body(request, Maintenance)
+        by = moment(given.by, datetime.now()) if isinstance(given.by, str) else given.by
+        return await self.ask(Replace(given.machines, by=by, in_turns=True, why=given.why))
+
+    async def delete_drain(self, request: web.Request) -> web.Response:
+        return await self.ask(TakeBack(request.match_info["name"]))
 
     async def post_standbys(self, request: web.Request) -> web.Response:
         return await self.ask(await _body(request, AddStandby))
@@ -431,6 +455,8 @@ class Controller:
                 web.get("/events", self.get_events),
                 web.get("/requests/{id}", self.get_answer),
                 web.post("/replace", self.post_replace),
+                web.post("/drain", self.post_drain),
+                web.delete("/drain/{name}", self.delete_drain),
                 web.post("/standbys", self.post_standbys),
                 web.delete("/standbys/{name}", self.delete_standby),
                 web.post("/stop", self.post_stop),

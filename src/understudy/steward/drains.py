@@ -1,4 +1,4 @@
-"""In which order machines are drained, how many at once, and whether each will be free in time. Pure, with the reason."""
+"""In which order machines are drained, how many at once, and whether each will be free in time: pure, with reasons."""
 
 from __future__ import annotations
 

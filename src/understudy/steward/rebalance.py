@@ -27,13 +27,13 @@ def check(where: Mapping[int, str], wanted: Mapping[int, str], free: Iterable[st
     for machine in moves.values():
         if machine in players and players[machine] not in moves:
             raise Impossible(
-                f"{machine} plays and is not freed by this plan; move what it plays, too, or name a standby"
+                f"{machine} plays and is not freed by this plan; move its own roles, too, or name a standby"
             )
         if machine not in players and machine not in standbys:
             raise Impossible(f"{machine} is neither a standby nor freed by this plan; standbys: {_list(standbys)}")
     if moves and not standbys:
         raise Impossible(
-            "machines can only trade places by way of a free standby; add one with: understudy standby add"
+            "machines trade places by way of a free standby, and there is none; add one with: understudy standby add"
         )
     return moves
 
