@@ -12,9 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from understudy.cli.errors import UsageError
 from understudy.cli.main import main
-from understudy.cli.replace import moment
+from understudy.control.deadline import moment
 
 
 @pytest.fixture(autouse=True)
@@ -102,5 +101,5 @@ def test_a_time_of_day_is_the_next_one(hour: int, minute: int, now: datetime) ->
 
 @pytest.mark.parametrize("text", ["", "30", "30x", "24:00", "12:60", "-5m", "1.m", "12:5", "noon", "30m "])
 def test_what_is_no_time(text: str) -> None:
-    with pytest.raises(UsageError, match=r"^--by .*: write a time span such as 30m or 2h"):
+    with pytest.raises(ValueError, match=r"^by .*: write a time span such as 30m or 2h"):
         moment(text, NOON)

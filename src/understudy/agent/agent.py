@@ -68,6 +68,8 @@ UNFIT = 78
 """Exit code of an agent whose machine cannot be part of the job; starting it again does not help."""
 ABANDONED = 69
 """Exit code of an agent that has heard nothing of the job for so long that it must be over."""
+NOTICE, END = signal.SIGUSR1, signal.SIGUSR2
+"""From whoever has started an agent: this machine has to go soon, however often it is said; and end at once."""
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Frame)
 
@@ -427,9 +429,10 @@ async def _main(spec: AgentSpec, *, forks: bool) -> int:
         sys.stdout.flush()
 
     agent = Agent(spec, nursery, show)
-    loop.add_signal_handler(signal.SIGINT, agent.end)
+    for number in (signal.SIGINT, END):
+        loop.add_signal_handler(number, agent.end)
     loop.add_signal_handler(signal.SIGTERM, agent.terminated)
-    loop.add_signal_handler(signal.SIGUSR1, agent.leave, "its launcher was told to go by SIGTERM")
+    loop.add_signal_handler(NOTICE, agent.leave, "its launcher was told to go by SIGTERM")
     await agent.run()
     return agent.code
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from understudy import __version__
-from understudy.cli import bench, chaos, join, plan, rehearse, reproduce, run, simulate, status
+from understudy.cli import bench, chaos, join, plan, rebalance, rehearse, reproduce, run, simulate, status
 from understudy.cli.errors import UsageError
 from understudy.cli.operate import Events, Report, Standby, Stop
 from understudy.cli.replace import Drain, Replace
@@ -51,6 +51,7 @@ COMMANDS: dict[str, Command] = {
     "status": status,
     "replace": Replace,
     "drain": Drain,
+    "rebalance": rebalance,
     "standby": Standby,
     "report": Report,
     "events": Events,

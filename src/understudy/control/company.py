@@ -82,6 +82,8 @@ class Company:
         """Who must report before anything is decided."""
         self.saves: dict[int, set[int]] = {}
         """Role → steps of which its part of a checkpoint is on disk."""
+        self.requests: set[str] = set()
+        """Ids of all that was ever asked for."""
         self.answers: dict[str, Reply] = {}
         """To requests, by their ids."""
         self._now = 0.0

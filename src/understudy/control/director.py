@@ -60,6 +60,7 @@ class Director(Replacement):
                 if machine is not None and known and machine.inbox.take(number):
                     self._notified(machine, report) if isinstance(report, Leaving) else self._heed(report)
             case Asked(id, request):
+                self.requests.add(id)
                 self._ask(id, request)
             case Overdue(id):
                 self._overdue(id)

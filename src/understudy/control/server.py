@@ -38,6 +38,7 @@ from understudy.agent.mishap import GARBAGE
 from understudy.worker.messages import Inject, WorkerSpec
 
 from .admission import objection
+from .bodies import Ending, Illness, Maintenance
 from .company import OVER, Plan, Scarcity
 from .deadline import moment
 from .director import Director
@@ -136,32 +137,6 @@ class Offer(msgspec.Struct, frozen=True):
     """Seconds without controller and training after which a machine may take the job for over."""
 
 
-class Illness(msgspec.Struct, frozen=True):
-    """What a health checker says."""
-
-    why: str
-    fatal: bool = False
-
-
-class Maintenance(msgspec.Struct, frozen=True):
-    """What somebody says who takes machines away, such as a cloud's notice."""
-
-    machines: tuple[str, ...]
-    by: float | str | None = None
-    """Seconds since the epoch, a span such as 30m, or a time of day such as 18:30 where the controller is."""
-    why: str = ""
-
-
-class Ending(msgspec.Struct, frozen=True):
-    """What whoever has started an agent says of its end."""
-
-    why: str = "its agent has ended"
-    incarnation: str = ""
-    """Whose; empty: that of whoever has the machine's name now."""
-    joined: bool = False
-    """Whether it came by itself: if it has not come to register, nobody has waited for it."""
-
-
 class Controller:
     def __init__(self, spec: ControlSpec) -> None:
         self.spec = spec
@@ -223,8 +198,8 @@ class Controller:
             why = f"nothing heard from its agent for {self.spec.heartbeat:g} s"
             for name in gone(self._heard(now), now, self.spec.heartbeat, self.spec.patience):
                 await self.feed(Lost(name, self.director.machines[name].incarnation, why))
-            for moment, event in self.director.due():
-                if time.time() > moment and event not in self._expired:
+            for limit, event in self.director.due():
+                if time.time() > limit and event not in self._expired:
                     self._expired.add(event)
                     await self.feed(event)
 
@@ -332,6 +307,8 @@ class Controller:
     async def get_answer(self, request: web.Request) -> web.Response:
         """What has become of a request; waits up to `wait` seconds for its end."""
         id, wait = request.match_info["id"], float(request.query.get("wait", "0"))
+        if id not in self.director.requests:
+            raise ValueError(f"there was no request {id}; its id is in the answer to whoever has asked")
         deadline = time.monotonic() + min(wait, 60.0)
         while id not in self.director.answers and (left := deadline - time.monotonic()) > 0:
             await self._wait(left)
