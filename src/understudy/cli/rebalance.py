@@ -7,7 +7,7 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from understudy.cli import connection
 from understudy.cli.errors import UsageError
@@ -181,36 +181,41 @@ def carry_out(client: Client, stage: Stage, steps: list[dict[int, str]], *, as_j
     if not steps:
         print(json.dumps({"transitions": []}) if as_json else "nothing to do: all roles are where they should be")
         return 0
-    at = dict(stage.where)
-    plan = []
-    for moves in steps:
-        plan.append([{"cell": cell, "from": at[cell], "to": machine} for cell, machine in sorted(moves.items())])
-        at.update(moves)
+    plan = _moves(stage, steps)
     if as_json:
-        print(json.dumps({"transitions": [[_named(stage, move) for move in moves] for moves in plan]}), flush=True)
+        named = [[{"roles": move.roles, "from": move.leaver, "to": move.comer} for move in moves] for moves in plan]
+        print(json.dumps({"transitions": named}), flush=True)
     for number, moves in enumerate(plan, 1):
         if not as_json:
-            said = ", ".join(f"{_roles(stage, move['cell'])}: {move['from']} → {move['to']}" for move in moves)
+            said = ", ".join(f"{_listed(move.roles)}: {move.leaver} → {move.comer}" for move in moves)
             print(f"transition {number} of {len(plan)}: {said}", flush=True)
         if dry:
             continue
-        leavers, comers = [move["from"] for move in moves], [move["to"] for move in moves]
+        leavers, comers = [move.leaver for move in moves], [move.comer for move in moves]
         body = {"type": "replace", "machines": leavers, "standbys": comers, "keep": True, "why": "rebalancing"}
         if request(client, body, as_json=as_json):
             if number > 1 and not as_json:
-                print(
-                    f"understudy: transitions 1 to {number - 1} are done; the same command does the rest",
-                    file=sys.stderr,
-                )
+                done = f"transitions 1 to {number - 1} are done; the same command does the rest"
+                print(f"understudy: {done}", file=sys.stderr)
             return 1
     return 0
 
 
-def _named(stage: Stage, move: Mapping[str, Any]) -> dict[str, Any]:
-    roles = [role for role, cell in stage.cell_of.items() if cell == move["cell"]]
-    return {"roles": roles, "from": move["from"], "to": move["to"]}
+class Move(NamedTuple):
+    roles: list[int]
+    leaver: str
+    comer: str
 
 
-def _roles(stage: Stage, cell: int) -> str:
-    roles = [role for role, of in stage.cell_of.items() if of == cell]
-    return f"role {roles[0]}" if len(roles) == 1 else f"roles {', '.join(map(str, roles))}"
+def _moves(stage: Stage, steps: list[dict[int, str]]) -> list[list[Move]]:
+    """The same with all roles, and who gives them away."""
+    at, found = dict(stage.where), []
+    for step in steps:
+        roles = {cell: [role for role, of in stage.cell_of.items() if of == cell] for cell in step}
+        found.append([Move(roles[cell], at[cell], machine) for cell, machine in sorted(step.items())])
+        at.update(step)
+    return found
+
+
+def _listed(roles: list[int]) -> str:
+    return ("role " if len(roles) == 1 else "roles ") + ", ".join(map(str, roles))

@@ -114,6 +114,8 @@ class Slipping(msgspec.Struct, frozen=True, tag="slipping"):
     """Going by what replacements take, a request can no longer be fulfilled in time."""
 
     id: str
+    at: float
+    """When it should have begun; where that changes, it is another event."""
 
 
 class Expired(msgspec.Struct, frozen=True, tag="expired"):

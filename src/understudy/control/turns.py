@@ -84,13 +84,13 @@ class Turns(Failure):
 
     def _take_back(self, id: str, name: str) -> None:
         """A machine that waits for its turn stays."""
-        waiting = [wish for wish in self.queue if name in wish.request.machines]
+        waiting = [wish for wish in self.queue if wish.id and name in wish.request.machines]
         machine = self.machines.get(name)
         if machine is not None and machine.notice is not None:
             self._reply(id, False, f"{name} has to leave by itself; that cannot be taken back here")
         elif self.change is not None and name in self.change.leaving:
             self._reply(id, False, f"{name} is being replaced already; that cannot be taken back")
-        elif not any(wish.id for wish in waiting):
+        elif not waiting:
             queued = ", ".join(each for wish in self.queue if wish.id for each in wish.request.machines)
             self._reply(id, False, f"{name} does not wait to be replaced; those that do: {queued or 'none'}")
         else:
@@ -142,7 +142,8 @@ class Turns(Failure):
                 found.append((machine.notice, Overdue(_notice(machine))))
         for wish, outlook in self.prospects():
             if outlook.ends is not None and wish.request.by is not None and not wish.warned:
-                found.append((wish.request.by - (outlook.ends - self._now), Slipping(wish.id)))
+                last = wish.request.by - (outlook.ends - self._now - self._busy())  # when it must have begun
+                found.append((last, Slipping(wish.id, last)))
         return found
 
     def _overdue(self, id: str) -> None:
