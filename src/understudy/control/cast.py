@@ -46,6 +46,11 @@ class Actor:
     """Where it has waited for long."""
     holds: bool = False
 
+    @property
+    def spent(self) -> bool:
+        """Whether a standby cannot do anything else with it: it holds state, or has given some in a generation."""
+        return self.holds or self.entered
+
 
 @dataclass
 class Machine:

@@ -171,10 +171,10 @@ class Transition(Company):
         for machine in self.machines.values():
             if machine.state != "standby":
                 continue
-            for wing in [wing for wing in machine.wings if any(actor.holds for actor in wing)]:
+            for wing in [wing for wing in machine.wings if any(actor.spent for actor in wing)]:
                 self._end_workers(wing)
                 machine.wings.remove(wing)
-            if any(actor.holds for actor in machine.actors):
+            if any(actor.spent for actor in machine.actors):
                 self._renew(machine)  # nobody may take what it holds for a role's state
         self._replace_ill({name for name in change.places.values() if self.machines[name].ill})
         self._heed_notices()
