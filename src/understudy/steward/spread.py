@@ -3,8 +3,8 @@ fewest moves, by a flow of least cost."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 
 from .rebalance import Impossible, Moves
 
@@ -41,63 +41,72 @@ def _cheapest(
 ) -> dict[int, str]:
     """The rack of each cell. A rack's second cell of a kind costs more than all moves together, its third more than all
     second ones, and so on; whatever does not change that is decided by the number of moves."""
-    graph = _Flow()
-    step = len(where) + 1
-    for number, kind in enumerate(kinds):
-        for cell in kind:
-            graph.edge("source", ("cell", cell), 0)
-            for rack in sorted(room):
-                graph.edge(("cell", cell), (number, rack), int(rack != racks[where[cell]]))
-        for rack in sorted(room):
-            for crowd in range(len(kind)):
-                graph.edge((number, rack), ("rack", rack), step**crowd * step if crowd else 0)
-    for rack, size in sorted(room.items()):
-        for _ in range(size):
-            graph.edge(("rack", rack), "sink", 0)
+    graph, step = _Flow(), len(where) + 1
+    here = [{rack: [cell for cell in kind if racks[where[cell]] == rack] for rack in sorted(room)} for kind in kinds]
+    for kind, groups in enumerate(here):
+        for rack, cells in groups.items():
+            graph.edge("source", ("from", kind, rack), len(cells), 0)
+            for other in groups if cells else ():
+                graph.edge(("from", kind, rack), (kind, other), len(cells), int(other != rack))
+            for crowd in range(min(len(kinds[kind]), room[rack])):
+                graph.edge((kind, rack), ("rack", rack), 1, step ** (crowd + 1) if crowd else 0)
+    for rack, size in room.items():
+        graph.edge(("rack", rack), "sink", size, 0)
     graph.fill()
-    return {
-        cell: next(rack for rack in sorted(room) if graph.used(("cell", cell), (number, rack)))
-        for number, kind in enumerate(kinds)
-        for cell in kind
-    }
+    goal = {}
+    for kind, groups in enumerate(here):
+        for rack, cells in groups.items():
+            left = list(cells)
+            for other in (rack, *(other for other in groups if other != rack)):  # the first ones stay
+                count = graph.flow(("from", kind, rack), (kind, other))
+                goal.update(dict.fromkeys(left[:count], other))
+                del left[:count]
+    return goal
 
 
 class _Flow:
-    """Edges that take one unit each; as much as can goes from source to sink, for the least cost."""
+    """As much as can goes from source to sink, for the least cost."""
 
     def __init__(self) -> None:
-        self._edges: list[tuple[object, object, int]] = []
-        self._taken: list[bool] = []
+        self._ends: list[Hashable] = []
+        self._room: list[int] = []
+        self._cost: list[int] = []
+        self._at: dict[Hashable, list[int]] = {}
+        """Node → its edges; edge n ^ 1 is edge n backwards."""
 
-    def edge(self, begin: object, end: object, cost: int) -> None:
-        self._edges.append((begin, end, cost))
-        self._taken.append(False)
+    def edge(self, begin: Hashable, end: Hashable, room: int, cost: int) -> None:
+        for node, other, size, price in ((begin, end, room, cost), (end, begin, 0, -cost)):
+            self._at.setdefault(node, []).append(len(self._ends))
+            self._ends.append(other)
+            self._room.append(size)
+            self._cost.append(price)
 
-    def used(self, begin: object, end: object) -> bool:
-        return any(taken and edge[:2] == (begin, end) for edge, taken in zip(self._edges, self._taken, strict=True))
+    def flow(self, begin: Hashable, end: Hashable) -> int:
+        """What goes from one to the other."""
+        edges = [edge for edge in self._at.get(begin, ()) if edge % 2 == 0 and self._ends[edge] == end]
+        return sum(self._room[edge ^ 1] for edge in edges)
 
     def fill(self) -> None:
-        while (path := self._path()) is not None:
-            for number in path:
-                self._taken[number] = not self._taken[number]
+        while path := self._path():
+            most = min(self._room[edge] for edge in path)
+            for edge in path:
+                self._room[edge] -= most
+                self._room[edge ^ 1] += most
 
-    def _path(self) -> list[int] | None:
-        """The cheapest way for one more unit; edges in use may be gone back on."""
-        cost: dict[object, int] = {"source": 0}
-        came: dict[object, tuple[object, int]] = {}
-        better = True
-        while better:
-            better = False
-            for number, (begin, end, price) in enumerate(self._edges):
-                if self._taken[number]:
-                    begin, end, price = end, begin, -price
-                if begin in cost and cost[begin] + price < cost.get(end, cost[begin] + price + 1):
-                    cost[end], came[end] = cost[begin] + price, (begin, number)
-                    better = True
-        if "sink" not in came:
-            return None
-        path, at = [], "sink"
-        while at != "source":
-            at, number = came[at]  # type: ignore[assignment]
-            path.append(number)
+    def _path(self) -> list[int]:
+        """The cheapest way for more; empty where there is none."""
+        cost: dict[Hashable, int] = {"source": 0}
+        came: dict[Hashable, int] = {}
+        queue: deque[Hashable] = deque(["source"])
+        while queue:
+            node = queue.popleft()
+            for edge in self._at[node]:
+                end, total = self._ends[edge], cost[node] + self._cost[edge]
+                if self._room[edge] and total < cost.get(end, total + 1):
+                    cost[end], came[end] = total, edge
+                    if end not in queue:
+                        queue.append(end)
+        path: list[int] = []
+        while "sink" in came and (not path or self._ends[path[-1] ^ 1] != "source"):
+            path.append(came["sink" if not path else self._ends[path[-1] ^ 1]])
         return path
