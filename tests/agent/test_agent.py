@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any, cast
 
 import msgspec
+import pytest
 from aiohttp import WSMsgType, web
 
 from understudy.agent.agent import ABANDONED, AGAIN, UNFIT, Agent, AgentSpec
-from understudy.agent.messages import Dismiss, Frame, Numbered, Refused, Register, StartWorker, Welcome
+from understudy.agent.messages import Dismiss, Frame, Leaving, Numbered, Refused, Register, StartWorker, Welcome
 from understudy.agent.nursery import Nursery, NurseryError
 from understudy.worker.messages import WorkerSpec
 
@@ -34,8 +35,13 @@ class Barren:
         pass
 
 
-def play(folder: Path, talk: Callable[[web.WebSocketResponse], Awaitable[None]]) -> Agent:
-    """An agent's life with a controller that talks to it after its registration."""
+def play(
+    folder: Path,
+    talk: Callable[[web.WebSocketResponse], Awaitable[None]],
+    told: Callable[[Agent], None] = lambda agent: None,
+    **more: Any,
+) -> Agent:
+    """An agent's life with a controller that talks to it after its registration; `told` is called before it."""
 
     async def handle(request: web.Request) -> web.WebSocketResponse:
         ws = web.WebSocketResponse()
@@ -60,7 +66,8 @@ def play(folder: Path, talk: Callable[[web.WebSocketResponse], Awaitable[None]])
         script.touch()
         worker = WorkerSpec("", "m1", 0, "job", b"s" * 32, str(script), (), 1, (("dp", 1),))
         spec = AgentSpec("m1", "m1-a", False, f"http://127.0.0.1:{port}", worker, str(folder), str(folder), {})
-        agent = Agent(spec, cast(Nursery, Barren()), lambda text: None)
+        agent = Agent(msgspec.structs.replace(spec, **more), cast(Nursery, Barren()), lambda text: None)
+        told(agent)
         try:
             await asyncio.wait_for(agent.run(), LIMIT_S)
         finally:
@@ -89,6 +96,63 @@ def test_an_agent_that_was_given_up_may_come_back(tmp_path: Path) -> None:
         await ws.send_bytes(encode(Numbered(1, Dismiss("no heartbeat", again=True))))
 
     assert play(tmp_path, talk).code == AGAIN
+
+
+# -- leaving -----------------------------------------------------------------------------------------------------------
+
+
+async def known(ws: web.WebSocketResponse, agent: Agent) -> None:
+    """The agent knows that it belongs to the job."""
+    while not agent._known:
+        await asyncio.sleep(0.01)
+
+
+def leaving(folder: Path, after: Callable[[Agent, web.WebSocketResponse], Awaitable[None]], grace: float) -> Agent:
+    """SIGTERM comes; what the agent says first is that it goes."""
+    agents: list[Agent] = []
+
+    async def talk(ws: web.WebSocketResponse) -> None:
+        await known(ws, agents[0])
+        agents[0].terminated()
+        report = decode(await ws.receive_bytes())
+        assert report == Numbered(1, Leaving(grace, "it was told to go by SIGTERM"))
+        await after(agents[0], ws)
+
+    return play(folder, talk, agents.append, grace=grace)
+
+
+@pytest.mark.parametrize("again", [True, False])
+def test_an_agent_that_must_go_says_so_and_ends_when_it_is_dismissed(tmp_path: Path, again: bool) -> None:
+    async def dismissed(agent: Agent, ws: web.WebSocketResponse) -> None:
+        await ws.send_bytes(encode(Numbered(1, Dismiss("it was replaced", again=again))))
+
+    assert leaving(tmp_path, dismissed, 60.0).code == 0  # it does not come back
+
+
+def test_an_agent_that_must_go_waits_only_so_long(tmp_path: Path) -> None:
+    async def nothing(agent: Agent, ws: web.WebSocketResponse) -> None:
+        pass
+
+    assert leaving(tmp_path, nothing, 0.2).code == 0
+
+
+def test_who_is_told_twice_does_not_wait(tmp_path: Path) -> None:
+    async def again(agent: Agent, ws: web.WebSocketResponse) -> None:
+        agent.leave("its launcher says so, too")  # which does not count
+        assert not agent._over.is_set()
+        agent.terminated()
+
+    assert leaving(tmp_path, again, 60.0).code == 0
+
+
+def test_who_belongs_to_no_job_goes_at_once(tmp_path: Path) -> None:
+    async def talk(ws: web.WebSocketResponse) -> None:
+        pass
+
+    assert play(tmp_path, talk, Agent.terminated, grace=60.0).code == 0
+
+
+# -- what goes wrong ---------------------------------------------------------------------------------------------------
 
 
 def test_garbage_from_the_controller_is_a_reason_to_connect_anew(tmp_path: Path) -> None:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from understudy.agent.agent import NOTICE
 from understudy.cli.main import main
 from understudy.launch import join
 
@@ -97,6 +99,37 @@ def test_a_mistake_is_one_sentence(
 def test_a_name_must_be_one(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["join", "--host", "127.0.0.1", "--name", "../m7", "http://127.0.0.1:9", "train.py"]) == 2
     assert "name is '../m7'" in sentence(capsys)
+
+
+def test_what_is_said_of_a_machine(capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("--label", "r7") == 2
+    assert "--label r7: write a label as KEY=VALUE, such as rack=r1" in sentence(capsys)
+    assert call("--grace", "-1") == 2
+    assert "grace is -1.0; it must be at least 0 seconds" in sentence(capsys)
+
+
+class Asked:
+    """An agent's process that notes the signals it gets."""
+
+    def __init__(self) -> None:
+        self.signals: list[int] = []
+
+    def send_signal(self, number: int) -> None:
+        self.signals.append(number)
+
+
+def test_who_is_told_to_go_twice_does_not_wait() -> None:
+    async def scene() -> None:
+        membership, agent = join.Membership(join.Ticket("", "", "", (), "m7", ""), print), Asked()
+        membership._agent = cast("asyncio.subprocess.Process", agent)
+        membership.leave()
+        assert agent.signals == [NOTICE]
+        assert not membership._stopping.is_set()
+        membership.leave()
+        assert agent.signals == [NOTICE]
+        assert membership._stopping.is_set()
+
+    asyncio.run(scene())
 
 
 def test_where_the_secret_may_be(

@@ -6,37 +6,23 @@ import json
 import os
 import re
 import socket
-import threading
 import time
 from collections.abc import Iterator
-from functools import partial
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, quote, urlsplit
+from urllib.parse import quote
 
 import msgspec
 import pytest
 
+from tests.cli.controller import JOB, MACHINES, ROSTER, SECRET, Fake, Shell
 from understudy.cli.main import main
-from understudy.control import client as client_module
 from understudy.control.client import Client
 from understudy.control.events import Tale
 from understudy.control.views import ChangeView, JobView, MachineView, RoleView
 from understudy.launch.registry import Entry, enter
 
-SECRET = "5ec7e7"
-JOB = JobView("gpt", "training", "", 2, 12, 0.25, {"loss": 2.5}, None, 1, {})
-MACHINES = [
-    MachineView("m0", "cast", (0, 1), ("w0", "w1"), (10, 11)),
-    MachineView("m1", "gone", (), (), (), "it was replaced"),
-    MachineView("m2", "cast", (2, 3), ("w4", "w5"), (14, 15)),
-    MachineView("m3", "standby", (), ("w6", "w7"), (16, 17)),
-]
-ROSTER = [
-    RoleView(role, {"pp": role // 2, "dp": role % 2}, uid, machine)
-    for role, (uid, machine) in enumerate([("w0", "m0"), ("w1", "m0"), ("w4", "m2"), ("w5", "m2")])
-]
+pytestmark = pytest.mark.usefixtures("apart")
+
 UNKNOWN = "there is no machine m9; machines that play: m0, m2"
 WORDS = [
     ["status"],
@@ -49,115 +35,6 @@ WORDS = [
     ["stop"],
 ]
 """Every command that talks to a controller."""
-
-
-class Fake:
-    """A controller that says what it is given to say. Requests are answered from `answers`, one for each time that
-    somebody asks; with an answer may come tales, which are in the events from then on."""
-
-    def __init__(self) -> None:
-        self.job, self.machines, self.roster = JOB, MACHINES, ROSTER
-        self.tales: list[Tale] = []
-        self.answers: list[tuple[dict[str, Any], list[Tale]]] = []
-        self.asked: list[tuple[str, str, Any]] = []
-        """Method, path and body of what is not only looked at."""
-        fake = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                fake._handle(self)
-
-            do_POST = do_DELETE = do_GET
-
-            def log_message(self, format: str, *args: object) -> None:
-                pass
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_port}"
-
-    def says(self, ok: bool, text: str, *tales: Tale, **data: object) -> None:
-        self.answers.append(({"done": True, "ok": ok, "text": text, "at": 15.0, **data}, list(tales)))
-
-    def takes_its_time(self, *tales: Tale) -> None:
-        self.answers.append(({"done": False}, list(tales)))
-
-    def _handle(self, handler: BaseHTTPRequestHandler) -> None:
-        body = handler.rfile.read(int(handler.headers.get("Content-Length") or 0))
-        answer: object = {"error": "the job's secret is missing or wrong; send it as a bearer token"}
-        status = 401
-        if handler.headers["Authorization"] == f"Bearer {SECRET}":
-            status, answer = self._answer(handler.command, handler.path, json.loads(body) if body else None)
-        data = msgspec.json.encode(answer)
-        handler.send_response(status)
-        handler.send_header("Content-Length", str(len(data)))
-        handler.end_headers()
-        handler.wfile.write(data)
-
-    def _answer(self, method: str, target: str, body: Any) -> tuple[int, object]:
-        path, query = urlsplit(target).path, parse_qs(urlsplit(target).query)
-        match method, path:
-            case "GET", "/job":
-                return 200, self.job
-            case "GET", "/machines":
-                return 200, self.machines
-            case "GET", "/roster":
-                return 200, self.roster
-            case "GET", "/events":
-                return 200, {"next": len(self.tales), "events": self.tales[int(query["after"][0]) :]}
-        if method != "GET":
-            self.asked.append((method, target, body))
-        answer, tales = self.answers.pop(0)
-        self.tales += tales
-        return 200, {"id": "r1", **answer}
-
-
-@pytest.fixture(autouse=True)
-def _apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Away from the jobs and the terminal of whoever runs the tests."""
-    monkeypatch.setenv("UNDERSTUDY_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("TERM", "xterm-256color")
-    for name in ("NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "COLUMNS", "UNDERSTUDY_SECRET"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(client_module, "Client", partial(Client, patience=0.2))
-
-
-@pytest.fixture
-def fake() -> Iterator[Fake]:
-    """A controller, and its job in the registry."""
-    fake = Fake()
-    thread = threading.Thread(target=fake.server.serve_forever, kwargs={"poll_interval": 0.02})
-    thread.start()
-    enter(Entry("gpt", fake.url, SECRET, os.getpid(), "/runs/1"))
-    try:
-        yield fake
-    finally:
-        fake.server.shutdown()
-        thread.join()
-        fake.server.server_close()
-
-
-class Shell:
-    """Runs a command and keeps what it wrote."""
-
-    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
-        self._capsys = capsys
-
-    def __call__(self, *words: str) -> tuple[int, str, str]:
-        code = main(words)
-        out, err = self._capsys.readouterr()
-        assert "\x1b" not in out + err, "colours, although this is no terminal"
-        return code, out, err
-
-    def lines(self, *words: str) -> list[Any]:
-        """With --json, of a command that may fail but has nothing to complain about."""
-        _, out, err = self(*words, "--json")
-        assert err == ""
-        return [json.loads(line) for line in out.splitlines()]
-
-
-@pytest.fixture
-def shell(capsys: pytest.CaptureFixture[str]) -> Shell:
-    return Shell(capsys)
 
 
 # -- status ------------------------------------------------------------------------------------------------------------
@@ -383,7 +260,7 @@ def test_drain_sends_the_time(fake: Fake, shell: Shell, span: str, seconds: floa
     code, out, _ = shell("drain", "m2", "--by", span)
     assert (code, out) == (0, "training lost 0.250 s\n")
     ((method, path, body),) = fake.asked
-    assert (method, path, body["machines"]) == ("POST", "/replace", ["m2"])
+    assert (method, path, body["machines"]) == ("POST", "/drain", ["m2"])
     assert before + seconds <= body["by"] <= time.time() + seconds
 
 
@@ -392,7 +269,7 @@ def test_drain_may_take_its_time(fake: Fake, shell: Shell) -> None:
     code, out, _ = shell("drain", "m2")
     assert code == 0
     assert out.splitlines()[0] == "m2 → m3"
-    assert fake.asked == [("POST", "/replace", {"type": "replace", "machines": ["m2"], "by": None})]
+    assert fake.asked == [("POST", "/drain", {"machines": ["m2"], "by": None, "why": ""})]
 
 
 def test_a_time_that_is_none_is_not_sent(fake: Fake, shell: Shell) -> None:
@@ -448,7 +325,7 @@ def test_the_standby_that_is_named_is_asked_for_and_no_other(fake: Fake, shell: 
 
 @pytest.mark.parametrize(
     "words",
-    [["replace"], ["drain"], ["drain", "m1", "m2"], ["standby"], ["standby", "remove"], ["standby", "add", "x"]],
+    [["replace"], ["drain"], ["standby"], ["standby", "remove"], ["standby", "add", "x"]],
 )
 def test_a_call_that_makes_no_sense(fake: Fake, words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as raised:

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from understudy.cli.errors import UsageError
 from understudy.cli.main import main
-from understudy.cli.replace import moment
+from understudy.cli.run import labels
+from understudy.control.deadline import moment
 
 
 @pytest.fixture(autouse=True)
@@ -40,6 +40,9 @@ MISTAKES = [
     (["--listen", "0.0.0.0", "train.py"], "say with host which one others are to use"),
     (["--listen", "192.0.2.1", "train.py"], "cannot listen at 192.0.2.1: Cannot assign requested address"),
     (["--host", "0.0.0.0", "train.py"], "host 0.0.0.0 is no place others can come to"),
+    (["--label", "rack=r1", "train.py"], "--label rack=r1: write it as MACHINE:KEY=VALUE, such as m0:rack=r1"),
+    (["--label", "m0:rack", "train.py"], "--label m0:rack: write a label as KEY=VALUE, such as rack=r1"),
+    (["--label", "m9:rack=r1", "train.py"], "labels name a machine m9; those that are started here are m0"),
     (["bad.toml"], "bad.toml: there is no setting 'machnies'; did you mean machines?"),
     (["wrong.toml"], "wrong.toml: machines: Expected `int`, got `str`"),
     (["broken.toml"], "broken.toml is not valid TOML"),
@@ -70,7 +73,16 @@ def test_the_real_command_says_the_same(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "words", [["status"], ["replace", "m1"], ["drain", "m1"], ["stop"], ["events"], ["standby", "add"]]
+    "words",
+    [
+        ["status"],
+        ["replace", "m1"],
+        ["drain", "m1"],
+        ["stop"],
+        ["events"],
+        ["standby", "add"],
+        ["rebalance", "--spread", "rack"],
+    ],
 )
 def test_commands_without_a_job(
     words: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -102,5 +114,10 @@ def test_a_time_of_day_is_the_next_one(hour: int, minute: int, now: datetime) ->
 
 @pytest.mark.parametrize("text", ["", "30", "30x", "24:00", "12:60", "-5m", "1.m", "12:5", "noon", "30m "])
 def test_what_is_no_time(text: str) -> None:
-    with pytest.raises(UsageError, match=r"^--by .*: write a time span such as 30m or 2h"):
+    with pytest.raises(ValueError, match=r"^by .*: write a time span such as 30m or 2h"):
         moment(text, NOON)
+
+
+def test_labels_come_together() -> None:
+    words = ["m0:rack=r1", "m1:rack=r2", "m0:switch=s1=a"]
+    assert labels(words) == {"m0": {"rack": "r1", "switch": "s1=a"}, "m1": {"rack": "r2"}}

@@ -5,11 +5,13 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from tests.cli.test_operator_output import JOB, Fake, Shell, _apart, fake, shell  # noqa: F401
+from tests.cli.controller import JOB, Fake, Shell
 from understudy.control.views import ChangeView, ReplicasView
 
+pytestmark = pytest.mark.usefixtures("apart")
 
-def test_what_is_asked(fake: Fake, shell: Shell) -> None:  # noqa: F811
+
+def test_what_is_asked(fake: Fake, shell: Shell) -> None:
     fake.says(True, "2 of 4 replicas train; 2 more as soon as machines are ready")
     code, out, err = shell("scale", "--replicas", "4")
     assert (code, out, err) == (0, "2 of 4 replicas train; 2 more as soon as machines are ready\n", "")
@@ -21,14 +23,14 @@ def test_what_is_asked(fake: Fake, shell: Shell) -> None:  # noqa: F811
     ]
 
 
-def test_what_is_refused(fake: Fake, shell: Shell) -> None:  # noqa: F811
+def test_what_is_refused(fake: Fake, shell: Shell) -> None:
     fake.says(False, "0 replicas cannot train")
     assert shell("scale", "--replicas", "0") == (1, "", "understudy: 0 replicas cannot train\n")
     fake.says(False, "0 replicas cannot train")
     assert shell.lines("scale", "--replicas", "0")[0]["ok"] is False
 
 
-def test_waiting_until_it_is_so(fake: Fake, shell: Shell) -> None:  # noqa: F811
+def test_waiting_until_it_is_so(fake: Fake, shell: Shell) -> None:
     fake.job = msgspec.structs.replace(JOB, replicas=ReplicasView(4, 4, 4))
     fake.says(True, "soon")
     assert shell("scale", "--replicas", "4", "--wait", "9") == (0, "4 of 4 replicas train\n", "")
@@ -45,19 +47,19 @@ def test_waiting_until_it_is_so(fake: Fake, shell: Shell) -> None:  # noqa: F811
         ),
     ],
 )
-def test_waiting_in_vain(fake: Fake, shell: Shell, change: dict[str, object], said: str) -> None:  # noqa: F811
+def test_waiting_in_vain(fake: Fake, shell: Shell, change: dict[str, object], said: str) -> None:
     fake.job = msgspec.structs.replace(JOB, **{"replicas": ReplicasView(4, 4, 4), **change})
     fake.says(True, "soon")
     assert shell("scale", "--replicas", "4", "--wait", "0.5") == (1, "", f"understudy: {said}\n")
 
 
-def test_a_time_that_is_none(fake: Fake, shell: Shell) -> None:  # noqa: F811
+def test_a_time_that_is_none(fake: Fake, shell: Shell) -> None:
     code, _, err = shell("scale", "--replicas", "4", "--wait", "-3")
     assert (code, fake.asked) == (2, [])
     assert "--wait -3: write how many seconds" in err
 
 
-def test_status_says_how_many(fake: Fake, shell: Shell) -> None:  # noqa: F811
+def test_status_says_how_many(fake: Fake, shell: Shell) -> None:
     fake.job = msgspec.structs.replace(JOB, replicas=ReplicasView(2, 4, 4), wanted=2, vacant=(2, 3))
     lines = shell("status")[1].splitlines()
     assert lines[1:3] == [

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
-from understudy.agent.messages import Exited, Order, Report, Stopped, Tell, Word
+from understudy.agent.messages import Exited, Leaving, Order, Report, Stopped, Tell, Word
 from understudy.comm.roster import Worker
 from understudy.control.change import Change
 from understudy.control.company import Plan
@@ -105,6 +105,10 @@ class Play:
         """One worker after the other says all of it."""
         for uid in uids:
             self.say(uid, *messages)
+
+    def leaving(self, name: str, seconds: float = 30.0, why: str = "preempted") -> None:
+        """A machine's agent says that it goes soon."""
+        self._report(name, Leaving(seconds, why))
 
     def exits(self, uid: str, code: int = -9, words: str = "") -> None:
         self._report(self.director.actors[uid].machine, Exited(uid, code, words))

@@ -124,7 +124,7 @@ def test_a_stop_in_a_failure_is_not_forgotten() -> None:
 
 @pytest.mark.parametrize("request_", [Replace(("m1",)), AddStandby(), RemoveStandby("m2"), StopJob()])
 def test_nothing_is_done_when_all_is_over(request_: Request) -> None:
-    play = Play.training()
+    play = Play.training(standbys=2)
     play.ask("r1", Replace(("m1",)))
     play.ask("r2", Replace(("m0",)))
     play.say("w0", Halted(0, 1, 3, False, True, how="mismatch", reason="all_reduce of 3 and of 4 numbers"))

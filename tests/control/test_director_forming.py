@@ -374,7 +374,7 @@ def test_removing_a_standby(name: str, ok: bool, says: str) -> None:
 
 def test_a_standby_that_has_rehearsed_another_role_rehearses_again() -> None:
     play = Play.training(standbys=1)
-    play.replace(until="rehearse", by=9.0)
+    play.replace(until="rehearse", by=90.0)
     play.say("w2", Rehearsed(1))
     play.feed(Overdue("r1"))
     play.each(("w0", "w1", "w2"), Cancelled(2))

@@ -14,6 +14,7 @@ from understudy.agent.messages import (
     EndWorker,
     Exited,
     Frame,
+    Leaving,
     Numbered,
     Refused,
     Register,
@@ -34,7 +35,9 @@ from understudy.control.events import (
     RemoveStandby,
     Replace,
     Reported,
+    Slipping,
     StopJob,
+    TakeBack,
 )
 from understudy.worker.messages import Done, Failed, Halt, Halted, Here, Move, Prepare, Resume, Switched, Tracked
 
@@ -54,10 +57,17 @@ EVENTS: list[Event] = [
     Asked("r2", AddStandby(2)),
     Asked("r3", RemoveStandby("m2")),
     Asked("r4", StopJob()),
+    Asked("r5", Replace(("m0",), in_turns=True, keep=True, why="new firmware")),
+    Asked("r6", TakeBack("m2")),
+    Registered("m1", "m1-ab", False, {"rack": "r7"}),
+    Reported("m0", "m0-ab", 8, Leaving(30.0, "preempted")),
     Overdue("rehearse"),
+    Slipping("r5", 12.5),
 ]
 FRAMES: list[Frame] = [
     Register("m0", "m0-ab", False, 4),
+    Register("m0", "m0-ab", False, 4, labels={"rack": "r7"}),
+    Numbered(9, Leaving(30.0, "preempted")),
     Welcome(3),
     Numbered(1, StartWorker("w0", 0)),
     Numbered(2, Tell("w0", Prepare(ROSTER, (Move(1, W0, W1),)))),

@@ -193,7 +193,9 @@ def test_requests_that_cannot_be_fulfilled_are_answered_at_once(tmp_path: Path) 
             assert "m9 is not a standby; standbys: none" in answer["text"]
             _, answer = await door.call("POST", "/scale", b'{"replicas":1}')
             assert answer["text"].startswith("this job needs all its replicas")
-            assert (await door.call("GET", "/requests/unknown"))[1]["done"] is False
+            status, answer = await door.call("GET", "/requests/unknown")
+            assert status == 400
+            assert "there was no request unknown" in answer["error"]
 
     run(body)
 

@@ -126,7 +126,7 @@ class Play:
     def close(self) -> None:
         for process in (*self.joined.values(), self.run):
             if process.poll() is None:
-                process.send_signal(signal.SIGTERM)
+                process.send_signal(signal.SIGINT)
         for process in (*self.joined.values(), self.run):
             try:
                 process.wait(15)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
+import pytest
 from torch import nn
 
 from understudy.comm.fabric import Fabric
 from understudy.comm.roster import Roster, Worker
-from understudy.state.checkpoint import complete, place
+from understudy.state.checkpoint import Saver, complete, place
 from understudy.worker.archive import Archive
 from understudy.worker.messages import Aside, Said, Saved, WorkerSpec
 
@@ -52,6 +54,39 @@ def test_before_another_loss_would_be_one_too_many(tmp_path: Path) -> None:
     scene.archive.boundary(2)
     scene.archive.boundary(3)
     assert scene.saved() == [(2, 0), (2, 3)]
+
+
+def test_nobody_leaves_where_a_checkpoint_begins_or_is_being_written(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, mask="", every=3)
+    scene.archive.boundary(1)
+    assert scene.archive.lets_go(1)
+    scene.archive.boundary(2)
+    assert not scene.archive.lets_go(2)  # the next boundary is one where it begins
+    scene.archive.boundary(3)
+    scene.saved()
+    assert scene.archive.lets_go(3)
+    scene.archive.boundary(5)
+    assert scene.archive.lets_go(5)  # it was put off for one; that the next begins with the newcomer does no harm
+    assert scene.saved() == [(3, 0)]
+
+
+def test_what_is_written_is_written_to_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every step writes a checkpoint, and the disk is slow: one is put off, the next is waited for."""
+    scene, go_on = Scene(tmp_path, mask="", every=1), threading.Event()
+    write = Saver._write
+
+    def slow(saver: Saver, *args: Any) -> None:
+        go_on.wait(30)
+        write(saver, *args)
+
+    monkeypatch.setattr(Saver, "_write", slow)
+    scene.archive.boundary(1)
+    assert not scene.archive.lets_go(1)
+    assert not scene.archive.lets_go(1)
+    go_on.set()
+    scene.archive.boundary(2)
+    assert scene.archive.lets_go(2)
+    assert [said.step for said in scene.said if isinstance(said, Saved)] == [1, 2]
 
 
 def test_where_everybody_has_all_data_only_the_last_replica_writes(tmp_path: Path) -> None:

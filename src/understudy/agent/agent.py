@@ -31,6 +31,7 @@ from .messages import (
     EndWorker,
     Exited,
     Frame,
+    Leaving,
     Numbered,
     Order,
     Refused,
@@ -67,6 +68,8 @@ UNFIT = 78
 """Exit code of an agent whose machine cannot be part of the job; starting it again does not help."""
 ABANDONED = 69
 """Exit code of an agent that has heard nothing of the job for so long that it must be over."""
+NOTICE, END = signal.SIGUSR1, signal.SIGUSR2
+"""From whoever has started an agent: this machine has to go soon, however often it is said; and end at once."""
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Frame)
 
@@ -86,6 +89,9 @@ class AgentSpec(msgspec.Struct, frozen=True):
     env: dict[str, str]
     patience: float = 0.0
     """Seconds without controller and training after which the job is over, as far as can be known; 0: never."""
+    grace: float = 30.0
+    """Seconds between the notice that this machine has to go and its end."""
+    labels: dict[str, str] = {}
 
 
 class Staff:
@@ -122,6 +128,10 @@ class Agent:
         self._sent = 0
         self._beat = Beat()
         self._over = asyncio.Event()
+        self._known = False
+        """Whether the controller has taken this machine in."""
+        self._leaving = False
+        """Whether this machine has to go soon, and the controller knows."""
         self.code = 0
         """With which this process is to end."""
         self._facts = facts_of(spec.worker)
@@ -185,7 +195,7 @@ class Agent:
 
     async def _converse(self, ws: aiohttp.ClientWebSocketResponse) -> None:
         spec = self.spec
-        register = Register(spec.machine, spec.incarnation, spec.standby, self._inbox.last, self._facts)
+        register = Register(spec.machine, spec.incarnation, spec.standby, self._inbox.last, self._facts, spec.labels)
         await ws.send_bytes(_encoder.encode(register))
         sender: asyncio.Task[None] | None = None
         try:
@@ -196,7 +206,7 @@ class Agent:
                 self._last_sign, self._silent_since = asyncio.get_running_loop().time(), None
                 match frame:
                     case Welcome(received):
-                        self._sent = received
+                        self._sent, self._known = received, True
                         self._unsent.set()
                         sender = asyncio.ensure_future(self._send(ws))
                     case Numbered(number, order) if isinstance(order, StartWorker | Tell | EndWorker | Dismiss):
@@ -259,6 +269,30 @@ class Agent:
         self._outbox.put(report)
         self._unsent.set()
 
+    # -- leaving -------------------------------------------------------------------------------------------------------
+
+    def end(self) -> None:
+        """At once, with all workers; for the others it is a failure."""
+        self._over.set()
+
+    def terminated(self) -> None:
+        """SIGTERM: whoever runs this machine takes it away. A second one does not wait."""
+        if self._leaving:
+            self.end()
+        else:
+            self.leave("it was told to go by SIGTERM")
+
+    def leave(self, why: str) -> None:
+        """Let somebody take this machine's place before it goes; once."""
+        if self._leaving:
+            return
+        if not self._known:
+            self.end()  # nobody counts on it
+            return
+        self._leaving = True
+        self._report(Leaving(self.spec.grace, why))
+        asyncio.get_running_loop().call_later(self.spec.grace, self.end)
+
     # -- orders --------------------------------------------------------------------------------------------------------
 
     async def _carry_out(self, order: Order) -> None:
@@ -274,7 +308,7 @@ class Agent:
                 if (staff := self._staff.get(uid)) is not None:
                     staff.child.kill(signal.SIGKILL)
             case Dismiss(_, again):
-                self.code = AGAIN if again else 0
+                self.code = AGAIN if again and not self._leaving else 0
                 task = asyncio.ensure_future(self._end())
                 self._tasks.add(task)
 
@@ -395,8 +429,10 @@ async def _main(spec: AgentSpec, *, forks: bool) -> int:
         sys.stdout.flush()
 
     agent = Agent(spec, nursery, show)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, agent._over.set)
+    for number in (signal.SIGINT, END):
+        loop.add_signal_handler(number, agent.end)
+    loop.add_signal_handler(signal.SIGTERM, agent.terminated)
+    loop.add_signal_handler(NOTICE, agent.leave, "its launcher was told to go by SIGTERM")
     await agent.run()
     return agent.code
 

@@ -65,7 +65,14 @@ class Stopped(msgspec.Struct, frozen=True, tag="stopped"):
     seconds: float
 
 
-Report = Word | Exited | Stopped
+class Leaving(msgspec.Struct, frozen=True, tag="leaving"):
+    """This machine has to go, and its agent with it, after so many seconds."""
+
+    seconds: float
+    why: str
+
+
+Report = Word | Exited | Stopped | Leaving
 
 # -- frames: both streams are numbered from 1, kept until acknowledged, and sent again after a broken connection ------
 
@@ -94,6 +101,8 @@ class Register(msgspec.Struct, frozen=True, tag="register"):
     received: int
     """The last order it has carried out."""
     facts: Facts | None = None
+    labels: dict[str, str] = {}
+    """Where it stands, or whatever else its operator says of it."""
 
 
 class Welcome(msgspec.Struct, frozen=True, tag="welcome"):

@@ -31,6 +31,8 @@ LOUD = {
     "failed": "bold red",
     "settled": "bold green",
     "masked": "yellow",
+    "notice": "yellow",
+    "late": "yellow",
 }
 EVENTS, LINES = 6, 8
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from understudy import __version__
-from understudy.cli import bench, chaos, join, plan, rehearse, reproduce, run, scale, simulate, status
+from understudy.cli import bench, chaos, join, plan, rebalance, rehearse, reproduce, run, scale, simulate, status
 from understudy.cli.errors import UsageError
 from understudy.cli.operate import Events, Report, Standby, Stop
 from understudy.cli.replace import Drain, Replace
@@ -52,6 +52,7 @@ COMMANDS: dict[str, Command] = {
     "status": status,
     "replace": Replace,
     "drain": Drain,
+    "rebalance": rebalance,
     "standby": Standby,
     "scale": scale,
     "report": Report,

@@ -41,7 +41,7 @@ class Standby:
             answer = client.call("POST", f"/machines/{quote(args.machine, safe='')}/readmit")
         else:
             answer = client.call("DELETE", f"/standbys/{quote(args.machine, safe='')}")
-        return _tell(answer, as_json=args.json)
+        return tell(answer, as_json=args.json)
 
 
 class Report:
@@ -64,7 +64,7 @@ class Report:
     def run(args: argparse.Namespace) -> int:
         path = f"/machines/{quote(args.machine, safe='')}/fault"
         answer = connection.connect(args).call("POST", path, {"why": args.why, "fatal": args.fatal})
-        return _tell(answer, as_json=args.json)
+        return tell(answer, as_json=args.json)
 
 
 class Events:
@@ -96,7 +96,7 @@ class Stop:
 
     @staticmethod
     def run(args: argparse.Namespace) -> int:
-        return _tell(connection.connect(args).call("POST", "/stop"), as_json=args.json)
+        return tell(connection.connect(args).call("POST", "/stop"), as_json=args.json)
 
 
 def _line(event: dict[str, Any]) -> str:
@@ -104,7 +104,7 @@ def _line(event: dict[str, Any]) -> str:
     return f"{clock}  {event['kind']:<10} {event['text']}"
 
 
-def _tell(answer: dict[str, Any], *, as_json: bool) -> int:
+def tell(answer: dict[str, Any], *, as_json: bool) -> int:
     if as_json:
         print(json.dumps(answer))
     elif answer["ok"]:

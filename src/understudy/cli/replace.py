@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import sys
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from understudy.cli import connection
 from understudy.cli.errors import UsageError
+from understudy.cli.operate import tell
 
 if TYPE_CHECKING:
     from understudy.cli.main import Subparsers
@@ -25,6 +26,13 @@ MEANING = {
     "first step": "the newcomer plays; the leaver stays until it has made a step",
     "cancel": "given up",
 }
+
+
+DRAINING = """\
+Replace machines and release them, by a given time where one is given. Where there are fewer standbys ready than
+machines, or more machines than `run --at-once` allows, they go in turns; of several requests, the one with the earliest
+deadline first. What cannot be done is refused at once, and who will be late is told as soon as that is known.
+"""
 
 
 class Replace:
@@ -59,38 +67,44 @@ class Drain:
     def add_parser(subparsers: Subparsers) -> None:
         parser = subparsers.add_parser(
             "drain",
-            help="free a machine, for maintenance",
-            description="Replace a machine and release it, by a given time where one is given.",
-            epilog="examples:\n  understudy drain m2\n  understudy drain m2 --by 30m\n  understudy drain m2 --by 18:30",
+            help="free machines, for maintenance",
+            description=DRAINING,
+            epilog="examples:\n  understudy drain m2\n  understudy drain m1 m2 --by 30m --why 'new firmware'\n"
+            "  understudy drain m2 --by 18:30\n  understudy drain --cancel m2      while it still waits for its turn",
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
-        parser.add_argument("machine", metavar="MACHINE", help="who goes")
+        parser.add_argument("machines", nargs="+", metavar="MACHINE", help="who goes")
         parser.add_argument("--by", metavar="TIME", help="30m, 2h, 90s, or a time of day such as 18:30")
+        parser.add_argument("--why", default="", metavar="TEXT", help="one sentence, for the events")
+        parser.add_argument("--cancel", action="store_true", help="they stay, where their turn has not come")
         connection.add_options(parser)
 
     @staticmethod
     def run(args: argparse.Namespace) -> int:
-        by = None if args.by is None else moment(args.by, datetime.now())
-        body = {"type": "replace", "machines": [args.machine], "by": by}
-        return request(connection.connect(args), body, as_json=args.json)
+        if args.cancel:
+            if args.by or args.why:
+                raise UsageError("--cancel takes a drain back; leave --by and --why out")
+            client = connection.connect(args)
+            answers = [client.call("DELETE", f"/drain/{quote(name, safe='')}") for name in args.machines]
+            return max(tell(answer, as_json=args.json) for answer in answers)
+        body = {"machines": args.machines, "by": _moment(args.by), "why": args.why}
+        return request(connection.connect(args), body, as_json=args.json, path="/drain")
 
 
-def moment(text: str, now: datetime) -> float:
-    """`30m`, `2h`, `90s` from now, or the next `18:30`, in seconds since the epoch."""
-    if span := re.fullmatch(r"(\d+(?:\.\d+)?)([smh])", text):
-        return now.timestamp() + float(span[1]) * {"s": 1, "m": 60, "h": 3600}[span[2]]
-    if clock := re.fullmatch(r"(\d{1,2}):(\d{2})", text):
-        hour, minute = int(clock[1]), int(clock[2])
-        if hour < 24 and minute < 60:
-            at = now.replace(hour=hour, minute=minute, second=0, microsecond=0)
-            return (at if at > now else at + timedelta(days=1)).timestamp()
-    raise UsageError(f"--by {text}: write a time span such as 30m or 2h, or a time of day such as 18:30")
+def _moment(text: str | None) -> float | None:
+    """Seconds since the epoch, by this computer's clock."""
+    from understudy.control.deadline import moment
+
+    try:
+        return None if text is None else moment(text, datetime.now())
+    except ValueError as error:
+        raise UsageError(f"--{error}") from None
 
 
-def request(client: Client, body: dict[str, Any], *, as_json: bool) -> int:
+def request(client: Client, body: dict[str, Any], *, as_json: bool, path: str = "/replace") -> int:
     """Ask, show the phases as they happen, and end with what training lost."""
     after = client.events()["next"]
-    answer = client.call("POST", "/replace", body)
+    answer = client.call("POST", path, body)
     id = answer["id"]
     began: tuple[str, float] | None = None
     done = False
@@ -99,11 +113,11 @@ def request(client: Client, body: dict[str, Any], *, as_json: bool) -> int:
         page = client.events(after, wait=0.0 if done else 5.0)
         after = page["next"]
         for tale in page["events"]:
-            if tale["data"].get("change") != id:
+            if id not in (tale["data"].get("change"), tale["data"].get("id")) or tale["kind"] == "asked":
                 continue
             if as_json:
                 print(json.dumps(tale), flush=True)
-            elif tale["kind"] == "change":
+            elif tale["kind"] in ("change", "late"):
                 print(tale["text"], flush=True)
             elif tale["kind"] in ("phase", "settled", "cancelled", "released"):
                 _show(began, tale["at"])

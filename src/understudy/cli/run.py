@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import re
 import signal
 import sys
 from contextlib import nullcontext
@@ -88,6 +89,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--deterministic", action="store_true", default=None, help="masked steps give the same bits as whole ones")
     add("--keep-gradients", metavar="own|copy|none", help="what survivors keep of an interrupted step (default own)")
     add("--check-gradients", action="store_true", default=None, help="repeat a step once that has NaN or inf in them")
+    add("--at-once", type=int, metavar="K", help="drain no more than K machines at one boundary (default: any number)")
+    add("--grace", type=float, metavar="S", help="time for a machine that gets SIGTERM to be replaced (default 30)")
+    add("--label", action="append", metavar="M:KEY=VALUE", help="say something of a machine, such as m0:rack=r1")
     add("--run-dir", metavar="DIR", help="for the ledger, logs and metrics (default runs/NAME-TIME)")
     add("--chaos", action="store_true", default=None, help="let understudy chaos have faults happen inside processes")
     add("--json", action="store_true", help="events and result as JSON lines on stdout; the script's output on stderr")
@@ -113,6 +117,8 @@ def spec_of(args: argparse.Namespace) -> JobSpec:
 
     names = {field.name for field in msgspec.structs.fields(JobSpec)} - {"script", "args"}
     given = {name: value for name in sorted(names) if (value := getattr(args, name, None)) is not None}
+    if getattr(args, "label", None):
+        given["labels"] = labels(args.label)
     where = ""
     try:
         if args.script.endswith(".toml"):
@@ -125,6 +131,25 @@ def spec_of(args: argparse.Namespace) -> JobSpec:
         return make(settings, where)
     except SpecError as error:
         raise UsageError(str(error)) from None
+
+
+def labels(words: list[str]) -> dict[str, dict[str, str]]:
+    """Machine → key → value."""
+    found: dict[str, dict[str, str]] = {}
+    for word in words:
+        machine, colon, label = word.partition(":")
+        if not colon or not machine:
+            raise UsageError(f"--label {word}: write it as MACHINE:KEY=VALUE, such as m0:rack=r1")
+        key, value = one_label(label, word)
+        found.setdefault(machine, {})[key] = value
+    return found
+
+
+def one_label(text: str, word: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not equals or not re.fullmatch(r"[A-Za-z0-9_.-]+", key) or not value:
+        raise UsageError(f"--label {word}: write a label as KEY=VALUE, such as rack=r1")
+    return key, value
 
 
 QUIET = ("phase", "signal", "finished", "stopped", "failed")

@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 import time
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from understudy.cli import connection
@@ -57,21 +58,35 @@ def show(job: dict[str, Any], machines: list[dict[str, Any]], roster: list[dict[
             f"{copies['seconds']:.2g} s, for {copies['waited']:.2g} s of which training waited"
         )
     places = {entry["role"]: " ".join(f"{name}={at}" for name, at in entry["places"].items()) for entry in roster}
+    waiting(console.print, job.get("queue", ()))
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for title in ("machine", "state", "roles", "workers", "failures"):
+    labelled = any(machine.get("labels") for machine in machines)
+    for title in ("machine", "state", "roles", "workers", "failures", *(["labels"] if labelled else [])):
         table.add_column(title, style="bold" if title == "machine" else "")
     for machine in machines:
         roles = ", ".join(f"{role} ({places.get(role, '')})" for role in machine["roles"])
         state = machine["state"] + (f": {machine['why']}" if machine["why"] else "")
         state += readiness(machine, len(roster))
+        if machine.get("goes") is not None:
+            state += f", goes at {time.strftime('%H:%M:%S', time.localtime(machine['goes']))}"
         failures = str(machine["failures"]) if machine["failures"] else ""
-        table.add_row(*map(Text, (machine["name"], state, roles, " ".join(machine["workers"]), failures)))
+        labels = " ".join(f"{key}={value}" for key, value in sorted(machine.get("labels", {}).items()))
+        cells = [machine["name"], state, roles, " ".join(machine["workers"]), failures]
+        table.add_row(*map(Text, [*cells, labels] if labelled else cells))
     console.print(table)
     past = [(at, machine["name"], what) for machine in machines for at, what in machine["history"]]
     if past:
         console.print("\nwhat has gone wrong, the latest last:")
     for at, name, what in sorted(past)[-HISTORY:]:
         console.print(f"  {time.strftime('%H:%M:%S', time.localtime(at))}  {name}  {what}")
+
+
+def waiting(say: Callable[[str], None], queue: Sequence[dict[str, Any]]) -> None:
+    """Machines that are to be replaced, in the order in which they are."""
+    for entry in queue:
+        by = f" by {time.strftime('%H:%M:%S', time.localtime(entry['by']))}" if entry["by"] is not None else ""
+        why = f" ({entry['why']})" if entry["why"] else ""
+        say(f"to be replaced{by}: {', '.join(entry['machines'])}{why}: {entry['state']}")
 
 
 def readiness(machine: dict[str, Any], roles: int) -> str:

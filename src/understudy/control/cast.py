@@ -46,6 +46,11 @@ class Actor:
     """Where it has waited for long."""
     holds: bool = False
 
+    @property
+    def spent(self) -> bool:
+        """Whether a standby cannot do anything else with it: it holds state, or has given some in a generation."""
+        return self.holds or self.entered
+
 
 @dataclass
 class Machine:
@@ -66,6 +71,9 @@ class Machine:
     """How much of that does not count any more."""
     ill: bool = False
     """Somebody has said that it is not to be used."""
+    notice: float | None = None
+    """When it goes, replaced or not."""
+    labels: dict[str, str] = field(default_factory=dict)
     why: str = ""
 
     @property

@@ -6,7 +6,10 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Literal
 
+import msgspec
+
 from understudy.comm.roster import Roster
+from understudy.steward.drains import Drain
 from understudy.worker.messages import Back, Move
 
 from .events import Replace
@@ -17,11 +20,52 @@ Phase = Literal["rehearse", "prepare", "armed", "open", "cancel", "switch"]
 
 @dataclass
 class Wish:
-    """A replacement that an operator has asked for."""
+    """A replacement that an operator has asked for, or one turn of it."""
 
     id: str
     request: Replace
     attempts: int = 0
+    forced: bool = False
+    """The machine goes at the deadline, replaced or not."""
+    warned: bool = False
+    """Whether it was said that it will be late."""
+    closed: bool = False
+    """Whether it is known what has become of it."""
+
+    @property
+    def drain(self) -> Drain:
+        """What matters for its turn."""
+        request = self.request
+        return Drain(self.id, request.machines, request.by, request.in_turns)
+
+    def part(self, machines: tuple[str, ...]) -> Wish:
+        """The same for some of its machines."""
+        request = self.request
+        standbys = tuple(new for old, new in zip(request.machines, request.standbys, strict=False) if old in machines)
+        request = msgspec.structs.replace(request, machines=machines, standbys=standbys)
+        return Wish(self.id, request, self.attempts, self.forced, self.warned)
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """What has become of one turn of a request."""
+
+    machines: tuple[str, ...]
+    ok: bool
+    text: str
+    data: dict[str, object]
+
+
+def summary(outcomes: list[Outcome]) -> Outcome:
+    """Of all turns of a request."""
+    if len(outcomes) == 1:
+        return outcomes[0]
+    names = tuple(name for outcome in outcomes for name in outcome.machines)
+    done = [outcome for outcome in outcomes if outcome.ok]
+    losses = [lost for outcome in done if isinstance(lost := outcome.data.get("lost"), float)]
+    said = f"{len(done)} of {len(outcomes)} turns done, training lost {sum(losses):.3f} s"
+    said += "".join(f"; {', '.join(each.machines)}: {each.text}" for each in outcomes if not each.ok)
+    turns = [{"machines": each.machines, "ok": each.ok, "text": each.text, **each.data} for each in outcomes]
+    return Outcome(names, len(done) == len(outcomes), said, {"lost": sum(losses), "turns": turns})
 
 
 @dataclass

@@ -51,6 +51,8 @@ class Plan:
     """Whether training goes on without a replica that is gone, and which data the others have; empty: it does not."""
     first: tuple[int, ...] = ()
     """Cells with which the job begins, the roles of the others being vacant; empty: all."""
+    at_once: int = 0
+    """How many machines are drained at one boundary, at most; 0: all of a request."""
 
     @property
     def roles(self) -> int:
@@ -87,6 +89,8 @@ class Company:
         """Who must report before anything is decided."""
         self.saves: dict[int, set[int]] = {}
         """Role → steps of which its part of a checkpoint is on disk."""
+        self.requests: set[str] = set()
+        """Ids of all that was ever asked for."""
         self.answers: dict[str, Reply] = {}
         """To requests, by their ids."""
         self._now = 0.0
@@ -215,14 +219,27 @@ class Company:
         """Machines that have lost their roles by a failure, but not their agents, become standbys."""
         spent, self.spent = [self.machines[name] for name in self.spent], []
         for machine in spent:
-            if machine.state == "leaving" and self.status not in OVER and not self._quarantined(machine):
+            if machine.state == "leaving" and self.status not in OVER and machine.notice is not None:
+                self._dismiss(machine, "it had to leave")
+            elif machine.state == "leaving" and self.status not in OVER and not self._quarantined(machine):
                 machine.state = "standby"
                 self._tale("machine", f"{machine.name} is a standby again", machine=machine.name)
                 self._renew(machine)
 
     def _expected(self) -> int:
         """Standbys that are there, or will be."""
-        return sum(machine.state == "standby" for machine in self.machines.values()) + self.wanted + len(self.spent)
+        here = sum(machine.state == "standby" and machine.notice is None for machine in self.machines.values())
+        return here + self.wanted + len(self.spent)
+
+    def _claimed(self) -> int:
+        """Of these, those that others take who have asked before, and do not give back."""
+        wishes = [wish for wish in self.queue if not wish.request.keep]
+        claimed = sum(len(wish.request.machines) for wish in wishes)
+        if self.change is not None:
+            claimed += sum(self.machines[name].state == "standby" for name in self.change.places.values())
+            if self.change.wish is not None and self.change.wish.request.keep:
+                claimed -= len(self.change.leaving)
+        return claimed
 
     def _renew(self, machine: Machine) -> None:
         """Start a machine's workers anew: what they hold is not wanted."""
@@ -261,7 +278,10 @@ class Company:
         return [
             machine
             for machine in self.machines.values()
-            if machine.state == "standby" and machine.name not in taken and named in ("", machine.name)
+            if machine.state == "standby"
+            and machine.notice is None
+            and machine.name not in taken
+            and named in ("", machine.name)
         ]
 
     def _living(self, uids: Iterable[str]) -> list[str]:
@@ -314,6 +334,8 @@ class Company:
                 return f"{name} is being replaced already"
         if len(set(request.machines)) != len(request.machines):
             return "a machine is named twice"
+        if request.by is not None and not request.by > self._now:
+            return f"the deadline has passed {self._now - request.by:.0f} s ago; name a later one, or none"
         if len(set(request.standbys)) != len(request.standbys):
             return "a standby is named twice; name one for each machine"
         if request.standbys and len(request.standbys) != len(request.machines):
@@ -322,13 +344,13 @@ class Company:
             machine = self.machines.get(name)
             if machine is None or machine.state != "standby":
                 return f"{name} is not a standby; standbys: {self._names('standby')}"
-        free = self._expected()
-        if free < len(request.machines):
-            return (
-                f"{len(request.machines)} standby machines are needed and there are {free}; "
-                "add one with: understudy standby add"
-            )
-        return ""
+        free, needed = max(0, self._expected() - self._claimed()), len(request.machines)
+        if free >= needed:
+            return ""
+        lacking = f"{needed} standby machines are needed and there are {free}"
+        if needed == 1:
+            lacking = "a standby machine is needed and none is free"
+        return f"{lacking}; add {'one' if needed - free == 1 else 'some'} with: understudy standby add"
 
     # -- words -------------------------------------------------------------------------------------------------------
 

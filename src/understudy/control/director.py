@@ -3,7 +3,7 @@ orders, so that a controller that comes back reads its ledger and knows where ev
 
 from __future__ import annotations
 
-from understudy.agent.messages import Exited, Report, Stopped, Word
+from understudy.agent.messages import Exited, Leaving, Stopped, Word
 from understudy.worker.messages import (
     Arm,
     Cancelled,
@@ -28,7 +28,7 @@ from understudy.worker.messages import (
 from .cast import Actor, Machine
 from .change import Change
 from .company import OVER
-from .events import Asked, Event, Expired, Lost, Noted, Output, Overdue, Registered, Rejected, Reported
+from .events import Asked, Event, Expired, Lost, Noted, Output, Overdue, Registered, Rejected, Reported, Slipping
 from .judgement import Source
 from .replacement import Replacement
 
@@ -40,8 +40,8 @@ class Director(Replacement):
         """Take an event in; orders are in the machines' outboxes afterwards."""
         self._now, self._out = now, []
         match event:
-            case Registered(name, incarnation, standby):
-                self._register(name, incarnation, standby)
+            case Registered(name, incarnation, standby, labels):
+                self._register(name, incarnation, standby, labels)
             case Rejected(name, _, why):
                 self._tale("refused", why, machine=name)
             case Lost(name, incarnation, why, source):
@@ -58,11 +58,14 @@ class Director(Replacement):
                 machine = self.machines.get(name)
                 known = machine is not None and machine.incarnation == incarnation and machine.alive
                 if machine is not None and known and machine.inbox.take(number):
-                    self._heed(report)
+                    self._notified(machine, report) if isinstance(report, Leaving) else self._heed(report)
             case Asked(id, request):
+                self.requests.add(id)
                 self._ask(id, request)
             case Overdue(id):
                 self._overdue(id)
+            case Slipping():
+                pass  # what is known is looked at in any case
             case Expired(what, number):
                 self._expired(what, number)
             case Noted(kind, text, data):
@@ -70,7 +73,7 @@ class Director(Replacement):
         self._advance()
         return self._out
 
-    def _heed(self, report: Report) -> None:
+    def _heed(self, report: Word | Exited | Stopped) -> None:
         actor = self.actors[report.uid]
         if isinstance(report, Word) and isinstance(report.message, Saved):
             self.saves.setdefault(report.message.role, set()).add(report.message.step)  # whoever has written it
@@ -141,7 +144,7 @@ class Director(Replacement):
 
     # -- machines ------------------------------------------------------------------------------------------------------
 
-    def _register(self, name: str, incarnation: str, standby: bool) -> None:
+    def _register(self, name: str, incarnation: str, standby: bool, labels: dict[str, str]) -> None:
         old = self.machines.get(name)
         if old is not None and old.incarnation == incarnation:
             return
@@ -149,7 +152,7 @@ class Director(Replacement):
             self._lose(old, "its agent was started again", "agent")
         seats = sum(machine.state == "cast" for machine in self.machines.values())
         cast = self.status == "forming" and not standby and seats < len(self.plan.opening)
-        machine = self.machines[name] = Machine(name, incarnation, "cast" if cast else "standby")
+        machine = self.machines[name] = Machine(name, incarnation, "cast" if cast else "standby", labels=labels)
         if old is not None:
             machine.history, machine.pardoned, machine.ill = old.history, old.pardoned, old.ill
         if self.status in OVER:
@@ -167,8 +170,9 @@ class Director(Replacement):
     def _lose(self, machine: Machine, why: str, source: Source = "heartbeat") -> None:
         self._tale("lost", f"{machine.name} is gone: {why}", machine=machine.name)
         dead, cast = [actor for actor in machine.everybody if actor.alive], machine.state == "cast"
-        self._blemish(machine, why)
-        self._dismiss(machine, why, again=True)  # fences it, should it still live
+        if machine.notice is None:
+            self._blemish(machine, why)
+        self._dismiss(machine, why, again=machine.notice is None)  # fences it, should it still live
         self._signal(source, dead, f"{machine.name} is gone: {why}", cast=cast)
 
     def _exited(self, actor: Actor, report: Exited) -> None:
@@ -214,6 +218,7 @@ class Director(Replacement):
         while self.status not in OVER and self._step():
             pass
         self._anticipate()
+        self._foresee()
         self._finish()
 
     def _step(self) -> bool:

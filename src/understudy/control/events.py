@@ -22,6 +22,18 @@ class Replace(msgspec.Struct, frozen=True, tag="replace"):
     stop_the_world: bool = False
     """Let everybody wait while the newcomers rehearse, open all links anew and hand the state over at the boundary:
     how it would be done without this project's techniques, to compare with."""
+    in_turns: bool = False
+    """Not all at one boundary where standbys or the job's limit do not allow it: a drain."""
+    keep: bool = False
+    """The machines become standbys again instead of being released."""
+    why: str = ""
+    """What whoever asks has to say about it."""
+
+
+class TakeBack(msgspec.Struct, frozen=True, tag="take-back"):
+    """A machine that waits to be drained stays after all."""
+
+    machine: str
 
 
 class AddStandby(msgspec.Struct, frozen=True, tag="add-standby"):
@@ -61,7 +73,7 @@ class Readmit(msgspec.Struct, frozen=True, tag="readmit"):
     machine: str
 
 
-Request = Replace | AddStandby | RemoveStandby | Scale | StopJob | ReportFault | Readmit
+Request = Replace | TakeBack | AddStandby | RemoveStandby | Scale | StopJob | ReportFault | Readmit
 
 
 class Registered(msgspec.Struct, frozen=True, tag="registered"):
@@ -70,6 +82,7 @@ class Registered(msgspec.Struct, frozen=True, tag="registered"):
     machine: str
     incarnation: str
     standby: bool = False
+    labels: dict[str, str] = {}
 
 
 class Rejected(msgspec.Struct, frozen=True, tag="rejected"):
@@ -107,6 +120,14 @@ class Overdue(msgspec.Struct, frozen=True, tag="overdue"):
     id: str
 
 
+class Slipping(msgspec.Struct, frozen=True, tag="slipping"):
+    """Going by what replacements take, a request can no longer be fulfilled in time."""
+
+    id: str
+    at: float
+    """When it should have begun; where that changes, it is another event."""
+
+
 class Expired(msgspec.Struct, frozen=True, tag="expired"):
     """Somebody has not done in time what a phase is about."""
 
@@ -123,7 +144,7 @@ class Noted(msgspec.Struct, frozen=True, tag="noted"):
     data: dict[str, str | float] = {}
 
 
-Event = Registered | Rejected | Lost | Reported | Asked | Overdue | Expired | Noted
+Event = Registered | Rejected | Lost | Reported | Asked | Overdue | Slipping | Expired | Noted
 
 
 class Tale(msgspec.Struct, frozen=True):

@@ -8,24 +8,39 @@ from understudy.worker.messages import Cancel, Prepare, Stop
 
 from .cast import Actor, Machine, free, ready
 from .change import Change, Wish
-from .company import ATTEMPTS, OVER
-from .events import AddStandby, Expired, Overdue, Readmit, RemoveStandby, Replace, ReportFault, Request, Scale, StopJob
-from .scaling import Scaling
+from .company import OVER
+from .events import (
+    AddStandby,
+    Expired,
+    Overdue,
+    Readmit,
+    RemoveStandby,
+    Replace,
+    ReportFault,
+    Request,
+    Scale,
+    Slipping,
+    StopJob,
+    TakeBack,
+)
+from .turns import Turns
 
 
-class Replacement(Scaling):
+class Replacement(Turns):
     def _ask(self, id: str, request: Request) -> None:
         if self.status in OVER:
             self._reply(id, False, f"the job is {self.status}")
             return
         match request:
-            case Replace(machines):
+            case Replace():
                 problem = self.objection(request)
                 if problem:
                     self._reply(id, False, problem)
                 else:
-                    self._tale("asked", f"replace {', '.join(machines)}", id=id)
+                    self._tale("asked", self._asked(request), id=id, **({"why": request.why} if request.why else {}))
                     self.queue.append(Wish(id, request))
+            case TakeBack(name):
+                self._take_back(id, name)
             case AddStandby(count) if count < 1:
                 self._reply(id, False, f"{count} standbys cannot be added; ask for at least one")
             case AddStandby(count):
@@ -69,42 +84,16 @@ class Replacement(Scaling):
                 for uid in self._living(self._seated(self.change)):
                     self._tell(uid, Stop())
 
-    def _next(self) -> bool:
-        """Let replicas go that are too many, refill what is vacant, or begin the first replacement that waits, when its
-        standbys are there; whether there was one."""
-        if self._shrink() or self._refill():
-            return True
-        while self.queue:
-            wish = self.queue[0]
-            request = wish.request
-            machines = [self.machines[name] for name in request.machines]
-            if not all(machine.state == "cast" for machine in machines):
-                self.queue.popleft()
-                self._reply(wish.id, True, "no longer needed: the machine plays no role any more")
-                continue
-            if any(self._lies_idle(machine) for machine in machines):
-                return False  # it waits for its replica to be whole again
-            if request.standbys and not all(self.machines[name].state == "standby" for name in request.standbys):
-                self.queue.popleft()
-                self._reply(wish.id, False, f"standby {' or '.join(request.standbys)} is gone; ask for another one")
-                continue
-            chosen = self._choose(wish)
-            if chosen is None:
-                if self._expected() >= len(machines):
-                    return False
-                self.queue.popleft()
-                self._reply(wish.id, False, "no standby is left; add one with: understudy standby add")
-                continue
-            self.queue.popleft()
-            wish.attempts += 1
-            self._begin(wish, machines, chosen)
-            return True
-        return False
+    def _asked(self, request: Replace) -> str:
+        said = f"{'drain' if request.in_turns else 'replace'} {', '.join(request.machines)}"
+        said += "" if request.by is None else f" within {request.by - self._now:.0f} s"
+        return f"{said}: {request.why}" if request.why else said
 
     def _anticipate(self) -> None:
         """Those who come next rehearse while a change is under way; other standbys, what may be needed one day."""
         if self.status != "training":
             return
+        self._line_up()
         taken, homes = set() if self.change is None else set(self.change.places.values()), self._homes()
         for wish in self.queue:
             for number, name in enumerate(wish.request.machines):
@@ -187,19 +176,7 @@ class Replacement(Scaling):
     def _is_warm(self, machine: Machine) -> bool:
         return all(actor.alive and actor.rehearsed is not None for actor in machine.everybody)
 
-    def _choose(self, wish: Wish) -> list[Machine] | None:
-        """A standby for each machine; None while not all are ready."""
-        chosen: list[Machine] = []
-        for number, name in enumerate(wish.request.machines):
-            cell = self._homes()[name]
-            named = wish.request.standbys[number] if wish.request.standbys else ""
-            machine = self._stand_in(cell, {machine.name for machine in chosen}, named)
-            if machine is None:
-                return None
-            chosen.append(machine)
-        return chosen
-
-    def _begin(self, wish: Wish, machines: list[Machine], chosen: list[Machine]) -> None:
+    def _begin(self, wish: Wish, machines: list[Machine], chosen: list[Machine], reason: str) -> None:
         assert self.roster is not None
         homes = self._homes()
         places = {homes[old.name]: new.name for old, new in zip(machines, chosen, strict=True)}
@@ -208,7 +185,7 @@ class Replacement(Scaling):
         for machine in machines:
             machine.state = "leaving"
         moves = ", ".join(f"{old.name} → {new.name}" for old, new in zip(machines, chosen, strict=True))
-        self._tale("change", moves, change=wish.id)
+        self._tale("change", f"{moves} ({reason})" if reason else moves, change=wish.id)
         self._phase(self.change, "rehearse")
         if wish.request.stop_the_world:
             self._halt(f"{moves}, with the world stopped")
@@ -252,15 +229,12 @@ class Replacement(Scaling):
         self._tale("cancelled", change.failed, change=change.request)
         self._again(change, change.failed)
 
-    def due(self) -> list[tuple[float, Overdue | Expired]]:
+    def due(self) -> list[tuple[float, Overdue | Slipping | Expired]]:
         """What must not take longer than until then."""
         if self.status in OVER:
             return []
         change = self.change
-        wishes = [*self.queue, *([change.wish] if change is not None and change.wish else [])]
-        found: list[tuple[float, Overdue | Expired]] = [
-            (wish.request.by, Overdue(wish.id)) for wish in wishes if wish.request.by is not None
-        ]
+        found: list[tuple[float, Overdue | Slipping | Expired]] = [*self._deadlines()]
         found += [
             (actor.started + self.plan.rehearsal_limit, Expired("start", int(uid[1:])))
             for uid, actor in self.actors.items()
@@ -283,14 +257,3 @@ class Replacement(Scaling):
         elif not change.planned and "open" in change.clock:
             found.append((change.clock["open"] + self.plan.limit, Expired("switch", change.generation)))
         return found
-
-    def _overdue(self, id: str) -> None:
-        """A replacement was not done in time: it is no use any more where it has not begun to change anything."""
-        for wish in [wish for wish in self.queue if wish.id == id]:
-            self.queue.remove(wish)
-            self._reply(id, False, "no standby was ready in time; training goes on as before")
-        change = self.change
-        if change is not None and change.request == id and change.planned and change.phase in ("rehearse", "prepare"):
-            assert change.wish is not None
-            change.wish.attempts = ATTEMPTS
-            self._cancel("it was not done in time")

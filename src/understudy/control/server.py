@@ -12,6 +12,7 @@ import time
 import uuid
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from understudy.agent.messages import (
     Exited,
     Facts,
     Frame,
+    Leaving,
     Numbered,
     Refused,
     Register,
@@ -36,7 +38,9 @@ from understudy.agent.mishap import GARBAGE
 from understudy.worker.messages import Inject, WorkerSpec
 
 from .admission import objection
+from .bodies import Ending, Illness, Maintenance
 from .company import OVER, Plan, Scarcity
+from .deadline import moment
 from .director import Director
 from .events import (
     AddStandby,
@@ -54,11 +58,12 @@ from .events import (
     Request,
     Scale,
     StopJob,
+    TakeBack,
     Tale,
 )
 from .ledger import Ledger
 from .silence import gone, quiet
-from .views import job_view, machines_view, roster_view
+from .views import job_view, machines_view, roster_view, state_of
 
 log = logging.getLogger("understudy.control")
 _encoder = msgspec.msgpack.Encoder()
@@ -101,6 +106,7 @@ class ControlSpec(msgspec.Struct, frozen=True):
     """Names that they may not have: machines of these are started with the job."""
     first: tuple[int, ...] = ()
     """Cells with which the job begins; empty: all."""
+    at_once: int = 0
 
     @property
     def plan(self) -> Plan:
@@ -117,6 +123,7 @@ class ControlSpec(msgspec.Struct, frozen=True):
             self.records,
             "" if self.worker is None else self.worker.mask,
             self.first,
+            self.at_once,
         )
 
 
@@ -132,23 +139,6 @@ class Offer(msgspec.Struct, frozen=True):
     """Seconds after which a machine whose agent has died, or was given up, comes back; 0: never."""
     patience: float
     """Seconds without controller and training after which a machine may take the job for over."""
-
-
-class Illness(msgspec.Struct, frozen=True):
-    """What a health checker says."""
-
-    why: str
-    fatal: bool = False
-
-
-class Ending(msgspec.Struct, frozen=True):
-    """What whoever has started an agent says of its end."""
-
-    why: str = "its agent has ended"
-    incarnation: str = ""
-    """Whose; empty: that of whoever has the machine's name now."""
-    joined: bool = False
-    """Whether it came by itself: if it has not come to register, nobody has waited for it."""
 
 
 class Controller:
@@ -212,8 +202,8 @@ class Controller:
             why = f"nothing heard from its agent for {self.spec.heartbeat:g} s"
             for name in gone(self._heard(now), now, self.spec.heartbeat, self.spec.patience):
                 await self.feed(Lost(name, self.director.machines[name].incarnation, why))
-            for moment, event in self.director.due():
-                if time.time() > moment and event not in self._expired:
+            for limit, event in self.director.due():
+                if time.time() > limit and event not in self._expired:
                     self._expired.add(event)
                     await self.feed(event)
 
@@ -278,7 +268,7 @@ class Controller:
             return False
         self._seen[name] = time.monotonic()
         if known is None or known.incarnation != register.incarnation:
-            await self.feed(Registered(name, register.incarnation, register.standby))
+            await self.feed(Registered(name, register.incarnation, register.standby, register.labels))
         machine = self.director.machines[name]
         machine.outbox.acknowledged(register.received)
         self._sent[name] = register.received
@@ -295,7 +285,7 @@ class Controller:
         if machine.incarnation != incarnation:
             await ws.send_bytes(_encoder.encode(Refused("another agent has this machine's name")))
             await ws.close()
-        elif isinstance(frame, Numbered) and isinstance(frame.content, Word | Exited | Stopped):
+        elif isinstance(frame, Numbered) and isinstance(frame.content, Word | Exited | Stopped | Leaving):
             if frame.number == machine.inbox.last + 1 and machine.alive:
                 await self.feed(Reported(name, incarnation, frame.number, frame.content))
             await ws.send_bytes(_encoder.encode(Ack(machine.inbox.last)))
@@ -315,12 +305,14 @@ class Controller:
     def _answer(self, id: str) -> dict[str, object]:
         reply = self.director.answers.get(id)
         if reply is None:
-            return {"done": False}
+            return {"done": False, "state": state_of(self.director, id)}
         return {"done": True, "ok": reply.ok, "text": reply.text, "at": reply.at, **reply.data}
 
     async def get_answer(self, request: web.Request) -> web.Response:
         """What has become of a request; waits up to `wait` seconds for its end."""
         id, wait = request.match_info["id"], float(request.query.get("wait", "0"))
+        if id not in self.director.requests:
+            raise ValueError(f"there was no request {id}; its id is in the answer to whoever has asked")
         deadline = time.monotonic() + min(wait, 60.0)
         while id not in self.director.answers and (left := deadline - time.monotonic()) > 0:
             await self._wait(left)
@@ -342,6 +334,15 @@ class Controller:
 
     async def post_replace(self, request: web.Request) -> web.Response:
         return await self.ask(await _body(request, Replace))
+
+    async def post_drain(self, request: web.Request) -> web.Response:
+        """Maintenance: {"machines": ["m1"], "by": "30m", "why": "…"}."""
+        given: Maintenance = await _body(request, Maintenance)
+        by = moment(given.by, datetime.now()) if isinstance(given.by, str) else given.by
+        return await self.ask(Replace(given.machines, by=by, in_turns=True, why=given.why))
+
+    async def delete_drain(self, request: web.Request) -> web.Response:
+        return await self.ask(TakeBack(request.match_info["name"]))
 
     async def post_standbys(self, request: web.Request) -> web.Response:
         return await self.ask(await _body(request, AddStandby))
@@ -438,6 +439,8 @@ class Controller:
                 web.get("/events", self.get_events),
                 web.get("/requests/{id}", self.get_answer),
                 web.post("/replace", self.post_replace),
+                web.post("/drain", self.post_drain),
+                web.delete("/drain/{name}", self.delete_drain),
                 web.post("/standbys", self.post_standbys),
                 web.delete("/standbys/{name}", self.delete_standby),
                 web.post("/scale", self.post_scale),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from .cast import Actor
+from .cast import Actor, Machine
 from .change import Change, Wish
 from .events import Replace
 from .judgement import Situation, Source, Verdict, judge
@@ -15,6 +15,9 @@ class Signals(Transition):
     # -- what may follow -----------------------------------------------------------------------------------------------
 
     def _halt(self, why: str) -> None:
+        raise NotImplementedError
+
+    def _lose(self, machine: Machine, why: str, source: Source = "heartbeat") -> None:
         raise NotImplementedError
 
     def _cancel(self, why: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 
 import msgspec
 
@@ -10,8 +10,11 @@ from understudy.comm.roster import Roster, Worker
 from understudy.worker.messages import Recorded, Rehearse, Stop
 
 from .cast import Actor, Machine, ready
-from .change import Change, Phase, Wish
+from .change import Change, Outcome, Phase, Wish, summary
 from .company import ATTEMPTS, OVER, Company, Plan
+
+RECENT = 5
+"""Replacements that tell how long the next one takes."""
 
 
 class Transition(Company):
@@ -71,6 +74,10 @@ class Transition(Company):
         """Whether machines that go become standbys."""
         self._keepers: set[str] = set()
         """Who writes that."""
+        self._outcomes: dict[str, list[Outcome]] = {}
+        """Request → what has become of its turns so far."""
+        self._took: deque[float] = deque(maxlen=RECENT)
+        """Seconds of the last replacements, from the rehearsal to the first step."""
 
     def _in(self, generation: int) -> Change | None:
         """The change under way, if it is to this generation."""
@@ -121,17 +128,34 @@ class Transition(Company):
         wish = change.wish
         if wish is None:
             return
-        if wish.attempts < ATTEMPTS and self._expected() >= len(change.leaving):
-            request = msgspec.structs.replace(wish.request, standbys=())
-            self.queue.appendleft(Wish(wish.id, request, wish.attempts))
+        needed = 1 if wish.request.in_turns else len(change.leaving)
+        if wish.forced or (wish.attempts < ATTEMPTS and self._expected() >= needed):
+            request = wish.request  # where it was said who goes where, nobody else will do
+            request = request if request.keep else msgspec.structs.replace(request, standbys=())
+            self.queue.appendleft(Wish(wish.id, request, wish.attempts, wish.forced, wish.warned))
         else:
-            self._reply(change.request, False, f"{why}; training goes on as before")
+            self._close_wish(wish, False, f"{why}; training goes on as before")
+
+    def _close_wish(self, wish: Wish | None, ok: bool, text: str, **data: object) -> None:
+        """A turn of a request is over; the last one answers it."""
+        if wish is None or not wish.id:
+            return
+        wish.closed = True
+        outcomes = self._outcomes.setdefault(wish.id, [])
+        outcomes.append(Outcome(wish.request.machines, ok, text, data))
+        under_way = [change.wish for change in (self.change, self._interrupted, self.settling) if change is not None]
+        if any(other.id == wish.id and not other.closed for other in (*self.queue, *filter(None, under_way))):
+            return
+        whole = summary(self._outcomes.pop(wish.id))
+        self._reply(wish.id, whole.ok, whole.text, **whole.data)
 
     def _complete(self, change: Change) -> None:
         self._unsettled()
         self.change, self.settling = None, change
         self.status, self.waiting = "training", ""
         self._mark(change, "first step")
+        if change.kind == "replace":
+            self._took.append(self._now - change.clock["rehearse"])
         self._refills = 0 if change.kind == "refill" else self._refills
         self._shrinks = 0 if change.kind == "shrink" else self._shrinks
         for cell, name in change.places.items():
@@ -156,18 +180,22 @@ class Transition(Company):
         for machine in self.machines.values():
             if machine.state != "standby":
                 continue
-            for wing in [wing for wing in machine.wings if any(actor.holds for actor in wing)]:
+            for wing in [wing for wing in machine.wings if any(actor.spent for actor in wing)]:
                 self._end_workers(wing)
                 machine.wings.remove(wing)
-            if any(actor.holds for actor in machine.actors):
+            if any(actor.spent for actor in machine.actors):
                 self._renew(machine)  # nobody may take what it holds for a role's state
         self._replace_ill({name for name in change.places.values() if self.machines[name].ill})
+        self._heed_notices()
         self._conclude()
         if self.stopping:
             for uid in self._living(self._seated(None)):
                 self._tell(uid, Stop())
 
     def _replace_ill(self, names: set[str]) -> None:
+        raise NotImplementedError
+
+    def _heed_notices(self) -> None:
         raise NotImplementedError
 
     def _unsettled(self) -> None:
@@ -180,9 +208,11 @@ class Transition(Company):
         for name in change.leaving:
             machine = self.machines[name]
             if machine.state == "leaving" and name not in playing:
-                self._stand_by(machine) if change.keep else self._release(machine, change)
+                kept = change.keep or (change.wish is not None and change.wish.request.keep)
+                self._stand_by(machine) if kept else self._release(machine, change)
+        self._recycle()
         if change.lost is None:
-            self._reply(change.request, True, "done; what training lost by it could not be measured")
+            self._close_wish(change.wish, True, "done; what training lost by it could not be measured")
 
     def _release(self, machine: Machine, change: Change | None = None) -> None:
         request = "" if change is None else change.request
@@ -221,7 +251,7 @@ class Transition(Company):
             self._tale("settled", said, change=change.request, **facts)
             speeds = [size / seconds for size, seconds, _ in change.moved.values() if size > 1 << 20 and seconds]
             self.rate = min(speeds, default=self.rate)
-            self._reply(change.request, True, said, **facts)
+            self._close_wish(change.wish, True, said, **facts)
         if self.status == "training":
             self._unsettled()
 
@@ -234,12 +264,11 @@ class Transition(Company):
 
     def _close(self, why: str) -> None:
         self._unsettled()
-        for change in (self.change, self._interrupted):
-            if change is not None:
-                self._reply(change.request, False, why)
-        for wish in self.queue:
-            self._reply(wish.id, False, why)
+        under_way = [change.wish for change in (self.change, self._interrupted) if change is not None]
+        for id in dict.fromkeys(wish.id for wish in (*under_way, *self.queue) if wish is not None):
+            self._reply(id, False, why)
         self.queue.clear()
+        self._outcomes.clear()
         for machine in self.machines.values():
             if machine.alive:
                 self._dismiss(machine, why)

@@ -11,6 +11,7 @@ from understudy.worker.mesh import Mesh, coordinates
 from understudy.worker.messages import Copied
 
 from .cast import Machine, ready
+from .change import Wish
 from .director import Director
 
 
@@ -41,6 +42,16 @@ class ReplicasView(msgspec.Struct, frozen=True):
     target: int
 
 
+class WaitingView(msgspec.Struct, frozen=True):
+    """A request for planned replacement that is not over."""
+
+    id: str
+    machines: tuple[str, ...]
+    by: float | None
+    why: str
+    state: str
+
+
 class JobView(msgspec.Struct, frozen=True):
     job: str
     status: str
@@ -62,6 +73,8 @@ class JobView(msgspec.Struct, frozen=True):
     """With masking, once it is known how the model is replicated."""
     wanted: int = 0
     """Machines that were asked for and have not come."""
+    queue: tuple[WaitingView, ...] = ()
+    """Machines that are to be replaced: what is under way, then what waits, in its order."""
 
 
 class MachineView(msgspec.Struct, frozen=True):
@@ -79,6 +92,9 @@ class MachineView(msgspec.Struct, frozen=True):
     """Roles that a standby could take at once."""
     tour: dict[int, float] = {}
     """Role → seconds that a standby's worker has rehearsed it for; others of the same kind take as long."""
+    labels: dict[str, str] = {}
+    goes: float | None = None
+    """When it leaves, replaced or not, where that is known."""
 
 
 class RoleView(msgspec.Struct, frozen=True):
@@ -116,6 +132,7 @@ def job_view(name: str, director: Director, beats: Mapping[str, Beat]) -> JobVie
         _copies([beat.copied for beat in beats.values() if beat.copied is not None]),
         _replicas(director),
         director.wanted,
+        queue_view(director),
     )
 
 
@@ -124,6 +141,26 @@ def _replicas(director: Director) -> ReplicasView | None:
         return None
     most, live = director.replicas(director.vacant())
     return ReplicasView(live, most, director.target())
+
+
+def queue_view(director: Director) -> tuple[WaitingView, ...]:
+    """Who is to go, in the order in which they do."""
+    change = director.change
+    found = []
+    if change is not None and change.wish is not None:
+        found.append(_waiting(change.wish, f"under way: {change.phase}"))
+    for wish, outlook in director.prospects():
+        found.append(_waiting(wish, outlook.reason))
+    return tuple(found)
+
+
+def _waiting(wish: Wish, state: str) -> WaitingView:
+    return WaitingView(wish.id, wish.request.machines, wish.request.by, wish.request.why, state)
+
+
+def state_of(director: Director, id: str) -> str:
+    """Of a request that is not over; empty where nobody knows of one."""
+    return "; ".join(view.state for view in queue_view(director) if view.id == id)
 
 
 def _copies(told: list[Copied]) -> CopiesView | None:
@@ -157,6 +194,8 @@ def machines_view(director: Director) -> list[MachineView]:
             tuple(machine.history),
             _at_once(director, machine),
             _tour(director, machine),
+            machine.labels,
+            machine.notice if machine.alive else None,
         )
         for machine in director.machines.values()
     ]

@@ -6,7 +6,6 @@ import asyncio
 import os
 import re
 import secrets
-import signal
 import socket
 import sys
 import time
@@ -16,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from understudy.agent.agent import AGAIN, AgentSpec
+from understudy.agent.agent import AGAIN, END, NOTICE, AgentSpec
 from understudy.control.client import Client, ControllerError
 from understudy.control.company import OVER
 from understudy.control.server import Offer
@@ -45,6 +44,8 @@ class Ticket(msgspec.Struct, frozen=True):
     host: str
     run_dir: str = ""
     standby: bool = False
+    grace: float = 30.0
+    labels: dict[str, str] = {}
 
 
 def check(ticket: Ticket) -> Ticket:
@@ -55,6 +56,8 @@ def check(ticket: Ticket) -> Ticket:
         raise JoinError("the secret is not one: it consists of digits and letters from a to f")
     if not re.fullmatch(r"[A-Za-z0-9_.-]+", ticket.name) or not ticket.name.strip("."):
         raise JoinError(f"name is {ticket.name!r}; it must consist of letters, digits and the signs _ . -")
+    if not ticket.grace >= 0:
+        raise JoinError(f"grace is {ticket.grace}; it must be at least 0 seconds")
     if not Path(ticket.script).is_file():
         raise JoinError(f"there is no script {ticket.script}; a copy of the job's must be here")
     try:
@@ -86,6 +89,17 @@ class Membership:
         self.ticket, self._say = ticket, say
         self._client = Client(ticket.url, ticket.secret, patience=0.0)
         self._stopping = asyncio.Event()
+        self._leaving = asyncio.Event()
+        self._agent: asyncio.subprocess.Process | None = None
+
+    def leave(self) -> None:
+        """This computer is taken away: let somebody take its place first. Whoever says so twice does not wait."""
+        if self._leaving.is_set() or self._agent is None:
+            self.stop()
+        else:
+            self._leaving.set()
+            with suppress(ProcessLookupError):
+                self._agent.send_signal(NOTICE)
 
     def stop(self) -> None:
         """End the agent and its workers; the job goes on without this machine."""
@@ -99,6 +113,9 @@ class Membership:
             code = await self._live(offer, standby=standby)
             if self._stopping.is_set():
                 break
+            if self._leaving.is_set():
+                self._say(f"{name} has left")
+                return max(0, code)
             if code >= 0 and code != AGAIN:
                 if not code:
                     self._say(f"{name} is dismissed")
@@ -161,6 +178,8 @@ class Membership:
             str(Path.cwd()),
             {**own, **offer.env},
             offer.patience,
+            ticket.grace,
+            ticket.labels,
         )
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "understudy.agent.agent", "--parent", str(os.getpid())),
@@ -171,7 +190,9 @@ class Membership:
         assert process.stdin is not None
         process.stdin.write(msgspec.json.encode(spec))
         process.stdin.close()
+        self._agent = process
         code = await self._attend(process)
+        self._agent = None
         if code < 0 or self._stopping.is_set():
             why = "it was ended by its user" if self._stopping.is_set() else f"its agent ended with exit code {code}"
             news = {"why": why, "incarnation": incarnation, "joined": True}
@@ -184,7 +205,7 @@ class Membership:
         try:
             await asyncio.wait([ended, stopped], return_when=asyncio.FIRST_COMPLETED)
             if not ended.done():
-                process.send_signal(signal.SIGTERM)
+                process.send_signal(END)
                 await asyncio.wait([ended], timeout=_GRACE_S)
             if not ended.done():
                 process.kill()

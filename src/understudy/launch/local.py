@@ -17,7 +17,7 @@ from typing import Any, TextIO
 
 import msgspec
 
-from understudy.agent.agent import AGAIN, AgentSpec
+from understudy.agent.agent import AGAIN, END, AgentSpec
 from understudy.agent.facts import facts_of
 from understudy.agent.nursery import Nursery, NurseryError
 from understudy.control.client import Client, ControllerError
@@ -137,7 +137,7 @@ class LocalJob:
             with suppress(ControllerError):
                 await asyncio.to_thread(leaving.call, "POST", "/disband")
         for process in self.agents.values():
-            process.kill(signal.SIGTERM)
+            process.kill(END)
         for process in self.agents.values():
             await _end(process)
         if self.controller is not None:
@@ -187,6 +187,7 @@ class LocalJob:
             bool(self.spec.recording_limit) and self.spec.machines > 1,
             tuple(self._own_names()),
             self.spec.first,
+            self.spec.at_once,
         )
         (self.run_dir / PLAN).write_bytes(msgspec.json.encode(spec.plan))  # without it, a ledger cannot be understood
         while not self._closing:
@@ -243,6 +244,7 @@ class LocalJob:
         incarnation, env = f"{name}-{secrets.token_hex(4)}", {**os.environ, **self._variables}
         worker = msgspec.structs.replace(self._worker(), machine=name)
         agent = AgentSpec(name, incarnation, standby, self.url, worker, str(self.run_dir), str(Path.cwd()), env)
+        agent = msgspec.structs.replace(agent, grace=self.spec.grace, labels=self.spec.labels.get(name, {}))
         say = partial(self._show, name)
         process: Agent
         if nursery is not None:

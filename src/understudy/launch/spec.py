@@ -94,6 +94,12 @@ class JobSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     recording_limit: float = 1024.0
     """Megabytes of it for each role; 0: nothing is recorded."""
     run_dir: str = ""
+    at_once: int = 0
+    """How many machines are drained at one boundary, at most; 0: all that a request names."""
+    grace: float = 30.0
+    """Seconds for which a machine that is told to go (SIGTERM) waits for somebody to take its place."""
+    labels: dict[str, dict[str, str]] = {}
+    """Machine → what is said of it, such as the rack it stands in."""
     chaos: bool = False
     """Whether `understudy chaos` may let faults happen inside its processes."""
     probe: str = ""
@@ -154,12 +160,22 @@ def check(spec: JobSpec) -> JobSpec:
         "quarantine": 1,
         "copy_every": 0,
         "warm": 0,
+        "at_once": 0,
     }.items():
         if getattr(spec, name) < least:
             raise SpecError(f"{name} is {getattr(spec, name)}; it must be at least {least}")
-    for name, unit in {"step_limit": "seconds", "repair": "seconds", "recording_limit": "megabytes"}.items():
+    for name, unit in {
+        "step_limit": "seconds",
+        "repair": "seconds",
+        "grace": "seconds",
+        "recording_limit": "megabytes",
+    }.items():
         if not getattr(spec, name) >= 0:
             raise SpecError(f"{name} is {getattr(spec, name)}; it must be at least 0 {unit}")
+    own = [f"m{number}" for number in range(spec.machines + spec.standbys)]
+    for name in spec.labels:
+        if name not in own:
+            raise SpecError(f"labels name a machine {name}; those that are started here are {', '.join(own)}")
     if spec.recordings and not Path(spec.recordings).is_dir():
         raise SpecError(f"recordings is {spec.recordings}, where there is no folder; make it, on every machine")
     for name in ("heartbeat", "limit", "answer_limit", "rehearsal_limit", "patience"):

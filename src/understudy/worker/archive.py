@@ -41,6 +41,8 @@ class Archive:
         self._saver: Saver | None = None
         self._saved = 0
         """The step of the last checkpoint that was begun."""
+        self._put_off = -1
+        """The step of the checkpoint for whose sake this worker has not left yet."""
         self._keeper = Keeper(fabric, spec.uid, tracked, spec.streams) if spec.copy_every else None
         self._copied = self._told = -1
         """The last step of which a copy was begun, and the last of which the cost was told."""
@@ -92,6 +94,22 @@ class Archive:
         if fresh or step % spec.copy_every == 0:  # at the same boundaries everywhere
             self._copied = step
             self._keeper.begin(step, force=fresh)
+
+    def lets_go(self, step: int) -> bool:
+        """Whether whoever plays here may leave at the boundary after this step: not where a checkpoint begins, nor
+        while its part of one is being written, since nobody else would write it. That is put off for one checkpoint;
+        where the next is under way by then, it is waited for, or nobody could ever leave."""
+        every, writing = self._spec.checkpoint_every, self._saver is not None and self._saver.busy
+        begins = bool(self._spec.checkpoint) and every > 1 and (step + 1) % every == 0
+        if not writing and not begins:
+            return True
+        which = self._saved if writing else step + 1
+        if self._put_off in (-1, which):
+            self._put_off = which
+            return False
+        if self._saver is not None:
+            self._saver.wait()
+        return True
 
     def _at_risk(self) -> bool:
         """Whether, while masking, another replica's loss would leave data that nobody has. All roles agree on it, since

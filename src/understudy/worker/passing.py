@@ -49,12 +49,19 @@ class Passing:
         wanted = proposal is not None and not proposal.direct and proposal.armed and self.spec.overlap
         if proposal is None or not wanted or self.fabric.prepared < proposal.generation:
             return
+        if not self._may_leave(proposal):
+            return  # without an offer it does not vote for the change either
         moves = [move for move in proposal.moves if move.giver.uid == self.spec.uid]
         inventory = take_inventory(self.tracked) if moves else None
         for move in moves:
             giving = self._giving_to(proposal, move)
             assert inventory is not None
             giving.offer(inventory)
+
+    def _may_leave(self, proposal: parts.Proposal) -> bool:
+        """Whether this worker stays, or has written all that it has to write of a checkpoint."""
+        stays = proposal.roster.role_of(self.spec.uid) is not None
+        return stays or self._archive is None or self._archive.lets_go(self.part.step)
 
     def _giving_to(self, proposal: parts.Proposal, move: Move) -> Giving:
         taker = move.taker.uid

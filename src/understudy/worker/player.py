@@ -348,8 +348,8 @@ class Player(Passing):
         self._watch.step_ends()
         proposal = self.part.proposal
         healthy = proposal is not None and self.fabric.prepared >= proposal.generation
-        if proposal is not None and proposal.gives(self.spec.uid) and self.spec.overlap:
-            healthy = healthy and self._offered(proposal)
+        if proposal is not None and proposal.gives(self.spec.uid):
+            healthy = healthy and (self._offered(proposal) if self.spec.overlap else self._may_leave(proposal))
         with self._changed:
             copied = -1 if self._archive is None else self._archive.copied
             ballot = self.part.ballot(healthy=healthy, over=over, sound=sound, copied=copied)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from understudy.agent.messages import Dismiss, EndWorker, Order, Report, StartWorker, Tell, Word
+from understudy.agent.messages import Dismiss, EndWorker, Leaving, Order, Report, StartWorker, Tell, Word
 from understudy.agent.session import Inbox, Outbox
 from understudy.comm.roster import Worker
 from understudy.worker.messages import Here
@@ -85,6 +85,11 @@ class SimAgent:
             case Dismiss():
                 self.dismissed = True
                 self.die()
+
+    def notice(self, seconds: float) -> None:
+        """It has to go soon, and does."""
+        self.report(Leaving(seconds, "it is preempted"))
+        self.world.after(seconds, self.die)
 
     def die(self) -> None:
         self.alive = False

@@ -93,6 +93,8 @@ class SimController:
                     self.world.after(
                         self.world.random.choice([0.02, 0.2, 0.6]) * self.world.random.random(), self.world.strike
                     )
+                if output.kind == "change":
+                    self.world.begun(self.director)
                 if output.kind in OVER:
                     self.world.ended_at = self.world.now
                 if output.kind == "failed":

@@ -52,7 +52,7 @@ class SimWorker:
         """What will be done when it runs again."""
         self.hangs = False
         """Its training thread never comes to the end of the step; the rest of it lives."""
-        self.saved = 0
+        self.saved = self.writing = 0
         self.copies: dict[tuple[int, int], int] = {}
         """(role, step) → the state it has a copy of."""
         self.part.kept = lambda: tuple(sorted(self.copies))
@@ -246,10 +246,16 @@ class SimWorker:
         every, step = self.world.checkpoint_every, self.state
         if every and step and step % every == 0 and step > self.saved:
             assert self.role is not None
-            self.saved = step
+            self.saved = self.writing = step
             self.later(self.world.delay(), partial(self.written, self.role, step))
 
+    def leaves(self) -> bool:
+        """Whether it goes with the generation that is proposed."""
+        proposal = self.part.proposal
+        return proposal is not None and proposal.roster.role_of(self.part.uid) is None
+
     def written(self, role: int, step: int) -> None:
+        self.writing = 0 if self.writing == step else self.writing
         self.world.disk.add((role, step))
         self.agent.report(Word(self.part.uid, Saved(role, step)))
 
@@ -297,7 +303,7 @@ class SimWorker:
         over = self.part.step == self.world.steps
         proposal = self.part.proposal
         healthy = proposal is not None and self.part.uid not in self.world.fabrics[proposal.generation].poisoned
-        ballot = self.part.ballot(healthy=healthy, over=over)
+        ballot = self.part.ballot(healthy=healthy and not (self.leaves() and self.writing), over=over)
         assert self.fabric is not None
         if ballot is None:
             self.mode = "verdict"

@@ -13,7 +13,7 @@ from understudy.agent.messages import Word
 from understudy.comm.roster import Roster
 from understudy.control.company import OVER, Plan
 from understudy.control.director import Director
-from understudy.control.events import AddStandby, Asked, Replace, Request, Scale
+from understudy.control.events import AddStandby, Asked, Replace, Request, Scale, TakeBack
 from understudy.worker.messages import Failed, Faulty
 
 from .agent import SimAgent
@@ -53,6 +53,7 @@ class World:
             warm=self.random.choice([0, 1, 1, 2]),
             scarcity=self.random.choice(["wait", "wait", "wait", "stop"]),
             mask=self.random.choice(["", "anywhere", "anywhere"]),
+            at_once=self.random.choice([0, 0, 1, 2]),
         )
         if self.plan.mask and self.random.random() < 0.4:
             self.plan = replace(self.plan, first=self.few())
@@ -197,7 +198,7 @@ class World:
         others = [*self.agents, "m99"]
         names = playing if len(playing) > 1 and self.random.random() < 0.8 else others
         machines = tuple(self.random.sample(names, self.random.choice([1, 1, 1, 2])))
-        self.submit(id, AddStandby() if self.random.random() < 0.1 else Replace(machines))
+        self.submit(id, AddStandby() if self.random.random() < 0.1 else self.request(machines))
 
     def scale(self, id: str) -> None:
         """Ask for more or fewer replicas, mostly as many as are possible."""
@@ -216,6 +217,26 @@ class World:
         self.say(f"operator asks {request}")
         self.controller.submit(Asked(id, request))
 
+    def request(self, machines: tuple[str, ...]) -> Replace | TakeBack:
+        """A replacement, a drain with or without a deadline, a move, or a drain taken back."""
+        kind = self.random.choice(["replace", "replace", "drain", "drain", "move", "back"])
+        if kind == "back":
+            return TakeBack(machines[0])
+        by = self.now + self.random.uniform(0.1, 20.0) if self.random.random() < 0.4 else None
+        return Replace(machines, by=by, in_turns=kind == "drain", keep=kind == "move")
+
+    def begun(self, director: Director) -> None:
+        """A change begins: nobody comes who is about to go, and not more go than may."""
+        change = director.change
+        if change is None or change.wish is None or change.kind != "replace":
+            return
+        going = [name for name in change.places.values() if director.machines[name].notice is not None]
+        if going:
+            raise Violation(f"{going} come although they must go")
+        limit = self.plan.at_once
+        if change.wish.request.in_turns and limit and len(change.leaving) > limit:
+            raise Violation(f"{change.leaving} go at once, more than {limit}")
+
     def strike(self) -> None:
         """Hit somebody who takes part in the change under way."""
         director = self.controller.director
@@ -227,7 +248,7 @@ class World:
 
     def mishap(self, among: list[SimAgent] | None = None) -> None:
         kinds = ["worker", "machine", "controller", "connection", "controller", "false alarm", "freeze", "thaw", "hang"]
-        kind = self.random.choice([*kinds, "raise", "faulty", "fatal"])
+        kind = self.random.choice([*kinds, "raise", "faulty", "fatal", "notice", "notice"])
         live = [agent for agent in self.agents.values() if agent.alive] if among is None else among
         if not live:
             return
@@ -238,6 +259,8 @@ class World:
             self.controller.crash()
         elif kind == "connection":
             agent.disconnect()
+        elif kind == "notice":
+            agent.notice(self.random.choice([0.5, 2.0, 8.0]))
         elif kind == "machine":
             agent.die()
             if self.random.random() < 0.5:

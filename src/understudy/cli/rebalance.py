@@ -1,0 +1,221 @@
+"""`understudy rebalance`: move roles to other machines while training goes on."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from understudy.cli import connection
+from understudy.cli.errors import UsageError
+from understudy.cli.replace import request
+
+if TYPE_CHECKING:
+    from understudy.cli.main import Subparsers
+    from understudy.control.client import Client
+
+DESCRIPTION = """\
+Move roles of a running job to other machines. A machine moves as a whole: with several workers per machine, name any of
+its roles. Targets are standbys, or machines that the plan itself frees; those become standbys instead of being
+released, so that machines can also trade places. The moves are made in as few transitions as possible, one after the
+other, each at one step boundary; training does not stop for it. What cannot be done is refused before anything moves.
+"""
+EPILOG = """\
+examples:
+  understudy rebalance plan.toml --dry-run       what would be done, in which transitions
+  understudy rebalance plan.toml
+  understudy rebalance --spread rack             copies of the same state into different racks, with the fewest moves
+
+plan.toml:                                       the same as JSON: {"moves": {"0": "m4", "3": "m5"}}
+  [moves]
+  0 = "m4"        # role 0, and whatever else its machine plays, to m4
+  3 = "m5"
+
+Machines say where they stand when they come: understudy join --label rack=r7, or run --label m0:rack=r1.
+"""
+
+
+class Stage:
+    """Who plays what, and who is free, as the job says."""
+
+    def __init__(self, machines: Sequence[Mapping[str, Any]], roster: Sequence[Mapping[str, Any]]) -> None:
+        self.machines = {machine["name"]: machine for machine in machines if machine["state"] != "gone"}
+        self.free = [name for name, machine in self.machines.items() if machine["state"] == "standby"]
+        self.cell_of: dict[int, int] = {}
+        """Role → the first role of the machine that plays it, which stands for all of them."""
+        self.where: dict[int, str] = {}
+        self.twins = {entry["role"]: entry["twins"] for entry in roster}
+        self.vacant = [entry["role"] for entry in roster if entry["machine"] is None]
+        for name in dict.fromkeys(entry["machine"] for entry in roster if entry["machine"] is not None):
+            roles = [entry["role"] for entry in roster if entry["machine"] == name]
+            self.where[roles[0]] = name
+            self.cell_of.update(dict.fromkeys(roles, roles[0]))
+
+    def kinds(self) -> list[list[int]]:
+        """Cells that hold the same, role by role."""
+        roles = {cell: [role for role, of in self.cell_of.items() if of == cell] for cell in self.where}
+        kinds: list[list[int]] = []
+        for cell in self.where:
+            for kind in kinds:
+                pairs = list(zip(roles[kind[0]], roles[cell], strict=False))
+                if all(other in self.twins.get(role, ()) for role, other in pairs):
+                    kind.append(cell)
+                    break
+            else:
+                kinds.append([cell])
+        return kinds
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    parser = subparsers.add_parser(
+        "rebalance",
+        help="move roles to other machines",
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "plan", nargs="?", type=Path, metavar="PLAN", help="a TOML or JSON file: which role to which machine"
+    )
+    parser.add_argument("--spread", metavar="LABEL", help="instead of a plan: the same state not twice in one LABEL")
+    parser.add_argument("--dry-run", action="store_true", help="say what would be done, and do nothing")
+    connection.add_options(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    from understudy.steward.rebalance import Impossible, check, transitions
+
+    if (args.plan is None) == (args.spread is None):
+        raise UsageError("give either a plan or --spread LABEL")
+    moves = None if args.plan is None else read(args.plan)
+    client = connection.connect(args)
+    stage = Stage(client.call("GET", "/machines"), client.call("GET", "/roster"))
+    try:
+        wanted = spreading(stage, args.spread) if moves is None else places(stage, moves)
+        steps = transitions(stage.where, check(stage.where, wanted, stage.free), stage.free)
+    except Impossible as error:
+        raise UsageError(str(error)) from None
+    return carry_out(client, stage, steps, as_json=args.json, dry=args.dry_run)
+
+
+def read(path: Path) -> dict[int, str]:
+    """Role → machine, as the file says."""
+    import tomllib
+
+    try:
+        text = path.read_text()
+        if path.suffix == ".json":
+            found = json.loads(text, object_pairs_hook=_once)
+        else:
+            found = tomllib.loads(text)
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
+        kind = "JSON" if path.suffix == ".json" else "TOML"
+        raise UsageError(f"{path} is not valid {kind}: {error}") from None
+    moves = found.get("moves") if isinstance(found, dict) else None
+    if not isinstance(moves, dict) or set(found) != {"moves"}:
+        raise UsageError(f'{path}: write one table, [moves], with lines such as 0 = "m4"')
+    plan: dict[int, str] = {}
+    for key, machine in moves.items():
+        if not (key.isascii() and key.isdigit()):
+            raise UsageError(f"{path}: {key!r} is not a role; roles are numbers from 0 on")
+        if not isinstance(machine, str) or not machine:
+            raise UsageError(f'{path}: role {key} is to move to {machine!r}; write the name of a machine, such as "m4"')
+        if int(key) in plan:
+            raise UsageError(f"{path}: role {int(key)} is named twice")
+        plan[int(key)] = machine
+    return plan
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """JSON allows to say something twice, and forgets the first."""
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise ValueError(f"{key} is named twice")
+        found[key] = value
+    return found
+
+
+def places(stage: Stage, moves: Mapping[int, str]) -> dict[int, str]:
+    """The same by machine: each moves as a whole."""
+    from understudy.steward.rebalance import Impossible
+
+    wanted: dict[int, str] = {}
+    named: dict[int, int] = {}
+    for role, machine in moves.items():
+        if role in stage.vacant:
+            raise Impossible(f"role {role} is vacant; wait until it is refilled")
+        if role not in stage.cell_of:
+            raise Impossible(f"there is no role {role}; roles are 0 to {len(stage.twins) - 1}")
+        if machine not in stage.machines:
+            raise Impossible(f"there is no machine {machine}; machines: {', '.join(stage.machines) or 'none'}")
+        cell = stage.cell_of[role]
+        if cell in named:
+            whose = stage.where[cell]
+            raise Impossible(
+                f"roles {named[cell]} and {role} are both on {whose}, which moves as a whole; name one of them"
+            )
+        named[cell], wanted[cell] = role, machine
+    return wanted
+
+
+def spreading(stage: Stage, label: str) -> dict[int, str]:
+    from understudy.steward.rebalance import Impossible
+    from understudy.steward.spread import spread
+
+    racks = {name: machine["labels"][label] for name, machine in stage.machines.items() if label in machine["labels"]}
+    if not racks:
+        raise Impossible(f"no machine has a label {label}; give them some with: understudy join --label {label}=…")
+    if stage.vacant:
+        raise Impossible(f"role {stage.vacant[0]} is vacant; wait until it is refilled")
+    return spread(stage.where, stage.kinds(), racks, stage.free)
+
+
+def carry_out(client: Client, stage: Stage, steps: list[dict[int, str]], *, as_json: bool, dry: bool) -> int:
+    """One transition after the other; what is done stays done where a later one fails."""
+    if not steps:
+        print(json.dumps({"transitions": []}) if as_json else "nothing to do: all roles are where they should be")
+        return 0
+    plan = _moves(stage, steps)
+    if as_json:
+        named = [[{"roles": move.roles, "from": move.leaver, "to": move.comer} for move in moves] for moves in plan]
+        print(json.dumps({"transitions": named}), flush=True)
+    for number, moves in enumerate(plan, 1):
+        if not as_json:
+            said = ", ".join(f"{_listed(move.roles)}: {move.leaver} → {move.comer}" for move in moves)
+            print(f"transition {number} of {len(plan)}: {said}", flush=True)
+        if dry:
+            continue
+        leavers, comers = [move.leaver for move in moves], [move.comer for move in moves]
+        body = {"type": "replace", "machines": leavers, "standbys": comers, "keep": True, "why": "rebalancing"}
+        if request(client, body, as_json=as_json):
+            if number > 1 and not as_json:
+                done = f"transitions 1 to {number - 1} are done; the same command does the rest"
+                print(f"understudy: {done}", file=sys.stderr)
+            return 1
+    return 0
+
+
+class Move(NamedTuple):
+    roles: list[int]
+    leaver: str
+    comer: str
+
+
+def _moves(stage: Stage, steps: list[dict[int, str]]) -> list[list[Move]]:
+    """The same with all roles, and who gives them away."""
+    at, found = dict(stage.where), []
+    for step in steps:
+        roles = {cell: [role for role, of in stage.cell_of.items() if of == cell] for cell in step}
+        found.append([Move(roles[cell], at[cell], machine) for cell, machine in sorted(step.items())])
+        at.update(step)
+    return found
+
+
+def _listed(roles: list[int]) -> str:
+    return ("role " if len(roles) == 1 else "roles ") + ", ".join(map(str, roles))
