@@ -48,7 +48,7 @@ class Play:
     ) -> subprocess.Popen[bytes]:
         """`there` is what to put before a command to run it on that host."""
         options = ["--host", address, "--name", name, "--secret-file", str(self.secret)]
-        options += ["--run-dir", str(self.folder / name), self.client.url, str(script or self.script)]
+        options += ["--grace", "120", "--run-dir", str(self.folder / name), self.client.url, str(script or self.script)]
         self.joined[name] = self._start(there, name, "join", *options)
         return self.joined[name]
 
