@@ -101,7 +101,7 @@ def test_a_standby_that_is_used_is_asked_for_while_the_other_still_joins() -> No
     assert job.looks(100) == []
     job.play.replace("m1", until="prepare")
     note, asked = job.looks(60)
-    assert note == Noted("steward", "asks for 1 more: 0 of 1 standby free", {"act": "pool"})
+    assert note == Noted("steward", "asks for 1 standby: 0 of 1 free", {"act": "pool"})
     assert asked == Asked("s0", AddStandby(1))
     assert job.play.told("wanted") == ["1 standby machine wanted"]
     job.play.come("m3", standby=True)

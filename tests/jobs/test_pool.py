@@ -26,5 +26,5 @@ def test_a_standby_that_is_used_is_followed_by_another(tmp_path: Path) -> None:
     result = perform(tmp_path, direction, standbys=1, pool=1, cool_down=1.0)
     assert result.ended.status == "stopped", result.ended.reason
     told = [tale["text"] for tale in result.tales if tale["kind"] == "steward"]
-    assert told == ["asks for 1 more: 0 of 1 standby free"]
+    assert told == ["asks for 1 standby: 0 of 1 free"]
     assert [tale["data"]["machine"] for tale in result.tales if tale["kind"] == "released"] == ["m1"]

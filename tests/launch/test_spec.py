@@ -279,7 +279,7 @@ def test_beginnings_that_cannot_be(script: Path, settings: dict[str, Any], said:
         ({"cool_down": -1.0}, "cool_down is -1.0; it must be from 0 to 3600 seconds"),
         ({"steward": "on"}, "steward is 'on'; write off, tell (what it would do) or act"),
         ({"steward_looks": 0}, "steward_looks is 0; it must be at least 1"),
-        ({"provider_command": "'a"}, "provider_command is \"'a\": No closing quotation; quote it as in a shell"),
+        ({"provider_command": "'a"}, 'provider_command is "\'a": No closing quotation; quote it as in a shell'),
         ({"provider_command": "/no/such x"}, "provider_command: there is no command /no/such; give its path"),
         ({"machines": 2, "local": 1, "pool": 1}, "machines come from elsewhere and nobody can be asked for one"),
     ],

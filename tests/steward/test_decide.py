@@ -137,7 +137,7 @@ def test_off_means_off_for_slow_machines_but_the_pool_is_kept() -> None:
     done, _, _ = looks(20, Settings("off", pool=1, patience=1), suspects=(M3,), standbys=(READY, OTHER))
     assert done == []
     done, _, _ = looks(1, Settings("off", pool=1), standbys=())
-    assert actions(done) == [Request(1, "0 of 1 standby free")]
+    assert actions(done) == [Request(1, "0 of 1 free")]
 
 
 # -- the pool ----------------------------------------------------------------------------------------------------------
@@ -153,11 +153,11 @@ def test_without_a_pool_nobody_is_asked_for_or_released() -> None:
 def test_what_is_missing_is_asked_for_at_once_and_again_after_the_cool_down() -> None:
     rules = Settings(pool=3, cool_down=30.0)
     found = decide(Observed(1000.0, True, standbys=(READY,)), rules, Memory())
-    assert found.actions == (Request(2, "1 of 3 standbys free"),)
+    assert found.actions == (Request(2, "1 of 3 free"),)
     asked = (1000.0, 1000.0)
     assert not looks(100, rules, begin=1001.0, standbys=(READY,), expected=2, requests=asked)[0]
     done, _, _ = looks(100, rules, begin=1001.0, standbys=(READY,), expected=1, requests=asked)
-    assert done[0] == (1030.0, Request(1, "1 of 3 standbys free, 1 expected"))
+    assert done[0] == (1030.0, Request(1, "1 of 3 free, 1 expected"))
 
 
 def test_who_does_not_come_in_time_is_asked_for_again() -> None:
@@ -174,13 +174,13 @@ def test_a_machine_that_comes_back_by_itself_is_waited_for() -> None:
 
 def test_planned_replacements_that_wait_need_standbys_of_their_own() -> None:
     found = decide(Observed(1000.0, True, standbys=(READY,), drains=(Drain(2),)), Settings(pool=1), Memory())
-    assert found.actions == (Request(2, "1 of 3 standbys free"),)
+    assert found.actions == (Request(2, "1 of 3 free"),)
 
 
 def test_the_budget_counts_what_others_have_asked_for_and_is_said_once() -> None:
     rules = Settings(pool=5, budget=4, cool_down=0.0)
     found = decide(Observed(5000.0, True, requests=(1000.0, 2000.0, 4000.0)), rules, Memory())
-    assert found.actions == (Request(2, "0 of 5 standbys free"),)
+    assert found.actions == (Request(2, "0 of 5 free"),)
     done, said, _ = looks(50, rules, begin=5001.0, requests=(2000.0, 4000.0, 5000.0, 5000.0), expected=0)
     assert done == []
     assert said == ["no standby is asked for, although 0 of 5 are free: the budget is 4 machines an hour"]

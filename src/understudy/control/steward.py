@@ -95,7 +95,7 @@ class Steward:
                     Asked(self._name(), events.Replace((machine,))),
                 ]
             case Request(count, why):
-                text, request = f"asks for {count} more: {why}", events.AddStandby(count)
+                text, request = f"asks for {count} standby{'s' if count > 1 else ''}: {why}", events.AddStandby(count)
             case Release(machine, why):
                 text, request = f"lets {machine} go: {why}", events.RemoveStandby(machine, f"it is one too many: {why}")
         return [Noted("steward", text, {"act": "pool"}), Asked(self._name(), request)]
@@ -113,7 +113,8 @@ class Steward:
 
     def _observed(self, now: float) -> Observed:
         director = self._director
-        self._requests = [at for at in self._requests if now - at < HOUR]
+        keep = max(HOUR, self.settings.arrival)
+        self._requests = [at for at in self._requests if now - at < keep]
         self._lost = [at for at in self._lost if now - at < HOUR]
         change = director.change
         taken = set() if change is None else set(change.places.values())

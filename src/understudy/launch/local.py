@@ -117,7 +117,7 @@ class LocalJob:
                 await self._provider.request(awaited)
         elif awaited:
             self._provider = Invitation(self._wanted)
-        if self.spec.open:
+        if self.spec.open and not self.spec.provider_command:
             many = f"{awaited} machine{'s' if awaited > 1 else ''} more must join" if awaited else "machines may join"
             self._invite(many)
 
@@ -138,13 +138,8 @@ class LocalJob:
             "UNDERSTUDY_JOB": self.spec.title,
             "UNDERSTUDY_URL": self.url,
             "UNDERSTUDY_SECRET_FILE": str(self._entry),
-            "UNDERSTUDY_SCRIPT": self._script,
+            "UNDERSTUDY_SCRIPT": shlex.join([str(Path(self.spec.script).resolve()), *self.spec.args]),
         }
-
-    @property
-    def _script(self) -> str:
-        """With its arguments, as one types it."""
-        return shlex.join([self.spec.script, *self.spec.args])
 
     def _of_provider(self, text: str) -> None:
         self._on_tale({"kind": "provider", "text": text})
@@ -154,7 +149,8 @@ class LocalJob:
 
     def _invite(self, why: str) -> None:
         """Say what to type on a machine that is to join."""
-        command = f"understudy join --secret-file FILE --host ADDRESS {self.url} {self._script}"
+        script = shlex.join([self.spec.script, *self.spec.args])
+        command = f"understudy join --secret-file FILE --host ADDRESS {self.url} {script}"
         self._on_tale({"kind": "join", "text": f"{why}; on each, with the secret from {self._entry}: {command}"})
 
     async def __aexit__(self, *exc: object) -> None:

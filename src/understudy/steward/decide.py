@@ -34,7 +34,7 @@ class Settings(msgspec.Struct, frozen=True):
     """Of slow machines in an hour, at most."""
     returning: float = 0.0
     """Seconds in which a machine that was lost comes back by itself; 0: it does not."""
-    arrival: float = 900.0
+    arrival: float = HOUR
     """Seconds after which a machine that was asked for is not expected any more."""
 
 
@@ -78,13 +78,13 @@ class Observed(msgspec.Struct, frozen=True):
     expected: int = 0
     """Machines that were asked for and have not come."""
     vacant: int = 0
-    """Machines' places that nobody fills."""
+    """Machines' places that are to be filled again."""
     suspects: tuple[Suspect, ...] = ()
     drains: tuple[Drain, ...] = ()
     lost: tuple[float, ...] = ()
     """When machines were lost, lately."""
     requests: tuple[float, ...] = ()
-    """When machines were asked for in the last hour, each one, whoever asked."""
+    """When machines were asked for in the last hour, or since they could still come: each one, whoever asked."""
 
 
 class Replace(msgspec.Struct, frozen=True):
@@ -207,8 +207,8 @@ def _obstacle(observed: Observed, settings: Settings, suspect: Suspect, lately: 
 
 
 def _needed(observed: Observed, pool: int) -> int:
-    """Standbys that there should be: the pool, and those that planned replacements wait for."""
-    return pool + sum(drain.machines for drain in observed.drains)
+    """Standbys that there should be: the pool, and those that vacant places and planned replacements wait for."""
+    return pool + observed.vacant + sum(drain.machines for drain in observed.drains)
 
 
 def _request(observed: Observed, settings: Settings, objections: dict[str, str]) -> Request | None:
@@ -231,14 +231,14 @@ def _request(observed: Observed, settings: Settings, objections: dict[str, str])
         objections["budget"] = f"no standby is asked for, although {free} of {needed} are free: {limit}"
         return None
     expected = f", {coming + back} expected" if coming + back else ""
-    return Request(count, f"{free} of {_count(needed, 'standby')} free{expected}")
+    return Request(count, f"{free} of {needed} free{expected}")
 
 
 def _release(observed: Observed, settings: Settings, plenty: float | None) -> tuple[float | None, Release | None]:
     """Since when there are too many, and whom to let go: who is least warm, then who came last."""
     if settings.pool is None:
         return None, None
-    needed = _needed(observed, settings.pool) + observed.vacant
+    needed = _needed(observed, settings.pool)
     if observed.busy or len(observed.standbys) <= needed:
         return None, None
     since = observed.at if plenty is None else min(plenty, observed.at)
