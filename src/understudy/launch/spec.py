@@ -159,7 +159,7 @@ class JobSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
             self.budget,
             self.steward_looks,
             replacements=self.steward_replacements,
-            returning=self.repair + _STARTING_S if self.repair and not self.provider_command else 0.0,
+            returning=self.repair + _STARTING_S if self.repair else 0.0,
         )
 
     @property
