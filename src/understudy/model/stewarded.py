@@ -9,6 +9,7 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from itertools import count
 from math import ceil
 
@@ -151,7 +152,7 @@ class _Run:
         dates, places = rng.random(number) * self.horizon, rng.integers(0, self.scene.machines, number)
         spells = rng.standard_exponential(number) * lasts
         for at, place, spell in zip(dates.tolist(), places.tolist(), spells.tolist(), strict=True):
-            self._at(at, lambda place=place, spell=spell: what(place, spell))
+            self._at(at, partial(what, place, spell))
 
     def _at(self, moment: float, action: Callable[[], None]) -> None:
         heapq.heappush(self.queue, (moment, next(self._order), action))
