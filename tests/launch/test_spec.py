@@ -273,3 +273,29 @@ def test_beginning_with_some_of_the_machines(script: Path) -> None:
 def test_beginnings_that_cannot_be(script: Path, settings: dict[str, Any], said: str) -> None:
     asked = {"script": str(script), "machines": 4, "mask": "anywhere", "begin_with": 2, **settings}
     assert said in mistake(asked)
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"pool": -1}, "pool is -1; it must be at least 0"),
+        ({"budget": 3}, "budget is about standbys that are asked for; say with --pool how many there should be"),
+        ({"cool_down": -1.0}, "cool_down is -1.0; it must be from 0 to 3600 seconds"),
+        ({"steward": "on"}, "steward is 'on'; write off, tell (what it would do) or act"),
+        ({"steward_looks": 0}, "steward_looks is 0; it must be at least 1"),
+        ({"provider_command": "'a"}, 'provider_command is "\'a": No closing quotation; quote it as in a shell'),
+        ({"provider_command": "/no/such x"}, "provider_command: there is no command /no/such; give its path"),
+        ({"machines": 2, "local": 1, "pool": 1}, "machines come from elsewhere and nobody can be asked for one"),
+    ],
+)
+def test_a_pool_that_cannot_be_kept(script: Path, settings: dict[str, Any], says: str) -> None:
+    assert says in mistake({"script": str(script), **settings})
+
+
+def test_the_pool_is_nobodys_business_unless_asked_for(script: Path) -> None:
+    assert make({"script": str(script), "standbys": 2}).stewarding.pool is None
+    spec = make({"script": str(script), "pool": 2, "repair": 2.0, "cool_down": 5})
+    assert (spec.stewarding.pool, spec.stewarding.cool_down) == (2, 5.0)
+    assert spec.stewarding.returning > 2.0
+    assert make({"script": str(script), "pool": 2, "repair": 0.0}).stewarding.returning == 0.0
+    assert make({"script": str(script), "provider_command": "true"}).open

@@ -33,6 +33,7 @@ examples:
   understudy run job.toml --steps 100
   understudy run --machines 4 --begin-with 2 --mask anywhere train.py   more with: understudy scale --replicas 4
   understudy run --machines 4 --local 1 --listen 10.0.0.1 train.py      the others come with understudy join
+  understudy run --machines 4 --pool 1 --steward act train.py           keeps a standby, replaces slow machines
 
 Ctrl-C ends the job at its next step boundary; a second Ctrl-C ends it at once.
 """
@@ -81,6 +82,17 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--patience", type=float, metavar="S", help="how long to wait for one before stopping (default 600)")
     add("--repair", type=float, metavar="S", help="start a dead machine's agent again after S (default 2; 0: never)")
     add("--quarantine", type=int, metavar="N", help="failures after which a machine is not used any more (default 3)")
+    add(
+        "--steward",
+        metavar="off|tell|act",
+        help="slow machines: do not look, say what would be done (default), or replace them",
+    )
+    add("--steward-looks", type=int, metavar="N", help="for how many looks, one a second, it is slow (default 10)")
+    add("--steward-replacements", type=int, metavar="N", help="of slow machines in an hour at most (default 4)")
+    add("--pool", type=int, metavar="N", help="keep N standbys: ask for one when one is used, release what is too many")
+    add("--cool-down", type=seconds, metavar="SPAN", help="between two requests, and before a release (default 30s)")
+    add("--budget", type=int, metavar="N", help="ask for at most N machines an hour (default: any number)")
+    add("--provider-command", metavar="CMD", help="brings machines: run as CMD request N and CMD release NAME")
     add("--warm", type=int, metavar="N", help="for how many machines' roles a standby rehearses ahead (default 1)")
     add("--recordings", metavar="DIR", help="for what standbys rehearse with (default: a temporary file)")
     add("--recording-limit", type=float, metavar="MB", help="size of it for each role (default 1024; 0: no recording)")
@@ -98,6 +110,16 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--plain", action="store_true", help="lines instead of a live screen, also on a terminal")
     add("script", metavar="SCRIPT", help="a training script, or a TOML file")
     add("args", nargs=argparse.REMAINDER, metavar="…", help="the script's own arguments")
+
+
+def seconds(text: str) -> float:
+    """A time span on the command line: `30s`, `2m`, `30`."""
+    from understudy.model.spans import SpanError, span
+
+    try:
+        return span(text)
+    except SpanError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def run(args: argparse.Namespace) -> int:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from understudy.cli import asking
+from understudy.cli import asking, stewarded
 from understudy.cli.errors import UsageError
 from understudy.cli.output import Bar, deliver, made, table, writable
 
@@ -31,6 +31,7 @@ examples:
   understudy simulate --gpus 65536 --strategy trainmover --timeline   what happens in a week of it
   understudy simulate --gpus 1024 --strategy mask-and-refill --sweep gpus=1024,16384,65536,600000
   understudy simulate --gpus 16384 --strategy trainmover --sweep standbys=0,2,8,16
+  understudy simulate --gpus 8192 --steward --straggling 180d --mistaken 30d   what replacing slow machines buys
 
 Engines: jump goes from event to event, many runs side by side; steps goes from step to step, slower and exact; simgrid
 is another simulator altogether, for small cases (make simgrid).
@@ -68,6 +69,7 @@ def add_parser(subparsers: Subparsers) -> None:
     how.add_argument("--engine", choices=ENGINES, default="jump", help="which simulator (default jump)")
     how.add_argument("--sweep", metavar="NAME=V,V", help=f"the same for several values of {', '.join(SWEPT)}")
     how.add_argument("--timeline", action="store_true", help="one week of one run of one strategy, event by event")
+    stewarded.add_options(parser)
     parser.add_argument(
         "--json", nargs="?", const="-", metavar="FILE", help="the result as JSON, to FILE or instead of the table"
     )
@@ -83,6 +85,9 @@ def run(args: argparse.Namespace) -> int:
     horizon = asking.number(args, "horizon", asking.span) or 0.0
     if horizon < 60:
         raise UsageError(f"--for {args.horizon}: simulate at least a minute")
+    if args.steward:
+        return stewarded.run(args, runs, horizon, seed)
+    stewarded.refuse(args)
     if args.timeline and args.sweep is not None:
         raise UsageError("--timeline shows one cluster; leave out --sweep")
     if args.report is not None and (args.sweep is not None or args.timeline):

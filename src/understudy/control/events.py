@@ -42,6 +42,7 @@ class AddStandby(msgspec.Struct, frozen=True, tag="add-standby"):
 
 class RemoveStandby(msgspec.Struct, frozen=True, tag="remove-standby"):
     machine: str
+    why: str = "an operator has removed it"
 
 
 class Scale(msgspec.Struct, frozen=True, tag="scale"):

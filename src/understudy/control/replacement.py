@@ -47,15 +47,15 @@ class Replacement(Turns):
                 self.wanted += count
                 self._tale("wanted", f"{count} standby machine{'s' if count > 1 else ''} wanted", count=count)
                 self._reply(id, True, f"{count} more asked for")
-            case RemoveStandby(name):
+            case RemoveStandby(name, why):
                 machine = self.machines.get(name)
                 if machine is None or machine.state != "standby":
                     self._reply(id, False, f"{name} is not a standby; standbys: {self._names('standby')}")
                 elif self.change is not None and name in self.change.places.values():
                     self._reply(id, False, f"{name} is about to play; wait until the replacement is over")
                 else:
-                    self._dismiss(machine, "an operator has removed it")
-                    self._tale("machine", f"{name} is dismissed", machine=name)
+                    self._dismiss(machine, why)
+                    self._tale("released", f"{name} is dismissed", machine=name)
                     self._reply(id, True, f"{name} is dismissed")
             case Scale():
                 self._scale(id, request)

@@ -35,6 +35,7 @@ from understudy.agent.messages import (
     Word,
 )
 from understudy.agent.mishap import GARBAGE
+from understudy.steward.decide import Settings
 from understudy.worker.messages import Inject, WorkerSpec
 
 from .admission import objection
@@ -63,6 +64,7 @@ from .events import (
 )
 from .ledger import Ledger
 from .silence import gone, quiet
+from .steward import Steward
 from .views import job_view, machines_view, roster_view, state_of
 
 log = logging.getLogger("understudy.control")
@@ -107,6 +109,7 @@ class ControlSpec(msgspec.Struct, frozen=True):
     first: tuple[int, ...] = ()
     """Cells with which the job begins; empty: all."""
     at_once: int = 0
+    steward: Settings = Settings()
 
     @property
     def plan(self) -> Plan:
@@ -157,8 +160,8 @@ class Controller:
         self._news = asyncio.Condition()
         for at, event in self._ledger.read():
             self._keep(self.director.feed(event, at))
-        now = time.monotonic()
-        self._seen = dict.fromkeys(self.director.machines, now)
+        self.steward = Steward(spec.steward, self.director, self.tales)
+        self._seen = dict.fromkeys(self.director.machines, time.monotonic())
 
     def _keep(self, outputs: list[Tale | Reply]) -> None:
         self.tales += [output for output in outputs if isinstance(output, Tale)]
@@ -192,8 +195,7 @@ class Controller:
         while True:
             await asyncio.sleep(_WATCH_S)
             now = time.monotonic()
-            absent = now - looked - _WATCH_S
-            looked = now
+            looked, absent = now, now - looked - _WATCH_S
             if absent > self.spec.heartbeat / 2:  # it was this process that heard nothing
                 self._seen = {name: seen + absent for name, seen in self._seen.items()}
                 continue
@@ -206,6 +208,8 @@ class Controller:
                 if time.time() > limit and event not in self._expired:
                     self._expired.add(event)
                     await self.feed(event)
+            for wish in self.steward.look(time.time()):
+                await self.feed(wish)
 
     def _heard(self, now: float) -> dict[str, float]:
         return {name: self._seen.get(name, now) for name, machine in self.director.machines.items() if machine.alive}

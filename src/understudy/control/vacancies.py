@@ -284,6 +284,16 @@ class Vacancies(Signals):
         self._rehearse(change.joiners)
         return True
 
+    def to_fill(self) -> set[int]:
+        """Vacant cells for which a machine has yet to be found."""
+        vacant = set(self.vacant())
+        if not vacant:
+            return set()
+        idle = self._idle()
+        wanted = {role for number, unit in enumerate(self._units()) if number not in idle for role in unit}
+        taken = set() if self.change is None else set(self.change.places)
+        return {cell for cell in self._cells(vacant & wanted) - taken if self._dweller(cell) is None}
+
     def _comer(self, cell: int, taken: set[str]) -> Machine | None:
         """Who is to take a vacant cell: its own machine where all its workers live, a standby that is ready, or its own
         machine once its workers have started again; None: nobody is there."""

@@ -27,6 +27,7 @@ from understudy.worker.messages import WorkerSpec
 
 from . import address, registry
 from .agents import Agent, Fork, Program, nursery
+from .provider import CommandProvider, Invitation, LocalProvider, Provider
 from .spec import JobSpec, SpecError
 
 _LOOK_S = 0.2
@@ -79,6 +80,7 @@ class LocalJob:
         self._socket: socket.socket | None = None
         self._log: TextIO | None = None
         self._entry: Path | None = None
+        self._provider: Provider = LocalProvider(self.add_standby)
 
     async def __aenter__(self) -> LocalJob:
         try:
@@ -108,8 +110,14 @@ class LocalJob:
         for number, name in enumerate(names):
             await self._start_agent(name, standby=number >= self.spec.started_here, nursery=self._nursery)
         self._names = self.spec.machines + self.spec.standbys
-        if self.spec.open:
-            awaited = self.spec.founders - self.spec.started_here
+        awaited = self.spec.founders - self.spec.started_here
+        if self.spec.provider_command:
+            self._provider = CommandProvider(self.spec.provider_command, self._told(), self._of_provider)
+            if awaited:
+                await self._provider.request(awaited)
+        elif awaited:
+            self._provider = Invitation(self._wanted)
+        if self.spec.open and not self.spec.provider_command:
             many = f"{awaited} machine{'s' if awaited > 1 else ''} more must join" if awaited else "machines may join"
             self._invite(many)
 
@@ -124,6 +132,21 @@ class LocalJob:
         machines, spec = self.spec.machines, self.spec
         return [f"m{number}" for number in [*range(spec.started_here), *range(machines, machines + spec.standbys)]]
 
+    def _told(self) -> dict[str, str]:
+        """What a command that brings machines has to know: all that `understudy join` needs."""
+        return {
+            "UNDERSTUDY_JOB": self.spec.title,
+            "UNDERSTUDY_URL": self.url,
+            "UNDERSTUDY_SECRET_FILE": str(self._entry),
+            "UNDERSTUDY_SCRIPT": shlex.join([str(Path(self.spec.script).resolve()), *self.spec.args]),
+        }
+
+    def _of_provider(self, text: str) -> None:
+        self._on_tale({"kind": "provider", "text": text})
+
+    def _wanted(self, count: int) -> None:
+        self._invite(f"{count} standby machine{'s' if count > 1 else ''} wanted")
+
     def _invite(self, why: str) -> None:
         """Say what to type on a machine that is to join."""
         script = shlex.join([self.spec.script, *self.spec.args])
@@ -132,6 +155,7 @@ class LocalJob:
 
     async def __aexit__(self, *exc: object) -> None:
         self._closing = True
+        await self._provider.close()
         if self.spec.open and self.controller is not None:
             leaving = Client(self.url, self.secret.hex(), patience=0.0)
             with suppress(ControllerError):
@@ -188,6 +212,7 @@ class LocalJob:
             tuple(self._own_names()),
             self.spec.first,
             self.spec.at_once,
+            self.spec.stewarding,
         )
         (self.run_dir / PLAN).write_bytes(msgspec.json.encode(spec.plan))  # without it, a ledger cannot be understood
         while not self._closing:
@@ -303,11 +328,10 @@ class LocalJob:
             for tale in page["events"]:
                 if tale["kind"] == "machine" and tale["data"]["machine"] not in self.agents:
                     self._elsewhere.add(tale["data"]["machine"])
-                if tale["kind"] == "wanted" and self.spec.started_here < self.spec.founders:
-                    self._invite(tale["text"])
-                elif tale["kind"] == "wanted":
-                    for _ in range(int(tale["data"].get("count", 1))):
-                        await self.add_standby()
+                if tale["kind"] == "wanted":
+                    await self._provider.request(int(tale["data"].get("count", 1)))
+                elif tale["kind"] == "released":
+                    await self._provider.release(tale["data"]["machine"])
                 self._on_tale(tale)
             if over:
                 await self._let_agents_end()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import difflib
 import re
+import shlex
+import shutil
 import tomllib
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -14,11 +16,14 @@ from understudy.control.company import Scarcity
 from understudy.spare.coverage import wipe_out
 from understudy.spare.placement import PlacementError, parse
 from understudy.spare.sentences import named
+from understudy.steward.decide import HOUR, Mode, Settings
 from understudy.worker.mesh import Mesh, MeshError, check_mesh, first_replicas, parse_mesh, replica_of, roles_of
 
 from . import address
 
 KeepGradients = Literal["own", "copy", "none"]
+_STARTING_S = 15.0
+"""In which an agent that is started again has come."""
 
 
 class SpecError(ValueError):
@@ -72,6 +77,20 @@ class JobSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     """Seconds after which a machine whose agent has died is started again, as a standby; 0: never."""
     quarantine: int = 3
     """Failures after which a machine is not used any more."""
+    steward: Mode = "tell"
+    """About slow machines: off, tell what would be done, or act."""
+    steward_looks: int = 10
+    """Looks, one a second, in which a machine is slow before anything follows from it."""
+    steward_replacements: int = 4
+    """Slow machines that are replaced in an hour, at most."""
+    pool: int | None = None
+    """How many standbys to keep: another one is asked for when one is used. None: no more than there are come."""
+    cool_down: float = 30.0
+    """Seconds between two requests for machines; and for which there are too many standbys before one is released."""
+    budget: int = 0
+    """Machines that are asked for in an hour, at most; 0: any number."""
+    provider_command: str = ""
+    """What brings machines and takes them back: run with `request N` or `release NAME`; empty: they start here."""
     warm: int = 1
     """For how many machines' roles a standby keeps rehearsed workers in memory; 0: it rehearses when it is needed."""
     check_gradients: bool = False
@@ -133,7 +152,21 @@ class JobSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     @property
     def open(self) -> bool:
         """Whether machines are expected from elsewhere."""
-        return self.started_here < self.founders or not address.loopback(address.parse(self.listen)[0])
+        elsewhere = self.started_here < self.founders or bool(self.provider_command)
+        return elsewhere or not address.loopback(address.parse(self.listen)[0])
+
+    @property
+    def stewarding(self) -> Settings:
+        """How far the steward may go. A machine that comes back after its repair is not asked for in between."""
+        return Settings(
+            self.steward,
+            self.pool,
+            self.cool_down,
+            self.budget,
+            self.steward_looks,
+            replacements=self.steward_replacements,
+            returning=self.repair + _STARTING_S if self.repair else 0.0,
+        )
 
     @property
     def own_host(self) -> str:
@@ -161,6 +194,9 @@ def check(spec: JobSpec) -> JobSpec:
         "copy_every": 0,
         "warm": 0,
         "at_once": 0,
+        "steward_looks": 1,
+        "steward_replacements": 0,
+        "budget": 0,
     }.items():
         if getattr(spec, name) < least:
             raise SpecError(f"{name} is {getattr(spec, name)}; it must be at least {least}")
@@ -178,6 +214,7 @@ def check(spec: JobSpec) -> JobSpec:
             raise SpecError(f"labels name a machine {name}; those that are started here are {', '.join(own)}")
     if spec.recordings and not Path(spec.recordings).is_dir():
         raise SpecError(f"recordings is {spec.recordings}, where there is no folder; make it, on every machine")
+    _check_pool(spec)
     for name in ("heartbeat", "limit", "answer_limit", "rehearsal_limit", "patience"):
         if not getattr(spec, name) > 0:
             raise SpecError(f"{name} is {getattr(spec, name)}; it must be more than 0 seconds")
@@ -213,6 +250,26 @@ def check(spec: JobSpec) -> JobSpec:
     if spec.transport != "native" and not re.fullmatch(r"torch:\w+", spec.transport):
         raise SpecError(f"there is no transport {spec.transport!r}; use native or torch:gloo")
     return spec
+
+
+def _check_pool(spec: JobSpec) -> None:
+    try:
+        words = shlex.split(spec.provider_command)
+    except ValueError as error:
+        raise SpecError(f"provider_command is {spec.provider_command!r}: {error}; quote it as in a shell") from None
+    if words and shutil.which(words[0]) is None:
+        raise SpecError(f"provider_command: there is no command {words[0]}; give its path, and make it executable")
+    if not 0 <= spec.cool_down <= HOUR:
+        raise SpecError(f"cool_down is {spec.cool_down}; it must be from 0 to {HOUR:.0f} seconds")
+    if spec.pool is None:
+        if spec.budget:
+            raise SpecError("budget is about standbys that are asked for; say with --pool how many there should be")
+        return
+    if spec.pool < 0:
+        raise SpecError(f"pool is {spec.pool}; it must be at least 0")
+    if spec.started_here < spec.founders and not spec.provider_command:
+        why = "machines come from elsewhere and nobody can be asked for one"
+        raise SpecError(f"pool is {spec.pool}, but {why}; give --provider-command, or leave out --pool")
 
 
 def _check_masking(spec: JobSpec) -> None:
@@ -285,6 +342,9 @@ def make(settings: dict[str, Any], where: str = "") -> JobSpec:
         keeping = settings.get("keep_gradients", "own")
         if keeping not in get_args(KeepGradients):
             raise SpecError(f"keep_gradients is {keeping!r}; write own (where they are), copy, or none")
+        mode = settings.get("steward", "tell")
+        if mode not in get_args(Mode):
+            raise SpecError(f"steward is {mode!r}; write off, tell (what it would do) or act")
         return check(msgspec.convert(settings, JobSpec))
     except msgspec.ValidationError as error:
         prefix = f"{where}: " if where else ""

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import count
 from typing import TYPE_CHECKING
 
 from understudy.agent.messages import Report, Word
 from understudy.control.company import OVER
 from understudy.control.director import Director
 from understudy.control.events import Asked, Event, Lost, Output, Registered, Reply, Reported, Tale
+from understudy.control.steward import Steward
 from understudy.worker.messages import Saved
 
 if TYPE_CHECKING:
@@ -35,9 +38,20 @@ class SimController:
     mourned: set[str] = field(default_factory=set)
     """Of these, those that have died before they had come, as whoever has started them says."""
 
+    tales: list[Tale] = field(default_factory=list)
+    steward: Steward | None = None
+    ids: Iterator[int] = field(default_factory=count)
+
     def __post_init__(self) -> None:
         self.director = Director(self.world.plan)
+        self.appoint(self.director)
         self.world.after(0.5, self.watch)
+
+    def appoint(self, director: Director) -> None:
+        """A steward that has read what was told so far."""
+        self.steward = Steward(
+            self.world.rules, director, self.tales, self.world.suspects, lambda: f"steward-{next(self.ids)}"
+        )
 
     @property
     def alive(self) -> bool:
@@ -55,9 +69,13 @@ class SimController:
             return
         director = Director(self.world.plan)
         wanted = 0
+        self.tales = []
         for at, event in self.ledger:
-            wanted += sum(map(_wanted, director.feed(event, at)))
+            outputs = director.feed(event, at)
+            self.tales += [output for output in outputs if isinstance(output, Tale)]
+            wanted += sum(map(_wanted, outputs))
         self.director = director
+        self.appoint(director)
         self.provide(wanted)
         self.sent.clear()
         self.seen = dict.fromkeys(director.machines, self.world.now)
@@ -89,6 +107,7 @@ class SimController:
                 if output.ok and output.id.startswith("c"):
                     self.world.scaled_at = self.world.now
             elif isinstance(output, Tale):
+                self.tales.append(output)
                 if output.kind in ("phase", "seated") and self.world.random.random() < self.world.malice:
                     self.world.after(
                         self.world.random.choice([0.02, 0.2, 0.6]) * self.world.random.random(), self.world.strike
@@ -177,6 +196,11 @@ class SimController:
                 self.feed(Lost(name, machine.incarnation, "no heartbeat"))
                 if not self.alive:
                     return
+        assert self.steward is not None
+        for event in self.steward.look(self.world.now):
+            self.feed(event)
+            if not self.alive:
+                return
 
 
 def _wanted(output: Output) -> int:

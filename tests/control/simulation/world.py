@@ -6,7 +6,7 @@ import heapq
 import random
 import re
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 from understudy.agent.messages import Word
@@ -14,6 +14,7 @@ from understudy.comm.roster import Roster
 from understudy.control.company import OVER, Plan
 from understudy.control.director import Director
 from understudy.control.events import AddStandby, Asked, Replace, Request, Scale, TakeBack
+from understudy.steward.decide import HOUR, Settings
 from understudy.worker.messages import Failed, Faulty
 
 from .agent import SimAgent
@@ -28,6 +29,12 @@ ENOUGH = 6.0
 """Simulated seconds in which replicas come or go where nothing else happens."""
 LIMIT = 2000.0
 """Simulated seconds after which a job that is not over hangs."""
+
+
+@dataclass(frozen=True)
+class Slow:
+    ratio: float = 1.5
+    reason: str = "it limps"
 
 
 class World:
@@ -70,6 +77,10 @@ class World:
         self.standbys = self.random.randint(0, 5)
         self.malice = self.random.choice([0.0, 0.2, 0.5])
         """How likely a phase of a change is to be disturbed."""
+        self.fate = random.Random(f"steward {seed}")
+        """Of what the steward is given, apart from all else."""
+        self.rules = self.stewarding()
+        self.slow: dict[str, Slow] = {}
         self.fabrics: dict[int, SimFabric] = {}
         self.workers: dict[str, SimWorker] = {}
         self.agents: dict[str, SimAgent] = {}
@@ -86,6 +97,30 @@ class World:
         self.ended_at = 0.0
         self.scaled_at = 0.0
         """When an operator has last been told that there will be as many replicas as they want."""
+
+    def stewarding(self) -> Settings:
+        """Every other job has a steward that may do something."""
+        if self.fate.random() < 0.5:
+            return Settings("off")
+        return Settings(
+            self.fate.choice(["tell", "act", "act"]),
+            self.fate.choice([None, 0, 1, 2]),
+            self.fate.choice([0.0, 3.0]),
+            self.fate.choice([0, 3]),
+            self.fate.choice([1, 3]),
+            self.fate.choice([0.0, 10.0]),
+            self.fate.choice([1, 3]),
+            self.fate.choice([0.0, 5.0]),
+            self.fate.choice([10.0, 100.0]),
+        )
+
+    def suspects(self) -> dict[str, Slow]:
+        """Now and then somebody becomes slow, or is not any more."""
+        if self.fate.random() < 0.3:
+            self.slow.clear()
+        if self.fate.random() < 0.3:
+            self.slow[self.fate.choice(sorted(self.agents))] = Slow()
+        return self.slow
 
     def same(self, role: int) -> tuple[int, ...]:
         """The roles that hold the same state as this one, itself among them."""
@@ -162,14 +197,20 @@ class World:
         change = director.change
         if change is not None and change.phase == "cancel" and self.ended_at - change.clock["cancel"] > PATIENCE:
             raise Violation(f"{change.waiting} never said that {change.generation} was given up")
-        quiet = not self.faults and self.generous and not any(id.startswith("r") for id in self.asked)
+        stewards = [
+            event for _, event in self.controller.ledger if isinstance(event, Asked) and event.id.startswith("steward-")
+        ]
+        replaced = sum(isinstance(event.request, Replace) for event in stewards)
+        quiet = not (self.faults or replaced) and self.generous and not any(id.startswith("r") for id in self.asked)
         if director.status == "finished" and quiet and self.ended_at - self.scaled_at > ENOUGH and self.plan.mask:
             _, live = director.replicas(director.vacant())
             if live != director.target():
                 raise Violation(f"{live} replicas at the end, and not {director.target()}")
-        for id in self.asked:
+        for id in [*self.asked, *(event.id for event in stewards)]:
             if id not in director.answers:
                 raise Violation(f"request {id} was never answered")
+        if self.now < HOUR and replaced > self.rules.replacements:
+            raise Violation(f"the steward has asked for {replaced} replacements in less than an hour")
 
     def judge_failure(self, director: Director) -> None:
         reason = director.reason
