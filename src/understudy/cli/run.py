@@ -86,6 +86,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--deterministic", action="store_true", default=None, help="masked steps give the same bits as whole ones")
     add("--keep-gradients", metavar="own|copy|none", help="what survivors keep of an interrupted step (default own)")
     add("--check-gradients", action="store_true", default=None, help="repeat a step once that has NaN or inf in them")
+    add("--straggler-threshold", type=float, metavar="X", help="how much slower is a straggler (default 0.1; 0: off)")
+    add("--straggler-window", type=int, metavar="N", help="for how many steps before it is told (default 20)")
     add("--run-dir", metavar="DIR", help="for the ledger, logs and metrics (default runs/NAME-TIME)")
     add("--chaos", action="store_true", default=None, help="let understudy chaos have faults happen inside processes")
     add("--json", action="store_true", help="events and result as JSON lines on stdout; the script's output on stderr")

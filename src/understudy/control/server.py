@@ -33,6 +33,7 @@ from understudy.agent.messages import (
     Word,
 )
 from understudy.agent.mishap import GARBAGE
+from understudy.steward.series import Settings
 from understudy.worker.messages import Inject, WorkerSpec
 
 from .admission import objection
@@ -56,6 +57,7 @@ from .events import (
     Tale,
 )
 from .ledger import Ledger
+from .observing import Observing
 from .silence import gone, quiet
 from .views import job_view, machines_view, roster_view
 
@@ -98,6 +100,7 @@ class ControlSpec(msgspec.Struct, frozen=True):
     records: bool = False
     reserved: tuple[str, ...] = ()
     """Names that they may not have: machines of these are started with the job."""
+    stragglers: Settings = Settings()
 
     @property
     def plan(self) -> Plan:
@@ -153,6 +156,7 @@ class Controller:
         self.director = Director(spec.plan)
         self.tales: list[Tale] = []
         self.beats: dict[str, Beat] = {}
+        self.observing = Observing(spec.stragglers, spec.mesh)
         self._ledger = Ledger(Path(spec.ledger))
         self._seen: dict[str, float] = {}
         self._silence = 0.0
@@ -212,6 +216,8 @@ class Controller:
                 if time.time() > moment and event not in self._expired:
                     self._expired.add(event)
                     await self.feed(event)
+            for noted in self.observing.look(self.director, now):
+                await self.feed(noted)
 
     def _heard(self, now: float) -> dict[str, float]:
         return {name: self._seen.get(name, now) for name, machine in self.director.machines.items() if machine.alive}
@@ -299,6 +305,7 @@ class Controller:
             machine.outbox.acknowledged(frame.number)
         elif isinstance(frame, Beat):
             self.beats[name] = frame
+            self.observing.hear(frame.samples)
 
     # -- operators ---------------------------------------------------------------------------------------------------
 
@@ -392,7 +399,7 @@ class Controller:
         return _json({"left": sorted(self._sockets)})
 
     async def get_job(self, request: web.Request) -> web.Response:
-        view = job_view(self.spec.job, self.director, self.beats)
+        view = job_view(self.spec.job, self.director, self.beats, self.observing.findings)
         if self._silence and view.status not in OVER:
             why = f"nothing heard from any machine for {self._silence:.0f} s: the controller seems to be cut off"
             view = msgspec.structs.replace(view, reason="; ".join(filter(None, (why, view.reason))))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from understudy.agent.messages import Beat
+from understudy.steward.stragglers import Straggler
 from understudy.worker.mesh import Mesh, coordinates
 from understudy.worker.messages import Copied
 
@@ -50,6 +51,8 @@ class JobView(msgspec.Struct, frozen=True):
     """Roles of replicas that are gone, without which training goes on."""
     copies: CopiesView | None = None
     """Where copies of the state are kept in memory."""
+    stragglers: tuple[Straggler, ...] = ()
+    """Who is slower than others that do the same, the worst first."""
 
 
 class MachineView(msgspec.Struct, frozen=True):
@@ -78,7 +81,7 @@ class RoleView(msgspec.Struct, frozen=True):
     """Roles with identical copies of its state, where that is known."""
 
 
-def job_view(name: str, director: Director, beats: Mapping[str, Beat]) -> JobView:
+def job_view(name: str, director: Director, beats: Mapping[str, Beat], stragglers: Sequence[Straggler] = ()) -> JobView:
     change = director.change
     beat = max(beats.values(), key=lambda beat: (beat.step, beat.primary), default=Beat())
     telling = [beat for beat in beats.values() if beat.values]  # in a pipeline only the last stage knows the loss
@@ -102,6 +105,7 @@ def job_view(name: str, director: Director, beats: Mapping[str, Beat]) -> JobVie
         {role: end.digest for role, end in ends.items() if end is not None},
         () if director.status == "forming" else tuple(role for role, uid in enumerate(seats) if uid is None),
         _copies([beat.copied for beat in beats.values() if beat.copied is not None]),
+        tuple(stragglers),
     )
 
 

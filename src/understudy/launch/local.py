@@ -23,6 +23,7 @@ from understudy.agent.nursery import Nursery, NurseryError
 from understudy.control.client import Client, ControllerError
 from understudy.control.company import OVER, PLAN
 from understudy.control.server import ControlSpec
+from understudy.steward.series import Settings
 from understudy.worker.messages import WorkerSpec
 
 from . import address, registry
@@ -186,6 +187,7 @@ class LocalJob:
             self.spec.repair,
             bool(self.spec.recording_limit) and self.spec.machines > 1,
             tuple(self._own_names()),
+            Settings(self.spec.straggler_threshold, self.spec.straggler_window),
         )
         (self.run_dir / PLAN).write_bytes(msgspec.json.encode(spec.plan))  # without it, a ledger cannot be understood
         while not self._closing:

@@ -88,6 +88,10 @@ class JobSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     """Folder on each machine for what newcomers rehearse with; the system's own for temporary files where empty."""
     recording_limit: float = 1024.0
     """Megabytes of it for each role; 0: nothing is recorded."""
+    straggler_threshold: float = 0.10
+    """By how much slower than those who do the same a worker is a straggler; 0: nobody is."""
+    straggler_window: int = 20
+    """For how many steps."""
     run_dir: str = ""
     chaos: bool = False
     """Whether `understudy chaos` may let faults happen inside its processes."""
@@ -138,12 +142,16 @@ def check(spec: JobSpec) -> JobSpec:
         "quarantine": 1,
         "copy_every": 0,
         "warm": 0,
+        "straggler_window": 5,
     }.items():
         if getattr(spec, name) < least:
             raise SpecError(f"{name} is {getattr(spec, name)}; it must be at least {least}")
     for name, unit in {"step_limit": "seconds", "repair": "seconds", "recording_limit": "megabytes"}.items():
         if not getattr(spec, name) >= 0:
             raise SpecError(f"{name} is {getattr(spec, name)}; it must be at least 0 {unit}")
+    if not 0 <= spec.straggler_threshold < 10:
+        given = spec.straggler_threshold
+        raise SpecError(f"straggler_threshold is {given}; write a share such as 0.1 for 10 %, or 0 to switch it off")
     if spec.recordings and not Path(spec.recordings).is_dir():
         raise SpecError(f"recordings is {spec.recordings}, where there is no folder; make it, on every machine")
     for name in ("heartbeat", "limit", "answer_limit", "rehearsal_limit", "patience"):

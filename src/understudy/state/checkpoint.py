@@ -107,6 +107,10 @@ class Saver:
             with suppress(OSError):  # others still have theirs
                 old.rmdir()
 
+    @property
+    def busy(self) -> bool:
+        return self._thread is not None and self._thread.is_alive()
+
     def wait(self) -> None:
         if self._thread is not None:
             self._thread.join()
