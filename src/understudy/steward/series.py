@@ -30,13 +30,19 @@ class Settings(msgspec.Struct, frozen=True):
 class Series:
     """Of one quantity: its ratio to what was expected in the same step, and the excess as a share of the whole step."""
 
-    __slots__ = ("excess", "ratios")
+    __slots__ = ("_limit", "above", "excess", "ratios")
 
-    def __init__(self, window: int) -> None:
-        self.ratios: deque[float] = deque(maxlen=window)
-        self.excess: deque[float] = deque(maxlen=window)
+    def __init__(self, settings: Settings) -> None:
+        self.ratios: deque[float] = deque(maxlen=settings.window)
+        self.excess: deque[float] = deque(maxlen=settings.window)
+        self.above = 0
+        """In how many of the steps it was high."""
+        self._limit = 1 + settings.threshold / 2
 
     def add(self, ratio: float, excess: float) -> None:
+        if self.full:
+            self.above -= self.ratios[0] > self._limit
+        self.above += ratio > self._limit
         self.ratios.append(ratio)
         self.excess.append(excess)
 
@@ -48,11 +54,6 @@ class Series:
     def middle(self) -> float:
         return median(self.ratios) if self.ratios else 1.0
 
-    def above(self, settings: Settings) -> int:
-        """In how many of the steps it was high."""
-        limit = 1 + settings.threshold / 2
-        return sum(ratio > limit for ratio in self.ratios)
-
     @property
     def noise(self) -> float:
         """How far a step is from the middle, typically."""
@@ -63,7 +64,7 @@ class Series:
         """Whether it is high in the middle and in most steps, to an extent that matters."""
         return (
             self.full
-            and self.above(settings) >= settings.persistence * len(self.ratios)
+            and self.above >= settings.persistence * len(self.ratios)
             and self.middle > 1 + settings.threshold
             and median(self.excess) >= settings.threshold / 2
         )

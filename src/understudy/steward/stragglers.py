@@ -57,9 +57,9 @@ class News(msgspec.Struct, frozen=True):
 class _Track:
     """One worker's last steps."""
 
-    def __init__(self, uid: str, window: int) -> None:
+    def __init__(self, uid: str, settings: Settings) -> None:
         self.uid = uid
-        self.series = {name: Series(window) for name in (*PARTS, _WHOLE)}
+        self.series = {name: Series(settings) for name in (*PARTS, _WHOLE)}
         self.weights: dict[str, float] = {}
         """The share of the step that each part was expected to have, lately."""
         self.early: list[Sample] = []
@@ -118,7 +118,7 @@ class Detector:
         for role, sample in good.items():
             track = self._tracks.get(role)
             if track is None or track.uid != sample.uid:
-                self._tracks[role] = _Track(sample.uid, self.settings.window)
+                self._tracks[role] = _Track(sample.uid, self.settings)
         measured = {role: seconds(sample) for role, sample in good.items()}
         expected = self._expected(measured, classes)
         news = []
@@ -212,7 +212,7 @@ class Detector:
     def _finding(self, role: int, track: _Track, machine: str, part: Part) -> Straggler:
         series = track.series[part]
         whom = "its own past, beyond what has changed for all," if track.by_past else "its class"
-        steps = series.above(self.settings)
+        steps = series.above
         if track.told is not None:
             steps = track.told.steps + 1
         reason = f"{machine} role {role}: {part} {series.middle:.2f}x {whom} for {steps} steps"
