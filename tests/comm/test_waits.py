@@ -29,9 +29,15 @@ def waited(before: float) -> float:
 
 
 def test_waiting_for_an_operation_counts_in_the_thread_that_waits() -> None:
-    before, work, elsewhere = waits.waited()[0], Work(None), []
+    before, work = waits.waited()[0], Work(None)
+    elsewhere: list[float] = []
+
+    def wait() -> None:
+        work.wait()
+        elsewhere.append(waits.waited()[0])
+
     later(work.finish)
-    thread = threading.Thread(target=lambda: (work.wait(), elsewhere.append(waits.waited()[0])))
+    thread = threading.Thread(target=wait)
     thread.start()
     thread.join()
     assert elsewhere[0] > PAUSE_S / 2
@@ -71,7 +77,7 @@ class Reduced:
 
     def hook(self, gradient: torch.Tensor) -> torch.Tensor:
         if not self.works:
-            Variable._execution_engine.queue_callback(self._finish)  # type: ignore[attr-defined]
+            Variable._execution_engine.queue_callback(self._finish)
         work = Work([gradient])
         self.works.append(work)
         self._futures.append(work.get_future())
@@ -93,7 +99,7 @@ def test_in_a_backward_pass_only_the_wait_at_its_end_counts() -> None:
     first.register_hook(reduced.hook)
     second.register_hook(reduced.hook)
     before, unknown = waits.waited()
-    (first + second).sum().backward()  # type: ignore[no-untyped-call]
+    (first + second).sum().backward()
     assert PAUSE_S / 2 < waited(before) < 2 * PAUSE_S + PAUSE_S
     assert waits.waited()[1] == unknown
     assert waited(before) == waited(before)

@@ -13,8 +13,8 @@ from understudy.steward.samples import PARTS, Sample
 from understudy.steward.series import Settings
 from understudy.steward.stragglers import Detector, News, Straggler, seconds
 
-ALONE = {role: (role,) for role in range(8)}
-PAIRS = {role: (role // 2 * 2, role // 2 * 2 + 1) for role in range(8)}
+ALONE: dict[int, tuple[int, ...]] = {role: (role,) for role in range(8)}
+PAIRS: dict[int, tuple[int, ...]] = {role: (role // 2 * 2, role // 2 * 2 + 1) for role in range(8)}
 QUIET = Noise(spread=0.01, spikes=0.02)
 LOUD = Noise(spread=0.10, spikes=0.10, common=1.0)
 CROWDS = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+import time
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -15,7 +16,6 @@ from understudy.comm import waits
 from understudy.comm.fabric import Fabric
 from understudy.comm.link import Tally
 from understudy.steward.samples import Sample, Traffic
-from understudy.worker import meter as meters
 from understudy.worker.meter import Meter, traffic_of
 
 
@@ -152,7 +152,7 @@ def test_a_module_may_be_compiled_in_one_piece(clock: Clock) -> None:
 def test_chaos_makes_each_part_longer(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     meter, net = Meter(clock=clock), Net(clock)
     meter.watch([net])
-    monkeypatch.setattr(meters.time, "sleep", clock.works)
+    monkeypatch.setattr(time, "sleep", clock.works)
     meter.drag = 1.5
     assert measured(meter, clock, net).parts == pytest.approx((3.0, 9.0, 15.0, 1.5))
 
