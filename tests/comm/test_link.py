@@ -16,6 +16,9 @@ from understudy.comm.faults import Fault, Interrupted, Poison
 from understudy.comm.link import Inlet, Link, Outlet, bytes_of, pump
 from understudy.comm.topology import LinkId
 
+SO_MAX_PACING_RATE = 47
+"""Of Linux; Python has no name for it."""
+
 
 class Ends:
     """Two workers' ends of some links, and a poison for each of them."""
@@ -277,6 +280,27 @@ def test_a_late_sender_is_not_a_slow_link(ends: Ends) -> None:
     assert back.tally.starved > 0.05
     assert out.tally.backed < back.tally.starved
     assert back.tally.got >= 31_000_000
+
+
+def test_over_a_slow_link_both_ends_wait() -> None:
+    ids = LinkId("ring", "g0[0-1]", 0, "w0", "w1")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        one, (two, _) = socket.create_connection(server.getsockname()), server.accept()
+    one.setsockopt(socket.SOL_SOCKET, SO_MAX_PACING_RATE, 50_000_000)
+    out, back = Link(one, ids, "w1", "role 1"), Link(two, ids, "w0", "role 0")
+    data, into = torch.ones(8_000_000), torch.zeros(8_000_000)
+
+    def send() -> None:
+        pump([], flows(out, data, None, into)[1], Poison(), far())
+
+    def take() -> None:
+        pump(flows(None, data, back, into)[0], [], Poison(), far())
+
+    at_once(send, take)
+    assert torch.equal(data, into)
+    assert min(out.tally.backed, back.tally.starved) > 0.1  # of the 0.64 s that they take
+    out.close()
+    back.close()
 
 
 def test_small_messages_say_nothing_about_a_link(ends: Ends) -> None:

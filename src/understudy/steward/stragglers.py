@@ -191,7 +191,8 @@ class Detector:
         slow = [name for name in slow if self._certain(track, name)]
         heavy = [name for name in PARTS if name != "data" and track.weights.get(name, 0.0) >= _HEAVY]
         limit = 1 + settings.threshold / 2
-        if _WHOLE in slow and len(heavy) > 1 and all(series[name].middle > limit for name in heavy):
+        whole = series[_WHOLE].middle > 1 + settings.threshold  # a part of it may have persisted a step earlier
+        if slow and whole and len(heavy) > 1 and all(series[name].middle > limit for name in heavy):
             return "compute"
         parts: list[Part] = [name for name in _PARTS if name in slow]
         if parts:
