@@ -15,10 +15,11 @@ import msgspec
 import pytest
 from aiohttp import WSMsgType, web
 
-from understudy.agent.agent import ABANDONED, AGAIN, UNFIT, Agent, AgentSpec
+from understudy.agent.agent import ABANDONED, AGAIN, UNFIT, Agent, AgentSpec, Staff
 from understudy.agent.messages import Dismiss, Frame, Leaving, Numbered, Refused, Register, StartWorker, Welcome
 from understudy.agent.nursery import Nursery, NurseryError
-from understudy.worker.messages import WorkerSpec
+from understudy.steward.samples import Sample
+from understudy.worker.messages import Progress, WorkerSpec
 
 LIMIT_S = 20.0
 encode = msgspec.msgpack.Encoder().encode
@@ -171,6 +172,27 @@ def test_an_agent_whose_machine_does_not_fit_ends_and_need_not_come_back(tmp_pat
         await ws.send_bytes(encode(Refused("m1 has no torch", unfit=True)))
 
     assert play(tmp_path, talk).code == UNFIT
+
+
+def test_a_beat_has_what_was_measured_since_the_one_before(tmp_path: Path) -> None:
+    async def live() -> list[tuple[int, ...]]:
+        (tmp_path / "train.py").touch()
+        worker = WorkerSpec("", "m1", 0, "job", b"s" * 32, str(tmp_path / "train.py"), (), 1, (("dp", 1),))
+        spec = AgentSpec("m1", "m1-a", False, "http://127.0.0.1:9", worker, str(tmp_path), str(tmp_path), {})
+        agent = Agent(spec, cast(Nursery, Barren()), lambda text: None)
+        staff = agent._staff["w0"] = Staff("w0", 0, cast(Any, None))
+        told = []
+        for steps in (range(3), range(0), range(100)):
+            for step in steps:
+                agent._heed(staff, Progress(0, step, 0.1, sample=Sample("w0", 0, step, 0.1)))
+            told.append(tuple(sample.step for sample in agent._next_beat().samples))
+        agent._metrics.close()
+        return told
+
+    first, second, third = asyncio.run(live())
+    assert first == (0, 1, 2)
+    assert second == ()
+    assert third == tuple(range(36, 100))  # the latest, where there are too many
 
 
 def test_an_agent_does_not_wait_for_ever_for_a_job_that_is_gone(tmp_path: Path) -> None:

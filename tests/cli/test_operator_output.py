@@ -20,6 +20,7 @@ from understudy.control.client import Client
 from understudy.control.events import Tale
 from understudy.control.views import ChangeView, JobView, MachineView, RoleView
 from understudy.launch.registry import Entry, enter
+from understudy.steward.stragglers import Straggler
 
 pytestmark = pytest.mark.usefixtures("apart")
 
@@ -75,6 +76,14 @@ def test_status_shows_what_has_gone_wrong_and_what_a_standby_has_rehearsed(fake:
     assert "m3 standby, takes role 1 at once, has rehearsed role 0 in 2.1 s w6 1" in lines
     said = lines[lines.index("what has gone wrong, the latest last:") + 1 :]
     assert [line.split(" ", 1)[1] for line in said] == ["m1 w1 died", "m3 no heartbeat", "m1 w4 died"]
+
+
+def test_status_has_a_line_for_each_straggler(fake: Fake, shell: Shell) -> None:
+    slow = Straggler(3, "backward", 1.34, 20, "m2 role 3: backward 1.34x its class for 20 steps", "m2")
+    fake.job = msgspec.structs.replace(fake.job, stragglers=(slow,))
+    assert "straggler: m2 role 3: backward 1.34x its class for 20 steps" in shell("status")[1].splitlines()
+    (found,) = shell.lines("status")
+    assert found["stragglers"][0]["machine"] == "m2"
 
 
 def test_status_before_the_first_step(fake: Fake, shell: Shell) -> None:

@@ -16,6 +16,9 @@ from understudy.comm.faults import Fault, Interrupted, Poison
 from understudy.comm.link import Inlet, Link, Outlet, bytes_of, pump
 from understudy.comm.topology import LinkId
 
+SO_MAX_PACING_RATE = 47
+"""Of Linux; Python has no name for it."""
+
 
 class Ends:
     """Two workers' ends of some links, and a poison for each of them."""
@@ -236,3 +239,72 @@ def test_a_fault_says_how_why_and_who_noticed() -> None:
         str(Fault("eof", "role 1 (w1 on m1) is gone", "w1", "w0")) == "eof: role 1 (w1 on m1) is gone (noticed by w0)"
     )
     assert abs(Fault("eof", "x").when - time.time()) < 5
+
+
+def moved(ends: Ends, *, hurry: bool) -> tuple[Link, Link]:
+    """A bulk transfer whose sender, or receiver, takes a pause in the middle of it."""
+    data, into = torch.ones(8_000_000), torch.zeros(8_000_000)
+    out, back = ends.links[0]
+
+    def send() -> None:
+        outlet = Outlet(out)
+        for piece in bytes_of(data[:4_000_000]), bytes_of(data[4_000_000:]):
+            outlet.push(piece)
+            pump([], [outlet], ends.poisons[0], far())
+            time.sleep(0.0 if hurry else 0.1)
+
+    def take() -> None:
+        inlet = Inlet(back)
+        inlet.push(bytes_of(into[:1000]))
+        pump([inlet], [], ends.poisons[1], far())
+        time.sleep(0.1 if hurry else 0.0)
+        inlet.push(bytes_of(into[1000:]))
+        pump([inlet], [], ends.poisons[1], far())
+
+    at_once(send, take)
+    assert torch.equal(data, into)
+    return out, back
+
+
+def test_a_late_receiver_is_not_a_slow_link(ends: Ends) -> None:
+    out, back = moved(ends, hurry=True)
+    assert out.tally.backed > 0.05
+    assert back.tally.starved < out.tally.backed
+    assert out.tally.sent == 32_000_000
+    out.tally.clear()
+    assert out.tally.sent == out.tally.backed == 0
+
+
+def test_a_late_sender_is_not_a_slow_link(ends: Ends) -> None:
+    out, back = moved(ends, hurry=False)
+    assert back.tally.starved > 0.05
+    assert out.tally.backed < back.tally.starved
+    assert back.tally.got >= 31_000_000
+
+
+def test_over_a_slow_link_both_ends_wait() -> None:
+    ids = LinkId("ring", "g0[0-1]", 0, "w0", "w1")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        one, (two, _) = socket.create_connection(server.getsockname()), server.accept()
+    one.setsockopt(socket.SOL_SOCKET, SO_MAX_PACING_RATE, 50_000_000)
+    out, back = Link(one, ids, "w1", "role 1"), Link(two, ids, "w0", "role 0")
+    data, into = torch.ones(8_000_000), torch.zeros(8_000_000)
+
+    def send() -> None:
+        pump([], flows(out, data, None, into)[1], Poison(), far())
+
+    def take() -> None:
+        pump(flows(None, data, back, into)[0], [], Poison(), far())
+
+    at_once(send, take)
+    assert torch.equal(data, into)
+    assert min(out.tally.backed, back.tally.starved) > 0.1  # of the 0.64 s that they take
+    out.close()
+    back.close()
+
+
+def test_small_messages_say_nothing_about_a_link(ends: Ends) -> None:
+    data, into = torch.ones(100), torch.zeros(100)
+    inlets, outlets = flows(ends.links[0][0], data, ends.links[0][1], into)
+    pump(inlets, outlets, ends.poisons[0], far())
+    assert ends.links[0][0].tally.sent == ends.links[0][1].tally.got == 0

@@ -39,6 +39,7 @@ from understudy.control.events import (
     StopJob,
     TakeBack,
 )
+from understudy.steward.samples import Sample, Traffic
 from understudy.worker.messages import Done, Failed, Halt, Halted, Here, Move, Prepare, Resume, Switched, Tracked
 
 W0, W1 = Worker("w0", "m0", port=4, local="a"), Worker("w1", "m1")
@@ -79,6 +80,7 @@ FRAMES: list[Frame] = [
     Numbered(8, Exited("w0", 1)),
     Ack(8),
     Beat(3, {"loss": 0.5}, 0.25, True),
+    Beat(3, samples=(Sample("w0", 0, 3, 0.5, (0.1, 0.1, 0.2, 0.1), 0.25, 2, "", (Traffic("w1", 9, 0.5),)),)),
     Refused("over"),
 ]
 

@@ -83,6 +83,8 @@ def test_a_name_that_is_given_is_good_for_a_file_name_or_refused(script: Path, n
         ({"labels": {"m7": {"rack": "r1"}}}, "labels name a machine m7; those that are started here are m0"),
         ({"labels": {"m0": "r1"}}, "labels[...]: Expected `object`, got `str`"),
         ({"warm": -1}, "warm is -1; it must be at least 0"),
+        ({"straggler_window": 3}, "straggler_window is 3; it must be at least 5"),
+        ({"straggler_threshold": -0.1}, "straggler_threshold is -0.1; write a share such as 0.1 for 10 %"),
         ({"machines": 0}, "machines is 0; it must be at least 1"),
         ({"machines": -1}, "machines is -1; it must be at least 1"),
         ({"nproc": 0}, "nproc is 0; it must be at least 1"),

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from understudy.comm.roster import Roster, Worker
+from understudy.steward.samples import Sample
 from understudy.worker.line import MAX_MESSAGE, Line, LineBroken, Splitter, encode
 from understudy.worker.messages import (
     Arm,
@@ -46,6 +47,7 @@ SAID: list[Said | Aside] = [
     Done(5, "ab", True),
     Failed(3, "ValueError: ü", "…\n" * 50),
     Progress(1, 2, 0.5, {"loss": 1.5}, True),
+    Progress(1, 2, 0.5, sample=Sample("w0", 1, 2, 0.25, odd="repeated")),
     Copied(1, 4, 1 << 20, 0.5, 0.01),
 ]
 HEARD: list[Heard] = [

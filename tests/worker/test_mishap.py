@@ -29,7 +29,9 @@ class Worker:
             spec=SimpleNamespace(uid="w0", chaos=chaos),
             fabric=SimpleNamespace(_endpoints={"g": self.endpoint}),
             hear=self.heard.append,
+            meter=SimpleNamespace(drag=1.0),
         )
+        self.meter = player.meter
         self.line = Line(mine)
         self.mishaps = Mishaps(player, self.line)
 
@@ -162,3 +164,15 @@ def test_a_burden_ends(kind: str) -> None:
     with Worker() as worker:
         worker.suffer(kind)
     assert not [thread for thread in threading.enumerate() if thread.name == "understudy mishap"]
+
+
+def test_everything_takes_longer_for_a_while_or_until_told_otherwise() -> None:
+    with Worker() as worker:
+        worker.suffer("slow")
+        assert worker.meter.drag == 1.0
+        for factor in (1.7, 1.0):
+            before = set(threading.enumerate())
+            worker.mishaps.hear(Inject("slow", "m0", "w0", factor=factor))
+            for thread in set(threading.enumerate()) - before:
+                thread.join(10)
+            assert worker.meter.drag == factor

@@ -18,6 +18,7 @@ from typing import Any, NoReturn
 import aiohttp
 import msgspec
 
+from understudy.steward.samples import Sample
 from understudy.worker.line import LineBroken, Splitter, encode
 from understudy.worker.messages import Aside, Copied, Done, Inject, Progress, Recorded, Said, Tracked, WorkerSpec
 
@@ -62,6 +63,8 @@ _TELL_S = 10.0
 _GRACE_S = 3.0
 """How long workers that are told to end may take."""
 _LAST_WORDS = 12
+_SAMPLES = 64
+"""Of each worker that are kept between two beats: the latest."""
 AGAIN = 75
 """Exit code of an agent that was given up and may be started again."""
 UNFIT = 78
@@ -103,6 +106,7 @@ class Staff:
         self.words: deque[str] = deque(maxlen=_LAST_WORDS)
         self.splitter = Splitter()
         self.done = False
+        self.samples: deque[Sample] = deque(maxlen=_SAMPLES)
         self.stopped_at = 0.0
         """Since when a signal has stopped it, as far as was seen."""
         self.reported = False
@@ -238,8 +242,14 @@ class Agent:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._unsent.wait(), _BEAT_S)
             if not self._unsent.is_set():
-                await ws.send_bytes(_encoder.encode(self._beat))
+                await ws.send_bytes(_encoder.encode(self._next_beat()))
                 self._look_for_stopped()
+
+    def _next_beat(self) -> Beat:
+        samples = tuple(sample for staff in self._staff.values() for sample in staff.samples)
+        for staff in self._staff.values():
+            staff.samples.clear()
+        return msgspec.structs.replace(self._beat, samples=samples) if samples else self._beat
 
     def _look_for_stopped(self) -> None:
         """A process that a signal has stopped neither ends nor says anything."""
@@ -362,6 +372,8 @@ class Agent:
             return
         if isinstance(message, Progress):
             staff.role = message.role
+            if message.sample is not None:
+                staff.samples.append(message.sample)
             self._last_sign = asyncio.get_running_loop().time()
             self._metrics.write(
                 json.dumps(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from understudy.steward.samples import Sample
 from understudy.worker.messages import Copied, Heard, Inject, Said
 
 # -- orders to an agent --------------------------------------------------------------------------------------------
@@ -129,6 +130,8 @@ class Beat(msgspec.Struct, frozen=True, tag="beat"):
     primary: bool = False
     copied: Copied | None = None
     """What the last copies in memory took, on one of its workers."""
+    samples: tuple[Sample, ...] = ()
+    """What its workers have measured since the last one, as far as that was kept."""
 
 
 class Refused(msgspec.Struct, frozen=True, tag="refused"):

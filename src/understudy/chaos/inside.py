@@ -16,7 +16,7 @@ _FATAL = {"corrupt-line", "exit-1", "sys-exit", "raise-in-forward", "hang"}
 """Of those who are struck with these, the controller must notice the loss."""
 _NOTICED_S = 2.0
 """About so long after the end of a connection a machine counts as gone, if it does."""
-_MILD = {"delay-links", "throttle-links", "fill-checkpoint-disk", "leak-memory", "burn-cpu"}
+_MILD = {"delay-links", "throttle-links", "fill-checkpoint-disk", "leak-memory", "burn-cpu", "slow"}
 _MILD |= {"drop-control", "duplicate-control", "delay-control", "corrupt-report"}
 """Nobody dies of these, so nobody has to be spared."""
 

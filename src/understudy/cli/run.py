@@ -104,6 +104,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--at-once", type=int, metavar="K", help="drain no more than K machines at one boundary (default: any number)")
     add("--grace", type=float, metavar="S", help="time for a machine that gets SIGTERM to be replaced (default 30)")
     add("--label", action="append", metavar="M:KEY=VALUE", help="say something of a machine, such as m0:rack=r1")
+    add("--straggler-threshold", type=float, metavar="X", help="how much slower is a straggler (default 0.1; 0: off)")
+    add("--straggler-window", type=int, metavar="N", help="for how many steps before it is told (default 20)")
     add("--run-dir", metavar="DIR", help="for the ledger, logs and metrics (default runs/NAME-TIME)")
     add("--chaos", action="store_true", default=None, help="let understudy chaos have faults happen inside processes")
     add("--json", action="store_true", help="events and result as JSON lines on stdout; the script's output on stderr")

@@ -57,6 +57,8 @@ def show(job: dict[str, Any], machines: list[dict[str, Any]], roster: list[dict[
             f"copies in memory: of step {copies['step']}, {copies['bytes'] / 1e6:.3g} MB a role, made in "
             f"{copies['seconds']:.2g} s, for {copies['waited']:.2g} s of which training waited"
         )
+    for straggler in job.get("stragglers", ()):
+        console.print(f"straggler: {straggler['reason']}")
     places = {entry["role"]: " ".join(f"{name}={at}" for name, at in entry["places"].items()) for entry in roster}
     waiting(console.print, job.get("queue", ()))
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))

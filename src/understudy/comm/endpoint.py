@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from . import waits
 from .faults import Fault, Interrupted, Poison
 from .ops import Op
 from .pairs import Receive, Send
@@ -183,6 +184,16 @@ class Endpoint:
         """Run the operation and call `done`, whatever becomes of it. With `wait` it has run when this returns; it
         then runs on the calling thread where nothing else is under way."""
         self.submitted += 1
+        if not wait:
+            self._submit(op, done, wait=False)
+            return
+        began = time.perf_counter()
+        try:
+            self._submit(op, done, wait=True)
+        finally:
+            waits.add(time.perf_counter() - began)
+
+    def _submit(self, op: Op, done: Done, *, wait: bool) -> None:
         if wait and self._queued == 0 and self._turn.acquire(blocking=False):
             try:
                 self._carry_out(op)

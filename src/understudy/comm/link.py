@@ -21,14 +21,35 @@ STALL_S = 0.2
 """After so long without progress it is worth a look at what the others are doing."""
 _GLANCES = 25
 """Looks at idle sockets before sleeping on them, some 50 µs, for the same reason as in an arena."""
+_BULK = 1 << 16
+"""Bytes to move from which on the time that they take says something about the link."""
 _BATCH = 16
 """Buffers handed to one sendmsg or recvmsg_into."""
+
+
+class Tally:
+    """Bulk transfers over one link so far; seconds from a transfer's first byte on."""
+
+    __slots__ = ("backed", "got", "pushing", "sent", "starved")
+
+    def __init__(self) -> None:
+        self.sent = self.got = 0
+        self.pushing = 0.0
+        """In which bytes went out."""
+        self.backed = 0.0
+        """In which the link took nothing of what was to go out."""
+        self.starved = 0.0
+        """In which nothing came of what was to come in."""
+
+    def clear(self) -> None:
+        """Begin anew; between two operations."""
+        self.__init__()  # type: ignore[misc]
 
 
 class Link:
     """A connected, authenticated, non-blocking socket. Read and written by one operation at a time."""
 
-    __slots__ = ("fd", "id", "peer", "sock", "who")
+    __slots__ = ("fd", "id", "peer", "sock", "tally", "who")
 
     def __init__(self, sock: socket.socket, link: LinkId, peer: str, who: str) -> None:
         sock.setblocking(False)
@@ -40,6 +61,7 @@ class Link:
         self.id = link
         self.peer = peer
         self.who = who
+        self.tally = Tally()
 
     def peek(self, count: int) -> bytes:
         """What has arrived and not been read, up to `count` bytes of it."""
@@ -68,10 +90,12 @@ def bytes_of(tensor: torch.Tensor) -> memoryview:
 class Flow:
     """Buffers to pass over one link, in order. `passed` is called for each that has done so; it may push more."""
 
-    __slots__ = ("link", "passed", "queue")
+    __slots__ = ("link", "passed", "queue", "since")
 
     def __init__(self, link: Link, passed: Callable[[], None] | None = None) -> None:
         self.link = link
+        self.since = 0.0
+        """Since when a bulk transfer that has begun does not move."""
         self.queue: deque[memoryview] = deque()
         self.passed = passed
 
@@ -83,11 +107,17 @@ class Flow:
 
     def advance(self) -> bool:
         """Move what the socket allows without waiting. True where anything moved."""
+        queue = self.queue
+        bulk = len(queue[0]) >= _BULK  # a header in front of it has moved: both sides are there
+        began = time.perf_counter() if bulk else 0.0
         try:
             count = self._move()
         except BlockingIOError:
+            if bulk and not self.since:
+                self.since = began
             return False
-        queue = self.queue
+        if bulk or self.since:
+            self._note(count, began or time.perf_counter())
         while count:
             head = queue[0]
             if count < len(head):
@@ -102,9 +132,21 @@ class Flow:
     def _move(self) -> int:
         raise NotImplementedError
 
+    def _note(self, count: int, began: float) -> None:
+        """So much has moved, after it had not from `since` to `began`."""
+        raise NotImplementedError
+
 
 class Outlet(Flow):
     __slots__ = ()
+
+    def _note(self, count: int, began: float) -> None:
+        tally = self.link.tally
+        tally.sent += count
+        tally.pushing += time.perf_counter() - began
+        if self.since:
+            tally.backed += began - self.since
+            self.since = 0.0
 
     def _move(self) -> int:
         queue = self.queue
@@ -115,6 +157,13 @@ class Outlet(Flow):
 
 class Inlet(Flow):
     __slots__ = ()
+
+    def _note(self, count: int, began: float) -> None:
+        tally = self.link.tally
+        tally.got += count
+        if self.since:
+            tally.starved += began - self.since
+            self.since = 0.0
 
     def _move(self) -> int:
         queue = self.queue

@@ -244,6 +244,10 @@ class NativeGroup:
     def post(self, *jobs: Send | Receive) -> None:
         self._pairs.submit(*jobs)
 
+    def links(self) -> list[Link]:
+        seat = self._seat
+        return [] if seat is None else [*seat.channel.links.values(), *self._pairs.links().values()]
+
     def close(self) -> None:
         self.discard(self.switch(None))
         self._pairs.close()

@@ -55,6 +55,8 @@ class _Lane:
         self.receive: Receive | None = None
         self.stash: dict[int, deque[bytearray]] = {}
         self.stashing: bytearray | None = None
+        self.since = 0.0
+        """Since when nothing comes of a message that has begun to."""
 
     def send(self, send: Send, generation: int) -> None:
         data = bytes_of(send.tensor)
@@ -63,6 +65,13 @@ class _Lane:
         self.outlet.push(wire.pack_header(wire.Header(generation, send.tag, mark, len(data))))
         if len(data):
             self.outlet.push(data)
+
+    def arrived(self, count: int) -> None:
+        if self.header is not None:
+            self.link.tally.got += count
+        if self.since:
+            self.link.tally.starved += time.perf_counter() - self.since
+            self.since = 0.0
 
     def _sent(self) -> None:
         send, left = self.sending[0]
@@ -250,9 +259,12 @@ class Pairs:
                 try:
                     count = lane.link.sock.recv_into(lane.target)
                 except BlockingIOError:
+                    if lane.header is not None and not lane.since:
+                        lane.since = time.perf_counter()
                     return moved
                 if count == 0:
                     raise ConnectionResetError("end of file")
+                lane.arrived(count)
                 moved = True
                 lane.target = lane.target[count:]
                 if lane.target:

@@ -19,6 +19,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, Store, TCPStore, _DistributedBackendOptions
 
 from .faults import Fault, Poison
+from .link import Link
 from .ops import Op
 from .pairs import Receive, Send
 from .roster import Roster
@@ -171,6 +172,9 @@ class TorchGroup:
         assert inner is not None
         for job in jobs:
             inner.message(job)
+
+    def links(self) -> list[Link]:
+        return []
 
     def close(self) -> None:
         inner, self._inner = self._inner, None

@@ -82,6 +82,9 @@ class GroupTransport(Protocol):
     def post(self, *jobs: Send | Receive) -> None:
         """Start point-to-point messages; each sets its `done`, poisoned or not."""
 
+    def links(self) -> list[Link]:
+        """Those in use, with what has passed over them; none where that is not known."""
+
     def close(self) -> None: ...
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from . import waits
 from .pairs import Receive, Send
 from .untraced import untraced
 
@@ -39,16 +40,26 @@ class Work(dist.Work):
         self._done = _SET if done else threading.Event()
         self._lock = threading.Lock()
         self._future: Any = None
+        self._tail: waits.Tail | None = None
 
     def finish(self) -> None:
         with self._lock:
             self._done.set()
-            future = self._future
+            future, tail = self._future, self._tail
+        if tail is not None:
+            tail.kept()
         if future is not None:
             future.set_result(self._result)
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
-        return self._done.wait(timeout.total_seconds() or None)
+        return self._done.is_set() or self._await(timeout.total_seconds() or None)
+
+    def _await(self, limit: float | None) -> bool:
+        began = time.perf_counter()
+        try:
+            return self._done.wait(limit)
+        finally:
+            waits.add(time.perf_counter() - began)
 
     def is_completed(self) -> bool:
         return self._done.is_set()
@@ -57,7 +68,8 @@ class Work(dist.Work):
         return self._done.is_set()
 
     def synchronize(self) -> None:
-        self._done.wait()
+        if not self._done.is_set():
+            self._await(None)
 
     def exception(self) -> None:
         return None
@@ -69,7 +81,9 @@ class Work(dist.Work):
         with self._lock:
             if self._future is None:
                 self._future = torch.futures.Future()
-                if self._done.is_set():
+                done = self._done.is_set()
+                self._tail = waits.take_future(done=done)
+                if done:
                     self._future.set_result(self._result)
             return self._future
 
@@ -88,12 +102,13 @@ class MessageWork(Work):
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
         limit = timeout.total_seconds() or None
         if not all(job.done.is_set() for job in self._jobs):
-            _waiting[threading.get_ident()] = time.monotonic()
+            began = _waiting[threading.get_ident()] = time.monotonic()
             try:
                 if not all(job.done.wait(limit) for job in self._jobs):
                     return False
             finally:
                 del _waiting[threading.get_ident()]
+                waits.add(time.monotonic() - began)
         if self._last.acquire(blocking=False):  # by the first of those who wait, and never released
             for target, source in self._back:
                 target.copy_(source)

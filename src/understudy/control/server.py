@@ -35,7 +35,7 @@ from understudy.agent.messages import (
     Word,
 )
 from understudy.agent.mishap import GARBAGE
-from understudy.steward.decide import Settings
+from understudy.steward import decide, series
 from understudy.worker.messages import Inject, WorkerSpec
 
 from .admission import objection
@@ -63,6 +63,7 @@ from .events import (
     Tale,
 )
 from .ledger import Ledger
+from .observing import Observing
 from .silence import gone, quiet
 from .steward import Steward
 from .views import job_view, machines_view, roster_view, state_of
@@ -109,7 +110,8 @@ class ControlSpec(msgspec.Struct, frozen=True):
     first: tuple[int, ...] = ()
     """Cells with which the job begins; empty: all."""
     at_once: int = 0
-    steward: Settings = Settings()
+    steward: decide.Settings = decide.Settings()
+    stragglers: series.Settings = series.Settings()
 
     @property
     def plan(self) -> Plan:
@@ -150,6 +152,7 @@ class Controller:
         self.director = Director(spec.plan)
         self.tales: list[Tale] = []
         self.beats: dict[str, Beat] = {}
+        self.observing = Observing(spec.stragglers, spec.mesh)
         self._ledger = Ledger(Path(spec.ledger))
         self._seen: dict[str, float] = {}
         self._silence = 0.0
@@ -160,7 +163,7 @@ class Controller:
         self._news = asyncio.Condition()
         for at, event in self._ledger.read():
             self._keep(self.director.feed(event, at))
-        self.steward = Steward(spec.steward, self.director, self.tales)
+        self.steward = Steward(spec.steward, self.director, self.tales, lambda: self.observing.suspects)
         self._seen = dict.fromkeys(self.director.machines, time.monotonic())
 
     def _keep(self, outputs: list[Tale | Reply]) -> None:
@@ -208,6 +211,8 @@ class Controller:
                 if time.time() > limit and event not in self._expired:
                     self._expired.add(event)
                     await self.feed(event)
+            for noted in self.observing.look(self.director, now):
+                await self.feed(noted)
             for wish in self.steward.look(time.time()):
                 await self.feed(wish)
 
@@ -297,6 +302,7 @@ class Controller:
             machine.outbox.acknowledged(frame.number)
         elif isinstance(frame, Beat):
             self.beats[name] = frame
+            self.observing.hear(frame.samples)
 
     # -- operators ---------------------------------------------------------------------------------------------------
 
@@ -404,7 +410,7 @@ class Controller:
         return _json({"left": sorted(self._sockets)})
 
     async def get_job(self, request: web.Request) -> web.Response:
-        view = job_view(self.spec.job, self.director, self.beats)
+        view = job_view(self.spec.job, self.director, self.beats, self.observing.findings)
         if self._silence and view.status not in OVER:
             why = f"nothing heard from any machine for {self._silence:.0f} s: the controller seems to be cut off"
             view = msgspec.structs.replace(view, reason="; ".join(filter(None, (why, view.reason))))

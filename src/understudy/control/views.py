@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from understudy.agent.messages import Beat
+from understudy.steward.stragglers import Straggler
 from understudy.worker.mesh import Mesh, coordinates
 from understudy.worker.messages import Copied
 
@@ -75,6 +76,8 @@ class JobView(msgspec.Struct, frozen=True):
     """Machines that were asked for and have not come."""
     queue: tuple[WaitingView, ...] = ()
     """Machines that are to be replaced: what is under way, then what waits, in its order."""
+    stragglers: tuple[Straggler, ...] = ()
+    """Who is slower than others that do the same, the worst first."""
 
 
 class MachineView(msgspec.Struct, frozen=True):
@@ -106,7 +109,7 @@ class RoleView(msgspec.Struct, frozen=True):
     """Roles with identical copies of its state, where that is known."""
 
 
-def job_view(name: str, director: Director, beats: Mapping[str, Beat]) -> JobView:
+def job_view(name: str, director: Director, beats: Mapping[str, Beat], stragglers: Sequence[Straggler] = ()) -> JobView:
     change = director.change
     beat = max(beats.values(), key=lambda beat: (beat.step, beat.primary), default=Beat())
     telling = [beat for beat in beats.values() if beat.values]  # in a pipeline only the last stage knows the loss
@@ -133,6 +136,7 @@ def job_view(name: str, director: Director, beats: Mapping[str, Beat]) -> JobVie
         _replicas(director),
         director.wanted,
         queue_view(director),
+        tuple(stragglers),
     )
 
 

@@ -23,6 +23,7 @@ from understudy.agent.nursery import Nursery, NurseryError
 from understudy.control.client import Client, ControllerError
 from understudy.control.company import OVER, PLAN
 from understudy.control.server import ControlSpec
+from understudy.steward import series
 from understudy.worker.messages import WorkerSpec
 
 from . import address, registry
@@ -213,6 +214,7 @@ class LocalJob:
             self.spec.first,
             self.spec.at_once,
             self.spec.stewarding,
+            series.Settings(self.spec.straggler_threshold, self.spec.straggler_window),
         )
         (self.run_dir / PLAN).write_bytes(msgspec.json.encode(spec.plan))  # without it, a ledger cannot be understood
         while not self._closing:

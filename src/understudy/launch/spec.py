@@ -112,6 +112,10 @@ class JobSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     """Folder on each machine for what newcomers rehearse with; the system's own for temporary files where empty."""
     recording_limit: float = 1024.0
     """Megabytes of it for each role; 0: nothing is recorded."""
+    straggler_threshold: float = 0.10
+    """By how much slower than those who do the same a worker is a straggler; 0: nobody is."""
+    straggler_window: int = 20
+    """For how many steps."""
     run_dir: str = ""
     at_once: int = 0
     """How many machines are drained at one boundary, at most; 0: all that a request names."""
@@ -197,6 +201,7 @@ def check(spec: JobSpec) -> JobSpec:
         "steward_looks": 1,
         "steward_replacements": 0,
         "budget": 0,
+        "straggler_window": 5,
     }.items():
         if getattr(spec, name) < least:
             raise SpecError(f"{name} is {getattr(spec, name)}; it must be at least {least}")
@@ -212,6 +217,9 @@ def check(spec: JobSpec) -> JobSpec:
     for name in spec.labels:
         if name not in own:
             raise SpecError(f"labels name a machine {name}; those that are started here are {', '.join(own)}")
+    if not 0 <= spec.straggler_threshold < 10:
+        given = spec.straggler_threshold
+        raise SpecError(f"straggler_threshold is {given}; write a share such as 0.1 for 10 %, or 0 to switch it off")
     if spec.recordings and not Path(spec.recordings).is_dir():
         raise SpecError(f"recordings is {spec.recordings}, where there is no folder; make it, on every machine")
     _check_pool(spec)

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
+from understudy.comm import waits
 from understudy.comm.fabric import Fabric
 from understudy.comm.link import Link
 from understudy.comm.roster import Roster
@@ -48,6 +49,8 @@ class Archive:
         """The last step of which a copy was begun, and the last of which the cost was told."""
         self._fresh = False
         """Whether a generation was entered since the last step."""
+        self._kept_now = False
+        """Whether something was kept at the last boundary."""
 
     def become(self, role: int, twins: tuple[int, ...]) -> None:
         """Before it has kept anything: another role."""
@@ -88,12 +91,14 @@ class Archive:
                 self._saver = self._make_saver(self._role)
             self._saver.save(step, take_inventory(self._tracked), self._vacant())
             self._saved = step
+        self._kept_now = self._saved == step
         fresh, self._fresh = self._fresh, False
         if self._keeper is None or (self._copied == step and not fresh):
             return
         if fresh or step % spec.copy_every == 0:  # at the same boundaries everywhere
             self._copied = step
             self._keeper.begin(step, force=fresh)
+            self._kept_now |= spec.copy_every > 1
 
     def lets_go(self, step: int) -> bool:
         """Whether whoever plays here may leave at the boundary after this step: not where a checkpoint begins, nor
@@ -127,10 +132,16 @@ class Archive:
             return []
         return [role for role in self._twins if roster.seats[role] is None]
 
+    @property
+    def busy(self) -> bool:
+        """Whether the step under way began with something to keep, or a checkpoint is still being written. Where copies
+        are renewed at every step, that is usual."""
+        return self._kept_now or (self._saver is not None and self._saver.busy)
+
     def hold(self) -> None:
         """Before an optimizer steps: let what it changes be copied first."""
         if self._keeper is not None:
-            self._keeper.hold()
+            waits.add(self._keeper.hold())
 
     @property
     def copied(self) -> int:

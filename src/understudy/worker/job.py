@@ -49,6 +49,7 @@ class Job:
         self._masking: Masking | None = None
         self._probe = Probe(player) if spec.probe else None
         self._hook = register_optimizer_step_pre_hook(self._before_update)
+        self._meter = player.meter
 
     @property
     def role(self) -> int:
@@ -143,6 +144,7 @@ class Job:
         self._check_rehearsals()
         self._player.first_boundary()
         self._undo = Undo(self._player.tracked)
+        self._meter.watch(self._player.tracked.values())
         check_tracked(self._averaged, self._player.tracked)
         if self._spec.mask:
             self._masking = Masking(self._player, self._averaged, alike(self._spec.mesh, self._player.role, self._over))
@@ -206,12 +208,15 @@ class Job:
         if not self.rehearsing:
             assert self._undo is not None
             self._undo.remember()
+            self._player.step_begins(step.index)
 
     def _before_update(self, optimizer: Optimizer, args: object, kwargs: object) -> None:
         """Nobody applies a step before everybody can."""
         step = self._step
         if step is None:
             return
+        if not self.rehearsing:
+            self._meter.update()
         if not step._voted:
             self._vote(step)
         if not self.rehearsing:
@@ -282,6 +287,7 @@ class Job:
     def _left(self) -> None:
         """The training function has been left, one way or another."""
         self._hook.remove()
+        self._meter.close()
 
     def _close(self) -> None:
         """The training function has returned."""

@@ -8,6 +8,7 @@ from typing import Literal
 import msgspec
 
 from understudy.comm.roster import Roster, Worker
+from understudy.steward.samples import Sample
 
 Back = Literal["", "copy", "checkpoint"]
 
@@ -123,6 +124,9 @@ class Inject(msgspec.Struct, frozen=True, tag="inject"):
     machine: str
     uid: str = ""
     seconds: float = 0.0
+    """For how long; 0: until told otherwise, where that is possible."""
+    factor: float = 0.0
+    """How many times as long everything is to take, for what is about that."""
 
 
 Heard = Rehearse | Prepare | Resume | Conclude | Arm | Cancel | Halt | Finish | Leave | Park | Stop
@@ -305,6 +309,8 @@ class Progress(msgspec.Struct, frozen=True, tag="progress"):
     seconds: float
     values: dict[str, float] = {}
     primary: bool = False
+    sample: Sample | None = None
+    """What was measured in it."""
 
 
 class Copied(msgspec.Struct, frozen=True, tag="copied"):

@@ -38,6 +38,7 @@ WORKER_MISHAPS = {
     "fill-checkpoint-disk": "no checkpoint can be written by a worker for a while: no space left on device",
     "leak-memory": "a worker takes another 64 MB, for a while",
     "burn-cpu": "another thread of a worker computes in Python, for a while",
+    "slow": "everything a worker computes takes 1.4 times as long, for a while",
 }
 
 _DELAY_S = 0.05
@@ -45,6 +46,7 @@ _PACE = 1_000_000
 _UNPACED = -1
 _SO_MAX_PACING_RATE = 47
 _LEAK = 64 << 20
+_DRAG = 1.4
 
 
 class InjectedError(RuntimeError):
@@ -56,6 +58,8 @@ class Mishaps:
 
     def __init__(self, player: Player, line: Line) -> None:
         self._player, self._line = player, line
+        self._factor = _DRAG
+        """How many times as long everything takes that is to be slow."""
 
     def hear(self, message: Heard | Inject) -> None:
         if not isinstance(message, Inject):
@@ -66,6 +70,7 @@ class Mishaps:
             log.warning("there is no mishap %r", message.kind)
         else:
             log.warning("%s: %s, on request", self._player.spec.uid, message.kind)
+            self._factor = message.factor or _DRAG
             threading.Thread(target=work, args=(self, message.seconds), name="understudy mishap", daemon=True).start()
 
     # -- in the training thread ----------------------------------------------------------------------------------------
@@ -101,6 +106,14 @@ class Mishaps:
                 time.sleep(0.01)
 
         self._in_forward(strike)
+
+    def _slow(self, seconds: float) -> None:
+        """Each part of each step, by sleeping at its end; without seconds until another factor is given."""
+        self._player.meter.drag = factor = self._factor
+        if seconds:
+            time.sleep(seconds)
+            if self._player.meter.drag == factor:
+                self._player.meter.drag = 1.0
 
     def _nan(self, seconds: float) -> None:
         import torch
@@ -214,4 +227,5 @@ _MISHAPS: dict[str, Callable[[Mishaps, float], None]] = {
     "fill-checkpoint-disk": Mishaps._fill_disk,
     "leak-memory": Mishaps._leak_memory,
     "burn-cpu": Mishaps._burn_cpu,
+    "slow": Mishaps._slow,
 }

@@ -26,6 +26,7 @@ from . import part as parts
 from .archive import Archive
 from .identity import Identity
 from .messages import Aside, Done, Failed, Faulty, Heard, Here, Progress, Said, Settled, WorkerSpec
+from .meter import Meter, traffic_of
 from .passing import Passing
 from .tape import Tape
 from .vote import NOBODY, Outcome, numbers_of, outcome_of
@@ -77,6 +78,7 @@ class Player(Passing):
         """The generation whose first step is under way."""
         self._opened_at = 0.0
         self._watch = Watch(spec, fabric, self.part, say)
+        self.meter = Meter(fabric.transport.devices == ("cpu",))
         self._say(Here(fabric.worker, os.getpid()))
 
     # -- what the part wants ---------------------------------------------------------------------------------------
@@ -343,6 +345,12 @@ class Player(Passing):
 
     # -- the training thread: in a step --------------------------------------------------------------------------------
 
+    def step_begins(self, index: int) -> None:
+        """The training thread enters a step."""
+        self.meter.begin(self.part.generation, index)
+        if self._archive is not None and self._archive.busy:
+            self.meter.note("state is being kept")
+
     def vote(self, *, over: bool = False, sound: bool = True) -> Outcome:
         """Agree with all roles that this step counts. Raises Repeat where it does not."""
         self._watch.step_ends()
@@ -388,6 +396,7 @@ class Player(Passing):
 
     def _verdict(self) -> Outcome:
         """Wait for the decision of those who know how far everybody has come."""
+        self.meter.note("interrupted")
         with self._changed:
             self._changed.wait_for(lambda: self.part.verdict() is not None or self._dismissed)
             if self._dismissed:
@@ -423,7 +432,10 @@ class Player(Passing):
         if self._settling:
             self._say(Settled(self._settling, step, lost))
         self._settling = 0
-        self._say(Progress(self.role, step, seconds, values, primary=self.is_last))
+        if self.part.proposal is not None or self._giving:
+            self.meter.note("a change is under way")
+        sample = self.meter.end(self.spec.uid, self.role, step, traffic_of(self.fabric))
+        self._say(Progress(self.role, step, seconds, values, primary=self.is_last, sample=sample))
 
     @property
     def is_last(self) -> bool:

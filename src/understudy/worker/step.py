@@ -67,7 +67,9 @@ def _own(job: Job, step: Step, micro: int) -> Iterator[Shard]:
         for part in range(micro):
             step._shard = {}
             logged.append(step._shard)
+            job._meter.shard()
             yield Shard(mine * micro + part, replicas * micro, micro)
+            job._meter.update()
     finally:
         step._shard = None
         step.values |= _means(logged)
@@ -94,7 +96,9 @@ def _masked(job: Job, step: Step, micro: int) -> Iterator[Shard]:
             number = replica * micro + part
             job._masking.seed(step.index, number)
             step._shard = values
+            job._meter.shard()
             yield Shard(number, replicas * micro, micro)
+            job._meter.update()
             step._shard = None
     finally:
         step._shard = None

@@ -1,0 +1,180 @@
+"""How long the parts of a step take this worker by itself, without what it waits for others."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+
+import torch
+from torch import nn
+from torch.utils.hooks import RemovableHandle
+
+from understudy.comm import waits
+from understudy.comm.fabric import Fabric
+from understudy.steward.samples import PARTS, Sample, Traffic
+
+_DATA, _FORWARD, _BACKWARD, _OPTIMIZER = range(len(PARTS))
+_FIRST = 3
+"""Steps of a process, and of a generation, that are not like others."""
+_LARGE = 1 << 20
+"""Bytes in a step from which on a link's pace is told."""
+_LEAST_DRAG_S = 1e-4
+
+
+class Meter:
+    """Belongs to the training thread. A step is in one of its parts at any moment."""
+
+    def __init__(self, known: bool = True, *, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._known = known
+        """Whether it can be seen where this thread waits; with a device that waits by itself it cannot."""
+        self._clock = clock
+        self.drag = 1.0
+        """Chaos: how many times as long everything is to take."""
+        self.odd = ""
+        """Why the step under way is not like others; the first reason counts."""
+        self.micro = 0
+        self._generation, self._quiet, self._step = -1, 0, -1
+        self._part: int | None = None
+        self._own = [0.0] * len(PARTS)
+        self._depth = 0
+        self._seen = False
+        """Whether a tracked module was in its forward in this step."""
+        self._since = self._blocked = self._waited = 0.0
+        self._unknown = 0
+        self._hooks: list[RemovableHandle] = []
+
+    # -- a step ------------------------------------------------------------------------------------------------------
+
+    def begin(self, generation: int, step: int) -> None:
+        """A step begins, or begins again."""
+        if generation != self._generation:
+            self._generation, self._quiet = generation, _FIRST
+        self.odd = "the first of a generation" if self._quiet else ""
+        self._quiet = max(0, self._quiet - 1)
+        if step == self._step:
+            self.note("repeated")
+        self._step = step
+        self._own = [0.0] * len(PARTS)
+        self._seen, self._depth, self.micro = False, 0, 0
+        self._waited, (self._blocked, self._unknown) = 0.0, waits.waited()
+        self._part, self._since = _DATA, self._clock()
+
+    def note(self, why: str) -> None:
+        """The step under way is not like others."""
+        self.odd = self.odd or why
+
+    def end(self, uid: str, role: int, step: int, traffic: tuple[Traffic, ...] = ()) -> Sample | None:
+        """The step under way is done; None where none was."""
+        if self._part is None:
+            return None
+        unknown = self._unknown
+        self._turn(None)
+        known = self._known and self._unknown == unknown
+        return Sample(
+            uid,
+            role,
+            step,
+            sum(self._own),
+            tuple(self._own) if self._seen else (),
+            self._waited if known else None,
+            max(1, self.micro),
+            self.odd,
+            traffic,
+        )
+
+    def shard(self) -> None:
+        """A micro-shard begins."""
+        if self._part is not None:
+            self.micro += 1
+            self._turn(_DATA)
+
+    def update(self) -> None:
+        """A micro-shard is over, or all of them: what is done with the gradients now belongs to the update."""
+        if self._part is not None:
+            self._turn(_OPTIMIZER)
+
+    def _turn(self, part: int | None) -> None:
+        """The part that was under way is over."""
+        assert self._part is not None
+        now, (blocked, self._unknown) = self._clock(), waits.waited()
+        waited = blocked - self._blocked
+        own = max(0.0, now - self._since - waited)
+        if self.drag > 1.0 and own * (self.drag - 1) > _LEAST_DRAG_S:
+            time.sleep(own * (self.drag - 1))
+            now = self._clock()
+            own = max(0.0, now - self._since - waited)
+        self._own[self._part] += own
+        self._waited += waited
+        self._part, self._since, self._blocked = part, now, blocked
+
+    # -- forward -----------------------------------------------------------------------------------------------------
+
+    def watch(self, tracked: Iterable[object]) -> None:
+        """See when modules that are tracked, and not part of others, are in their forward."""
+        modules = [thing for thing in tracked if isinstance(thing, nn.Module)]
+        inner = {id(part) for module in modules for part in module.modules() if part is not module}
+        for module in {id(module): module for module in modules if id(module) not in inner}.values():
+            self._hooks += [
+                module.register_forward_pre_hook(_Entered(self)),
+                module.register_forward_hook(_Left(self), always_call=True),
+            ]
+
+    def close(self) -> None:
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks.clear()
+
+    def entered(self) -> None:
+        self._depth += 1
+        if self._part is not None and self._depth == 1:
+            self._seen = True
+            self._turn(_FORWARD)
+
+    def left(self) -> None:
+        self._depth = max(0, self._depth - 1)
+        if self._part == _FORWARD and self._depth == 0:
+            self._turn(_BACKWARD)
+
+
+class _Hook:
+    """Goes with a module that is copied or written to a file, but tells nobody from there."""
+
+    def __init__(self, meter: Meter | None = None) -> None:
+        self._meter = meter
+
+    def __deepcopy__(self, memo: object) -> _Hook:
+        return type(self)()
+
+    def __reduce__(self) -> tuple[type[_Hook], tuple[()]]:
+        return type(self), ()
+
+
+class _Entered(_Hook):
+    def __call__(self, *_: object) -> None:
+        if not torch.compiler.is_compiling() and self._meter is not None:
+            self._meter.entered()
+
+
+class _Left(_Hook):
+    def __call__(self, *_: object) -> None:
+        if not torch.compiler.is_compiling() and self._meter is not None:
+            self._meter.left()
+
+
+def traffic_of(fabric: Fabric) -> tuple[Traffic, ...]:
+    """Bulk transfers with each neighbour since this was last asked."""
+    found: dict[str, Traffic] = {}
+    for link in [link for endpoint in fabric.endpoints() for link in endpoint.transport.links()]:
+        tally = link.tally
+        if tally.sent + tally.got:
+            before = found.get(link.peer, Traffic(link.peer))
+            found[link.peer] = Traffic(
+                link.peer,
+                before.sent + tally.sent,
+                before.pushing + tally.pushing,
+                before.backed + tally.backed,
+                before.starved + tally.starved,
+                before.got + tally.got,
+            )
+            tally.clear()
+    return tuple(each for each in found.values() if each.sent + each.got >= _LARGE)

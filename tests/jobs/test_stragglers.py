@@ -1,0 +1,60 @@
+"""A worker that becomes slow in a running job is told of, by name; the others are not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.jobs.stage import Stage, perform
+
+pytestmark = [pytest.mark.job, pytest.mark.timeout(240)]
+
+SCRIPT = """
+import time, torch, understudy
+from pathlib import Path
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+class Work(nn.Linear):
+    def forward(self, x):
+        time.sleep(0.03)  # whatever else this computer does
+        return super().forward(x)
+
+def train(job):
+    model = DDP(Work(8, 8))
+    optim = torch.optim.SGD(model.parameters(), lr=1e-3)
+    job.track(model=model, optim=optim)
+    for step in job.steps(100_000):
+        with step:
+            for shard in step.shards():
+                model(torch.ones(4, 8)).sum().backward()
+            optim.step()
+            optim.zero_grad()
+
+understudy.run(train)
+"""
+
+
+def test_a_worker_that_becomes_slow_is_told_of(tmp_path: Path) -> None:
+    async def direction(stage: Stage) -> None:
+        await stage.step(25)
+        slow = next(machine for machine in await stage.machines() if machine["name"] == "m1")
+        body = {"type": "inject", "kind": "slow", "machine": "m1", "uid": slow["workers"][0], "factor": 1.4}
+        await stage.call("POST", "/inject", body)
+
+        async def told() -> bool:
+            return any(tale["kind"] == "straggler" for tale in stage.tales)
+
+        await stage.until(told, "somebody to be told of")
+        assert [each["machine"] for each in (await stage.call("GET", "/job"))["stragglers"]] == ["m1"]
+        await stage.call("POST", "/stop")
+
+    result = perform(tmp_path, direction, script=SCRIPT, machines=3, chaos=True)
+    assert result.ended.status == "stopped", result.ended.reason
+    (tale,) = [tale for tale in result.tales if tale["kind"] == "straggler"]
+    assert tale["data"]["machine"] == "m1"
+    assert tale["data"]["role"] == 1
+    assert tale["data"]["part"] in ("forward", "compute")  # the update may be as long, on a busy computer
+    assert 1.2 < tale["data"]["ratio"] < 1.8
+    assert tale["text"].startswith("m1 role 1: ")
