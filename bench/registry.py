@@ -12,6 +12,7 @@ BENCHES: dict[str, str] = {
     "mask": "understudy_bench.mask:BENCH",
     "overhead": "understudy_bench.overhead:BENCH",
     "reality": "understudy_bench.reality:BENCH",
+    "rebalance": "understudy_bench.rebalance:BENCH",
     "rehearsal": "understudy_bench.rehearsal:BENCH",
     "reorder": "understudy_bench.reorder:BENCH",
     "replace": "understudy_bench.replace:BENCH",
