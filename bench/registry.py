@@ -16,6 +16,7 @@ BENCHES: dict[str, str] = {
     "rehearsal": "understudy_bench.rehearsal:BENCH",
     "reorder": "understudy_bench.reorder:BENCH",
     "replace": "understudy_bench.replace:BENCH",
+    "scale": "understudy_bench.scale:BENCH",
     "setup": "understudy_bench.setup:BENCH",
 }
 

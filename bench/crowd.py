@@ -1,0 +1,269 @@
+"""Thousands of agents with a worker each in one process: they speak the real protocol over real sockets and train
+nothing. What they are told is read as far as they need it; what they say is what workers say."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+
+import aiohttp
+import msgspec
+
+from understudy.agent.messages import (
+    Ack,
+    Beat,
+    Dismiss,
+    EndWorker,
+    Frame,
+    Numbered,
+    Refused,
+    Register,
+    StartWorker,
+    Welcome,
+    Word,
+)
+from understudy.comm.roster import Worker
+from understudy.worker.messages import (
+    Arm,
+    Cancel,
+    Cancelled,
+    Finish,
+    Gave,
+    Halt,
+    Halted,
+    Here,
+    Leave,
+    Park,
+    Prepared,
+    Rehearse,
+    Rehearsed,
+    Said,
+    Settled,
+    Stop,
+    Switched,
+    Tracked,
+)
+
+BEAT_S = 0.5
+"""As agents do it."""
+STAGES = 16
+"""Machines of one replica; all that have the same place in theirs hold the same."""
+
+
+class _Roster(msgspec.Struct):
+    generation: int
+
+
+class _Worker(msgspec.Struct):
+    uid: str
+
+
+class _Move(msgspec.Struct):
+    giver: _Worker
+    taker: _Worker
+
+
+class _Prepare(msgspec.Struct, tag="prepare"):
+    roster: _Roster
+    moves: tuple[_Move, ...] = ()
+
+
+class _Resume(msgspec.Struct, tag="resume"):
+    roster: _Roster
+    step: int
+    moves: tuple[_Move, ...] = ()
+
+
+_Heard = Rehearse | _Prepare | _Resume | Arm | Cancel | Halt | Finish | Leave | Park | Stop
+
+
+class _Tell(msgspec.Struct, tag="tell"):
+    uid: str
+    message: _Heard
+
+
+class _Numbered(msgspec.Struct, tag="numbered"):
+    number: int
+    content: _Tell | StartWorker | EndWorker | Dismiss
+
+
+_decoder = msgspec.msgpack.Decoder(Welcome | _Numbered | Ack | Refused)
+_encoder = msgspec.msgpack.Encoder()
+
+
+class Counts:
+    """What has gone over all sockets."""
+
+    def __init__(self) -> None:
+        self.frames = self.bytes = 0
+
+    def add(self, size: int) -> None:
+        self.frames += 1
+        self.bytes += size
+
+
+class Crowd:
+    """All agents, and when each kind of order last reached one of them."""
+
+    def __init__(self, url: str, secret: str, machines: int) -> None:
+        self.machines = machines
+        self.counts = Counts()
+        self.told: dict[str, float] = {}
+        """Kind of order → when the last one was read."""
+        self.agents: dict[str, Player] = {}
+        self._url, self._secret = url, secret
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.beating = False
+        self.step = 5
+        self.error: BaseException | None = None
+
+    async def __aenter__(self) -> Crowd:
+        headers = {"Authorization": f"Bearer {self._secret}"}
+        self._session = aiohttp.ClientSession(headers=headers, connector=aiohttp.TCPConnector(limit=0))
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._session.close()
+
+    async def come(self, names: Iterable[str], *, standby: bool = False) -> None:
+        """Agents of these machines connect; a few at a time, as a listening socket takes them."""
+        doors = asyncio.Semaphore(64)
+
+        async def enter(name: str) -> None:
+            async with doors:
+                ws = await self._session.ws_connect(f"{self._url}/agent", max_msg_size=0)
+            player = self.agents[name] = Player(self, name, ws)
+            await player.send(Register(name, f"{name}-a", standby, 0))
+            task = asyncio.ensure_future(player.listen())
+            self._tasks.add(task)
+            task.add_done_callback(self._ended)
+
+        await asyncio.gather(*(enter(name) for name in names))
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            self.error = task.exception()
+
+    async def gone(self, name: str) -> None:
+        """A machine's agent is not there any more."""
+        await self.agents.pop(name).ws.close()
+
+    def everybody(self, do: Callable[[Player], Iterable[Said]]) -> None:
+        """Every worker has something to say."""
+        for player in list(self.agents.values()):
+            for message in do(player):
+                player.say(message)
+
+    async def beat(self, seconds: float) -> float:
+        """All agents beat as agents do for so long, one after the other; how many beats there were a second."""
+        began, beats = time.monotonic(), 0
+        while (now := time.monotonic()) < began + seconds:
+            for player in list(self.agents.values()):
+                await player.send(Beat(self.step, {"loss": 1.0}, 0.2, False))
+                beats += 1
+            await asyncio.sleep(max(0.0, now + BEAT_S - time.monotonic()))
+        return beats / (time.monotonic() - began)
+
+
+class Player:
+    """One agent and its worker."""
+
+    def __init__(self, crowd: Crowd, name: str, ws: aiohttp.ClientWebSocketResponse) -> None:
+        self._crowd, self._name, self.ws = crowd, name, ws
+        self.uid = ""
+        self.role: int | None = None
+        self.generation = 0
+        self.holds = False
+        self._said = 0
+        self._received = 0
+        self._outgoing: list[Frame] = []
+
+    async def send(self, frame: Frame) -> None:
+        data = _encoder.encode(frame)
+        self._crowd.counts.add(len(data))
+        with suppress(ConnectionError):
+            await self.ws.send_bytes(data)
+
+    def say(self, message: Said) -> None:
+        self._said += 1
+        self._outgoing.append(Numbered(self._said, Word(self.uid, message)))
+        if len(self._outgoing) == 1:
+            asyncio.ensure_future(self._flush())
+
+    async def _flush(self) -> None:
+        while self._outgoing:
+            frames, self._outgoing = self._outgoing, []
+            for frame in frames:
+                await self.send(frame)
+
+    async def listen(self) -> None:
+        async for message in self.ws:
+            if message.type != aiohttp.WSMsgType.BINARY:
+                continue
+            self._crowd.counts.add(len(message.data))
+            frame = _decoder.decode(message.data)
+            if isinstance(frame, _Numbered):
+                self._received = frame.number
+                self._carry_out(frame.content)
+                await self.send(Ack(frame.number))
+
+    def _carry_out(self, order: _Tell | StartWorker | EndWorker | Dismiss) -> None:
+        if isinstance(order, _Tell):
+            self._crowd.told[type(order.message).__name__.strip("_")] = time.monotonic()
+            self._hear(order.message)
+        elif isinstance(order, StartWorker):
+            self.uid, self.role, self.holds = order.uid, None, False
+            self.say(Here(Worker(order.uid, self._name, "10.0.0.1", 20_000 + int(order.uid[1:]) % 40_000), pid=1))
+
+    def _hear(self, message: _Heard) -> None:
+        crowd = self._crowd
+        if isinstance(message, Rehearse):
+            self.role = message.role
+            self.say(Rehearsed(message.role, 1.0, twins(message.role, crowd.machines)))
+        elif isinstance(message, _Prepare):
+            self.say(Prepared(message.roster.generation, 0.01))
+        elif isinstance(message, _Resume):
+            self._resume(message)
+        elif isinstance(message, Arm):
+            self._switch(message.generation)
+        elif isinstance(message, Halt):
+            self.say(Halted(message.number, self.generation, crowd.step, False, self.holds, able=self.holds, usual=0.2))
+        elif isinstance(message, Cancel):
+            self.say(Cancelled(message.generation))
+
+    def _resume(self, message: _Resume) -> None:
+        self.generation = message.roster.generation
+        takes = any(move.taker.uid == self.uid for move in message.moves)
+        self.say(Switched(self.generation, message.step, 0.1 if takes else 0.0, 1 << 20 if takes else 0))
+        if not self.holds and self.generation == 1:
+            self.role = int(self._name[1:])
+            self.say(Tracked(self.role, twins(self.role, self._crowd.machines), 1 << 20))
+        self.holds = True
+        self.say(Settled(self.generation, message.step + 1, None if self.generation == 1 else 0.01))
+
+    def _switch(self, generation: int) -> None:
+        """This one leaves: everybody has prepared, and the vote says so at the same boundary to all."""
+        crowd = self._crowd
+
+        def changes(player: Player) -> list[Said]:
+            if player is self:
+                return [Switched(generation, crowd.step), Gave(generation)]
+            if player.role is None or (not player.holds and player.role != self.role):
+                return []  # another standby
+            size = 0 if player.holds else 1 << 20
+            player.generation, player.holds = generation, True
+            return [Switched(generation, crowd.step, 0.1, size), Settled(generation, crowd.step + 1, 0.01)]
+
+        self.generation, self.holds = generation, False
+        crowd.everybody(changes)
+
+
+def twins(role: int, machines: int) -> tuple[int, ...]:
+    """The roles that hold the same: those of the same stage in other replicas."""
+    return tuple(range(role % STAGES, machines, STAGES))
