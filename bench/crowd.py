@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
+from typing import Any
 
 import aiohttp
 import msgspec
@@ -115,7 +116,6 @@ class Crowd:
         self.agents: dict[str, Player] = {}
         self._url, self._secret = url, secret
         self._tasks: set[asyncio.Task[None]] = set()
-        self.beating = False
         self.step = 5
         self.error: BaseException | None = None
 
@@ -139,11 +139,14 @@ class Crowd:
                 ws = await self._session.ws_connect(f"{self._url}/agent", max_msg_size=0)
             player = self.agents[name] = Player(self, name, ws)
             await player.send(Register(name, f"{name}-a", standby, 0))
-            task = asyncio.ensure_future(player.listen())
-            self._tasks.add(task)
-            task.add_done_callback(self._ended)
+            self.soon(player.listen())
 
         await asyncio.gather(*(enter(name) for name in names))
+
+    def soon(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
@@ -194,7 +197,7 @@ class Player:
         self._said += 1
         self._outgoing.append(Numbered(self._said, Word(self.uid, message)))
         if len(self._outgoing) == 1:
-            asyncio.ensure_future(self._flush())
+            self._crowd.soon(self._flush())
 
     async def _flush(self) -> None:
         while self._outgoing:

@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 import aiohttp
 import msgspec
 
-from understudy.worker.line import LineBroken, Splitter, encode
+from understudy.worker.line import MAX_MESSAGE, LineBroken, Splitter, encode
 from understudy.worker.messages import Aside, Copied, Done, Inject, Progress, Recorded, Said, Tracked, WorkerSpec
 
 from .facts import facts_of
@@ -44,6 +44,7 @@ from .messages import (
 )
 from .mishap import mishap
 from .nursery import Child, Nursery
+from .rosters import Seats
 from .session import Inbox, Outbox
 
 log = logging.getLogger("understudy.agent")
@@ -160,7 +161,9 @@ class Agent:
             while not self._over.is_set():
                 try:
                     async with asyncio.timeout(_CONNECT_S):
-                        self._socket = await session.ws_connect(f"{self.spec.url}/agent", heartbeat=_PING_S)
+                        self._socket = await session.ws_connect(
+                            f"{self.spec.url}/agent", heartbeat=_PING_S, max_msg_size=MAX_MESSAGE
+                        )
                     async with self._socket:
                         await self._converse(self._socket)
                     self._last_sign = asyncio.get_running_loop().time()
@@ -188,6 +191,7 @@ class Agent:
         register = Register(spec.machine, spec.incarnation, spec.standby, self._inbox.last, self._facts)
         await ws.send_bytes(_encoder.encode(register))
         sender: asyncio.Task[None] | None = None
+        seats = Seats()
         try:
             async for message in ws:
                 if message.type != aiohttp.WSMsgType.BINARY:
@@ -199,9 +203,12 @@ class Agent:
                         self._sent = received
                         self._unsent.set()
                         sender = asyncio.ensure_future(self._send(ws))
-                    case Numbered(number, order) if isinstance(order, StartWorker | Tell | EndWorker | Dismiss):
+                    case Numbered(number, order, seating) if isinstance(
+                        order, StartWorker | Tell | EndWorker | Dismiss
+                    ):
+                        complete = seats.seated(order, seating)
                         if self._inbox.take(number):
-                            await self._carry_out(order)
+                            await self._carry_out(complete)
                         await ws.send_bytes(_encoder.encode(Ack(self._inbox.last)))
                     case Ack(number):
                         self._outbox.acknowledged(number)

@@ -102,9 +102,11 @@ class Welcome(msgspec.Struct, frozen=True, tag="welcome"):
     received: int
 
 
-class Numbered(msgspec.Struct, frozen=True, tag="numbered"):
+class Numbered(msgspec.Struct, frozen=True, tag="numbered", omit_defaults=True):
     number: int
     content: Order | Report
+    seating: bytes = b""
+    """The roster that belongs to an order, in the shortest form that the agent understands; see `rosters.py`."""
 
 
 class Ack(msgspec.Struct, frozen=True, tag="ack"):

@@ -33,6 +33,7 @@ from understudy.agent.messages import (
     Word,
 )
 from understudy.agent.mishap import GARBAGE
+from understudy.agent.rosters import Shortener
 from understudy.worker.messages import Inject, WorkerSpec
 
 from .admission import objection
@@ -164,6 +165,7 @@ class Controller:
         self._sockets: dict[str, web.WebSocketResponse] = {}
         self._sent: dict[str, int] = {}
         self._expired: set[Event] = set()
+        self._shortener = Shortener()
         self._news = asyncio.Condition()
         for at, event in self._ledger.read():
             self._keep(self.director.feed(event, at))
@@ -181,7 +183,8 @@ class Controller:
         self._keep(self.director.feed(event, now))
         async with self._news:
             self._news.notify_all()
-        for name in list(self._sockets):
+        while self.director.addressed:  # one after the other, so that whoever is fed meanwhile takes part
+            name, _ = self.director.addressed.popitem()
             await self._flush(name)
 
     async def _flush(self, name: str) -> None:
@@ -192,7 +195,7 @@ class Controller:
             if number > self._sent.get(name, 0):
                 self._sent[name] = number
                 try:
-                    await ws.send_bytes(_encoder.encode(Numbered(number, order)))
+                    await ws.send_bytes(_encoder.encode(Numbered(number, *self._shortener.shorten(name, order))))
                 except ConnectionError:
                     return
 
@@ -286,6 +289,7 @@ class Controller:
             await ws.send_bytes(_encoder.encode(Refused(machine.why)))
             return False
         self._sockets[name] = ws
+        self._shortener.connected(name)
         await ws.send_bytes(_encoder.encode(Welcome(machine.inbox.last)))
         await self._flush(name)
         return True

@@ -72,6 +72,13 @@ class Transition(Company):
         self._keepers: set[str] = set()
         """Who writes that."""
 
+    def _know_twins(self, role: int, twins: tuple[int, ...]) -> None:
+        if self.twins.get(role) == twins:
+            return
+        self.twins[role] = twins
+        for other in twins:  # who dies before it has said so has the same
+            self.twins.setdefault(other, twins)
+
     def _in(self, generation: int) -> Change | None:
         """The change under way, if it is to this generation."""
         return self.change if self.change is not None and self.change.generation == generation else None
@@ -141,8 +148,9 @@ class Transition(Company):
             self.machines[name].wings.clear()
             self._tale("seated", f"{name} plays {self._span(cell)}", machine=name, generation=change.generation)
         playing = {worker.machine for worker in change.roster.workers} if change.roster is not None else set()
+        staying = {*playing, *self.parked.values()}
         for machine in list(self.machines.values()):
-            if machine.state not in ("leaving", "cast") or machine.name in {*playing, *self.parked.values()}:
+            if machine.state not in ("leaving", "cast") or machine.name in staying:
                 continue
             if machine.name in change.leaving:
                 machine.state = "leaving"
