@@ -128,6 +128,7 @@ class Crowd:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*(player.ws.close() for player in self.agents.values()), return_exceptions=True)
         await self._session.close()
 
     async def come(self, names: Iterable[str], *, standby: bool = False) -> None:

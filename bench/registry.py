@@ -10,6 +10,7 @@ BENCHES: dict[str, str] = {
     "collectives": "understudy_bench.collectives:BENCH",
     "failure": "understudy_bench.failure:BENCH",
     "mask": "understudy_bench.mask:BENCH",
+    "memory": "understudy_bench.footprint:BENCH",
     "overhead": "understudy_bench.overhead:BENCH",
     "reality": "understudy_bench.reality:BENCH",
     "rebalance": "understudy_bench.rebalance:BENCH",

@@ -45,7 +45,7 @@ from .messages import (
 from .mishap import mishap
 from .nursery import Child, Nursery
 from .rosters import Seats
-from .session import Inbox, Outbox
+from .session import Inbox, Outbox, sign_of_life_s
 
 log = logging.getLogger("understudy.agent")
 
@@ -56,7 +56,7 @@ _AGAIN_S = 0.1
 _CONNECT_S = 3.0
 """How long one of them may take; in a network that was cut, a later one is the quicker way."""
 _PING_S = 4.0
-"""Of silence, after which the controller is asked for a sign of life; half as long until it must have come."""
+"""Of silence, at least, after which the controller is asked for a sign of life, to come in half of that."""
 _TELL_S = 10.0
 """Without an answer from the controller, after which somebody should know."""
 _GRACE_S = 3.0
@@ -126,6 +126,7 @@ class Agent:
         self.code = 0
         """With which this process is to end."""
         self._facts = facts_of(spec.worker)
+        self._ping_s = sign_of_life_s(_PING_S, spec.worker.roles // spec.worker.nproc)
         self._last_sign = asyncio.get_running_loop().time()
         """When anything of the job was last seen: a word of the controller, or a step."""
         self._silent_since: float | None = None
@@ -162,7 +163,7 @@ class Agent:
                 try:
                     async with asyncio.timeout(_CONNECT_S):
                         self._socket = await session.ws_connect(
-                            f"{self.spec.url}/agent", heartbeat=_PING_S, max_msg_size=MAX_MESSAGE
+                            f"{self.spec.url}/agent", heartbeat=self._ping_s, max_msg_size=MAX_MESSAGE
                         )
                     async with self._socket:
                         await self._converse(self._socket)

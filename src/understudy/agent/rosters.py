@@ -1,20 +1,24 @@
 """Rosters on their way to agents. A roster names every worker of the job, and every agent is told every one: whole
 rosters would be as many bytes as the square of the machines. So each connection carries a whole one once, and from then
-on what differs from the last one that was sent on it. What goes to all agents alike is encoded once.
+on what differs from the last one that was sent on it. What goes to all agents alike is encoded, and packed, once.
 """
 
 from __future__ import annotations
 
+import zlib
 from collections import OrderedDict
 
 import msgspec
 
 from understudy.comm.roster import Roster, Worker
+from understudy.worker.line import MAX_MESSAGE
 from understudy.worker.messages import Prepare, Resume
 
 from .messages import Order, Tell
 
 _encoder = msgspec.msgpack.Encoder()
+_LEVEL = 1
+"""Of packing: names and addresses are much alike, and nobody should wait for the rest."""
 _KEPT = 8
 """Encodings: all agents are told the same roster within a short time, most of them after the same one."""
 
@@ -113,7 +117,7 @@ class Shortener:
         if key not in self._encoded:
             succession = None if base is None else differ(base, roster)
             seating = Seating(whole=roster) if succession is None else Seating(succession=succession)
-            self._encoded[key] = _encoder.encode(seating)
+            self._encoded[key] = zlib.compress(_encoder.encode(seating), _LEVEL)
             if len(self._encoded) > _KEPT:
                 self._encoded.popitem(last=False)
         return self._encoded[key]
@@ -122,6 +126,18 @@ class Shortener:
 def _nobody(generation: int) -> Roster:
     """Stands in an order for a roster that comes beside it."""
     return Roster(generation, (None,), (), (0,), (generation,))
+
+
+def _unpacked(seating: bytes) -> bytes:
+    """Never more than a message may be, whatever was sent."""
+    unpacking = zlib.decompressobj()
+    try:
+        found = unpacking.decompress(seating, MAX_MESSAGE)
+    except zlib.error as error:
+        raise msgspec.DecodeError(f"an order's roster cannot be unpacked: {error}") from None
+    if not unpacking.eof:
+        raise msgspec.DecodeError("an order's roster is cut off, or larger than any can be")
+    return found
 
 
 class Seats:
@@ -134,7 +150,7 @@ class Seats:
         """The order with its roster."""
         if not seating:
             return order
-        given = _decoder.decode(seating)
+        given = _decoder.decode(_unpacked(seating))
         if given.whole is not None:
             self._last = given.whole
         elif given.succession is not None and self._last is not None:

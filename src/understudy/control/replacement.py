@@ -133,10 +133,13 @@ class Replacement(Scaling):
     def _warm_up(self, taken: set[str]) -> None:
         """Standbys rehearse before they are needed: each kind of role in turn, and then the one in which they wait,
         each in another one than the others where it can."""
+        idle = self._free(taken) if self.plan.warm else []
+        if not idle:
+            return
         kinds = self._kinds()
         homes: Counter[int] = Counter()
         restless: list[tuple[Machine, list[Actor]]] = []
-        for machine in self._free(taken) if self.plan.warm else ():
+        for machine in idle:
             if len(machine.sets) < min(self.plan.warm, self.plan.machines) and self._is_warm(machine):
                 machine.wings.append([self._start(machine, slot) for slot in range(self.plan.nproc)])
             for actors in filter(free, machine.sets):

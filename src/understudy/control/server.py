@@ -34,6 +34,7 @@ from understudy.agent.messages import (
 )
 from understudy.agent.mishap import GARBAGE
 from understudy.agent.rosters import Shortener
+from understudy.agent.session import sign_of_life_s
 from understudy.worker.messages import Inject, WorkerSpec
 
 from .admission import objection
@@ -66,6 +67,7 @@ _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Frame)
 _WATCH_S = 0.1
 _DISBAND_S = 4.0
+_PING_S = 10.0
 _RETURN_S = 8.0
 """In which whoever was cut off from the controller has reached it again."""
 _RENAME = "choose another --name"
@@ -241,7 +243,7 @@ class Controller:
     # -- agents --------------------------------------------------------------------------------------------------------
 
     async def agent(self, request: web.Request) -> web.WebSocketResponse:
-        ws = web.WebSocketResponse(heartbeat=10.0)
+        ws = web.WebSocketResponse(heartbeat=sign_of_life_s(_PING_S, self.spec.machines))
         await ws.prepare(request)
         name = incarnation = ""
         try:
