@@ -21,10 +21,12 @@ from understudy.agent.messages import (
     Numbered,
     Refused,
     Register,
+    Report,
     StartWorker,
     Welcome,
     Word,
 )
+from understudy.agent.session import Inbox, Outbox
 from understudy.comm.roster import Worker
 from understudy.worker.messages import (
     Arm,
@@ -117,6 +119,8 @@ class Crowd:
         self._url, self._secret = url, secret
         self._tasks: set[asyncio.Task[None]] = set()
         self.step = 5
+        self.broken = 0
+        """Connections that had to be opened again."""
         self.error: BaseException | None = None
 
     async def __aenter__(self) -> Crowd:
@@ -136,13 +140,15 @@ class Crowd:
         doors = asyncio.Semaphore(64)
 
         async def enter(name: str) -> None:
+            player = self.agents[name] = Player(self, name, standby)
             async with doors:
-                ws = await self._session.ws_connect(f"{self._url}/agent", max_msg_size=0)
-            player = self.agents[name] = Player(self, name, ws)
-            await player.send(Register(name, f"{name}-a", standby, 0))
+                await player.connect()
             self.soon(player.listen())
 
         await asyncio.gather(*(enter(name) for name in names))
+
+    async def connection(self) -> aiohttp.ClientWebSocketResponse:
+        return await self._session.ws_connect(f"{self._url}/agent", max_msg_size=0)
 
     def soon(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.ensure_future(work)
@@ -156,7 +162,9 @@ class Crowd:
 
     async def gone(self, name: str) -> None:
         """A machine's agent is not there any more."""
-        await self.agents.pop(name).ws.close()
+        player = self.agents.pop(name)
+        player.over = True
+        await player.ws.close()
 
     def everybody(self, do: Callable[[Player], Iterable[Said]]) -> None:
         """Every worker has something to say."""
@@ -178,15 +186,21 @@ class Crowd:
 class Player:
     """One agent and its worker."""
 
-    def __init__(self, crowd: Crowd, name: str, ws: aiohttp.ClientWebSocketResponse) -> None:
-        self._crowd, self._name, self.ws = crowd, name, ws
+    ws: aiohttp.ClientWebSocketResponse
+
+    def __init__(self, crowd: Crowd, name: str, standby: bool) -> None:
+        self._crowd, self._name, self._standby = crowd, name, standby
+        self.over = False
         self.uid = ""
         self.role: int | None = None
         self.generation = 0
         self.holds = False
-        self._said = 0
-        self._received = 0
-        self._outgoing: list[Frame] = []
+        self._outbox: Outbox[Report] = Outbox()
+        self._inbox = Inbox()
+        self._sent = 0
+        self._sending = False
+        self._seated = 0
+        """Generation of the last roster it was sent."""
 
     async def send(self, frame: Frame) -> None:
         data = _encoder.encode(frame)
@@ -195,38 +209,65 @@ class Player:
             await self.ws.send_bytes(data)
 
     def say(self, message: Said) -> None:
-        self._said += 1
-        self._outgoing.append(Numbered(self._said, Word(self.uid, message)))
-        if len(self._outgoing) == 1:
+        self._outbox.put(Word(self.uid, message))
+        if not self._sending:
+            self._sending = True
             self._crowd.soon(self._flush())
 
     async def _flush(self) -> None:
-        while self._outgoing:
-            frames, self._outgoing = self._outgoing, []
-            for frame in frames:
-                await self.send(frame)
+        for number, report in self._outbox.after(0):
+            if number > self._sent:
+                self._sent = number
+                await self.send(Numbered(number, report))
+        self._sending = False
+        if self._sent < self._outbox.last:  # said meanwhile
+            await self._flush()
+
+    async def connect(self) -> None:
+        self.ws = await self._crowd.connection()
+        received, seated = self._inbox.last, self._seated
+        await self.send(Register(self._name, f"{self._name}-a", self._standby, received, seated=seated))
 
     async def listen(self) -> None:
-        async for message in self.ws:
-            if message.type != aiohttp.WSMsgType.BINARY:
-                continue
-            self._crowd.counts.add(len(message.data))
-            frame = _decoder.decode(message.data)
-            if isinstance(frame, _Numbered):
-                self._received = frame.number
+        """Until it has gone; a connection that breaks is opened again, as agents do it."""
+        while True:
+            async for message in self.ws:
+                if message.type == aiohttp.WSMsgType.BINARY:
+                    self._crowd.counts.add(len(message.data))
+                    await self._heed(_decoder.decode(message.data))
+            if self.over:
+                return
+            self._crowd.broken += 1
+            await self.connect()
+
+    async def _heed(self, frame: Welcome | _Numbered | Ack | Refused) -> None:
+        if isinstance(frame, _Numbered):
+            if self._inbox.take(frame.number):
                 self._carry_out(frame.content)
-                await self.send(Ack(frame.number))
+            await self.send(Ack(self._inbox.last))
+        elif isinstance(frame, Welcome):
+            self._outbox.acknowledged(frame.received)
+            self._sent = frame.received
+            await self._flush()
+        elif isinstance(frame, Ack):
+            self._outbox.acknowledged(frame.number)
+        else:
+            self.over = True
 
     def _carry_out(self, order: _Tell | StartWorker | EndWorker | Dismiss) -> None:
         if isinstance(order, _Tell):
             self._crowd.told[type(order.message).__name__.strip("_")] = time.monotonic()
             self._hear(order.message)
+        elif isinstance(order, Dismiss):
+            self.over = True
         elif isinstance(order, StartWorker):
             self.uid, self.role, self.holds = order.uid, None, False
             self.say(Here(Worker(order.uid, self._name, "10.0.0.1", 20_000 + int(order.uid[1:]) % 40_000), pid=1))
 
     def _hear(self, message: _Heard) -> None:
         crowd = self._crowd
+        if isinstance(message, _Prepare | _Resume):
+            self._seated = message.roster.generation
         if isinstance(message, Rehearse):
             self.role = message.role
             self.say(Rehearsed(message.role, 1.0, twins(message.role, crowd.machines)))

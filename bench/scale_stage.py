@@ -22,7 +22,7 @@ from understudy.control.server import ControlSpec
 from understudy_bench.crowd import Crowd
 from understudy_bench.processes import CommandFailed
 
-LIMIT_S = 240.0
+LIMIT_S = 600.0
 LOOK_S = 0.02
 
 
@@ -115,7 +115,7 @@ class Stage:
 
     async def _measured(self, work: Any) -> dict[str, float]:
         """What a piece of work took, of the controller and on the wire."""
-        counts = self._crowd.counts
+        counts, broken = self._crowd.counts, self._crowd.broken
         cpu, frames, size = self._process.cpu_s, counts.frames, counts.bytes
         began = time.monotonic()
         marks: dict[str, float] = await work
@@ -127,6 +127,7 @@ class Stage:
             "frames": (counts.frames - frames) / self._machines,
             "bytes": (counts.bytes - size) / self._machines,
             "resident_mb": self._process.resident_mb,
+            "broken": float(self._crowd.broken - broken),
         }
 
     async def form(self) -> dict[str, float]:

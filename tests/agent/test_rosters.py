@@ -62,9 +62,12 @@ def test_the_agent_has_each_roster_as_it_was_meant_however_often_the_connection_
     shortener, seats = Shortener(), Seats()
     for each in story:
         if data.draw(st.booleans()):
-            shortener.connected("m0")
-            seats = Seats()
-        order = Tell("w0", data.draw(st.sampled_from([Prepare(each), Resume(each, 7)])))
+            if data.draw(st.booleans()):
+                shortener.shorten("m0", Tell("w0", Prepare(each)))  # it was sent, and never arrived
+            if data.draw(st.booleans()):
+                seats = Seats()  # another agent
+            shortener.connected("m0", seats.generation)
+        order = Tell("w0", Prepare(each) if data.draw(st.booleans()) else Resume(each, 7))
         assert carried(shortener, seats, order) == order
 
 
@@ -75,6 +78,15 @@ def test_a_whole_roster_is_sent_once_and_then_what_differs() -> None:
     sizes = [len(shortener.shorten("m0", Tell("w0", Prepare(each)))[1]) for each in (first, second)]
     assert sizes[0] > 1000
     assert sizes[1] < 200
+
+
+def test_an_agent_that_comes_back_is_not_sent_everything_again() -> None:
+    shortener, seats = Shortener(), Seats()
+    first = roster(200)
+    carried(shortener, seats, Tell("w0", Prepare(first)))
+    shortener.connected("m0", seats.generation)
+    order = Tell("w0", Prepare(first.successor({3: worker(500)})))
+    assert len(shortener.shorten("m0", order)[1]) < 200
 
 
 def test_what_is_the_same_for_all_is_encoded_once() -> None:

@@ -118,6 +118,7 @@ class Agent:
         self._staff: dict[str, Staff] = {}
         self._outbox: Outbox[Report] = Outbox()
         self._inbox = Inbox()
+        self._seats = Seats()
         self._socket: aiohttp.ClientWebSocketResponse | None = None
         self._unsent = asyncio.Event()
         self._sent = 0
@@ -189,10 +190,10 @@ class Agent:
 
     async def _converse(self, ws: aiohttp.ClientWebSocketResponse) -> None:
         spec = self.spec
-        register = Register(spec.machine, spec.incarnation, spec.standby, self._inbox.last, self._facts)
+        received, seated = self._inbox.last, self._seats.generation
+        register = Register(spec.machine, spec.incarnation, spec.standby, received, self._facts, seated)
         await ws.send_bytes(_encoder.encode(register))
         sender: asyncio.Task[None] | None = None
-        seats = Seats()
         try:
             async for message in ws:
                 if message.type != aiohttp.WSMsgType.BINARY:
@@ -207,7 +208,7 @@ class Agent:
                     case Numbered(number, order, seating) if isinstance(
                         order, StartWorker | Tell | EndWorker | Dismiss
                     ):
-                        complete = seats.seated(order, seating)
+                        complete = self._seats.seated(order, seating)
                         if self._inbox.take(number):
                             await self._carry_out(complete)
                         await ws.send_bytes(_encoder.encode(Ack(self._inbox.last)))

@@ -94,6 +94,8 @@ class Register(msgspec.Struct, frozen=True, tag="register"):
     received: int
     """The last order it has carried out."""
     facts: Facts | None = None
+    seated: int = 0
+    """Generation of the last roster that it was sent; 0: none."""
 
 
 class Welcome(msgspec.Struct, frozen=True, tag="welcome"):

@@ -1,6 +1,6 @@
 """Rosters on their way to agents. A roster names every worker of the job, and every agent is told every one: whole
-rosters would be as many bytes as the square of the machines. So each connection carries a whole one once, and from then
-on what differs from the last one that was sent on it. What goes to all agents alike is encoded, and packed, once.
+rosters would be as many bytes as the square of the machines. So each agent is sent a whole one once, and from then on
+what differs from the last one that it has. What goes to all agents alike is encoded, and packed, once.
 """
 
 from __future__ import annotations
@@ -95,13 +95,15 @@ class Shortener:
 
     def __init__(self) -> None:
         self._last: dict[str, Roster] = {}
-        """Machine → the roster that its connection has carried last."""
+        """Machine → the roster that it was sent last."""
         self._encoded: OrderedDict[tuple[int, int], bytes] = OrderedDict()
         """By generation, of the base (0: none) and of what follows."""
 
-    def connected(self, machine: str) -> None:
-        """A new connection has carried nothing."""
-        self._last.pop(machine, None)
+    def connected(self, machine: str, generation: int) -> None:
+        """An agent has come, or come back, with the roster of this generation: what was sent may not have arrived."""
+        last = self._last.get(machine)
+        if last is not None and last.generation != generation:
+            del self._last[machine]
 
     def shorten(self, machine: str, order: Order) -> tuple[Order, bytes]:
         """The order without its roster, which follows in its shortest form."""
@@ -141,10 +143,15 @@ def _unpacked(seating: bytes) -> bytes:
 
 
 class Seats:
-    """The agent's side of one connection."""
+    """The agent's side."""
 
     def __init__(self) -> None:
         self._last: Roster | None = None
+
+    @property
+    def generation(self) -> int:
+        """Of the last roster; 0: none."""
+        return 0 if self._last is None else self._last.generation
 
     def seated(self, order: Order, seating: bytes) -> Order:
         """The order with its roster."""

@@ -138,7 +138,7 @@ class Failure(Vacancies):
     def _survivors(self) -> list[Actor]:
         """Who is left of those who were asked. Those of a standby that have only rehearsed other roles do not count."""
         living = [self.actors[uid] for uid in self._living(self._involved)]
-        return [actor for actor in living if actor in self.machines[actor.machine].actors]
+        return [actor for actor in living if actor in self.machines[actor.machine].actors[actor.slot : actor.slot + 1]]
 
     def _settlement(self, survivors: list[Actor], change: Change | None) -> Settlement | None:
         """Where to go on and with whom; None where the job begins anew or has failed."""

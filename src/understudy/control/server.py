@@ -291,7 +291,7 @@ class Controller:
             await ws.send_bytes(_encoder.encode(Refused(machine.why)))
             return False
         self._sockets[name] = ws
-        self._shortener.connected(name)
+        self._shortener.connected(name, register.seated)
         await ws.send_bytes(_encoder.encode(Welcome(machine.inbox.last)))
         await self._flush(name)
         return True
