@@ -60,7 +60,7 @@ class Plan:
     def cells(self) -> tuple[int, ...]:
         return tuple(role // self.nproc for role in range(self.roles))
 
-    @property
+    @cached_property
     def opening(self) -> tuple[int, ...]:
         """Cells that are played in the first generation."""
         return self.first or tuple(range(self.machines))

@@ -244,6 +244,8 @@ class Director(Replacement):
             self._decide()
             return self.status != "halting"
         if change is None:
+            if dull:
+                return False
             if self.status == "forming":
                 return self._form()
             return self.status == "training" and self._next()

@@ -21,6 +21,10 @@ class Transition(Company):
         """Why the job has failed."""
         self.twins: dict[int, tuple[int, ...]] = {}
         """Roles that hold identical copies of a role's state."""
+        self._told_twins = 0
+        """How often that was news."""
+        self._replicas: tuple[tuple[int, int], list[tuple[int, ...]]] = ((0, 0), [])
+        """The roles of each replica, and what was known when they were found out."""
         self.sizes: dict[int, int] = {}
         """Role → bytes of its state."""
         self.parked: dict[int, str] = {}
@@ -76,6 +80,7 @@ class Transition(Company):
         if self.twins.get(role) == twins:
             return
         self.twins[role] = twins
+        self._told_twins += 1
         for other in twins:  # who dies before it has said so has the same
             self.twins.setdefault(other, twins)
 

@@ -29,6 +29,12 @@ class Vacancies(Signals):
 
     def _units(self) -> list[tuple[int, ...]]:
         """The roles of each model replica; one unit with all roles where nothing is replicated."""
+        known = (len(self.twins), self._told_twins)
+        if not self._replicas[1] or self._replicas[0] != known:
+            self._replicas = (known, self._find_units())
+        return self._replicas[1]
+
+    def _find_units(self) -> list[tuple[int, ...]]:
         kinds = {tuple(sorted({role, *self.twins.get(role, ())})) for role in range(self.plan.roles)}
         sizes = {len(kind) for kind in kinds}
         if len(sizes) != 1 or sum(map(len, kinds)) != self.plan.roles:
@@ -54,7 +60,8 @@ class Vacancies(Signals):
         units = self._units()
         if self.wished is not None:
             return self.wished
-        first = {role for role, cell in enumerate(self.plan.cells) if cell in self.plan.opening}
+        opening = set(self.plan.opening)
+        first = {role for role, cell in enumerate(self.plan.cells) if cell in opening}
         return sum(first.issuperset(unit) for unit in units)
 
     def _bundles(self) -> list[tuple[int, ...]]:
