@@ -10,11 +10,14 @@ BENCHES: dict[str, str] = {
     "collectives": "understudy_bench.collectives:BENCH",
     "failure": "understudy_bench.failure:BENCH",
     "mask": "understudy_bench.mask:BENCH",
+    "memory": "understudy_bench.footprint:BENCH",
     "overhead": "understudy_bench.overhead:BENCH",
     "reality": "understudy_bench.reality:BENCH",
+    "rebalance": "understudy_bench.rebalance:BENCH",
     "rehearsal": "understudy_bench.rehearsal:BENCH",
     "reorder": "understudy_bench.reorder:BENCH",
     "replace": "understudy_bench.replace:BENCH",
+    "scale": "understudy_bench.scale:BENCH",
     "setup": "understudy_bench.setup:BENCH",
 }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -105,12 +105,20 @@ class Running:
 
         await self.until(f"step {goal}", there)
 
-    async def add_standby(self) -> None:
-        await self.call("POST", "/standbys", {"type": "add-standby", "count": 1})
+    async def add_standby(self, count: int = 1) -> None:
+        await self.call("POST", "/standbys", {"type": "add-standby", "count": count})
+
+    async def remove_standby(self, name: str) -> None:
+        await self.call("DELETE", f"/standbys/{name}")
 
     async def replace(self, leaver: str, newcomer: str) -> dict[str, Any]:
         """The answer to the request, once it has been granted and training has gone on."""
-        request = {"type": "replace", "machines": [leaver], "standbys": [newcomer]}
+        return await self.replace_all([leaver], [newcomer])
+
+    async def replace_all(self, leavers: Sequence[str], newcomers: Sequence[str] = ()) -> dict[str, Any]:
+        """The same for several at one boundary; where no newcomers are named, whoever is ready comes."""
+        request = {"type": "replace", "machines": leavers, "standbys": newcomers}
+        leaver = " and ".join(leavers)
         id = (await self.call("POST", "/replace", request))["id"]
 
         async def answered() -> dict[str, Any] | None:

@@ -24,6 +24,7 @@ parser = argparse.ArgumentParser()
 parser.add_argument("--marks", default="", help="the folder for what ended when")
 parser.add_argument("--checkpoint", type=Path, required=True, help="loaded if it exists")
 parser.add_argument("--every", type=int, required=True, help="steps between two checkpoints")
+parser.add_argument("--steps", type=int, default=1 << 40, help="how many to make; the checkpoint has the last one, too")
 parser.add_argument("--work", choices=WORKS, default="gpt")
 args = parser.parse_args()
 
@@ -43,9 +44,9 @@ def main() -> None:
     optim = optimizer(model)
     if saved is not None:
         optim.load_state_dict(saved["optim"])
-    step = 0 if saved is None else saved["step"]
+    first = 0 if saved is None else saved["step"]
     del saved
-    while True:
+    for step in range(first, first + args.steps):
         marks.begin(step)
         for number in range(rank * work.micro, (rank + 1) * work.micro):
             began = time.perf_counter()
@@ -56,11 +57,12 @@ def main() -> None:
         optim.step()
         optim.zero_grad()
         marks.end(step)
-        step += 1
-        if rank == 0 and step % args.every == 0:
+        made = step + 1
+        if rank == 0 and (made % args.every == 0 or made == first + args.steps):
             half = args.checkpoint.with_suffix(".half")
-            torch.save({"model": raw.state_dict(), "optim": optim.state_dict(), "step": step}, half)
+            torch.save({"model": raw.state_dict(), "optim": optim.state_dict(), "step": made}, half)
             half.replace(args.checkpoint)
+    dist.destroy_process_group()
 
 
 if __name__ == "__main__":

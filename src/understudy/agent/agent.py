@@ -19,7 +19,7 @@ import aiohttp
 import msgspec
 
 from understudy.steward.samples import Sample
-from understudy.worker.line import LineBroken, Splitter, encode
+from understudy.worker.line import MAX_MESSAGE, LineBroken, Splitter, encode
 from understudy.worker.messages import Aside, Copied, Done, Inject, Progress, Recorded, Said, Tracked, WorkerSpec
 
 from .facts import facts_of
@@ -46,7 +46,8 @@ from .messages import (
 )
 from .mishap import mishap
 from .nursery import Child, Nursery
-from .session import Inbox, Outbox
+from .rosters import Seats
+from .session import Inbox, Outbox, sign_of_life_s
 
 log = logging.getLogger("understudy.agent")
 
@@ -57,7 +58,7 @@ _AGAIN_S = 0.1
 _CONNECT_S = 3.0
 """How long one of them may take; in a network that was cut, a later one is the quicker way."""
 _PING_S = 4.0
-"""Of silence, after which the controller is asked for a sign of life; half as long until it must have come."""
+"""Of silence, at least, after which the controller is asked for a sign of life, to come in half of that."""
 _TELL_S = 10.0
 """Without an answer from the controller, after which somebody should know."""
 _GRACE_S = 3.0
@@ -127,6 +128,7 @@ class Agent:
         self._staff: dict[str, Staff] = {}
         self._outbox: Outbox[Report] = Outbox()
         self._inbox = Inbox()
+        self._seats = Seats()
         self._socket: aiohttp.ClientWebSocketResponse | None = None
         self._unsent = asyncio.Event()
         self._sent = 0
@@ -139,6 +141,7 @@ class Agent:
         self.code = 0
         """With which this process is to end."""
         self._facts = facts_of(spec.worker)
+        self._ping_s = sign_of_life_s(_PING_S, spec.worker.roles // spec.worker.nproc)
         self._last_sign = asyncio.get_running_loop().time()
         """When anything of the job was last seen: a word of the controller, or a step."""
         self._silent_since: float | None = None
@@ -174,7 +177,9 @@ class Agent:
             while not self._over.is_set():
                 try:
                     async with asyncio.timeout(_CONNECT_S):
-                        self._socket = await session.ws_connect(f"{self.spec.url}/agent", heartbeat=_PING_S)
+                        self._socket = await session.ws_connect(
+                            f"{self.spec.url}/agent", heartbeat=self._ping_s, max_msg_size=MAX_MESSAGE
+                        )
                     async with self._socket:
                         await self._converse(self._socket)
                     self._last_sign = asyncio.get_running_loop().time()
@@ -199,7 +204,8 @@ class Agent:
 
     async def _converse(self, ws: aiohttp.ClientWebSocketResponse) -> None:
         spec = self.spec
-        register = Register(spec.machine, spec.incarnation, spec.standby, self._inbox.last, self._facts, spec.labels)
+        received, seated = self._inbox.last, self._seats.generation
+        register = Register(spec.machine, spec.incarnation, spec.standby, received, self._facts, spec.labels, seated)
         await ws.send_bytes(_encoder.encode(register))
         sender: asyncio.Task[None] | None = None
         try:
@@ -213,9 +219,12 @@ class Agent:
                         self._sent, self._known = received, True
                         self._unsent.set()
                         sender = asyncio.ensure_future(self._send(ws))
-                    case Numbered(number, order) if isinstance(order, StartWorker | Tell | EndWorker | Dismiss):
+                    case Numbered(number, order, seating) if isinstance(
+                        order, StartWorker | Tell | EndWorker | Dismiss
+                    ):
+                        complete = self._seats.seated(order, seating)
                         if self._inbox.take(number):
-                            await self._carry_out(order)
+                            await self._carry_out(complete)
                         await ws.send_bytes(_encoder.encode(Ack(self._inbox.last)))
                     case Ack(number):
                         self._outbox.acknowledged(number)

@@ -104,6 +104,8 @@ class Register(msgspec.Struct, frozen=True, tag="register"):
     facts: Facts | None = None
     labels: dict[str, str] = {}
     """Where it stands, or whatever else its operator says of it."""
+    seated: int = 0
+    """Generation of the last roster that it was sent; 0: none."""
 
 
 class Welcome(msgspec.Struct, frozen=True, tag="welcome"):
@@ -112,9 +114,11 @@ class Welcome(msgspec.Struct, frozen=True, tag="welcome"):
     received: int
 
 
-class Numbered(msgspec.Struct, frozen=True, tag="numbered"):
+class Numbered(msgspec.Struct, frozen=True, tag="numbered", omit_defaults=True):
     number: int
     content: Order | Report
+    seating: bytes = b""
+    """The roster that belongs to an order, in the shortest form that the agent understands; see `rosters.py`."""
 
 
 class Ack(msgspec.Struct, frozen=True, tag="ack"):

@@ -7,6 +7,14 @@ from collections.abc import Iterable
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
+_CROWD = 1000
+"""Machines whose words a controller reads within a second or two when all speak at once."""
+
+
+def sign_of_life_s(least: float, machines: int) -> float:
+    """For how long a connection may be silent before the other side is asked for a sign of life. With many machines
+    words wait to be read while others are; that is no silence."""
+    return least * max(1.0, machines / _CROWD)
 
 
 class Outbox(Generic[T]):

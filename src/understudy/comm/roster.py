@@ -149,6 +149,11 @@ class Roster(msgspec.Struct, frozen=True, dict=True):
         return {uid: role for role, uid in enumerate(self.seats) if uid is not None}
 
     @cached_property
+    def vacant(self) -> tuple[int, ...]:
+        """Roles that nobody plays."""
+        return tuple(role for role, uid in enumerate(self.seats) if uid is None)
+
+    @cached_property
     def last(self) -> int | None:
         """The last role that is not vacant."""
         return max(self._role_of.values(), default=None)

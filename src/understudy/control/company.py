@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
-from understudy.agent.messages import Dismiss, EndWorker, StartWorker, Tell
+from understudy.agent.messages import Dismiss, EndWorker, Order, StartWorker, Tell
 from understudy.comm.roster import Roster, Worker
 from understudy.worker.messages import Heard, Move
 
@@ -62,10 +62,18 @@ class Plan:
     def cells(self) -> tuple[int, ...]:
         return tuple(role // self.nproc for role in range(self.roles))
 
-    @property
+    @cached_property
     def opening(self) -> tuple[int, ...]:
         """Cells that are played in the first generation."""
         return self.first or tuple(range(self.machines))
+
+    @cached_property
+    def roles_in(self) -> dict[int, tuple[int, ...]]:
+        """The roles of each cell."""
+        found: dict[int, list[int]] = {}
+        for role, cell in enumerate(self.cells):
+            found.setdefault(cell, []).append(role)
+        return {cell: tuple(roles) for cell, roles in found.items()}
 
 
 class Company:
@@ -93,13 +101,19 @@ class Company:
         """Ids of all that was ever asked for."""
         self.answers: dict[str, Reply] = {}
         """To requests, by their ids."""
+        self.addressed: dict[str, None] = {}
+        """Machines that were given orders since somebody last looked, so that nobody has to look at all of them."""
         self._now = 0.0
         self._out: list[Output] = []
+        self._starting: dict[str, Actor] = {}
+        """Workers that were started and have not said that they are there; some may have died."""
+        self._at_home: tuple[Roster | None, dict[str, int]] = (None, {})
+        """A roster, and the cell that each machine plays in it."""
 
     # -- the roster --------------------------------------------------------------------------------------------------
 
-    def _roles(self, cell: int) -> list[int]:
-        return [role for role, of in enumerate(self.plan.cells) if of == cell]
+    def _roles(self, cell: int) -> tuple[int, ...]:
+        return self.plan.roles_in[cell]
 
     def _span(self, cell: int) -> str:
         roles = self._roles(cell)
@@ -108,8 +122,11 @@ class Company:
     def _homes(self) -> dict[str, int]:
         """The cell that each machine plays."""
         assert self.roster is not None
-        players = [(cell, self.roster.player(role)) for role, cell in enumerate(self.plan.cells)]
-        return {worker.machine: cell for cell, worker in players if worker is not None}
+        if self._at_home[0] is not self.roster:
+            players = [(cell, self.roster.player(role)) for role, cell in enumerate(self.plan.cells)]
+            homes = {worker.machine: cell for cell, worker in players if worker is not None}
+            self._at_home = (self.roster, homes)
+        return self._at_home[1]
 
     def _seated(self, change: Change | None) -> set[str]:
         """Everyone who plays, or is about to without a vote."""
@@ -165,12 +182,17 @@ class Company:
 
     def _start(self, machine: Machine, slot: int) -> Actor:
         actor = Actor(f"w{len(self.actors)}", machine.name, slot, started=self._now)
-        self.actors[actor.uid] = actor
-        machine.outbox.put(StartWorker(actor.uid, slot))
+        self.actors[actor.uid] = self._starting[actor.uid] = actor
+        self._order(machine, StartWorker(actor.uid, slot))
         return actor
 
+    def _late_starters(self) -> list[Actor]:
+        """Living workers that have not said yet that they are there."""
+        self._starting = {uid: actor for uid, actor in self._starting.items() if actor.alive and actor.address is None}
+        return list(self._starting.values())
+
     def _dismiss(self, machine: Machine, reason: str, *, again: bool = False) -> None:
-        machine.outbox.put(Dismiss(reason, again))
+        self._order(machine, Dismiss(reason, again))
         machine.state, machine.why = "gone", reason
         for actor in machine.everybody:
             actor.alive = False
@@ -212,7 +234,7 @@ class Company:
         for actor in actors:
             if actor.alive:
                 actor.alive = False
-                self.machines[actor.machine].outbox.put(EndWorker(actor.uid))
+                self._order(self.machines[actor.machine], EndWorker(actor.uid))
             self.halted.discard(actor.uid)
 
     def _recycle(self) -> None:
@@ -246,7 +268,7 @@ class Company:
         machine.tour.clear()
         for actor in list(machine.actors):
             if actor.alive:
-                machine.outbox.put(EndWorker(actor.uid))
+                self._order(machine, EndWorker(actor.uid))
             actor.alive = False
             machine.actors[actor.slot] = self._start(machine, actor.slot)
 
@@ -294,7 +316,7 @@ class Company:
     def _condemn(self, actor: Actor, why: str) -> None:
         """End a worker that may still live; what it says from now on is not heard."""
         machine = self.machines[actor.machine]
-        machine.outbox.put(EndWorker(actor.uid))
+        self._order(machine, EndWorker(actor.uid))
         actor.alive = False
         if why:
             self._blemish(machine, why)
@@ -357,7 +379,11 @@ class Company:
     def _tell(self, uid: str, message: Heard) -> None:
         actor = self.actors[uid]
         if actor.alive:
-            self.machines[actor.machine].outbox.put(Tell(uid, message))
+            self._order(self.machines[actor.machine], Tell(uid, message))
+
+    def _order(self, machine: Machine, order: Order) -> None:
+        machine.outbox.put(order)
+        self.addressed[machine.name] = None
 
     def _tale(self, kind: str, text: str, **data: object) -> None:
         self._out.append(Tale(kind, text, self._now, data))

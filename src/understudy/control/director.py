@@ -3,6 +3,8 @@ orders, so that a controller that comes back reads its ledger and knows where ev
 
 from __future__ import annotations
 
+from operator import is_
+
 from understudy.agent.messages import Exited, Leaving, Stopped, Word
 from understudy.worker.messages import (
     Arm,
@@ -32,6 +34,13 @@ from .events import Asked, Event, Expired, Lost, Noted, Output, Overdue, Registe
 from .judgement import Source
 from .replacement import Replacement
 
+DULL = (Prepared, Cancelled, Switched, Gave, Settled, Saved)
+"""Words that each worker says in every change, or often: they are counted, and nothing else follows from most."""
+
+
+def _is_dull(event: Event) -> bool:
+    return isinstance(event, Reported) and isinstance(event.report, Word) and isinstance(event.report.message, DULL)
+
 
 class Director(Replacement):
     # -- events --------------------------------------------------------------------------------------------------------
@@ -39,6 +48,7 @@ class Director(Replacement):
     def feed(self, event: Event, now: float = 0.0) -> list[Output]:
         """Take an event in; orders are in the machines' outboxes afterwards."""
         self._now, self._out = now, []
+        before = self._outline()
         match event:
             case Registered(name, incarnation, standby, labels):
                 self._register(name, incarnation, standby, labels)
@@ -70,7 +80,7 @@ class Director(Replacement):
                 self._expired(what, number)
             case Noted(kind, text, data):
                 self._tale(kind, text, **data)
-        self._advance()
+        self._advance(dull=_is_dull(event) and all(map(is_, self._outline(), before)))
         return self._out
 
     def _heed(self, report: Word | Exited | Stopped) -> None:
@@ -88,10 +98,10 @@ class Director(Replacement):
         match report.message:
             case Here(worker, pid):
                 actor.address, actor.pid = worker, pid
+                self._starting.pop(actor.uid, None)
             case Tracked(role, twins, size):
-                actor.holds, self.twins[role], self.sizes[role] = True, twins, size
-                for other in twins:  # who dies before it has said so has the same
-                    self.twins.setdefault(other, twins)
+                actor.holds, self.sizes[role] = True, size
+                self._know_twins(role, twins)
             case Parked(role):
                 if role == actor.rehearsing:
                     actor.rehearsed, actor.rehearsing = role, None
@@ -150,8 +160,7 @@ class Director(Replacement):
             return
         if old is not None and old.alive:
             self._lose(old, "its agent was started again", "agent")
-        seats = sum(machine.state == "cast" for machine in self.machines.values())
-        cast = self.status == "forming" and not standby and seats < len(self.plan.opening)
+        cast = self.status == "forming" and not standby and self._has_room()
         machine = self.machines[name] = Machine(name, incarnation, "cast" if cast else "standby", labels=labels)
         if old is not None:
             machine.history, machine.pardoned, machine.ill = old.history, old.pardoned, old.ill
@@ -166,6 +175,13 @@ class Director(Replacement):
         self._tale("machine", f"{name} has come" + ("" if cast else " as a standby"), machine=name)
         for slot in range(self.plan.nproc):
             machine.actors.append(self._start(machine, slot))
+
+    def _has_room(self) -> bool:
+        """Whether not all places of the first generation are taken."""
+        places = len(self.plan.opening)
+        if len(self.machines) < places:
+            return True
+        return sum(machine.state == "cast" for machine in self.machines.values()) < places
 
     def _lose(self, machine: Machine, why: str, source: Source = "heartbeat") -> None:
         self._tale("lost", f"{machine.name} is gone: {why}", machine=machine.name)
@@ -213,28 +229,35 @@ class Director(Replacement):
 
     # -- what follows from what is so ----------------------------------------------------------------------------------
 
-    def _advance(self) -> None:
-        """Take the steps that have become possible."""
-        while self.status not in OVER and self._step():
-            pass
-        self._anticipate()
-        self._foresee()
+    def _outline(self) -> tuple[object, ...]:
+        """By what it is seen that something has come of an event."""
+        return (self.status, self.change, self.settling, self.roster, len(self.queue))
+
+    def _advance(self, *, dull: bool = False) -> None:
+        """Take the steps that have become possible; after a dull event only those that wait for it."""
+        while self.status not in OVER and self._step(dull=dull):
+            dull = False
+        if not dull:
+            self._anticipate()
+            self._foresee()
         self._finish()
 
-    def _step(self) -> bool:
+    def _step(self, *, dull: bool = False) -> bool:
         """Take one; whether there was one."""
         change = self.change
         if self.status == "halting" and not self.halted:
             self._decide()
             return self.status != "halting"
         if change is None:
+            if dull:
+                return False
             if self.status == "forming":
                 return self._form()
             return self.status == "training" and self._next()
         if change.phase == "rehearse" and self._rehearsed(change):
             self._propose(change) if change.planned else self._resume(change)
             return True
-        if change.phase == "cancel":
+        if change.phase == "cancel" and not dull:
             change.waiting = set(self._living(change.waiting))  # the dead do not answer
         if change.waiting:
             return False
@@ -251,7 +274,10 @@ class Director(Replacement):
         return True
 
     def _form(self) -> bool:
-        self._fill_vacancies()
+        if self.vacancies:
+            self._fill_vacancies()
+        if len(self.machines) < len(self.plan.opening) or self._awaits_worker():
+            return False
         cast = [machine for machine in self.machines.values() if machine.state == "cast"]
         opening = self.plan.opening
         if len(cast) < len(opening) or not all(machine.whole for machine in cast):
@@ -265,9 +291,21 @@ class Director(Replacement):
         self._resume(self.change)
         return True
 
+    def _awaits_worker(self) -> bool:
+        """Whether somebody who is to play has yet to say that they are there."""
+        found = next((actor for actor in self._starting.values() if self._is_awaited(actor)), None)
+        if found is None:
+            self._starting = {uid: actor for uid, actor in self._starting.items() if actor.alive}
+        return found is not None
+
+    def _is_awaited(self, actor: Actor) -> bool:
+        return actor.alive and self.machines[actor.machine].state == "cast"
+
     def _finish(self) -> None:
         if self.status not in ("training", "closing") or self.roster is None:
             return
+        if self.status == "training" and not self.closing_at:
+            return  # nobody has come to the end
         seated = [self.actors[uid] for uid in self.roster.seats if uid is not None]
         ends = [actor.done for actor in seated if actor.done is not None]
         if self._last_words:

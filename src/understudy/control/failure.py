@@ -138,7 +138,7 @@ class Failure(Vacancies):
     def _survivors(self) -> list[Actor]:
         """Who is left of those who were asked. Those of a standby that have only rehearsed other roles do not count."""
         living = [self.actors[uid] for uid in self._living(self._involved)]
-        return [actor for actor in living if actor in self.machines[actor.machine].actors]
+        return [actor for actor in living if actor in self.machines[actor.machine].actors[actor.slot : actor.slot + 1]]
 
     def _settlement(self, survivors: list[Actor], change: Change | None) -> Settlement | None:
         """Where to go on and with whom; None where the job begins anew or has failed."""
@@ -331,7 +331,8 @@ class Failure(Vacancies):
         change = self._in(switched.generation)
         if change is None or change.roster is None:
             return
-        if change.phase != "switch":
+        first = change.phase != "switch"
+        if first:
             seats = {uid for uid in change.roster.seats if uid is not None}
             leavers = {move.giver.uid for move in change.moves} - seats
             change.waiting = seats | leavers
@@ -348,7 +349,7 @@ class Failure(Vacancies):
                 change.moved[actor.uid] = (switched.bytes, switched.seconds, switched.again)
             took = bool(change.back) or any(move.taker.uid == actor.uid for move in change.moves)
             actor.holds = actor.holds or took
-        if any(not self.actors[uid].alive for uid in change.waiting):
+        if first and any(not self.actors[uid].alive for uid in change.waiting):  # who dies later is seen to then
             self._halt(change.failed or "a worker died before it could switch")
 
     def _look_for_deadlock(self) -> None:

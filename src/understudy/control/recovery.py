@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -71,9 +71,11 @@ class _Survivors:
         ranks = {name: rank for rank, name in reversed(list(enumerate(prefer)))}
         self.kept: dict[int, str] = {}
         self.missing: list[int] = []
-        for cell in sorted(set(cells)):
-            machines = [{h.machine for h in self.by_role[role]} for role, of in enumerate(cells) if of == cell]
-            whole = set.intersection(*machines) - set(unwanted)
+        homes: dict[int, list[set[str]]] = {}
+        for role, cell in enumerate(cells):
+            homes.setdefault(cell, []).append({holder.machine for holder in self.by_role[role]})
+        for cell, machines in sorted(homes.items()):
+            whole = set.intersection(*machines).difference(unwanted)
             if whole:
                 self.kept[cell] = min(whole, key=lambda name: (ranks.get(name, len(ranks)), name))
             else:
@@ -99,7 +101,8 @@ def settle(
     left = _Survivors(able, cells, prefer, unwanted)
     givers: dict[int, tuple[str, ...]] = {}
     load: dict[str, int] = {}
-    for role in (role for role, of in enumerate(cells) if of in left.missing):
+    gone = set(left.missing)
+    for role in (role for role, of in enumerate(cells) if of in gone):
         own = left.by_role[role][:1]
         copies = own or [h for twin in twins.get(role, ()) if twin != role for h in left.by_role[twin][:1]]
         if not copies:
@@ -132,27 +135,35 @@ class _Kept:
     """Whose copies are in the memory of those who are left."""
 
     def __init__(self, holders: Sequence[Holder], roles: int, twins: Mapping[int, Sequence[int]]) -> None:
-        self._same = {role: (role, *(twin for twin in twins.get(role, ()) if twin != role)) for role in range(roles)}
+        self._roles, self._twins = range(roles), twins
         self._found: dict[tuple[int, int], list[Holder]] = {}
         for holder in holders:
             for key in holder.report.kept:
                 self._found.setdefault(key, []).append(holder)
 
+    def _same(self, role: int) -> Iterator[int]:
+        """The role itself, and those that hold the same."""
+        yield role
+        yield from (twin for twin in self._twins.get(role, ()) if twin != role)
+
     def sources(self, step: int) -> dict[int, list[Holder]]:
         """For each role, who has a copy of its state at this step."""
         return {
-            role: [holder for twin in same for holder in self._found.get((twin, step), ())]
-            for role, same in self._same.items()
+            role: [holder for twin in self._same(role) for holder in self._found.get((twin, step), ())]
+            for role in self._roles
         }
 
     def whose(self, role: int, step: int, uid: str) -> int:
         """The role whose copy this worker has for that role."""
-        return next(twin for twin in self._same[role] if any(h.uid == uid for h in self._found.get((twin, step), ())))
+        return next(twin for twin in self._same(role) if any(h.uid == uid for h in self._found.get((twin, step), ())))
 
     def latest(self) -> int:
         """The latest step of which there is a copy for every role; -1: none."""
         steps = {step for _, step in self._found}
-        return max((step for step in steps if all(self.sources(step).values())), default=-1)
+        return max((step for step in steps if all(self._has(role, step) for role in self._roles)), default=-1)
+
+    def _has(self, role: int, step: int) -> bool:
+        return any((same, step) in self._found for same in self._same(role))
 
 
 def latest_copy(holders: Sequence[Holder], roles: int, twins: Mapping[int, Sequence[int]]) -> int:

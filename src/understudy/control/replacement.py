@@ -110,15 +110,25 @@ class Replacement(Turns):
         """Whether those who record the first steps are still at it."""
         if not self.plan.records or self.roster is None or self.roster.generation > 1:
             return False
-        return any(role == min((role, *same)) and role not in self.recordings for role, same in self.twins.items())
+        known: set[int] = set()
+        for role, same in sorted(self.twins.items()):
+            if role in known:
+                continue
+            if role not in self.recordings:  # the first of its kind
+                return True
+            known.update(same)
+        return False
 
     def _warm_up(self, taken: set[str]) -> None:
         """Standbys rehearse before they are needed: each kind of role in turn, and then the one in which they wait,
         each in another one than the others where it can."""
+        idle = self._free(taken) if self.plan.warm else []
+        if not idle:
+            return
         kinds = self._kinds()
         homes: Counter[int] = Counter()
         restless: list[tuple[Machine, list[Actor]]] = []
-        for machine in self._free(taken) if self.plan.warm else ():
+        for machine in idle:
             if len(machine.sets) < min(self.plan.warm, self.plan.machines) and self._is_warm(machine):
                 machine.wings.append([self._start(machine, slot) for slot in range(self.plan.nproc)])
             for actors in filter(free, machine.sets):
@@ -147,31 +157,34 @@ class Replacement(Turns):
             if actor.fixed and actor.rehearsed is not None:
                 return self.plan.cells[actor.rehearsed]
         others = {cell for each in machine.sets if each is not actors for cell in self._coverage(each)}
-
-        def key(cell: int) -> tuple[bool, float, int, int, int]:
-            kind = next(kind for kind in kinds if cell in kind)
+        ranked = []
+        for kind in kinds:
             crowd = sum(homes[each] for each in kind) / len(kind)
-            return (cell in others, crowd, homes[cell], -len(kind), cell)
-
-        return min((cell for kind in kinds for cell in kind), key=key)
+            ranked.append(min((cell in others, crowd, homes[cell], -len(kind), cell) for cell in kind))
+        return min(ranked)[-1]
 
     def _kinds(self) -> list[tuple[int, ...]]:
         """Cells whose roles hold the same state, machine by machine: they run the same program on the same shapes."""
         kinds: list[list[int]] = []
-        for cell in sorted(set(self.plan.cells)):
-            for kind in kinds:
-                pairs = zip(self._roles(kind[0]), self._roles(cell), strict=True)
-                if all(other in self.twins.get(role, ()) for role, other in pairs):
+        likely: dict[int, list[tuple[list[int], list[set[int]]]]] = {}
+        """First role of a cell → kinds whose first role holds the same, with what each role of theirs is like."""
+        for cell, roles in sorted(self.plan.roles_in.items()):
+            for kind, like in likely.get(roles[0], ()):
+                if all(role in same for role, same in zip(roles, like, strict=True)):
                     kind.append(cell)
                     break
             else:
-                kinds.append([cell])
+                new, like = [cell], [set(self.twins.get(role, ())) for role in roles]
+                kinds.append(new)
+                for twin in like[0]:
+                    likely.setdefault(twin, []).append((new, like))
         return [tuple(kind) for kind in kinds]
 
     def _coverage(self, actors: list[Actor]) -> set[int]:
         """The cells that these workers could take at once, or will be able to."""
         going = {self.plan.cells[actor.rehearsing] for actor in actors if actor.rehearsing is not None}
-        return going | {cell for cell in set(self.plan.cells) if all(map(ready, actors, self._roles(cell)))}
+        known = {self.plan.cells[role] for role in (actors[0].rehearsed, *actors[0].also) if role is not None}
+        return going | {cell for cell in known if all(map(ready, actors, self._roles(cell)))}
 
     def _is_warm(self, machine: Machine) -> bool:
         return all(actor.alive and actor.rehearsed is not None for actor in machine.everybody)
@@ -236,9 +249,8 @@ class Replacement(Turns):
         change = self.change
         found: list[tuple[float, Overdue | Slipping | Expired]] = [*self._deadlines()]
         found += [
-            (actor.started + self.plan.rehearsal_limit, Expired("start", int(uid[1:])))
-            for uid, actor in self.actors.items()
-            if actor.alive and actor.address is None
+            (actor.started + self.plan.rehearsal_limit, Expired("start", int(actor.uid[1:])))
+            for actor in self._late_starters()
         ]
         if self.status == "halting" and self.halted:
             found.append((self.halted_at + self.plan.answer_limit, Expired("answer", self.halts)))

@@ -35,6 +35,8 @@ from understudy.agent.messages import (
     Word,
 )
 from understudy.agent.mishap import GARBAGE
+from understudy.agent.rosters import Shortener
+from understudy.agent.session import sign_of_life_s
 from understudy.steward import decide, series
 from understudy.worker.messages import Inject, WorkerSpec
 
@@ -73,6 +75,7 @@ _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Frame)
 _WATCH_S = 0.1
 _DISBAND_S = 4.0
+_PING_S = 10.0
 _RETURN_S = 8.0
 """In which whoever was cut off from the controller has reached it again."""
 _RENAME = "choose another --name"
@@ -160,6 +163,7 @@ class Controller:
         self._sockets: dict[str, web.WebSocketResponse] = {}
         self._sent: dict[str, int] = {}
         self._expired: set[Event] = set()
+        self._shortener = Shortener()
         self._news = asyncio.Condition()
         for at, event in self._ledger.read():
             self._keep(self.director.feed(event, at))
@@ -177,7 +181,8 @@ class Controller:
         self._keep(self.director.feed(event, now))
         async with self._news:
             self._news.notify_all()
-        for name in list(self._sockets):
+        while self.director.addressed:  # one after the other, so that whoever is fed meanwhile takes part
+            name, _ = self.director.addressed.popitem()
             await self._flush(name)
 
     async def _flush(self, name: str) -> None:
@@ -188,7 +193,7 @@ class Controller:
             if number > self._sent.get(name, 0):
                 self._sent[name] = number
                 try:
-                    await ws.send_bytes(_encoder.encode(Numbered(number, order)))
+                    await ws.send_bytes(_encoder.encode(Numbered(number, *self._shortener.shorten(name, order))))
                 except ConnectionError:
                     return
 
@@ -237,7 +242,7 @@ class Controller:
     # -- agents --------------------------------------------------------------------------------------------------------
 
     async def agent(self, request: web.Request) -> web.WebSocketResponse:
-        ws = web.WebSocketResponse(heartbeat=10.0)
+        ws = web.WebSocketResponse(heartbeat=sign_of_life_s(_PING_S, self.spec.machines))
         await ws.prepare(request)
         name = incarnation = ""
         try:
@@ -285,6 +290,7 @@ class Controller:
             await ws.send_bytes(_encoder.encode(Refused(machine.why)))
             return False
         self._sockets[name] = ws
+        self._shortener.connected(name, register.seated)
         await ws.send_bytes(_encoder.encode(Welcome(machine.inbox.last)))
         await self._flush(name)
         return True

@@ -24,6 +24,10 @@ class Transition(Company):
         """Why the job has failed."""
         self.twins: dict[int, tuple[int, ...]] = {}
         """Roles that hold identical copies of a role's state."""
+        self._told_twins = 0
+        """How often that was news."""
+        self._replicas: tuple[tuple[int, int], list[tuple[int, ...]]] = ((0, 0), [])
+        """The roles of each replica, and what was known when they were found out."""
         self.sizes: dict[int, int] = {}
         """Role → bytes of its state."""
         self.parked: dict[int, str] = {}
@@ -78,6 +82,14 @@ class Transition(Company):
         """Request → what has become of its turns so far."""
         self._took: deque[float] = deque(maxlen=RECENT)
         """Seconds of the last replacements, from the rehearsal to the first step."""
+
+    def _know_twins(self, role: int, twins: tuple[int, ...]) -> None:
+        if self.twins.get(role) == twins:
+            return
+        self.twins[role] = twins
+        self._told_twins += 1
+        for other in twins:  # who dies before it has said so has the same
+            self.twins.setdefault(other, twins)
 
     def _in(self, generation: int) -> Change | None:
         """The change under way, if it is to this generation."""
@@ -165,8 +177,9 @@ class Transition(Company):
             self.machines[name].wings.clear()
             self._tale("seated", f"{name} plays {self._span(cell)}", machine=name, generation=change.generation)
         playing = {worker.machine for worker in change.roster.workers} if change.roster is not None else set()
+        staying = {*playing, *self.parked.values()}
         for machine in list(self.machines.values()):
-            if machine.state not in ("leaving", "cast") or machine.name in {*playing, *self.parked.values()}:
+            if machine.state not in ("leaving", "cast") or machine.name in staying:
                 continue
             if machine.name in change.leaving:
                 machine.state = "leaving"

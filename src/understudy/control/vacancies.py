@@ -29,6 +29,12 @@ class Vacancies(Signals):
 
     def _units(self) -> list[tuple[int, ...]]:
         """The roles of each model replica; one unit with all roles where nothing is replicated."""
+        known = (len(self.twins), self._told_twins)
+        if not self._replicas[1] or self._replicas[0] != known:
+            self._replicas = (known, self._find_units())
+        return self._replicas[1]
+
+    def _find_units(self) -> list[tuple[int, ...]]:
         kinds = {tuple(sorted({role, *self.twins.get(role, ())})) for role in range(self.plan.roles)}
         sizes = {len(kind) for kind in kinds}
         if len(sizes) != 1 or sum(map(len, kinds)) != self.plan.roles:
@@ -54,7 +60,8 @@ class Vacancies(Signals):
         units = self._units()
         if self.wished is not None:
             return self.wished
-        first = {role for role, cell in enumerate(self.plan.cells) if cell in self.plan.opening}
+        opening = set(self.plan.opening)
+        first = {role for role, cell in enumerate(self.plan.cells) if cell in opening}
         return sum(first.issuperset(unit) for unit in units)
 
     def _bundles(self) -> list[tuple[int, ...]]:
@@ -98,7 +105,7 @@ class Vacancies(Signals):
 
     def vacant(self) -> tuple[int, ...]:
         """Roles without which training goes on."""
-        return () if self.roster is None else tuple(r for r, uid in enumerate(self.roster.seats) if uid is None)
+        return () if self.roster is None else self.roster.vacant
 
     def _dweller(self, cell: int) -> Machine | None:
         """The machine that plays some role of a cell, or whose workers have parked in it."""
@@ -191,9 +198,9 @@ class Vacancies(Signals):
 
     def _places_without(self, settlement: Settlement, vacant: tuple[int, ...]) -> dict[int, str]:
         """The machines that play, where these roles are vacant."""
-        places = {}
-        for cell in sorted(set(self.plan.cells)):
-            if not set(self._roles(cell)) <= set(vacant):
+        places, without = {}, set(vacant)
+        for cell, roles in sorted(self.plan.roles_in.items()):
+            if not without.issuperset(roles):
                 machine = self._dweller(cell)
                 places[cell] = settlement.kept[cell] if machine is None or cell in settlement.kept else machine.name
         return places
@@ -241,8 +248,8 @@ class Vacancies(Signals):
 
     def _refill(self) -> bool:
         """Begin to bring replicas back whose places can all be taken; whether there were any."""
-        vacant = set(self.vacant()) if self.plan.mask else set()
-        if not vacant or self.settling is not None or self.stopping or self._refills >= STUBBORN or not self.known:
+        vacant = set(self.vacant()) if self.plan.mask and self.settling is None else set()
+        if not vacant or self.stopping or self._refills >= STUBBORN or not self.known:
             return False
         idle = self._idle()
         places: dict[int, str] = {}

@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from understudy_bench.outage import Mark
+from understudy_bench.rebalance import checks_of, knee, knee_row, move_ratio, moved, restart_row, row_of
+from understudy_bench.rebalance_job import Window, ended_at
+from understudy_bench.work import WORKS
+
+
+def test_a_step_has_ended_when_the_last_place_has_ended_it() -> None:
+    marks = [Mark(place, 1, kind, 3, at) for place, kind, at in [(0, "end", 5.0), (1, "end", 6.0), (1, "begin", 9.0)]]
+    assert ended_at(marks, 3) == 6.0
+
+
+def test_what_the_shared_cores_cost_is_told_apart_from_what_replacing_costs() -> None:
+    row = row_of(100, control=Window(200, 50.0), replacing=Window(200, 62.5, 2, 0.5), step_s=0.2)
+    assert (row["wall"], row["cores"], row["replacing"]) == (0.64, 0.8, 0.8)
+    assert (row["made"], row["told_lost_s"]) == (100.0, 0.25)
+
+
+def test_a_restart_is_measured_against_its_own_undisturbed_steps() -> None:
+    assert restart_row(50, Window(100, 40.0, 2), 0.2)["wall"] == 0.5
+
+
+def test_the_knee_lies_between_two_spacings_by_their_logarithms() -> None:
+    found = knee({400: 1.0, 100: 0.97, 25: 0.93}, 0.95)
+    assert found == pytest.approx(50.0)
+    assert knee({400: 1.0, 100: 0.97}, 0.95) is None
+    assert knee({400: 0.9}, 0.95) == math.inf
+
+
+def test_a_knee_that_was_not_reached_is_said_in_words() -> None:
+    rows = [{"system": "understudy", "made": made, "wall": left} for made, left in [(100.0, 0.99), (12.5, 0.96)]]
+    assert knee_row(rows, "understudy", "wall")["steps"] == "less than 12.5, if at all"
+    assert knee_row([{**row, "wall": 0.5} for row in rows], "understudy", "wall")["steps"] == (
+        "more than all that were tried"
+    )
+
+
+def test_moves_are_compared_by_their_medians_and_never_with_nothing() -> None:
+    lost = {1: [0.1, 0.2, 0.9], 2: [0.25, 0.3, 0.1]}
+    rows = [
+        {"machines": count, "lost_s": value, "measured_s": 1.0, "step_s": 0.2}
+        for count, values in lost.items()
+        for value in values
+    ]
+    one, two = moved(rows)
+    assert (one["lost_s"], two["lost_s"]) == (0.2, 0.25)
+    assert move_ratio([one, two]) == pytest.approx(1.25)
+    assert move_ratio([{"machines": 1, "lost_s": -0.01}, {"machines": 2, "lost_s": 0.0}]) == 1.0
+
+
+def test_the_checks_hold_the_speed_at_one_spacing_and_the_bits() -> None:
+    row = row_of(100, control=Window(200, 50.0), replacing=Window(200, 50.25, 2, 0.1), step_s=0.24)
+    moves = [{"machines": 1, "lost_s": 0.1}, {"machines": 2, "lost_s": 0.14}]
+    assert [check.ok for check in checks_of([row], moves, True)] == [True] * 4
+    slow = row_of(100, control=Window(200, 50.0), replacing=Window(200, 51.0, 2, 0.1), step_s=0.24)
+    dear = [{"machines": 1, "lost_s": 0.1}, {"machines": 2, "lost_s": 0.16}]
+    assert [check.ok for check in checks_of([slow], dear, False)] == [False, True, False, False]
+
+
+def test_who_hurries_computes_the_same() -> None:
+    steady, hurried = WORKS["steady"], WORKS["hurried"]
+    assert (steady.micro, steady.build, steady.loss) == (hurried.micro, hurried.build, hurried.loss)
+    assert hurried.length_s == 0 < steady.length_s
