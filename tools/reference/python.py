@@ -14,7 +14,7 @@ import understudy
 import understudy.data
 from understudy.data import sampler
 
-from .sources import item, joined, told, told_attributes, tree_of
+from .sources import filled, item, joined, told, told_attributes, tree_of
 
 MADE_BY_THE_RUNTIME = ("Job", "Step", "Shard", "Report")
 """Nobody makes one, so how one is made is nobody's concern."""
@@ -57,7 +57,7 @@ def _told_alias(name: str) -> str:
 def _class(name: str, kind: type) -> Iterator[str]:
     yield joined(kind.__doc__)
     if name not in MADE_BY_THE_RUNTIME and not issubclass(kind, Exception):
-        yield f"```python\n{name}{signature(kind)}\n```"
+        yield f"```\n{filled(name + signature(kind), '    ')}\n```"
     members = [*_attributes(kind), *_methods(kind)]
     if members:
         yield "\n".join(item(f"`{head}`", text) for head, text in members)

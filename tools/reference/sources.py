@@ -35,15 +35,16 @@ def told(statement: ast.stmt) -> str:
 
 def joined(text: str | None) -> str:
     """A docstring's paragraphs, laid out for a page."""
-    return "\n\n".join(map(_filled, inspect.cleandoc(text or "").split("\n\n")))
+    return "\n\n".join(map(filled, inspect.cleandoc(text or "").split("\n\n")))
 
 
 def item(head: str, text: str) -> str:
     """An entry of a list."""
-    return _filled(f"- {head}: {text}" if text else f"- {head}", "  ")
+    return filled(f"- {head}: {text}" if text else f"- {head}", "  ")
 
 
-def _filled(text: str, indent: str = "") -> str:
+def filled(text: str, indent: str = "") -> str:
+    """As many lines as it needs."""
     return textwrap.fill(
         " ".join(text.split()), WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
     )
