@@ -62,7 +62,8 @@ def _pane(pane: Pane, number: int, top: float, width: float) -> Iterator[str]:
     inner = pane.rows * ROW + MARGIN / 2 - PEEK
     yield f'<rect class="pane" x="0.5" y="{top + 0.5:g}" width="{width - 1:g}" height="{_height(pane) - 1:g}" rx="6"/>'
     yield f'<text class="title" x="{MARGIN}" y="{top + 18:g}">{escape(pane.title)}</text>'
-    yield f'<svg x="0" y="{top + TITLE + PEEK:g}" width="{width:g}" height="{inner:g}" viewBox="0 {PEEK} {width:g} {inner:g}">'
+    seen = f'width="{width:g}" height="{inner:g}" viewBox="0 {PEEK} {width:g} {inner:g}"'
+    yield f'<svg x="0" y="{top + TITLE + PEEK:g}" {seen}>'
     yield f'<g class="p{number}" style="{_up(pane)}">'
     for row, (_, line) in enumerate(pane.lines):
         pieces = "".join(
