@@ -39,7 +39,9 @@ def drawn(panes: Sequence[Pane], columns: int) -> str:
     """The whole picture. Where motion is unwanted, it is the end that is shown."""
     total = max((when for pane in panes for when, _ in pane.lines), default=0.0) + STILL_S
     width = columns * LETTER + 2 * MARGIN
-    height, parts, motions = 0.0, [], []
+    height = 0.0
+    parts: list[str] = []
+    motions: list[str] = []
     for number, pane in enumerate(panes):
         parts += _pane(pane, number, height, width)
         motions.append(_motion(pane, number, total))

@@ -23,7 +23,7 @@ def section() -> str:
 def _command(name: str, parser: argparse.ArgumentParser) -> Iterator[str]:
     inner = list(_commands(parser))
     places = " ".join(_metavar(action) for action in _plain(parser) if not action.option_strings)
-    yield f"### `{' '.join(filter(None, [name, 'ACTION' if inner else '', places]))}`"
+    yield f"### `{' '.join(filter(None, [name, _choice(parser), places]))}`"
     if parser.description:
         yield joined(parser.description)
     if _plain(parser):
@@ -32,7 +32,7 @@ def _command(name: str, parser: argparse.ArgumentParser) -> Iterator[str]:
         yield f"```\n{parser.epilog.rstrip()}\n```"
     helps = dict(_helps(parser))
     for action, each in inner:
-        yield f"`{name} {action}`: {helps[action]}."
+        yield joined(f"**`{name} {action}`**: {helps[action]}.\n\n{each.description or ''}").rstrip()
         yield _items(each)
 
 
@@ -55,6 +55,12 @@ def _commands(parser: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.A
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             yield from action.choices.items()
+
+
+def _choice(parser: argparse.ArgumentParser) -> str:
+    """What stands for the subcommand, where there are some."""
+    found = [action.metavar for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    return str(found[0]) if found else ""
 
 
 def _helps(parser: argparse.ArgumentParser) -> Iterator[tuple[str, str]]:
