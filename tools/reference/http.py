@@ -13,11 +13,13 @@ from understudy.control.views import ChangeView, CopiesView, JobView, MachineVie
 from .sources import item, joined, told_attributes, tree_of
 
 VIEWS: tuple[type[msgspec.Struct], ...] = (JobView, ChangeView, CopiesView, MachineView, RoleView)
+AGENTS = "/agent"
+"""Nobody else has business there."""
 INTRODUCTION = """\
 The controller listens at the address that `understudy run` names when it starts. Every request carries the job's
 secret as `Authorization: Bearer SECRET`: that is the `secret` in the file that `run` names, which only you can read.
 Without it the answer is 401. What cannot be understood is answered with 400 and `{"error": "…"}`. Bodies and answers
-are JSON, but for `/agent`, which is a WebSocket and for agents only.
+are JSON. Agents have a WebSocket of their own at `/agent` ([protocol.md](protocol.md)).
 
 What changes the job is a request with an id: `{"id": "…", "done": false}` until it is over, then also `ok`, `text` and
 what belongs to the request, such as `phases` and `lost` of a replacement. `GET /requests/ID?wait=5` waits for that.
@@ -34,6 +36,8 @@ def section() -> str:
     parts = ["## Over HTTP: the controller", INTRODUCTION]
     for route in routes:
         path = route.resource.canonical if route.resource is not None else "?"
+        if path == AGENTS:
+            continue
         text = joined(route.handler.__doc__)
         if not text:
             raise SystemExit(f"control/server.py: the handler of {route.method} {path} has no docstring")
@@ -62,9 +66,7 @@ def _body_of(handler: Any) -> type[msgspec.Struct] | None:
     """The struct in the handler's call of `_body(request, KIND)`."""
     for node in ast.walk(tree_of(handler)):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "_body":
-            named = node.args[1]
-            assert isinstance(named, ast.Name)
-            found: type[msgspec.Struct] = getattr(server, named.id)
+            found: type[msgspec.Struct] = eval(ast.unparse(node.args[1]), handler.__func__.__globals__)
             return found
     return None
 

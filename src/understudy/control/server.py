@@ -237,7 +237,6 @@ class Controller:
     # -- agents --------------------------------------------------------------------------------------------------------
 
     async def agent(self, request: web.Request) -> web.WebSocketResponse:
-        """A WebSocket for agents: numbered reports and orders, as msgpack."""
         ws = web.WebSocketResponse(heartbeat=10.0)
         await ws.prepare(request)
         name = incarnation = ""
