@@ -59,7 +59,7 @@ def test_commands_can_be_given() -> None:
     parser, wrong = build_parser(), []
     for page, line in commands():
         said = io.StringIO()
-        words = shlex.split(re.split(r"\||   | > ", line)[0], comments=True)[1:]
+        words = shlex.split(re.split(r"\||  | > ", line)[0], comments=True)[1:]
         try:
             with contextlib.redirect_stderr(said):
                 parser.parse_args(words)

@@ -5,11 +5,16 @@ from __future__ import annotations
 import pytest
 
 from tools.reference.__main__ import PAGE, page
+from tools.reference.http import routes
 from tools.reference.sources import told_attributes
 
 
 def test_the_page_is_up_to_date() -> None:
     assert PAGE.read_text(encoding="utf-8") == page(), "run `make docs` and commit docs/api.md"
+
+
+def test_every_route_says_what_it_does() -> None:
+    assert not [name for name, handler in routes() if not handler.__doc__]
 
 
 class Told:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -31,24 +32,24 @@ curl -H "Authorization: Bearer $SECRET" -d '{"type": "replace", "machines": ["m1
 
 
 def section() -> str:
-    controller = server.Controller.__new__(server.Controller)
-    routes = [route for route in controller.app().router.routes() if route.method != "HEAD"]
     parts = ["## Over HTTP: the controller", INTRODUCTION]
-    for route in routes:
-        path = route.resource.canonical if route.resource is not None else "?"
-        if path == AGENTS:
-            continue
-        text = joined(route.handler.__doc__)
-        if not text:
-            raise SystemExit(f"control/server.py: the handler of {route.method} {path} has no docstring")
-        parts.append(f"### `{route.method} {path}`\n\n{text}")
-        body = _body_of(route.handler)
+    for name, handler in routes():
+        parts.append(f"### `{name}`\n\n{joined(handler.__doc__)}".rstrip())
+        body = _body_of(handler)
         if body is not None and body.__struct_fields__:
             parts.append(f"Body{_type(body)}:\n\n{_fields(body)}")
     parts.append("### What is told")
-    for view in VIEWS:
-        parts.append(f"**{view.__name__}**{_says(view)}\n\n{_fields(view)}")
+    parts += [f"**{view.__name__}**{_says(view)}\n\n{_fields(view)}" for view in VIEWS]
     return "\n\n".join(parts)
+
+
+def routes() -> Iterator[tuple[str, Any]]:
+    """(method and path, handler) of all that operators may ask."""
+    controller = server.Controller.__new__(server.Controller)
+    for route in controller.app().router.routes():
+        path = route.resource.canonical if route.resource is not None else "?"
+        if path != AGENTS and route.method != "HEAD":
+            yield f"{route.method} {path}", route.handler
 
 
 def _says(kind: type) -> str:
