@@ -3,7 +3,7 @@ BIN := $(VENV)/bin
 PYTHON ?= python3
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test soak check browser bench chaos simgrid format clean
+.PHONY: help demo test soak check browser bench chaos simgrid docs wheel recording format clean
 
 help: ## print these lines
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -68,6 +68,16 @@ simgrid: $(VENV)/.stamp ## install SimGrid (Debian package) and compare the simu
 	        exit 1; }; \
 	    $(APT) || { $(SUDO) apt-get update && $(APT); }; }
 	$(BIN)/python -m pytest -m "" tests/simgrid
+
+docs: $(VENV)/.stamp ## write docs/api.md again, from docstrings, routes and argument parsers
+	$(BIN)/python -m tools.reference
+
+wheel: $(VENV)/.stamp ## build dist/*.whl, and try it in an environment apart from this folder
+	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check . --no-deps -w dist
+	$(BIN)/python -m pytest -q -m "" tests/test_wheel.py
+
+recording: $(VENV)/.stamp ## record the session that the README opens with
+	$(BIN)/python -m tools.recording
 
 format: $(VENV)/.stamp ## format the code and fix what can be fixed
 	$(BIN)/ruff check --fix

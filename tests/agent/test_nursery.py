@@ -1,105 +1,31 @@
-"""Workers forked from a warm server: born as told, heard to the last word, seen to die, never left behind."""
+"""Workers forked from a warm server: born as told, heard to the last word."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import os
-import select
 import signal
-import subprocess
-import sys
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 
+from tests.agent.raising import (
+    BODIES,
+    ROOT,
+    Output,
+    nursery,
+    offspring,
+    receive,
+    run,
+    spawn,
+)
 from understudy.agent.forkserver import NO_TARGET
-from understudy.agent.nursery import LONGEST_LINE, Child, Lines, Nursery, NurseryError
-
-ROOT = Path(__file__).parents[2]
-BODIES = "tests.agent.bodies"
-LIMIT_S = 30.0
+from understudy.agent.nursery import LONGEST_LINE, Lines, Nursery
 
 pytestmark = pytest.mark.timeout(60)
-
-Output = list[tuple[str, bytes]]
-
-
-def fds() -> dict[str, str]:
-    found = {}
-    for entry in Path("/proc/self/fd").iterdir():
-        with contextlib.suppress(FileNotFoundError):
-            found[entry.name] = str(entry.readlink())
-    return found
-
-
-def children() -> set[int]:
-    return {int(pid) for task in Path("/proc/self/task").iterdir() for pid in (task / "children").read_text().split()}
-
-
-_others: set[int] = set()
-"""Children that this process had before the test: other tests' servers."""
-
-
-def offspring() -> set[int]:
-    return children() - _others
-
-
-def run(body: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Afterwards there is no process and no descriptor that was not there before."""
-
-    async def limited() -> None:
-        async with asyncio.timeout(LIMIT_S):
-            await body()
-
-    _others.clear()
-    _others.update(children())
-    before = fds()
-    asyncio.run(limited())
-    assert (fds(), offspring()) == (before, set())
-
-
-@contextlib.asynccontextmanager
-async def nursery(*preload: str) -> AsyncIterator[Nursery]:
-    opened = await Nursery.open(preload=preload or ["json", BODIES], env={**os.environ, "PYTHONPATH": str(ROOT)})
-    async with opened:
-        yield opened
-
-
-async def spawn(
-    nursery: Nursery, body: str, spec: bytes = b"", output: Output | None = None, env: dict[str, str] | None = None
-) -> Child:
-    def heard(line: bytes, stream: Literal["stdout", "stderr"]) -> None:
-        if output is not None:
-            output.append((stream, line))
-
-    target = body if ":" in body else f"{BODIES}:{body}"
-    return await nursery.spawn(target=target, spec=spec, env=env or {}, cwd="/", on_output=heard)
-
-
-async def receive(child: Child) -> bytes:
-    """All that comes over the line until its end."""
-    data = b""
-    while piece := await asyncio.get_running_loop().sock_recv(child.line, 1 << 16):
-        data += piece
-    return data
-
-
-@contextlib.contextmanager
-def watched(pid: int) -> Iterator[int]:
-    pidfd = os.pidfd_open(pid)
-    try:
-        yield pidfd
-    finally:
-        os.close(pidfd)
-
-
-def died(pidfd: int, limit: float = LIMIT_S) -> bool:
-    return bool(select.select([pidfd], [], [], limit)[0])
 
 
 @pytest.mark.parametrize("step", [1, 7, 4096, 1 << 20])
@@ -334,222 +260,6 @@ def test_the_end_is_python_s(tmp_path: Path) -> None:
         assert trace.exists()
 
     run(body)
-
-
-def test_what_a_worker_leaves_in_its_group_dies_with_it() -> None:
-    async def body() -> None:
-        async with nursery() as warm:
-            output: Output = []
-            child = await spawn(warm, "orphan", output=output)
-            pid = int(await receive(child))
-            assert await child.exited == 5
-            assert output == [("stdout", b"last words")]
-            with contextlib.suppress(ProcessLookupError), watched(pid) as pidfd:
-                assert died(pidfd)
-
-    run(body)
-
-
-def test_a_grandchild_that_holds_the_pipe_does_not_delay_the_exit() -> None:
-    async def body() -> None:
-        async with nursery() as warm:
-            output: Output = []
-            child = await spawn(warm, "orphan", b"session", output)
-            with watched(int(await receive(child))) as pidfd:
-                try:
-                    assert await child.exited == 5
-                    assert output == [("stdout", b"last words")]
-                    assert not died(pidfd, 0)
-                finally:
-                    signal.pidfd_send_signal(pidfd, signal.SIGKILL)
-
-    run(body)
-
-
-def test_a_waiter_that_gives_up_spoils_nothing() -> None:
-    async def body() -> None:
-        async with nursery() as warm:
-            child = await spawn(warm, "wait")
-            with pytest.raises(TimeoutError):
-                await asyncio.wait_for(child.exited, 0)
-            child.kill(signal.SIGKILL)
-            assert await child.exited == -signal.SIGKILL
-
-    run(body)
-
-
-def test_a_cancelled_spawn_leaves_no_worker() -> None:
-    async def body() -> None:
-        async with nursery() as warm:
-            births = [asyncio.create_task(spawn(warm, "wait")) for _ in range(8)]
-            await asyncio.sleep(0)
-            for birth in births[::2]:
-                birth.cancel()
-            kept = [await birth for birth in births[1::2]]
-            abandoned = [child for child in warm._children.values() if child not in kept]
-            assert await asyncio.gather(*(child.exited for child in abandoned)) == [-signal.SIGKILL] * 4
-            assert [child.code for child in kept] == [None] * 4
-            assert all(child.line.fileno() < 0 for child in abandoned)
-
-    run(body)
-
-
-def test_close_ends_everything_in_every_state() -> None:
-    async def body() -> None:
-        warm = await Nursery.open(preload=["json"], env={**os.environ, "PYTHONPATH": str(ROOT)})
-        running = [await spawn(warm, "wait") for _ in range(3)]
-        done = await spawn(warm, "leave", b"4")
-        waiting = [asyncio.create_task(spawn(warm, "wait")) for _ in range(3)]
-        await asyncio.sleep(0)
-        exits = [child.exited for child in running]
-        await asyncio.gather(warm.close(), warm.close())
-        assert [await code for code in exits] == [-signal.SIGKILL] * 3
-        assert done.code in (4, -signal.SIGKILL)
-        assert offspring() == set()
-        for birth in waiting:
-            with contextlib.suppress(NurseryError):
-                assert (await birth).code == -signal.SIGKILL
-        with pytest.raises(NurseryError, match="closed"):
-            await spawn(warm, "wait")
-        await warm.close()
-
-    run(body)
-
-
-def test_a_close_that_is_cancelled_still_ends_everything() -> None:
-    async def body() -> None:
-        warm = await Nursery.open(preload=["json"], env={**os.environ, "PYTHONPATH": str(ROOT)})
-        child = await spawn(warm, "wait")
-        with watched(child.pid) as pidfd:
-            closing = asyncio.create_task(warm.close())
-            await asyncio.sleep(0)
-            closing.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await closing
-            assert died(pidfd)
-        assert child.code == -signal.SIGKILL
-
-    run(body)
-
-
-def test_a_server_that_hangs_does_not_keep_close_from_ending(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("understudy.agent.nursery.CLOSE_S", 0.05)
-
-    async def body() -> None:
-        async with nursery() as warm:
-            child = await spawn(warm, "wait")
-            (server,) = offspring()
-            os.kill(server, signal.SIGSTOP)
-        assert child.code == -signal.SIGKILL
-
-    run(body)
-
-
-def test_when_the_server_dies_its_workers_do() -> None:
-    async def body() -> None:
-        async with nursery() as warm:
-            children = [await spawn(warm, "wait") for _ in range(3)]
-            (server,) = offspring()
-            os.kill(server, signal.SIGSTOP)
-            late = asyncio.create_task(spawn(warm, "wait"))
-            await asyncio.sleep(0)
-            os.kill(server, signal.SIGKILL)
-            assert await asyncio.gather(*(child.exited for child in children)) == [-signal.SIGKILL] * 3
-            for attempt in (late, spawn(warm, "wait")):
-                with pytest.raises(NurseryError, match=r"the fork server was killed by SIGKILL.*open another"):
-                    await attempt
-
-    run(body)
-
-
-@pytest.mark.parametrize(
-    ("source", "told"),
-    [
-        ("import no_such_thing", "ModuleNotFoundError: No module named 'no_such_thing'"),
-        ("1 / 0", "ZeroDivisionError: division by zero"),
-        ("raise SystemExit(3)", "SystemExit: 3"),
-        ("import threading; threading.Thread(target=threading.Event().wait, daemon=True).start()", "a thread running"),
-    ],
-)
-def test_a_module_that_cannot_be_imported(tmp_path: Path, source: str, told: str) -> None:
-    (tmp_path / "broken.py").write_text(source)
-
-    async def body() -> None:
-        with pytest.raises(NurseryError, match=f"the fork server cannot import broken: .*{told}"):
-            await Nursery.open(preload=["json", "broken"], env={**os.environ, "PYTHONPATH": str(tmp_path)})
-
-    run(body)
-
-
-def test_a_server_that_dies_early(tmp_path: Path) -> None:
-    (tmp_path / "fatal.py").write_text("import os; os.kill(os.getpid(), 9)")
-
-    async def body() -> None:
-        with pytest.raises(NurseryError, match="was killed by SIGKILL before it was ready"):
-            await Nursery.open(preload=["fatal"], env={**os.environ, "PYTHONPATH": str(tmp_path)})
-
-    run(body)
-
-
-def test_an_open_that_is_cancelled(tmp_path: Path) -> None:
-    (tmp_path / "slow.py").write_text("import signal; signal.pause()")
-
-    async def body() -> None:
-        opening = asyncio.create_task(Nursery.open(preload=["slow"], env={**os.environ, "PYTHONPATH": str(tmp_path)}))
-        await asyncio.sleep(0)
-        opening.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await opening
-
-    run(body)
-
-
-def test_fifty_workers_leak_nothing() -> None:
-    async def body() -> None:
-        async with nursery() as warm:
-            (server,) = offspring()
-            table = Path(f"/proc/{server}/fd")
-            before, theirs = fds(), {entry.name for entry in table.iterdir()}
-            for _ in range(10):
-                children = await asyncio.gather(*(spawn(warm, "leave", b"%d" % code) for code in range(5)))
-                assert await asyncio.gather(*(child.exited for child in children)) == list(range(5))
-                for child in children:
-                    child.line.close()
-            assert fds() == before
-            assert {entry.name for entry in table.iterdir()} == theirs
-            assert Path(f"/proc/{server}/task/{server}/children").read_text() == ""
-            assert len(warm._children) <= 5
-
-    run(body)
-
-
-AGENT = f"""
-import asyncio, os
-from understudy.agent.nursery import Nursery
-
-async def main():
-    nursery = await Nursery.open(preload=["json"])
-    children = [await nursery.spawn("{BODIES}:wait", env={{}}, cwd="/", on_output=print) for _ in range(3)]
-    print(nursery._server.pid, *(child.pid for child in children), flush=True)
-    await asyncio.Event().wait()
-
-asyncio.run(main())
-"""
-
-
-def test_when_the_agent_is_killed_nothing_survives() -> None:
-    agent = subprocess.Popen(
-        [sys.executable, "-c", AGENT], stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(ROOT)}
-    )
-    with agent, contextlib.ExitStack() as stack:
-        stack.callback(agent.kill)
-        assert agent.stdout is not None
-        pids = [int(pid) for pid in agent.stdout.readline().split()]
-        assert len(pids) == 4
-        pidfds = [stack.enter_context(watched(pid)) for pid in pids]
-        assert not any(died(pidfd, 0) for pidfd in pidfds)
-        agent.kill()
-        assert all(died(pidfd) for pidfd in pidfds)
 
 
 @pytest.mark.job

@@ -8,7 +8,7 @@ import pytest
 from understudy.agent.messages import Facts
 from understudy.control.admission import objection
 
-JOB = Facts("0.0.1", "2.13.0", "3.11", "abc", ("--lr", "1"), (("pp", 2), ("dp", 2)), 2)
+JOB = Facts("0.1.0", "2.13.0", "3.11", "abc", ("--lr", "1"), (("pp", 2), ("dp", 2)), 2)
 
 
 def test_the_same_fits_and_without_facts_of_the_job_all_do() -> None:
@@ -22,7 +22,7 @@ def test_the_same_fits_and_without_facts_of_the_job_all_do() -> None:
     [
         ({"torch": "2.12.0"}, "has torch 2.12.0 and the job runs 2.13.0; install the same version there"),
         ({"torch": ""}, "has no torch and the job runs 2.13.0; install the same version there"),
-        ({"understudy": "0.1"}, "has understudy 0.1 and the job runs 0.0.1; install the same version there"),
+        ({"understudy": "0.2.0"}, "has understudy 0.2.0 and the job runs 0.1.0; install the same version there"),
         ({"python": "3.12"}, "has Python 3.12 and the job runs 3.11; install the same version there"),
         ({"script": "x"}, "has another script (digest x, the job's abc); copy the job's script there"),
         ({"args": ()}, "gives the script no arguments and the job gives it --lr 1; give it the same"),
@@ -48,4 +48,4 @@ def test_several_differences_are_all_said() -> None:
 
 
 def test_an_agent_that_says_nothing_is_none_of_ours() -> None:
-    assert "install understudy 0.0.1 there" in objection("m4", None, JOB)
+    assert "install understudy 0.1.0 there" in objection("m4", None, JOB)

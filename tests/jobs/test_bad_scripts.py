@@ -1,148 +1,14 @@
-"""Scripts that do what they should not, and people who interrupt: every job ends soon, says why in one sentence, and
-leaves nothing behind."""
+"""Scripts that do what they should not: every job ends soon, says why in one sentence, and leaves nothing behind."""
 
 from __future__ import annotations
 
-import os
 import re
-import signal
-import subprocess
-import sys
-import time
-import uuid
-from collections.abc import Callable, Iterator
-from contextlib import suppress
-from pathlib import Path
-from textwrap import dedent
 
 import pytest
 
+from tests.jobs.command import LIMIT_S, Job, assert_no_traceback_of_ours
+
 pytestmark = [pytest.mark.job, pytest.mark.timeout(120)]
-
-LIMIT_S = 110.0
-"""For a whole job, from the command to its end, on a busy machine."""
-SOON_S = 15.0
-"""For the end of a job, once there is a reason to end."""
-MARK = "UNDERSTUDY_TEST_MARK"
-OURS = ("understudy/agent/", "understudy/control/", "understudy/launch/", "understudy/cli/")
-"""What has no place in a traceback that a user sees: between their lines and torch's there is only the worker."""
-
-PREAMBLE = """\
-import os, signal, sys
-import torch
-import torch.distributed as dist
-import understudy
-
-def parts(job):
-    torch.manual_seed(job.seed)
-    model = torch.nn.Linear(4, 4)
-    return model, torch.optim.SGD(model.parameters(), lr=0.1)
-
-def learn(model, optim):
-    optim.zero_grad()
-    model(torch.ones(2, 4)).pow(2).mean().backward()
-    for parameter in model.parameters():
-        dist.all_reduce(parameter.grad)
-    optim.step()
-
-"""
-
-
-class Job:
-    """`understudy run` as a process, with everything it starts recognizable by its environment."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.mark = uuid.uuid4().hex
-        self.process: subprocess.Popen[bytes] | None = None
-        self._shared = _shared_memory()
-
-    def start(self, script: str, *options: str, machines: int = 2) -> None:
-        path = self.folder / "script.py"
-        path.write_text(PREAMBLE + dedent(script))
-        env = {**os.environ, "UNDERSTUDY_HOME": str(self.folder / "home"), MARK: self.mark}
-        place = ("--run-dir", str(self.folder / "run"))
-        command = [sys.executable, "-m", "understudy.cli.main", "run", "--machines", str(machines), *place, *options]
-        with (self.folder / "out").open("wb") as out, (self.folder / "err").open("wb") as err:
-            self.process = subprocess.Popen(
-                [*command, str(path)],
-                env=env,
-                cwd=self.folder,
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=err,
-                start_new_session=True,
-            )
-
-    @property
-    def out(self) -> str:
-        return (self.folder / "out").read_text()
-
-    @property
-    def err(self) -> str:
-        return (self.folder / "err").read_text()
-
-    def when(self, what: Callable[[], bool], limit: float = LIMIT_S) -> None:
-        """Returns once this is so."""
-        assert self.process is not None
-        deadline = time.monotonic() + limit
-        while not what():
-            assert self.process.poll() is None, f"it ended too early:\n{self.out}{self.err}"
-            assert time.monotonic() < deadline, f"nothing for {limit} s:\n{self.out}{self.err}"
-            time.sleep(0.02)
-
-    def signal(self, number: int) -> None:
-        assert self.process is not None
-        self.process.send_signal(number)
-
-    def end(self, limit: float = LIMIT_S) -> int:
-        """Its exit code; afterwards it is known that nothing is left of it."""
-        assert self.process is not None
-        try:
-            code = self.process.wait(limit)
-        except subprocess.TimeoutExpired:
-            pytest.fail(f"it has not ended after {limit} s:\n{self.out}{self.err}")
-        assert self.left() == {}
-        assert _shared_memory() <= self._shared
-        assert not list((self.folder / "home").rglob("*.json"))
-        return code
-
-    def left(self) -> dict[int, str]:
-        """Processes of this job that live, with their commands."""
-        found = {}
-        for entry in Path("/proc").iterdir():
-            if entry.name.isdigit():
-                with suppress(OSError):
-                    if f"{MARK}={self.mark}".encode() in (entry / "environ").read_bytes().split(b"\0"):
-                        found[int(entry.name)] = (entry / "cmdline").read_text().replace("\0", " ")
-        return found
-
-    def clear(self) -> None:
-        for pid in self.left():
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        if self.process is not None:
-            self.process.wait()
-
-
-def _shared_memory() -> set[str]:
-    """Segments that no living process has: what others on this computer are using does not count."""
-    found = {path.name for path in Path("/dev/shm").iterdir()}
-    if found:
-        for maps in Path("/proc").glob("[0-9]*/maps"):
-            with suppress(OSError):
-                text = maps.read_text()
-                found -= {name for name in found if f"/dev/shm/{name}" in text}
-    return found
-
-
-@pytest.fixture
-def job(tmp_path: Path) -> Iterator[Job]:
-    made = Job(tmp_path)
-    try:
-        yield made
-    finally:
-        made.clear()
 
 
 def verdict(job: Job) -> str:
@@ -151,16 +17,6 @@ def verdict(job: Job) -> str:
     assert len(found) == 1, job.out + job.err
     assert "\n" not in found[0].strip()
     return found[0].removeprefix("understudy: the job has failed: ")
-
-
-def assert_no_traceback_of_ours(job: Job) -> None:
-    """A traceback may run through the user's script; it may not come out of the machinery around it."""
-    text = job.out + job.err
-    for name in OURS:
-        assert f'File "{name}' not in text, text
-        assert not re.search(rf'File "[^"]*/{re.escape(name)}', text), text
-    assert "Task exception was never retrieved" not in text, text
-    assert "Exception in thread" not in text, text
 
 
 def failing(job: Job, script: str, *options: str, limit: float = LIMIT_S) -> str:
@@ -175,9 +31,6 @@ def line_of(job: Job, marker: str) -> int:
     lines = (job.folder / "script.py").read_text().splitlines()
     (number,) = [number for number, line in enumerate(lines, 1) if marker in line]
     return number
-
-
-# -- scripts -----------------------------------------------------------------------------------------------------------
 
 
 def test_a_script_that_tracks_nothing(job: Job) -> None:
@@ -430,78 +283,3 @@ def test_a_good_script(job: Job) -> None:
     assert_no_traceback_of_ours(job)
     assert "finished after 4 steps" in job.out
     assert job.err == ""
-
-
-# -- people ------------------------------------------------------------------------------------------------------------
-
-LONG = """
-import time
-def train(job):
-    model, optim = parts(job)
-    job.track(model=model, optim=optim)
-    for step in job.steps(100_000):
-        with step:
-            learn(model, optim)
-            time.sleep(0.02)
-            if step.index == 3 and job.is_primary:
-                print("under way", flush=True)
-understudy.run(train)
-"""
-STUCK = """
-import time
-def train(job):
-    model, optim = parts(job)
-    job.track(model=model, optim=optim)
-    for step in job.steps(100_000):
-        with step:
-            learn(model, optim)
-            if step.index == 3:
-                print("under way", flush=True)
-                time.sleep(1000)
-understudy.run(train)
-"""
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)])
-def test_one_signal_ends_the_job_at_a_boundary(job: Job, number: signal.Signals) -> None:
-    job.start(LONG)
-    job.when(lambda: "under way" in job.out)
-    job.signal(number)
-    assert job.end(SOON_S) == 130, job.out + job.err
-    assert_no_traceback_of_ours(job)
-    assert "stopping at the next step boundary" in job.err
-    assert re.search(r"understudy: stopped after \d+ steps", job.out)
-
-
-def test_a_second_ctrl_c_ends_the_job_at_once(job: Job) -> None:
-    job.start(STUCK)
-    job.when(lambda: "under way" in job.out)
-    job.signal(signal.SIGINT)
-    job.when(lambda: "Ctrl-C again" in job.err, SOON_S)
-    job.signal(signal.SIGINT)
-    assert job.end(SOON_S) == 130, job.out + job.err
-    assert_no_traceback_of_ours(job)
-    assert "ended" in job.err
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)])
-def test_a_signal_before_the_job_has_begun(job: Job, number: signal.Signals) -> None:
-    job.start(LONG)
-    job.when(lambda: (job.folder / "run" / "log.txt").exists())
-    job.signal(number)
-    assert job.end(LIMIT_S) == 130, job.out + job.err
-    assert_no_traceback_of_ours(job)
-
-
-def test_everything_dies_with_the_command(job: Job) -> None:
-    """Nobody can clean up after SIGKILL, but no process of the job may outlive it for long."""
-    job.start(LONG)
-    job.when(lambda: "under way" in job.out)
-    job.signal(signal.SIGKILL)
-    assert job.process is not None
-    assert job.process.wait(SOON_S) == -signal.SIGKILL
-    deadline = time.monotonic() + SOON_S
-    while job.left() and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert job.left() == {}
-    assert not _shared_memory() - job._shared

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--job", metavar="NAME", help="which job, where several run on this computer")
     parser.add_argument("--controller", metavar="URL", help="of a job elsewhere; its secret in UNDERSTUDY_SECRET")
-    parser.add_argument("--json", action="store_true", help="for machines")
+    parser.add_argument("--json", action="store_true", help="for programs: as JSON")
 
 
 def connect(args: argparse.Namespace) -> Client:

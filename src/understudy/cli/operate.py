@@ -19,17 +19,20 @@ class Standby:
     @staticmethod
     def add_parser(subparsers: Subparsers) -> None:
         parser = subparsers.add_parser(
-            "standby", help="add or remove standby machines", description="Change how many machines wait."
+            "standby",
+            help="add or remove standby machines",
+            description="Change how many machines wait. A standby rehearses every role class, so that it can take the "
+            "place of any machine at once.",
         )
         actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
         add = actions.add_parser("add", help="start one more machine, or several")
-        add.add_argument("count", nargs="?", type=int, default=1, metavar="N")
+        add.add_argument("count", nargs="?", type=int, default=1, metavar="N", help="how many (default 1)")
         connection.add_options(add)
         readmit = actions.add_parser("readmit", help="use a machine again that is in quarantine")
-        readmit.add_argument("machine", metavar="MACHINE")
+        readmit.add_argument("machine", metavar="MACHINE", help="as understudy status names it")
         connection.add_options(readmit)
         remove = actions.add_parser("remove", help="dismiss a standby")
-        remove.add_argument("machine", metavar="MACHINE")
+        remove.add_argument("machine", metavar="MACHINE", help="one that waits; who plays is replaced or drained")
         connection.add_options(remove)
 
     @staticmethod
@@ -53,7 +56,7 @@ class Report:
             description="What a health checker, or you, have found: a machine that plays is replaced while it still "
             "works, one that waits is put into quarantine. Checkers may also POST to /machines/NAME/fault.",
         )
-        parser.add_argument("machine", metavar="MACHINE")
+        parser.add_argument("machine", metavar="MACHINE", help="which one is ill")
         parser.add_argument("why", metavar="WHY", help="one sentence, for the history")
         parser.add_argument(
             "--fatal", action="store_true", help="do not trust what it holds: end its workers, take the state elsewhere"
@@ -71,7 +74,9 @@ class Events:
     @staticmethod
     def add_parser(subparsers: Subparsers) -> None:
         parser = subparsers.add_parser(
-            "events", help="what has happened", description="Everything of note that has happened to a job."
+            "events",
+            help="what has happened",
+            description="Everything of note that has happened to a job, each with its time, its kind and a sentence.",
         )
         parser.add_argument("--follow", "-f", action="store_true", help="go on until the job ends or Ctrl-C")
         connection.add_options(parser)
@@ -90,7 +95,9 @@ class Stop:
     @staticmethod
     def add_parser(subparsers: Subparsers) -> None:
         parser = subparsers.add_parser(
-            "stop", help="end a job at its next step boundary", description="End a job; nothing of a step is lost."
+            "stop",
+            help="end a job at its next step boundary",
+            description="End a job at a step boundary that is the same for all roles, so that no step is half done.",
         )
         connection.add_options(parser)
 

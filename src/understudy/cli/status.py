@@ -21,7 +21,10 @@ HISTORY = 20
 
 def add_parser(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser(
-        "status", help="what a running job is doing", description="Show a job's progress, machines and roles."
+        "status",
+        help="what a running job is doing",
+        description="Show a job's step, who plays which role, what each standby could take at once, and what has gone "
+        "wrong on each machine.",
     )
     connection.add_options(parser)
 

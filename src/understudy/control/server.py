@@ -349,6 +349,7 @@ class Controller:
         return _json({"next": len(self.tales), "events": self.tales[after:]})
 
     async def post_replace(self, request: web.Request) -> web.Response:
+        """Put standbys in the place of machines, all at one boundary; with `by` it is a drain."""
         return await self.ask(await _body(request, Replace))
 
     async def post_drain(self, request: web.Request) -> web.Response:
@@ -361,15 +362,18 @@ class Controller:
         return await self.ask(TakeBack(request.match_info["name"]))
 
     async def post_standbys(self, request: web.Request) -> web.Response:
+        """Have more machines wait."""
         return await self.ask(await _body(request, AddStandby))
 
     async def delete_standby(self, request: web.Request) -> web.Response:
+        """Dismiss a machine that waits."""
         return await self.ask(RemoveStandby(request.match_info["name"]))
 
     async def post_scale(self, request: web.Request) -> web.Response:
         return await self.ask(await _body(request, Scale))
 
     async def post_stop(self, request: web.Request) -> web.Response:
+        """End the job at its next step boundary."""
         return await self.ask(StopJob())
 
     async def post_lost(self, request: web.Request) -> web.Response:
@@ -385,11 +389,12 @@ class Controller:
         return _json({})
 
     async def post_fault(self, request: web.Request) -> web.Response:
-        """A health checker outside says that a machine is ill: {"why": "…", "fatal": false}."""
+        """A health checker outside says that a machine is ill: it is replaced by plan while it still works."""
         given = await _body(request, Illness)
         return await self.ask(ReportFault(request.match_info["name"], given.why, given.fatal))
 
     async def post_readmit(self, request: web.Request) -> web.Response:
+        """Use a machine again that is in quarantine."""
         return await self.ask(Readmit(request.match_info["name"]))
 
     async def get_spec(self, request: web.Request) -> web.Response:
@@ -416,6 +421,7 @@ class Controller:
         return _json({"left": sorted(self._sockets)})
 
     async def get_job(self, request: web.Request) -> web.Response:
+        """How the job is: a `JobView`."""
         view = job_view(self.spec.job, self.director, self.beats, self.observing.findings)
         if self._silence and view.status not in OVER:
             why = f"nothing heard from any machine for {self._silence:.0f} s: the controller seems to be cut off"
@@ -423,12 +429,15 @@ class Controller:
         return _json(view)
 
     async def get_machines(self, request: web.Request) -> web.Response:
+        """All machines that have ever come: a list of `MachineView`."""
         return _json(machines_view(self.director))
 
     async def get_roster(self, request: web.Request) -> web.Response:
+        """Who plays which role: a list of `RoleView`."""
         return _json(roster_view(self.director, self.spec.mesh))
 
     async def get_inject(self, request: web.Request) -> web.Response:
+        """Whether faults may be let into this job."""
         return _json({"chaos": self.spec.chaos})
 
     async def post_inject(self, request: web.Request) -> web.Response:

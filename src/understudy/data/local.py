@@ -24,10 +24,14 @@ class Report:
 
     folder: Path
     shards: int
+    """How many it holds."""
     here: int
+    """How many of them are there."""
     size: int
+    """Bytes of all of them."""
     size_here: int
     failed: tuple[DataError, ...]
+    """What was in the way of those that were tried in the background and are not there."""
 
     def __str__(self) -> str:
         sizes = f"{amount(self.size_here)} of {amount(self.size)}"
@@ -62,6 +66,7 @@ class Local:
         if not 0 <= replica < shards:
             raise DataError(f"there is no replica {replica}: they are numbered 0 to {shards - 1}")
         self.stack = self._placement.stack(replica)
+        """The shards that this replica holds, its own first."""
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -73,6 +78,7 @@ class Local:
 
     @property
     def index(self) -> Index:
+        """What the source's folder has: sizes and digests of all shards."""
         return self._source.index
 
     def path(self, shard: int) -> Path:

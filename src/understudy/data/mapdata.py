@@ -32,6 +32,7 @@ class MapData:
         prefetch: int = 0,
     ) -> None:
         self.size = check(dataset)
+        """How many samples the dataset has."""
         self._dataset, self._batch, self._collate = dataset, batch, collate
         self._seed, self._shuffle, self._drop = seed, shuffle, drop
         self._parts: Sequence[range] = partition(self.size, shards)

@@ -9,21 +9,17 @@ simulation. In the order of `estimate`:
   1 - e^(-D/M), and while more machines are away than there are standbys (`pool`).
 - *mask and refill*: the same with the short stall; besides, the number of missing replicas is Poisson distributed with
   mean W/M, W the time until a refill, and each state has its own step time.
-- *mask without refill* (SPARe, replication): a cycle runs from everybody live to the wipe-out. With f missing it takes
-  1/(λ(N-f)) seconds if it gets so far, which it does with probability (1 - (f/N)^r)^B, B the number of groups of r
-  holders that must not die as a whole.
+- *mask without refill* (SPARe, replication): a cycle from everybody live to the wipe-out, see `endure`.
 """
 
 from __future__ import annotations
 
-from functools import lru_cache
 from math import exp, expm1, inf, sqrt
 
 import msgspec
-import numpy as np
-from numpy.typing import NDArray
 
 from understudy.model import pool
+from understudy.model.endure import cycle_of, useful_of
 from understudy.model.failures import Failures, Repair
 from understudy.model.outcome import Waste
 from understudy.model.setting import Setting
@@ -184,72 +180,22 @@ def _wipe_outs(setting: Setting, strategy: Strategy, rate: float, window: float)
 
 
 def _enduring(setting: Setting, strategy: Strategy, rate: float) -> Estimate:
-    units = strategy.units(setting)
-    placement = placed(strategy.placement, units)
-    groups = units / placement.r if strategy.redundancy > 1 else units
-    each = rate / units
-    most = min(strategy.restart_after or units, units)
-    missing = np.arange(most + 1)
-    reached = (1 - (missing / units) ** placement.r) ** groups
-    survived, after = reached[:-1], reached[1:]
-    here = survived / (each * (units - missing[:-1]))
-    speed = 1 / _stretches(setting, strategy, most)
-    seconds, trained = float(here.sum()), float((here * speed).sum())
-    planned = float(after[-1]) if strategy.restart_after else 0.0
-    speed_at_end = float(((survived - after) * speed).sum())
-    failed = float(survived.sum())
-    stalled = min(failed * strategy.stall + _patched(setting, strategy, failed), 0.99 * seconds)
-    save, restart = setting.durations.save, _recovery(setting, strategy, each, units)
-    running, share = seconds - stalled, strategy.period / (strategy.period + save)
-    useful = running * trained / seconds * share - strategy.period / 2 * speed_at_end
-    cycle = seconds + restart + planned * save
-    normal = float(speed[0])
-    found = {
-        Waste.SAVING: running * (1 - share) + planned * save,
-        Waste.REDUNDANT: running * share * (1 - normal),
-        Waste.DEGRADED: running * share * (normal - trained / seconds),
-        Waste.STALLED: stalled,
-        Waste.RESTARTING: restart,
-        Waste.REPEATED: strategy.period / 2 * speed_at_end,
+    found = cycle_of(setting, strategy.units(setting) / rate, strategy)
+    save, share = setting.durations.save, strategy.period / (strategy.period + setting.durations.save)
+    running = found.seconds - found.stalled
+    total = found.seconds + found.recovery + found.planned * save
+    repeated = strategy.period / 2 * found.at_end
+    if useful_of(found, setting, strategy) <= 0:
+        return Estimate(0.0, 1 - found.recovery / total, {Waste.REPEATED: 1.0}, 1 / total)
+    lost = {
+        Waste.SAVING: running * (1 - share) + found.planned * save,
+        Waste.REDUNDANT: running * share * (1 - found.normal),
+        Waste.DEGRADED: share * (running * found.normal - found.trained),
+        Waste.STALLED: found.stalled,
+        Waste.RESTARTING: found.recovery,
+        Waste.REPEATED: repeated,
     }
-    if useful <= 0:
-        return Estimate(0.0, 1 - restart / cycle, {Waste.REPEATED: 1.0}, 1 / cycle)
-    return msgspec.structs.replace(_shared({kind: lost / cycle for kind, lost in found.items()}), restarts=1 / cycle)
-
-
-def _stretches(setting: Setting, strategy: Strategy, most: int) -> NDArray[np.float64]:
-    """With 0, 1, … of them missing, whole shards and `most` at the most."""
-    units, compute, sync = strategy.units(setting), setting.work.compute, setting.work.sync
-    loads = np.ones(most) if strategy.redundancy > 1 else -(-units // (units - np.arange(most)))
-    return np.asarray((loads * strategy.redundancy * compute + sync) / (compute + sync))
-
-
-def _patched(setting: Setting, strategy: Strategy, failed: float) -> float:
-    """Seconds in which lost shards are computed in addition."""
-    patch = strategy.patch(setting)
-    return patch * _patches(setting, msgspec.structs.replace(strategy, period=0.0), int(failed)) if patch else 0.0
-
-
-@lru_cache(1024)
-def _patches(setting: Setting, strategy: Strategy, failed: int) -> float:
-    """How many, whatever the period is; kept, since the best period is searched for."""
-    return sum(strategy.patched(setting, missing) for missing in range(failed))
-
-
-def _recovery(setting: Setting, strategy: Strategy, each: float, units: int) -> float:
-    """Until everybody is there again: whoever fails on the way starts its own restart again, and all wait."""
-    restart = setting.durations.restart + setting.durations.outside
-    if strategy.restart_anew:
-        return float((exp(min(each * units * restart, 600)) - 1) / (each * units))
-    total, waiting = restart, float(units)
-    for _ in range(20):
-        failed = waiting * (1 - exp(-each * restart))
-        if failed < 1e-3:
-            break
-        last = failed / (failed + 1) if failed > 1 else failed / 2
-        total += restart * last
-        waiting = failed
-    return total
+    return msgspec.structs.replace(_shared({kind: each / total for kind, each in lost.items()}), restarts=1 / total)
 
 
 def _saving(setting: Setting, strategy: Strategy, running: float) -> dict[Waste, float]:

@@ -36,7 +36,8 @@ _player: Player | None = None
 
 
 def run(train: Train) -> None:
-    """Run a training function: in its role under `understudy run`, otherwise alone."""
+    """Run a training function: under `understudy run` in this process's role; where the script is started by itself, as
+    the only role of a job of its own. `train(job)` may be entered more than once, each time for another role."""
     if _player is None:
         _alone(train)
     else:

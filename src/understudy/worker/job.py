@@ -29,13 +29,16 @@ from .undo import Undo
 
 
 class Job:
-    """The job as one role sees it."""
+    """The job as one role sees it: what `train(job)` is given. `train` may be entered again in the same process, for
+    another role and with another job; so nothing about the role belongs into a global."""
 
     def __init__(self, player: Player) -> None:
         spec = player.spec
         self._player = player
         self.seed = spec.seed
+        """Of all random numbers, the same on all roles: `torch.manual_seed(job.seed)` before the model is made."""
         self.device = torch.device("cpu")
+        """Where this worker's tensors belong."""
         self._spec = spec
         self._undo: Undo | None = None
         self._step: Step | None = None
@@ -70,7 +73,7 @@ class Job:
 
     @property
     def replicas(self) -> tuple[int, int]:
-        """How many model copies there are, and which of them this role belongs to."""
+        """(how many model copies there are, which of them this role belongs to)."""
         self._player.identity.told(*(name for name, _ in self._spec.mesh if name.startswith("dp")))
         return replica_of(self._spec.mesh, self._player.role)
 
@@ -137,7 +140,8 @@ class Job:
             self._player.report_fault(reason, fatal=fatal)
 
     def steps(self, count: int | None = None) -> Iterator[Step]:
-        """The steps from here to the last one. `--steps` of `understudy run` comes before `count`."""
+        """The steps from here to the last one: `for step in job.steps(1000):` with `with step:` around all that a step
+        does. All roles make the same number. `--steps` of `understudy run` comes before `count`."""
         total = self._spec.steps if self._spec.steps is not None else count
         if total is None:
             raise JobError("how many steps? give job.steps(n) a number, or understudy run --steps N")

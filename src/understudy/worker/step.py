@@ -17,7 +17,10 @@ class Shard:
     """One micro-shard of a step's data: `number` of `count`, each of which is computed by exactly one replica."""
 
     def __init__(self, number: int, count: int, mine: int) -> None:
-        self.number, self.count = number, count
+        self.number = number
+        """Which of the step's micro-shards: from it, and `step.index`, comes the data."""
+        self.count = count
+        """How many micro-shards the step has, those of all replicas together."""
         self.weight = 1.0 / mine
         """What to multiply the loss with, so that the gradient is the mean over all micro-shards of all replicas."""
 
@@ -31,7 +34,9 @@ class Step:
     def __init__(self, job: Job, index: int) -> None:
         self._job = job
         self.index = index
+        """From 0 on; a step that is repeated has the same."""
         self.values: dict[str, float] = {}
+        """What `job.log` has been given so far, of shards that are complete."""
         self._shard: dict[str, float] | None = None
         """What is logged with the micro-shard under way."""
         self._complete = False

@@ -1,0 +1,92 @@
+"""A nursery for a test, and what must be so after it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import select
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+from understudy.agent.nursery import Child, Nursery
+
+ROOT = Path(__file__).parents[2]
+BODIES = "tests.agent.bodies"
+LIMIT_S = 30.0
+
+Output = list[tuple[str, bytes]]
+
+
+def fds() -> dict[str, str]:
+    found = {}
+    for entry in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            found[entry.name] = str(entry.readlink())
+    return found
+
+
+def children() -> set[int]:
+    return {int(pid) for task in Path("/proc/self/task").iterdir() for pid in (task / "children").read_text().split()}
+
+
+_others: set[int] = set()
+"""Children that this process had before the test: other tests' servers."""
+
+
+def offspring() -> set[int]:
+    return children() - _others
+
+
+def run(body: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Afterwards there is no process and no descriptor that was not there before."""
+
+    async def limited() -> None:
+        async with asyncio.timeout(LIMIT_S):
+            await body()
+
+    _others.clear()
+    _others.update(children())
+    before = fds()
+    asyncio.run(limited())
+    assert (fds(), offspring()) == (before, set())
+
+
+@contextlib.asynccontextmanager
+async def nursery(*preload: str) -> AsyncIterator[Nursery]:
+    opened = await Nursery.open(preload=preload or ["json", BODIES], env={**os.environ, "PYTHONPATH": str(ROOT)})
+    async with opened:
+        yield opened
+
+
+async def spawn(
+    nursery: Nursery, body: str, spec: bytes = b"", output: Output | None = None, env: dict[str, str] | None = None
+) -> Child:
+    def heard(line: bytes, stream: Literal["stdout", "stderr"]) -> None:
+        if output is not None:
+            output.append((stream, line))
+
+    target = body if ":" in body else f"{BODIES}:{body}"
+    return await nursery.spawn(target=target, spec=spec, env=env or {}, cwd="/", on_output=heard)
+
+
+async def receive(child: Child) -> bytes:
+    """All that comes over the line until its end."""
+    data = b""
+    while piece := await asyncio.get_running_loop().sock_recv(child.line, 1 << 16):
+        data += piece
+    return data
+
+
+@contextlib.contextmanager
+def watched(pid: int) -> Iterator[int]:
+    pidfd = os.pidfd_open(pid)
+    try:
+        yield pidfd
+    finally:
+        os.close(pidfd)
+
+
+def died(pidfd: int, limit: float = LIMIT_S) -> bool:
+    return bool(select.select([pidfd], [], [], limit)[0])

@@ -1,0 +1,1 @@
+"""docs/api.md, from docstrings, routes and argument parsers."""

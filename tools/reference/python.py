@@ -1,0 +1,91 @@
+"""The public surface of the packages: what scripts may import."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import inspect
+from collections.abc import Iterator
+from functools import cached_property
+from itertools import pairwise
+from typing import Any
+
+import understudy
+import understudy.data
+from understudy.data import sampler
+
+from .sources import filled, item, joined, told, told_attributes, tree_of
+
+MADE_BY_THE_RUNTIME = ("Job", "Step", "Shard", "Report")
+"""Nobody makes one, so how one is made is nobody's concern."""
+SURFACE = ("run", "Job", "Step", "Shard")
+"""In the order in which one meets them."""
+DATA = ("Tokens", "MapData", "Sampler", "MicroShard", "cut", "Local", "Report", "partition", "check", "DataError")
+
+
+def section() -> str:
+    left = {*understudy.__all__, *understudy.data.__all__} - {*SURFACE, *DATA, "__version__"}
+    if left:
+        raise SystemExit(f"name them in SURFACE or DATA of tools/reference/python.py: {', '.join(sorted(left))}")
+    parts = ["## In a script: `understudy`", "`understudy.__version__` is the version."]
+    parts += [_entry("understudy", name, getattr(understudy, name)) for name in SURFACE]
+    parts += ["## Data by index: `understudy.data`", joined(understudy.data.__doc__)]
+    parts += [_entry("understudy.data", name, getattr(understudy.data, name)) for name in DATA]
+    return "\n\n".join(parts)
+
+
+def _entry(package: str, name: str, thing: Any) -> str:
+    if inspect.isclass(thing):
+        return "\n\n".join([f"### `{package}.{name}`", *_class(name, thing)])
+    if inspect.isfunction(thing):
+        return f"### `{package}.{name}{signature(thing)}`\n\n{joined(thing.__doc__)}"
+    return f"### `{package}.{name}`\n\n{_told_alias(name)}"
+
+
+def _told_alias(name: str) -> str:
+    """A type alias has no docstring of its own; the module that defines it has the sentence below it."""
+    body = ast.parse(inspect.getsource(sampler)).body
+    for statement, after in pairwise(body):
+        named = isinstance(statement, ast.Assign) and any(
+            isinstance(target, ast.Name) and target.id == name for target in statement.targets
+        )
+        if named:
+            return told(after)
+    raise SystemExit(f"tools/reference/python.py: nothing is said about {name} below its definition")
+
+
+def _class(name: str, kind: type) -> Iterator[str]:
+    yield joined(kind.__doc__)
+    if name not in MADE_BY_THE_RUNTIME and not issubclass(kind, Exception):
+        yield f"```\n{filled(name + signature(kind), '    ')}\n```"
+    members = [*_attributes(kind), *_methods(kind)]
+    if members:
+        yield "\n".join(item(f"`{head}`", text) for head, text in members)
+
+
+def _attributes(kind: type) -> Iterator[tuple[str, str]]:
+    yield from told_attributes(kind).items()
+    for name, thing in vars(kind).items():
+        if not name.startswith("_") and isinstance(thing, property | cached_property):
+            text = joined(thing.__doc__)
+            if not text:
+                raise SystemExit(f"tools/reference/python.py: {kind.__name__}.{name} has no docstring")
+            yield name, text
+
+
+def _methods(kind: type) -> Iterator[tuple[str, str]]:
+    for name, thing in vars(kind).items():
+        if not name.startswith("_") and inspect.isfunction(thing):
+            yield f"{name}{signature(thing)}", joined(thing.__doc__)
+
+
+def signature(thing: Any) -> str:
+    """As it is written, without `self`."""
+    if dataclasses.is_dataclass(thing):
+        found: Any = thing
+        return str(inspect.signature(found)).replace("'", "").removesuffix(" -> None")
+    tree = tree_of(thing.__init__ if inspect.isclass(thing) else thing)
+    assert isinstance(tree, ast.FunctionDef)
+    tree.args.args = [each for each in tree.args.args if each.arg != "self"]
+    gives = "" if tree.returns is None else f" -> {ast.unparse(tree.returns)}"
+    return f"({ast.unparse(tree.args)}){gives}".removesuffix(" -> None")
