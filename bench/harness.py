@@ -97,6 +97,7 @@ def run(bench: Bench, *, quick: bool, progress: Progress) -> Report:
             "python": platform.python_version(),
             "torch": _version("torch"),
             "understudy": _version("understudy"),
+            "torchft": _version("torchft-nightly"),
         },
         load=Load(start, os.getloadavg()),
         quick=quick,

@@ -18,6 +18,21 @@ BENCHES: dict[str, str] = {
     "setup": "understudy_bench.setup:BENCH",
 }
 
+TYPICAL: dict[str, tuple[float, float]] = {
+    "collectives": (180, 30),
+    "failure": (900, 150),
+    "mask": (1150, 240),
+    "overhead": (420, 60),
+    "reality": (720, 300),
+    "rehearsal": (1900, 240),
+    "reorder": (240, 30),
+    "replace": (900, 180),
+    "setup": (120, 60),
+}
+"""Seconds that a full run and a quick one take on two cores, for the estimate of what is left of `bench all`."""
+UNKNOWN = (600.0, 90.0)
+"""The same of a benchmark that nobody has timed."""
+
 
 class BenchUnavailable(Exception):
     """A registered benchmark cannot be loaded; the message says why."""
@@ -33,3 +48,8 @@ def load(name: str) -> Bench:
     if not isinstance(bench, Bench):
         raise BenchUnavailable(f"{BENCHES[name]} is not a Bench")
     return bench
+
+
+def typical(name: str, quick: bool) -> float:
+    """Seconds that a benchmark takes, as far as anybody knows beforehand."""
+    return TYPICAL.get(name, UNKNOWN)[quick]

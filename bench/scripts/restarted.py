@@ -18,12 +18,14 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 from understudy.agent.forkserver import die_with_parent
 from understudy_bench.model import optimizer
 from understudy_bench.scripts.marks import Marks
+from understudy_bench.scripts.saved import load, save
 from understudy_bench.work import WORKS
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--marks", default="", help="the folder for what ended when")
 parser.add_argument("--checkpoint", type=Path, required=True, help="loaded if it exists")
 parser.add_argument("--every", type=int, required=True, help="steps between two checkpoints")
+parser.add_argument("--dcp", action="store_true", help="checkpoints are torch.distributed.checkpoint's")
 parser.add_argument("--work", choices=WORKS, default="gpt")
 args = parser.parse_args()
 
@@ -34,17 +36,11 @@ def main() -> None:
     dist.init_process_group("gloo")
     rank = dist.get_rank()
     marks = Marks(args.marks, int(os.environ.get("BENCH_PLACE", rank)))
-    saved = torch.load(args.checkpoint) if args.checkpoint.exists() else None
     work = WORKS[args.work]
     raw = work.build(0)
-    if saved is not None:
-        raw.load_state_dict(saved["model"])
+    optim = optimizer(raw)
+    step = load(args.checkpoint, raw, optim, dcp=args.dcp)
     model = DDP(raw)
-    optim = optimizer(model)
-    if saved is not None:
-        optim.load_state_dict(saved["optim"])
-    step = 0 if saved is None else saved["step"]
-    del saved
     while True:
         marks.begin(step)
         for number in range(rank * work.micro, (rank + 1) * work.micro):
@@ -57,10 +53,8 @@ def main() -> None:
         optim.zero_grad()
         marks.end(step)
         step += 1
-        if rank == 0 and step % args.every == 0:
-            half = args.checkpoint.with_suffix(".half")
-            torch.save({"model": raw.state_dict(), "optim": optim.state_dict(), "step": step}, half)
-            half.replace(args.checkpoint)
+        if step % args.every == 0:
+            save(args.checkpoint, raw, optim, step, dcp=args.dcp)
 
 
 if __name__ == "__main__":

@@ -41,7 +41,7 @@ def test_the_document_has_exactly_the_agreed_shape() -> None:
     assert document["checks"] == [{"name": "speed-up", "value": 2.5, "bar": ">= 2", "ok": True}]
     env = document["env"]
     assert set(env) == {"cores", "platform", "versions", "load", "quick"}
-    assert set(env["versions"]) == {"python", "torch", "understudy"}
+    assert set(env["versions"]) == {"python", "torch", "understudy", "torchft"}
     assert env["versions"]["python"] == platform.python_version()
     assert env["cores"] >= 1
     assert env["quick"] is True
