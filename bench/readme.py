@@ -91,10 +91,8 @@ def _replace(results: Results) -> str:
     for system, row in rows.items():
         times = "" if system == "understudy" else f"{short(row['lost_s'] / max(ours['lost_s'], 1e-3))} x"
         cells.append((REPLACED.get(system, system), _bold(system, _measured(row, "lost")), times))
-    count = sum(1 for row in results.rows("replace", system="understudy") if isinstance(row["round"], int))
-    fewest = min(
-        sum(1 for row in results.rows("replace", system=system) if isinstance(row["round"], int)) for system in rows
-    )
+    count = _rounds(results, "understudy")
+    fewest = min(_rounds(results, system) for system in rows)
     text = f"medians of {count}, for the others of {fewest} or more, interleaved; 10th to 90th percentile"
     beside, shared = ours.get("beside_s"), ""
     if beside:
@@ -103,6 +101,11 @@ def _replace(results: Results) -> str:
     step = f"A model of 10 million parameters on two machines, AdamW, a step of {seconds(ours['step_s'])}:"
     table = _table(("one machine is replaced", "training loses", ""), cells)
     return f"{step}\n\n{table}\n\n{_source(results, 'replace', text)}{shared}"
+
+
+def _rounds(results: Results, system: str) -> int:
+    """How often a system was measured."""
+    return sum(isinstance(row.get("round"), int) for row in results.rows("replace", system=system))
 
 
 def _bold(system: str, words: str) -> str:

@@ -30,6 +30,7 @@ import json
 import shutil
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -145,7 +146,7 @@ def measure(quick: bool, progress: Progress) -> Result:
     rows: list[Row] = []
     curves: dict[str, list[Curve]] = {}
 
-    def keep(system: str, number: int, seen: Seen) -> None:
+    def keep(number: int, system: str, seen: Seen) -> None:
         rows.append({"system": system, "round": number, **_rounded(seen.row)})
         curves.setdefault(system, []).append(seen.around)
         progress.advance(f"{system} {number + 1}")
@@ -154,10 +155,10 @@ def measure(quick: bool, progress: Progress) -> Result:
         for number, kind in interleave(KINDS, rounds):
             place = Path(folder) / f"{KINDS.index(kind)}-{number}"
             if kind in RESTARTS:
-                keep(kind, number, _restart(place, dcp=kind == RESTARTS[1]))
+                keep(number, kind, _restart(place, dcp=kind == RESTARTS[1]))
                 continue
             life = in_turn(number) if kind == TOGETHER else ALONE[kind]
-            asyncio.run(replacements(life, place, lambda system, seen, number=number: keep(system, number, seen)))
+            asyncio.run(replacements(life, place, partial(keep, number)))
     around = [around_row(system, {}, curves[system]) for system in SYSTEMS if system in curves]
     return Result([*rows, *summary(rows), *around], checks_of(by_system(rows, "lost_s")))
 

@@ -22,11 +22,11 @@ def save(place: Path, model: nn.Module, optim: torch.optim.Optimizer, step: int,
             torch.save({"model": model.state_dict(), "optim": optim.state_dict(), "step": step}, half)
             half.replace(place)
         return
-    import torch.distributed.checkpoint as checkpoint
+    from torch.distributed.checkpoint.state_dict_saver import save as save_dcp
 
     before = _latest(place)
     folder = place.with_name(f"{place.name}-{step}")
-    checkpoint.save(_whole(model, optim), checkpoint_id=folder)
+    save_dcp(_whole(model, optim), checkpoint_id=folder)
     if dist.get_rank() == 0:
         half = place.with_suffix(".half")
         half.write_text(str(step))
@@ -44,13 +44,13 @@ def load(place: Path, model: nn.Module, optim: torch.optim.Optimizer, *, dcp: bo
         model.load_state_dict(saved["model"])
         optim.load_state_dict(saved["optim"])
         return int(saved["step"])
-    import torch.distributed.checkpoint as checkpoint
     from torch.distributed.checkpoint.state_dict import set_state_dict
+    from torch.distributed.checkpoint.state_dict_loader import load as load_dcp
 
     step = _latest(place)
     assert step is not None
     state = _whole(model, optim)
-    checkpoint.load(state, checkpoint_id=place.with_name(f"{place.name}-{step}"))
+    load_dcp(state, checkpoint_id=place.with_name(f"{place.name}-{step}"))
     set_state_dict(model, optim, model_state_dict=state["model"], optim_state_dict=state["optim"])
     return step
 
