@@ -68,13 +68,42 @@ def phases(results: Results) -> Stacks | None:
 
 
 def memory(results: Results) -> Lines | None:
-    """What each process holds over time, from whatever rows have a curve."""
+    """What each process holds over time, in the first replacement that was watched."""
+    rows = [row for row in results.rows("memory") if isinstance(row.get("curve"), Mapping)]
+    first = [row for row in rows if row.get("round") == rows[0].get("round")]
+    lines: list[Line] = []
+    for row in first:
+        curve, who = row["curve"], str(row.get("who", "worker"))
+        same = sum(line.name.rstrip(" 0123456789") == who for line in lines)
+        name = f"{who} {same + 1}" if sum(other.get("who") == row.get("who") for other in first) > 1 else who
+        lines.append(Line(name, tuple(curve["seconds"]), tuple(size / 1e6 for size in curve["bytes"])))
+    return Lines("seconds", "megabytes", tuple(lines), mark="the request") if lines else None
+
+
+def rebalancing(results: Results) -> Lines | None:
+    """The speed that is left when a machine is replaced every so many steps."""
     lines = []
-    for row in results.rows("memory"):
-        for curve in (value for value in row.values() if isinstance(value, Mapping)):
-            line = _curve(" ".join(str(row[key]) for key in ("system", "part", "who") if key in row), curve)
-            lines += [line] if line is not None else []
-    return Lines("seconds", "megabytes", tuple(lines)) if lines else None
+    for system, column, words in (
+        ("understudy", "replacing", "understudy"),
+        ("understudy", "wall", "understudy, with newcomers on the same cores"),
+        ("restart", "wall", "restart"),
+    ):
+        rows = [row for row in results.rows("rebalance", part="spacing", system=system) if row.get(column)]
+        rows.sort(key=lambda row: float(row["made"]))
+        if rows:
+            xs, ys = (tuple(float(row[name]) for row in rows) for name in ("made", column))
+            lines.append(Line(words, xs, ys, dashed=words.endswith("cores")))
+    return Lines("steps between two replacements", "share of undisturbed speed", tuple(lines)) if lines else None
+
+
+def control(results: Results) -> Lines | None:
+    """What a change costs the controller, against the number of machines."""
+    lines = []
+    for what in dict.fromkeys(str(row["what"]) for row in results.rows("scale", part="changes")):
+        rows = sorted(results.rows("scale", part="changes", what=what), key=lambda row: int(row["machines"]))
+        xs, ys = tuple(float(row["machines"]) for row in rows), tuple(float(row["cpu_s"]) for row in rows)
+        lines.append(Line(what, xs, ys))
+    return Lines("machines", "processor seconds of the controller", tuple(lines), log=True) if lines else None
 
 
 def collectives(results: Results) -> dict[str, Lines]:
@@ -156,14 +185,3 @@ def _dip(row: Row) -> Line:
     known = [(number, share) for number, share in enumerate(series["share"]) if share is not None]
     xs = tuple(round(series["from_s"] + (number + 0.5) * series["every_s"], 3) for number, _ in known)
     return Line(row["system"], xs, tuple(share for _, share in known))
-
-
-def _curve(name: str, curve: Mapping[str, Any]) -> Line | None:
-    """A mapping with two lists of as many numbers: seconds and bytes, or seconds and megabytes."""
-    lists = {key: value for key, value in curve.items() if isinstance(value, list) and len(value) > 1}
-    times = next((key for key in lists if key in ("at_s", "seconds", "time_s", "t", "x", "s")), None)
-    sizes = next((key for key in lists if key != times), None)
-    if times is None or sizes is None or len(lists[times]) != len(lists[sizes]):
-        return None
-    scale = 1e-6 if "byte" in sizes and "mega" not in sizes else 1.0
-    return Line(name, tuple(map(float, lists[times])), tuple(value * scale for value in lists[sizes]))

@@ -43,6 +43,7 @@ def compared(results: Results) -> list[Compared]:
         *_overhead(results),
         *_collectives(results),
         *_setup(results),
+        *_rebalanced(results),
     ]
 
 
@@ -113,6 +114,15 @@ def _setup(results: Results) -> Iterator[Compared]:
         switch, phase, rebuild = row["switch_all_ms"], row["phase_one_ms"], row["rebuild_ms"]
         yield Compared("setup", f"{what} while training waits", "switch", "every link anew", switch, rebuild, "ms")
         yield Compared("setup", f"{what} in all", "both phases", "every link anew", phase + switch, rebuild, "ms")
+
+
+def _rebalanced(results: Results) -> Iterator[Compared]:
+    ours = {row["spacing"]: row for row in results.rows("rebalance", part="spacing", system="understudy")}
+    for row in results.rows("rebalance", part="spacing", system="restart"):
+        mine = ours.get(row["spacing"])
+        if mine is not None:
+            what = f"a machine is replaced every {row['spacing']} steps: speed that is left"
+            yield Compared("rebalance", what, "understudy", "restart", mine["wall"], row["wall"], "of usual", True)
 
 
 def _pair(

@@ -37,6 +37,7 @@ def sheet_of(results: Results) -> Sheet:
         _memory(results),
         _collectives(results),
         _setup(results),
+        _rebalancing(results),
         _checks(results),
         *(_numbers(name, report) for name, report in results.reports.items()),
         _environment(results),
@@ -195,12 +196,23 @@ def _collectives(results: Results) -> Part:
 
 
 def _setup(results: Results) -> Part:
-    lines = charts.setup(results)
+    lines, control = charts.setup(results), charts.control(results)
+    drawn = [("Replacing one machine: links", lines)] if lines else []
     return Part(
         "setup",
         "Set-up cost against size",
+        charts=(*drawn, *([("The controller's work for one change", control)] if control else [])),
+        missing="There is no result of setup or scale.",
+    )
+
+
+def _rebalancing(results: Results) -> Part:
+    lines = charts.rebalancing(results)
+    return Part(
+        "rebalancing",
+        "Replacing machines all the time",
         charts=(("", lines),) if lines else (),
-        missing="There is no result of setup.",
+        missing="There is no result of rebalance.",
     )
 
 

@@ -74,7 +74,21 @@ def everything() -> Results:
         {"workers": 2, "block": "0", "understudy_ms": 250.0, "plain_ms": 251.0, "ratio": 0.996},
         {"workers": 2, "block": "all", "understudy_ms": 250.0, "plain_ms": 251.0, "ratio": 0.996},
     ]
-    memory = [{"part": "stayer", "curve": {"at_s": [0.0, 0.1, 0.2], "bytes": [10e6, 10e6, 10.1e6]}}]
+    curve = {"seconds": [0.0, 0.1, 0.2], "bytes": [10e6, 10e6, 10.1e6], "marks": {"asked": 0.0}}
+    memory = [
+        {"part": "a replacement", "who": who, "round": number, "curve": curve}
+        for number in (0, 1)
+        for who in ("stayer", "stayer", "leaver")
+    ]
+    rebalance = [
+        {"part": "spacing", "system": "understudy", "spacing": 25, "made": 26.0, "wall": 0.9, "replacing": 0.99},
+        {"part": "spacing", "system": "restart", "spacing": 25, "made": 25.0, "wall": 0.4},
+    ]
+    scale = [
+        {"part": "changes", "what": what, "machines": machines, "cpu_s": machines / 1000}
+        for what in ("failure", "planned")
+        for machines in (256, 64)
+    ]
     reports = [
         report("replace", replace, [Check("ratio_restart", 40.0, ">= 40", True)]),
         report("failure", failure, [Check("ratio_torchft", 1.9, ">= 2", False)]),
@@ -83,5 +97,7 @@ def everything() -> Results:
         report("setup", setup),
         report("overhead", overhead),
         report("memory", memory),
+        report("rebalance", rebalance),
+        report("scale", scale),
     ]
     return Results({each.bench: each for each in reports})

@@ -13,7 +13,19 @@ from understudy_bench import charts
 from understudy_bench.document import page_of, sheet_of
 from understudy_bench.folder import Outcome, Results, RunInfo
 
-SECTIONS = ("downtime", "dip", "breakdown", "torchft", "behind", "missing", "memory", "collectives", "setup", "checks")
+SECTIONS = (
+    "downtime",
+    "dip",
+    "breakdown",
+    "torchft",
+    "behind",
+    "missing",
+    "memory",
+    "collectives",
+    "setup",
+    "rebalancing",
+    "checks",
+)
 
 
 def test_downtime_has_a_group_for_each_kind_of_interruption_and_shows_who_is_missing() -> None:
@@ -44,11 +56,19 @@ def test_the_dip_ends_where_nobody_looked() -> None:
     assert (line.xs, line.ys) == ((-0.75, -0.25, 0.25), (1.0, 1.0, 0.25))
 
 
-def test_memory_is_drawn_in_megabytes_from_any_curve() -> None:
+def test_memory_is_drawn_in_megabytes_of_one_replacement() -> None:
     lines = charts.memory(everything())
     assert isinstance(lines, Lines)
-    assert lines.lines[0].name == "stayer"
+    assert [line.name for line in lines.lines] == ["stayer 1", "stayer 2", "leaver"]
     assert lines.lines[0].ys == pytest.approx((10.0, 10.0, 10.1))
+
+
+def test_what_is_left_of_the_speed_and_what_a_change_costs_the_controller() -> None:
+    left, cost = charts.rebalancing(everything()), charts.control(everything())
+    assert left is not None
+    assert [line.name.partition(",")[0] for line in left.lines] == ["understudy", "understudy", "restart"]
+    assert cost is not None
+    assert cost.lines[0].xs == (64.0, 256.0)
 
 
 def test_the_pictures_are_those_that_there_is_something_for() -> None:
@@ -63,7 +83,18 @@ def test_the_page_has_every_section_and_loads_nothing() -> None:
     text = page_of(everything())
     found = Reader(text)
     assert [name for name in found.ids if name in SECTIONS] == list(SECTIONS)
-    plots = ("downtime", "dip", "dip-2", "breakdown", "breakdown-2", "memory", "collectives", "setup")
+    plots = (
+        "downtime",
+        "dip",
+        "dip-2",
+        "breakdown",
+        "breakdown-2",
+        "memory",
+        "collectives",
+        "setup",
+        "setup-2",
+        "rebalancing",
+    )
     assert {f"plot-{name}" for name in plots} <= set(found.ids)
     assert found.loaded == []
     assert "default-src 'none'" in found.policy

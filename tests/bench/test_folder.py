@@ -39,7 +39,11 @@ def test_a_folder_without_results_is_named(tmp_path: Path) -> None:
 
 
 def test_totals_are_the_rows_of_all_rounds() -> None:
-    rows = [{"system": "a", "round": 0}, {"system": "a", "round": "all"}, {"system": "b", "round": "all 3"}]
+    rows: list[dict[str, object]] = [
+        {"system": "a", "round": 0},
+        {"system": "a", "round": "all"},
+        {"system": "b", "round": "all 3"},
+    ]
     found = folder.Results({"x": report("x", rows)})
     assert [row["round"] for row in found.totals("x")] == ["all", "all 3"]
     assert found.totals("x", system="b") == [rows[2]]

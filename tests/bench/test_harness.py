@@ -67,6 +67,13 @@ def test_numbers_that_json_does_not_know_are_written_in_a_way_it_does() -> None:
     assert document["rows"] == [{"nan": None, "inf": None, "f32": 0.5, "f64": 0.25, "i64": 7}]
 
 
+def test_a_list_of_numbers_is_one_line() -> None:
+    row = {"share": [1.0, float("nan"), -2.5e-7], "names": ["a, 1", "b"], "text": "[1,\n 2]", "none": []}
+    text = harness.to_json(report_of([row]))
+    assert b'"share": [1.0, null, -2.5e-7]' in text
+    assert json.loads(text)["rows"] == [{**row, "share": [1.0, None, -2.5e-7]}]
+
+
 def test_a_value_that_json_cannot_hold_is_named() -> None:
     with pytest.raises(NotImplementedError, match="a row or check holds a object"):
         harness.to_json(report_of([{"what": object()}]))
