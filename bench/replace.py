@@ -132,7 +132,8 @@ def _restart(folder: Path, dcp: bool) -> Seen:
             running.wait(LIMIT_S)
     before, after = (json.loads(path.read_text()) for path in marks)
     lost_s, step_s, phases = restart_row(before, launched[1], after)
-    size = sum(file.stat().st_size for file in (checkpoint, *checkpoint.rglob("*")) if file.is_file())
+    kept = [file for file in folder.rglob("*") if file.relative_to(folder).parts[0].startswith(checkpoint.name)]
+    size = sum(file.stat().st_size for file in kept if file.is_file())
     ends = [at for name, at in (*before, *after) if name == "step"]
     at = [at for name, at in before if name == "step"][-1]
     shutil.rmtree(folder)
