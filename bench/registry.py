@@ -22,14 +22,18 @@ TYPICAL: dict[str, tuple[float, float]] = {
     "collectives": (180, 30),
     "failure": (900, 150),
     "mask": (1150, 240),
+    "memory": (200, 90),
     "overhead": (420, 60),
     "reality": (720, 300),
+    "rebalance": (900, 120),
     "rehearsal": (1900, 240),
     "reorder": (240, 30),
     "replace": (900, 180),
+    "scale": (300, 60),
     "setup": (120, 60),
+    "straggler": (300, 90),
 }
-"""Seconds that a full run and a quick one take on two cores, for the estimate of what is left of `bench all`."""
+"""About how many seconds a full run and a quick one take on two cores, for the estimate of what is left of `bench all`."""
 UNKNOWN = (600.0, 90.0)
 """The same of a benchmark that nobody has timed."""
 

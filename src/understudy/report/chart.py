@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import cycle
 from math import isfinite
 
 import msgspec
@@ -82,16 +83,18 @@ COLOURS = {
     "rehearse": "#8f8fd6",
     "first step": "#9aa0a8",
 }
-OTHERS = ("#4a7fc1", "#b9739f", "#c9b458", "#e08f77", "#6f9fd8", "#a08d7b", "#5cae8a", "#d69bc0")
+OTHERS = (
+    *("#4a7fc1", "#b9739f", "#c9b458", "#e08f77", "#6f9fd8", "#a08d7b", "#5cae8a", "#d69bc0"),
+    *("#7a8f3d", "#3d6f7a", "#b0603a", "#6d5fa8"),
+)
 """For those without a colour of their own."""
 
 
 def colours(names: list[str]) -> dict[str, str]:
-    """Each name's colour: its own, else the next one that nobody of these has."""
-    own = {name: COLOURS[name] for name in names if name in COLOURS}
-    free = [colour for colour in OTHERS if colour not in own.values()] or list(OTHERS)
-    others = [name for name in dict.fromkeys(names) if name not in own]
-    return own | {name: free[number % len(free)] for number, name in enumerate(others)}
+    """Each name's colour, in the order of the names: its own, else the next one that nobody of these has."""
+    own = {COLOURS[name] for name in names if name in COLOURS}
+    free = cycle([colour for colour in OTHERS if colour not in own])
+    return {name: COLOURS[name] if name in COLOURS else next(free) for name in dict.fromkeys(names)}
 
 
 def names_of(chart: Chart) -> list[str]:
