@@ -33,7 +33,7 @@ TYPICAL: dict[str, tuple[float, float]] = {
     "setup": (120, 60),
     "straggler": (300, 90),
 }
-"""About how many seconds a full run and a quick one take on two cores, for the estimate of what is left of `bench all`."""
+"""About how many seconds a full run and a quick one take on two cores, for the estimate of what is left of all."""
 UNKNOWN = (600.0, 90.0)
 """The same of a benchmark that nobody has timed."""
 
