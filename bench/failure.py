@@ -4,6 +4,8 @@
   whose worker has died is the next standby, one that has died comes back;
 - torchrun: plain DDP over Gloo with a checkpoint every 10 steps. A worker is lost on one node with two, the best case
   for torchrun; a machine is one node of two, and the one with the rendezvous is spared, since that would end the job;
+- torchrun, DCP: the same where a worker is lost, with checkpoints by torch.distributed.checkpoint;
+- torchrun, every step: the same with a checkpoint after each step, which has its price in every step;
 - torchft, where it is installed: two replicas, with short limits (heartbeat 1 s, process group 2 s, a look at who is
   there every 50 ms).
 
@@ -24,7 +26,8 @@ the wall clock, noted just before the kill and by the training scripts at the en
   effect. `restarted`: the survivors' processes were started again, too.
 
 Only one job runs at a time. Each lives for a few deaths, and the lives of all contestants alternate. Each contestant
-loses 10 workers and 5 machines; a quick run takes 3 and 1.
+loses 10 workers and 5 machines, those with DCP and with a checkpoint after every step no machines; a quick run takes
+3 and 1, and one of those two each.
 """
 
 from __future__ import annotations
@@ -35,12 +38,14 @@ from typing import Any
 
 from understudy_bench.harness import Bench, Check, Progress, Result, median, spread
 from understudy_bench.outage import Outage
-from understudy_bench.strike import Life, play, told
+from understudy_bench.strike import Life, around_rows, play, told
 from understudy_bench.struck import (
     NOT_INSTALLED,
     Loss,
     Torchft,
     Torchrun,
+    TorchrunDcp,
+    TorchrunEveryStep,
     TorchrunNodes,
     Understudy,
     torchft_is_installed,
@@ -51,12 +56,16 @@ LIVES: Sequence[Life] = (
     ("understudy", Understudy, ("worker", "machine", "worker")),
     ("torchrun", Torchrun, ("worker", "worker")),
     ("torchrun", TorchrunNodes, ("machine",)),
+    ("torchrun, DCP", TorchrunDcp, ("worker", "worker")),
+    ("torchrun, every step", TorchrunEveryStep, ("worker", "worker")),
     ("torchft", Torchft, ("worker", "machine", "worker")),
 )
 QUICK: Sequence[Life] = (
     ("understudy", Understudy, ("worker", "worker", "machine", "worker")),
     ("torchrun", Torchrun, ("worker", "worker", "worker")),
     ("torchrun", TorchrunNodes, ("machine",)),
+    ("torchrun, DCP", TorchrunDcp, ("worker",)),
+    ("torchrun, every step", TorchrunEveryStep, ("worker",)),
     ("torchft", Torchft, ("worker", "worker", "machine", "worker")),
 )
 TORCHRUN_BAR, TORCHFT_BAR = 10.0, 2.0
@@ -114,7 +123,7 @@ def measure(quick: bool, progress: Progress) -> Result:
     deaths, cut_short = told(play(lives, 1 if quick else ROUNDS, progress))
     rows = [row_of(death.system, death.loss, death.round, death.place, death.seen) for death in deaths]
     missing: list[Row] = [] if torchft_is_installed() else [{"system": "torchft", "loss": NOT_INSTALLED}]
-    return Result([*rows, *summary(rows), *cut_short, *missing], checks_of(rows))
+    return Result([*rows, *summary(rows), *cut_short, *missing, *around_rows(deaths)], checks_of(rows))
 
 
 BENCH = Bench("failure", "what training loses when a worker or a machine dies, against torchrun and torchft", measure)

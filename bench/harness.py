@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -97,6 +98,7 @@ def run(bench: Bench, *, quick: bool, progress: Progress) -> Report:
             "python": platform.python_version(),
             "torch": _version("torch"),
             "understudy": _version("understudy"),
+            "torchft": _version("torchft-nightly"),
         },
         load=Load(start, os.getloadavg()),
         quick=quick,
@@ -106,7 +108,12 @@ def run(bench: Bench, *, quick: bool, progress: Progress) -> Report:
 
 def to_json(report: Report) -> bytes:
     """The report as JSON; NaN and infinity become null, numpy and torch scalars plain numbers."""
-    return msgspec.json.format(msgspec.json.encode(report, enc_hook=_plain), indent=2) + b"\n"
+    text = msgspec.json.format(msgspec.json.encode(report, enc_hook=_plain), indent=2)
+    return _NUMBERS.sub(lambda found: b"[" + b" ".join(found[1].split()) + b"]", text) + b"\n"
+
+
+_NUMBERS = re.compile(rb"\[\s*((?:(?:-?[0-9][0-9.eE+-]*|null)(?:,\s*)?)+)\s*\]")
+"""A list of numbers, which is easier to read on one line."""
 
 
 def median(values: Iterable[float]) -> float:

@@ -47,7 +47,7 @@ from typing import Any
 
 from understudy_bench.harness import Bench, Check, Progress, Result, median, spread
 from understudy_bench.outage import degraded, recomputed
-from understudy_bench.strike import Death, Life, play, told
+from understudy_bench.strike import Death, Life, around_rows, play, told
 from understudy_bench.struck import (
     NOT_INSTALLED,
     Loss,
@@ -146,7 +146,7 @@ def measure(quick: bool, progress: Progress) -> Result:
     deaths, cut_short = told(play(lives, 1 if quick else ROUNDS, progress))
     rows = [row_of(death) for death in deaths]
     missing: list[Row] = [] if torchft_is_installed() else [{"system": "torchft", "round": NOT_INSTALLED}]
-    return Result([*rows, *summary(rows), *cut_short, *missing], checks_of(rows))
+    return Result([*rows, *summary(rows), *cut_short, *missing, *around_rows(deaths)], checks_of(rows))
 
 
 BENCH = Bench("mask", "what training loses when others stand in for a dead replica, and when they do not", measure)

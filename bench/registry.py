@@ -19,7 +19,27 @@ BENCHES: dict[str, str] = {
     "replace": "understudy_bench.replace:BENCH",
     "scale": "understudy_bench.scale:BENCH",
     "setup": "understudy_bench.setup:BENCH",
+    "straggler": "understudy_bench.straggler:BENCH",
 }
+
+TYPICAL: dict[str, tuple[float, float]] = {
+    "collectives": (180, 30),
+    "failure": (900, 150),
+    "mask": (1150, 240),
+    "memory": (200, 90),
+    "overhead": (420, 60),
+    "reality": (720, 300),
+    "rebalance": (900, 120),
+    "rehearsal": (1900, 240),
+    "reorder": (240, 30),
+    "replace": (900, 180),
+    "scale": (300, 60),
+    "setup": (120, 60),
+    "straggler": (300, 90),
+}
+"""About how many seconds a full run and a quick one take on two cores, for the estimate of what is left of all."""
+UNKNOWN = (600.0, 90.0)
+"""The same of a benchmark that nobody has timed."""
 
 
 class BenchUnavailable(Exception):
@@ -36,3 +56,8 @@ def load(name: str) -> Bench:
     if not isinstance(bench, Bench):
         raise BenchUnavailable(f"{BENCHES[name]} is not a Bench")
     return bench
+
+
+def typical(name: str, quick: bool) -> float:
+    """Seconds that a benchmark takes, as far as anybody knows beforehand."""
+    return TYPICAL.get(name, UNKNOWN)[quick]

@@ -130,6 +130,21 @@ class Running:
             raise CommandFailed(self._words(f"replacing {leaver}: {answer['text']}"))
         return answer
 
+    async def standby_ready(self) -> None:
+        """Somebody waits who could take any role at once."""
+
+        async def ready() -> bool | None:
+            machines = await self.machines()
+            roles = {role for machine in machines for role in machine["roles"]}
+            return True if any(roles <= set(machine["rehearsed"]) for machine in machines) else None
+
+        await self.until("a standby that is ready", ready)
+
+    async def slow(self, machine: str, uid: str, factor: float) -> None:
+        """From now on, everything that a worker computes takes so many times as long."""
+        body = {"type": "inject", "kind": "slow", "machine": machine, "uid": uid, "factor": factor}
+        await self.call("POST", "/inject", body)
+
     async def event(self, kind: str, since: float) -> dict[str, Any]:
         """The first of a kind after some time."""
 

@@ -9,11 +9,12 @@ import signal
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from understudy_bench.around import Curve, around_row, of_marks
 from understudy_bench.harness import Progress, interleave, median
 from understudy_bench.outage import QUIET, Mark, Outage, gaps, outage
 from understudy_bench.processes import CommandFailed, interruptible
@@ -23,8 +24,10 @@ Life = tuple[str, Callable[[Path], Struck], Sequence[Loss]]
 """A contestant's name, how its job is started, and what dies in it, one after the other."""
 
 WARM_UP = 3
+AFTERWARDS = 8
+"""Steps after the last death, to see that training is as fast as before."""
 
-OTHERS = ("torchft", "torchrun")
+OTHERS = ("torchft", "torchrun", "torchrun, DCP", "torchrun, every step")
 """Whose jobs may fail to go on without ending the benchmark."""
 
 
@@ -39,6 +42,8 @@ class Death:
     at: float
     seen: Outage
     marks: Sequence[Mark]
+    around: Curve = field(default_factory=list)
+    """How fast training was before and after, as far as it was left alone."""
 
 
 @dataclass(frozen=True)
@@ -91,21 +96,47 @@ async def _live(life: Life, number: int, folder: Path, done: Callable[[str], Non
     system, start, losses = life
     chance = random.Random(f"{system} {losses} {number}")
     seen: list[Death | Stuck] = []
+    watch = None
     try:
         async with start(folder) as job:
+            watch = job.watch
             await until(job, "the first step", lambda: len(job.watch.ends()) > 0, 0.1)
             for loss in losses:
                 place, at, cost = await strike(job, loss, chance)
                 seen.append(Death(system, loss, number, place, at, cost, tuple(job.watch.marks)))
                 done(f"{system}, {loss}: stalled {cost.stall_s:.2f} s")
+            await _train(job, AFTERWARDS)
     except CommandFailed as error:
         if system not in OTHERS:
             raise
         why = str(error).splitlines()[0].rstrip(":")
         for _ in range(len(losses) - len(seen)):
             done(f"{system}: {why}")
-        seen.append(Stuck(system, number, why))
-    return seen
+        if len(seen) < len(losses):
+            seen.append(Stuck(system, number, why))
+    return seen if watch is None else _with_curves(seen, watch.look())
+
+
+def _with_curves(seen: Sequence[Death | Stuck], marks: Sequence[Mark]) -> list[Death | Stuck]:
+    """Each death with how fast training was around it: until the next one, and not before the last was over."""
+    ends = [each.at for each in seen if isinstance(each, Death)]
+    nexts = dict(zip(ends, [*ends[1:], float("inf")], strict=True))
+    found: list[Death | Stuck] = []
+    for each in seen:
+        if isinstance(each, Death):
+            curve = of_marks(marks, each.at, nexts[each.at], counted_alike=each.system != "torchft")
+            found.append(replace(each, around=curve))
+        else:
+            found.append(each)
+    return found
+
+
+def around_rows(deaths: Iterable[Death]) -> list[dict[str, Any]]:
+    """A row with the dip for each kind of loss that a system has seen."""
+    kinds: dict[tuple[str, Loss], list[Curve]] = {}
+    for death in deaths:
+        kinds.setdefault((death.system, death.loss), []).append(death.around)
+    return [around_row(system, {"loss": loss}, curves) for (system, loss), curves in kinds.items()]
 
 
 def play(lives: Sequence[Life], rounds: int, progress: Progress) -> Iterator[Death | Stuck]:

@@ -269,10 +269,25 @@ class _Commands:
 class Torchrun(_Commands):
     """One node with all workers: when one dies, torchrun ends the others and starts all from the last checkpoint."""
 
+    every = CHECKPOINT_EVERY
+    format: tuple[str, ...] = ()
+
     async def _open(self) -> None:
-        checkpoint = ("--checkpoint", str(self._folder / "checkpoint.pt"), "--every", str(CHECKPOINT_EVERY))
+        checkpoint = ("--checkpoint", str(self._folder / "checkpoint"), "--every", str(self.every), *self.format)
         options = ("--standalone", RESTARTS)
         self._start(0, *torchrun(self.size.places, RESTARTED, *self._options, *checkpoint, options=options))
+
+
+class TorchrunDcp(Torchrun):
+    """The same with torch.distributed.checkpoint."""
+
+    format = ("--dcp",)
+
+
+class TorchrunEveryStep(Torchrun):
+    """The same with a checkpoint after every step."""
+
+    every = 1
 
 
 class TorchrunNodes(_Commands):

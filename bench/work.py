@@ -66,6 +66,7 @@ WORKS = {
     "gpt": Work(1, 0.0, gpt.build, gpt.loss_of),
     "paced": Work(6, 0.025, small, small_loss),
     "steady": Work(4, 0.05, medium, small_loss),
+    "slow": Work(4, 0.1, small, small_loss),
     "hurried": Work(4, 0.0, medium, small_loss),
 }
 """`hurried` computes the same as `steady`, as fast as it can."""

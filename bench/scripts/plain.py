@@ -18,12 +18,14 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 
 from understudy_bench.model import build, loss_of, optimizer
 from understudy_bench.scripts.gate import Gate
+from understudy_bench.scripts.saved import load, save
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--gate", default="", help="the benchmark's socket; without it, steps follow one another")
 parser.add_argument("--steps", type=int, default=1 << 40)
 parser.add_argument("--checkpoint", type=Path, help="loaded if it exists")
 parser.add_argument("--save", action="store_true", help="leave a checkpoint behind")
+parser.add_argument("--dcp", action="store_true", help="checkpoints are torch.distributed.checkpoint's")
 parser.add_argument("--marks", type=Path, help="where to write what ended when")
 args = parser.parse_args()
 
@@ -38,17 +40,10 @@ def main() -> None:
     dist.init_process_group("gloo")
     rank = dist.get_rank()
     mark("join")
-    first = 0
     raw = build(0)
-    saved = None
-    if args.checkpoint is not None and args.checkpoint.exists():
-        saved = torch.load(args.checkpoint)
-        raw.load_state_dict(saved["model"])
+    optim = optimizer(raw)
+    first = 0 if args.checkpoint is None else load(args.checkpoint, raw, optim, dcp=args.dcp)
     model = DDP(raw)
-    optim = optimizer(model)
-    if saved is not None:
-        optim.load_state_dict(saved["optim"])
-        first = saved["step"]
     mark("build")
     if args.gate:
         from understudy.agent.forkserver import die_with_parent
@@ -67,11 +62,8 @@ def main() -> None:
         gate.passed()
         if args.marks is not None:
             mark("step")
-    if rank == 0 and args.save:
-        # no fsync: a restart need not wait for the disk
-        torch.save(
-            {"model": raw.state_dict(), "optim": optim.state_dict(), "step": first + args.steps}, args.checkpoint
-        )
+    if args.save:
+        save(args.checkpoint, raw, optim, first + args.steps, dcp=args.dcp)
         mark("save")
     if rank == 0 and args.marks is not None:
         args.marks.write_text(json.dumps(marks))

@@ -18,6 +18,7 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 from understudy.agent.forkserver import die_with_parent
 from understudy_bench.model import optimizer
 from understudy_bench.scripts.marks import Marks
+from understudy_bench.scripts.saved import load, save
 from understudy_bench.work import WORKS
 
 parser = argparse.ArgumentParser()
@@ -25,6 +26,7 @@ parser.add_argument("--marks", default="", help="the folder for what ended when"
 parser.add_argument("--checkpoint", type=Path, required=True, help="loaded if it exists")
 parser.add_argument("--every", type=int, required=True, help="steps between two checkpoints")
 parser.add_argument("--steps", type=int, default=1 << 40, help="how many to make; the checkpoint has the last one, too")
+parser.add_argument("--dcp", action="store_true", help="checkpoints are torch.distributed.checkpoint's")
 parser.add_argument("--work", choices=WORKS, default="gpt")
 args = parser.parse_args()
 
@@ -35,18 +37,13 @@ def main() -> None:
     dist.init_process_group("gloo")
     rank = dist.get_rank()
     marks = Marks(args.marks, int(os.environ.get("BENCH_PLACE", rank)))
-    saved = torch.load(args.checkpoint) if args.checkpoint.exists() else None
     work = WORKS[args.work]
     raw = work.build(0)
-    if saved is not None:
-        raw.load_state_dict(saved["model"])
+    optim = optimizer(raw)
+    step = load(args.checkpoint, raw, optim, dcp=args.dcp)
     model = DDP(raw)
-    optim = optimizer(model)
-    if saved is not None:
-        optim.load_state_dict(saved["optim"])
-    first = 0 if saved is None else saved["step"]
-    del saved
-    for step in range(first, first + args.steps):
+    first = step
+    while step < first + args.steps:
         marks.begin(step)
         for number in range(rank * work.micro, (rank + 1) * work.micro):
             began = time.perf_counter()
@@ -57,11 +54,9 @@ def main() -> None:
         optim.step()
         optim.zero_grad()
         marks.end(step)
-        made = step + 1
-        if rank == 0 and (made % args.every == 0 or made == first + args.steps):
-            half = args.checkpoint.with_suffix(".half")
-            torch.save({"model": raw.state_dict(), "optim": optim.state_dict(), "step": made}, half)
-            half.replace(args.checkpoint)
+        step += 1
+        if step % args.every == 0 or step == first + args.steps:
+            save(args.checkpoint, raw, optim, step, dcp=args.dcp)
     dist.destroy_process_group()
 
 

@@ -41,7 +41,7 @@ def test_the_document_has_exactly_the_agreed_shape() -> None:
     assert document["checks"] == [{"name": "speed-up", "value": 2.5, "bar": ">= 2", "ok": True}]
     env = document["env"]
     assert set(env) == {"cores", "platform", "versions", "load", "quick"}
-    assert set(env["versions"]) == {"python", "torch", "understudy"}
+    assert set(env["versions"]) == {"python", "torch", "understudy", "torchft"}
     assert env["versions"]["python"] == platform.python_version()
     assert env["cores"] >= 1
     assert env["quick"] is True
@@ -65,6 +65,13 @@ def test_numbers_that_json_does_not_know_are_written_in_a_way_it_does() -> None:
     }
     document = json.loads(harness.to_json(report_of([row], [Check("all", 1, "== 1", bool(np.bool_(True)))])))
     assert document["rows"] == [{"nan": None, "inf": None, "f32": 0.5, "f64": 0.25, "i64": 7}]
+
+
+def test_a_list_of_numbers_is_one_line() -> None:
+    row = {"share": [1.0, float("nan"), -2.5e-7], "names": ["a, 1", "b"], "text": "[1,\n 2]", "none": []}
+    text = harness.to_json(report_of([row]))
+    assert b'"share": [1.0, null, -2.5e-7]' in text
+    assert json.loads(text)["rows"] == [{**row, "share": [1.0, None, -2.5e-7]}]
 
 
 def test_a_value_that_json_cannot_hold_is_named() -> None:

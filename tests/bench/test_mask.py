@@ -106,7 +106,7 @@ def test_every_contestant_loses_enough(monkeypatch: pytest.MonkeyPatch, installe
     monkeypatch.setattr(mask, "play", play)
     monkeypatch.setattr(mask, "torchft_is_installed", lambda: installed)
     result = mask.measure(quick, Progress("mask", Console(file=io.StringIO())))
-    single = [each["system"] for each in result.rows if str(each["round"]).isdigit()]
+    single = [each["system"] for each in result.rows if str(each.get("round")).isdigit()]
     systems = [MASKING, REFILL, RECOVERY, *(["torchft"] if installed else []), "torchrun"]
     assert {system: single.count(system) for system in systems} == dict.fromkeys(systems, 2 if quick else 8)
     assert ({"system": "torchft", "round": NOT_INSTALLED} in result.rows) is not installed

@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from understudy_bench.replace import by_system, checks_of, lost_around, read_steps, restart_row, slowed, summary, usual
+from understudy_bench.around import BEFORE_S, CELLS, EVERY_S
+from understudy_bench.replace import SYSTEMS, TURNS, by_system, checks_of, in_turn, restart_row, summary
+from understudy_bench.replaced import around, lost_around, read_steps, slowed, usual
 
 LINES = ['{"step": 4, "role": 0, "seconds": 0.2, "loss": 7.0}\n', '{"step": 5, "role": 1, "seconds": 0.3}\n']
 
@@ -73,3 +75,24 @@ def test_steps_that_are_slow_beside_a_rehearsal_are_summed_up() -> None:
     steps = {(role, step): 0.2 for role in (0, 1) for step in range(6)} | {(1, 2): 0.5, (1, 3): 0.3, (1, 4): 9.0}
     assert slowed(steps, 1, 3, 0.2) == pytest.approx(0.4)
     assert slowed(steps, 3, 2, 0.2) == 0
+
+
+def test_every_round_begins_with_another_one_and_has_all() -> None:
+    lives = [in_turn(number).systems for number in range(len(TURNS))]
+    assert all(sorted(systems) == sorted(TURNS) for systems in lives)
+    assert [systems[0] for systems in lives] == list(TURNS)
+    assert set(TURNS) <= set(SYSTEMS)
+
+
+def test_the_dip_is_that_of_the_role_that_lost_most() -> None:
+    steps = {(role, step): 0.2 for role in (0, 1) for step in range(40)} | {(1, 20): 0.6}
+    curve = around(steps, 20, 0, 0.2)
+    assert len(curve) == CELLS
+
+    def at(seconds: float) -> float | None:
+        return curve[round((seconds + BEFORE_S) / EVERY_S)]
+
+    assert at(-1.0) == pytest.approx(1.0)
+    assert at(0.3) == pytest.approx(1 / 3)  # step 19 ends after 0.2 s, step 20 after another 0.6 s
+    assert at(1.0) == pytest.approx(1.0)
+    assert curve[-1] is None

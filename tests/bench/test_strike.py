@@ -10,7 +10,7 @@ from typing import Any, Self
 import pytest
 
 from understudy_bench import strike
-from understudy_bench.outage import Outage
+from understudy_bench.outage import Mark, Outage
 from understudy_bench.processes import CommandFailed
 from understudy_bench.strike import Death, Life, Stuck, told
 from understudy_bench.struck import Struck
@@ -27,6 +27,9 @@ class Job:
 
     def ends(self) -> list[int]:
         return [1]
+
+    def look(self) -> list[Mark]:
+        return []
 
     async def __aenter__(self) -> Self:
         return self

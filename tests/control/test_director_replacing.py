@@ -119,6 +119,20 @@ def test_a_replacement_with_the_world_stopped() -> None:
     assert play.states() == {"m0": "cast", "m1": "gone", "m2": "cast"}
 
 
+@pytest.mark.parametrize("all_links", [False, True])
+def test_every_link_is_opened_anew_where_that_is_asked_for(all_links: bool) -> None:
+    play = Play.training()
+    assert play.ask("r1", Replace(("m1",), all_links=all_links)) is None
+    play.heard()
+    play.rehearsed()
+    (prepare,) = play.heard()["w0"]
+    assert isinstance(prepare, Prepare)
+    assert prepare.roster.fresh is all_links
+    play.go_on("settled")
+    assert play.reply().ok
+    assert play.seats() == ["w0", "w2"]
+
+
 @pytest.mark.parametrize("last", ["w0", "w2"])
 def test_the_leaver_is_released_once_everybody_has_made_the_first_step(last: str) -> None:
     play = Play.training()

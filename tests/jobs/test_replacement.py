@@ -46,8 +46,9 @@ async def one_that_is_asked_for_twice(stage: Stage) -> None:
 
 
 async def role_zero_then_the_other_back_to_back(stage: Stage) -> None:
+    """The other one with every link opened anew."""
     await add(stage, 2)
-    ids = [await stage.ask(await player(stage, role)) for role in (0, 1)]
+    ids = [await stage.ask(await player(stage, role), all_links=role == 1) for role in (0, 1)]
     for id in ids:
         answer = await stage.answer(id)
         assert answer["ok"], answer

@@ -13,12 +13,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from tests.bench.made import everything
 from tests.model.plans import planned
 from understudy.model.assume import Ask
 from understudy.model.outcome import Mean
 from understudy.model.series import Simulated
 from understudy.report.page import page
 from understudy.report.plots import COLOURS, WORST
+from understudy_bench.document import page_of
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 PLOTS = ("scale", "waste", "landscape", "breakdown", "sensitivity", "simulated")
@@ -56,6 +58,14 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pytest.importorskip("plotly", reason="the extra 'report' is not installed")
+    file = tmp_path_factory.mktemp("measured") / "report.html"
+    file.write_text(page_of(everything()), encoding="utf-8")
+    return file
+
+
 def _around(value: float) -> Mean:
     return Mean(value, 0.99 * value, 1.01 * value)
 
@@ -86,6 +96,13 @@ def test_every_plot_is_drawn_and_nothing_is_complained_about(report: Path) -> No
     found = browse(report, "--window-size=1200,4000", "--dump-dom")
     drawings = Drawn(found.stdout).drawings
     assert set(drawings) == set(PLOTS)
+    assert "CONSOLE" not in found.stderr, found.stderr
+
+
+def test_every_plot_of_measurements_is_drawn(measured: Path) -> None:
+    found = browse(measured, "--window-size=1200,6000", "--dump-dom")
+    plots = {"downtime", "dip", "breakdown", "memory", "collectives", "setup", "rebalancing"}
+    assert set(Drawn(found.stdout).drawings) == plots
     assert "CONSOLE" not in found.stderr, found.stderr
 
 

@@ -32,6 +32,7 @@ examples:
   understudy bench --list                             which benchmarks there are
   understudy bench collectives --quick                a first impression in a minute
   understudy bench collectives --json result.json     the full run, kept as JSON
+  understudy bench all                                all of them, with a report
   understudy reproduce spare                          a published table again, ours beside theirs
 """
 

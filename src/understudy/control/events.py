@@ -22,6 +22,8 @@ class Replace(msgspec.Struct, frozen=True, tag="replace"):
     stop_the_world: bool = False
     """Let everybody wait while the newcomers rehearse, open all links anew and hand the state over at the boundary:
     how it would be done without this project's techniques, to compare with."""
+    all_links: bool = False
+    """Open every link anew beside training, not only those that change: to compare with."""
     in_turns: bool = False
     """Not all at one boundary where standbys or the job's limit do not allow it: a drain."""
     keep: bool = False

@@ -209,7 +209,8 @@ class Replacement(Turns):
         assert self.roster is not None
         load: dict[str, int] = {}
         change.moves = tuple(self._move(role, self._giver(role, load), uid) for role, uid in change.joiners.items())
-        change.roster = self._next_roster(change.places, fresh=False, vacant=change.vacant)
+        all_links = change.wish is not None and change.wish.request.all_links
+        change.roster = self._next_roster(change.places, fresh=all_links, vacant=change.vacant)
         change.waiting = {*self._seated(change)}
         self._phase(change, "prepare")
         for uid in sorted(change.waiting):

@@ -1,1 +1,1 @@
-"""A plan as one page that a person reads without any network: sentences, tables and interactive plots. Pure."""
+"""Plans and measurements as one page that a person reads without any network: sentences, tables, plots. Pure."""

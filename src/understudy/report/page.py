@@ -10,18 +10,10 @@ from understudy.model import series
 from understudy.model.planner import Option, Plan
 from understudy.model.series import Simulated
 from understudy.report import plots, words
-from understudy.report.style import POLICY, SCRIPT, STYLE
+from understudy.report.frame import document, drawing, table, tiles
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
-
-CONFIG = {
-    "displaylogo": False,
-    "responsive": True,
-    "displayModeBar": False,
-    "plotlyServerURL": "",
-    "showSendToCloud": False,
-}
 
 
 def page(plan: Plan, made: str, simulated: Sequence[Simulated] = ()) -> str:
@@ -30,49 +22,33 @@ def page(plan: Plan, made: str, simulated: Sequence[Simulated] = ()) -> str:
     What was simulated besides has a section of its own.
     """
     plots.require()
-    from plotly.offline import get_plotlyjs
-
     best = plan.best.strategy.name
     gpus = plan.assumed.setting.cluster.gpus
     title = f"Plan for {gpus:,} GPUs: {best}"
-    return "\n".join(
-        [
-            "<!doctype html>",
-            '<html lang="en"><head><meta charset="utf-8">',
-            '<meta name="viewport" content="width=device-width, initial-scale=1">',
-            f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">',
-            '<meta name="color-scheme" content="light dark">',
-            f"<title>{escape(title)}</title>",
-            f"<style>{STYLE}</style>",
-            f"<script>{get_plotlyjs()}</script>",
-            "</head><body><main>",
-            _top(plan),
-            _assumptions(plan),
-            *_plots(plan),
-            _simulated(simulated) if simulated else "",
-            _numbers(plan),
-            f"<footer>{escape(made)}</footer>",
-            f"</main><script>{SCRIPT}</script></body></html>",
-            "",
-        ]
-    )
+    body = [
+        _top(plan),
+        _assumptions(plan),
+        *_plots(plan),
+        _simulated(simulated) if simulated else "",
+        _numbers(plan),
+    ]
+    return document(title, body, made)
 
 
 def _top(plan: Plan) -> str:
     best, expected = plan.best, plan.best.estimate
-    tiles = [
+    figures = [
         ("time to train", words.time_to_train(plan, best)),
         ("efficiency (ETTR)", words.share(expected.efficiency)),
         ("availability", words.share(expected.availability)),
         ("wasted GPU-hours a week", words.amount(plan.wasted_gpu_hours(best))),
         ("wasted money a week", words.amount(plan.money(best))),
     ]
-    shown = "".join(f"<div><b>{escape(value)}</b><span>{escape(name)}</span></div>" for name, value in tiles)
     return (
         f'<header><p class="what">Understudy plan, {plan.assumed.setting.cluster.gpus:,} GPUs</p>'
         f"<h1>{escape(best.strategy.name)}</h1></header>"
         f'<section id="recommendation"><p class="lead">{escape(words.recommendation(plan))}</p>'
-        f'<div class="tiles">{shown}</div>'
+        f"{tiles(figures)}"
         f"<p>{escape(words.runner_up(plan))}</p><p>{escape(words.simulated(plan))}</p></section>"
     )
 
@@ -83,7 +59,7 @@ def _assumptions(plan: Plan) -> str:
     else:
         rows = [(note.name, note.value, note.why) for note in plan.notes]
         body = "<p>What was not said was guessed. Say better what is wrong here and plan again.</p>"
-        body += _table(("what", "assumed", "why"), rows)
+        body += table(("what", "assumed", "why"), rows)
     return f'<section id="assumptions"><h2>Assumptions</h2>{body}</section>'
 
 
@@ -128,12 +104,7 @@ def _simulated(found: Sequence[Simulated]) -> str:
 
 
 def _section(name: str, title: str, sentence: str, figure: Figure | None) -> str:
-    drawn = ""
-    if figure is not None:
-        from plotly.io import to_html
-
-        plot = to_html(figure, config=CONFIG, include_plotlyjs=False, full_html=False, div_id=f"plot-{name}")
-        drawn = f'<figure aria-label="{escape(title)}">{plot}</figure>'
+    drawn = "" if figure is None else drawing(name, title, figure)
     return f'<section id="{name}"><h2>{escape(title)}</h2><p>{escape(sentence)}</p>{drawn}</section>'
 
 
@@ -143,7 +114,7 @@ def _numbers(plan: Plan) -> str:
     note = "<p>Those with * are there to compare with; Understudy does the others.</p>"
     return (
         '<section id="numbers"><details><summary>All strategies in numbers</summary>'
-        f"{note}{_table(titles, rows)}</details></section>"
+        f"{note}{table(titles, rows)}</details></section>"
     )
 
 
@@ -156,9 +127,3 @@ def _row(plan: Plan, option: Option) -> tuple[str, ...]:
         words.share(option.estimate.availability),
         words.amount(plan.wasted_gpu_hours(option)),
     )
-
-
-def _table(titles: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
-    head = "".join(f"<th>{escape(title)}</th>" for title in titles)
-    body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
-    return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'

@@ -101,7 +101,7 @@ def over_scale(found: OverScale, best: str, days: float) -> Figure:
         ticktext=[said(step * DAY) for step in steps],
         range=_log_range(0.97 * days, 1.06 * top),
     )
-    return _calm(figure, 560)
+    return calm(figure, 560)
 
 
 def bars(found: tuple[Bar, ...]) -> Figure:
@@ -125,7 +125,7 @@ def bars(found: tuple[Bar, ...]) -> Figure:
     figure.update_yaxes(autorange="reversed", automargin=True, showgrid=False)
     figure.update_xaxes(title="GPU-hours wasted in a week", range=[0, room], nticks=6)
     figure.update_layout(showlegend=False)
-    return _calm(figure, 90 + ROW * len(found))
+    return calm(figure, 90 + ROW * len(found))
 
 
 def breakdown(found: tuple[Stack, ...]) -> Figure:
@@ -146,7 +146,7 @@ def breakdown(found: tuple[Stack, ...]) -> Figure:
     figure.update_yaxes(autorange="reversed", automargin=True, showgrid=False)
     figure.update_xaxes(title="share of the waste, %", range=[0, 100], tickvals=[0, 25, 50, 75, 100])
     figure.update_layout(barmode="stack")
-    return _calm(figure, 220 + ROW * len(found))
+    return calm(figure, 220 + ROW * len(found))
 
 
 def landscape(found: Landscape) -> Figure:
@@ -186,7 +186,7 @@ def landscape(found: Landscape) -> Figure:
         automargin=True,
     )
     figure.update_layout(showlegend=False)
-    return _calm(figure, 430)
+    return calm(figure, 430)
 
 
 def tornado(found: Tornado, goal: str) -> Figure:
@@ -209,7 +209,7 @@ def tornado(found: Tornado, goal: str) -> Figure:
     figure.update_yaxes(autorange="reversed", automargin=True, showgrid=False)
     figure.update_xaxes(title=f"change of {goal}", ticksuffix=" %", zeroline=True, nticks=7)
     figure.update_layout(barmode="overlay")
-    return _calm(figure, 150 + ROW * len(names))
+    return calm(figure, 150 + ROW * len(names))
 
 
 def simulated(found: tuple[Simulated, ...]) -> Figure:
@@ -242,10 +242,10 @@ def simulated(found: tuple[Simulated, ...]) -> Figure:
     )
     figure.update_yaxes(autorange="reversed", automargin=True, type="category")
     figure.update_xaxes(title="times as long as undisturbed", type="log", nticks=6)
-    return _calm(figure, 150 + ROW * len(found))
+    return calm(figure, 150 + ROW * len(found))
 
 
-def _calm(figure: Figure, height: int) -> Figure:
+def calm(figure: Figure, height: int) -> Figure:
     """Without a frame or a background of its own, the legend below."""
     figure.update_layout(
         template="none",

@@ -264,7 +264,8 @@ class World:
         if kind == "back":
             return TakeBack(machines[0])
         by = self.now + self.random.uniform(0.1, 20.0) if self.random.random() < 0.4 else None
-        return Replace(machines, by=by, in_turns=kind == "drain", keep=kind == "move")
+        anew = self.random.random() < 0.2
+        return Replace(machines, by=by, in_turns=kind == "drain", keep=kind == "move", all_links=anew)
 
     def begun(self, director: Director) -> None:
         """A change begins: nobody comes who is about to go, and not more go than may."""

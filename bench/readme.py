@@ -1,0 +1,215 @@
+"""The figures of a README: text between markers, made from results and from nothing else.
+
+A block begins with `<!-- bench: NAME -->` and ends with `<!-- /bench -->`; what is between them is ours. A block whose
+benchmark has no result is empty.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from understudy.report.chart import short
+from understudy_bench import charts
+from understudy_bench.folder import Results
+
+BLOCK = re.compile(r"(<!-- bench: ([a-z]+) -->\n)(.*?)(<!-- /bench -->)", re.DOTALL)
+COMMAND = "understudy bench"
+IMAGES = "docs/images"
+
+Row = Mapping[str, Any]
+
+
+class MarkersError(ValueError):
+    """The page's markers are not right; the message says how."""
+
+
+def filled(text: str, results: Results) -> str:
+    """The page with its blocks made anew; whatever is outside of them stays."""
+    begun, ended = len(re.findall(r"<!-- bench: ", text)), text.count("<!-- /bench -->")
+    if not begun:
+        raise MarkersError("it has no marker such as <!-- bench: replace -->; put one where the figures go")
+    if begun != ended or len(BLOCK.findall(text)) != begun:
+        raise MarkersError(f"{begun} markers <!-- bench: NAME --> and {ended} <!-- /bench -->; each needs its own end")
+    names = [name for _, name, _, _ in BLOCK.findall(text)]
+    for name in names:
+        if name not in BLOCKS:
+            raise MarkersError(f"there is no block {name!r}; there are {', '.join(BLOCKS)}")
+
+    def anew(match: re.Match[str]) -> str:
+        body = BLOCKS[match[2]](results)
+        return match[1] + (f"\n{body}\n\n" if body else "") + match[4]
+
+    return BLOCK.sub(anew, text)
+
+
+def seconds(value: float) -> str:
+    """Two figures where they are enough."""
+    return f"{short(value) if abs(value) < 0.1 else f'{value:.2f}' if abs(value) < 1 else f'{value:.1f}'} s"
+
+
+def _measured(row: Row, column: str) -> str:
+    """`0.19 s (0.14 to 0.28)`."""
+    value, reach = row.get(f"{column}_s"), row.get(f"{column}_spread")
+    if value is None:
+        return ""
+    return seconds(value) + (f" ({seconds(reach[0])[:-2]} to {seconds(reach[1])[:-2]})" if reach else "")
+
+
+def _table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [titles, ["---"] * len(titles), *rows]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
+
+
+def _source(results: Results, bench: str, more: str) -> str:
+    """Where the figures come from: the command, and the circumstances that its result recorded."""
+    env = results.reports[bench].env
+    quick = " A quick run: an impression, not a measurement." if env.quick else ""
+    load = f"{env.cores} cores, torch {env.versions.get('torch', '?')}, load {env.load.start[0]:.1f} at the start"
+    return f"`{COMMAND} {bench}`: {more} ({load}).{quick}"
+
+
+REPLACED = {
+    "understudy": "by Understudy",
+    "no delta": "by Understudy, but opening every link anew",
+    "no overlap": "by Understudy, but handing all state over at the boundary",
+    "no standby": "by Understudy, but with no machine waiting",
+    "no rehearsal": "by Understudy, but with a newcomer that has not rehearsed",
+    "naive": "by Understudy with the world stopped: no overlap, all links anew",
+    "restart": "by saving, restarting everything with torchrun, loading",
+    "restart, DCP": "the same with torch.distributed.checkpoint",
+}
+
+
+def _replace(results: Results) -> str:
+    rows = {row["system"]: row for row in results.totals("replace")}
+    ours = rows.get("understudy")
+    if ours is None:
+        return ""
+    cells = []
+    for system, row in rows.items():
+        times = "" if system == "understudy" else f"{short(row['lost_s'] / max(ours['lost_s'], 1e-3))} x"
+        cells.append((REPLACED.get(system, system), _bold(system, _measured(row, "lost")), times))
+    count = _rounds(results, "understudy")
+    fewest = min(_rounds(results, system) for system in rows)
+    text = f"medians of {count}, for the others of {fewest} or more, interleaved; 10th to 90th percentile"
+    beside, shared = ours.get("beside_s"), ""
+    if beside:
+        shared = " All machines share these cores: while the newcomer rehearses beside them, steps are slower, "
+        shared += f"{seconds(beside)} in all, which a machine of its own would not cost."
+    step = f"A model of 10 million parameters on two machines, AdamW, a step of {seconds(ours['step_s'])}:"
+    table = _table(("one machine is replaced", "training loses", ""), cells)
+    return f"{step}\n\n{table}\n\n{_source(results, 'replace', text)}{shared}"
+
+
+def _rounds(results: Results, system: str) -> int:
+    """How often a system was measured."""
+    return sum(isinstance(row.get("round"), int) for row in results.rows("replace", system=system))
+
+
+def _bold(system: str, words: str) -> str:
+    return words.replace(words.partition(" (")[0], f"**{words.partition(' (')[0]}**", 1) if system in BOLD else words
+
+
+BOLD = ("understudy", "masking")
+
+STRUCK = {
+    "understudy": "with Understudy",
+    "torchft": "with torchft, short time limits",
+    "torchrun": "with torchrun, a checkpoint every 10 steps",
+    "torchrun, DCP": "… saved by torch.distributed.checkpoint",
+    "torchrun, every step": "… after every step",
+}
+
+
+def _failure(results: Results) -> str:
+    totals = results.totals("failure")
+    cells = []
+    for system in dict.fromkeys(str(row["system"]) for row in totals):
+        by = {row["loss"]: row for row in totals if row["system"] == system}
+        any_of = by.get("worker", next(iter(by.values())))
+        restarts = "everybody restarts" if not str(any_of["restarted"]).startswith("0 ") else "nobody restarts"
+        work = f"{any_of['repeated']:g} repeated, {any_of['dropped']:g} dropped; {restarts}"
+        stalls = [_bold(system, _measured(by[loss], "stall")) if loss in by else "" for loss in ("worker", "machine")]
+        rest = (seconds(any_of["full_strength_s"]), work, seconds(any_of["step_s"]))
+        cells.append((STRUCK.get(system, system), *stalls, *rest))
+    cells += [(f"{system}: {why}", "", "", "", "", "") for system, why in charts.absent(results, "failure")]
+    if not totals:
+        return ""
+    titles = ("the survivors stall", "a worker dies", "a machine dies", "full strength after", "steps", "a usual step")
+    counts = " and ".join(f"{row['round'].removeprefix('all ')} {row['loss']}s" for row in totals[:2])
+    text = f"medians of {counts} killed with `kill -9`, interleaved; 10th to 90th percentile"
+    return f"{_table(titles, cells)}\n\n{_source(results, 'failure', text)}"
+
+
+MASKED = {
+    "masking": "mask it (`--mask anywhere`)",
+    "masking, standby": "mask it, and let a standby join that begins from nothing",
+    "recovery": "wait for a standby that is ready",
+    "torchft": "with torchft",
+    "torchrun": "with torchrun",
+}
+
+
+def _mask(results: Results) -> str:
+    totals = results.totals("mask")
+    if not totals:
+        return ""
+    cells = []
+    for row in totals:
+        speed = f"{row['degraded']:.2f} of full speed" if row.get("degraded") is not None else "full speed"
+        until = (
+            seconds(row["full_strength_s"])
+            if row.get("full_strength_s") is not None
+            else "the benchmark holds the newcomer back"
+        )
+        words = MASKED.get(row["system"], row["system"])
+        cells.append((words, _bold(row["system"], _measured(row, "stall")), speed, until))
+    cells += [(f"{system}: {why}", "", "", "") for system, why in charts.absent(results, "mask")]
+    cut = [row for row in results.rows("mask") if "cut short" in str(row.get("round"))]
+    short_ones = f" {len(cut)} of torchft's jobs had not come back after three minutes." if cut else ""
+    low, high = min(row["step_s"] for row in totals), max(row["step_s"] for row in totals)
+    head = f"One of four replicas is killed, steps of {seconds(low)} to {seconds(high)}:"
+    counts = ", ".join(f"{row['round'].removeprefix('all ')} ({row['system']})" for row in totals)
+    text = f"medians of {counts}, interleaved; less than nothing is lost where the death came late in a step"
+    titles = ("the survivors", "stall for", "then go on at", "full strength after")
+    return f"{head}\n\n{_table(titles, cells)}\n\n{_source(results, 'mask', text)}{short_ones}"
+
+
+def _setup(results: Results) -> str:
+    rows = [row for row in results.rows("setup") if row["roles"] in (32, 1024)]
+    if not rows:
+        return ""
+    lines = [
+        ("links opened, of all links", [f"{row['links_opened']} of {row['links_total']:,}" for row in rows]),
+        ("switch, at the boundary, for each role", [f"{row['switch_us']:.0f} µs" for row in rows]),
+        ("opening every link anew instead, all roles", [f"{row['rebuild_ms']:,.0f} ms" for row in rows]),
+    ]
+    titles = ("replacing one machine of", *(f"{row['roles']:,} roles" for row in rows))
+    table = _table(titles, [(words, *values) for words, values in lines])
+    return f"{table}\n\n{_source(results, 'setup', 'all roles in one process')}"
+
+
+def _overhead(results: Results) -> str:
+    rows = results.rows("overhead", block="all")
+    if not rows:
+        return ""
+    shares = " and ".join(f"{row['ratio']:.2f} with {row['workers']} workers" for row in rows)
+    text = f"a step without replacements takes this much of one under plain DDP over Gloo: {shares}"
+    return _source(results, "overhead", text)
+
+
+def _pictures(results: Results) -> str:
+    words = charts.pictured(results)
+    return "\n".join(f"![{title}]({IMAGES}/{name}.png)" for name, (title, _) in words.items())
+
+
+BLOCKS: dict[str, Callable[[Results], str]] = {
+    "pictures": _pictures,
+    "replace": _replace,
+    "failure": _failure,
+    "mask": _mask,
+    "setup": _setup,
+    "overhead": _overhead,
+}

@@ -1,0 +1,138 @@
+"""What a measured chart shows, whoever draws it: the page by plotly, pictures by matplotlib. Plain data."""
+
+from __future__ import annotations
+
+from itertools import cycle
+from math import isfinite
+
+import msgspec
+
+
+class Bar(msgspec.Struct, frozen=True):
+    """A contestant's value; None: it has none, and `note` says why."""
+
+    name: str
+    value: float | None
+    low: float | None = None
+    high: float | None = None
+    note: str = ""
+
+    @property
+    def reach(self) -> tuple[float, float]:
+        """Where most of what was measured lies; just the value where nobody knows."""
+        value = 0.0 if self.value is None else self.value
+        low, high = (value if end is None else end for end in (self.low, self.high))
+        return min(low, value), max(high, value)
+
+
+class Group(msgspec.Struct, frozen=True):
+    """Contestants side by side under the same conditions."""
+
+    label: str
+    bars: tuple[Bar, ...]
+
+
+class Bars(msgspec.Struct, frozen=True, tag="bars"):
+    """Less is better."""
+
+    axis: str
+    unit: str
+    groups: tuple[Group, ...]
+
+
+class Line(msgspec.Struct, frozen=True):
+    name: str
+    xs: tuple[float, ...]
+    ys: tuple[float, ...]
+    dashed: bool = False
+
+
+class Lines(msgspec.Struct, frozen=True, tag="lines"):
+    x: str
+    y: str
+    lines: tuple[Line, ...]
+    log: bool = False
+    """On both axes."""
+    mark: str = ""
+    """What happened at x = 0; empty: nothing."""
+
+
+class Stack(msgspec.Struct, frozen=True):
+    label: str
+    parts: tuple[tuple[str, float], ...]
+
+
+class Stacks(msgspec.Struct, frozen=True, tag="stacks"):
+    axis: str
+    stacks: tuple[Stack, ...]
+
+
+Chart = Bars | Lines | Stacks
+
+COLOURS = {
+    "understudy": "#12908e",
+    "masking": "#12908e",
+    "masking, standby": "#5cae8a",
+    "recovery": "#9bbf5f",
+    "naive": "#d99b3b",
+    "torchft": "#8f6fc1",
+    "torchrun": "#cf5f53",
+    "restart": "#cf5f53",
+    "gloo": "#4a7fc1",
+    "plain": "#4a7fc1",
+    "rehearse": "#8f8fd6",
+    "first step": "#9aa0a8",
+}
+OTHERS = (
+    *("#4a7fc1", "#b9739f", "#c9b458", "#e08f77", "#6f9fd8", "#a08d7b", "#5cae8a", "#d69bc0"),
+    *("#7a8f3d", "#3d6f7a", "#b0603a", "#6d5fa8"),
+)
+"""For those without a colour of their own."""
+
+
+def colours(names: list[str]) -> dict[str, str]:
+    """Each name's colour, in the order of the names: its own, else the next one that nobody of these has."""
+    own = {COLOURS[name] for name in names if name in COLOURS}
+    free = cycle([colour for colour in OTHERS if colour not in own])
+    return {name: COLOURS[name] if name in COLOURS else next(free) for name in dict.fromkeys(names)}
+
+
+def names_of(chart: Chart) -> list[str]:
+    """Contestants, lines or parts, in the order in which they first appear."""
+    match chart:
+        case Bars(groups=groups):
+            found = [bar.name for group in groups for bar in group.bars]
+        case Lines(lines=lines):
+            found = [line.name for line in lines]
+        case Stacks(stacks=stacks):
+            found = [name for stack in stacks for name, _ in stack.parts]
+    return list(dict.fromkeys(found))
+
+
+def values_of(chart: Bars) -> list[float]:
+    """All ends of all bars; never none, so that there is a range to draw in."""
+    ends = [end for group in chart.groups for bar in group.bars if bar.value is not None for end in bar.reach]
+    return ends or [0.0, 1.0]
+
+
+def missing(chart: Bars) -> list[str]:
+    """Who has no bar, and why, in words."""
+    return [
+        f"{group.label}: {bar.name} is missing ({bar.note})"
+        for group in chart.groups
+        for bar in group.bars
+        if bar.value is None
+    ]
+
+
+def short(value: float) -> str:
+    """Three figures at most: `0.038`, `4.6`, `1,040`."""
+    if not isfinite(value):
+        return "never"
+    if abs(value) >= 999.5:
+        return f"{value:,.0f}"
+    if abs(value) >= 99.5:
+        return f"{value:.0f}"
+    if abs(value) >= 9.95:
+        return f"{value:.1f}"
+    return f"{value:.2f}" if abs(value) >= 0.1 or value == 0 else f"{value:.3f}"

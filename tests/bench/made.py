@@ -1,0 +1,103 @@
+"""Results as benchmarks leave them, small, for what reads and shows them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from understudy_bench.folder import Results
+from understudy_bench.harness import Check, Environment, Load, Report
+
+ENV = Environment(
+    cores=2,
+    platform="Linux 6 x86_64",
+    versions={"python": "3.11", "torch": "2.13", "understudy": "0", "torchft": "not installed"},
+    load=Load((0.5, 0.4, 0.3), (1.5, 0.6, 0.4)),
+    quick=False,
+)
+SERIES = {"from_s": -1.0, "every_s": 0.5, "share": [1.0, 1.0, 0.25, None]}
+
+
+def report(bench: str, rows: Sequence[dict[str, Any]], checks: Sequence[Check] = ()) -> Report:
+    return Report(bench, ENV, rows, checks)
+
+
+def replaced(system: str, lost: float, **more: Any) -> list[dict[str, Any]]:
+    single = {"system": system, "round": 0, "lost_s": lost, "phases": {"rehearse": 3.0, "switch": lost}}
+    total = {"system": system, "round": "all", "lost_s": lost, "step_s": 0.25, "lost_spread": [0.9 * lost, 1.1 * lost]}
+    around = {"part": "around", "system": system, "interruptions": 1, "series": SERIES}
+    return [single, {**total, **more}, around]
+
+
+def died(system: str, loss: str, stall: float, **more: Any) -> list[dict[str, Any]]:
+    total = {
+        **{"system": system, "loss": loss, "round": "all 10", "stall_s": stall, "stall_spread": [stall, 2 * stall]},
+        **{"full_strength_s": 5 * stall, "new_step_s": 2 * stall, "step_s": 0.3, "repeated": 1.0, "dropped": 0.0},
+        "restarted": "0 of 10",
+    }
+    around = {"part": "around", "system": system, "loss": loss, "interruptions": 10, "series": SERIES}
+    return [{**total, **more}, around]
+
+
+def everything() -> Results:
+    """One result of each benchmark that is drawn; one contestant is missing, one is better, and one check fails."""
+    replace = [
+        *replaced("understudy", 0.2, beside_s=1.2, ready_s=4.0),
+        *replaced("no delta", 0.21, ready_s=4.1),
+        *replaced("no overlap", 0.15, ready_s=4.0),
+        *replaced("naive", 2.8, ready_s=5.0),
+        *replaced("restart", 8.0),
+    ]
+    failure = [
+        *died("understudy", "worker", 0.2),
+        *died("understudy", "machine", 0.25),
+        *died("torchrun", "worker", 4.6, repeated=6.0, restarted="10 of 10"),
+        {"system": "torchft", "loss": "not installed: pip install it"},
+    ]
+    mask = [
+        {**died("masking", "worker", 0.04, degraded=0.8, full_strength_s=None)[0], "round": "all 8"},
+        {**died("torchrun", "worker", 8.7, degraded=None)[0], "round": "all 8"},
+        {"system": "torchft", "round": "0, cut short", "why": "it has not gone on"},
+    ]
+    collectives = [
+        {"op": "all_reduce", "path": "tcp", "workers": 2, "bytes": size, "understudy_us": ours, "gloo_us": 100.0}
+        for size, ours in ((4096, 50.0), (1 << 20, 110.0))
+    ]
+    setup = [
+        {
+            **{"roles": roles, "links_total": 3 * roles, "links_opened": 11, "switch_us": 40.4, "phase_one_ms": 20.0},
+            **{"switch_all_ms": 0.04 * roles, "rebuild_ms": 5.0 * roles},
+        }
+        for roles in (32, 1024)
+    ]
+    overhead = [
+        {"workers": 2, "block": "0", "understudy_ms": 250.0, "plain_ms": 251.0, "ratio": 0.996},
+        {"workers": 2, "block": "all", "understudy_ms": 250.0, "plain_ms": 251.0, "ratio": 0.996},
+    ]
+    curve = {"seconds": [0.0, 0.1, 0.2], "bytes": [10e6, 10e6, 10.1e6], "marks": {"asked": 0.0}}
+    memory = [
+        {"part": "a replacement", "who": who, "round": number, "curve": curve}
+        for number in (0, 1)
+        for who in ("stayer", "stayer", "leaver")
+    ]
+    rebalance = [
+        {"part": "spacing", "system": "understudy", "spacing": 25, "made": 26.0, "wall": 0.9, "replacing": 0.99},
+        {"part": "spacing", "system": "restart", "spacing": 25, "made": 25.0, "wall": 0.4},
+    ]
+    scale = [
+        {"part": "changes", "what": what, "machines": machines, "cpu_s": machines / 1000}
+        for what in ("failure", "planned")
+        for machines in (256, 64)
+    ]
+    reports = [
+        report("replace", replace, [Check("ratio_restart", 40.0, ">= 40", True)]),
+        report("failure", failure, [Check("ratio_torchft", 1.9, ">= 2", False)]),
+        report("mask", mask),
+        report("collectives", collectives),
+        report("setup", setup),
+        report("overhead", overhead),
+        report("memory", memory),
+        report("rebalance", rebalance),
+        report("scale", scale),
+    ]
+    return Results({each.bench: each for each in reports})

@@ -1,0 +1,43 @@
+from __future__ import annotations
+
+from tests.bench.made import died, everything, replaced, report
+from understudy_bench.compared import Compared, behind, compared, lost_work
+from understudy_bench.folder import Results
+
+
+def said(found: list[Compared]) -> set[tuple[str, str, bool]]:
+    return {(each.bench, each.other, each.even) for each in found}
+
+
+def test_every_comparison_that_is_not_won_is_found() -> None:
+    found = behind(everything())
+    assert ("replace", "no overlap", False) in said(found)
+    assert ("collectives", "gloo", False) in said(found)
+    assert not any(each.ahead for each in found)
+    assert not {each.other for each in found} & {"naive", "restart"}
+
+
+def test_ours_are_not_compared_with_each_other() -> None:
+    rows = [*died("masking", "worker", 0.1), *died("recovery", "worker", 0.01)]
+    assert compared(Results({"mask": report("mask", rows)})) == []
+
+
+def test_who_is_as_good_is_not_behind_and_yet_is_told() -> None:
+    results = Results(
+        {"failure": report("failure", [*died("understudy", "worker", 0.2), *died("torchft", "worker", 0.9)])}
+    )
+    found = behind(results)
+    assert {each.what for each in found} == {"a worker dies: a usual step", "a worker dies: steps done for nothing"}
+    assert all(each.even for each in found)
+
+
+def test_more_may_be_better() -> None:
+    assert Compared("mask", "speed", "masking", "torchft", 0.8, 0.75, "", more_is_better=True).ahead
+    assert not Compared("mask", "speed", "masking", "torchft", 0.7, 0.75, "", more_is_better=True).ahead
+
+
+def test_a_result_of_which_half_is_missing_is_compared_as_far_as_it_goes() -> None:
+    assert compared(Results({"replace": report("replace", replaced("restart", 8.0))})) == []
+    assert compared(Results({})) == []
+    assert lost_work({"repeated": 1}) is None
+    assert lost_work({"repeated": 1, "dropped": 2}) == 3.0

@@ -1,0 +1,124 @@
+"""All benchmarks in a row: nothing that one does keeps the others from running."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from understudy_bench import registry
+from understudy_bench.estimate import left, pace, said
+from understudy_bench.folder import Outcome, RunInfo
+from understudy_bench.suite import outcome_of, play
+
+USUAL = {"a": 100.0, "b": 200.0, "c": 300.0}
+
+
+def test_before_anything_is_measured_the_usual_times_count() -> None:
+    assert left(USUAL, {}, "abc") == 600.0
+    assert left(USUAL, {}, "c") == 300.0
+
+
+def test_what_the_first_ones_took_corrects_the_rest() -> None:
+    assert left(USUAL, {"a": 150.0}, "bc") == 750.0
+    assert left(USUAL, {"a": 150.0, "b": 150.0}, "c") == 300.0
+
+
+def test_one_that_took_absurdly_long_does_not_make_the_estimate_absurd() -> None:
+    assert pace(USUAL, {"a": 1e6}) == 4.0
+    assert pace(USUAL, {"a": 0.0}) == 0.25
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(0, "0 s"), (89, "89 s"), (90, "2 min"), (3540, "59 min"), (3600, "1 h 0 min"), (5000, "1 h 23 min")],
+)
+def test_times_are_said_as_one_says_them(seconds: float, words: str) -> None:
+    assert said(seconds) == words
+
+
+def test_every_benchmark_has_been_timed() -> None:
+    assert set(registry.BENCHES) <= set(registry.TYPICAL), "add how long it takes to TYPICAL in bench/registry.py"
+    assert registry.typical("nobody knows it", quick=True) == registry.UNKNOWN[1]
+
+
+def run(codes: Mapping[str, int | BaseException], place: Path) -> tuple[RunInfo, list[str]]:
+    told: list[str] = []
+
+    def start(name: str, file: Path) -> int:
+        found = codes[name]
+        if isinstance(found, BaseException):
+            raise found
+        if found in (0, 1):
+            file.write_text("{}")
+        return found
+
+    return play(list(codes), place, quick=True, usual=USUAL, start=start, tell=told.append), told
+
+
+def test_one_that_fails_does_not_end_the_others(tmp_path: Path) -> None:
+    info, told = run({"a": 2, "b": 1, "c": 0}, tmp_path)
+    assert [outcome.state for outcome in info.outcomes] == ["failed", "checks failed", "ok"]
+    assert info.outcomes[0].why == "cannot run here"
+    assert not info.interrupted
+    assert told[0] == "[1/3] a: about 2 min; all that is left: about 10 min"
+    assert told[2].startswith("[3/3] c: ")
+
+
+def test_after_an_interruption_the_finished_ones_count_and_no_others_are_begun(tmp_path: Path) -> None:
+    info, told = run({"a": 0, "b": KeyboardInterrupt(), "c": 0}, tmp_path)
+    assert [outcome.state for outcome in info.outcomes] == ["ok", "interrupted", "not run"]
+    assert info.interrupted
+    assert len(told) == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
+
+
+def test_an_old_result_does_not_pass_for_a_new_one(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text("{}")
+    info, _ = run({"a": -9}, tmp_path)
+    assert info.outcomes == (Outcome("a", "failed", info.outcomes[0].seconds, "was ended by signal 9"),)
+    assert not (tmp_path / "a.json").exists()
+
+
+@pytest.mark.parametrize(("code", "written"), [(0, False), (1, False), (130, False)])
+def test_without_a_result_it_has_failed(code: int, written: bool) -> None:
+    outcome = outcome_of("a", code, 1.0, written)
+    assert outcome.state == "failed"
+    assert str(code) in outcome.why
+
+
+SLEEPER = """
+import sys, time
+from pathlib import Path
+from understudy_bench import suite
+suite.sys.executable = sys.argv[1]
+try:
+    suite.in_a_process(True)("x", Path("x.json"))
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+"""
+FAKE = """#!/bin/sh
+trap 'echo told >> "$0.log"; exit 130' INT
+echo begun >> "$0.log"
+while :; do sleep 0.1; done
+"""
+
+
+@pytest.mark.timeout(60)
+def test_an_interruption_reaches_the_benchmark_once_and_is_waited_for(tmp_path: Path) -> None:
+    fake, log = tmp_path / "fake", tmp_path / "fake.log"
+    fake.write_text(FAKE)
+    fake.chmod(0o755)
+    command = [sys.executable, "-c", SLEEPER, str(fake)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=tmp_path) as running:
+        while not log.exists():
+            assert running.poll() is None
+        os.kill(running.pid, signal.SIGINT)
+        out, _ = running.communicate(timeout=50)
+    assert out == "interrupted\n"
+    assert log.read_text() == "begun\ntold\n"
