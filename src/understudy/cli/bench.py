@@ -36,7 +36,7 @@ examples:
   understudy bench all                             all of them, two hours or more; a folder of results with a report
   understudy bench all --quick --only replace,setup
   understudy bench report bench/results/reference  the report again, from the JSON files of a folder
-  understudy bench report DIR --png docs/images --readme README.md
+  understudy bench report DIR --png docs/images --readme README.md docs/scaling.md
 """
 
 
@@ -64,7 +64,11 @@ def add_parser(subparsers: Subparsers) -> None:
         "--png", type=Path, metavar="DIR", help="'report': where pictures go (default: beside the results)"
     )
     parser.add_argument(
-        "--readme", type=Path, metavar="FILE", help="'report': write the figures between the markers of this page anew"
+        "--readme",
+        type=Path,
+        nargs="+",
+        metavar="FILE",
+        help="'report': write the figures between the markers of these pages anew",
     )
 
 

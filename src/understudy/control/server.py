@@ -359,6 +359,7 @@ class Controller:
         return await self.ask(Replace(given.machines, by=by, in_turns=True, why=given.why))
 
     async def delete_drain(self, request: web.Request) -> web.Response:
+        """The machine stays, where its turn has not come."""
         return await self.ask(TakeBack(request.match_info["name"]))
 
     async def post_standbys(self, request: web.Request) -> web.Response:
@@ -370,6 +371,7 @@ class Controller:
         return await self.ask(RemoveStandby(request.match_info["name"]))
 
     async def post_scale(self, request: web.Request) -> web.Response:
+        """More replicas, as soon as machines are ready for them, or fewer, at a boundary."""
         return await self.ask(await _body(request, Scale))
 
     async def post_stop(self, request: web.Request) -> web.Response:
