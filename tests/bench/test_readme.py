@@ -87,6 +87,13 @@ def test_many_comparisons_of_one_benchmark_are_counted() -> None:
     assert "ahead in 1, even in 0, behind in 0." in ahead
 
 
+def test_each_result_alone_fills_its_blocks() -> None:
+    for name, only in everything().reports.items():
+        text = filled(page(*BLOCKS), Results({name: only}))
+        assert "stale" not in text
+        assert (f"`understudy bench {name}`" in text) == (name in (*BLOCKS, "scale")), name
+
+
 def test_a_benchmark_without_a_result_is_not_shown() -> None:
     assert filled(page(*BLOCKS), Results({})) == page(*BLOCKS).replace("stale\n", "")
 
