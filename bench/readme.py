@@ -201,7 +201,7 @@ def _overhead(results: Results) -> str:
 
 
 def _memory(results: Results) -> str:
-    rows = results.totals("memory")
+    rows = results.totals("memory", part="a replacement")
     if not rows:
         return ""
     grown = ", ".join(f"{row['who']}s {100 * row['growth']:+.2f} % of it" for row in rows)

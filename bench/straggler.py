@@ -1,4 +1,4 @@
-"""Straggler: one worker becomes slower by a fifth: how soon it is noticed, by whom it is replaced, what it has cost.
+"""Straggler: one worker becomes slower by a fifth. How soon it is noticed, by whom it is replaced, what it has cost.
 
 Four machines with a worker each and a standby, `--steward act`, and steps of 0.4 s: a worker that has computed a
 micro-shard waits until its time is over, as it would for an accelerator, so that four fit on two cores.
