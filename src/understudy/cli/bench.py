@@ -89,10 +89,7 @@ def run(args: argparse.Namespace) -> int:
         report = harness.run(bench, quick=args.quick, progress=progress)
     render(report, stdout)
     if target is not None:
-        try:
-            write_atomically(target, harness.to_json(report))
-        except OSError as error:
-            raise UsageError(f"cannot write {args.json}: {error.strerror}; the result is only in the table") from error
+        keep(report, target)
     return 0 if report.ok else 1
 
 
@@ -154,6 +151,14 @@ def writable_target(path: Path) -> Path:
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror}; choose a directory you may write to") from error
     return target
+
+
+def keep(report: harness.Report, target: Path) -> None:
+    """The result as JSON."""
+    try:
+        write_atomically(target, harness.to_json(report))
+    except OSError as error:
+        raise UsageError(f"cannot write {target}: {error.strerror}; the result is only in the table") from error
 
 
 def write_atomically(target: Path, content: bytes) -> None:
