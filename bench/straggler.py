@@ -178,7 +178,8 @@ def measure(quick: bool, progress: Progress) -> Result:
         for number, kind in interleave(("job", "restart"), rounds):
             place = Path(folder) / f"{kind}-{number}"
             if kind == "restart":
-                lost_s = float(restart(place).row["lost_s"])
+                lost_s = restart(place).row["lost_s"]
+                assert isinstance(lost_s, float)
                 rows.append({"part": "restart", "round": number, "lost_s": round(lost_s, 4)})
                 progress.advance(f"restart {number + 1}")
             else:

@@ -75,7 +75,7 @@ def everything() -> Results:
         {"workers": 2, "block": "all", "understudy_ms": 250.0, "plain_ms": 251.0, "ratio": 0.996},
     ]
     curve = {"seconds": [0.0, 0.1, 0.2], "bytes": [10e6, 10e6, 10.1e6], "marks": {"asked": 0.0}}
-    memory = [
+    memory: list[dict[str, Any]] = [
         {"part": "a replacement", "who": who, "round": number, "curve": curve}
         for number in (0, 1)
         for who in ("stayer", "stayer", "leaver")
