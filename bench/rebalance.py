@@ -30,8 +30,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from understudy_bench.first_step import rounded
-from understudy_bench.harness import Bench, Check, Progress, Result, interleave, median, spread
+from understudy_bench.harness import Bench, Check, Progress, Result, interleave, median, rounded, spread
 from understudy_bench.processes import interruptible
 from understudy_bench.rebalance_job import WARM_UP, Troupe, Window, close, opened, restarts, undisturbed
 

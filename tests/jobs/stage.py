@@ -129,10 +129,6 @@ class Stage:
     async def kill_machine(self, name: str) -> None:
         self.job.agents[name].kill()
 
-    async def kill_controller(self) -> None:
-        assert self.job.controller is not None
-        self.job.controller.kill()
-
 
 Direction = Callable[[Stage], Awaitable[None]]
 

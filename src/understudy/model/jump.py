@@ -42,6 +42,12 @@ STANDSTILLS = (
 Progress = Callable[[float], None]
 
 
+def must_end(setting: Setting, horizon: float) -> None:
+    """Raises where a simulation would go on for ever."""
+    if horizon >= FOREVER and not setting.work.steps:
+        raise ValueError("say how long to look, or how many steps there are to do")
+
+
 def simulate(
     setting: Setting,
     failures: Failures,
@@ -54,8 +60,7 @@ def simulate(
     progress: Progress | None = None,
 ) -> Outcome:
     """`runs` runs until all steps are done, or until `horizon`."""
-    if horizon >= FOREVER and not setting.work.steps:
-        raise ValueError("say how long to look, or how many steps there are to do")
+    must_end(setting, horizon)
     bunch = max(1, min(runs, AT_ONCE // setting.cluster.machines))
     seeds = np.random.SeedSequence(seed).spawn(-(-runs // bunch))
     found = []

@@ -16,7 +16,7 @@ from statistics import NormalDist
 import numpy as np
 
 from understudy.model.failures import Failures, Repair
-from understudy.model.jump import FOREVER, USUAL, Progress
+from understudy.model.jump import FOREVER, USUAL, Progress, must_end
 from understudy.model.masking import masking
 from understudy.model.outcome import Outcome, Waste
 from understudy.model.setting import Setting
@@ -39,8 +39,7 @@ def simulate(
     progress: Progress | None = None,
 ) -> Outcome:
     """As `jump.simulate`, whose arguments these are. The same seed gives the same runs, but not those of `jump`."""
-    if horizon >= FOREVER and not setting.work.steps:
-        raise ValueError("say how long to look, or how many steps there are to do")
+    must_end(setting, horizon)
     done = []
     for number, own in enumerate(np.random.SeedSequence(seed).spawn(runs)):
         done.append(_Run(setting, failures, strategy, repair, horizon, np.random.default_rng(own)).run())
