@@ -18,6 +18,9 @@ HEARTBEAT = 5.0
 DRAWN = 5
 """Up to so many missing replicas, the load of micro-shards with few holders is found by drawing who is missing; with
 more, it is taken to stay as far above the even share."""
+FINEST = 16
+"""Micro-shards of a shard up to which the load is drawn: that of finer ones is as far above the even share, and takes
+much longer to draw."""
 SAMPLES = 8
 """Live sets that are drawn to find the mean load of micro-shards with so many replicas missing."""
 
@@ -84,8 +87,8 @@ class Strategy(msgspec.Struct, frozen=True):
             return float(depth_bound(units, missing))
         if self.placement == "anywhere":
             return load_bound(units, self.q, missing) / self.q
-        drawn = min(missing, DRAWN)
-        above = mean_load(self.placement, units, self.q, drawn) - load_bound(units, self.q, drawn) / self.q
+        drawn, q = min(missing, DRAWN), min(self.q, FINEST)
+        above = mean_load(self.placement, units, q, drawn) - load_bound(units, q, drawn) / q
         return load_bound(units, self.q, missing) / self.q + above
 
     def stretch(self, setting: Setting, missing: int) -> float:
