@@ -21,7 +21,6 @@ from understudy.model.masking import masking
 from understudy.model.outcome import Outcome, Waste
 from understudy.model.setting import Setting
 from understudy.model.strategy import Strategy
-from understudy.spare.policy import Options, choose
 
 NEVER = float("inf")
 NORMAL = NormalDist()
@@ -307,15 +306,8 @@ class _Run:
             self.pending.add(unit)
 
     def _masks(self) -> bool:
-        options = Options(
-            units=self.units,
-            live=sum(self.alive) - 1,
-            ready=bool(self.free) and min(self.free) <= self.now,
-            coming=bool(self.free),
-            hand_over=self.strategy.recover,
-            step=self.setting.work.step,
-        )
-        return choose(options).act == "mask"
+        ready = bool(self.free) and min(self.free) <= self.now
+        return self.strategy.masks(self.setting, self.units - sum(self.alive) + 1, ready)
 
     def _join(self, unit: int) -> None:
         self.gone[unit] -= 1

@@ -12,6 +12,7 @@ from understudy.model.setting import Setting
 from understudy.spare.assignment import assign, load_bound
 from understudy.spare.formulas import depth_bound, patched_share
 from understudy.spare.placement import Placement, parse
+from understudy.spare.policy import Options, choose
 
 HEARTBEAT = 5.0
 """Seconds after which torchft's lighthouse takes a replica for dead, unless told otherwise."""
@@ -96,6 +97,20 @@ class Strategy(msgspec.Struct, frozen=True):
         if missing >= self.units(setting):
             return float("inf")
         return setting.work.stretched(self.load(setting, missing) * self.redundancy, self.units(setting) - missing)
+
+    def masks(self, setting: Setting, missing: int, ready: bool) -> bool:
+        """What the runtime's policy says of so many that are missing: whether the others go on without them."""
+        units = self.units(setting)
+        options = Options(
+            units=units,
+            live=max(units - missing, 0),
+            ready=ready,
+            coming=bool(self.standbys),
+            hand_over=self.recover,
+            step=setting.work.step,
+            stretch=self.stretch(setting, missing),
+        )
+        return choose(options).act == "mask"
 
     def patch(self, setting: Setting) -> float:
         """Seconds of computation that the step lacks in which a replica is lost whose work nobody else has done."""
