@@ -47,6 +47,7 @@ POOL = 2
 MACHINES = 8
 """Of the job in which several are replaced at once."""
 SHARES = {"quarter": MACHINES // 4, "half": MACHINES // 2}
+COUNTS = tuple(sorted({1, *SHARES.values()}))
 QUIET, AFTER = 10, 12
 """Steps before and after that."""
 MOVES = 6
@@ -186,13 +187,13 @@ async def _rebalance(plan: Plan, folder: Path, done: Callable[[str], None]) -> t
 
 
 async def _move(times: int, folder: Path, done: Callable[[str], None]) -> list[Row]:
-    pool = max(SHARES.values())
+    pool = max(COUNTS)
     job, marks = opened(folder, MACHINES, pool)
     rows: list[Row] = []
     async with job:
         troupe = Troupe(job, marks, MACHINES, pool)
         await troupe.reach(WARM_UP)
-        for number, count in interleave((1, *SHARES.values()), times):
+        for number, count in interleave(COUNTS, times):
             row = await troupe.move(count, QUIET, AFTER)
             rows.append(rounded({"part": "at once", "machines": count, "of": MACHINES, "round": number, **row}))
             done(f"{count} of {MACHINES} at once: {row['lost_s']:.3f} s lost")
@@ -202,7 +203,7 @@ async def _move(times: int, folder: Path, done: Callable[[str], None]) -> list[R
 
 def measure(quick: bool, progress: Progress) -> Result:
     plan, starts, times = (QUICK_SPACINGS, QUICK_RESTARTS, QUICK_MOVES) if quick else (SPACINGS, RESTARTS, MOVES)
-    progress.total = 2 * len(plan) + len(starts) + (1 + len(SHARES)) * times + 1
+    progress.total = 2 * len(plan) + len(starts) + len(COUNTS) * times + 1
     with interruptible(), TemporaryDirectory(prefix="understudy-bench-") as folder:
         place = Path(folder)
         rows, steps, digests = asyncio.run(_rebalance(plan, place / "spaced", progress.advance))

@@ -40,6 +40,10 @@ understudy.run(train)
 """
 
 
+def _script(folder: Path) -> str:
+    return SCRIPT.replace("FLAG", str(folder / FLAG))
+
+
 def _told(folder: Path, slow_down: Direction) -> dict[str, Any]:
     """What is told of m1, which becomes slow after some steps."""
 
@@ -54,8 +58,7 @@ def _told(folder: Path, slow_down: Direction) -> dict[str, Any]:
         assert "m1" in [each["machine"] for each in (await stage.call("GET", "/job"))["stragglers"]]
         await stage.call("POST", "/stop")
 
-    script = SCRIPT.replace("FLAG", str(folder / FLAG))
-    result = perform(folder, direction, script=script, machines=3, chaos=True)
+    result = perform(folder, direction, script=_script(folder), machines=3, chaos=True)
     assert result.ended.status == "stopped", result.ended.reason
     (tale,) = [tale for tale in result.tales if tale["kind"] == "straggler" and tale["data"]["machine"] == "m1"]
     assert tale["data"]["role"] == 1
@@ -81,3 +84,23 @@ def test_who_takes_longer_to_load_its_data_is_told_so(tmp_path: Path) -> None:
     tale = _told(tmp_path, slow_down)
     assert tale["data"]["part"] == "data"
     assert tale["text"].startswith("m1 role 1: data ")
+
+
+def test_the_steward_replaces_who_is_slow(tmp_path: Path) -> None:
+    async def direction(stage: Stage) -> None:
+        await stage.standbys(1)
+        await stage.step(25)
+        (tmp_path / FLAG).touch()
+
+        async def gone() -> bool:
+            return any(tale["kind"] == "released" and tale["data"]["machine"] == "m1" for tale in stage.tales)
+
+        await stage.until(gone, "m1 to be replaced")
+        await stage.call("POST", "/stop")
+
+    settings = {"machines": 3, "standbys": 1, "pool": 1, "cool_down": 1.0, "steward": "act", "steward_looks": 1}
+    result = perform(tmp_path, direction, script=_script(tmp_path), **settings)
+    assert result.ended.status == "stopped", result.ended.reason
+    said = [tale["text"] for tale in result.tales if tale["kind"] == "steward"]
+    assert any(text.startswith("replaces m1: m1 role 1: ") for text in said), said
+    assert not [tale for tale in result.tales if tale["kind"] in ("halt", "lost")]
