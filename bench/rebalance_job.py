@@ -142,11 +142,11 @@ def settings_of(folder: Path, machines: int, pool: int, work: str = "steady") ->
     return {**found, "threads": 1, "heartbeat": 20.0, "run_dir": str(folder / "run")}
 
 
-def opened(folder: Path, machines: int, pool: int) -> tuple[Running, Path]:
+def opened(folder: Path, machines: int, pool: int, work: str = "steady") -> tuple[Running, Path]:
     """A job that is not running yet, and the folder of its marks."""
     marks = folder / "marks"
     marks.mkdir(parents=True)
-    return Running(settings_of(folder, machines, pool)), marks
+    return Running(settings_of(folder, machines, pool, work)), marks
 
 
 async def undisturbed(folder: Path, machines: int, steps: int) -> Mapping[str, str]:
