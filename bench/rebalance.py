@@ -18,9 +18,9 @@ hold, bit for bit, what an undisturbed one holds after as many steps.
 
 Moving: of eight machines one, a quarter and half are replaced at one boundary, by turns; what training lost is what the
 runtime says, and `ratio` is that in proportion to what one machine costs. `measured_s` is the same by the clock, from
-the request on, with all that shares the cores. A machine's state goes to its successor, whatever the others do: elsewhere
-over a network of their own, here over the same two cores. It is small (3 MB), so that what is compared is what depends on
-how many are replaced, not how many cores there are.
+the request on, with all that shares the cores. State goes from each machine to its successor: elsewhere over links of
+their own, here over the same two cores. It is small (3 MB), so that what is compared is what depends on how many are
+replaced, not on how many cores there are.
 """
 
 from __future__ import annotations
