@@ -3,7 +3,7 @@ BIN := $(VENV)/bin
 PYTHON ?= python3
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test soak check browser bench chaos simgrid docs wheel recording format clean
+.PHONY: help demo test soak check browser bench figures chaos simgrid docs wheel recording format clean
 
 help: ## print these lines
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -33,11 +33,14 @@ browser: $(VENV)/.stamp ## look at a report with a real browser, which is instal
 	    $$sudo apt-get update && $$sudo apt-get install -y --no-install-recommends chromium fonts-dejavu-core; }
 	$(BIN)/python -m pytest -q -m "" tests/report/test_browser.py
 
-bench: $(VENV)/.stamp ## run all benchmarks, two hours or more; BENCH=--quick for less. Ends with a report in bench/results/
+bench: $(VENV)/.stamp ## run all benchmarks, over two hours; BENCH=--quick: half an hour. Ends with a report in bench/results/
 	@$(BIN)/python -c 'import sys; from importlib.util import find_spec; sys.exit(find_spec("torchft") is None)' || \
 	    $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]' || \
 	    echo "make bench: torchft cannot be installed here; the report will show it as missing" >&2
 	$(BIN)/understudy bench all $(BENCH)
+
+figures: $(VENV)/.stamp ## put the committed results of benchmarks on the pages that show them, and draw the pictures
+	$(BIN)/understudy bench report bench/results/reference --png docs/images --readme README.md docs/scaling.md
 
 SEED ?= 1
 

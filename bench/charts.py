@@ -69,7 +69,7 @@ def phases(results: Results) -> Stacks | None:
 
 def memory(results: Results) -> Lines | None:
     """What each process holds over time, in the first replacement that was watched."""
-    rows = [row for row in results.rows("memory") if isinstance(row.get("curve"), Mapping)]
+    rows = [row for row in results.rows("memory", part="a replacement") if isinstance(row.get("curve"), Mapping)]
     first = [row for row in rows if row.get("round") == rows[0].get("round")]
     lines: list[Line] = []
     for row in first:

@@ -12,6 +12,7 @@ from typing import Any
 import aiohttp
 import msgspec
 
+from understudy.agent.agent import BEAT_S
 from understudy.agent.messages import (
     Ack,
     Beat,
@@ -49,8 +50,6 @@ from understudy.worker.messages import (
     Tracked,
 )
 
-BEAT_S = 0.5
-"""As agents do it."""
 STAGES = 16
 """Machines of one replica; all that have the same place in theirs hold the same."""
 

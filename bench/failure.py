@@ -36,7 +36,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from understudy_bench.harness import Bench, Check, Progress, Result, median, spread
+from understudy_bench.harness import Bench, Check, Progress, Result, median, rounded, spread
 from understudy_bench.outage import Outage
 from understudy_bench.strike import Life, around_rows, play, told
 from understudy_bench.struck import (
@@ -114,8 +114,7 @@ def checks_of(rows: Sequence[Mapping[str, Any]]) -> list[Check]:
 
 
 def row_of(system: str, loss: Loss, number: int, place: int, seen: Outage) -> Row:
-    values = {name: round(value, 4) if isinstance(value, float) else value for name, value in asdict(seen).items()}
-    return {"system": system, "loss": loss, "round": str(number), "place": place, **values}
+    return {"system": system, "loss": loss, "round": str(number), "place": place, **rounded(asdict(seen))}
 
 
 def measure(quick: bool, progress: Progress) -> Result:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from understudy_bench.harness import Check, median, spread
+from understudy_bench.harness import Check, median, rounded, spread
 from understudy_bench.processes import rests
 from understudy_bench.running import Entry, Running
 from understudy_bench.scripts import TIMED
@@ -78,19 +78,6 @@ def row_of(entries: Sequence[Entry], answer: Mapping[str, Any], wanted_at: float
         "lost_s": answer.get("lost"),
         **{f"{name}_ratio": first[name] / usual[name] for name in PARTS},
     }
-
-
-def rounded(row: Mapping[str, object]) -> Row:
-    """Tenths of milliseconds are enough."""
-
-    def short(value: object) -> object:
-        if isinstance(value, list | tuple):
-            return [short(each) for each in value]
-        if isinstance(value, dict):
-            return {name: short(each) for name, each in value.items()}
-        return round(value, 4) if isinstance(value, float) else value
-
-    return {name: short(value) for name, value in row.items()}
 
 
 def of(rows: Iterable[Mapping[str, Any]], model: str, how: str) -> list[Mapping[str, Any]]:

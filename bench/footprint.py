@@ -1,9 +1,8 @@
-"""Memory: what a planned replacement takes on the machines that train, over and above what training takes.
+"""Memory: what a planned replacement takes on the machines that train, over and above what training takes; and what it
+takes to keep gradients (`keeping.py`).
 
 A job of three replicas of a 10-million-parameter GPT, of which one is replaced, several times. The parts are the two
-stayers, the leaver and the joiner. The peak comes from the kernel's own high-water mark of each worker's resident
-memory, reset at the beginning of a window, so that nothing between two looks is missed; what is mapped from files
-(code, which is read when it is first run) is left out. Private memory and shared memory are both in it.
+stayers, the leaver and the joiner. Peaks are those of each worker's resident memory (`resident.py`).
 
 - `steady_mb`: the peak of some steps in which nothing happens: before the change, of a joiner after it;
 - `peak_mb`: the peak from the request to a few steps after the first one of the newcomer;
@@ -16,19 +15,18 @@ of the phases. The allocator gives large blocks back at once here, as in `bench 
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Self
+from typing import Any
 
+from understudy_bench import keeping
 from understudy_bench import model as gpt
 from understudy_bench.harness import Bench, Check, Progress, Result, median, spread
 from understudy_bench.memory import ENV
 from understudy_bench.processes import interruptible, rests
+from understudy_bench.resident import PERIOD_S, Resident, Sampler, Watched
 from understudy_bench.running import Running
 from understudy_bench.scripts import OURS
 
@@ -39,7 +37,6 @@ STEADY = 15
 AFTER = 6
 """Steps after the change that still belong to it."""
 ROUNDS, QUICK_ROUNDS = 5, 2
-PERIOD_S = 0.02
 BAR = 0.01
 PARTS = ("stayer", "leaver", "joiner")
 
@@ -47,30 +44,6 @@ Row = dict[str, Any]
 
 
 # -- what is computed from what was seen -------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Resident:
-    """Of one process, in bytes."""
-
-    now: int
-    peak: int
-    """Since the mark was last reset."""
-    files: int
-
-    @property
-    def own_peak(self) -> int:
-        return self.peak - self.files
-
-
-def resident_in(lines: Iterable[str]) -> Resident:
-    """As the kernel tells it in `status`."""
-    sizes = {}
-    for line in lines:
-        name, _, rest = line.partition(":")
-        if rest.endswith("kB\n"):
-            sizes[name] = int(rest.split()[0]) * 1024
-    return Resident(sizes["RssAnon"] + sizes["RssShmem"], sizes["VmHWM"], sizes["RssFile"])
 
 
 def row_of(part: str, number: int, steady: Resident, change: Resident, state: int) -> Row:
@@ -113,65 +86,6 @@ def state_bytes() -> int:
 
 
 # -- what is done ------------------------------------------------------------------------------------------------------
-
-
-@dataclass
-class Watched:
-    """A worker's process, and what was seen of it."""
-
-    part: str
-    pid: int
-    last: Resident | None = None
-    times: list[float] = field(default_factory=list)
-    bytes: list[int] = field(default_factory=list)
-
-    def reset(self) -> None:
-        """The high-water mark begins anew."""
-        with suppress(OSError):
-            Path(f"/proc/{self.pid}/clear_refs").write_text("5")
-
-    def look(self, now: float) -> None:
-        with suppress(OSError, KeyError), Path(f"/proc/{self.pid}/status").open() as file:  # it may have gone
-            self.last = resident_in(file)
-            self.times.append(now)
-            self.bytes.append(self.last.now)
-
-    def curve(self, zero: float, marks: Mapping[str, float]) -> dict[str, object]:
-        return {
-            "seconds": [round(at - zero, 3) for at in self.times],
-            "bytes": self.bytes,
-            "marks": {name: round(at - zero, 3) for name, at in marks.items()},
-        }
-
-
-class Sampler:
-    """Looks at some processes every few milliseconds, in a thread of its own, for as long as the context lasts."""
-
-    def __init__(self, watched: Sequence[Watched]) -> None:
-        self.watched = watched
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._run)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self._over.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        while not self._over.wait(PERIOD_S):
-            now = time.time()
-            for each in self.watched:
-                each.look(now)
-
-    def window(self) -> dict[int, Resident]:
-        """What was last seen of each, before it begins anew."""
-        found = {each.pid: each.last for each in self.watched if each.last is not None}
-        for each in self.watched:
-            each.reset()
-        return found
 
 
 async def _standby(job: Running) -> Mapping[str, Any]:
@@ -233,13 +147,14 @@ async def _live(rounds: int, folder: Path, state: int, done: Callable[[str], Non
 
 def measure(quick: bool, progress: Progress) -> Result:
     rounds = QUICK_ROUNDS if quick else ROUNDS
-    progress.total = rounds
+    progress.total = rounds + len(keeping.SETTINGS)
     state = state_bytes()
     with interruptible(), TemporaryDirectory(prefix="understudy-bench-") as folder:
         rows = asyncio.run(_live(rounds, Path(folder) / "run", state, progress.advance))
+        kept = asyncio.run(keeping.weigh(Path(folder), progress.advance))
     summed = summary(rows)
     size: Row = {"part": "state", "parameters_and_moments_mb": round(state / 1e6, 2)}
-    return Result([size, *rows, *summed], checks_of(summed))
+    return Result([size, *rows, *summed, *kept], [*checks_of(summed), *keeping.checks_of(kept)])
 
 
-BENCH = Bench("memory", "what a replacement takes of memory on stayers, leaver and joiner", measure)
+BENCH = Bench("memory", "what a replacement takes of memory on stayers, leaver and joiner, and kept gradients", measure)

@@ -128,6 +128,19 @@ def spread(values: Iterable[float], low: float = 0.1, high: float = 0.9) -> list
     return [_quantile(ordered, low), _quantile(ordered, high)]
 
 
+def rounded(row: Mapping[str, object]) -> dict[str, object]:
+    """A row whose seconds have four decimals: tenths of milliseconds are enough."""
+
+    def short(value: object) -> object:
+        if isinstance(value, list | tuple):
+            return [short(each) for each in value]
+        if isinstance(value, dict):
+            return {name: short(each) for name, each in value.items()}
+        return round(value, 4) if isinstance(value, float) else value
+
+    return {name: short(value) for name, value in row.items()}
+
+
 def interleave(contestants: Sequence[T], rounds: int) -> Iterator[tuple[int, T]]:
     """Every contestant once per round, as (round, contestant).
 

@@ -45,7 +45,7 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any
 
-from understudy_bench.harness import Bench, Check, Progress, Result, median, spread
+from understudy_bench.harness import Bench, Check, Progress, Result, median, rounded, spread
 from understudy_bench.outage import degraded, recomputed
 from understudy_bench.strike import Death, Life, around_rows, play, told
 from understudy_bench.struck import (
@@ -82,8 +82,7 @@ def row_of(death: Death) -> Row:
     if death.system == MASKING:
         seen["full_strength_s"] = None  # the benchmark has held it back
     values = {**seen, "degraded": share, "recomputed": recomputed(death.marks, death.place, death.at)}
-    rounded = {name: round(value, 4) if isinstance(value, float) else value for name, value in values.items()}
-    return {"system": death.system, "round": str(death.round), "place": death.place, **rounded}
+    return {"system": death.system, "round": str(death.round), "place": death.place, **rounded(values)}
 
 
 def waits(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:

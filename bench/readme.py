@@ -1,4 +1,4 @@
-"""The figures of a README: text between markers, made from results and from nothing else.
+"""The figures of the README and of other pages: text between markers, made from results and from nothing else.
 
 A block begins with `<!-- bench: NAME -->` and ends with `<!-- /bench -->`; what is between them is ours. A block whose
 benchmark has no result is empty.
@@ -7,15 +7,17 @@ benchmark has no result is empty.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from understudy.report.chart import short
-from understudy_bench import charts
+from understudy_bench import charts, scaled
+from understudy_bench.compared import Compared, behind, compared
+from understudy_bench.figures import measured, seconds, source, table
 from understudy_bench.folder import Results
 
 BLOCK = re.compile(r"(<!-- bench: ([a-z]+) -->\n)(.*?)(<!-- /bench -->)", re.DOTALL)
-COMMAND = "understudy bench"
 IMAGES = "docs/images"
 
 Row = Mapping[str, Any]
@@ -44,32 +46,6 @@ def filled(text: str, results: Results) -> str:
     return BLOCK.sub(anew, text)
 
 
-def seconds(value: float) -> str:
-    """Two figures where they are enough."""
-    return f"{short(value) if abs(value) < 0.1 else f'{value:.2f}' if abs(value) < 1 else f'{value:.1f}'} s"
-
-
-def _measured(row: Row, column: str) -> str:
-    """`0.19 s (0.14 to 0.28)`."""
-    value, reach = row.get(f"{column}_s"), row.get(f"{column}_spread")
-    if value is None:
-        return ""
-    return seconds(value) + (f" ({seconds(reach[0])[:-2]} to {seconds(reach[1])[:-2]})" if reach else "")
-
-
-def _table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [titles, ["---"] * len(titles), *rows]
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
-
-
-def _source(results: Results, bench: str, more: str) -> str:
-    """Where the figures come from: the command, and the circumstances that its result recorded."""
-    env = results.reports[bench].env
-    quick = " A quick run: an impression, not a measurement." if env.quick else ""
-    load = f"{env.cores} cores, torch {env.versions.get('torch', '?')}, load {env.load.start[0]:.1f} at the start"
-    return f"`{COMMAND} {bench}`: {more} ({load}).{quick}"
-
-
 REPLACED = {
     "understudy": "by Understudy",
     "no delta": "by Understudy, but opening every link anew",
@@ -87,10 +63,13 @@ def _replace(results: Results) -> str:
     ours = rows.get("understudy")
     if ours is None:
         return ""
+    titles: list[str] = ["one machine is replaced", "training loses", ""]
+    ready = any(row.get("ready_s") is not None for row in rows.values())
     cells = []
     for system, row in rows.items():
         times = "" if system == "understudy" else f"{short(row['lost_s'] / max(ours['lost_s'], 1e-3))} x"
-        cells.append((REPLACED.get(system, system), _bold(system, _measured(row, "lost")), times))
+        words = [REPLACED.get(system, system), _bold(system, measured(row, "lost")), times]
+        cells.append([*words, measured(row, "ready")] if ready else words)
     count = _rounds(results, "understudy")
     fewest = min(_rounds(results, system) for system in rows)
     text = f"medians of {count}, for the others of {fewest} or more, interleaved; 10th to 90th percentile"
@@ -99,8 +78,8 @@ def _replace(results: Results) -> str:
         shared = " All machines share these cores: while the newcomer rehearses beside them, steps are slower, "
         shared += f"{seconds(beside)} in all, which a machine of its own would not cost."
     step = f"A model of 10 million parameters on two machines, AdamW, a step of {seconds(ours['step_s'])}:"
-    table = _table(("one machine is replaced", "training loses", ""), cells)
-    return f"{step}\n\n{table}\n\n{_source(results, 'replace', text)}{shared}"
+    shown = table([*titles, "the newcomer's first step after"] if ready else titles, cells)
+    return f"{step}\n\n{shown}\n\n{source(results, 'replace', text)}{shared}"
 
 
 def _rounds(results: Results, system: str) -> int:
@@ -131,16 +110,39 @@ def _failure(results: Results) -> str:
         any_of = by.get("worker", next(iter(by.values())))
         restarts = "everybody restarts" if not str(any_of["restarted"]).startswith("0 ") else "nobody restarts"
         work = f"{any_of['repeated']:g} repeated, {any_of['dropped']:g} dropped; {restarts}"
-        stalls = [_bold(system, _measured(by[loss], "stall")) if loss in by else "" for loss in ("worker", "machine")]
+        stalls = [_bold(system, measured(by[loss], "stall")) if loss in by else "" for loss in ("worker", "machine")]
         rest = (seconds(any_of["full_strength_s"]), work, seconds(any_of["step_s"]))
         cells.append((STRUCK.get(system, system), *stalls, *rest))
     cells += [(f"{system}: {why}", "", "", "", "", "") for system, why in charts.absent(results, "failure")]
     if not totals:
         return ""
+    head = "One of two workers, or its whole machine, is killed; a model of 10 million parameters, AdamW:"
     titles = ("the survivors stall", "a worker dies", "a machine dies", "full strength after", "steps", "a usual step")
-    counts = " and ".join(f"{row['round'].removeprefix('all ')} {row['loss']}s" for row in totals[:2])
-    text = f"medians of {counts} killed with `kill -9`, interleaved; 10th to 90th percentile"
-    return f"{_table(titles, cells)}\n\n{_source(results, 'failure', text)}"
+    text = f"medians of {_counts(totals)} killed with `kill -9`, interleaved; 10th to 90th percentile"
+    text += "; the last three columns are those of a worker"
+    return f"{head}\n\n{table(titles, cells)}\n\n{source(results, 'failure', text)}{_cut_short(results, 'failure')}"
+
+
+def _counts(totals: Sequence[Row]) -> str:
+    """`10 workers and 5 machines (torchft: 9 workers)`: those of the runtime, and who had fewer or others."""
+    by: dict[str, dict[str, int]] = {}
+    for row in totals:
+        by.setdefault(row["system"], {})[row["loss"]] = int(row["round"].removeprefix("all "))
+    usual = by.get("understudy", next(iter(by.values())))
+    others = {system: kinds for system, kinds in by.items() if any(usual.get(loss) != n for loss, n in kinds.items())}
+
+    def told(kinds: Mapping[str, int]) -> str:
+        return " and ".join(f"{count} {loss}s" for loss, count in kinds.items())
+
+    return told(usual) + "".join(f" ({system}: {told(kinds)})" for system, kinds in others.items())
+
+
+def _cut_short(results: Results, bench: str) -> str:
+    """Others' jobs that stood still for good."""
+    cut = Counter(str(row["system"]) for row in results.rows(bench) if "cut short" in str(row.get("round")))
+    return "".join(
+        f" {count} of {system}'s jobs had not come back after three minutes." for system, count in cut.items()
+    )
 
 
 MASKED = {
@@ -165,16 +167,14 @@ def _mask(results: Results) -> str:
             else "the benchmark holds the newcomer back"
         )
         words = MASKED.get(row["system"], row["system"])
-        cells.append((words, _bold(row["system"], _measured(row, "stall")), speed, until))
+        cells.append((words, _bold(row["system"], measured(row, "stall")), speed, until))
     cells += [(f"{system}: {why}", "", "", "") for system, why in charts.absent(results, "mask")]
-    cut = [row for row in results.rows("mask") if "cut short" in str(row.get("round"))]
-    short_ones = f" {len(cut)} of torchft's jobs had not come back after three minutes." if cut else ""
     low, high = min(row["step_s"] for row in totals), max(row["step_s"] for row in totals)
     head = f"One of four replicas is killed, steps of {seconds(low)} to {seconds(high)}:"
     counts = ", ".join(f"{row['round'].removeprefix('all ')} ({row['system']})" for row in totals)
     text = f"medians of {counts}, interleaved; less than nothing is lost where the death came late in a step"
     titles = ("the survivors", "stall for", "then go on at", "full strength after")
-    return f"{head}\n\n{_table(titles, cells)}\n\n{_source(results, 'mask', text)}{short_ones}"
+    return f"{head}\n\n{table(titles, cells)}\n\n{source(results, 'mask', text)}{_cut_short(results, 'mask')}"
 
 
 def _setup(results: Results) -> str:
@@ -187,8 +187,8 @@ def _setup(results: Results) -> str:
         ("opening every link anew instead, all roles", [f"{row['rebuild_ms']:,.0f} ms" for row in rows]),
     ]
     titles = ("replacing one machine of", *(f"{row['roles']:,} roles" for row in rows))
-    table = _table(titles, [(words, *values) for words, values in lines])
-    return f"{table}\n\n{_source(results, 'setup', 'all roles in one process')}"
+    shown = table(titles, [(words, *values) for words, values in lines])
+    return f"{shown}\n\n{source(results, 'setup', 'all roles in one process')}"
 
 
 def _overhead(results: Results) -> str:
@@ -197,12 +197,55 @@ def _overhead(results: Results) -> str:
         return ""
     shares = " and ".join(f"{row['ratio']:.2f} with {row['workers']} workers" for row in rows)
     text = f"a step without replacements takes this much of one under plain DDP over Gloo: {shares}"
-    return _source(results, "overhead", text)
+    return source(results, "overhead", text)
+
+
+def _memory(results: Results) -> str:
+    rows = results.totals("memory", part="a replacement")
+    if not rows:
+        return ""
+    grown = ", ".join(f"{row['who']}s {100 * row['growth']:+.2f} % of it" for row in rows)
+    size = next(iter(results.rows("memory", part="state")), {}).get("parameters_and_moments_mb")
+    state = f" ({size:.0f} MB)" if size is not None else ""
+    text = "the peak of memory around a replacement, beyond the peak of steps in which nothing happens, against the "
+    return source(results, "memory", f"{text}state{state}: {grown}; medians of {_repeated(rows)}")
+
+
+def _repeated(rows: Sequence[Row]) -> str:
+    counts = sorted({int(row["round"].removeprefix("all ")) for row in rows})
+    return " or ".join(map(str, counts))
+
+
+SINGLY = 4
+"""Comparisons of one benchmark that are named; of more, only how many there are."""
+
+
+def _behind(results: Results) -> str:
+    """Where another one is at least as good."""
+    all_of, worse = compared(results), behind(results)
+    if not all_of:
+        return ""
+    even = sum(each.even for each in worse)
+    lines = []
+    for bench in dict.fromkeys(each.bench for each in worse):
+        mine = [each for each in worse if each.bench == bench]
+        if len(mine) > SINGLY:
+            lines.append(f"- `{bench}`: {len(mine)} of {sum(each.bench == bench for each in all_of)}")
+        else:
+            lines += [f"- `{bench}`, {_said(each)}" for each in mine]
+    counts = f"ahead in {len(all_of) - len(worse)}, even in {even}, behind in {len(worse) - even}"
+    head = f"Of all {len(all_of)} comparisons of medians in these results, Understudy is {counts}"
+    return f"{head}:\n\n" + "\n".join(lines) if lines else f"{head}."
+
+
+def _said(each: Compared) -> str:
+    ours, other = (f"{value:.3g} {each.unit}" for value in (each.our_value, each.other_value))
+    return f"{each.what}: {each.ours} {ours}, {each.other} {other}"
 
 
 def _pictures(results: Results) -> str:
     words = charts.pictured(results)
-    return "\n".join(f"![{title}]({IMAGES}/{name}.png)" for name, (title, _) in words.items())
+    return "\n\n".join(f"![{title}]({IMAGES}/{name}.png)" for name, (title, _) in words.items())
 
 
 BLOCKS: dict[str, Callable[[Results], str]] = {
@@ -212,4 +255,8 @@ BLOCKS: dict[str, Callable[[Results], str]] = {
     "mask": _mask,
     "setup": _setup,
     "overhead": _overhead,
+    "memory": _memory,
+    "behind": _behind,
+    "scale": scaled.table_of,
+    "scaled": scaled.carried_on,
 }

@@ -26,7 +26,7 @@ TYPICAL: dict[str, tuple[float, float]] = {
     "collectives": (180, 30),
     "failure": (900, 150),
     "mask": (1150, 240),
-    "memory": (200, 90),
+    "memory": (225, 115),
     "overhead": (420, 60),
     "reality": (720, 300),
     "rebalance": (900, 120),

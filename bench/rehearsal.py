@@ -32,7 +32,7 @@ from typing import Any
 
 from understudy_bench import first_step, memory, promotion, recording
 from understudy_bench.first_step import Contestant
-from understudy_bench.harness import Bench, Progress, Result, interleave
+from understudy_bench.harness import Bench, Progress, Result, interleave, rounded
 from understudy_bench.processes import interruptible
 
 ROUNDS, REPLACEMENTS, BLOCKS = 3, 2, 20
@@ -73,7 +73,7 @@ def measure(quick: bool, progress: Progress) -> Result:
             life = asyncio.run(first_step.live(contestant, place, replacements, progress.advance))
             who = {"model": contestant.name, "how": contestant.how, "backend": contestant.backend}
             for row in life.rows:
-                firsts.append({"part": "first step", **who, "round": str(number), **first_step.rounded(row)})
+                firsts.append({"part": "first step", **who, "round": str(number), **rounded(row)})
             if contestant.rehearses:
                 sizes[f"benchmark, {contestant.name}"] = life.recorded
         for mesh, cells in meshes:

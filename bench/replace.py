@@ -36,7 +36,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from understudy_bench.around import Curve, around_row, of_ends
-from understudy_bench.harness import Bench, Check, Progress, Result, interleave, median, spread
+from understudy_bench.harness import Bench, Check, Progress, Result, interleave, median, rounded, spread
 from understudy_bench.processes import Command, interruptible, torchrun
 from understudy_bench.replaced import LIMIT_S, QUIET, WARM_UP, Life, Row, Seen, replacements
 from understudy_bench.scripts import OURS, PLAIN, TIMED
@@ -148,7 +148,7 @@ def measure(quick: bool, progress: Progress) -> Result:
     curves: dict[str, list[Curve]] = {}
 
     def keep(number: int, system: str, seen: Seen) -> None:
-        rows.append({"system": system, "round": number, **_rounded(seen.row)})
+        rows.append({"system": system, "round": number, **rounded(seen.row)})
         curves.setdefault(system, []).append(seen.around)
         progress.advance(f"{system} {number + 1}")
 
@@ -162,17 +162,6 @@ def measure(quick: bool, progress: Progress) -> Result:
             asyncio.run(replacements(life, place, partial(keep, number)))
     around = [around_row(system, {}, curves[system]) for system in SYSTEMS if system in curves]
     return Result([*rows, *summary(rows), *around], checks_of(by_system(rows, "lost_s")))
-
-
-def _rounded(row: Row) -> Row:
-    """Tenths of milliseconds are enough."""
-
-    def short(value: object) -> object:
-        if isinstance(value, float):
-            return round(value, 4)
-        return {name: short(each) for name, each in value.items()} if isinstance(value, dict) else value
-
-    return {name: short(value) for name, value in row.items()}
 
 
 BENCH = Bench("replace", "what training loses by a planned replacement, against restarting from a checkpoint", measure)

@@ -18,7 +18,7 @@ from typing import Any, Self
 import msgspec
 
 from understudy.control.client import Client
-from understudy.control.server import ControlSpec
+from understudy.control.spec import ControlSpec
 from understudy_bench.crowd import Crowd
 from understudy_bench.processes import CommandFailed
 

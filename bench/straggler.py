@@ -1,4 +1,4 @@
-"""Straggler: one worker becomes slower by a fifth. How soon it is noticed, by whom it is replaced, and what it has cost.
+"""Straggler: one worker becomes slower by a fifth. How soon it is noticed, by whom it is replaced, what it has cost.
 
 Four machines with a worker each and a standby, `--steward act`, and steps of 0.4 s: a worker that has computed a
 micro-shard waits until its time is over, as it would for an accelerator, so that four fit on two cores.
@@ -178,7 +178,8 @@ def measure(quick: bool, progress: Progress) -> Result:
         for number, kind in interleave(("job", "restart"), rounds):
             place = Path(folder) / f"{kind}-{number}"
             if kind == "restart":
-                lost_s = float(restart(place).row["lost_s"])
+                lost_s = restart(place).row["lost_s"]
+                assert isinstance(lost_s, float)
                 rows.append({"part": "restart", "round": number, "lost_s": round(lost_s, 4)})
                 progress.advance(f"restart {number + 1}")
             else:

@@ -40,7 +40,11 @@ def train(job: understudy.Job) -> None:
     job.average(layers, over="dp")  # gradients, over the copies of this stage; DDP fails inside a PipelineStage
 
     micro_batches = 2 * stages
-    size = max(1, args.batch // micro_batches)
+    if args.batch % micro_batches:
+        raise SystemExit(
+            f"--batch {args.batch} must be a multiple of {micro_batches}: a shard goes through in as many parts"
+        )
+    size = args.batch // micro_batches
     letters = torch.empty(size, CONTEXT, dtype=torch.long, device=job.device)
     hidden = torch.empty(size, CONTEXT, args.width, device=job.device, requires_grad=True)
     logits = torch.empty(size, CONTEXT, len(LETTERS), device=job.device, requires_grad=True)
@@ -64,7 +68,7 @@ def train(job: understudy.Job) -> None:
         with step:
             for shard in step.shards(args.micro):
                 losses: list[torch.Tensor] = []
-                inputs, targets = batch(step.index, shard.number, size * micro_batches)
+                inputs, targets = batch(step.index, shard.number, args.batch)
                 fed = [inputs.to(job.device)] if stage.is_first else []
                 schedule.step(*fed, target=targets.to(job.device), losses=losses, return_outputs=False)
                 if stage.is_last:

@@ -75,20 +75,27 @@ def everything() -> Results:
         {"workers": 2, "block": "all", "understudy_ms": 250.0, "plain_ms": 251.0, "ratio": 0.996},
     ]
     curve = {"seconds": [0.0, 0.1, 0.2], "bytes": [10e6, 10e6, 10.1e6], "marks": {"asked": 0.0}}
-    memory = [
+    memory: list[dict[str, Any]] = [
         {"part": "a replacement", "who": who, "round": number, "curve": curve}
         for number in (0, 1)
         for who in ("stayer", "stayer", "leaver")
+    ]
+    memory += [
+        {"part": "state", "parameters_and_moments_mb": 122.3},
+        {"part": "a replacement", "who": "stayer", "round": "all 4", "growth": 0.0008},
+        {"part": "a replacement", "who": "leaver", "round": "all 2", "growth": -0.01},
     ]
     rebalance = [
         {"part": "spacing", "system": "understudy", "spacing": 25, "made": 26.0, "wall": 0.9, "replacing": 0.99},
         {"part": "spacing", "system": "restart", "spacing": 25, "made": 25.0, "wall": 0.4},
     ]
     scale = [
-        {"part": "changes", "what": what, "machines": machines, "cpu_s": machines / 1000}
+        {"part": "changes", "what": what, "machines": machines, "cpu_s": machines / 1000, "frames": 9.5}
+        | ({"decided_s": machines / 500, "resident_mb": 100.0 + machines / 64} if what == "failure" else {})
         for what in ("failure", "planned")
-        for machines in (256, 64)
+        for machines in (1024, 256, 64)
     ]
+    scale += [{"part": "at rest", "machines": machines, "cpu_us_per_beat": 50.0} for machines in (64, 256, 1024)]
     reports = [
         report("replace", replace, [Check("ratio_restart", 40.0, ">= 40", True)]),
         report("failure", failure, [Check("ratio_torchft", 1.9, ">= 2", False)]),

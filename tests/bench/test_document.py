@@ -68,7 +68,7 @@ def test_what_is_left_of_the_speed_and_what_a_change_costs_the_controller() -> N
     assert left is not None
     assert [line.name.partition(",")[0] for line in left.lines] == ["understudy", "understudy", "restart"]
     assert cost is not None
-    assert cost.lines[0].xs == (64.0, 256.0)
+    assert cost.lines[0].xs == (64.0, 256.0, 1024.0)
 
 
 def test_the_pictures_are_those_that_there_is_something_for() -> None:

@@ -1,19 +1,7 @@
 from __future__ import annotations
 
-import os
-import time
-
-import pytest
-
-from understudy_bench.footprint import Resident, Sampler, Watched, checks_of, resident_in, row_of, summary
-
-STATUS = ["Name:\tpython\n", "VmHWM:\t  900 kB\n", "RssAnon:\t 500 kB\n", "RssFile:\t 200 kB\n", "RssShmem:\t 100 kB\n"]
-
-
-def test_the_kernels_words_are_understood() -> None:
-    found = resident_in(STATUS)
-    assert found == Resident(600 * 1024, 900 * 1024, 200 * 1024)
-    assert found.own_peak == 700 * 1024
+from understudy_bench.footprint import checks_of, row_of, summary
+from understudy_bench.resident import Resident
 
 
 def test_code_that_is_read_for_the_first_time_is_no_growth() -> None:
@@ -34,29 +22,3 @@ def test_the_check_is_of_the_stayers_median() -> None:
     assert (stayer.value, stayer.ok, leaver.ok) == (0.001, True, True)
     rows = [{**row, "growth": 0.02} for row in rows]
     assert not checks_of(summary(rows))[0].ok
-
-
-@pytest.mark.timeout(30)
-def test_the_high_water_mark_sees_what_comes_and_goes_between_two_looks() -> None:
-    mine = Watched("stayer", os.getpid())
-    mine.reset()
-    mine.look(0.0)
-    assert mine.last is not None
-    before = mine.last.own_peak
-    block = bytearray(64 << 20)
-    del block
-    mine.look(1.0)
-    assert mine.last.own_peak - before > 50 << 20
-    assert mine.bytes[1] - mine.bytes[0] < 30 << 20
-
-
-@pytest.mark.timeout(30)
-def test_a_sampler_follows_a_process_and_does_not_mind_one_that_is_gone() -> None:
-    mine, nobody = Watched("stayer", os.getpid()), Watched("leaver", (1 << 22) + 1)
-    with Sampler([mine, nobody]) as sampler:
-        late = time.monotonic() + 20
-        while len(mine.times) < 3 and time.monotonic() < late:
-            time.sleep(0.01)
-        assert set(sampler.window()) == {os.getpid()}
-    curve = mine.curve(mine.times[0], {"asked": mine.times[0]})
-    assert curve["marks"] == {"asked": 0.0}

@@ -6,15 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.bench.made import everything
+from tests.bench.made import died, everything, report
 from understudy.report.pictures import digest, digest_in
 from understudy_bench.charts import pictured
+from understudy_bench.figures import seconds
 from understudy_bench.folder import Results, read
-from understudy_bench.readme import BLOCKS, IMAGES, MarkersError, filled, seconds
+from understudy_bench.readme import BLOCKS, IMAGES, MarkersError, filled
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "bench/results/reference"
-AGAIN = "understudy bench report bench/results/reference --png docs/images --readme README.md"
+PAGES = ("README.md", "docs/scaling.md")
+AGAIN = f"understudy bench report bench/results/reference --png docs/images --readme {' '.join(PAGES)}"
 
 
 def reference() -> Results:
@@ -25,9 +27,15 @@ def page(*names: str) -> str:
     return "before\n" + "".join(f"<!-- bench: {name} -->\nstale\n<!-- /bench -->\nbetween\n" for name in names)
 
 
-def test_the_readme_shows_the_committed_results_and_nothing_else() -> None:
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
+@pytest.mark.parametrize("page", PAGES)
+def test_pages_show_the_committed_results_and_nothing_else(page: str) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
     assert text == filled(text, reference()), f"the figures are not those of {REFERENCE.name}: {AGAIN}"
+
+
+def test_every_block_is_on_some_page() -> None:
+    text = "".join((ROOT / page).read_text(encoding="utf-8") for page in PAGES)
+    assert [name for name in BLOCKS if f"<!-- bench: {name} -->" not in text] == []
 
 
 def test_the_pictures_are_of_the_committed_results() -> None:
@@ -44,15 +52,46 @@ def test_no_quick_run_is_committed() -> None:
 def test_blocks_are_made_anew_and_the_rest_stays() -> None:
     text = filled(page(*BLOCKS), everything())
     assert "stale" not in text
-    assert text.count("between") == len(BLOCKS)
+    assert text.count("\nbetween\n") == len(BLOCKS)
     assert text.startswith("before\n")
     assert "| by Understudy | **0.20 s** (0.18 to 0.22) |  |" in text
     assert "`understudy bench replace`: medians of 1" in text
     assert "| with Understudy | **0.20 s** (0.20 to 0.40) | **0.25 s** (0.25 to 0.50) |" in text
     assert "torchft: not installed: pip install it" in text
+    assert "medians of 10 workers and 10 machines killed" in text
+    assert "1 of torchft's jobs had not come back" in text
+    assert "| by Understudy, but opening every link anew | 0.21 s (0.19 to 0.23) | 1.05 x | 4.1 s |" in text
     assert "11 of 3,072" in text
+    assert "state (122 MB): stayers +0.08 % of it, leavers -1.00 % of it; medians of 2 or 4" in text
+    assert "- `replace`, a machine is replaced: training loses: understudy 0.2 s, no overlap 0.15 s" in text
+    assert "- `collectives`, all_reduce, 1,048,576 bytes, 2 workers, tcp: understudy 110 µs, gloo 100 µs" in text
     assert "docs/images/downtime.png" in text
     assert filled(text, everything()) == text
+
+
+def test_who_was_struck_less_often_is_told() -> None:
+    rows = [*died("understudy", "worker", 0.2), *died("torchft", "worker", 1.0, round="all 7")]
+    text = filled(page("failure"), Results({"failure": report("failure", rows)}))
+    assert "medians of 10 workers (torchft: 7 workers) killed" in text
+
+
+def test_many_comparisons_of_one_benchmark_are_counted() -> None:
+    rows = [
+        {"op": "all_reduce", "path": "tcp", "workers": 2, "bytes": size, "understudy_us": ours, "gloo_us": 100.0}
+        for size, ours in enumerate((50.0, 101.0, 102.0, 103.0, 104.0, 100.0))
+    ]
+    text = filled(page("behind"), Results({"collectives": report("collectives", rows)}))
+    assert "Of all 6 comparisons of medians in these results, Understudy is ahead in 1, even in 1, behind in 4:" in text
+    assert "- `collectives`: 5 of 6" in text
+    ahead = filled(page("behind"), Results({"collectives": report("collectives", rows[:1])}))
+    assert "ahead in 1, even in 0, behind in 0." in ahead
+
+
+def test_each_result_alone_fills_its_blocks() -> None:
+    for name, only in everything().reports.items():
+        text = filled(page(*BLOCKS), Results({name: only}))
+        assert "stale" not in text
+        assert (f"`understudy bench {name}`" in text) == (name in (*BLOCKS, "scale")), name
 
 
 def test_a_benchmark_without_a_result_is_not_shown() -> None:

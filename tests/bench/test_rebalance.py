@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 
 from understudy_bench.outage import Mark
-from understudy_bench.rebalance import checks_of, knee, knee_row, move_ratio, moved, restart_row, row_of
+from understudy_bench.rebalance import checks_of, knee, knee_row, moved, restart_row, row_of
 from understudy_bench.rebalance_job import Window, ended_at
 from understudy_bench.work import WORKS
 
@@ -40,26 +41,32 @@ def test_a_knee_that_was_not_reached_is_said_in_words() -> None:
     )
 
 
-def test_moves_are_compared_by_their_medians_and_never_with_nothing() -> None:
-    lost = {1: [0.1, 0.2, 0.9], 2: [0.25, 0.3, 0.1]}
-    rows = [
-        {"machines": count, "lost_s": value, "measured_s": 1.0, "step_s": 0.2}
-        for count, values in lost.items()
+def _moved(**lost: list[float]) -> list[dict[str, Any]]:
+    counts = {"one": 1, "quarter": 2, "half": 4}
+    return [
+        {"machines": counts[name], "lost_s": value, "measured_s": 1.0, "step_s": 0.2}
+        for name, values in lost.items()
         for value in values
     ]
-    one, two = moved(rows)
-    assert (one["lost_s"], two["lost_s"]) == (0.2, 0.25)
-    assert move_ratio([one, two]) == pytest.approx(1.25)
-    assert move_ratio([{"machines": 1, "lost_s": -0.01}, {"machines": 2, "lost_s": 0.0}]) == 1.0
+
+
+def test_moves_are_compared_by_their_medians_and_never_with_nothing() -> None:
+    found = moved(_moved(one=[0.1, 0.2, 0.9], quarter=[0.25, 0.3, 0.1], half=[0.3]))
+    assert [(row["machines"], row["lost_s"], row["ratio"]) for row in found] == [
+        (1, 0.2, 1.0),
+        (2, 0.25, 1.25),
+        (4, 0.3, 1.5),
+    ]
+    assert [row["ratio"] for row in moved(_moved(one=[-0.01], half=[0.0]))] == [1.0, 1.0]
 
 
 def test_the_checks_hold_the_speed_at_one_spacing_and_the_bits() -> None:
     row = row_of(100, control=Window(200, 50.0), replacing=Window(200, 50.25, 2, 0.1), step_s=0.24)
-    moves = [{"machines": 1, "lost_s": 0.1}, {"machines": 2, "lost_s": 0.14}]
-    assert [check.ok for check in checks_of([row], moves, True)] == [True] * 4
+    moves = moved(_moved(one=[0.1], quarter=[0.1], half=[0.14]))
+    assert [check.ok for check in checks_of([row], moves, True)] == [True] * 5
     slow = row_of(100, control=Window(200, 50.0), replacing=Window(200, 51.0, 2, 0.1), step_s=0.24)
-    dear = [{"machines": 1, "lost_s": 0.1}, {"machines": 2, "lost_s": 0.16}]
-    assert [check.ok for check in checks_of([slow], dear, False)] == [False, True, False, False]
+    dear = moved(_moved(one=[0.1], quarter=[0.15], half=[0.14]))
+    assert [check.ok for check in checks_of([slow], dear, False)] == [False, True, False, True, False]
 
 
 def test_who_hurries_computes_the_same() -> None:

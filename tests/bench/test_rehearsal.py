@@ -11,8 +11,8 @@ import pytest
 from rich.console import Console
 
 from understudy_bench import first_step, memory, promotion, recording, rehearsal
-from understudy_bench.first_step import SKIPPED, STEADY, Contestant, Life, of, rounded, row_of
-from understudy_bench.harness import Progress
+from understudy_bench.first_step import SKIPPED, STEADY, Contestant, Life, of, row_of
+from understudy_bench.harness import Progress, rounded
 from understudy_bench.memory import Memory, memory_in, memory_of
 from understudy_bench.promotion import MESHES, Mesh, Played, differing, how_taken, is_ready, kinds_of, stage_of
 from understudy_bench.running import entries_of

@@ -4,7 +4,6 @@ import errno
 import json
 import os
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
@@ -13,8 +12,6 @@ import pytest
 from understudy.cli.main import main
 from understudy_bench import registry
 from understudy_bench.harness import Bench, Check, Progress, Result
-
-Measure = Callable[[bool, Progress], Result]
 
 
 class Fake:

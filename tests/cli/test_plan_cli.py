@@ -73,7 +73,7 @@ def test_a_single_replica_cannot_be_masked(capsys: pytest.CaptureFixture[str]) -
         (("--gpus", "nan"), "--gpus nan: write a whole number"),
         (("--gpus", "1e999"), "--gpus 1e999: write a whole number"),
         (("--gpus", "4"), "--gpus 4 are fewer than one machine has"),
-        (("--gpus", "1024", "--replicas", "1000"), "--replicas 1000: 128 machines can hold 1 to 128"),
+        (("--gpus", "1024", "--replicas", "1000"), "--replicas 1,000: 128 machines can hold 1 to 128"),
         (("--gpus", "1024", "--model-params", "100T"), "--model-params 1e+14 needs about"),
         (("--gpus", "1024", "--step-seconds", "-1"), "--step-seconds -1: '-1' is not a time span"),
         (("--gpus", "1024", "--mtbf", "0s"), "--mtbf 0 s: give 1 s to 365,000 d"),
@@ -92,6 +92,8 @@ def test_a_single_replica_cannot_be_masked(capsys: pytest.CaptureFixture[str]) -
         (("--gpus", "100M"), "--gpus 100,000,000: give a number from 1 to 2,000,000"),
         (("--gpus", "600000", "--replicas", "75000"), "--replicas: 75,000 are too many to plan; give up to 20,000"),
         (("--gpus", "1024", "--watched", "30d"), "--watched belongs to --failures-csv FILE"),
+        (("--gpus", "1024", "--restart", "1e300"), "--restart 1.16e+295 d: give 0 s to 30 d"),
+        (("--gpus", "1024", "--replicas", "1e300"), "--replicas 1e+300: 128 machines can hold 1 to 128"),
     ],
 )
 @pytest.mark.parametrize("command", ["plan", "simulate"])
@@ -136,6 +138,7 @@ def test_a_week_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     [
         (("--runs", "0"), "--runs 0: give a number from 1"),
         (("--for", "1s"), "--for 1s: simulate at least a minute"),
+        (("--for", "nan"), "--for nan: 'nan' is not a time span"),
         (("--strategy", "mask-and-refil"), "did you mean mask-and-refill?"),
         (("--sweep", "colour=red"), "--sweep colour=red: write NAME=V1,V2"),
         (("--sweep", "gpus"), "--sweep gpus: write NAME=V1,V2"),
@@ -204,6 +207,43 @@ def test_a_log_of_one_incident_needs_to_know_how_long_it_was_kept(
     assert code == 0
     assert "a machine fails every 30 d" in out
     assert "1 failure says little" in err
+
+
+def test_bytes_that_are_no_text_are_said_with_their_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    log = tmp_path / "log.csv"
+    rows = "".join(f"{1772000000 + 9000 * number},n{number},gpu,1h\n" for number in range(2000))
+    log.write_bytes((LOG + rows).encode() + "1792000000,nöde,gpu,1h\n".encode("latin-1"))
+    code, out, err = said(capsys, "plan", "--gpus", "64", "--failures-csv", str(log))
+    assert (code, out) == (2, "")
+    assert "log.csv: line 2002: not UTF-8 text; save the log as CSV in UTF-8" in err
+
+
+def test_no_file_is_asked_to_be_two_things(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    log = tmp_path / "log.csv"
+    log.write_text(LOG + "1772000000,a,gpu,1h\n1772900000,b,gpu,1h\n")
+    read = ("plan", "--gpus", "64", "--failures-csv", str(log))
+    code, out, err = said(capsys, *read, "--json", str(tmp_path / "." / "log.csv"))
+    assert (code, out) == (2, "")
+    assert "that is the file of --failures-csv; name another one" in err
+    assert log.read_text().startswith(LOG)
+    pytest.importorskip("plotly", reason="the extra 'report' is not installed")
+    code, out, err = said(capsys, *read, "--json", str(tmp_path / "a"), "--report", str(tmp_path / "a"))
+    assert (code, out) == (2, "")
+    assert "that is the file of --json; name another one" in err
+    assert not (tmp_path / "a").exists()
+
+
+def test_a_seed_is_taken_to_the_last_digit(capsys: pytest.CaptureFixture[str]) -> None:
+    call = ("simulate", *SMALL, "--strategy", "checkpoint", "--runs", "2", "--seed")
+    one, other = (found(capsys, *call, str(2**53 + more)) for more in (0, 1))
+    assert one != other
+
+
+@pytest.mark.parametrize(("replicas", "fits"), [("16", True), ("9", True), ("35", False)])
+def test_a_strategy_that_does_not_fit_is_told_of(capsys: pytest.CaptureFixture[str], replicas: str, fits: bool) -> None:
+    plan = found(capsys, "plan", "--gpus", "2520", "--replicas", replicas)
+    assert fits == any(option["strategy"] == "replication" for option in plan["options"])
+    assert fits != any(note["name"] == "replication" for note in plan["assumptions"])
 
 
 def test_where_nothing_helps_the_plan_says_so(capsys: pytest.CaptureFixture[str]) -> None:

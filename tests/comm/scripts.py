@@ -62,7 +62,7 @@ def compare(script: Script, machines: list[int], *args: object, scratch: Path, e
         able = [arg for arg in args if getattr(arg, "__name__", None) not in unable]
         store = scratch / f"gloo-{transport.replace(':', '-')}"
         if script.__name__ not in unable:
-            play(_twice, machines, store, exact, script, able, transport=transport, timeout=100.0, limit=30.0)
+            play(_twice, machines, store, exact, script, able, transport=transport, timeout=200.0, limit=60.0)
 
 
 def _twice(player: Player, store: Path, exact: bool, script: Script, args: list[object]) -> None:

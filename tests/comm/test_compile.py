@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from tests.comm.scripts import Net, Outcome, batch, compare, in_turn, sharded
 
-pytestmark = pytest.mark.usefixtures("frameworks")
+pytestmark = [pytest.mark.usefixtures("frameworks"), pytest.mark.timeout(240)]
 
 
 def compiled(body: Any, *, fullgraph: bool = True) -> Any:

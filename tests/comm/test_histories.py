@@ -113,7 +113,9 @@ class History:
         return {role: self.newcomer(role) for role in roles}
 
     def replace(self) -> None:
-        changes = self.move()
+        self.change(self.move())
+
+    def change(self, changes: dict[int, Fabric | None]) -> None:
         roster = self.next(changes)
         everybody = [*self.live, *(fabric for fabric in changes.values() if fabric is not None)]
         self.prepare(roster, everybody)
@@ -240,12 +242,7 @@ class History:
 
     def refill(self) -> None:
         role = self.random.choice([role for role, fabric in enumerate(self.seats) if fabric is None])
-        changes: dict[int, Fabric | None] = {role: self.newcomer(role)}
-        roster = self.next(changes)
-        everybody = [*self.live, *(fabric for fabric in changes.values() if fabric is not None)]
-        self.prepare(roster, everybody)
-        self.switch(everybody)
-        self.seat(changes, roster)
+        self.change({role: self.newcomer(role)})
 
     def late_group(self) -> None:
         if len(self.groups) > 4:

@@ -3,6 +3,8 @@ that must go by themselves."""
 
 from __future__ import annotations
 
+from collections import deque
+
 import pytest
 
 from tests.control.play import STAGES, Play, Stage
@@ -149,10 +151,46 @@ def test_who_will_be_late_is_told_before_the_deadline() -> None:
     play.now = moment
     play.feed(event)
     (late,) = play.told("late")
-    assert late.startswith("m2: waits for a standby, and will be late: 1 turn of about")
+    assert late.startswith("m2: waits for a standby, and will be late: a turn of about")
     assert [view.state for view in queue_view(play.director)] == ["under way: rehearse", late.removeprefix("m2: ")]
     play.feed(event)
     assert len(play.told("late")) == 1
+
+
+def test_a_deadline_that_no_replacement_has_ever_met_is_refused() -> None:
+    play = Play.training(machines=3, standbys=3)
+    play.replace("m0", id="r0")
+    took = play.director.lately()
+    assert took is not None
+    play.orders()
+    refused = play.at_once("r1", drain("m1", by=play.now + 1 + took / 2))
+    assert refused == (
+        False,
+        f"it cannot be done in time: a turn of about {took:.2g} s ends {took / 2:.2g} s after the deadline; "
+        "name a later deadline, or none",
+    )
+    assert (play.orders(), play.status(), play.director.queue, play.director.change) == ({}, "training", deque(), None)
+    assert play.ask("r2", drain("m1", by=play.now + 1 + 2 * took)) is None
+    assert play.told("late") == []
+    refused = play.at_once("r3", drain("m2", by=play.now + 1 + took))
+    assert refused[1].startswith("it cannot be done in time"), "the one under way comes first"
+
+
+def test_what_begins_at_once_and_will_be_late_is_told_as_well() -> None:
+    play = Play.training(machines=3, standbys=3)
+    play.replace("m0", id="r0")
+    soon = play.director.lately()
+    assert soon is not None
+    play.replace("m1", until="rehearse", id="r1")
+    play.now += 9 * soon
+    play.go_on("settled")
+    lately = play.director.lately()
+    assert lately is not None
+    assert lately > 2 * soon
+    assert play.ask("r2", drain("m2", by=play.now + 1 + 2 * soon)) is None
+    assert going(play) == ("m2",)
+    (late,) = play.told("late")
+    assert late.startswith("m2: waits for its turn, and will be late: a turn of about")
 
 
 # -- taking back -------------------------------------------------------------------------------------------------------

@@ -8,7 +8,18 @@ from tests.control.play import Play
 from understudy.agent.messages import StartWorker
 from understudy.control.events import Replace
 from understudy.control.views import job_view, machines_view
-from understudy.worker.messages import Arm, Park, Parked, Prepare, Prepared, Rehearse, Rehearsed, Resume, Switched
+from understudy.worker.messages import (
+    Arm,
+    Conclude,
+    Park,
+    Parked,
+    Prepare,
+    Prepared,
+    Rehearse,
+    Rehearsed,
+    Resume,
+    Switched,
+)
 
 UNITS = {0: (0, 2), 1: (1, 3), 2: (0, 2), 3: (1, 3)}
 """Two replicas of a pipeline of two stages: roles 0 and 1, roles 2 and 3."""
@@ -188,12 +199,32 @@ def test_the_warning_before_a_wipe_out() -> None:
 def test_local_data_that_is_gone_is_waited_for() -> None:
     play = Play.training(machines=7, standbys=0, mask="spare:r=2")
     masked(play, "m1")
-    (said,) = play.told("masked")
-    (sole, *_) = [number for number in range(7) if f"replica {number}" in said.partition(";")[2]] or [0]
-    play.lose(f"m{sole}")
+    play.lose("m0")
     play.halted(*sorted(play.director.halted))
     assert play.status() == "halting"
-    assert play.told("policy")[-1].startswith("recover: ")
+    said = "recover: role 0 and role 1: wipe-out: no live replica holds shard 0 (spare:r=2)"
+    assert play.told("policy")[-1] == said
+    play.come("m7", standby=True)
+    play.here("m7")
+    assert play.status() == "halting", "everybody is to be back"
+    play.come("m8", standby=True)
+    play.here("m8")
+    play.rehearsed()
+    resume = play.heard()["w2"][-1]
+    assert isinstance(resume, Resume)
+    assert resume.roster.seats == ("w7", "w8", "w2", "w3", "w4", "w5", "w6")
+    assert (resume.step, resume.back) == (5, ""), "those who are left have the state"
+
+
+def test_a_wipe_out_ends_a_job_that_is_not_to_wait() -> None:
+    play = Play.training(machines=7, standbys=0, mask="spare:r=2", scarcity="stop")
+    masked(play, "m1")
+    play.heard()
+    play.lose("m0")
+    play.halted(*sorted(play.director.halted))
+    assert play.status() == "closing"
+    last = {uid: type(messages[-1]) for uid, messages in play.heard().items()}
+    assert last == dict.fromkeys(("w2", "w3", "w4", "w5", "w6"), Conclude)
 
 
 @pytest.mark.parametrize("coming", [True, False])

@@ -14,7 +14,8 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from understudy.agent.messages import Ack, Facts, Frame, Numbered, Refused, Register, Report, Welcome, Word
 from understudy.comm.roster import Worker
-from understudy.control.server import Controller, ControlSpec, Offer
+from understudy.control.server import Controller
+from understudy.control.spec import ControlSpec, Offer
 from understudy.control.views import job_view, machines_view, roster_view
 from understudy.worker.messages import Here, WorkerSpec
 

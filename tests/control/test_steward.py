@@ -12,7 +12,7 @@ from understudy.control.director import Director
 from understudy.control.events import AddStandby, Asked, Event, Noted, RemoveStandby, Replace, Tale
 from understudy.control.steward import Steward
 from understudy.steward.decide import Settings
-from understudy.worker.messages import Rehearsed
+from understudy.worker.messages import Rehearsed, Settled, Switched, Tracked
 
 
 @dataclass(frozen=True)
@@ -84,6 +84,23 @@ def test_only_who_plays_can_be_slow_and_a_newcomer_is_left_alone() -> None:
     notes = [event for event in job.looks(20) if isinstance(event, Noted)]
     assert [note.text.partition(" (")[0] for note in notes] == ["m2 is not replaced: it came less than 10 min ago"]
     assert len(job.looks(600)) == 2
+
+
+def test_who_began_with_the_job_is_no_newcomer() -> None:
+    play = Play(machines=2)
+    job = Watched(play, Settings("act", patience=1, rest=600.0), {"m1": Slow()})
+    job.looks(2)  # a controller looks before any machine has come
+    for name in ("m0", "m1", "m2"):
+        play.come(name, standby=name == "m2")
+        play.here(name)
+        job.looks(2)
+    for role, uid in enumerate(("w0", "w1")):
+        play.say(uid, Switched(1, 0), Tracked(role, (0, 1)))
+    play.each(play.seats(), Settled(1, 1, None))
+    assert play.status() == "training"
+    assert [type(event) for event in job.looks(1)] == [Noted, Asked]
+    assert play.director.change is not None
+    assert play.director.change.leaving == ("m1",)
 
 
 def test_a_standby_that_has_not_rehearsed_is_not_ready() -> None:

@@ -49,6 +49,7 @@ understudy.run(train)
 
 @dataclass
 class Result:
+    run_dir: Path
     ended: Ended
     losses: dict[tuple[int, int], float]
     """(role, step) → what the role logged."""
@@ -129,10 +130,6 @@ class Stage:
     async def kill_machine(self, name: str) -> None:
         self.job.agents[name].kill()
 
-    async def kill_controller(self) -> None:
-        assert self.job.controller is not None
-        self.job.controller.kill()
-
 
 Direction = Callable[[Stage], Awaitable[None]]
 
@@ -184,7 +181,7 @@ def perform(folder: Path, direction: Direction = _nothing, *, script: str = SCRI
 
     ended = asyncio.run(run())
     losses, repeated = losses_in(folder / "run")
-    return Result(ended, losses, tales, repeated)
+    return Result(folder / "run", ended, losses, tales, repeated)
 
 
 def same_bits(folder: Path, direction: Direction, **settings: Any) -> None:

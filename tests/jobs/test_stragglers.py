@@ -4,13 +4,15 @@ that has its own reasons to be slow."""
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.jobs.stage import Stage, perform
+from tests.jobs.stage import Direction, Stage, perform
 
 pytestmark = [pytest.mark.job, pytest.mark.timeout(240)]
 
+FLAG = "slow"
 SCRIPT = """
 import time, torch, understudy
 from pathlib import Path
@@ -29,6 +31,7 @@ def train(job):
     for step in job.steps(100_000):
         with step:
             for shard in step.shards():
+                time.sleep(0.05 if job.role == 1 and Path("FLAG").exists() else 0.02)  # to load what it computes
                 model(torch.ones(4, 8)).sum().backward()
             optim.step()
             optim.zero_grad()
@@ -37,12 +40,16 @@ understudy.run(train)
 """
 
 
-def test_a_worker_that_becomes_slow_is_told_of(tmp_path: Path) -> None:
+def _script(folder: Path) -> str:
+    return SCRIPT.replace("FLAG", str(folder / FLAG))
+
+
+def _told(folder: Path, slow_down: Direction) -> dict[str, Any]:
+    """What is told of m1, which becomes slow after some steps."""
+
     async def direction(stage: Stage) -> None:
         await stage.step(25)
-        slow = next(machine for machine in await stage.machines() if machine["name"] == "m1")
-        body = {"type": "inject", "kind": "slow", "machine": "m1", "uid": slow["workers"][0], "factor": 1.4}
-        await stage.call("POST", "/inject", body)
+        await slow_down(stage)
 
         async def told() -> bool:
             return any(tale["kind"] == "straggler" and tale["data"]["machine"] == "m1" for tale in stage.tales)
@@ -51,10 +58,49 @@ def test_a_worker_that_becomes_slow_is_told_of(tmp_path: Path) -> None:
         assert "m1" in [each["machine"] for each in (await stage.call("GET", "/job"))["stragglers"]]
         await stage.call("POST", "/stop")
 
-    result = perform(tmp_path, direction, script=SCRIPT, machines=3, chaos=True)
+    result = perform(folder, direction, script=_script(folder), machines=3, chaos=True)
     assert result.ended.status == "stopped", result.ended.reason
     (tale,) = [tale for tale in result.tales if tale["kind"] == "straggler" and tale["data"]["machine"] == "m1"]
     assert tale["data"]["role"] == 1
-    assert tale["data"]["part"] in ("forward", "compute")  # the update may be as long, on a busy computer
     assert tale["data"]["ratio"] > 1.1
     assert tale["text"].startswith("m1 role 1: ")
+    return tale
+
+
+def test_a_worker_that_becomes_slow_is_told_of(tmp_path: Path) -> None:
+    async def slow_down(stage: Stage) -> None:
+        slow = next(machine for machine in await stage.machines() if machine["name"] == "m1")
+        body = {"type": "inject", "kind": "slow", "machine": "m1", "uid": slow["workers"][0], "factor": 1.4}
+        await stage.call("POST", "/inject", body)
+
+    tale = _told(tmp_path, slow_down)
+    assert tale["data"]["part"] in ("forward", "compute")  # the update may be as long, on a busy computer
+
+
+def test_who_takes_longer_to_load_its_data_is_told_so(tmp_path: Path) -> None:
+    async def slow_down(stage: Stage) -> None:
+        (tmp_path / FLAG).touch()
+
+    tale = _told(tmp_path, slow_down)
+    assert tale["data"]["part"] == "data"
+    assert tale["text"].startswith("m1 role 1: data ")
+
+
+def test_the_steward_replaces_who_is_slow(tmp_path: Path) -> None:
+    async def direction(stage: Stage) -> None:
+        await stage.standbys(1)
+        await stage.step(25)
+        (tmp_path / FLAG).touch()
+
+        async def gone() -> bool:
+            return any(tale["kind"] == "released" and tale["data"]["machine"] == "m1" for tale in stage.tales)
+
+        await stage.until(gone, "m1 to be replaced")
+        await stage.call("POST", "/stop")
+
+    settings = {"machines": 3, "standbys": 1, "pool": 1, "cool_down": 1.0, "steward": "act", "steward_looks": 1}
+    result = perform(tmp_path, direction, script=_script(tmp_path), **settings)
+    assert result.ended.status == "stopped", result.ended.reason
+    said = [tale["text"] for tale in result.tales if tale["kind"] == "steward"]
+    assert any(text.startswith("replaces m1: m1 role 1: ") for text in said), said
+    assert not [tale for tale in result.tales if tale["kind"] in ("halt", "lost")]

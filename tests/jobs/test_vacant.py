@@ -3,14 +3,19 @@ as in a job that nobody disturbed, and every micro-shard of every step has count
 
 from __future__ import annotations
 
+import asyncio
 import random
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.jobs.stage import Result, Stage, perform
 from tests.jobs.test_examples import EXAMPLES, SMALL, UNHURRIED
+from understudy.chaos.check import once_by, read_records
+from understudy.data import cut
 
 pytestmark = [pytest.mark.job, pytest.mark.timeout(400)]
 
@@ -62,6 +67,28 @@ def train(job):
 understudy.run(train)
 """
 
+LOCAL = (
+    SCRIPT.replace("import time,", "import os, sys, time,")
+    .replace("MICRO = 3\n", "MICRO = 3\nSOURCE, MASK = sys.argv[1:]\nfrom understudy.data import Local, Tokens\n")
+    .replace(
+        "    for step in job.steps",
+        """    local = Local(Path(__file__).with_name(f"disk-{os.getpid()}"), SOURCE, MASK, job.replicas[1])
+    data = Tokens(local, context=64, batch=16, seed=job.seed, prefetch=1)
+    read = Path(__file__).with_name(f"read-{os.getpid()}").open("a", buffering=1)
+    for step in job.steps""",
+    )
+    .replace(
+        "                numbers = torch.Generator().manual_seed(1000 * step.index + shard.number)\n",
+        """                inputs = data.batch(step.index, shard)[0] / 65536
+                if not job.rehearsing:
+                    print(step.index, shard.number, file=read)
+""",
+    )
+    .replace("torch.rand(16, 64, generator=numbers)", "inputs")
+)
+"""The same with tokens, of which each worker has its replica's shards only, in a folder of its own. It notes what it
+reads."""
+
 
 async def whole(stage: Stage) -> None:
     """Wait until no role is vacant."""
@@ -96,6 +123,7 @@ def compare(disturbed: Result, folder: Path, **settings: Any) -> None:
     assert not differing, f"losses differ from step {min(step for _, step in differing)} on"
     assert {step for _, step in disturbed.losses} == set(range(steps))
     assert disturbed.digests == undisturbed.digests, "same losses, but another state at the end"
+    assert once_by(read_records(disturbed.run_dir), disturbed.tales, len(undisturbed.digests), steps) == []
 
 
 def test_one_two_and_three_of_four_are_lost(tmp_path: Path) -> None:
@@ -124,6 +152,84 @@ def test_one_two_and_three_of_four_are_lost(tmp_path: Path) -> None:
     }
     disturbed = perform(tmp_path / "disturbed", direction, **settings)
     assert any(tale["kind"] == "change" and tale["text"].startswith("refill") for tale in disturbed.tales)
+    compare(disturbed, tmp_path / "undisturbed", **settings)
+
+
+def cut_for(folder: Path, replicas: int) -> Path:
+    np.arange(replicas * 4096).astype("<u2").tofile(folder / "tokens")
+    cut(folder / "tokens", folder / "source", replicas)
+    return folder / "source"
+
+
+async def kill_role(stage: Stage, role: int) -> None:
+    roster = await stage.call("GET", "/roster")
+    (machine,) = [entry["machine"] for entry in roster if entry["role"] == role]
+    await stage.kill_worker(machine)
+
+
+@pytest.mark.parametrize(("mask", "order"), [("anywhere", (0, 2, 1)), ("spare:r=2", (3, 1))], ids=["anywhere", "spare"])
+def test_nobody_comes_back_and_data_is_local(mask: str, order: tuple[int, ...], tmp_path: Path) -> None:
+    """One of four is lost after the other, at random moments, until no more can be done without."""
+    chance = random.Random(5)
+
+    async def direction(stage: Stage) -> None:
+        await stage.step(3)
+        for number, role in enumerate(order, 1):
+            await asyncio.sleep(chance.uniform(0.0, 0.3))
+            await kill_role(stage, role)
+            await masked(stage, number)
+            await more_steps(stage, 3)
+        await stage.call("POST", "/stop")
+
+    settings: dict[str, Any] = {
+        "script": LOCAL,
+        "args": (str(cut_for(tmp_path, 4)), mask),
+        "machines": 4,
+        "mask": mask,
+        "deterministic": True,
+        "quarantine": 1,  # who has failed is not let in again, and nobody else is sent for
+        "no_standby": "stop",
+        "repair": 0,
+    }
+    folder = tmp_path / "disturbed"
+    disturbed = perform(folder, direction, **settings)
+    assert not [tale["text"] for tale in disturbed.tales if tale["text"].startswith("refill")]
+    last = [tale["text"] for tale in disturbed.tales if tale["kind"] == "masked"][-1]
+    assert last.startswith(f"{len(order)} of 4 replicas vacant")
+    assert "; 4 shards have a single live holder: replica " in last
+    lines = [tuple(map(int, line.split())) for file in folder.glob("read-*") for line in file.read_text().splitlines()]
+    read, steps = Counter(lines), int(disturbed.ended.view["step"])
+    assert read.keys() >= {(step, number) for step in range(steps) for number in range(12)}
+    assert sum(count > 1 for count in read.values()) <= 12 * len(order), "only interrupted steps are read again"
+    compare(disturbed, tmp_path / "undisturbed", **settings)
+
+
+def test_data_that_nobody_has_is_waited_for(tmp_path: Path) -> None:
+    """Shard 0 is lost with its only two holders. The others have all of the state, so no step is lost."""
+
+    async def direction(stage: Stage) -> None:
+        await stage.step(3)
+        await kill_role(stage, 0)
+        await kill_role(stage, 1)
+
+        async def waits() -> bool:
+            return any(tale["kind"] == "policy" and "holds shard 0 " in tale["text"] for tale in stage.tales)
+
+        await stage.until(waits, "the wipe-out")
+        await whole(stage)
+        await more_steps(stage, 2)
+        await stage.call("POST", "/stop")
+
+    settings: dict[str, Any] = {
+        "script": LOCAL,
+        "args": (str(cut_for(tmp_path, 4)), "spare:r=2"),
+        "machines": 4,
+        "mask": "spare:r=2",
+        "deterministic": True,
+        "quarantine": 9,
+    }
+    disturbed = perform(tmp_path / "disturbed", direction, **settings)
+    assert not [tale for tale in disturbed.tales if tale["kind"] == "decided" and tale["data"]["repeated"]]
     compare(disturbed, tmp_path / "undisturbed", **settings)
 
 

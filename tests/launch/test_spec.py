@@ -235,7 +235,7 @@ def test_masking(script: Path) -> None:
     four = {"script": str(script), "machines": 4}
     spec = make({**four, "mask": "anywhere", "deterministic": True, "keep_gradients": "copy"})
     assert (spec.mask, spec.deterministic, spec.keep_gradients) == ("anywhere", True, "copy")
-    assert make({**four, "mask": "off"}).mask == "off"
+    assert make({**four, "mask": "off"}).masking == ""
     assert make({**four, "mesh": "pp=2,dp_replicate=2", "mask": "anywhere"}).mask == "anywhere"
 
 
@@ -245,6 +245,7 @@ def test_masking(script: Path) -> None:
         ({"mask": "everywhere"}, "no placement 'everywhere'"),
         ({"mask": "spare:r=3"}, "at most r="),
         ({"mask": "anywhere", "mesh": "pp=4"}, "one replica only"),
+        ({"mask": "off", "no_standby": "shrink"}, "mask is off, but no_standby is shrink, which masks; leave out one"),
         ({"deterministic": True}, "--mask"),
         ({"keep_gradients": "all"}, "own"),
     ],

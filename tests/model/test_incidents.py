@@ -76,7 +76,10 @@ def test_columns_in_any_order_blank_lines_quotes_and_a_byte_order_mark() -> None
         (log("1,a, ,1h"), "line 2: no kind"),
         (log("1,a,gpu,1h", "2026-03-01,b,gpu,1h"), "lines 2 and 3 are more than fifty years apart"),
         (log("1,a\0b,gpu,1h"), "line 2: binary data"),
-        (log('1,"a,gpu,1h'), "line 2: "),
+        (log('1,"a,gpu,1h', "2,b,gpu,1h", "3,c,gpu,1h"), "line 2: a quote that is opened here and never closed"),
+        (log('1,"a,gpu,1h', '2,"b",gpu,1h'), "line 2: a quote that is opened here and never closed"),
+        (log("1,a,gpu,1h", '"2\n', '\n",b,gpu'), "line 3: 3 values in place of 4"),
+        (log('1,"a"b,gpu,1h'), "line 2: ',' expected after '\"'; save the log as plain CSV"),
         (log("1," + "a" * 200_000 + ",gpu,1h"), "line 2: "),
     ],
 )
@@ -89,12 +92,9 @@ def test_what_is_wrong_is_said_with_its_line(lines: list[str], words: str) -> No
 
 
 def test_bytes_that_are_no_text_are_said_with_their_line() -> None:
-    def lines() -> Iterator[str]:
-        yield HEADER
-        yield b"1,a,gpu,\xff".decode()
-
-    with pytest.raises(IncidentError, match="line 2: not UTF-8 text"):
-        read(lines())
+    lines = log("1,ä,gpu,1h", b"2,\xff,gpu,1h".decode(errors="surrogateescape"))
+    with pytest.raises(IncidentError, match="line 3: not UTF-8 text"):
+        read(lines)
 
 
 def test_dates_in_the_wrong_order_are_sorted_and_told_of() -> None:

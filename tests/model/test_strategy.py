@@ -1,13 +1,15 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
 from random import Random
 
 import pytest
 
 from understudy.model.setting import Cluster, Setting, Work
-from understudy.model.strategy import mask_and_refill, replication, spare
+from understudy.model.strategy import FINEST, mask_and_refill, mean_load, replication, spare
+from understudy.spare.assignment import Assignment, assign
 from understudy.spare.formulas import patched_share
-from understudy.spare.placement import golomb
+from understudy.spare.placement import Placement, golomb
 from understudy.spare.stacks import after_failure, stacked
 
 GROUPS = Setting(Cluster(60, 60), Work(10.0, 1.0))
@@ -39,3 +41,24 @@ def test_the_share_of_patched_failures_is_close_to_what_stacks_do(replicas: int,
             expected += patched_share(replicas, vacant)
             count += 1
     assert expected / count == pytest.approx(seen / count, abs=0.04)
+
+
+@pytest.mark.parametrize("r", [2, 3, 6])
+def test_finer_micro_shards_have_nearly_the_load_that_coarser_ones_tell_of(r: int) -> None:
+    strategy, fine = mask_and_refill(GROUPS, 1, 100.0, f"spare:r={r}", q=4 * FINEST), 4 * FINEST
+    for missing in (1, 3, 5):
+        assert strategy.load(GROUPS, missing) == pytest.approx(mean_load(f"spare:r={r}", 60, fine, missing), abs=0.05)
+
+
+def test_the_finest_micro_shards_take_no_longer_to_look_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    dealt = set()
+
+    def noted(placement: Placement, q: int, live: Sequence[int]) -> Assignment:
+        dealt.add(q)
+        return assign(placement, q, live)
+
+    monkeypatch.setattr("understudy.model.strategy.assign", noted)
+    many = Setting(Cluster(97, 97), Work(10.0, 1.0))
+    strategy = mask_and_refill(many, 1, 100.0, "spare:r=3", q=10_000)
+    assert strategy.load(many, 1) == pytest.approx(97 / 96, rel=1e-3)
+    assert dealt == {FINEST}

@@ -10,12 +10,13 @@ import msgspec
 import pytest
 
 from tests.model.plans import planned
+from understudy.model import series
 from understudy.model.assume import Ask, Assumption
 from understudy.model.failures import Repair
 from understudy.model.outcome import Mean
 from understudy.model.planner import Plan
 from understudy.model.series import Simulated
-from understudy.report import words
+from understudy.report import plots, words
 from understudy.report.page import page
 from understudy.report.plots import ReportUnavailable
 
@@ -202,3 +203,9 @@ def test_amounts_are_short(value: float, expected: str) -> None:
 )
 def test_shares_keep_the_figures_that_matter(value: float, expected: str) -> None:
     assert words.share(value).replace(words.NARROW, " ") == expected
+
+
+def test_parts_of_the_waste_are_listed_in_the_order_in_which_they_are_drawn(usual: Plan) -> None:
+    figure = plots.breakdown(series.breakdown(usual))
+    assert [trace.name for trace in figure.data] == [words for words in plots.WASTES if words in figure.to_json()]
+    assert figure.layout.legend.traceorder == "normal"

@@ -20,6 +20,7 @@ READY = Options(4, 3, ready=True, coming=True, hand_over=0.5, step=2.0)
         ({}, "recover", "the hand-over takes about 0.5 s, masking would cost 2 s"),
         ({"hand_over": 3.0}, "mask", "masking costs about 2 s, the hand-over would take 3 s"),
         ({"step": 0.0}, "mask", "masking costs about 0 s, the hand-over would take 0.5 s"),
+        ({"hand_over": 3.0, "stretch": 2.0}, "recover", "the hand-over takes about 3 s, masking would cost 6 s"),
         ({"reluctant": True, "ready": False}, "recover", "there is a standby"),
         ({"reluctant": True, "ready": False, "coming": False}, "mask", "there is no standby"),
     ],

@@ -40,9 +40,9 @@ def test_turns_add_up_and_the_later_one_is_late() -> None:
     waiting = [Drain("a", ("m1", "m2"), 100.0), Drain("b", ("m3",), 100.0)]
     first, second = outlooks(waiting, 3, 1, now=70.0, lately=10.0, busy=5.0)
     assert (first.turns, first.ends, first.late) == (2, 95.0, False)
-    assert first.reason == "waits for its turn"
+    assert (first.reason, first.excuse) == ("waits for its turn", "")
     assert (second.turns, second.ends, second.late) == (1, 105.0, True)
-    assert second.reason == "waits for its turn, and will be late: 1 turn of about 10 s end 5 s after the deadline"
+    assert second.reason == "waits for its turn, and will be late: a turn of about 10 s ends 5 s after the deadline"
 
 
 def test_nothing_is_foretold_before_anything_was_measured() -> None:

@@ -114,6 +114,18 @@ def test_who_is_slow_in_everything_is_slow_in_computing() -> None:
     assert "x its class for " in news.finding.reason
 
 
+def test_who_also_loads_slowly_is_slow_in_computing() -> None:
+    detector, told = Detector(Settings()), []
+    for step in range(60):
+        samples = []
+        for role in range(3):
+            slow = 1.4 if role == 1 and step >= 30 else 1.0
+            parts = (0.02 * slow, 0.03 * (1.0 if step == 33 else slow), 0.001, 0.001)  # forward is known later
+            samples.append(Sample(f"w{role}", role, step, sum(parts), parts, 0.0))
+        told += detector.step(samples, dict.fromkeys(range(3), (0, 1, 2)), {})
+    assert [(news.finding.role, news.finding.part) for news in told] == [(1, "compute")]
+
+
 def test_where_parts_are_not_known_it_is_computing_as_a_whole() -> None:
     ((_, news),) = alarms(Troupe(4, QUIET, (Slow(2, 1.3),), whole=True).watched(1, 250))
     assert news.finding.part == "compute"

@@ -55,6 +55,26 @@ def test_spoilt(parameters: list[nn.Parameter], copy: bool) -> None:
     assert share.done == ([0] if copy else [])
 
 
+@pytest.mark.parametrize(("copy", "sets"), [(False, 1), (True, 2)])
+def test_what_is_held_between_two_micro_shards(parameters: list[nn.Parameter], copy: bool, sets: int) -> None:
+    """Of gradients, counted in bytes; and a copy is gone before they are summed."""
+    one = sum(parameter.nbytes for parameter in parameters)
+    share = Share(0, 3, parameters)
+    share.load(0, copy=copy)
+    for number in range(3):
+        backward(parameters, 1.0)
+        share.add(number, {}, copy=copy)
+        assert held(share) == sets * one
+    share.store()
+    assert held(share) == one
+
+
+def held(share: Share) -> int:
+    """Bytes of all gradients that can be reached from here, wherever they are."""
+    sums = [*share.sums.values(), *share.totals.values(), share._copy or [], [p.grad for p in share._parameters]]
+    return sum(grad.nbytes for grad in {id(g): g for found in sums for g in found}.values() if grad is not None)
+
+
 def test_only_the_segment_under_way_is_spoilt(parameters: list[nn.Parameter]) -> None:
     share = Share(0, 1, parameters)
     share.load(0)

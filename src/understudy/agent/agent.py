@@ -54,7 +54,8 @@ from .session import Inbox, Outbox, sign_of_life_s
 log = logging.getLogger("understudy.agent")
 
 PRELOAD = ("torch", "torch.distributed", "torch.nn.parallel", "torch.optim", "understudy.worker.entry")
-_BEAT_S = 0.5
+BEAT_S = 0.5
+"""Between two signs of life."""
 _AGAIN_S = 0.1
 """Between two attempts to reach the controller."""
 _CONNECT_S = 3.0
@@ -249,7 +250,7 @@ class Agent:
                     await ws.send_bytes(_encoder.encode(Numbered(number, report)))
             self._unsent.clear()
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._unsent.wait(), _BEAT_S)
+                await asyncio.wait_for(self._unsent.wait(), BEAT_S)
             if not self._unsent.is_set():
                 await ws.send_bytes(_encoder.encode(self._next_beat()))
                 self._look_for_stopped()

@@ -41,10 +41,6 @@ class Verdict(msgspec.Struct, frozen=True):
     """Empty where the job came through unharmed."""
     run_dir: str
 
-    @property
-    def unharmed(self) -> bool:
-        return not self.complaints
-
 
 class Wishes(msgspec.Struct, frozen=True):
     """How a job is to be disturbed."""

@@ -105,15 +105,15 @@ def ask(args: argparse.Namespace) -> Ask:
     return found
 
 
-def number(args: argparse.Namespace, name: str, read: Callable[[str], T]) -> T | None:
-    """An option's value, None where it is not given."""
+def number(args: argparse.Namespace, name: str, read: Callable[[str], T], option: str = "") -> T | None:
+    """An option's value, None where it is not given; `option` is what it is called where that is not its name."""
     text = getattr(args, name)
     if text is None:
         return None
     try:
         return read(text)
     except ValueError as error:
-        raise UsageError(f"--{name.replace('_', '-')} {text}: {error}") from None
+        raise UsageError(f"--{option or name.replace('_', '-')} {text}: {error}") from None
 
 
 def seed(args: argparse.Namespace) -> int:
@@ -126,6 +126,8 @@ def seed(args: argparse.Namespace) -> int:
 def count(text: str) -> int:
     """`65536`, `65_536`, `65,536`, `70B`, `1.8T`."""
     plain = text.strip().replace(",", "").replace("_", "")
+    if plain.isdecimal() and len(plain) < 300:
+        return int(plain)
     factor = SUFFIXES.get(plain[-1:].upper(), 1.0)
     try:
         value = float(plain[:-1] if factor != 1.0 else plain) * factor
@@ -172,12 +174,10 @@ def _fitted(args: argparse.Namespace, machines: int, notes: list[Assumption]) ->
     if seen is not None and not 1 <= seen <= MOST_GPUS:
         raise UsageError(f"--observed {args.observed}: the log is about at least one machine, at most {MOST_GPUS:,}")
     try:
-        with path.open(encoding="utf-8", newline="") as lines:
+        with path.open(encoding="utf-8", errors="surrogateescape", newline="") as lines:
             found = fit(read(lines), seen or max(1, machines), window=number(args, "watched", span))
     except OSError as error:
         raise UsageError(f"--failures-csv {path}: {error.strerror}; name a file that can be read") from None
-    except UnicodeDecodeError:
-        raise UsageError(f"--failures-csv {path}: it is not text in UTF-8; save it as CSV in UTF-8") from None
     except IncidentError as error:
         raise UsageError(f"--failures-csv {path}: {error}") from None
     if not SHORTEST_MTBF <= found.failures.mtbf <= LONGEST_MTBF:

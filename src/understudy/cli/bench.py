@@ -36,7 +36,7 @@ examples:
   understudy bench all                             all of them, two hours or more; a folder of results with a report
   understudy bench all --quick --only replace,setup
   understudy bench report bench/results/reference  the report again, from the JSON files of a folder
-  understudy bench report DIR --png docs/images --readme README.md
+  understudy bench report DIR --png docs/images --readme README.md docs/scaling.md
 """
 
 
@@ -64,7 +64,11 @@ def add_parser(subparsers: Subparsers) -> None:
         "--png", type=Path, metavar="DIR", help="'report': where pictures go (default: beside the results)"
     )
     parser.add_argument(
-        "--readme", type=Path, metavar="FILE", help="'report': write the figures between the markers of this page anew"
+        "--readme",
+        type=Path,
+        nargs="+",
+        metavar="FILE",
+        help="'report': write the figures between the markers of these pages anew",
     )
 
 
@@ -85,10 +89,7 @@ def run(args: argparse.Namespace) -> int:
         report = harness.run(bench, quick=args.quick, progress=progress)
     render(report, stdout)
     if target is not None:
-        try:
-            write_atomically(target, harness.to_json(report))
-        except OSError as error:
-            raise UsageError(f"cannot write {args.json}: {error.strerror}; the result is only in the table") from error
+        keep(report, target)
     return 0 if report.ok else 1
 
 
@@ -150,6 +151,14 @@ def writable_target(path: Path) -> Path:
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror}; choose a directory you may write to") from error
     return target
+
+
+def keep(report: harness.Report, target: Path) -> None:
+    """The result as JSON."""
+    try:
+        write_atomically(target, harness.to_json(report))
+    except OSError as error:
+        raise UsageError(f"cannot write {target}: {error.strerror}; the result is only in the table") from error
 
 
 def write_atomically(target: Path, content: bytes) -> None:

@@ -48,8 +48,8 @@ def report(args: argparse.Namespace) -> int:
     if args.folder is None:
         raise UsageError("name the folder with the results: understudy bench report DIR")
     results = read(args.folder)
-    if args.readme is not None:
-        fill(args.readme, results, args.folder)
+    for page in args.readme or ():
+        fill(page, results, args.folder)
     return 0 if draw(results, args.folder, args.png or args.folder) else 1
 
 

@@ -84,10 +84,15 @@ def writable(args: argparse.Namespace) -> None:
             require()
         except ReportUnavailable as error:
             raise UsageError(f"--report: {error}") from error
+    log: Path | None = getattr(args, "failures_csv", None)
+    taken = {} if log is None else {log.resolve(): "--failures-csv"}
     for name in ("json", "report"):
         path = getattr(args, name, None)
         if path not in (None, "-"):
-            writable_target(Path(path))
+            target = writable_target(Path(path))
+            if target in taken:
+                raise UsageError(f"--{name} {path}: that is the file of {taken[target]}; name another one")
+            taken[target] = f"--{name}"
 
 
 def write(path: Path, text: str, option: str) -> None:

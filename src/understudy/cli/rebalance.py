@@ -115,7 +115,8 @@ def read(path: Path) -> dict[int, str]:
         raise UsageError(f"{path}: {error.strerror}") from None
     except (ValueError, RecursionError) as error:
         kind = "JSON" if path.suffix == ".json" else "TOML"
-        raise UsageError(f"{path} is not valid {kind}: {error}") from None
+        twice = "; is a role named twice?" if str(error).startswith("Cannot overwrite a value") else ""
+        raise UsageError(f"{path} is not valid {kind}: {error}{twice}") from None
     moves = found.get("moves") if isinstance(found, dict) else None
     if not isinstance(moves, dict) or set(found) != {"moves"}:
         raise UsageError(f'{path}: write one table, [moves], with lines such as 0 = "m4"')

@@ -54,7 +54,7 @@ def add_parser(subparsers: Subparsers) -> None:
 def run(args: argparse.Namespace) -> int:
     from rich.console import Console
 
-    from understudy.cli.bench import WIDTH_WITHOUT_TERMINAL, writable_target, write_atomically
+    from understudy.cli.bench import WIDTH_WITHOUT_TERMINAL, keep, writable_target
     from understudy_bench import harness
     from understudy_bench.progress import Progress
     from understudy_bench.render import render
@@ -68,10 +68,7 @@ def run(args: argparse.Namespace) -> int:
     reproduction.show(report.rows, stdout)
     render(harness.Report(report.bench, report.env, (), report.checks), stdout)
     if target is not None:
-        try:
-            write_atomically(target, harness.to_json(report))
-        except OSError as error:
-            raise UsageError(f"cannot write {args.json}: {error.strerror}; the result is only in the table") from error
+        keep(report, target)
     return 0 if report.ok else 1
 
 

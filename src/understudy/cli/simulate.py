@@ -82,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
     if not 1 <= runs <= 100_000:
         raise UsageError(f"--runs {args.runs}: give a number from 1 to 100,000")
     seed = asking.seed(args)
-    horizon = asking.number(args, "horizon", asking.span) or 0.0
+    horizon = asking.number(args, "horizon", asking.span, "for") or 0.0
     if horizon < 60:
         raise UsageError(f"--for {args.horizon}: simulate at least a minute")
     if args.steward:

@@ -1,8 +1,8 @@
-"""Who keeps the copy of a role's state, as pure functions of the roster."""
+"""Who keeps the copy of a role's state, as a pure function of the roster."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 
 from .roster import Roster
 
@@ -26,8 +26,3 @@ def buddy_of(roster: Roster, role: int, twins: Collection[int] = ()) -> str | No
     names = list(machines)
     following = machines[names[(names.index(player.machine) + 1) % len(names)]]
     return following[machines[player.machine].index(player.uid) % len(following)]
-
-
-def wards_of(roster: Roster, uid: str, twins: Mapping[int, Collection[int]]) -> tuple[int, ...]:
-    """The roles whose copies this worker keeps; `twins` has those of every role, none where it has no entry."""
-    return tuple(role for role in range(len(roster.seats)) if buddy_of(roster, role, twins.get(role, ())) == uid)

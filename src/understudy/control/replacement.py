@@ -40,6 +40,7 @@ class Replacement(Turns):
                 else:
                     self._tale("asked", self._asked(request), id=id, **({"why": request.why} if request.why else {}))
                     self.queue.append(Wish(id, request))
+                    self._foresee()  # its turn may come at once
             case TakeBack(name):
                 self._take_back(id, name)
             case AddStandby(count) if count < 1:

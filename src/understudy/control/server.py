@@ -23,7 +23,6 @@ from understudy.agent.forkserver import die_with_parent
 from understudy.agent.messages import (
     Ack,
     Beat,
-    Facts,
     Frame,
     Numbered,
     Refused,
@@ -34,12 +33,11 @@ from understudy.agent.messages import (
 from understudy.agent.mishap import GARBAGE
 from understudy.agent.rosters import Shortener
 from understudy.agent.session import sign_of_life_s
-from understudy.steward import decide, series
-from understudy.worker.messages import Inject, WorkerSpec
+from understudy.worker.messages import Inject
 
 from .admission import objection
 from .bodies import Ending, Illness, Maintenance
-from .company import OVER, Plan, Scarcity
+from .company import OVER
 from .deadline import moment
 from .director import Director
 from .events import (
@@ -64,6 +62,7 @@ from .events import (
 from .ledger import Ledger
 from .observing import Observing
 from .silence import gone, quiet
+from .spec import ControlSpec, Offer
 from .steward import Steward
 from .views import job_view, machines_view, roster_view, state_of
 
@@ -76,74 +75,6 @@ _PING_S = 10.0
 _RETURN_S = 8.0
 """In which whoever was cut off from the controller has reached it again."""
 _RENAME = "choose another --name"
-
-
-class ControlSpec(msgspec.Struct, frozen=True):
-    """What a controller has to know from the start."""
-
-    job: str
-    secret: bytes
-    machines: int
-    nproc: int
-    mesh: tuple[tuple[str, int], ...]
-    ledger: str
-    heartbeat: float = 2.0
-    answer_limit: float = 10.0
-    limit: float = 300.0
-    rehearsal_limit: float = 900.0
-    patience: float = 600.0
-    no_standby: Scarcity = "wait"
-    quarantine: int = 3
-    warm: int = 1
-    chaos: bool = False
-    """Whether faults may be let in from here."""
-    facts: Facts | None = None
-    """What every machine must have in common with the job; None: nothing is asked."""
-    worker: WorkerSpec | None = None
-    """For machines that join: what their workers must know, but for the secret and what is a machine's own."""
-    env: dict[str, str] = {}
-    """For them, too."""
-    repair: float = 0.0
-    records: bool = False
-    reserved: tuple[str, ...] = ()
-    """Names that they may not have: machines of these are started with the job."""
-    first: tuple[int, ...] = ()
-    """Cells with which the job begins; empty: all."""
-    at_once: int = 0
-    steward: decide.Settings = decide.Settings()
-    stragglers: series.Settings = series.Settings()
-
-    @property
-    def plan(self) -> Plan:
-        return Plan(
-            self.machines,
-            self.nproc,
-            self.answer_limit,
-            self.limit,
-            self.rehearsal_limit,
-            self.patience,
-            self.no_standby,
-            self.quarantine,
-            self.warm,
-            self.records,
-            "" if self.worker is None else self.worker.mask,
-            self.first,
-            self.at_once,
-        )
-
-
-class Offer(msgspec.Struct, frozen=True):
-    """What a machine that wants to join is told about the job."""
-
-    job: str
-    status: str
-    worker: WorkerSpec
-    """Without secret, script and what is the machine's own."""
-    env: dict[str, str]
-    repair: float
-    """Seconds after which a machine whose agent has died, or was given up, comes back; 0: never."""
-    patience: float
-    """Seconds without controller and training after which a machine may take the job for over."""
 
 
 class Controller:
@@ -356,6 +287,7 @@ class Controller:
         return await self.ask(Replace(given.machines, by=by, in_turns=True, why=given.why))
 
     async def delete_drain(self, request: web.Request) -> web.Response:
+        """The machine stays, where its turn has not come."""
         return await self.ask(TakeBack(request.match_info["name"]))
 
     async def post_standbys(self, request: web.Request) -> web.Response:
@@ -367,6 +299,7 @@ class Controller:
         return await self.ask(RemoveStandby(request.match_info["name"]))
 
     async def post_scale(self, request: web.Request) -> web.Response:
+        """More replicas, as soon as machines are ready for them, or fewer, at a boundary."""
         return await self.ask(await _body(request, Scale))
 
     async def post_stop(self, request: web.Request) -> web.Response:

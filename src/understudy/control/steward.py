@@ -143,8 +143,10 @@ class Steward:
         )
 
     def _seen_playing(self, now: float) -> dict[str, float]:
-        """Those that play; who did so when the steward first looked may have done so for long."""
-        first = self._playing is None
+        """Those that play; who did so when the steward first looked may have done so for long, and who is there when
+        the job begins has not come later than the others."""
+        roster = self._director.roster
+        first = self._playing is None or roster is None or roster.generation == 1
         before = self._playing or {}
         names = [name for name, machine in self._director.machines.items() if machine.state == "cast"]
         self._playing = {name: 0.0 if first else before.get(name, now) for name in names}

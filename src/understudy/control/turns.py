@@ -4,10 +4,11 @@ themselves are among them."""
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from statistics import median
 
 from understudy.agent.messages import Leaving
-from understudy.steward.drains import Outlook, deadline, next_turn, outlooks
+from understudy.steward.drains import Drain, Outlook, deadline, next_turn, outlooks
 
 from .cast import Machine
 from .change import Wish
@@ -109,19 +110,31 @@ class Turns(Scaling):
         """Seconds that a replacement takes, as far as it is known."""
         return median(self._took) if self._took else None
 
-    def _busy(self) -> float:
-        """For how many seconds more the change under way is likely to take."""
+    def _busy(self, turn: float | None) -> float:
+        """For how many seconds more the change under way takes, where a turn takes so many."""
         began = None if self.change is None else self.change.clock.get("rehearse")
-        return 0.0 if began is None else max(0.0, (self.lately() or 0.0) - (self._now - began))
+        return 0.0 if began is None else max(0.0, (turn or 0.0) - (self._now - began))
+
+    def _outlooks(self, drains: Iterable[Drain], turn: float | None) -> list[Outlook]:
+        taken = set() if self.change is None else set(self.change.places.values())
+        free = len(self._free(taken))
+        return outlooks(list(drains), free, self.plan.at_once, self._now, turn, self._busy(turn))
 
     def prospects(self) -> list[tuple[Wish, Outlook]]:
         """Those who wait, in their order, and what is to be expected of each."""
-        taken = set() if self.change is None else set(self.change.places.values())
-        free = len(self._free(taken))
         waiting = sorted(self.queue, key=lambda wish: deadline(wish.drain))
-        drains = [wish.drain for wish in waiting]
-        found = outlooks(drains, free, self.plan.at_once, self._now, self.lately(), self._busy())
+        found = self._outlooks((wish.drain for wish in waiting), self.lately())
         return list(zip(waiting, found, strict=True))
+
+    def objection(self, request: Replace) -> str:
+        """Also where even turns as short as the shortest lately would end too late."""
+        if problem := super().objection(request):
+            return problem
+        asked = Wish("asked", request).drain
+        for outlook in self._outlooks([*(wish.drain for wish in self.queue), asked], min(self._took, default=None)):
+            if outlook.id == asked.id and outlook.late:
+                return f"it cannot be done in time: {outlook.excuse}; name a later deadline, or none"
+        return ""
 
     def _foresee(self) -> None:
         """Say of whom it is known that they will be late, once."""
@@ -140,9 +153,10 @@ class Turns(Scaling):
         for machine in self.machines.values():
             if machine.alive and machine.notice is not None:
                 found.append((machine.notice, Overdue(_notice(machine))))
+        begins = self._now + self._busy(self.lately())
         for wish, outlook in self.prospects():
             if outlook.ends is not None and wish.request.by is not None and not wish.warned:
-                last = wish.request.by - (outlook.ends - self._now - self._busy())  # when it must have begun
+                last = wish.request.by - (outlook.ends - begins)  # when it must have begun
                 found.append((last, Slipping(wish.id, last)))
         return found
 

@@ -18,7 +18,7 @@ import msgspec
 from understudy.agent.agent import AGAIN, END, NOTICE, AgentSpec
 from understudy.control.client import Client, ControllerError
 from understudy.control.company import OVER
-from understudy.control.server import Offer
+from understudy.control.spec import Offer
 
 from . import address
 

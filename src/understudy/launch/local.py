@@ -22,7 +22,7 @@ from understudy.agent.facts import facts_of
 from understudy.agent.nursery import Nursery, NurseryError
 from understudy.control.client import Client, ControllerError
 from understudy.control.company import OVER, PLAN
-from understudy.control.server import ControlSpec
+from understudy.control.spec import ControlSpec
 from understudy.steward import series
 from understudy.worker.messages import WorkerSpec
 

@@ -282,6 +282,8 @@ def _check_pool(spec: JobSpec) -> None:
 
 def _check_masking(spec: JobSpec) -> None:
     """As far as it is known before the script has said how its model is replicated."""
+    if spec.mask == "off" and spec.no_standby == "shrink":
+        raise SpecError("mask is off, but no_standby is shrink, which masks; leave out one of them")
     if not spec.masking:
         if spec.deterministic:
             raise SpecError("deterministic is about steps without some replicas; give --mask anywhere, too")

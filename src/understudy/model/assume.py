@@ -141,6 +141,8 @@ def assume(ask: Ask) -> Assumed:
     repair = ask.repair or Repair()
     if ask.repair is None:
         note("repair", "1 day", "usual for a machine that is sent to repair and comes back")
+    if replicas > 1 and replicas % 2 and replicas % 3:
+        note("replication", "left out", f"{replicas:,} replicas are no blocks of 2 or 3; --replicas says otherwise")
     if replicas == 1 < machines:
         note("state of a dead machine", "a copy", "another machine holds it (--copy-every 1): no second replica does")
     cluster = Cluster(machines, replicas, ask.gpus_per_machine, ask.domain)
@@ -180,7 +182,9 @@ def _check(ask: Ask) -> None:
 def _replicas(ask: Ask, machines: int, note: Note) -> int:
     if ask.replicas is not None:
         if not 1 <= ask.replicas <= machines:
-            raise AskError(f"--replicas {ask.replicas}: {machines:,} machines can hold 1 to {machines:,} replicas")
+            raise AskError(
+                f"--replicas {ask.replicas:,.12g}: {machines:,} machines can hold 1 to {machines:,} replicas"
+            )
         return ask.replicas
     if ask.params is not None:
         needed = ask.params * STATE_BYTES / (FOR_STATE * GPU_MEMORY)

@@ -24,7 +24,6 @@ from understudy.model.failures import Failures, Repair
 from understudy.model.outcome import Waste
 from understudy.model.setting import Setting
 from understudy.model.strategy import Strategy, placed
-from understudy.spare.policy import Options, choose
 
 MOST_MISSING = 60
 NEGLIGIBLE = 1e-7
@@ -114,12 +113,11 @@ def _replacing(setting: Setting, strategy: Strategy, rate: float, repair: Repair
 
 
 def _refilling(setting: Setting, strategy: Strategy, rate: float, repair: Repair) -> Estimate:
-    units = strategy.units(setting)
     if strategy.standbys:
         vacant = pool.vacant(pool.in_repair(rate, repair.mean), strategy.standbys)
     else:
         vacant = rate * setting.durations.cold
-    if _recovers(setting, strategy, units):
+    if _recovers(setting, strategy):
         return _replacing(setting, msgspec.structs.replace(strategy, stall=strategy.recover), rate, repair)
     stall = strategy.stall + strategy.patch(setting)
     away = rate * max(strategy.refill - stall, 0.0) + vacant
@@ -158,14 +156,9 @@ def _slowed(setting: Setting, strategy: Strategy, away: float) -> float:
     return slow
 
 
-def _recovers(setting: Setting, strategy: Strategy, units: int) -> bool:
+def _recovers(setting: Setting, strategy: Strategy) -> bool:
     """Whether the runtime's policy would rather wait for the standby, when the first replica is lost."""
-    if not strategy.may_recover or not strategy.standbys:
-        return False
-    options = Options(
-        units=units, live=units - 1, ready=True, coming=True, hand_over=strategy.recover, step=setting.work.step
-    )
-    return choose(options).act == "recover"
+    return strategy.may_recover and strategy.standbys > 0 and not strategy.masks(setting, 1, ready=True)
 
 
 def _wipe_outs(setting: Setting, strategy: Strategy, rate: float, window: float) -> float:

@@ -65,6 +65,10 @@ class Incidents(msgspec.Struct, frozen=True):
         return np.asarray(self.kind == number)
 
 
+_UNDECODED = re.compile("[\udc80-\udcff]")
+"""What stands for bytes that are no UTF-8 where a file is opened with `surrogateescape`."""
+
+
 def read(lines: Iterable[str]) -> Incidents:
     """The log; raises `IncidentError` where it cannot be understood. What is merely odd is in its `warnings`."""
     rows = _rows(lines)
@@ -105,25 +109,29 @@ def read(lines: Iterable[str]) -> Incidents:
 
 
 def _rows(lines: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
-    """Rows that hold something, with the numbers of their last lines."""
+    """Rows that hold something, with the numbers of their first lines."""
     reader = csv.reader(_text(lines), strict=True)
     while True:
+        line = reader.line_num + 1
         try:
             row = next(reader)
         except StopIteration:
             return
         except csv.Error as error:
-            raise IncidentError(f"line {reader.line_num}: {error}; save the log as plain CSV") from None
-        except UnicodeDecodeError:
-            raise IncidentError(f"line {reader.line_num + 1}: not UTF-8 text; save the log as CSV in UTF-8") from None
+            wrong = f"{error}; save the log as plain CSV"
+            if reader.line_num > line or "end of data" in wrong:
+                wrong = "a quote that is opened here and never closed; remove it, or close it"
+            raise IncidentError(f"line {line}: {wrong}") from None
         if row and (row[0].strip() or any(map(str.strip, row))):
-            yield reader.line_num, row
+            yield line, row
 
 
 def _text(lines: Iterable[str]) -> Iterator[str]:
     for number, line in enumerate(lines, 1):
         if "\0" in line:
             raise IncidentError(f"line {number}: binary data; save the log as plain CSV in UTF-8")
+        if not line.isascii() and _UNDECODED.search(line):
+            raise IncidentError(f"line {number}: not UTF-8 text; save the log as CSV in UTF-8")
         yield line.removeprefix("\ufeff") if number == 1 else line
 
 

@@ -20,7 +20,6 @@ from understudy.model.outcome import Outcome, Waste
 from understudy.model.setting import Setting
 from understudy.model.spans import said
 from understudy.model.strategy import Strategy, placed
-from understudy.spare.policy import Options, choose
 
 AT_ONCE = 8_000_000
 """Machines of all runs together that are simulated side by side; more runs are done one bunch after the other."""
@@ -42,6 +41,12 @@ STANDSTILLS = (
 Progress = Callable[[float], None]
 
 
+def must_end(setting: Setting, horizon: float) -> None:
+    """Raises where a simulation would go on for ever."""
+    if horizon >= FOREVER and not setting.work.steps:
+        raise ValueError("say how long to look, or how many steps there are to do")
+
+
 def simulate(
     setting: Setting,
     failures: Failures,
@@ -54,8 +59,7 @@ def simulate(
     progress: Progress | None = None,
 ) -> Outcome:
     """`runs` runs until all steps are done, or until `horizon`."""
-    if horizon >= FOREVER and not setting.work.steps:
-        raise ValueError("say how long to look, or how many steps there are to do")
+    must_end(setting, horizon)
     bunch = max(1, min(runs, AT_ONCE // setting.cluster.machines))
     seeds = np.random.SeedSequence(seed).spawn(-(-runs // bunch))
     found = []
@@ -390,15 +394,7 @@ class _Bunch:
         standbys = self.strategy.standbys
         ready = self.free[runs].min(axis=1) <= at if standbys else np.zeros(len(runs), dtype=bool)
         for key in {*zip(missing.tolist(), ready.tolist(), strict=True)} - self._acts.keys():
-            options = Options(
-                units=self.units,
-                live=max(self.units - key[0], 0),
-                ready=key[1],
-                coming=bool(standbys),
-                hand_over=self.strategy.recover,
-                step=self.setting.work.step,
-            )
-            self._acts[key] = choose(options).act == "mask"
+            self._acts[key] = self.strategy.masks(self.setting, *key)
         return np.array([self._acts[key] for key in zip(missing.tolist(), ready.tolist(), strict=True)])
 
     def _expect(self, runs: Runs, units: Slots, at: Times) -> None:

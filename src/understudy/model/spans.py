@@ -32,4 +32,4 @@ def said(seconds: float) -> str:
 
 
 def _figures(value: float) -> str:
-    return f"{value:,.0f}" if value >= 99.5 else f"{value:.3g}"
+    return f"{value:,.0f}" if 99.5 <= value < 1e9 else f"{value:.3g}"

@@ -16,12 +16,11 @@ from statistics import NormalDist
 import numpy as np
 
 from understudy.model.failures import Failures, Repair
-from understudy.model.jump import FOREVER, USUAL, Progress
+from understudy.model.jump import FOREVER, USUAL, Progress, must_end
 from understudy.model.masking import masking
 from understudy.model.outcome import Outcome, Waste
 from understudy.model.setting import Setting
 from understudy.model.strategy import Strategy
-from understudy.spare.policy import Options, choose
 
 NEVER = float("inf")
 NORMAL = NormalDist()
@@ -39,8 +38,7 @@ def simulate(
     progress: Progress | None = None,
 ) -> Outcome:
     """As `jump.simulate`, whose arguments these are. The same seed gives the same runs, but not those of `jump`."""
-    if horizon >= FOREVER and not setting.work.steps:
-        raise ValueError("say how long to look, or how many steps there are to do")
+    must_end(setting, horizon)
     done = []
     for number, own in enumerate(np.random.SeedSequence(seed).spawn(runs)):
         done.append(_Run(setting, failures, strategy, repair, horizon, np.random.default_rng(own)).run())
@@ -308,15 +306,8 @@ class _Run:
             self.pending.add(unit)
 
     def _masks(self) -> bool:
-        options = Options(
-            units=self.units,
-            live=sum(self.alive) - 1,
-            ready=bool(self.free) and min(self.free) <= self.now,
-            coming=bool(self.free),
-            hand_over=self.strategy.recover,
-            step=self.setting.work.step,
-        )
-        return choose(options).act == "mask"
+        ready = bool(self.free) and min(self.free) <= self.now
+        return self.strategy.masks(self.setting, self.units - sum(self.alive) + 1, ready)
 
     def _join(self, unit: int) -> None:
         self.gone[unit] -= 1

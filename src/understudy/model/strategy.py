@@ -12,12 +12,16 @@ from understudy.model.setting import Setting
 from understudy.spare.assignment import assign, load_bound
 from understudy.spare.formulas import depth_bound, patched_share
 from understudy.spare.placement import Placement, parse
+from understudy.spare.policy import Options, choose
 
 HEARTBEAT = 5.0
 """Seconds after which torchft's lighthouse takes a replica for dead, unless told otherwise."""
 DRAWN = 5
 """Up to so many missing replicas, the load of micro-shards with few holders is found by drawing who is missing; with
 more, it is taken to stay as far above the even share."""
+FINEST = 16
+"""Micro-shards of a shard up to which the load is drawn: that of finer ones is as far above the even share, and takes
+much longer to draw."""
 SAMPLES = 8
 """Live sets that are drawn to find the mean load of micro-shards with so many replicas missing."""
 
@@ -84,8 +88,8 @@ class Strategy(msgspec.Struct, frozen=True):
             return float(depth_bound(units, missing))
         if self.placement == "anywhere":
             return load_bound(units, self.q, missing) / self.q
-        drawn = min(missing, DRAWN)
-        above = mean_load(self.placement, units, self.q, drawn) - load_bound(units, self.q, drawn) / self.q
+        drawn, q = min(missing, DRAWN), min(self.q, FINEST)
+        above = mean_load(self.placement, units, q, drawn) - load_bound(units, q, drawn) / q
         return load_bound(units, self.q, missing) / self.q + above
 
     def stretch(self, setting: Setting, missing: int) -> float:
@@ -93,6 +97,20 @@ class Strategy(msgspec.Struct, frozen=True):
         if missing >= self.units(setting):
             return float("inf")
         return setting.work.stretched(self.load(setting, missing) * self.redundancy, self.units(setting) - missing)
+
+    def masks(self, setting: Setting, missing: int, ready: bool) -> bool:
+        """What the runtime's policy says of so many that are missing: whether the others go on without them."""
+        units = self.units(setting)
+        options = Options(
+            units=units,
+            live=max(units - missing, 0),
+            ready=ready,
+            coming=bool(self.standbys),
+            hand_over=self.recover,
+            step=setting.work.step,
+            stretch=self.stretch(setting, missing),
+        )
+        return choose(options).act == "mask"
 
     def patch(self, setting: Setting) -> float:
         """Seconds of computation that the step lacks in which a replica is lost whose work nobody else has done."""

@@ -50,9 +50,11 @@ WASTES = {
 LESS, MORE = "#4a7fc1", "#d99b3b"
 WORST = "#2b3f66"
 """Of the landscape."""
+APART = "\u2002"
+"""Between a name and its bar."""
 ROW = 30
 """Pixels of a horizontal bar with the space around it."""
-HIGHEST = 8.0
+HIGHEST = 4.0
 """Times as long as undisturbed: what takes longer leaves the plot, that the others can be told apart."""
 
 
@@ -93,7 +95,7 @@ def over_scale(found: OverScale, best: str, days: float) -> Figure:
     figure.add_vline(x=found.here, line={"dash": "dot", "width": 1.5, "color": OTHER})
     ticks = [1e3, 4e3, 16e3, 64e3, 256e3, 600e3]
     figure.update_xaxes(type="log", title="GPUs", tickvals=ticks, ticktext=["1k", "4k", "16k", "64k", "256k", "600k"])
-    steps = [days * times for times in (1, 1.2, 1.5, 2, 3, 5, 8, 15, 40, 100, 400)]
+    steps = [days * times for times in (1, 1.1, 1.2, 1.5, 2, 3, HIGHEST)]
     figure.update_yaxes(
         type="log",
         title="time to train",
@@ -122,7 +124,7 @@ def bars(found: tuple[Bar, ...]) -> Figure:
         hovertemplate="%{customdata[0]} GPU-hours (%{customdata[1]}), %{customdata[2]} of money<extra>%{y}</extra>",
         cliponaxis=False,
     )
-    figure.update_yaxes(autorange="reversed", automargin=True, showgrid=False)
+    figure.update_yaxes(autorange="reversed", automargin=True, showgrid=False, ticksuffix=APART)
     figure.update_xaxes(title="GPU-hours wasted in a week", range=[0, room], nticks=6)
     figure.update_layout(showlegend=False)
     return calm(figure, 90 + ROW * len(found))
@@ -143,9 +145,9 @@ def breakdown(found: tuple[Stack, ...]) -> Figure:
                 customdata=[amount(part.gpu_hours) if part else "0" for part in parts],
                 hovertemplate="%{x:.1f} %, %{customdata} GPU-hours a week<extra>%{fullData.name}</extra>",
             )
-    figure.update_yaxes(autorange="reversed", automargin=True, showgrid=False)
+    figure.update_yaxes(autorange="reversed", automargin=True, showgrid=False, ticksuffix=APART)
     figure.update_xaxes(title="share of the waste, %", range=[0, 100], tickvals=[0, 25, 50, 75, 100])
-    figure.update_layout(barmode="stack")
+    figure.update_layout(barmode="stack", legend={"traceorder": "normal"})
     return calm(figure, 220 + ROW * len(found))
 
 
@@ -178,7 +180,7 @@ def landscape(found: Landscape) -> Figure:
     figure.update_xaxes(title="holders of a shard, r", type="category", showgrid=False)
     ticks = [tick for tick in (1, 2, 5, 10, 20, 60, 120, 360, 1440) if periods[0] <= tick <= 1.01 * periods[-1]]
     figure.update_yaxes(
-        title="checkpoint period",
+        title={"text": "checkpoint period", "standoff": 14},
         type="log",
         tickvals=ticks,
         ticktext=[said(60 * tick) for tick in ticks],
@@ -206,7 +208,7 @@ def tornado(found: Tornado, goal: str) -> Figure:
             customdata=[change(value) for value in values],
             hovertemplate="%{y} %{fullData.name}: %{customdata}<extra></extra>",
         )
-    figure.update_yaxes(autorange="reversed", automargin=True, showgrid=False)
+    figure.update_yaxes(autorange="reversed", automargin=True, showgrid=False, ticksuffix=APART)
     figure.update_xaxes(title=f"change of {goal}", ticksuffix=" %", zeroline=True, nticks=7)
     figure.update_layout(barmode="overlay")
     return calm(figure, 150 + ROW * len(names))
@@ -240,7 +242,7 @@ def simulated(found: tuple[Simulated, ...]) -> Figure:
         marker={"size": 9, "symbol": "x-thin", "line": {"width": 2, "color": OTHER}},
         hovertemplate="closed form %{x:.4f}<extra>%{y}</extra>",
     )
-    figure.update_yaxes(autorange="reversed", automargin=True, type="category")
+    figure.update_yaxes(autorange="reversed", automargin=True, type="category", ticksuffix=APART)
     figure.update_xaxes(title="times as long as undisturbed", type="log", nticks=6)
     return calm(figure, 150 + ROW * len(found))
 

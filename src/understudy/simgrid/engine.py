@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 
 from understudy.model.failures import Failures, Repair
-from understudy.model.jump import FOREVER, USUAL, Progress
+from understudy.model.jump import FOREVER, USUAL, Progress, must_end
 from understudy.model.outcome import Outcome, Waste
 from understudy.model.setting import Setting
 from understudy.model.strategy import Strategy
@@ -53,8 +53,7 @@ def simulate(
     progress: Progress | None = None,
 ) -> Outcome:
     """`runs` runs until all steps are done, or until `horizon`, one after the other."""
-    if horizon >= FOREVER and not setting.work.steps:
-        raise ValueError("say how long to look, or how many steps there are to do")
+    must_end(setting, horizon)
     python = interpreter()
     found = []
     for number, own in enumerate(np.random.SeedSequence(seed).spawn(runs)):

@@ -13,7 +13,6 @@ from understudy.model.failures import Failures, Repair
 from understudy.model.setting import Cluster, Setting, Work
 from understudy.model.strategy import Strategy, placed
 from understudy.simgrid.scene import BLINK, SPEED, Scene
-from understudy.spare.policy import Options, choose
 
 MOST = 256
 """Machines. It would work with more, for hours."""
@@ -157,21 +156,9 @@ def masks(setting: Setting, strategy: Strategy) -> list[list[bool]]:
         return []
     units = strategy.units(setting)
     return [
-        [not strategy.may_recover or _masked(setting, strategy, units, missing, ready) for ready in (False, True)]
+        [not strategy.may_recover or strategy.masks(setting, missing, ready) for ready in (False, True)]
         for missing in range(units + 1)
     ]
-
-
-def _masked(setting: Setting, strategy: Strategy, units: int, missing: int, ready: bool) -> bool:
-    options = Options(
-        units=units,
-        live=units - missing,
-        ready=ready,
-        coming=bool(strategy.standbys),
-        hand_over=strategy.recover,
-        step=setting.work.step,
-    )
-    return choose(options).act == "mask"
 
 
 def holders(strategy: Strategy, units: int) -> list[list[list[int]]]:

@@ -26,6 +26,8 @@ class Options(msgspec.Struct, frozen=True):
     """Seconds in which a newcomer would have its state."""
     step: float = 0.0
     """Seconds of an undisturbed step; 0: not known."""
+    stretch: float = 0.0
+    """How many times as long a step takes without those who are missing; 0: as where their work is spread evenly."""
     lost: str = ""
     """Why the live replicas cannot compute everything, where they cannot."""
     enough: bool = False
@@ -53,7 +55,7 @@ def choose(o: Options) -> Choice:
         return Choice("mask", "there is no standby")
     if not o.ready:
         return Choice("mask", "no standby is ready")
-    masked = (o.units / o.live - 1) * o.step * REFILL_STEPS
+    masked = ((o.stretch or o.units / o.live) - 1) * o.step * REFILL_STEPS
     if o.step and o.hand_over < masked:
         return Choice("recover", f"the hand-over takes about {o.hand_over:.2g} s, masking would cost {masked:.2g} s")
     return Choice("mask", f"masking costs about {masked:.2g} s, the hand-over would take {o.hand_over:.2g} s")

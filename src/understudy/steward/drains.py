@@ -35,6 +35,8 @@ class Outlook(msgspec.Struct, frozen=True):
     """When it is likely to be over; None where no replacement has been measured yet."""
     late: bool
     reason: str
+    excuse: str = ""
+    """Of one that will be late: by how much."""
 
 
 def deadline(drain: Drain) -> float:
@@ -85,11 +87,12 @@ def outlooks(
         left -= len(drain.machines)
         ends += turns * (lately or 0.0)
         late = lately is not None and drain.by is not None and ends > drain.by
-        reason = "waits for a standby" if short else "waits for its turn"
+        reason, excuse = "waits for a standby" if short else "waits for its turn", ""
         if late:
             assert drain.by is not None
             assert lately is not None
-            many = f"{turns} turn{'s' if turns > 1 else ''} of about {lately:.2g} s"
-            reason += f", and will be late: {many} end {ends - drain.by:.2g} s after the deadline"
-        found.append(Outlook(drain.id, turns, None if lately is None else ends, late, reason))
+            many = f"{turns} turns of about {lately:.2g} s end" if turns > 1 else f"a turn of about {lately:.2g} s ends"
+            excuse = f"{many} {ends - drain.by:.2g} s after the deadline"
+            reason += f", and will be late: {excuse}"
+        found.append(Outlook(drain.id, turns, None if lately is None else ends, late, reason, excuse))
     return found

@@ -31,11 +31,6 @@ def spread(
     return moves
 
 
-def crowding(where: Mapping[int, str], kinds: Sequence[Sequence[int]], racks: Mapping[str, str]) -> list[int]:
-    """For each kind, how many of its cells the fullest rack holds."""
-    return [max(Counter(racks.get(where[cell], "") for cell in kind).values()) for kind in kinds if kind]
-
-
 def _cheapest(
     where: Mapping[int, str], kinds: Sequence[Sequence[int]], racks: Mapping[str, str], room: Mapping[str, int]
 ) -> dict[int, str]:

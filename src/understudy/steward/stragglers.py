@@ -192,7 +192,8 @@ class Detector:
         heavy = [name for name in PARTS if name != "data" and track.weights.get(name, 0.0) >= _HEAVY]
         limit = 1 + settings.threshold / 2
         whole = series[_WHOLE].middle > 1 + settings.threshold  # a part of it may have persisted a step earlier
-        if slow and whole and len(heavy) > 1 and all(series[name].middle > limit for name in heavy):
+        several = len(heavy) > 1 or (len(heavy) == 1 and "data" in slow)  # a slow computer loads slowly, too
+        if slow and whole and several and all(series[name].middle > limit for name in heavy):
             return "compute"
         parts: list[Part] = [name for name in _PARTS if name in slow]
         if parts:
