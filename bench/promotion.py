@@ -79,6 +79,7 @@ def row_of(at: float, settled: Entry, decided: Entry) -> Row:
         "lost_s": settled["data"]["lost"],
         "repeated": decided["data"]["repeated"],
         "phases": {name: round(seconds, 3) for name, seconds in settled["data"]["phases"].items()},
+        **{f"{who}_links_s": seconds for who, seconds in settled["data"]["links"].items()},
     }
 
 
@@ -91,6 +92,8 @@ def summary(rows: Sequence[Mapping[str, Any]]) -> list[Row]:
         for column in ("full_strength_s", "lost_s"):
             total[column] = round(median(row[column] for row in mine), 4)
             total[f"{column.removesuffix('_s')}_spread"] = [round(each, 4) for each in spread(r[column] for r in mine)]
+        for column in ("joiners_links_s", "stayers_links_s"):
+            total[column] = round(median(row[column] for row in mine), 4)
         found.append(total)
     return found
 

@@ -11,7 +11,9 @@
   in its first two steps: a newcomer that has not done so cannot join those that have.
 - promotion: every machine of a mesh dies in turn, and a standby that waits takes its roles, at once where they are of
   the kind that it waits in, else by entering `train` again. `full_strength_s` is from the kill to the end of the first
-  step that all have made. At the end every role's state is that of an undisturbed run, to the bit.
+  step that all have made; in `joiners_links_s` of it those who come have opened their links, in `stayers_links_s` the
+  others, at the same time: after a death all links are opened anew. At the end every role's state is that of an
+  undisturbed run, to the bit.
 - recording: a step where the first steps were recorded, after that is over, against one of a job that records nothing.
   Both jobs live and train by turns. And the sizes of recordings.
 - memory: the standby's worker and those that train, all between two steps; Pss from `smaps_rollup`, with an allocator

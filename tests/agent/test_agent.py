@@ -16,10 +16,21 @@ import pytest
 from aiohttp import WSMsgType, web
 
 from understudy.agent.agent import ABANDONED, AGAIN, UNFIT, Agent, AgentSpec, Staff
-from understudy.agent.messages import Dismiss, Frame, Leaving, Numbered, Refused, Register, StartWorker, Welcome
+from understudy.agent.messages import (
+    Dismiss,
+    Frame,
+    KeepCopy,
+    KeptCopy,
+    Leaving,
+    Numbered,
+    Refused,
+    Register,
+    StartWorker,
+    Welcome,
+)
 from understudy.agent.nursery import Nursery, NurseryError
 from understudy.steward.samples import Sample
-from understudy.worker.messages import Progress, WorkerSpec
+from understudy.worker.messages import Progress, Recorded, WorkerSpec
 
 LIMIT_S = 20.0
 encode = msgspec.msgpack.Encoder().encode
@@ -97,6 +108,24 @@ def test_an_agent_that_was_given_up_may_come_back(tmp_path: Path) -> None:
         await ws.send_bytes(encode(Numbered(1, Dismiss("no heartbeat", again=True))))
 
     assert play(tmp_path, talk).code == AGAIN
+
+
+def test_an_agent_says_when_it_cannot_keep_a_copy(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Nobody is where the recording should be: the controller hears so, and may ask another machine."""
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        there = Recorded(3, "abc", 10, 3, f"http://127.0.0.1:{nobody.getsockname()[1]}/recordings/abc")
+
+        async def talk(ws: web.WebSocketResponse) -> None:
+            await ws.send_bytes(encode(Numbered(1, KeepCopy(there))))
+            said = decode(await ws.receive_bytes())
+            while not isinstance(said, Numbered):
+                said = decode(await ws.receive_bytes())
+            assert said == Numbered(1, KeptCopy(msgspec.structs.replace(there, url="")))
+            await ws.send_bytes(encode(Numbered(2, Dismiss("it was replaced"))))
+
+        assert play(tmp_path, talk).code == 0
+    assert "no copy of role 3's recording" in caplog.text
 
 
 # -- leaving -----------------------------------------------------------------------------------------------------------

@@ -11,8 +11,10 @@ from typing import IO, TypeVar
 
 import aiohttp
 import pytest
+import xxhash
 
 from understudy.agent.library import Library
+from understudy.worker.messages import Recorded
 
 T = TypeVar("T")
 SECRET = b"the secret of this job"
@@ -178,3 +180,72 @@ def test_a_house_with_another_kind_of_address() -> None:
             await library.close()
 
     asyncio.run(play())
+
+
+# -- copies ------------------------------------------------------------------------------------------------------------
+
+
+def recorded_as(content: bytes, url: str = "") -> Recorded:
+    return Recorded(0, xxhash.xxh3_128_hexdigest(content), len(content), 3, url)
+
+
+def with_copy(content: bytes, play: Callable[[Library, Recorded], Awaitable[None]], told: bytes | None = None) -> None:
+    """Another machine's library, and a recording that is kept there; `told` is what it is said to be."""
+    before = files_open()
+
+    async def live(other: Library) -> None:
+        recorded = recorded_as(content if told is None else told)
+        with nameless(content) as file:
+            url = await other.keep(recorded.digest, path_of(file))
+        library = Library("127.0.0.1", SECRET)
+        try:
+            await play(library, recorded_as(content if told is None else told, url))
+        finally:
+            await library.close()
+
+    with_library(live)
+    assert files_open() == before
+
+
+@pytest.mark.parametrize("size", [1, 1 << 20, 3_500_000])
+def test_a_copy_is_there_when_the_other_machine_is_gone(size: int, tmp_path: Path) -> None:
+    content = os.urandom(size)
+
+    async def live() -> None:
+        other, library = Library("127.0.0.1", SECRET), Library("127.0.0.1", SECRET)
+        recorded = recorded_as(content)
+        try:
+            with nameless(content) as file:
+                url = await other.keep(recorded.digest, path_of(file))
+            copy = await library.fetch(recorded_as(content, url), str(tmp_path))
+        finally:
+            await other.close()
+        assert copy != url
+        assert await get(copy) == (200, content)
+        assert await library.fetch(recorded_as(content, url), str(tmp_path)) == copy  # it is not asked for again
+        assert await get(copy) == (200, content)
+        await library.close()
+
+    asyncio.run(asyncio.wait_for(live(), 20))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "told", [b"contenu", b"content, and more of it", b"con"], ids=["another", "cut short", "without end"]
+)
+def test_a_copy_that_is_not_what_it_should_be_is_not_kept(told: bytes) -> None:
+    async def play(library: Library, recorded: Recorded) -> None:
+        with pytest.raises(ValueError, match="not the one that was asked for"):
+            await library.fetch(recorded, "")
+
+    with_copy(b"content", play, told)
+
+
+def test_copies_are_for_those_who_have_the_secret() -> None:
+    async def play(library: Library, recorded: Recorded) -> None:
+        stranger = Library("127.0.0.1", b"another secret")
+        with pytest.raises(aiohttp.ClientResponseError, match="401"):
+            await stranger.fetch(recorded, "")
+        await stranger.close()
+
+    with_copy(b"content", play)

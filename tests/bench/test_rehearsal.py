@@ -121,8 +121,11 @@ def test_a_standby_is_ready_when_it_has_rehearsed_every_kind_and_waits() -> None
     assert stage_of({"pp": 1, "dp": 0, "tp": 1}) == "pp=1 tp=1"
 
 
+LINKS = {"joiners": 0.02, "stayers": 0.03}
+
+
 def death(how: str, full: float) -> dict[str, Any]:
-    settled = {"at": 100.0 + full, "data": {"lost": full / 2, "phases": {"open": 0.12345}}}
+    settled = {"at": 100.0 + full, "data": {"lost": full / 2, "phases": {"open": 0.12345}, "links": LINKS}}
     seen = promotion.row_of(100.0, settled, {"data": {"repeated": 1}})
     return {"part": "promotion", "mesh": "dp=2", "how": how, "roles": [1], **seen}
 
@@ -131,6 +134,7 @@ def test_deaths_are_summed_up_by_how_roles_were_taken() -> None:
     found = [death("at once", 1.0), death("entered again", 4.0), death("at once", 2.0)]
     assert (found[0]["phases"], found[0]["repeated"]) == ({"open": 0.123}, 1)
     once, again = promotion.summary(found)
+    assert (once["joiners_links_s"], again["stayers_links_s"]) == (0.02, 0.03)
     assert (once["how"], once["round"], once["full_strength_s"], once["lost_s"]) == ("at once", "all 2", 1.5, 0.75)
     assert (again["how"], again["full_strength_spread"]) == ("entered again", [4.0, 4.0])
 

@@ -99,7 +99,7 @@ class Play:
 
     def say(self, uid: str, *messages: Said) -> None:
         for message in messages:
-            self._report(self.director.actors[uid].machine, Word(uid, message))
+            self.report(self.director.actors[uid].machine, Word(uid, message))
 
     def each(self, uids: Iterable[str], *messages: Said) -> None:
         """One worker after the other says all of it."""
@@ -108,12 +108,12 @@ class Play:
 
     def leaving(self, name: str, seconds: float = 30.0, why: str = "preempted") -> None:
         """A machine's agent says that it goes soon."""
-        self._report(name, Leaving(seconds, why))
+        self.report(name, Leaving(seconds, why))
 
     def exits(self, uid: str, code: int = -9, words: str = "") -> None:
-        self._report(self.director.actors[uid].machine, Exited(uid, code, words))
+        self.report(self.director.actors[uid].machine, Exited(uid, code, words))
 
-    def _report(self, name: str, report: Report) -> None:
+    def report(self, name: str, report: Report) -> None:
         incarnation = self.director.machines[name].incarnation
         self._said[incarnation] = number = self._said.get(incarnation, 0) + 1
         self.feed(Reported(name, incarnation, number, report))
@@ -239,7 +239,7 @@ class Play:
         self.each(uids, report)
 
     def stopped(self, uid: str, seconds: float = 10.0) -> None:
-        self._report(self.director.actors[uid].machine, Stopped(uid, seconds))
+        self.report(self.director.actors[uid].machine, Stopped(uid, seconds))
 
     def due(self, what: str) -> Expired:
         """The limit of this kind that runs; the time comes to when it is over."""

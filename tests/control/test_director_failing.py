@@ -7,7 +7,7 @@ import pytest
 from tests.control.play import Play, worker
 from understudy.agent.messages import Dismiss
 from understudy.comm.roster import Roster
-from understudy.worker.messages import Halt, Halted, Move, Rehearse, Rehearsed, Resume, Switched, Unprepared
+from understudy.worker.messages import Halt, Halted, Move, Prepared, Rehearse, Rehearsed, Resume, Switched, Unprepared
 
 
 @pytest.mark.parametrize("how", ["machine", "worker"])
@@ -32,14 +32,16 @@ def test_a_standby_takes_the_roles_of_the_dead(how: str) -> None:
     assert heard == {"w0": [resume], "w2": [resume]}
     assert (resume.roster.generation, resume.roster.seats, resume.roster.fresh) == (2, ("w0", "w2"), True)
     assert (resume.step, resume.moves) == (7, (Move(1, worker("w0", "m0"), worker("w2", "m2")),))
-    play.say("w2", Switched(2, 7, 0.5, 1000))
+    play.say("w2", Prepared(2, 0.25), Switched(2, 7, 0.5, 1000))
     assert play.status() == "recovering"
-    play.say("w0", Switched(2, 7))
+    play.say("w0", Prepared(2, 0.125), Switched(2, 7))
     assert play.status() == "training"
     assert play.seats() == ["w0", "w2"]
     assert play.states() == {"m0": "cast", "m1": "gone" if how == "machine" else "leaving", "m2": "cast"}
     play.settled()
     assert play.states() == {"m0": "cast", "m1": "gone" if how == "machine" else "standby", "m2": "cast"}
+    (settled,) = [tale for tale in play.tales if tale.kind == "settled"]
+    assert settled.data["links"] == {"joiners": 0.25, "stayers": 0.125}
 
 
 @pytest.mark.parametrize(

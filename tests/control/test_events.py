@@ -14,6 +14,8 @@ from understudy.agent.messages import (
     EndWorker,
     Exited,
     Frame,
+    KeepCopy,
+    KeptCopy,
     Leaving,
     Numbered,
     Refused,
@@ -40,7 +42,19 @@ from understudy.control.events import (
     TakeBack,
 )
 from understudy.steward.samples import Sample, Traffic
-from understudy.worker.messages import Done, Failed, Halt, Halted, Here, Move, Prepare, Resume, Switched, Tracked
+from understudy.worker.messages import (
+    Done,
+    Failed,
+    Halt,
+    Halted,
+    Here,
+    Move,
+    Prepare,
+    Recorded,
+    Resume,
+    Switched,
+    Tracked,
+)
 
 W0, W1 = Worker("w0", "m0", port=4, local="a"), Worker("w1", "m1")
 ROSTER = Roster.of(3, [(0, "w0"), (1, "w1")], [W0, W1])
@@ -62,6 +76,7 @@ EVENTS: list[Event] = [
     Asked("r6", TakeBack("m2")),
     Registered("m1", "m1-ab", False, {"rack": "r7"}),
     Reported("m0", "m0-ab", 8, Leaving(30.0, "preempted")),
+    Reported("m0", "m0-ab", 9, KeptCopy(Recorded(0, "ab", 10, 3, "http://m0:80/recordings/ab"))),
     Overdue("rehearse"),
     Slipping("r5", 12.5),
 ]
@@ -76,6 +91,7 @@ FRAMES: list[Frame] = [
     Numbered(4, Tell("w0", Halt(1, "w1 is gone"))),
     Numbered(5, EndWorker("w0")),
     Numbered(6, Dismiss("over")),
+    Numbered(6, KeepCopy(Recorded(0, "ab", 10, 3, "http://m1:80/recordings/ab"))),
     Numbered(7, Word("w0", Here(W0))),
     Numbered(8, Exited("w0", 1)),
     Ack(8),

@@ -158,6 +158,67 @@ def test_routes_that_depend_on_data_are_rehearsed_without_a_connection(tmp_path:
     assert set(seen) == {"[]"}
 
 
+GATHERED = """
+import os, time, torch, understudy
+import torch.distributed as dist
+from pathlib import Path
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+def train(job):
+    torch.manual_seed(1)
+    model = DDP(nn.Linear(8, 8), process_group=job.mesh["dp"].get_group())
+    optim = torch.optim.SGD(model.parameters(), lr=0.05)
+    job.track(model=model, optim=optim)
+    notes = Path(__file__).with_name("gathered.txt")
+    for step in job.steps(100_000):
+        with step:
+            roles = [torch.zeros(1) for _ in range(job.mesh.size())]
+            dist.all_gather(roles, torch.full((1,), float(job.role)))
+            loss = model(torch.rand(4, 8)).pow(2).mean()
+            loss.backward()
+            optim.step()
+            optim.zero_grad()
+            job.log(loss=loss)
+            if job.rehearsing:
+                with notes.open("a") as file:
+                    file.write(f"{os.getpid()} {[int(role) for role in roles]}\\n")
+        if not job.rehearsing and not Path(__file__).with_name("hurry").exists():
+            time.sleep(0.1)
+
+understudy.run(train)
+"""
+"""Made-up values would be the same from everybody."""
+
+
+def test_a_recording_outlives_the_machine_that_has_made_it(tmp_path: Path) -> None:
+    pids: list[int] = []
+
+    async def direction(stage: Stage) -> None:
+        async def copied() -> bool:
+            return any(tale["kind"] == "copied" for tale in stage.tales)
+
+        await stage.until(copied, "a copy of the recording")
+        first = await ready(stage, {0, 1})
+        (recorded,) = [tale for tale in stage.tales if tale["kind"] == "recorded"]
+        assert recorded["data"]["role"] == 0
+        noted = tmp_path / "disturbed" / "run" / f"metrics-{first['name']}.jsonl"
+        assert noted.read_text() == "", "what is logged in a rehearsal was kept"
+        await stage.kill_machine("m0")
+
+        async def promoted() -> bool:
+            return bool((await player(stage, 0))["name"] == first["name"])
+
+        await stage.until(promoted, f"{first['name']} in role 0")
+        pids.extend((await ready(stage, {0, 1}))["pids"])
+
+    same_bits(tmp_path, direction, script=GATHERED, standbys=1, repair=0.5)
+    notes = (tmp_path / "disturbed" / "gathered.txt").read_text().splitlines()
+    heard = [note.partition(" ")[2] for note in notes if note.startswith(f"{pids[0]} ")]
+    assert len(heard) >= 3
+    assert set(heard) == {"[0, 1]"}
+
+
 COMPILED = """
 import time, torch, understudy
 from pathlib import Path

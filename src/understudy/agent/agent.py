@@ -32,6 +32,8 @@ from .messages import (
     EndWorker,
     Exited,
     Frame,
+    KeepCopy,
+    KeptCopy,
     Leaving,
     Numbered,
     Order,
@@ -165,9 +167,9 @@ class Agent:
             talk.cancel()
             await asyncio.gather(talk, return_exceptions=True)
             await self._nursery.close()
-            await self._library.close()
             for task in self._tasks:
                 task.cancel()
+            await self._library.close()
             self._metrics.close()
 
     # -- the controller ----------------------------------------------------------------------------------------------
@@ -220,9 +222,7 @@ class Agent:
                         self._sent, self._known = received, True
                         self._unsent.set()
                         sender = asyncio.ensure_future(self._send(ws))
-                    case Numbered(number, order, seating) if isinstance(
-                        order, StartWorker | Tell | EndWorker | Dismiss
-                    ):
+                    case Numbered(number, order, seating) if isinstance(order, Order):
                         complete = self._seats.seated(order, seating)
                         if self._inbox.take(number):
                             await self._carry_out(complete)
@@ -327,6 +327,8 @@ class Agent:
             case EndWorker(uid):
                 if (staff := self._staff.get(uid)) is not None:
                     staff.child.kill(signal.SIGKILL)
+            case KeepCopy(recorded):
+                self._later(self._keep_copy(recorded))
             case Dismiss(_, again):
                 self.code = AGAIN if again and not self._leaving else 0
                 task = asyncio.ensure_future(self._end())
@@ -411,6 +413,16 @@ class Agent:
             log.warning("%s: a recording cannot be kept: %s", self.spec.machine, error)
             url = ""
         self._report(Word(staff.uid, msgspec.structs.replace(recorded, url=url, fd=-1)))
+
+    async def _keep_copy(self, recorded: Recorded) -> None:
+        """It outlives its machine here."""
+        try:
+            url = await self._library.fetch(recorded, self.spec.worker.recordings)
+        except (OSError, aiohttp.ClientError, ValueError, TimeoutError) as error:
+            why = str(error) or type(error).__name__
+            log.warning("%s: no copy of role %d's recording: %s", self.spec.machine, recorded.role, why)
+            url = ""
+        self._report(KeptCopy(msgspec.structs.replace(recorded, url=url)))
 
     async def _await_end(self, staff: Staff) -> None:
         code = await staff.child.exited

@@ -1,16 +1,23 @@
-"""Recordings that workers of this machine have made, for newcomers on others."""
+"""Recordings that workers of this machine have made, and copies of those of others, for newcomers."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import secrets
-from typing import TYPE_CHECKING
+import tempfile
+from typing import IO, TYPE_CHECKING
+
+import aiohttp
+import xxhash
+
+from understudy.worker.messages import Recorded
 
 if TYPE_CHECKING:
     from aiohttp import web
 
 _CHUNK = 1 << 20
+_FETCH = aiohttp.ClientTimeout(total=None, sock_connect=10.0, sock_read=60.0)
 
 
 class Library:
@@ -27,11 +34,40 @@ class Library:
 
     async def keep(self, digest: str, path: str) -> str:
         """Take over a worker's file. Returns where others find it."""
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self._put(digest, os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+        return await self._address(digest)
+
+    async def fetch(self, recorded: Recorded, folder: str) -> str:
+        """Keep a copy of what another machine has. Raises where it cannot be had, or is not what it should be."""
+        if recorded.digest not in self._files:
+            with tempfile.TemporaryFile(dir=folder or None) as file:
+                await self._download(recorded, file)
+                self._put(recorded.digest, os.dup(file.fileno()))
+        return await self._address(recorded.digest)
+
+    async def _download(self, recorded: Recorded, file: IO[bytes]) -> None:
+        headers, digest, size = {"Authorization": self._token.decode()}, xxhash.xxh3_128(), 0
+        async with (
+            aiohttp.ClientSession(headers=headers, timeout=_FETCH, raise_for_status=True) as session,
+            session.get(recorded.url) as answer,
+        ):
+            async for data in answer.content.iter_chunked(_CHUNK):
+                size += len(data)
+                if size > recorded.bytes:
+                    break
+                file.write(data)
+                digest.update(data)
+        file.flush()
+        if size != recorded.bytes or digest.hexdigest() != recorded.digest:
+            raise ValueError("the recording that came is not the one that was asked for")
+
+    def _put(self, digest: str, fd: int) -> None:
         if digest in self._files:
             os.close(fd)
         else:
             self._files[digest] = fd
+
+    async def _address(self, digest: str) -> str:
         async with self._opening:
             if self._runner is None:
                 await self._open()

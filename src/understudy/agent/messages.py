@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from understudy.steward.samples import Sample
-from understudy.worker.messages import Copied, Heard, Inject, Said
+from understudy.worker.messages import Copied, Heard, Inject, Recorded, Said
 
 # -- orders to an agent --------------------------------------------------------------------------------------------
 
@@ -29,6 +29,12 @@ class EndWorker(msgspec.Struct, frozen=True, tag="end-worker"):
     uid: str
 
 
+class KeepCopy(msgspec.Struct, frozen=True, tag="keep-copy"):
+    """Fetch a recording from the machine that has it, and keep it for newcomers."""
+
+    recorded: Recorded
+
+
 class Dismiss(msgspec.Struct, frozen=True, tag="dismiss"):
     """End all workers and the agent."""
 
@@ -37,7 +43,7 @@ class Dismiss(msgspec.Struct, frozen=True, tag="dismiss"):
     """Whether it may come back, with new workers."""
 
 
-Order = StartWorker | Tell | EndWorker | Dismiss
+Order = StartWorker | Tell | EndWorker | KeepCopy | Dismiss
 
 # -- reports of an agent -------------------------------------------------------------------------------------------
 
@@ -73,7 +79,13 @@ class Leaving(msgspec.Struct, frozen=True, tag="leaving"):
     why: str
 
 
-Report = Word | Exited | Stopped | Leaving
+class KeptCopy(msgspec.Struct, frozen=True, tag="kept-copy"):
+    """A recording of another machine is on this one, too; or could not be had, where it has no address."""
+
+    recorded: Recorded
+
+
+Report = Word | Exited | Stopped | Leaving | KeptCopy
 
 # -- frames: both streams are numbered from 1, kept until acknowledged, and sent again after a broken connection ------
 

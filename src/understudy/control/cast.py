@@ -81,6 +81,11 @@ class Machine:
         return len(self.history) - self.pardoned
 
     @property
+    def place(self) -> tuple[str, str]:
+        """Of what its agent keeps."""
+        return (self.name, self.incarnation)
+
+    @property
     def alive(self) -> bool:
         return self.state != "gone"
 

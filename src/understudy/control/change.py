@@ -108,6 +108,8 @@ class Change:
     losses: dict[str, float | None] = field(default_factory=dict)
     """What each worker says that training has lost; None where it cannot know."""
     lost: float | None = None
+    opened: dict[str, float] = field(default_factory=dict)
+    """Seconds in which each worker has opened its links."""
 
     @property
     def generation(self) -> int:
@@ -126,3 +128,11 @@ class Change:
         """Seconds spent in each phase so far."""
         marks = [*self.clock.items(), ("", now)]
         return {name: later - start for (name, start), (_, later) in pairwise(marks)}
+
+    def links(self) -> dict[str, float]:
+        """Seconds in which the slowest of those who come, and of the others, has opened its links."""
+        coming = set(self.joiners.values())
+        return {
+            "joiners": max((seconds for uid, seconds in self.opened.items() if uid in coming), default=0.0),
+            "stayers": max((seconds for uid, seconds in self.opened.items() if uid not in coming), default=0.0),
+        }

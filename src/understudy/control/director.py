@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from operator import is_
 
-from understudy.agent.messages import Exited, Leaving, Stopped, Word
+from understudy.agent.messages import Exited, KeptCopy, Leaving, Stopped, Word
 from understudy.worker.messages import (
     Arm,
     Cancelled,
@@ -68,7 +68,13 @@ class Director(Replacement):
                 machine = self.machines.get(name)
                 known = machine is not None and machine.incarnation == incarnation and machine.alive
                 if machine is not None and known and machine.inbox.take(number):
-                    self._notified(machine, report) if isinstance(report, Leaving) else self._heed(report)
+                    match report:
+                        case Leaving():
+                            self._notified(machine, report)
+                        case KeptCopy(recorded):
+                            self._copied(machine, recorded)
+                        case _:
+                            self._heed(report)
             case Asked(id, request):
                 self.requests.add(id)
                 self._ask(id, request)
@@ -106,7 +112,7 @@ class Director(Replacement):
                 if role == actor.rehearsing:
                     actor.rehearsed, actor.rehearsing = role, None
             case Recorded(role, _, size, steps) as recorded:
-                self.recordings[role] = (actor.machine, recorded)
+                self.recordings.made(self.machines[actor.machine].place, recorded)
                 if not recorded.url:
                     return
                 said = f"role {role} has recorded {steps} steps for newcomers to rehearse with: {size / 1e6:.3g} MB"
@@ -119,9 +125,11 @@ class Director(Replacement):
                         self._tale("rehearsal", text, uid=actor.uid)
                     tour, cell = self.machines[actor.machine].tour, self.plan.cells[role]
                     tour[cell] = seconds or tour.get(cell, 0.0)
-            case Prepared(generation):
-                if (change := self._in(generation)) is not None and change.phase == "prepare":
-                    change.waiting.discard(actor.uid)
+            case Prepared(generation, seconds):
+                if (change := self._in(generation)) is not None:
+                    change.opened[actor.uid] = seconds
+                    if change.phase == "prepare":
+                        change.waiting.discard(actor.uid)
             case Unprepared(generation, why):
                 if (change := self._in(generation)) is not None:
                     self._unprepared(change, actor, why)
@@ -151,6 +159,12 @@ class Director(Replacement):
                     self._tale("rehearsal", f"{self._name(actor)} failed: {error}", uid=actor.uid)
                 else:
                     self._stumble(actor, f"{self._name(actor)} failed in step {step}: {error}")
+
+    def _copied(self, machine: Machine, recorded: Recorded) -> None:
+        self.recordings.copied(machine.place, recorded)
+        if recorded.url:
+            said = f"{machine.name} keeps a copy of what role {recorded.role} has recorded"
+            self._tale("copied", said, machine=machine.name, role=recorded.role)
 
     # -- machines ------------------------------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+from understudy.agent.messages import KeepCopy
 from understudy.worker.messages import Cancel, Prepare, Stop
 
 from .cast import Actor, Machine, free, ready
@@ -106,6 +107,15 @@ class Replacement(Turns):
                     self._rehearse(self._workers({cell: machine.name}))
         if self.settling is None and not self._recording_under_way():
             self._warm_up(taken)
+            if self.change is None:
+                self._keep_copies()
+
+    def _keep_copies(self) -> None:
+        """Recordings are to outlive the machines that have made them."""
+        staying = [machine for machine in self.machines.values() if machine.notice is None]
+        standbys, others = ([each.place for each in staying if each.state == state] for state in ("standby", "cast"))
+        for (name, _), recorded in self.recordings.to_copy(standbys, others, self._is_there):
+            self._order(self.machines[name], KeepCopy(recorded))
 
     def _recording_under_way(self) -> bool:
         """Whether those who record the first steps are still at it."""

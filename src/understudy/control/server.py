@@ -23,15 +23,12 @@ from understudy.agent.forkserver import die_with_parent
 from understudy.agent.messages import (
     Ack,
     Beat,
-    Exited,
     Frame,
-    Leaving,
     Numbered,
     Refused,
     Register,
-    Stopped,
+    Report,
     Welcome,
-    Word,
 )
 from understudy.agent.mishap import GARBAGE
 from understudy.agent.rosters import Shortener
@@ -231,7 +228,7 @@ class Controller:
         if machine.incarnation != incarnation:
             await ws.send_bytes(_encoder.encode(Refused("another agent has this machine's name")))
             await ws.close()
-        elif isinstance(frame, Numbered) and isinstance(frame.content, Word | Exited | Stopped | Leaving):
+        elif isinstance(frame, Numbered) and isinstance(frame.content, Report):
             if frame.number == machine.inbox.last + 1 and machine.alive:
                 await self.feed(Reported(name, incarnation, frame.number, frame.content))
             await ws.send_bytes(_encoder.encode(Ack(machine.inbox.last)))

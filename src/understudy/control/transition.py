@@ -12,6 +12,7 @@ from understudy.worker.messages import Recorded, Rehearse, Stop
 from .cast import Actor, Machine, ready
 from .change import Change, Outcome, Phase, Wish, summary
 from .company import ATTEMPTS, OVER, Company, Plan
+from .recordings import Place, Recordings
 
 RECENT = 5
 """Replacements that tell how long the next one takes."""
@@ -34,8 +35,8 @@ class Transition(Company):
         """Vacant cell → the machine that is to take it again."""
         self.rate = 1e9
         """Bytes of state that come over in a second, as far as it is known."""
-        self.recordings: dict[int, tuple[str, Recorded]] = {}
-        """By role: the machine that has one, for newcomers to rehearse with."""
+        self.recordings = Recordings()
+        """For newcomers to rehearse with."""
         self.settling: Change | None = None
         """The last change, until its first step is done everywhere; so long, those who gave their roles away stay, and
         go on should a newcomer die."""
@@ -114,7 +115,7 @@ class Transition(Company):
         troupe = self._troupe({role: address for role, address in mates.items() if address is not None})
         for role, actor in asked.items():
             actor.role, actor.rehearsing, actor.rehearsed, actor.also = role, role, None, ()
-            self._tell(actor.uid, Rehearse(role, self._recording(role), troupe if role in mates else None))
+            self._tell(actor.uid, Rehearse(role, self._recording(role, actor), troupe if role in mates else None))
 
     def _troupe(self, mates: dict[int, Worker]) -> Roster | None:
         """A roster of those who rehearse together, where there are several."""
@@ -124,13 +125,15 @@ class Transition(Company):
         seats = [(role, worker.uid) for role, worker in mates.items()]
         return Roster.of(self.generations, seats, list(mates.values()), roles=self.plan.roles, cells=self.plan.cells)
 
-    def _recording(self, role: int) -> Recorded | None:
-        """What this role, or one that holds the same, has recorded on a machine that is still there."""
-        for other in (role, *self.twins.get(role, ())):
-            machine, recorded = self.recordings.get(other, ("", None))
-            if recorded is not None and recorded.url and self.machines[machine].alive:
-                return recorded
-        return None
+    def _recording(self, role: int, actor: Actor) -> Recorded | None:
+        """What this role, or one that holds the same, has recorded, from a machine that is still there."""
+        near = self.machines[actor.machine].place
+        found = (self.recordings.found(other, self._is_there, near) for other in (role, *self.twins.get(role, ())))
+        return next(filter(None, found), None)
+
+    def _is_there(self, place: Place) -> bool:
+        machine = self.machines[place[0]]
+        return machine.alive and machine.place == place
 
     def _rehearsed(self, change: Change) -> bool:
         return all(self.actors[uid].rehearsed == role for role, uid in change.joiners.items())
@@ -258,6 +261,7 @@ class Transition(Company):
             facts: dict[str, object] = {
                 "lost": change.lost,
                 "phases": change.phases(self._now),
+                "links": change.links(),
                 "bytes": sum(size for size, _, _ in change.moved.values()),
                 "again": any(again for _, _, again in change.moved.values()),
             }

@@ -5,10 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from understudy.agent.messages import Dismiss, EndWorker, Leaving, Order, Report, StartWorker, Tell, Word
+from msgspec import structs
+
+from understudy.agent.messages import (
+    Dismiss,
+    EndWorker,
+    KeepCopy,
+    KeptCopy,
+    Leaving,
+    Order,
+    Report,
+    StartWorker,
+    Tell,
+    Word,
+)
 from understudy.agent.session import Inbox, Outbox
 from understudy.comm.roster import Worker
-from understudy.worker.messages import Here
+from understudy.worker.messages import Here, Recorded
 
 from .worker import SimWorker
 
@@ -25,6 +38,8 @@ class SimAgent:
         self.alive = True
         self.dismissed = False
         self.workers: dict[str, SimWorker] = {}
+        self.kept: set[str] = set()
+        """Digests of recordings."""
         self.outbox: Outbox[Report] = Outbox()
         self.inbox = Inbox()
         self.connection = 0
@@ -82,9 +97,22 @@ class SimAgent:
                     worker.hear(message)
             case EndWorker(uid):
                 self.workers[uid].die(-9)
+            case KeepCopy(recorded):
+                self.world.after(self.world.delay(), lambda: self.fetched(recorded))
             case Dismiss():
                 self.dismissed = True
                 self.die()
+
+    def keep(self, recorded: Recorded) -> Recorded:
+        """A recording is here from now on."""
+        self.kept.add(recorded.digest)
+        return structs.replace(recorded, url=f"{self.incarnation}/{recorded.digest}")
+
+    def fetched(self, recorded: Recorded) -> None:
+        """A copy has come, if whoever has it still lives."""
+        if self.alive:
+            there = self.world.serves(recorded)
+            self.report(KeptCopy(self.keep(recorded) if there else structs.replace(recorded, url="")))
 
     def notice(self, seconds: float) -> None:
         """It has to go soon, and does."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from understudy.agent.messages import Exited, Stopped, Word
 from understudy.worker import part as parts
-from understudy.worker.messages import Done, Faulty, Heard, Saved, Settled, Stalled
+from understudy.worker.messages import Done, Faulty, Heard, Recorded, Rehearse, Saved, Settled, Stalled
 from understudy.worker.part import Part
 from understudy.worker.vote import numbers_of, outcome_of
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from .world import World
 
 STALL = 2.0
+RECORDED = 2
+"""Steps."""
 STEP_LIMIT = 12.0
 FROZEN = 6.0
 """Simulated seconds after which an agent reports a worker that a signal has stopped."""
@@ -82,6 +84,8 @@ class SimWorker:
         if self.frozen:
             self.waiting.append(partial(self.hear, message))
         else:
+            if isinstance(message, Rehearse) and message.recorded is not None:
+                self.world.serves(message.recorded)
             self.do(self.part.hear(message))
 
     def die(self, code: int) -> None:
@@ -343,6 +347,9 @@ class SimWorker:
             raise Violation(f"{self.part.uid} applies step {self.part.step} to a state of {self.state} steps")
         self.state += 1
         self.part.applied()
+        role = self.role
+        if self.state == RECORDED and self.part.generation == 1 and role == min(self.world.same(role or 0)):
+            self.agent.report(Word(self.part.uid, self.agent.keep(Recorded(role, f"of {role}", 100, RECORDED))))
         if self.said_settled != self.part.generation:
             self.said_settled = self.part.generation
             self.agent.report(Word(self.part.uid, Settled(self.part.generation, self.part.step, 0.1)))

@@ -15,7 +15,7 @@ from understudy.control.company import OVER, Plan
 from understudy.control.director import Director
 from understudy.control.events import AddStandby, Asked, Replace, Request, Scale, TakeBack
 from understudy.steward.decide import HOUR, Settings
-from understudy.worker.messages import Failed, Faulty
+from understudy.worker.messages import Failed, Faulty, Recorded
 
 from .agent import SimAgent
 from .controller import SimController
@@ -84,6 +84,7 @@ class World:
         self.fabrics: dict[int, SimFabric] = {}
         self.workers: dict[str, SimWorker] = {}
         self.agents: dict[str, SimAgent] = {}
+        self.incarnations: dict[str, SimAgent] = {}
         self.controller = SimController(self)
         self.played: dict[tuple[int, int], str] = {}
         self.rosters: dict[int, Roster] = {}
@@ -130,6 +131,14 @@ class World:
         if self.copies == "halves" and roles % 2 == 0:
             return tuple(sorted((role, (role + half) % roles)))
         return (role,)
+
+    def serves(self, recorded: Recorded) -> bool:
+        """Whether a recording can be had where the controller says that it is; it has been there, in any case."""
+        incarnation = recorded.url.removesuffix(f"/{recorded.digest}")
+        agent = self.incarnations[incarnation]
+        if recorded.digest not in agent.kept:
+            raise Violation(f"{recorded} was never there")
+        return agent.alive
 
     def few(self) -> tuple[int, ...]:
         """Cells of some whole replicas; none where these share all machines."""
@@ -229,6 +238,7 @@ class World:
 
     def agent(self, name: str, *, standby: bool) -> None:
         self.agents[name] = agent = SimAgent(self, name, standby)
+        self.incarnations[agent.incarnation] = agent
         self.after(self.delay(), agent.connect)
 
     # -- what operators and the world do -------------------------------------------------------------------------------
