@@ -140,7 +140,6 @@ understudy.run(train)
 """Rows go to the experts that a gate chooses: who gets how many is known only when it happens."""
 
 
-@pytest.mark.long
 def test_routes_that_depend_on_data_are_rehearsed_without_a_connection(tmp_path: Path) -> None:
     async def direction(stage: Stage) -> None:
         await ready(stage, {0}, {1})
