@@ -98,6 +98,13 @@ def test_a_copy_of_something_else_is_not_told() -> None:
     assert recordings.found(0, gone(M0), M1) is None
 
 
+def test_a_copy_of_what_nobody_has_recorded_is_nothing() -> None:
+    recordings = Recordings()
+    recordings.copied(M1, recorded(at=M1))
+    assert 0 not in recordings
+    assert recordings.found(0, gone(), M1) is None
+
+
 # -- in a job ----------------------------------------------------------------------------------------------------------
 
 

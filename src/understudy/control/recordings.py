@@ -45,8 +45,8 @@ class Recordings:
 
     def copied(self, place: Place, recorded: Recorded) -> None:
         """A machine that was asked to keep a copy says where it is; or nothing, since it could not get it."""
-        kept = self._kept[recorded.role]
-        if kept.recorded.digest == recorded.digest:
+        kept = self._kept.get(recorded.role)
+        if kept is not None and kept.recorded.digest == recorded.digest:
             kept.urls[place] = recorded.url
             self._uncertain[recorded.role] = None
 
