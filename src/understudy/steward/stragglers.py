@@ -193,7 +193,8 @@ class Detector:
         limit = 1 + settings.threshold / 2
         whole = series[_WHOLE].middle > 1 + settings.threshold  # a part of it may have persisted a step earlier
         several = len(heavy) > 1 or (len(heavy) == 1 and "data" in slow)  # a slow computer loads slowly, too
-        if slow and whole and several and all(series[name].middle > limit for name in heavy):
+        loading = 2 * median(series["data"].excess or (0.0,)) > median(series[_WHOLE].excess)
+        if slow and whole and several and not loading and all(series[name].middle > limit for name in heavy):
             return "compute"
         parts: list[Part] = [name for name in _PARTS if name in slow]
         if parts:
