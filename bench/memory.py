@@ -21,11 +21,10 @@ ENV = {"MALLOC_MMAP_THRESHOLD_": str(128 << 10)}
 class Memory:
     """In bytes."""
 
-    pss: int
-    """With its share of what it has in common with other processes, such as torch's code."""
     own: int
     """What nobody else has."""
     resident: int
+    """With all that it has in common with other processes, such as torch's code."""
 
 
 def memory_in(lines: Iterable[str]) -> Memory:
@@ -35,7 +34,7 @@ def memory_in(lines: Iterable[str]) -> Memory:
         name, _, rest = line.partition(":")
         if rest.endswith("kB\n"):
             sizes[name] = int(rest.split()[0]) * 1024
-    return Memory(sizes["Pss"], sizes["Private_Clean"] + sizes["Private_Dirty"], sizes["Rss"])
+    return Memory(sizes["Private_Clean"] + sizes["Private_Dirty"], sizes["Rss"])
 
 
 def memory_of(pid: int) -> Memory:

@@ -59,16 +59,15 @@ def size_row(model: str, recorded: Sequence[int]) -> Row:
 
 
 def memory_row(training: Sequence[Memory], parked: Memory, number: int) -> Row:
-    """The standby's worker against the leanest of those that train, all between two steps."""
-    least = min(training, key=lambda each: each.pss)
+    """The standby's worker against the leanest of those that train, all between two steps. What is resident counts, as
+    on a machine of its own: with how many others a process shares torch's code depends on where it was forked."""
+    least = min(training, key=lambda each: each.resident)
     return {
-        **{"part": "memory", "round": str(number), "ratio": round(parked.pss / least.pss, 4)},
-        "parked_mb": round(parked.pss / 1e6, 1),
-        "training_mb": [round(each.pss / 1e6, 1) for each in training],
+        **{"part": "memory", "round": str(number), "ratio": round(parked.resident / least.resident, 4)},
+        "parked_mb": round(parked.resident / 1e6, 1),
+        "training_mb": [round(each.resident / 1e6, 1) for each in training],
         "parked_own_mb": round(parked.own / 1e6, 1),
         "training_own_mb": [round(each.own / 1e6, 1) for each in training],
-        "parked_resident_mb": round(parked.resident / 1e6, 1),
-        "training_resident_mb": [round(each.resident / 1e6, 1) for each in training],
     }
 
 

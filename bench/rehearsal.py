@@ -16,8 +16,8 @@
   undisturbed run, to the bit.
 - recording: a step where the first steps were recorded, after that is over, against one of a job that records nothing.
   Both jobs live and train by turns. And the sizes of recordings.
-- memory: the standby's worker and those that train, all between two steps; Pss from `smaps_rollup`, with an allocator
-  that gives large blocks back at once.
+- memory: the standby's worker and those that train, all between two steps: what is resident, and what of that nobody
+  else has (`own`), from `smaps_rollup`, with an allocator that gives large blocks back at once.
 
 Nothing else of a job happens while a newcomer makes its first steps: the next standby is sent for afterwards.
 """
