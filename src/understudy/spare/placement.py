@@ -72,10 +72,10 @@ def golomb(replicas: int, r: int, domain: int = 1, *, wide: bool = True) -> Plac
     if ruler is None:
         most = rulers.largest_on(places)
         room = f"{replicas} replicas" if domain == 1 else f"{replicas} replicas in domains of {domain}"
-        way_out = f"take r={most}, or random:r={r}" if most > 1 else f"take a smaller domain, or random:r={r}"
+        instead = f"r={most}" if most > 1 else "more replicas" if domain == 1 else "a smaller domain"
         raise PlacementError(
             f"spare:r={r} does not fit: with {room} at most r={most} is possible "
-            f"if two shards are to share at most one holder; {way_out}"
+            f"if two shards are to share at most one holder; take {instead}, or random:r={r}"
         )
     name = f"spare:r={r}" if domain == 1 else f"spare:r={r},domain={domain}"
     apart = "" if domain == 1 else f", never two in the same domain of {domain} replicas"
