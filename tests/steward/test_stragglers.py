@@ -114,25 +114,32 @@ def test_who_is_slow_in_everything_is_slow_in_computing() -> None:
     assert "x its class for " in news.finding.reason
 
 
-def _named(slower: tuple[float, float], late: int = -1) -> list[tuple[int, str]]:
-    """What is told of a worker that becomes so much slower in loading and in computing, the latter not in one step."""
+def _named(slower: tuple[float, float], once: tuple[float, float] | None = None) -> list[tuple[int, str]]:
+    """What is told of a worker that becomes so much slower in loading and in computing; in one step, otherwise."""
     detector, told = Detector(Settings()), []
     for step in range(60):
         samples = []
         for role in range(3):
-            load, compute = slower if role == 1 and step >= 30 else (1.0, 1.0)
-            parts = (0.02 * load, 0.03 * (1.0 if step == late else compute), 0.001, 0.001)
+            becomes = once if once is not None and step == 33 else slower
+            load, compute = becomes if role == 1 and step >= 30 else (1.0, 1.0)
+            parts = (0.02 * load, 0.03 * compute, 0.001, 0.001)
             samples.append(Sample(f"w{role}", role, step, sum(parts), parts, 0.0))
         told += detector.step(samples, dict.fromkeys(range(3), (0, 1, 2)), {})
     return [(news.finding.role, news.finding.part) for news in told]
 
 
-def test_who_also_loads_slowly_is_slow_in_computing() -> None:
-    assert _named((1.4, 1.4), late=33) == [(1, "compute")]
-
-
-def test_who_loads_slowly_and_computes_a_little_slower_is_slow_in_loading() -> None:
-    assert _named((2.5, 1.08)) == [(1, "data")]
+@pytest.mark.parametrize(
+    ("slower", "once", "part"),
+    [
+        ((1.4, 1.4), (1.4, 1.0), "compute"),  # that loading is slow, too, is known earlier
+        ((2.5, 1.08), None, "data"),  # a little slower is noise
+        ((2.5, 1.0), (1.0, 2.0), "data"),  # the whole was slow all the time, no part of it was
+    ],
+)
+def test_slow_loading_is_told_from_slow_computing(
+    slower: tuple[float, float], once: tuple[float, float] | None, part: str
+) -> None:
+    assert _named(slower, once) == [(1, part)]
 
 
 def test_where_parts_are_not_known_it_is_computing_as_a_whole() -> None:

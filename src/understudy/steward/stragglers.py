@@ -199,7 +199,9 @@ class Detector:
         parts: list[Part] = [name for name in _PARTS if name in slow]
         if parts:
             return max(parts, key=lambda name: median(series[name].excess))
-        return "compute" if _WHOLE in slow else None
+        if _WHOLE not in slow:
+            return None
+        return "data" if loading else "compute"  # the whole may be certain a step before its part is
 
     def _certain(self, track: _Track, name: str) -> bool:
         """Whether neither its own noise nor that of the others can be why. The noise of few steps is often thought too
