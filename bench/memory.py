@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from understudy_bench.first_step import WARM_UP, Contestant, standby_of
+from understudy_bench.resident import sizes_in
 from understudy_bench.running import Running
 
 ENV = {"MALLOC_MMAP_THRESHOLD_": str(128 << 10)}
@@ -28,12 +29,8 @@ class Memory:
 
 
 def memory_in(lines: Iterable[str]) -> Memory:
-    """As the kernel tells it in `smaps_rollup`."""
-    sizes = {}
-    for line in lines:
-        name, _, rest = line.partition(":")
-        if rest.endswith("kB\n"):
-            sizes[name] = int(rest.split()[0]) * 1024
+    """From `smaps_rollup`."""
+    sizes = sizes_in(lines)
     return Memory(sizes["Private_Clean"] + sizes["Private_Dirty"], sizes["Rss"])
 
 

@@ -29,13 +29,19 @@ class Resident:
         return self.peak - self.files
 
 
-def resident_in(lines: Iterable[str]) -> Resident:
-    """As the kernel tells it in `status`."""
-    sizes = {}
+def sizes_in(lines: Iterable[str]) -> dict[str, int]:
+    """Name → bytes, as the kernel tells them of a process."""
+    found = {}
     for line in lines:
         name, _, rest = line.partition(":")
         if rest.endswith("kB\n"):
-            sizes[name] = int(rest.split()[0]) * 1024
+            found[name] = int(rest.split()[0]) * 1024
+    return found
+
+
+def resident_in(lines: Iterable[str]) -> Resident:
+    """From `status`."""
+    sizes = sizes_in(lines)
     return Resident(sizes["RssAnon"] + sizes["RssShmem"], sizes["VmHWM"], sizes["RssFile"])
 
 
