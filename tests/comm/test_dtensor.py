@@ -141,6 +141,6 @@ def tensor_parallel_and_sharded() -> Outcome:
     return outcome
 
 
-@pytest.mark.parametrize("machines", [[2, 2], [1, 1, 1, 1]], ids=str)
+@pytest.mark.parametrize("machines", [[2, 2], pytest.param([1, 1, 1, 1], marks=pytest.mark.long)], ids=str)
 def test_two_dimensions_agree_with_gloo_to_the_last_bit(machines: list[int], tmp_path: Path) -> None:
     compare(tensor_parallel_and_sharded, machines, scratch=tmp_path, exact=True)
