@@ -19,6 +19,7 @@ from understudy_bench.processes import interruptible
 
 GRACE_S = 60.0
 """For a benchmark that is interrupted to put its jobs away."""
+ENDING = (signal.SIGINT, signal.SIGTERM)
 
 Start = Callable[[str, Path], int]
 """Runs a benchmark whose result goes to a file; its exit code."""
@@ -75,12 +76,21 @@ def in_a_process(quick: bool) -> Start:
         command = [sys.executable, "-m", "understudy.cli.main", "bench", name, "--json", str(file)]
         parent = os.getpid()
         with interruptible():
-            running = subprocess.Popen(
-                [*command, *(["--quick"] if quick else [])],
-                start_new_session=True,
-                preexec_fn=lambda: die_with_parent(parent),
-            )
+            held = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)  # until there is somebody to tell
+
+            def begin() -> None:
+                signal.pthread_sigmask(signal.SIG_SETMASK, held)
+                die_with_parent(parent)
+
             try:
+                running = subprocess.Popen(
+                    [*command, *(["--quick"] if quick else [])], start_new_session=True, preexec_fn=begin
+                )
+            except BaseException:
+                signal.pthread_sigmask(signal.SIG_SETMASK, held)
+                raise
+            try:
+                signal.pthread_sigmask(signal.SIG_SETMASK, held)
                 return running.wait()
             except KeyboardInterrupt:
                 _end(running)
