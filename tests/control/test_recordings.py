@@ -102,6 +102,7 @@ def test_a_copy_of_what_nobody_has_recorded_is_nothing() -> None:
     recordings = Recordings()
     recordings.copied(M1, recorded(at=M1))
     assert 0 not in recordings
+    assert not recordings
     assert recordings.found(0, gone(), M1) is None
 
 

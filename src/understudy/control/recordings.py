@@ -38,6 +38,10 @@ class Recordings:
         """Whether a role has said what it has recorded, and be it nothing."""
         return role in self._kept
 
+    def __bool__(self) -> bool:
+        """Whether any role has."""
+        return bool(self._kept)
+
     def made(self, place: Place, recorded: Recorded) -> None:
         """A role has recorded, or will not."""
         self._kept[recorded.role] = Kept(recorded, {place: recorded.url})

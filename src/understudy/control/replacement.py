@@ -107,7 +107,7 @@ class Replacement(Turns):
                     self._rehearse(self._workers({cell: machine.name}))
         if self.settling is None and not self._recording_under_way():
             self._warm_up(taken)
-            if self.change is None:
+            if self.change is None and self.recordings:
                 self._keep_copies()
 
     def _keep_copies(self) -> None:
