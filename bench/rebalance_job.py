@@ -135,18 +135,20 @@ class Troupe:
         }
 
 
-def settings_of(folder: Path, machines: int, pool: int, work: str = "steady") -> dict[str, Any]:
-    args = ("--work", work, *(("--marks", str(folder / "marks")) if pool else ()))
+def settings_of(folder: Path, machines: int, pool: int, work: str = "steady", link_rate: int = 0) -> dict[str, Any]:
+    args = ("--work", work, "--link-rate", str(link_rate), *(("--marks", str(folder / "marks")) if pool else ()))
     found = {"script": OURS, "args": args, "name": "bench-rebalance", "machines": machines, "standbys": pool}
     # machines that start beside the others keep these from being heard in time now and then
     return {**found, "threads": 1, "heartbeat": 20.0, "run_dir": str(folder / "run")}
 
 
-def opened(folder: Path, machines: int, pool: int, work: str = "steady") -> tuple[Running, Path]:
+def opened(
+    folder: Path, machines: int, pool: int, work: str = "steady", link_rate: int = 0
+) -> tuple[Running, Path]:
     """A job that is not running yet, and the folder of its marks."""
     marks = folder / "marks"
     marks.mkdir(parents=True)
-    return Running(settings_of(folder, machines, pool, work)), marks
+    return Running(settings_of(folder, machines, pool, work, link_rate)), marks
 
 
 async def undisturbed(folder: Path, machines: int, steps: int) -> Mapping[str, str]:

@@ -10,6 +10,7 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 import understudy
 from understudy_bench.model import optimizer
 from understudy_bench.scripts.gate import Gate
+from understudy_bench.scripts.links import pace
 from understudy_bench.scripts.marks import Marks
 from understudy_bench.work import WORKS
 
@@ -18,7 +19,10 @@ parser.add_argument("--gate", default="", help="the benchmark's socket; without 
 parser.add_argument("--system", default="understudy", help="who this is, for the gate")
 parser.add_argument("--marks", default="", help="the folder for what ended when")
 parser.add_argument("--work", choices=WORKS, default="gpt")
+parser.add_argument("--link-rate", type=int, default=0, help="bytes a second over a link for state; 0: all it can")
 args = parser.parse_args()
+if args.link_rate:
+    pace(args.link_rate)
 
 
 def train(job: understudy.Job) -> None:

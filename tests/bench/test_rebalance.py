@@ -41,10 +41,10 @@ def test_a_knee_that_was_not_reached_is_said_in_words() -> None:
     )
 
 
-def _moved(**lost: list[float]) -> list[dict[str, Any]]:
+def _moved(links: str = "own", **lost: list[float]) -> list[dict[str, Any]]:
     counts = {"one": 1, "quarter": 2, "half": 4}
     return [
-        {"machines": counts[name], "lost_s": value, "measured_s": 1.0, "step_s": 0.2}
+        {"links": links, "machines": counts[name], "lost_s": value, "measured_s": 1.0, "step_s": 0.2}
         for name, values in lost.items()
         for value in values
     ]
@@ -67,6 +67,14 @@ def test_the_checks_hold_the_speed_at_one_spacing_and_the_bits() -> None:
     slow = row_of(100, control=Window(200, 50.0), replacing=Window(200, 51.0, 2, 0.1), step_s=0.24)
     dear = moved(_moved(one=[0.1], quarter=[0.15], half=[0.14]))
     assert [check.ok for check in checks_of([slow], dear, False)] == [False, True, False, True, False]
+
+
+def test_links_that_all_share_are_told_and_have_no_bar() -> None:
+    row = row_of(100, control=Window(200, 50.0), replacing=Window(200, 50.25, 2, 0.1), step_s=0.24)
+    both = [*_moved(one=[0.1], quarter=[0.1], half=[0.1]), *_moved("shared", one=[0.02], quarter=[0.03], half=[0.05])]
+    found = {check.name: (check.value, check.ok) for check in checks_of([row], moved(both), True)}
+    assert found["half_at_once"] == (1.0, True)
+    assert found["half_at_once_shared_links"] == (2.5, True)
 
 
 def test_who_hurries_computes_the_same() -> None:

@@ -158,6 +158,15 @@ def test_little_or_nothing_arrives(tensors: list[torch.Tensor]) -> None:
     assert [bits(t) for t in taken] == [bits(t) for t in tensors]
 
 
+def test_less_than_a_piece_takes_one_connection() -> None:
+    tensors, taken = [torch.arange(1000), torch.arange(7)], [torch.zeros(1000).long(), torch.zeros(7).long()]
+    with connected(3) as pairs:
+        for _, idle in pairs[1:]:
+            idle.close()
+        cross(pairs[:1] + [(near, near) for near, _ in pairs[1:]], tensors, taken)
+    assert [bits(t) for t in taken] == [bits(t) for t in tensors]
+
+
 def test_there_must_be_a_connection() -> None:
     with pytest.raises(ValueError, match="no connection"):
         give([], [], stop=never)
@@ -167,7 +176,7 @@ def test_a_closed_connection_is_a_broken_stream() -> None:
     with connected(2) as pairs:
         pairs[1][0].close()
         with pytest.raises(StreamBroken, match="stream 1 of 2 has no open connection"):
-            take([pair[0] for pair in pairs], [torch.zeros(10)], stop=never)
+            take([pair[0] for pair in pairs], [torch.zeros(10)], stop=never, piece=20)
     assert nothing_runs()
 
 
@@ -207,9 +216,9 @@ def test_a_flipped_bit_is_found(flip_at: int) -> None:
         relays = [
             pool.submit(relay, near[number][1], far[number][0], flip_at if number == 1 else -1) for number in range(2)
         ]
-        giving = pool.submit(give, [pair[0] for pair in near], tensors, stop=never)
+        giving = pool.submit(give, [pair[0] for pair in near], tensors, stop=never, piece=400_000)
         with pytest.raises(StateError, match=r"stream 1 of 2: what arrived is not what was sent"):
-            take([pair[1] for pair in far], taken, stop=never)
+            take([pair[1] for pair in far], taken, stop=never, piece=400_000)
         for pair in far:
             pair[1].close()
         giving.result()

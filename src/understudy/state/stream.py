@@ -241,10 +241,11 @@ def _run(
     if not sockets:
         raise ValueError("there is no connection to move the state over")
     sizes = [size_of(tensor) for tensor in tensors]
+    used = sockets[: max(1, -(-sum(sizes) // piece))]  # a thread for less than a piece costs more than it brings
     crossing = _Crossing(stop)
     streams = [
-        kind(crossing, f"stream {number} of {len(sockets)}", sock.fileno(), tensors, pieces, check)
-        for number, (sock, pieces) in enumerate(zip(sockets, plan(sizes, len(sockets), piece), strict=True))
+        kind(crossing, f"stream {number} of {len(used)}", sock.fileno(), tensors, pieces, check)
+        for number, (sock, pieces) in enumerate(zip(used, plan(sizes, len(used), piece), strict=True))
     ]
     threads: list[threading.Thread] = []
     try:
