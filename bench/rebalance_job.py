@@ -142,9 +142,7 @@ def settings_of(folder: Path, machines: int, pool: int, work: str = "steady", li
     return {**found, "threads": 1, "heartbeat": 20.0, "run_dir": str(folder / "run")}
 
 
-def opened(
-    folder: Path, machines: int, pool: int, work: str = "steady", link_rate: int = 0
-) -> tuple[Running, Path]:
+def opened(folder: Path, machines: int, pool: int, work: str = "steady", link_rate: int = 0) -> tuple[Running, Path]:
     """A job that is not running yet, and the folder of its marks."""
     marks = folder / "marks"
     marks.mkdir(parents=True)
