@@ -44,6 +44,7 @@ def compared(results: Results) -> list[Compared]:
         *_collectives(results),
         *_setup(results),
         *_rebalanced(results),
+        *_slow(results),
     ]
 
 
@@ -123,6 +124,14 @@ def _rebalanced(results: Results) -> Iterator[Compared]:
         if mine is not None:
             what = f"a machine is replaced every {row['spacing']} steps: speed that is left"
             yield Compared("rebalance", what, "understudy", "restart", mine["wall"], row["wall"], "of usual", True)
+
+
+def _slow(results: Results) -> Iterator[Compared]:
+    speeds = {row["who"]: row["efficiency"] for row in results.rows("straggler", part="an hour")}
+    ours = speeds.pop("understudy", None)
+    for other, speed in speeds.items() if ours is not None else ():
+        what = "a worker becomes slow: speed of the hour in which it does"
+        yield Compared("straggler", what, "understudy", other, ours, speed, "of usual", True)
 
 
 def _pair(

@@ -216,6 +216,55 @@ def _repeated(rows: Sequence[Row]) -> str:
     return " or ".join(map(str, counts))
 
 
+def _slow(results: Results) -> str:
+    hour = {row["who"]: row for row in results.rows("straggler", part="an hour")}
+    slowed = results.rows("straggler", part="slowed")
+    ours, restart = hour.get("understudy"), hour.get("restart")
+    if ours is None or restart is None or not slowed:
+        return ""
+    after = {check.name: check.value for check in results.reports["straggler"].checks}["after"]
+    steps = sum(row["steps"] for row in results.rows("straggler", part="undisturbed"))
+    alarms = sum(row["alarms"] for row in results.rows("straggler", part="undisturbed"))
+    found = sum(row["blamed"] == row["slow"] for row in slowed)
+    text = (
+        f"a worker becomes a fifth slower. It is found, {found} times of {len(slowed)}, after "
+        f"{max(row['noticed'] for row in slowed)} steps or less, and replaced: {seconds(ours['lost_s'])} lost in all, "
+        f"{seconds(restart['lost_s'])} where everybody restarts without it; {after} of full speed afterwards; "
+        f"{alarms} false alarms in {steps} steps beside other busy processes"
+    )
+    return source(results, "straggler", text)
+
+
+def _rebalance(results: Results) -> str:
+    ours, others = (
+        {row["spacing"]: row for row in results.rows("rebalance", part="spacing", system=system)}
+        for system in ("understudy", "restart")
+    )
+    if not ours:
+        return ""
+    cells = [
+        (
+            f"{spacing} steps",
+            f"{row['replacing']:.3f}",
+            f"{row['wall']:.3f}",
+            f"{others[spacing]['wall']:.3f}" if spacing in others else "",
+        )
+        for spacing, row in sorted(ours.items(), reverse=True)
+    ]
+    titles = ("a machine is replaced every", "speed that is left", "with all on the same cores", "restarting instead")
+    at_once = [
+        f"{row['machines']} of {row['of']}: {seconds(row['lost_s'])}"
+        for row in results.rows("rebalance", part="at once")
+        if str(row["round"]).startswith("all") and row["links"] == "own"
+    ]
+    text = (
+        f"steps of {seconds(next(iter(ours.values()))['step_s'])}; what starting machines beside the others on "
+        f"the same cores costs is in the second figure, not in the first. Replaced at once, over links paced as real "
+        f"ones are in proportion to state: {', '.join(at_once)} lost"
+    )
+    return f"{table(titles, cells)}\n\n{source(results, 'rebalance', text)}"
+
+
 SINGLY = 4
 """Comparisons of one benchmark that are named; of more, only how many there are."""
 
@@ -256,6 +305,8 @@ BLOCKS: dict[str, Callable[[Results], str]] = {
     "setup": _setup,
     "overhead": _overhead,
     "memory": _memory,
+    "straggler": _slow,
+    "rebalance": _rebalance,
     "behind": _behind,
     "scale": scaled.table_of,
     "scaled": scaled.carried_on,

@@ -41,8 +41,8 @@ from understudy_bench.processes import interruptible
 from understudy_bench.rebalance_job import WARM_UP, Troupe, Window, close, opened, restarts, undisturbed
 
 Plan = Sequence[tuple[int, int]]
-"""Steps between two replacements, and how many there are."""
-SPACINGS: Plan = ((100, 2), (25, 5), (400, 1), (12, 8), (200, 1), (50, 3))
+"""Steps between two replacements, and how many there are; windows of the same spacing count as one."""
+SPACINGS: Plan = ((25, 5), (100, 2), (12, 8), (100, 2), (200, 1), (50, 3), (100, 2))
 RESTARTS: Plan = ((100, 1), (50, 2), (25, 2))
 QUICK_SPACINGS: Plan = ((100, 1), (25, 2))
 QUICK_RESTARTS: Plan = ((25, 1),)
@@ -76,6 +76,15 @@ Row = dict[str, object]
 def speed_left(window: Window, step_s: float) -> float:
     """Of the steps that an undisturbed job makes in the same time, those that this one has made."""
     return window.steps * step_s / window.seconds
+
+
+def joined(windows: Sequence[Window]) -> Window:
+    return Window(
+        sum(window.steps for window in windows),
+        sum(window.seconds for window in windows),
+        sum(window.changes for window in windows),
+        sum(window.lost_s for window in windows),
+    )
 
 
 def row_of(spacing: int, control: Window, replacing: Window, step_s: float) -> Row:
@@ -184,7 +193,7 @@ async def _rebalance(plan: Plan, folder: Path, done: Callable[[str], None]) -> t
     """One life of a job; a row for each spacing, its steps in all, and what its roles hold in the end."""
     job, marks = opened(folder, 2, POOL)
     calm: list[Window] = []
-    seen: dict[int, dict[bool, Window]] = {}
+    seen: dict[int, dict[bool, list[Window]]] = {}
     async with job:
         troupe = Troupe(job, marks, 2, POOL)
         await troupe.reach(WARM_UP)
@@ -193,11 +202,14 @@ async def _rebalance(plan: Plan, folder: Path, done: Callable[[str], None]) -> t
                 await troupe.full()
                 calm.append(await troupe.calm(CALM))
                 window = await troupe.disturbed(spacing, times, replacing=replacing)
-                seen.setdefault(spacing, {})[replacing] = window
+                seen.setdefault(spacing, {False: [], True: []})[replacing].append(window)
                 done(f"every {spacing} steps, {'replacing' if replacing else 'control'}: {window.step_s:.3f} s a step")
         steps, digests = await close(job)
     step_s = sum(window.seconds for window in calm) / sum(window.steps for window in calm)
-    rows = [row_of(spacing, pair[False], pair[True], step_s) for spacing, pair in sorted(seen.items(), reverse=True)]
+    rows = [
+        row_of(spacing, joined(pair[False]), joined(pair[True]), step_s)
+        for spacing, pair in sorted(seen.items(), reverse=True)
+    ]
     return rows, steps, digests
 
 

@@ -86,8 +86,23 @@ def everything() -> Results:
         {"part": "a replacement", "who": "leaver", "round": "all 2", "growth": -0.01},
     ]
     rebalance = [
-        {"part": "spacing", "system": "understudy", "spacing": 25, "made": 26.0, "wall": 0.9, "replacing": 0.99},
+        {
+            **{"part": "spacing", "system": "understudy", "spacing": 25, "made": 26.0},
+            **{"wall": 0.9, "replacing": 0.99, "step_s": 0.2},
+        },
         {"part": "spacing", "system": "restart", "spacing": 25, "made": 25.0, "wall": 0.4},
+        *(
+            {"part": "at once", "links": links, "machines": 2, "of": 8, "round": "all 6", "lost_s": lost}
+            for links, lost in (("own", 0.08), ("shared", 0.03))
+        ),
+    ]
+    straggler = [
+        {"part": "undisturbed", "round": 0, "steps": 84, "alarms": 0},
+        {"part": "slowed", "round": 0, "slow": "m0", "blamed": "m0", "noticed": 17},
+        {"part": "slowed", "round": 1, "slow": "m0", "blamed": "m1", "noticed": 19},
+        {"part": "an hour", "who": "understudy", "lost_s": 1.6, "efficiency": 0.9995},
+        {"part": "an hour", "who": "restart", "lost_s": 6.4, "efficiency": 0.9982},
+        {"part": "an hour", "who": "nobody acts", "efficiency": 0.84},
     ]
     scale = [
         {"part": "changes", "what": what, "machines": machines, "cpu_s": machines / 1000, "frames": 9.5}
@@ -105,6 +120,7 @@ def everything() -> Results:
         report("overhead", overhead),
         report("memory", memory),
         report("rebalance", rebalance),
+        report("straggler", straggler, [Check("after", 0.999, ">= 0.98", True)]),
         report("scale", scale),
     ]
     return Results({each.bench: each for each in reports})

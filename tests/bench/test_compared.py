@@ -31,6 +31,14 @@ def test_who_is_as_good_is_not_behind_and_yet_is_told() -> None:
     assert all(each.even for each in found)
 
 
+def test_a_slow_worker_is_compared_with_a_restart_and_with_doing_nothing() -> None:
+    found = [each for each in compared(everything()) if each.bench == "straggler"]
+    assert [(each.other, each.other_value, each.ahead) for each in found] == [
+        ("restart", 0.9982, True),
+        ("nobody acts", 0.84, True),
+    ]
+
+
 def test_more_may_be_better() -> None:
     assert Compared("mask", "speed", "masking", "torchft", 0.8, 0.75, "", more_is_better=True).ahead
     assert not Compared("mask", "speed", "masking", "torchft", 0.7, 0.75, "", more_is_better=True).ahead

@@ -65,6 +65,9 @@ def test_blocks_are_made_anew_and_the_rest_stays() -> None:
     assert "state (122 MB): stayers +0.08 % of it, leavers -1.00 % of it; medians of 2 or 4" in text
     assert "- `replace`, a machine is replaced: training loses: understudy 0.2 s, no overlap 0.15 s" in text
     assert "- `collectives`, all_reduce, 1,048,576 bytes, 2 workers, tcp: understudy 110 µs, gloo 100 µs" in text
+    assert "It is found, 1 times of 2, after 19 steps or less, and replaced: 1.6 s lost in all, 6.4 s where" in text
+    assert "| 25 steps | 0.990 | 0.900 | 0.400 |" in text
+    assert "in proportion to state: 2 of 8: 0.08 s lost" in text
     assert "docs/images/downtime.png" in text
     assert filled(text, everything()) == text
 

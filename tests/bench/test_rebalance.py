@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from understudy_bench.outage import Mark
-from understudy_bench.rebalance import checks_of, knee, knee_row, moved, restart_row, row_of
+from understudy_bench.rebalance import checks_of, joined, knee, knee_row, moved, restart_row, row_of
 from understudy_bench.rebalance_job import Window, ended_at
 from understudy_bench.work import WORKS
 
@@ -39,6 +39,10 @@ def test_a_knee_that_was_not_reached_is_said_in_words() -> None:
     assert knee_row([{**row, "wall": 0.5} for row in rows], "understudy", "wall")["steps"] == (
         "more than all that were tried"
     )
+
+
+def test_windows_of_one_spacing_count_as_one() -> None:
+    assert joined([Window(200, 50.0, 2, 0.1), Window(100, 26.0, 1, 0.3)]) == Window(300, 76.0, 3, 0.4)
 
 
 def _moved(links: str = "own", **lost: list[float]) -> list[dict[str, Any]]:

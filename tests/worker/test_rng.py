@@ -52,3 +52,12 @@ def test_one_seed_of_a_step_cannot_be_taken_for_another() -> None:
     first = draw()
     seed_everything(12, 3)
     assert draw() != first
+
+
+def test_without_an_accelerator_the_numbers_are_those_of_manual_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = []
+    for accelerated in (False, True):
+        monkeypatch.setattr("understudy.worker.rng._accelerated", lambda there=accelerated: there)
+        seed_everything(3, 14)
+        found.append(torch.get_rng_state())
+    assert torch.equal(*found)

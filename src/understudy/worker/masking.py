@@ -134,6 +134,7 @@ class Masking:
         roster = self._player.fabric.roster
         if roster is None or not roster.fresh or self._agreed == roster.generation:
             share.forget()
+            share.totals.clear()  # of an attempt that nobody else remembers
             return
         kept = len(share.done) if still_good(share.done, plan) else 0
         numbers = [NONE] * (2 * plan.units)
