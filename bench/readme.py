@@ -227,10 +227,10 @@ def _slow(results: Results) -> str:
     alarms = sum(row["alarms"] for row in results.rows("straggler", part="undisturbed"))
     found = sum(row["blamed"] == row["slow"] for row in slowed)
     text = (
-        f"a worker becomes a fifth slower. It is found, {found} times of {len(slowed)}, after "
-        f"{max(row['noticed'] for row in slowed)} steps or less, and replaced: {seconds(ours['lost_s'])} lost in all, "
-        f"{seconds(restart['lost_s'])} where everybody restarts without it; {after} of full speed afterwards; "
-        f"{alarms} false alarms in {steps} steps beside other busy processes"
+        f"a worker becomes a fifth slower, with `--steward act --steward-looks 1`. It is found, {found} times of "
+        f"{len(slowed)}, after {max(row['noticed'] for row in slowed)} steps or less, and replaced: "
+        f"{seconds(ours['lost_s'])} lost in all, {seconds(restart['lost_s'])} where everybody restarts without it; "
+        f"{after} of full speed afterwards; {alarms} false alarms in {steps} steps beside other busy processes"
     )
     return source(results, "straggler", text)
 
@@ -279,17 +279,19 @@ def _behind(results: Results) -> str:
     for bench in dict.fromkeys(each.bench for each in worse):
         mine = [each for each in worse if each.bench == bench]
         if len(mine) > SINGLY:
-            lines.append(f"- `{bench}`: {len(mine)} of {sum(each.bench == bench for each in all_of)}")
+            level = sum(each.even for each in mine)
+            words = f"{len(mine)} of {sum(each.bench == bench for each in all_of)}"
+            lines.append(f"- `{bench}`: {words}" + (f" ({level} even)" if level else ""))
         else:
             lines += [f"- `{bench}`, {_said(each)}" for each in mine]
     counts = f"ahead in {len(all_of) - len(worse)}, even in {even}, behind in {len(worse) - even}"
-    head = f"Of all {len(all_of)} comparisons of medians in these results, Understudy is {counts}"
-    return f"{head}:\n\n" + "\n".join(lines) if lines else f"{head}."
+    head = f"Of all {len(all_of)} comparisons of medians in these results, Understudy is {counts}."
+    return f"{head} Not ahead:\n\n" + "\n".join(lines) if lines else head
 
 
 def _said(each: Compared) -> str:
     ours, other = (f"{value:.3g} {each.unit}" for value in (each.our_value, each.other_value))
-    return f"{each.what}: {each.ours} {ours}, {each.other} {other}"
+    return f"{each.what}: {each.ours} {ours}, {each.other} {other}{' (even)' if each.even else ''}"
 
 
 def _pictures(results: Results) -> str:

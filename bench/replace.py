@@ -6,8 +6,8 @@
   hands all state over at the boundary (`overlap = False`); `no standby` begins with the start of a machine;
   `no rehearsal` lets the newcomer enter `train` without a shadow step (`rehearsals = 0`), and averages gradients by
   hand, since a DDP that has not made a step cannot join those that have;
-- naive: all of them off, with the world stopped: everybody waits while the newcomer rehearses, all links are opened
-  anew, and the state goes over at the boundary;
+- naive: a standby is there, but the world is stopped: everybody waits while it rehearses, all links are opened anew,
+  and the state goes over at the boundary;
 - restart: save a checkpoint, end, start everything again with torchrun, load. `restart, DCP` saves and loads with
   torch.distributed.checkpoint, on all workers.
 

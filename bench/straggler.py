@@ -1,7 +1,8 @@
 """Straggler: one worker becomes slower by a fifth. How soon it is noticed, by whom it is replaced, what it has cost.
 
-Four machines with a worker each and a standby, `--steward act`, and steps of 0.4 s: a worker that has computed a
-micro-shard waits until its time is over, as it would for an accelerator, so that four fit on two cores.
+Four machines with a worker each and a standby, `--steward act --steward-looks 1` (it acts at the first look, not after
+ten), and steps of 0.4 s: a worker that has computed a micro-shard waits until its time is over, as it would for an
+accelerator, so that four fit on two cores.
 
 - undisturbed: so many steps while busy processes come and go on the same cores; every alarm in them is a false one.
 - slowed: from some step on, one worker takes 1.2 times as long for what it computes (an injected delay). `noticed` are
@@ -9,6 +10,9 @@ micro-shard waits until its time is over, as it would for an accelerator, so tha
   usual ones: the slow steps, the replacement, everything; `after` is the speed afterwards, of that before.
 - restart: a job under torchrun is ended with a checkpoint and started again, as in `bench replace`: what somebody loses
   who notices as soon, and has a machine at once.
+
+- measuring: what it takes of a worker's step to measure it (`bench/measuring.py`), and by how much that makes the
+  message longer that it sends after each step anyway.
 
 `efficiency` is of the hour that begins with the slow-down: what is lost once, and for `nobody acts` all the time.
 """
@@ -26,6 +30,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from understudy_bench import measuring
 from understudy_bench.harness import Bench, Check, Progress, Result, interleave, median, spread
 from understudy_bench.processes import interruptible
 from understudy_bench.replace import restart
@@ -104,12 +109,15 @@ def checks_of(rows: Sequence[Mapping[str, Any]]) -> list[Check]:
     restarts = [row["lost_s"] for row in rows if row["part"] == "restart"]
     ratio = median(restarts) / max(lost, 1e-3)
     right = all(row["blamed"] == row["slow"] for row in slowed)
+    (cost,) = [row["us_per_step"] for row in rows if row["part"] == "measuring"]
+    share = 1e-6 * cost / median(row["step_s"] for row in slowed)
     return [
         Check("false_alarms", alarms, f"none in {steps} steps", alarms == 0),
         Check("noticed", noticed, f"<= {NOTICED_BAR} steps", noticed <= NOTICED_BAR),
         Check("blamed", "the slow one" if right else "somebody else", "the slow one", right),
         Check("after", round(after, 3), f">= {AFTER_BAR}", after >= AFTER_BAR),
         Check("ratio_restart", round(ratio, 1), "> 1", ratio > 1),
+        Check("measuring", round(share, 6), f"< {measuring.BAR} of a step", share < measuring.BAR),
     ]
 
 
@@ -173,7 +181,7 @@ async def _life(number: int, steps: int, folder: Path, progress: Progress) -> li
 def measure(quick: bool, progress: Progress) -> Result:
     rounds, steps = (QUICK, QUICK_STEPS) if quick else (ROUNDS, STEPS)
     progress.total = 3 * rounds
-    rows: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = [measuring.row()]
     with interruptible(), TemporaryDirectory(prefix="understudy-bench-") as folder:
         for number, kind in interleave(("job", "restart"), rounds):
             place = Path(folder) / f"{kind}-{number}"

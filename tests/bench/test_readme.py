@@ -65,9 +65,10 @@ def test_blocks_are_made_anew_and_the_rest_stays() -> None:
     assert "state (122 MB): stayers +0.08 % of it, leavers -1.00 % of it; medians of 2 or 4" in text
     assert "- `replace`, a machine is replaced: training loses: understudy 0.2 s, no overlap 0.15 s" in text
     assert "- `collectives`, all_reduce, 1,048,576 bytes, 2 workers, tcp: understudy 110 µs, gloo 100 µs" in text
-    assert "It is found, 1 times of 2, after 19 steps or less, and replaced: 1.6 s lost in all, 6.4 s where" in text
+    assert "a worker becomes a fifth slower, with `--steward act --steward-looks 1`. It is found, 1 times of 2" in text
+    assert ", after 19 steps or less, and replaced: 1.6 s lost in all, 6.4 s where" in text
     assert "| 25 steps | 0.990 | 0.900 | 0.400 |" in text
-    assert "in proportion to state: 2 of 8: 0.08 s lost" in text
+    assert "in proportion to state: 2 of 8: 0.080 s lost" in text
     assert "docs/images/downtime.png" in text
     assert filled(text, everything()) == text
 
@@ -84,10 +85,14 @@ def test_many_comparisons_of_one_benchmark_are_counted() -> None:
         for size, ours in enumerate((50.0, 101.0, 102.0, 103.0, 104.0, 100.0))
     ]
     text = filled(page("behind"), Results({"collectives": report("collectives", rows)}))
-    assert "Of all 6 comparisons of medians in these results, Understudy is ahead in 1, even in 1, behind in 4:" in text
-    assert "- `collectives`: 5 of 6" in text
+    assert "Of all 6 comparisons of medians in these results, Understudy is ahead in 1, even in 1, behind in 4." in text
+    assert " Not ahead:\n\n- `collectives`: 5 of 6 (1 even)\n" in text
+    few = filled(page("behind"), Results({"collectives": report("collectives", rows[-2:])}))
+    assert "ahead in 0, even in 1, behind in 1. Not ahead:\n" in few
+    assert "4 bytes, 2 workers, tcp: understudy 104 µs, gloo 100 µs\n" in few
+    assert "5 bytes, 2 workers, tcp: understudy 100 µs, gloo 100 µs (even)\n" in few
     ahead = filled(page("behind"), Results({"collectives": report("collectives", rows[:1])}))
-    assert "ahead in 1, even in 0, behind in 0." in ahead
+    assert "ahead in 1, even in 0, behind in 0.\n" in ahead
 
 
 def test_each_result_alone_fills_its_blocks() -> None:

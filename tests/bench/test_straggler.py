@@ -13,7 +13,7 @@ def rows(**changed: Any) -> list[dict[str, Any]]:
         **{"part": "slowed", "slow": "m1", "blamed": "m1", "noticed": 18, "step_s": 0.4, "slow_s": 0.5},
         **{"noticing_s": 1.8, "lost_s": 2.0, "after": 0.99},
     }
-    found: list[dict[str, Any]] = []
+    found: list[dict[str, Any]] = [{"part": "measuring", "us_per_step": 40.0}]
     for again in ({}, changed):
         found += [{"part": "undisturbed", "steps": 250, "alarms": 0}, {**slowed, **again}]
         found.append({"part": "restart", "lost_s": 6.0})
@@ -53,6 +53,13 @@ def test_each_check_can_fail(changed: dict[str, Any], fails: list[str]) -> None:
 
 def test_one_false_alarm_is_one_too_many() -> None:
     found = rows()
-    found[0]["alarms"] = 1
+    found[1]["alarms"] = 1
     (check,) = [check for check in checks_of(found) if not check.ok]
     assert (check.name, check.bar) == ("false_alarms", "none in 500 steps")
+
+
+def test_measuring_must_cost_next_to_nothing() -> None:
+    found = rows()
+    found[0]["us_per_step"] = 500.0
+    (check,) = [check for check in checks_of(found) if not check.ok]
+    assert (check.name, check.value) == ("measuring", 0.00125)

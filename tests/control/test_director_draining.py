@@ -59,6 +59,20 @@ def test_what_is_asked_for_at_one_boundary_is_done_at_one() -> None:
     assert going(play) == ("m0", "m1")
 
 
+def test_nobody_goes_by_plan_while_the_job_recovers() -> None:
+    play = Play.training(machines=3, standbys=2)
+    play.lose("m2")
+    play.halted("w0", "w1")
+    assert play.ask("r1", drain("m0")) is None
+    assert (play.status(), going(play)) == ("recovering", ())
+    play.rehearsed()
+    play.all_switch()
+    assert play.seats() == ["w0", "w1", "w3"]
+    assert (play.status(), going(play)) == ("training", ("m0",))
+    play.go_on("settled")
+    assert play.reply().ok
+
+
 def test_a_machine_goes_as_soon_as_a_standby_is_ready_for_it() -> None:
     play = Play.training(machines=3, standbys=1)
     play.ask("r0", AddStandby())

@@ -167,7 +167,13 @@ async def kill_role(stage: Stage, role: int) -> None:
     await stage.kill_worker(machine)
 
 
-@pytest.mark.parametrize(("mask", "order"), [("anywhere", (0, 2, 1)), ("spare:r=2", (3, 1))], ids=["anywhere", "spare"])
+@pytest.mark.parametrize(
+    ("mask", "order"),
+    [
+        pytest.param("anywhere", (0, 2, 1), id="anywhere", marks=pytest.mark.long),
+        pytest.param("spare:r=2", (3, 1), id="spare"),
+    ],
+)
 def test_nobody_comes_back_and_data_is_local(mask: str, order: tuple[int, ...], tmp_path: Path) -> None:
     """One of four is lost after the other, at random moments, until no more can be done without."""
     chance = random.Random(5)

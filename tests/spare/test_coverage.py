@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.spare.strategies import live_sets, placements
-from understudy.spare.coverage import at_risk, uncovered, wipe_out
+from understudy.spare.coverage import at_risk, wipe_out
 from understudy.spare.placement import everywhere, golomb, off
 from understudy.spare.sentences import listed, named
 
@@ -44,13 +44,6 @@ def test_a_wipe_out_names_the_shards() -> None:
     assert wipe_out(placement, [0, 1, 2, 5]).reason == "wipe-out: no live replica holds shard 3 (spare:r=3)"
     assert wipe_out(everywhere(3), []).reason == "wipe-out: no replica is live (anywhere)"
     assert not wipe_out(everywhere(3), [2])
-
-
-def test_phase_0_looks_at_the_first_shards_only() -> None:
-    stacks = [(0, 2), (1, 0), (2, 1)]
-    assert uncovered(stacks, [0, 1, 2], 1) == ()
-    assert uncovered(stacks, [0, 1], 1) == (2,)
-    assert uncovered(stacks, [0, 1], 2) == ()
 
 
 def test_lists_stay_short() -> None:

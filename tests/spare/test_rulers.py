@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import combinations, pairwise
 
 import pytest
@@ -9,7 +10,6 @@ import pytest
 from understudy.spare.rulers import (
     SHORTEST,
     is_prime,
-    is_ruler,
     is_ruler_on,
     largest_on,
     most_marks,
@@ -21,6 +21,12 @@ from understudy.spare.rulers import (
 
 LENGTHS = (0, 1, 3, 6, 11, 17, 25, 34, 44, 55, 72, 85, 106, 127, 151, 177, 199, 216, 246, 283, 333, 356, 372, 425)
 """The first terms of OEIS A003022, with 0 for a single mark."""
+
+
+def is_ruler(marks: Sequence[int]) -> bool:
+    """Whether the differences of all pairs are distinct."""
+    gaps = [b - a for i, a in enumerate(marks) for b in marks[i + 1 :]]
+    return all(gap > 0 for gap in gaps) and len(set(gaps)) == len(gaps)
 
 
 def test_the_table_is_of_rulers_with_the_known_lengths() -> None:

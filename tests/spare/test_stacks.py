@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Iterable, Sequence
 
 import pytest
 from hypothesis import given, settings
@@ -12,11 +13,24 @@ from hypothesis import strategies as st
 from tests.spare.reference import fewest_moves, smallest_load
 from tests.spare.strategies import histories, placements
 from understudy.spare.assignment import load_bound
-from understudy.spare.coverage import uncovered, wipe_out
+from understudy.spare.coverage import wipe_out
 from understudy.spare.placement import PlacementError, everywhere, golomb
 from understudy.spare.stacks import Stacks, after_failure, after_refill, stacked
 
 WITH_STACKS = ("golomb", "random", "blocks", "consecutive", "off")
+
+
+def uncovered(stacks: Sequence[Sequence[int]], live: Iterable[int], depth: int) -> tuple[int, ...]:
+    """Phase 0: the shards that are not among the first `depth` of any live replica's stack. None: all is well."""
+    computed = {shard for replica in live for shard in stacks[replica][:depth]}
+    return tuple(shard for shard in range(len(stacks)) if shard not in computed)
+
+
+def test_phase_0_looks_at_the_first_shards_only() -> None:
+    stacks = [(0, 2), (1, 0), (2, 1)]
+    assert uncovered(stacks, [0, 1, 2], 1) == ()
+    assert uncovered(stacks, [0, 1], 1) == (2,)
+    assert uncovered(stacks, [0, 1], 2) == ()
 
 
 def check(found: Stacks, live: set[int]) -> None:

@@ -40,18 +40,20 @@ def own(result: Result, role: int, step: int, micro: int) -> Counter[int]:
     return Counter(number for at, number in result.computed if at == step and number // micro == role)
 
 
+LONG = pytest.mark.long
+"""`test_gradients.py` interrupts the sum in each of its operations, within one process."""
 DEATHS = [
-    Death(2, 1, "before", 0),
-    Death(2, 1, "before", 1),
-    Death(2, 1, "backward", 1),
-    Death(2, 1, "sum", 1),
-    Death(2, 1, "sum", 3),
-    Death(2, 1, "vote"),
-    Death(0, 0, "backward", 0),
+    pytest.param(Death(2, 1, "before", 0), marks=LONG, id="before the first shard"),
+    pytest.param(Death(2, 1, "before", 1), id="between two shards"),
+    pytest.param(Death(2, 1, "backward", 1), id="in a backward"),
+    pytest.param(Death(2, 1, "sum", 1), marks=LONG, id="with the first operation of the sum"),
+    pytest.param(Death(2, 1, "sum", 3), id="in the sum"),
+    pytest.param(Death(2, 1, "vote"), id="before the vote"),
+    pytest.param(Death(0, 0, "backward", 0), id="the first role in the first step"),
 ]
 
 
-@pytest.mark.parametrize("death", DEATHS, ids=lambda d: f"role {d.role} step {d.step} {d.where} {d.number}")
+@pytest.mark.parametrize("death", DEATHS)
 def test_ddp(death: Death) -> None:
     play = replace(DDP, deaths=(death,))
     results = perform(play)
@@ -61,7 +63,7 @@ def test_ddp(death: Death) -> None:
             assert set(own(result, role, death.step, play.micro).values()) == {1}, "it had what it has computed again"
 
 
-@pytest.mark.parametrize("keep", ["copy", "none"])
+@pytest.mark.parametrize("keep", ["copy", pytest.param("none", marks=LONG)])
 def test_what_is_kept(keep: str) -> None:
     play = replace(DDP, keep=keep, deaths=(Death(1, 1, "backward", 1),))
     results = perform(play)
@@ -96,15 +98,18 @@ def by_replica(mesh: tuple[tuple[str, int], ...], name: str) -> Callable[[int], 
 
 @pytest.mark.parametrize(
     ("where", "deterministic"),
-    [("before", False), ("backward", True), ("sum", True)],
-    ids=["before", "backward", "sum"],
+    [
+        pytest.param("before", False, marks=LONG, id="before"),
+        pytest.param("backward", True, id="backward"),
+        pytest.param("sum", True, id="sum"),
+    ],
 )
 def test_hsdp(where: str, deterministic: bool) -> None:
     play = Play("hsdp", (("dp_replicate", 2), ("dp_shard", 2)), deterministic=deterministic)
     compare_by_place(play, Death(2, 1, where, 1), "dp_replicate")
 
 
-@pytest.mark.parametrize("where", ["backward", "sum"])
+@pytest.mark.parametrize("where", ["backward", pytest.param("sum", marks=LONG)])
 def test_pipeline(where: str) -> None:
     compare_by_place(Play("pipeline", (("pp", 2), ("dp", 2))), Death(1, 1, where, 1), "dp")
 

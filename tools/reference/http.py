@@ -9,18 +9,24 @@ from typing import Any
 import msgspec
 
 from understudy.control import server
-from understudy.control.views import ChangeView, CopiesView, JobView, MachineView, RoleView
+from understudy.control.events import Tale
+from understudy.control.views import ChangeView, CopiesView, JobView, MachineView, ReplicasView, RoleView, WaitingView
+from understudy.steward.stragglers import Straggler
 
 from .sources import item, joined, told_attributes, tree_of
 
-VIEWS: tuple[type[msgspec.Struct], ...] = (JobView, ChangeView, CopiesView, MachineView, RoleView)
+VIEWS: tuple[type[msgspec.Struct], ...] = (
+    *(JobView, ChangeView, CopiesView, ReplicasView, WaitingView, Straggler),
+    *(MachineView, RoleView, Tale),
+)
 AGENTS = "/agent"
 """Nobody else has business there."""
 INTRODUCTION = """\
-The controller listens at the address that `understudy run` names when it starts. Every request carries the job's
-secret as `Authorization: Bearer SECRET`: that is the `secret` in the file that `run` names, which only you can read.
-Without it the answer is 401. What cannot be understood is answered with 400 and `{"error": "…"}`. Bodies and answers
-are JSON. Agents have a WebSocket of their own at `/agent` ([protocol.md](protocol.md)).
+Address and secret of a running job are `url` and `secret` in `~/.local/state/understudy/jobs/NAME-PID.json`, which only
+you can read; `run` names the file when it starts, where machines may join from elsewhere. Every request carries the
+secret as `Authorization: Bearer SECRET`. Without it the answer is 401. What cannot be understood is answered with 400
+and `{"error": "…"}`. Bodies and answers are JSON. Agents have a WebSocket of their own at `/agent`
+([protocol.md](protocol.md)).
 
 What changes the job is a request with an id: `{"id": "…", "done": false}` until it is over, then also `ok`, `text` and
 what belongs to the request, such as `phases` and `lost` of a replacement. `GET /requests/ID?wait=5` waits for that.

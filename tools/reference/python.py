@@ -80,12 +80,16 @@ def _methods(kind: type) -> Iterator[tuple[str, str]]:
 
 
 def signature(thing: Any) -> str:
-    """As it is written, without `self`."""
+    """As it is written, without `self`, and with the values of constants: their names may not be public."""
     if dataclasses.is_dataclass(thing):
         found: Any = thing
         return str(inspect.signature(found)).replace("'", "").removesuffix(" -> None")
-    tree = tree_of(thing.__init__ if inspect.isclass(thing) else thing)
+    function = thing.__init__ if inspect.isclass(thing) else thing
+    tree = tree_of(function)
     assert isinstance(tree, ast.FunctionDef)
+    for default in (*tree.args.defaults, *tree.args.kw_defaults):
+        if isinstance(default, ast.Name) and default.id.isupper():
+            default.id = repr(function.__globals__[default.id])
     tree.args.args = [each for each in tree.args.args if each.arg != "self"]
     gives = "" if tree.returns is None else f" -> {ast.unparse(tree.returns)}"
     return f"({ast.unparse(tree.args)}){gives}".removesuffix(" -> None")

@@ -1,4 +1,4 @@
-"""What a job may have left behind: processes, sockets, shared memory, temporary files."""
+"""What a job may have left behind: processes, shared memory, temporary files."""
 
 from __future__ import annotations
 

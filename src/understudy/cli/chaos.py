@@ -32,7 +32,7 @@ faults inside its processes to those that were started with understudy run --cha
 
 understudy chaos run SCRIPT does it all: it runs the script under chaos, then undisturbed for as many steps, and checks
 that all bits of the final state and all that was logged are the same, that every role has applied every step exactly
-once, and that no process, socket, shared memory or temporary file is left.
+once, and that no process, shared memory or temporary file is left.
 """
 EPILOG = """\
 examples:
@@ -63,7 +63,7 @@ def add_parser(subparsers: Subparsers) -> None:
     _add_options(parser)
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the faults (default 0)")
     connection.add_options(parser)
-    actions = parser.add_subparsers(dest="action", metavar="run")
+    actions = parser.add_subparsers(dest="action", metavar="[run]")
     both = actions.add_parser(
         "run",
         help="run a script with and without faults, and compare",

@@ -24,7 +24,8 @@ Python must be those of the job. Ctrl-C takes the machine away at once; SIGTERM 
 at most --grace seconds.
 
 The job's secret is in the environment variable UNDERSTUDY_SECRET, or in a file: a copy of the one that
-`understudy run` names when it starts, or one with nothing but the secret in it.
+`understudy run` names when it starts (to a --provider-command, in UNDERSTUDY_SECRET_FILE), or one with nothing but the
+secret in it.
 """
 EPILOG = """\
 examples:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from understudy.spare.placement import Placement
@@ -78,12 +78,6 @@ def at_risk(placement: Placement, live: Iterable[int]) -> Risk:
         sole[alive.index(1)] = list(range(placement.replicas))
     found = {replica: tuple(shards) for replica, shards in sorted(sole.items())}
     return Risk(found, _warning(placement, found))
-
-
-def uncovered(stacks: Sequence[Sequence[int]], live: Iterable[int], depth: int) -> tuple[int, ...]:
-    """Phase 0: the shards that are not among the first `depth` of any live replica's stack. None: all is well."""
-    computed = {shard for replica in live for shard in stacks[replica][:depth]}
-    return tuple(shard for shard in range(len(stacks)) if shard not in computed)
 
 
 def _warning(placement: Placement, sole: Mapping[int, tuple[int, ...]]) -> str:

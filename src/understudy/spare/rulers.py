@@ -89,12 +89,6 @@ WIDE_TRIALS = 500
 """So many draws for each mark."""
 
 
-def is_ruler(marks: Sequence[int]) -> bool:
-    """Whether the differences of all pairs are distinct."""
-    gaps = [b - a for i, a in enumerate(marks) for b in marks[i + 1 :]]
-    return all(gap > 0 for gap in gaps) and len(set(gaps)) == len(gaps)
-
-
 def is_ruler_on(marks: Sequence[int], ring: int) -> bool:
     """Whether the differences of all ordered pairs are distinct modulo `ring`, and none is nothing."""
     gaps = [(b - a) % ring for i, a in enumerate(marks) for j, b in enumerate(marks) if i != j]

@@ -39,6 +39,7 @@ class Straggler(msgspec.Struct, frozen=True):
 
     role: int
     part: Part
+    """`data`, `forward`, `backward` or `optimizer`; `compute` where it is no single one of them; or `link`."""
     ratio: float
     """Its seconds to those that were expected."""
     steps: int
