@@ -61,12 +61,12 @@ LIVES: Sequence[Life] = (
     ("torchft", Torchft, ("worker", "machine", "worker")),
 )
 QUICK: Sequence[Life] = (
-    ("understudy", Understudy, ("worker", "worker", "machine", "worker")),
-    ("torchrun", Torchrun, ("worker", "worker", "worker")),
+    ("understudy", Understudy, ("worker", "machine", "worker")),
+    ("torchrun", Torchrun, ("worker",)),
     ("torchrun", TorchrunNodes, ("machine",)),
     ("torchrun, DCP", TorchrunDcp, ("worker",)),
     ("torchrun, every step", TorchrunEveryStep, ("worker",)),
-    ("torchft", Torchft, ("worker", "worker", "machine", "worker")),
+    ("torchft", Torchft, ("worker", "machine", "worker")),
 )
 TORCHRUN_BAR, TORCHFT_BAR = 10.0, 2.0
 

@@ -14,7 +14,7 @@ from understudy_bench.harness import Check, Environment, Report
 RUN = "run.json"
 """The run itself, beside a file for each benchmark."""
 
-State = Literal["ok", "checks failed", "failed", "interrupted", "not run"]
+State = Literal["ok", "checks failed", "failed", "interrupted", "not run", "left out"]
 
 
 class ResultsError(ValueError):

@@ -36,7 +36,7 @@ STEADY = 15
 """Steps of a window in which nothing happens."""
 AFTER = 6
 """Steps after the change that still belong to it."""
-ROUNDS, QUICK_ROUNDS = 5, 2
+ROUNDS, QUICK_ROUNDS = 5, 1
 BAR = 0.01
 PARTS = ("stayer", "leaver", "joiner")
 

@@ -22,11 +22,13 @@ BENCHES: dict[str, str] = {
     "straggler": "understudy_bench.straggler:BENCH",
 }
 
+SLOW = ("reality", "rebalance", "rehearsal", "straggler")
+"""Those that take minutes even when they are quick; a quick run of all leaves them out unless they are named."""
 TYPICAL: dict[str, tuple[float, float]] = {
     "collectives": (180, 30),
-    "failure": (900, 150),
-    "mask": (1150, 240),
-    "memory": (225, 115),
+    "failure": (900, 110),
+    "mask": (1150, 130),
+    "memory": (225, 80),
     "overhead": (420, 60),
     "reality": (720, 300),
     "rebalance": (1200, 300),

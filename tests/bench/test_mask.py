@@ -108,6 +108,6 @@ def test_every_contestant_loses_enough(monkeypatch: pytest.MonkeyPatch, installe
     result = mask.measure(quick, Progress("mask", Console(file=io.StringIO())))
     single = [each["system"] for each in result.rows if str(each.get("round")).isdigit()]
     systems = [MASKING, REFILL, RECOVERY, *(["torchft"] if installed else []), "torchrun"]
-    assert {system: single.count(system) for system in systems} == dict.fromkeys(systems, 2 if quick else 8)
+    assert {system: single.count(system) for system in systems} == dict.fromkeys(systems, 1 if quick else 8)
     assert ({"system": "torchft", "round": NOT_INSTALLED} in result.rows) is not installed
     assert all(check.ok for check in result.checks)

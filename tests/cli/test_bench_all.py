@@ -71,6 +71,18 @@ def test_all_run_and_the_report_is_there(fakes: Fakes, tmp_path: Path, capsys: p
     assert "quick run" in (tmp_path / "out/report.html").read_text(encoding="utf-8")
 
 
+def test_a_quick_run_leaves_out_what_takes_minutes_and_says_so(
+    fakes: Fakes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(registry.BENCHES, "gone")
+    monkeypatch.setattr(registry, "SLOW", ("novel",))
+    assert main(["bench", "all", "--quick", "--results", str(tmp_path / "quick")]) == 0
+    assert states(tmp_path / "quick") == ["ok", "left out"]
+    assert "name it with --only" in (tmp_path / "quick/report.html").read_text(encoding="utf-8")
+    assert main(["bench", "all", "--results", str(tmp_path / "full")]) == 0
+    assert states(tmp_path / "full") == ["ok", "ok"]
+
+
 def test_one_that_cannot_run_and_a_check_that_fails_end_nothing_but_the_exit_code_tells(
     fakes: Fakes, tmp_path: Path
 ) -> None:
