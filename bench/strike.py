@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -120,7 +121,7 @@ async def _live(life: Life, number: int, folder: Path, done: Callable[[str], Non
 def _with_curves(seen: Sequence[Death | Stuck], marks: Sequence[Mark]) -> list[Death | Stuck]:
     """Each death with how fast training was around it: until the next one, and not before the last was over."""
     ends = [each.at for each in seen if isinstance(each, Death)]
-    nexts = dict(zip(ends, [*ends[1:], float("inf")], strict=True))
+    nexts = dict(pairwise([*ends, float("inf")]))
     found: list[Death | Stuck] = []
     for each in seen:
         if isinstance(each, Death):

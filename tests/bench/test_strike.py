@@ -19,7 +19,7 @@ COST = Outage(step_s=0.5, stall_s=0.7, full_strength_s=3.0, new_step_s=None, rep
 
 
 class Job:
-    """Trains until it has seen one death, and never again."""
+    """Trains until it has seen some deaths, and never again."""
 
     def __init__(self, folder: Path) -> None:
         self.watch = self
@@ -38,11 +38,11 @@ class Job:
         return None
 
 
-def lived(system: str, monkeypatch: pytest.MonkeyPatch) -> tuple[list[Death | Stuck], list[str]]:
+def lived(system: str, monkeypatch: pytest.MonkeyPatch, survived: int = 1) -> tuple[list[Death | Stuck], list[str]]:
     deaths: list[str] = []
 
     async def once(job: Struck, loss: str, chance: object) -> tuple[int, float, Outage]:
-        if deaths:
+        if len(deaths) == survived:
             raise CommandFailed("it has not done this within 180 s: 15 steps:\n  its last words")
         deaths.append(loss)
         return 1, 20.0, COST
@@ -62,6 +62,11 @@ def test_another_systems_job_that_is_stuck_is_told_of(monkeypatch: pytest.Monkey
         {"system": "torchft", "round": "2, cut short", "why": "it has not done this within 180 s: 15 steps"}
     ]
     assert len(said) == 3
+
+
+def test_one_that_is_stuck_before_anybody_died_is_told_of_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    deaths, (row,) = told(lived("torchft", monkeypatch, survived=0)[0])
+    assert (deaths, row["round"]) == ([], "2, cut short")
 
 
 def test_our_own_job_that_is_stuck_ends_the_benchmark(monkeypatch: pytest.MonkeyPatch) -> None:
