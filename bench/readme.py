@@ -161,6 +161,8 @@ def _mask(results: Results) -> str:
     cells = []
     for row in totals:
         speed = f"{row['degraded']:.2f} of full speed" if row.get("degraded") is not None else "full speed"
+        if row.get("degraded") is None and row["system"] == "masking, standby":
+            speed = "for too few steps to tell"  # before the standby is there
         until = (
             seconds(row["full_strength_s"])
             if row.get("full_strength_s") is not None
@@ -245,22 +247,20 @@ def _rebalance(results: Results) -> str:
     cells = [
         (
             f"{spacing} steps",
-            f"{row['replacing']:.3f}",
             f"{row['wall']:.3f}",
             f"{others[spacing]['wall']:.3f}" if spacing in others else "",
         )
         for spacing, row in sorted(ours.items(), reverse=True)
     ]
-    titles = ("a machine is replaced every", "speed that is left", "with all on the same cores", "restarting instead")
+    titles = ("a machine is replaced every", "speed that is left", "restarting instead")
     at_once = [
         f"{row['machines']} of {row['of']}: {seconds(row['lost_s'])}"
         for row in results.rows("rebalance", part="at once")
         if str(row["round"]).startswith("all") and row["links"] == "own"
     ]
     text = (
-        f"steps of {seconds(next(iter(ours.values()))['step_s'])}; what starting machines beside the others on "
-        f"the same cores costs is in the second figure, not in the first. Replaced at once, over links paced as real "
-        f"ones are in proportion to state: {', '.join(at_once)} lost"
+        f"steps of {seconds(next(iter(ours.values()))['step_s'])}; the newcomers start and rehearse on the same cores. "
+        f"Replaced at once, over links paced as real ones are in proportion to state: {', '.join(at_once)} lost"
     )
     return f"{table(titles, cells)}\n\n{source(results, 'rebalance', text)}"
 
