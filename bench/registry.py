@@ -26,16 +26,16 @@ SLOW = ("reality", "rebalance", "rehearsal", "straggler")
 """Those that take minutes even when they are quick; a quick run of all leaves them out unless they are named."""
 TYPICAL: dict[str, tuple[float, float]] = {
     "collectives": (180, 30),
-    "failure": (900, 110),
-    "mask": (1150, 130),
-    "memory": (225, 80),
+    "failure": (780, 110),
+    "mask": (830, 130),
+    "memory": (140, 50),
     "overhead": (420, 60),
     "reality": (720, 300),
-    "rebalance": (1200, 300),
+    "rebalance": (1300, 300),
     "rehearsal": (1250, 240),
     "reorder": (240, 30),
-    "replace": (900, 180),
-    "scale": (300, 60),
+    "replace": (660, 110),
+    "scale": (65, 30),
     "setup": (120, 60),
     "straggler": (300, 90),
 }
