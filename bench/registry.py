@@ -37,7 +37,7 @@ TYPICAL: dict[str, tuple[float, float]] = {
     "replace": (660, 110),
     "scale": (65, 30),
     "setup": (120, 60),
-    "straggler": (300, 90),
+    "straggler": (580, 170),
 }
 """About how many seconds a full run and a quick one take on two cores, for the estimate of what is left of all."""
 UNKNOWN = (600.0, 90.0)
