@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from understudy.comm.link import Link
-from understudy.worker import giving
+from understudy.worker.handover import Giver
 
 _SO_MAX_PACING_RATE = 47
 """Linux's number; Python has no name for it."""
@@ -15,12 +15,11 @@ _SO_MAX_PACING_RATE = 47
 
 def pace(rate: int) -> None:
     """From now on no connection over which this worker gives its state carries more than so many bytes a second."""
-    plain = giving.Giver
+    plain = Giver.__init__
 
-    class Paced(plain):  # type: ignore[valid-type, misc]
-        def __init__(self, links: Sequence[Link], *args: Any, **named: Any) -> None:
-            super().__init__(links, *args, **named)
-            for link in links:
-                link.sock.setsockopt(socket.SOL_SOCKET, _SO_MAX_PACING_RATE, rate)
+    def paced(giver: Giver, links: Sequence[Link], *args: Any, **named: Any) -> None:
+        plain(giver, links, *args, **named)
+        for link in links:
+            link.sock.setsockopt(socket.SOL_SOCKET, _SO_MAX_PACING_RATE, rate)
 
-    giving.Giver = Paced  # type: ignore[misc]
+    Giver.__init__ = paced  # type: ignore[method-assign]
