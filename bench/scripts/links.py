@@ -22,4 +22,4 @@ def pace(rate: int) -> None:
         for link in links:
             link.sock.setsockopt(socket.SOL_SOCKET, _SO_MAX_PACING_RATE, rate)
 
-    Giver.__init__ = paced  # type: ignore[method-assign]
+    Giver.__init__ = paced  # type: ignore[method-assign, assignment]
