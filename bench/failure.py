@@ -27,7 +27,7 @@ the wall clock, noted just before the kill and by the training scripts at the en
 
 Only one job runs at a time. Each lives for a few deaths, and the lives of all contestants alternate. Each contestant
 loses 10 workers and 5 machines, those with DCP and with a checkpoint after every step no machines; a quick run takes
-3 and 1, and one of those two each.
+2 and 1, and of torchrun's contestants one worker each.
 """
 
 from __future__ import annotations

@@ -10,7 +10,6 @@ accelerator, so that four fit on two cores.
   usual ones: the slow steps, the replacement, everything; `after` is the speed afterwards, of that before.
 - restart: a job under torchrun is ended with a checkpoint and started again, as in `bench replace`: what somebody loses
   who notices as soon, and has a machine at once.
-
 - measuring: what it takes of a worker's step to measure it (`bench/measuring.py`), and by how much that makes the
   message longer that it sends after each step anyway.
 

@@ -8,9 +8,7 @@ from typing import Any
 
 from understudy.comm.link import Link
 from understudy.worker.handover import Giver
-
-_SO_MAX_PACING_RATE = 47
-"""Linux's number; Python has no name for it."""
+from understudy.worker.mishap import SO_MAX_PACING_RATE
 
 
 def pace(rate: int) -> None:
@@ -20,6 +18,6 @@ def pace(rate: int) -> None:
     def paced(giver: Giver, links: Sequence[Link], *args: Any, **named: Any) -> None:
         plain(giver, links, *args, **named)
         for link in links:
-            link.sock.setsockopt(socket.SOL_SOCKET, _SO_MAX_PACING_RATE, rate)
+            link.sock.setsockopt(socket.SOL_SOCKET, SO_MAX_PACING_RATE, rate)
 
     Giver.__init__ = paced  # type: ignore[method-assign, assignment]

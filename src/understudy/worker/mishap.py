@@ -44,7 +44,8 @@ WORKER_MISHAPS = {
 _DELAY_S = 0.05
 _PACE = 1_000_000
 _UNPACED = -1
-_SO_MAX_PACING_RATE = 47
+SO_MAX_PACING_RATE = 47
+"""Linux's number; Python has no name for it."""
 _LEAK = 64 << 20
 _DRAG = 1.4
 
@@ -141,7 +142,7 @@ class Mishaps:
     def _pace(self, rate: int) -> None:
         for sock in _connections():
             with sock, suppress(OSError):
-                sock.setsockopt(socket.SOL_SOCKET, _SO_MAX_PACING_RATE, rate)
+                sock.setsockopt(socket.SOL_SOCKET, SO_MAX_PACING_RATE, rate)
 
     def _delay_links(self, seconds: float) -> None:
         """Around what runs operations now; a new generation puts its own in that place."""
