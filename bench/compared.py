@@ -98,7 +98,7 @@ def _masked(results: Results) -> Iterator[Compared]:
 
 
 def _overhead(results: Results) -> Iterator[Compared]:
-    for row in results.rows("overhead", block="all"):
+    for row in results.rows("overhead", start="all"):
         what = f"a usual step, {row['workers']} workers"
         yield Compared("overhead", what, "understudy", "plain DDP", row["understudy_ms"], row["plain_ms"], "ms")
 

@@ -100,6 +100,6 @@ class Contest:
         return times
 
 
-def kept(times: Sequence[Sequence[float]]) -> list[float]:
+def kept(times: Sequence[Sequence[float]], dropped: int = DROPPED) -> list[float]:
     """A block's steps without the first ones, of all workers."""
-    return [seconds for worker in times for seconds in worker[DROPPED:]]
+    return [seconds for worker in times for seconds in worker[dropped:]]

@@ -194,7 +194,7 @@ def _setup(results: Results) -> str:
 
 
 def _overhead(results: Results) -> str:
-    rows = results.rows("overhead", block="all")
+    rows = results.rows("overhead", start="all")
     if not rows:
         return ""
     shares = " and ".join(f"{row['ratio']:.2f} with {row['workers']} workers" for row in rows)
