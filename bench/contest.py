@@ -20,6 +20,9 @@ STEPS = 12
 DROPPED = 2
 """Steps at the beginning of each block, in which everything comes back into the caches."""
 WARM_UP = 6
+STEADY = {"MALLOC_TRIM_THRESHOLD_": str(1 << 32), "MALLOC_MMAP_THRESHOLD_": str(1 << 25)}
+"""The environment of all contestants: the C library keeps what is freed, and does not ask the kernel for it again in
+every step. Without it each start is faster or slower by chance, for as long as it lives."""
 
 
 def ours(system: str, folder: Path, machines: int, nproc: int, options: Sequence[str] = ()) -> Command:
@@ -32,6 +35,7 @@ def ours(system: str, folder: Path, machines: int, nproc: int, options: Sequence
             *("--heartbeat", "3600", *options, OURS, "--gate", str(folder / "gate"), "--system", system),
         ],
         folder / f"{system}.log",
+        STEADY,
     )
 
 

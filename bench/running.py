@@ -32,12 +32,12 @@ class Running:
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
         self._spec = make(dict(settings))
-        self._said: list[str] = []
+        self._lines: list[str] = []
         self.events: list[dict[str, Any]] = []
 
     async def __aenter__(self) -> Self:
         async with AsyncExitStack() as stack:
-            job = LocalJob(self._spec, on_line=self._said.append, on_tale=self.events.append)
+            job = LocalJob(self._spec, on_line=self._lines.append, on_tale=self.events.append)
             self._job = await stack.enter_async_context(job)
             self._following = asyncio.ensure_future(self._job.wait())
             stack.callback(self._following.cancel)
@@ -53,7 +53,7 @@ class Running:
         while (found := await look()) is None:
             self.check()
             if time.monotonic() > late:
-                raise CommandFailed(self._words(f"{what}: nothing for {LIMIT_S:g} s"))
+                raise CommandFailed(self.said(f"{what}: nothing for {LIMIT_S:g} s"))
             await asyncio.sleep(LOOK_S)
         return found
 
@@ -61,10 +61,11 @@ class Running:
         """Raises where the job has ended."""
         if self._following.done():
             ended = self._following.result()
-            raise CommandFailed(self._words(f"the job has {ended.status}: {ended.reason}"))
+            raise CommandFailed(self.said(f"the job has {ended.status}: {ended.reason}"))
 
-    def _words(self, what: str) -> str:
-        return "\n  ".join([what, *self._said[-15:]])
+    def said(self, what: str) -> str:
+        """What is wrong with it, and its last lines."""
+        return "\n  ".join([what, *self._lines[-15:]])
 
     async def call(self, method: str, path: str, body: object = None) -> Any:
         return await asyncio.to_thread(self._job.client.call, method, path, body)
@@ -127,7 +128,7 @@ class Running:
 
         answer = await self.until(f"replacing {leaver}", answered)
         if not answer["ok"]:
-            raise CommandFailed(self._words(f"replacing {leaver}: {answer['text']}"))
+            raise CommandFailed(self.said(f"replacing {leaver}: {answer['text']}"))
         return answer
 
     async def standby_ready(self) -> None:
@@ -161,7 +162,7 @@ class Running:
             if done:
                 return self._following.result()
             if self.step == before:
-                raise CommandFailed(self._words(f"the job makes no steps and has not ended for {LIMIT_S:g} s"))
+                raise CommandFailed(self.said(f"the job makes no steps and has not ended for {LIMIT_S:g} s"))
 
     async def stop(self) -> Ended:
         """It ends at the next boundary."""

@@ -8,15 +8,14 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, ExitStack
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol, Self
+from typing import Literal, Protocol, Self
 
-from understudy.launch.local import LocalJob
-from understudy.launch.spec import make
 from understudy_bench.outage import ALONE, Watch
-from understudy_bench.processes import Command, CommandFailed, descendants, rests, torchrun
+from understudy_bench.processes import Command, CommandFailed, rests, torchrun
+from understudy_bench.running import Running
 from understudy_bench.scripts import LIGHTHOUSE, OURS, RESTARTED, TORCHFT
 
 Loss = Literal["worker", "machine"]
@@ -85,68 +84,35 @@ async def until(job: Struck, what: str, look: Callable[[], bool], every: float =
         await asyncio.sleep(every)
 
 
-class Understudy:
+class Understudy(Running):
     """Machines with a worker each, and a standby that could take the role of any at once."""
 
     settings: Mapping[str, object] = {"standbys": 1, "quarantine": 1000}
 
     def __init__(self, folder: Path, size: Size = PAIR) -> None:
-        self._folder, self.size = folder, size
-        self._said: list[str] = []
-
-    async def __aenter__(self) -> Self:
-        marks = self._folder / "marks"
+        marks = folder / "marks"
         marks.mkdir(parents=True)
-        self.watch = Watch(marks)
-        args = ("--marks", str(marks), *self.size.options)
-        options = {"script": OURS, "args": args, "run_dir": str(self._folder / "run"), "name": "bench", "threads": 1}
-        spec = make({**options, "machines": self.size.places, **self.settings})
-        async with AsyncExitStack() as stack:
-            self._job = await stack.enter_async_context(LocalJob(spec, on_line=self._said.append))
-            self._following = asyncio.ensure_future(self._job.wait())
-            stack.callback(self._following.cancel)
-            self._stack = stack.pop_all()
-        return self
-
-    async def __aexit__(self, *exc: object) -> None:
-        await self._stack.aclose()
-
-    def check(self) -> None:
-        if self._following.done():
-            ended = self._following.result()
-            raise CommandFailed(self.said(f"has {ended.status}: {ended.reason}"))
-
-    def said(self, what: str) -> str:
-        return "\n  ".join([f"understudy run … {what}:", *self._said[-15:]])
-
-    async def _call(self, method: str, path: str, body: object = None) -> Any:
-        return await asyncio.to_thread(self._job.client.call, method, path, body)
+        self.size, self.watch = size, Watch(marks)
+        args = ("--marks", str(marks), *size.options)
+        options = {"script": OURS, "args": args, "run_dir": str(folder / "run"), "name": "bench", "threads": 1}
+        super().__init__({**options, "machines": size.places, **self.settings})
 
     async def prepare(self) -> None:
-        late = time.monotonic() + LIMIT_S
-        while True:
-            self.check()
-            machines = await self._call("GET", "/machines")
-            ready = [machine for machine in machines if set(machine["rehearsed"]) >= set(range(self.size.places))]
-            if ready and await rests(self._family(ready[0])):
-                return
-            if time.monotonic() > late:
-                raise CommandFailed(self.said(f"has no standby that is ready within {LIMIT_S:g} s"))
-            await asyncio.sleep(0.2)
+        async def ready() -> bool | None:
+            there = [each for each in await self.machines() if set(each["rehearsed"]) >= set(range(self.size.places))]
+            return True if there and await rests(self.family(there[0]["name"])) else None
+
+        await self.until("a standby that is ready", ready)
 
     def targets(self, loss: Loss) -> Sequence[int]:
         return range(self.size.places)
 
     async def victims(self, place: int, loss: Loss) -> list[int]:
-        machine = next(each for each in await self._call("GET", "/machines") if place in each["roles"])
-        return self._family(machine) if loss == "machine" else [machine["pids"][machine["roles"].index(place)]]
+        machine = await self.player(place)
+        return self.family(machine["name"]) if loss == "machine" else [machine["pids"][machine["roles"].index(place)]]
 
     async def lost(self, place: int, loss: Loss) -> None:
         """The standby knows."""
-
-    def _family(self, machine: dict[str, Any]) -> list[int]:
-        agent = self._job.agents[machine["name"]].pid
-        return [agent, *descendants(agent)]
 
 
 class Masked(Understudy):
@@ -156,12 +122,11 @@ class Masked(Understudy):
     settings: Mapping[str, object] = {"mask": "anywhere", "quarantine": 1, "no_standby": "stop", "repair": 0.0}
 
     async def prepare(self) -> None:
-        late = time.monotonic() + LIMIT_S
-        while (job := await self._call("GET", "/job"))["vacant"] or job["change"] or job["status"] != "training":
-            self.check()
-            if time.monotonic() > late:
-                raise CommandFailed(self.said(f"is not complete within {LIMIT_S:g} s"))
-            await asyncio.sleep(0.2)
+        async def complete() -> bool | None:
+            job = await self.call("GET", "/job")
+            return True if job["status"] == "training" and not (job["vacant"] or job["change"]) else None
+
+        await self.until("all replicas", complete)
 
     async def lost(self, place: int, loss: Loss) -> None:
         at = time.time()
@@ -176,14 +141,12 @@ class Masked(Understudy):
 
     async def _let_in(self) -> None:
         """The machine that was put aside is a standby."""
-        late = time.monotonic() + LIMIT_S
-        while not (aside := [m["name"] for m in await self._call("GET", "/machines") if m["state"] == "quarantined"]):
-            self.check()
-            if time.monotonic() > late:
-                raise CommandFailed(self.said(f"has put no machine aside within {LIMIT_S:g} s"))
-            await asyncio.sleep(0.2)
-        for name in aside:
-            await self._call("POST", f"/machines/{name}/readmit")
+
+        async def aside() -> list[str] | None:
+            return [each["name"] for each in await self.machines() if each["state"] == "quarantined"] or None
+
+        for name in await self.until("a machine that is put aside", aside):
+            await self.call("POST", f"/machines/{name}/readmit")
 
 
 class Refilled(Masked):
@@ -194,18 +157,15 @@ class Refilled(Masked):
 
     async def prepare(self) -> None:
         await super().prepare()
-        late = time.monotonic() + LIMIT_S
-        while True:
-            self.check()
-            machines = await self._call("GET", "/machines")
-            standbys = [machine for machine in machines if machine["state"] == "standby" and all(machine["pids"])]
-            if standbys and await rests(self._family(standbys[0])):
-                return
-            if not standbys and any(machine["state"] == "quarantined" for machine in machines):
+
+        async def ready() -> bool | None:
+            machines = await self.machines()
+            standbys = [each for each in machines if each["state"] == "standby" and all(each["pids"])]
+            if not standbys and any(each["state"] == "quarantined" for each in machines):
                 await self._let_in()
-            if time.monotonic() > late:
-                raise CommandFailed(self.said(f"has no standby within {LIMIT_S:g} s"))
-            await asyncio.sleep(0.2)
+            return True if standbys and await rests(self.family(standbys[0]["name"])) else None
+
+        await self.until("a standby", ready)
 
     async def lost(self, place: int, loss: Loss) -> None:
         """The standby knows."""

@@ -9,7 +9,7 @@ import pytest
 from tests.control.simulation import run
 
 CHUNK = 500
-USUAL, ALL = 4_000, 10_000
+USUAL, ALL = 2_000, 10_000
 CHUNKS = [pytest.param(first, marks=[] if first < USUAL else pytest.mark.long) for first in range(0, ALL, CHUNK)]
 
 

@@ -69,6 +69,7 @@ def test_a_script_that_raises_on_one_role(job: Job) -> None:
     assert f"(script.py, line {line_of(job, '# here')})" in why
 
 
+@pytest.mark.long
 def test_the_users_own_traceback_is_shown(job: Job) -> None:
     failing(
         job,
@@ -129,6 +130,7 @@ def test_one_role_leaves_early(job: Job) -> None:
     assert "all roles must run the same number of steps" in why
 
 
+@pytest.mark.long
 def test_one_role_leaves_early_while_the_other_is_in_a_collective(job: Job) -> None:
     why = failing(
         job,
@@ -168,6 +170,7 @@ def test_roles_that_call_a_different_number_of_collectives(job: Job) -> None:
     assert "step 2" in why
 
 
+@pytest.mark.long
 def test_roles_that_wait_for_what_never_comes(job: Job) -> None:
     """One role calls a collective less at the end of the last step, so the other one waits for it in vain."""
     why = failing(
@@ -266,6 +269,7 @@ def test_a_script_that_uses_no_with(job: Job) -> None:
     assert "with step:" in why
 
 
+@pytest.mark.long
 def test_a_good_script(job: Job) -> None:
     """What all of the above are measured by."""
     job.start(

@@ -17,13 +17,12 @@ from understudy.launch.spec import make
 
 pytestmark = [pytest.mark.job, pytest.mark.timeout(900)]
 
-MIX = (
-    *("kill-machine", "kill-controller", "drop-control", "corrupt-line", "pause-worker", "replace"),
-    *("kill-worker", "raise-in-forward", "exit-1", "stop-worker"),
-)
+SOME = ("kill-machine", "kill-controller", "corrupt-line", "replace", "raise-in-forward", "stop-worker")
+MORE = (*SOME, "drop-control", "pause-worker", "kill-worker", "exit-1")
 
 
-def test_a_short_campaign(tmp_path: Path) -> None:
+@pytest.mark.parametrize("mix", [SOME, pytest.param(MORE, marks=pytest.mark.long)], ids=["some", "more"])
+def test_a_short_campaign(mix: tuple[str, ...], tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(UNHURRIED.format(example=str(EXAMPLES / "gpt_3d.py")))
     mesh = {"machines": 2, "nproc": 2, "mesh": "dp=2,pp=2,tp=1", "standbys": 2, "answer_limit": 3.0, "quarantine": 100}
@@ -35,10 +34,10 @@ def test_a_short_campaign(tmp_path: Path) -> None:
             (tmp_path / "hurry").touch()
 
     watcher = Watcher(say, deeds.append)
-    plan = schedule(4, dict.fromkeys(MIX, 1), every=0.3)
-    verdict = asyncio.run(trial(make(settings), plan, Wishes(len(MIX), patience=240.0), watcher, combined))
+    plan = schedule(4, dict.fromkeys(mix, 1), every=0.3)
+    verdict = asyncio.run(trial(make(settings), plan, Wishes(len(mix), patience=240.0), watcher, combined))
     assert verdict.complaints == []
-    assert {deed.kind: deed.outcome for deed in deeds} == dict.fromkeys(MIX, "recovered")
-    assert verdict.faults == len(MIX)
-    assert verdict.steps > len(MIX)
+    assert {deed.kind: deed.outcome for deed in deeds} == dict.fromkeys(mix, "recovered")
+    assert verdict.faults == len(mix)
+    assert verdict.steps > len(mix)
     assert len(set(verdict.digests.values())) == 2  # one for each stage

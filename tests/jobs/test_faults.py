@@ -91,10 +91,7 @@ understudy.run(train)
 """
 
 POINTS = {
-    "some": (
-        *("joiner takes goods", "joiner switches", "joiner has stepped", "leaver votes", "leaver finishes"),
-        "stayer votes",
-    ),
+    "some": (*("joiner takes goods", "joiner has stepped", "leaver finishes", "stayer votes"),),
     "joiner": (
         *("joiner rehearses", "joiner prepares", "joiner takes goods", "joiner takes gradients"),
         *("joiner takes the last", "joiner switches", "joiner computes", "joiner has stepped"),

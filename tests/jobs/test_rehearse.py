@@ -206,8 +206,8 @@ def test_chance(tmp_path: Path) -> None:
     [
         pytest.param(UNEVEN, "collectives", "all_reduce", id="uneven"),
         pytest.param(UNTRACKED, "never-tracks", "nothing was tracked", id="untracked"),
-        pytest.param(EARLY, "ended-early", "after 3 of 8 steps", id="early"),
-        pytest.param(RAISES, "raises", "no such luck", id="raises"),
+        pytest.param(EARLY, "ended-early", "after 3 of 8 steps", id="early", marks=pytest.mark.long),
+        pytest.param(RAISES, "raises", "no such luck", id="raises", marks=pytest.mark.long),
     ],
 )
 def test_scripts_that_do_not_come_so_far(script: str, kind: str, words: str, tmp_path: Path) -> None:

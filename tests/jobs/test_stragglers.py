@@ -77,6 +77,7 @@ def test_a_worker_that_becomes_slow_is_told_of(tmp_path: Path) -> None:
     assert tale["data"]["part"] in ("forward", "compute")  # the update may be as long, on a busy computer
 
 
+@pytest.mark.long
 def test_who_takes_longer_to_load_its_data_is_told_so(tmp_path: Path) -> None:
     async def slow_down(stage: Stage) -> None:
         (tmp_path / FLAG).touch()
