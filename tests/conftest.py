@@ -28,8 +28,10 @@ def frameworks() -> None:
     """Asked for by tests whose workers use more of torch than its collectives."""
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_runtestloop(session: pytest.Session) -> None:
-    """Before the first worker is started, since the first decides what is imported for all."""
+    """Before the first worker is started, since the first decides what is imported for all; and before pytest-xdist,
+    whose own loop would be the last word."""
     wanted = any("frameworks" in getattr(item, "fixturenames", ()) for item in session.items)
     if wanted and not session.config.option.collectonly:
         forkserver.set_forkserver_preload([*BASIC, *FRAMEWORKS])

@@ -135,7 +135,7 @@ def everything(folder: Path) -> Outcome:
     return in_turn(kept, kept_in_the_background, cut_otherwise, from_one_role, carried_over)
 
 
-@pytest.mark.parametrize("machines", [[1, 1], pytest.param([2], marks=pytest.mark.long)], ids=str)
+@pytest.mark.parametrize("machines", [[1, 1], [2]], ids=str)
 def test_checkpoints_agree_with_gloo_to_the_last_bit(machines: list[int], tmp_path: Path) -> None:
     (tmp_path / "saved").mkdir()
     compare(everything, machines, tmp_path / "saved", scratch=tmp_path, exact=True)

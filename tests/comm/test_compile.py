@@ -169,7 +169,7 @@ def compiled_tensor_parallel() -> Outcome:
     return train(compiled(model), list(model.parameters()))
 
 
-@pytest.mark.parametrize("machines", [pytest.param([1, 1], marks=pytest.mark.long), [2]], ids=str)
+@pytest.mark.parametrize("machines", [[1, 1], [2]], ids=str)
 def test_functional_collectives_agree_with_gloo_to_the_last_bit(machines: list[int], tmp_path: Path) -> None:
     compare(functional_eager, machines, scratch=tmp_path, exact=True)
 

@@ -170,7 +170,7 @@ FULL_PRECISION = [
 COMPRESSED = [bf16_compressed, fp16_compressed]
 
 
-@pytest.mark.parametrize("machines", [[1, 1], pytest.param([2], marks=pytest.mark.long)], ids=str)
+@pytest.mark.parametrize("machines", [[1, 1], [2]], ids=str)
 def test_two_roles_agree_with_gloo_to_the_last_bit(machines: list[int], tmp_path: Path) -> None:
     compare(in_turn, machines, *FULL_PRECISION, *COMPRESSED, scratch=tmp_path, exact=True)
 

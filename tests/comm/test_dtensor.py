@@ -115,7 +115,7 @@ def meshes() -> Outcome:
     return outcome
 
 
-@pytest.mark.parametrize("machines", [[1, 1], pytest.param([2], marks=pytest.mark.long)], ids=str)
+@pytest.mark.parametrize("machines", [[1, 1], [2]], ids=str)
 def test_two_roles_agree_with_gloo_to_the_last_bit(machines: list[int], tmp_path: Path) -> None:
     scripts = (tensor_parallel, sequence_parallel, parallel_loss, redistribution, meshes)
     compare(in_turn, machines, *scripts, scratch=tmp_path, exact=True)

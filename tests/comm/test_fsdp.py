@@ -91,7 +91,7 @@ def offloaded() -> Outcome:
 FLAVOURS = [plain, kept_after_forward, clipped, mixed_precision, reduced_in_half_precision, offloaded]
 
 
-@pytest.mark.parametrize("machines", [[1, 1], pytest.param([2], marks=pytest.mark.long)], ids=str)
+@pytest.mark.parametrize("machines", [[1, 1], [2]], ids=str)
 def test_two_roles_agree_with_gloo_to_the_last_bit(machines: list[int], tmp_path: Path) -> None:
     compare(in_turn, machines, *FLAVOURS, scratch=tmp_path, exact=True)
 
@@ -103,7 +103,7 @@ def hybrid() -> Outcome:
     return train(shard(blocks(), mesh=mesh))
 
 
-@pytest.mark.parametrize("machines", [[2, 2], pytest.param([4], marks=pytest.mark.long)], ids=str)
+@pytest.mark.parametrize("machines", [[2, 2], [4]], ids=str)
 def test_hybrid_sharding_agrees_with_gloo_to_the_last_bit(machines: list[int], tmp_path: Path) -> None:
     compare(hybrid, machines, scratch=tmp_path, exact=True)
 

@@ -74,10 +74,7 @@ def interleaved() -> Outcome:
     return train(schedule, parts, rank == 0, rank == size - 1)
 
 
-LONG = pytest.mark.long
-
-
-@pytest.mark.parametrize("machines", [pytest.param([1, 1], marks=LONG), pytest.param([2], marks=LONG), [2, 1]], ids=str)
+@pytest.mark.parametrize("machines", [[1, 1], [2], [2, 1]], ids=str)
 def test_pipelines_agree_with_gloo_to_the_last_bit(machines: list[int], tmp_path: Path) -> None:
     """Whatever their number: nothing is summed between stages."""
     compare(in_turn, machines, gpipe, one_forward_one_backward, interleaved, scratch=tmp_path, exact=True)
@@ -92,6 +89,6 @@ def replicated() -> Outcome:
     return train(ScheduleGPipe(stage, MICRO_BATCHES, loss_fn=loss_of), [part], pp == 0, pp == 1, dp)
 
 
-@pytest.mark.parametrize("machines", [[2, 2], pytest.param([1, 1, 1, 1], marks=LONG)], ids=str)
+@pytest.mark.parametrize("machines", [[2, 2], pytest.param([1, 1, 1, 1], marks=pytest.mark.long)], ids=str)
 def test_replicated_pipelines_agree_with_gloo_to_the_last_bit(machines: list[int], tmp_path: Path) -> None:
     compare(replicated, machines, scratch=tmp_path, exact=True)

@@ -104,15 +104,8 @@ class Death:
         del self._endpoint.submit, self._endpoint.message
 
 
-@pytest.mark.parametrize(
-    ("deterministic", "before"),
-    [
-        pytest.param(False, True, id="summed-before"),
-        pytest.param(True, False, id="deterministic-after"),
-        pytest.param(False, False, id="summed-after", marks=pytest.mark.long),
-        pytest.param(True, True, id="deterministic-before", marks=pytest.mark.long),
-    ],
-)
+@pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
+@pytest.mark.parametrize("deterministic", [False, True], ids=["summed", "deterministic"])
 def test_interrupted_in_every_operation(deterministic: bool, before: bool, undisturbed: dict[int, Gradients]) -> None:
     """One replica dies with each of its operations in turn. The others go on with what they have."""
     q, dying, kept, totals = 2, 3, 0, 0
