@@ -161,7 +161,8 @@ def _behind(results: Results) -> Part:
 def _missing(results: Results) -> Part:
     rows = [(name, system, why) for name in results.reports for system, why in charts.absent(results, name)]
     for name, report in results.reports.items():
-        rows += [(name, str(row["system"]), f"{row['round']}: {row['why']}") for row in report.rows if row.get("why")]
+        short = [row for row in report.rows if row.get("why") and "round" in row]  # others say where a value is from
+        rows += [(name, str(row["system"]), f"{row['round']}: {row['why']}") for row in short]
     if results.run is not None:
         rows += [
             (each.bench, "the benchmark", f"{each.state}{': ' + each.why if each.why else ''}")

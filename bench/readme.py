@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from understudy.report.chart import short
-from understudy_bench import charts, scaled
+from understudy_bench import charts, predicted, rehearsed, scaled
 from understudy_bench.compared import Compared, behind, compared
 from understudy_bench.figures import measured, seconds, source, table
 from understudy_bench.folder import Results
@@ -312,4 +312,6 @@ BLOCKS: dict[str, Callable[[Results], str]] = {
     "behind": _behind,
     "scale": scaled.table_of,
     "scaled": scaled.carried_on,
+    "rehearsal": rehearsed.block,
+    "reality": predicted.block,
 }

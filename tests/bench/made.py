@@ -111,6 +111,32 @@ def everything() -> Results:
         for machines in (1024, 256, 64)
     ]
     scale += [{"part": "at rest", "machines": machines, "cpu_us_per_beat": 50.0} for machines in (64, 256, 1024)]
+    rehearsal: list[dict[str, Any]] = [
+        *(
+            {
+                **{"part": "first step", "model": "eager", "how": how, "round": "all 6", "graphs_after": 0.0},
+                **{"ratio": ratio, "ratio_spread": reach, "lost_s": 0.14},
+            }
+            for how, ratio, reach in (("rehearsed", 0.93, [0.8, 1.06]), ("cold", 1.08, [1.0, 1.2]))
+        ),
+        {
+            **{"part": "promotion", "mesh": "pp=3,dp=2,tp=1", "how": "entered again", "round": "all 4"},
+            **{"full_strength_s": 0.7, "full_strength_spread": [0.51, 0.93]},
+        },
+        {"part": "recording", "round": "all 20", "ratio": 1.0, "ratio_spread": [0.9, 1.1]},
+        {"part": "recording", "model": "gpt_3d.py", "recorded_mb": [1.3, 1.8, 1.3]},
+        {
+            **{"part": "memory", "round": "0", "ratio": 0.97, "parked_mb": 440.0, "training_mb": [453.0, 453.0]},
+            **{"parked_own_mb": 276.0, "training_own_mb": [282.0, 282.0]},
+        },
+    ]
+    reality = [
+        {"system": "recovery", "stretch": "calibration", "what": "step", "value_s": 0.16, "why": "9 steps"},
+        {
+            **{"system": "recovery", "stretch": "all 3", "seconds": 180.0, "step_s": 0.16, "deaths": 30},
+            **{"measured": 0.915, "simulated": 0.922, "naive": 1.093},
+        },
+    ]
     reports = [
         report("replace", replace, [Check("ratio_restart", 40.0, ">= 40", True)]),
         report("failure", failure, [Check("ratio_torchft", 1.9, ">= 2", False)]),
@@ -122,5 +148,7 @@ def everything() -> Results:
         report("rebalance", rebalance),
         report("straggler", straggler, [Check("after", 0.999, ">= 0.98", True)]),
         report("scale", scale),
+        report("rehearsal", rehearsal),
+        report("reality", reality),
     ]
     return Results({each.bench: each for each in reports})

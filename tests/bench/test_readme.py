@@ -15,7 +15,7 @@ from understudy_bench.readme import BLOCKS, IMAGES, MarkersError, filled
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "bench/results/reference"
-PAGES = ("README.md", "docs/scaling.md")
+PAGES = ("README.md", "docs/scaling.md", "docs/standby.md", "docs/planning.md")
 AGAIN = f"understudy bench report bench/results/reference --png docs/images --readme {' '.join(PAGES)}"
 
 
@@ -69,6 +69,15 @@ def test_blocks_are_made_anew_and_the_rest_stays() -> None:
     assert ", after 19 steps or less, and replaced: 1.6 s lost in all, 6.4 s where" in text
     assert "| 25 steps | 0.900 | 0.400 |" in text
     assert "in proportion to state: 2 of 8: 0.080 s lost" in text
+    assert (
+        "| first step after the switch, of a usual one | 0.93 (0.80 to 1.06) eager | 1.08 (1.00 to 1.20) eager |"
+        in text
+    )
+    assert "| pp=3,dp=2,tp=1 | another one, entered again | 0.70 s (0.51 to 0.93) | 4 |" in text
+    assert (
+        "recordings by role class: 1.3 and 1.8 MB for `gpt_3d.py`; a worker that waits has 0.97 of the memory" in text
+    )
+    assert "| wait for a standby | 0.915 | 0.922 | 9 % off | 30 |" in text
     assert "docs/images/downtime.png" in text
     assert filled(text, everything()) == text
 

@@ -71,11 +71,13 @@ class Stage:
     async def call(self, method: str, path: str, body: object = None) -> Any:
         return await asyncio.to_thread(self.job.client.call, method, path, body)
 
-    async def until(self, true: Callable[[], Awaitable[bool]], what: str, limit: float = 150.0) -> None:
+    async def until(
+        self, true: Callable[[], Awaitable[bool]], what: str, limit: float = 150.0, every: float = 0.05
+    ) -> None:
         deadline = time.monotonic() + limit
         while not await true():
             assert time.monotonic() < deadline, f"waited {limit} s for {what}"
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(every)  # to look costs the computer that trains as much as a small step
 
     async def step(self, number: int) -> None:
         """Wait until training has come so far."""
@@ -93,7 +95,7 @@ class Stage:
             seen = [tale["text"] for tale in self.tales if tale["kind"] == "phase"]
             return name in seen or (change is not None and str(change["phase"]) == name)
 
-        await self.until(there, f"phase {name}")
+        await self.until(there, f"phase {name}", every=0.01)
 
     async def standbys(self, count: int) -> None:
         """Wait until so many standbys are ready."""

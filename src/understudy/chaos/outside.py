@@ -11,7 +11,6 @@ from .scene import Scene
 from .victims import Company, Passed, Worker, a_standby, a_worker, some_machines
 
 _PHASES = ("rehearse", "prepare", "armed", "switch")
-_PAUSED = "needs a controller that does not take its own absence for that of others"
 
 
 def _worker(scene: Scene, dice: Random) -> tuple[Company, Worker]:
@@ -200,7 +199,7 @@ def pause_machine(scene: Scene, dice: Random) -> Wound:
     return Wound(f"paused {machine} for {seconds:.1f} s")
 
 
-@kind("pause-controller", "outside", "SIGSTOP to the controller, SIGCONT after 1 to 5 s", _PAUSED)
+@kind("pause-controller", "outside", "SIGSTOP to the controller, SIGCONT after 1 to 5 s")
 def pause_controller(scene: Scene, dice: Random) -> Wound:
     seconds = dice.uniform(1.0, 5.0)
     with scene.frozen(scene.controller()):

@@ -16,7 +16,7 @@ from .runs import Disturbance, held_at, said
 
 _READY = ("armed", "switch", "hand-over", "first step")
 """Phases of a planned replacement in which it waits for training to go on."""
-_LOOK_S = 0.02
+_LOOK_S = 0.05
 _NUDGE_S = 1.0
 """After which another step is let go where a replacement has not ended."""
 
