@@ -65,6 +65,17 @@ def test_exit_codes() -> None:
     run(body)
 
 
+def test_a_worker_collects_its_garbage_but_not_the_server_s() -> None:
+    async def body() -> None:
+        async with nursery() as warm:
+            child = await spawn(
+                warm, "leave", b"__import__('gc').isenabled() + 2 * (__import__('gc').get_freeze_count() > 0)"
+            )
+            assert await child.exited == 3
+
+    run(body)
+
+
 def test_an_uncaught_exception_is_told_without_our_frames() -> None:
     async def body() -> None:
         async with nursery() as warm:
