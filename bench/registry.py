@@ -25,18 +25,18 @@ BENCHES: dict[str, str] = {
 SLOW = ("reality", "rebalance", "rehearsal", "straggler")
 """Those that take minutes even when they are quick; a quick run of all leaves them out unless they are named."""
 TYPICAL: dict[str, tuple[float, float]] = {
-    "collectives": (180, 30),
-    "failure": (780, 110),
-    "mask": (830, 130),
+    "collectives": (200, 35),
+    "failure": (780, 125),
+    "mask": (830, 200),
     "memory": (140, 50),
-    "overhead": (420, 60),
-    "reality": (720, 300),
+    "overhead": (420, 35),
+    "reality": (650, 300),
     "rebalance": (1300, 300),
-    "rehearsal": (1250, 240),
-    "reorder": (240, 30),
+    "rehearsal": (1000, 240),
+    "reorder": (240, 10),
     "replace": (660, 110),
     "scale": (65, 30),
-    "setup": (120, 60),
+    "setup": (45, 15),
     "straggler": (580, 170),
 }
 """About how many seconds a full run and a quick one take on two cores, for the estimate of what is left of all."""
