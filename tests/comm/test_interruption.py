@@ -44,7 +44,8 @@ def faults(overs: Sequence[Over]) -> list[Fault]:
 
 def report(what: str, took: Sequence[float]) -> None:
     print(f"{what}: median {1000 * statistics.median(took):.1f} ms, longest {1000 * max(took):.1f} ms")
-    assert max(took) < 8.0, what  # far from any limit; how soon it is, is for a quiet computer to say
+    assert statistics.median(took) < 0.5, what
+    assert max(took) < 8.0, what  # one of them may have to wait for a processor
 
 
 @pytest.mark.parametrize("victim", [0, -1], ids=["first", "last"])
