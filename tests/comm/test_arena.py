@@ -100,23 +100,27 @@ def test_those_who_disagree_both_say_so() -> None:
         )
 
 
-def test_an_interrupt_wakes_who_waits() -> None:
-    poisons = [Poison(), Poison()]
-    made = stages(2, poisons)
-    ended = threading.Event()
+def test_an_interrupt_wakes_within_fifty_milliseconds() -> None:
+    for _ in range(20):  # some of them have to wait for a processor
+        poisons = [Poison(), Poison()]
+        made = stages(2, poisons)
+        ended: list[float] = []
 
-    def run() -> None:
-        with pytest.raises(Interrupted):
-            round_of(made[0])
-        ended.set()
+        def run(stage: Stage = made[0], ended: list[float] = ended) -> None:
+            with pytest.raises(Interrupted):
+                round_of(stage)
+            ended.append(time.monotonic())
 
-    thread = threading.Thread(target=run)
-    thread.start()
-    while made[0].arena.progress(0) != (1 << GENERATION_SHIFT) + 1:
-        os.sched_yield()
-    poisons[0].set(Fault("interrupt", "a test"))
-    assert ended.wait(8)
-    thread.join()
+        thread = threading.Thread(target=run)
+        thread.start()
+        while made[0].arena.progress(0) != (1 << GENERATION_SHIFT) + 1:
+            os.sched_yield()
+        start = time.monotonic()
+        poisons[0].set(Fault("interrupt", "a test"))
+        thread.join(5)
+        if ended[0] - start < 0.05:
+            return
+    pytest.fail(f"the last of twenty took {ended[0] - start:.3f} s")
 
 
 def test_a_time_limit_names_who_did_not_come() -> None:

@@ -44,8 +44,7 @@ def faults(overs: Sequence[Over]) -> list[Fault]:
 
 def report(what: str, took: Sequence[float]) -> None:
     print(f"{what}: median {1000 * statistics.median(took):.1f} ms, longest {1000 * max(took):.1f} ms")
-    assert statistics.median(took) < 0.5, what
-    assert max(took) < 8.0, what  # one of them may have to wait for a processor
+    assert max(took) < 0.5, what
 
 
 @pytest.mark.parametrize("victim", [0, -1], ids=["first", "last"])
@@ -107,7 +106,7 @@ def test_a_worker_hangs(machines: list[int], operation: str) -> None:
         scene.start(operation, [0, 2], 1)
         overs = scene.over([0, 2])
         for over in overs:
-            assert 1.0 < over.when - start < 8.0
+            assert 1.0 < over.when - start < 4.0
         for fault in faults(overs):
             assert fault.how == "timeout"
         scene.kill(1)
@@ -137,7 +136,7 @@ def test_roles_call_different_operations(machines: list[int]) -> None:
             scene.start(one, [role for role in scene.roles if role != odd])
             scene.start(other, [odd])
             overs = scene.over(scene.roles)
-            assert max(over.when for over in overs) - start < 8.0, (one, other)
+            assert max(over.when for over in overs) - start < 2.0, (one, other)
             for fault in faults(overs):
                 assert fault.how == "mismatch", fault
                 assert first in fault.reason, fault
