@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from understudy.agent.agent import BEAT_S
 from understudy.launch.local import Ended, LocalJob
 from understudy.launch.spec import make
 
@@ -65,19 +66,21 @@ class Result:
 class Stage:
     """A running job and what one can do to it."""
 
-    def __init__(self, job: LocalJob, tales: list[dict[str, Any]]) -> None:
-        self.job, self.tales = job, tales
+    def __init__(self, job: LocalJob, tales: list[dict[str, Any]], news: asyncio.Event) -> None:
+        self.job, self.tales, self._news = job, tales, news
 
     async def call(self, method: str, path: str, body: object = None) -> Any:
         return await asyncio.to_thread(self.job.client.call, method, path, body)
 
-    async def until(
-        self, true: Callable[[], Awaitable[bool]], what: str, limit: float = 150.0, every: float = 0.05
-    ) -> None:
+    async def until(self, true: Callable[[], Awaitable[bool]], what: str, limit: float = 150.0) -> None:
+        """Looks again whenever the controller tells something, and after each beat, of which it tells nothing."""
         deadline = time.monotonic() + limit
+        self._news.clear()
         while not await true():
             assert time.monotonic() < deadline, f"waited {limit} s for {what}"
-            await asyncio.sleep(every)  # to look costs the computer that trains as much as a small step
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._news.wait(), BEAT_S)
+            self._news.clear()
 
     async def step(self, number: int) -> None:
         """Wait until training has come so far."""
@@ -95,7 +98,7 @@ class Stage:
             seen = [tale["text"] for tale in self.tales if tale["kind"] == "phase"]
             return name in seen or (change is not None and str(change["phase"]) == name)
 
-        await self.until(there, f"phase {name}", every=0.01)
+        await self.until(there, f"phase {name}")
 
     async def standbys(self, count: int) -> None:
         """Wait until so many standbys are ready."""
@@ -114,11 +117,13 @@ class Stage:
         return str((await self.call("POST", "/replace", {"type": "replace", "machines": machines, **more}))["id"])
 
     async def answer(self, id: str) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+
         async def there() -> bool:
-            return bool((await self.call("GET", f"/requests/{id}"))["done"])
+            found.update(await asyncio.to_thread(self.job.client.answer, id, 10.0))
+            return bool(found["done"])
 
         await self.until(there, f"the answer to {id}")
-        found: dict[str, Any] = await self.call("GET", f"/requests/{id}")
         return found
 
     async def replace(self, *machines: str, **more: object) -> dict[str, Any]:
@@ -166,9 +171,15 @@ def perform(folder: Path, direction: Direction = _nothing, *, script: str = SCRI
     tales: list[dict[str, Any]] = []
 
     async def run() -> Ended:
-        async with LocalJob(spec, on_line=lambda line: None, on_tale=tales.append) as job:
+        news = asyncio.Event()
+
+        def told(tale: dict[str, Any]) -> None:
+            tales.append(tale)
+            news.set()
+
+        async with LocalJob(spec, on_line=lambda line: None, on_tale=told) as job:
             end = asyncio.ensure_future(job.wait())
-            directed = asyncio.ensure_future(direction(Stage(job, tales)))
+            directed = asyncio.ensure_future(direction(Stage(job, tales, news)))
             try:
                 await asyncio.wait([end, directed], return_when=asyncio.FIRST_COMPLETED)
                 if directed.done():
