@@ -4,6 +4,7 @@ keep the others from running."""
 from __future__ import annotations
 
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -19,6 +20,8 @@ from understudy_bench.processes import interruptible
 
 GRACE_S = 60.0
 """For a benchmark that is interrupted to put its jobs away."""
+LOOK_S = 1.0
+"""A signal that comes just before a wait begins does not end the wait, so no wait is longer than this."""
 ENDING = (signal.SIGINT, signal.SIGTERM)
 
 Start = Callable[[str, Path], int]
@@ -91,12 +94,22 @@ def in_a_process(quick: bool) -> Start:
                 raise
             try:
                 signal.pthread_sigmask(signal.SIG_SETMASK, held)
-                return running.wait()
+                return _code(running)
             except KeyboardInterrupt:
                 _end(running)
                 raise
 
     return start
+
+
+def _code(running: subprocess.Popen[bytes]) -> int:
+    gone = os.pidfd_open(running.pid)
+    try:
+        while (code := running.poll()) is None:
+            select.select([gone], [], [], LOOK_S)
+    finally:
+        os.close(gone)
+    return code
 
 
 def _end(running: subprocess.Popen[bytes]) -> None:
