@@ -33,7 +33,7 @@ browser: $(VENV)/.stamp ## look at a report with a real browser, which is instal
 	    $$sudo apt-get update && $$sudo apt-get install -y --no-install-recommends chromium fonts-dejavu-core; }
 	$(BIN)/python -m pytest -q -m "" tests/report/test_browser.py
 
-bench: $(VENV)/.stamp ## run all benchmarks, over two hours; BENCH=--quick: ten minutes. Ends with a report in bench/results/
+bench: $(VENV)/.stamp ## run all benchmarks, two hours; BENCH=--quick: ten minutes. Ends with a report in bench/results/
 	@$(BIN)/python -c 'import sys; from importlib.util import find_spec; sys.exit(find_spec("torchft") is None)' || \
 	    $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]' || \
 	    echo "make bench: torchft cannot be installed here; the report will show it as missing" >&2

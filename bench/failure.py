@@ -7,7 +7,7 @@
 - torchrun, DCP: the same where a worker is lost, with checkpoints by torch.distributed.checkpoint;
 - torchrun, every step: the same with a checkpoint after each step, which has its price in every step;
 - torchft, where it is installed: two replicas, with short limits (heartbeat 1 s, process group 2 s, a look at who is
-  there every 50 ms).
+  there every 50 ms, 300 ms for those who live and are late).
 
 A worker is one process. A machine is its agent with everything that comes from it. All run on this computer, so the
 kernel closes a dead machine's connections at once, for all contestants alike, and understudy's launcher sees its agent

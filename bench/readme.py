@@ -138,10 +138,10 @@ def _counts(totals: Sequence[Row]) -> str:
 
 
 def _cut_short(results: Results, bench: str) -> str:
-    """Others' jobs that stood still for good."""
+    """Others' jobs that did not get everybody into one step, at the start or after a death."""
     cut = Counter(str(row["system"]) for row in results.rows(bench) if "cut short" in str(row.get("round")))
     return "".join(
-        f" {count} of {system}'s jobs had not come back after three minutes." for system, count in cut.items()
+        f" In {count} of {system}'s jobs somebody stayed away for three minutes." for system, count in cut.items()
     )
 
 

@@ -59,7 +59,7 @@ def test_blocks_are_made_anew_and_the_rest_stays() -> None:
     assert "| with Understudy | **0.20 s** (0.20 to 0.40) | **0.25 s** (0.25 to 0.50) |" in text
     assert "torchft: not installed: pip install it" in text
     assert "medians of 10 workers and 10 machines killed" in text
-    assert "1 of torchft's jobs had not come back" in text
+    assert "In 1 of torchft's jobs somebody stayed away" in text
     assert "| by Understudy, but opening every link anew | 0.21 s (0.19 to 0.23) | 1.05 x | 4.1 s |" in text
     assert "11 of 3,072" in text
     assert "state (122 MB): stayers +0.08 % of it, leavers -1.00 % of it; medians of 2 or 4" in text

@@ -33,7 +33,7 @@ examples:
   understudy bench --list                          which benchmarks there are
   understudy bench replace --quick                 one of them, an impression
   understudy bench replace --json replace.json     one of them, kept as JSON
-  understudy bench all                             all of them, two hours or more; a folder of results with a report
+  understudy bench all                             all of them, in two hours; a folder of results with a report
   understudy bench all --quick --only replace,setup
   understudy bench report bench/results/reference  the report again, from the JSON files of a folder
   understudy bench report DIR --png docs/images --readme README.md docs/scaling.md
