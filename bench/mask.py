@@ -34,8 +34,8 @@ the wall clock, noted just before the kill and by the training scripts at the en
   `dropped`: steps whose data never had any effect. `restarted`: the survivors' processes were started again, too.
 
 Only one job runs at a time. Each lives for two deaths, and the lives of all contestants alternate; each contestant
-loses 8 workers, one in a quick run. torchft sometimes does not get all replicas into one step again; a job in which
-that has not happened within three minutes is ended, and a row says so.
+loses 8 workers, one in a quick run. A job of another system in which somebody stays away for three minutes is ended,
+and a row says so.
 """
 
 from __future__ import annotations

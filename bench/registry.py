@@ -27,7 +27,7 @@ SLOW = ("reality", "rebalance", "rehearsal", "straggler")
 TYPICAL: dict[str, tuple[float, float]] = {
     "collectives": (200, 35),
     "failure": (780, 125),
-    "mask": (620, 130),
+    "mask": (480, 130),
     "memory": (140, 50),
     "overhead": (350, 35),
     "reality": (650, 300),
