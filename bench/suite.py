@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import select
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -20,8 +21,6 @@ from understudy_bench.processes import interruptible
 
 GRACE_S = 60.0
 """For a benchmark that is interrupted to put its jobs away."""
-LOOK_S = 1.0
-"""A signal that comes just before a wait begins does not end the wait, so no wait is longer than this."""
 ENDING = (signal.SIGINT, signal.SIGTERM)
 
 Start = Callable[[str, Path], int]
@@ -103,12 +102,20 @@ def in_a_process(quick: bool) -> Start:
 
 
 def _code(running: subprocess.Popen[bytes]) -> int:
+    """Its exit code. A signal that comes just before a wait begins does not end it, but is also written to `tell`."""
     gone = os.pidfd_open(running.pid)
+    told, tell = socket.socketpair()
+    tell.setblocking(False)
+    before = signal.set_wakeup_fd(tell.fileno())
     try:
         while (code := running.poll()) is None:
-            select.select([gone], [], [], LOOK_S)
+            if told in select.select([gone, told], [], [])[0]:
+                told.recv(1)  # its handler has been called by now
     finally:
+        signal.set_wakeup_fd(before)
         os.close(gone)
+        told.close()
+        tell.close()
     return code
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.comm.parts import asleep
 from understudy_bench import registry
 from understudy_bench.estimate import left, pace, said
 from understudy_bench.folder import Outcome, RunInfo
@@ -91,28 +92,25 @@ def test_without_a_result_it_has_failed(code: int, written: bool) -> None:
 
 
 SLEEPER = """
-import signal, sys, threading, time
+import signal, sys, threading
 from pathlib import Path
 from understudy_bench import suite
-fake = sys.argv[1]
 
 def unnoticed():
-    while not Path(fake + ".log").exists():
-        time.sleep(0.01)
-    time.sleep(0.1)
+    sys.stdin.read()
     signal.pthread_kill(threading.get_ident(), signal.SIGINT)
 
 if sys.argv[2] == "unnoticed":
     threading.Thread(target=unnoticed).start()
-suite.sys.executable = fake
+suite.sys.executable = sys.argv[1]
 try:
     suite.in_a_process(True)("x", Path("x.json"))
 except KeyboardInterrupt:
     print("interrupted", flush=True)
 """
 FAKE = """#!/bin/sh
-trap 'echo told >> "$0.log"; exit 130' INT
-echo begun >> "$0.log"
+trap 'echo told; exit 130' INT
+echo begun
 {then}
 while :; do sleep 0.1; done
 """
@@ -124,15 +122,17 @@ AT_ONCE = "kill -INT $PPID"
 def test_an_interruption_reaches_the_benchmark_once_and_is_waited_for(tmp_path: Path, when: str) -> None:
     """It comes as early as it can: whoever has started the benchmark may not know yet that it has. Or its signal does
     not end the system call that waits, as when it comes just before that begins: here another thread takes it."""
-    fake, log = tmp_path / "fake", tmp_path / "fake.log"
+    fake = tmp_path / "fake"
     fake.write_text(FAKE.format(then=AT_ONCE if when == "at once" else ":"))
     fake.chmod(0o755)
-    command = [sys.executable, "-c", SLEEPER, str(fake), when]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=tmp_path) as running:
+    command, pipe = [sys.executable, "-c", SLEEPER, str(fake), when], subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, bufsize=0, cwd=tmp_path) as running:
         try:
-            out, _ = running.communicate(timeout=50)
-        except subprocess.TimeoutExpired:
+            assert running.stdout is not None
+            begun = running.stdout.readline()
+            if when == "unnoticed":
+                asleep([running.pid])
+            rest, _ = running.communicate(timeout=50)  # and there is no more to read for the other thread
+        finally:
             running.kill()
-            raise
-    assert out == "interrupted\n"
-    assert log.read_text() == "begun\ntold\n"
+    assert begun + rest == b"begun\ntold\ninterrupted\n"
