@@ -109,7 +109,7 @@ def _code(running: subprocess.Popen[bytes]) -> int:
     before = signal.set_wakeup_fd(tell.fileno())
     try:
         while (code := running.poll()) is None:
-            if told in select.select([gone, told], [], [])[0]:
+            if told.fileno() in select.select([gone, told.fileno()], [], [])[0]:
                 told.recv(1)  # its handler has been called by now
     finally:
         signal.set_wakeup_fd(before)
