@@ -24,7 +24,8 @@ way. Two cache lines: writers never share one."""
 _PAGE = 4096
 _GLANCES = 80
 """Looks at a word before sleeping on it, some 50 µs: a sleeper is costly to wake, and peers are mostly close by. The
-processor is offered to others between two looks."""
+processor is offered to others between two looks, and where they take it that is milliseconds: hence a look at the
+poison as well."""
 GENERATION_SHIFT = 40
 """A progress word is generation << 40 | rounds: words of an earlier generation are always smaller."""
 
@@ -111,6 +112,8 @@ class Arena:
         for _ in range(_GLANCES):
             if words[index] >= target:
                 return
+            if poison.fault is not None:
+                raise Interrupted
             os.sched_yield()
         look = time.monotonic() + STALL_S
         while (seen := words[index]) < target:
