@@ -109,13 +109,24 @@ def _ends(marks: Sequence[Mark], place: int, at: float) -> tuple[list[Mark], lis
     return before, ends[len(before) :]
 
 
-def _late(before: Sequence[Mark], after: Sequence[Mark]) -> int:
-    """Which of a survivor's steps since the death is the one that the death has delayed.
+def _late(marks: Sequence[Mark], at: float) -> int:
+    """Which of a survivor's steps since the death is the one that the death has delayed; its marks are in the order of
+    their time.
 
     A step that needed nothing more from the dead one may still end by itself; then the one after it is late. One in
-    which the survivor has computed more than before has stood in for the dead one."""
-    more = len(after[0].shards) > len(before[-1].shards)
-    return int(not more and after[1].at - after[0].at > after[0].at - before[-1].at)
+    which the survivor has computed more than before has stood in for the dead one. Otherwise it is the one before whose
+    end more than one was begun: it, or the one that was given up, had to be begun again. Only where there is none, the
+    longer one is."""
+    before, after = _ends(marks, marks[0].place, at)
+    around = [before[-1], *after[:2]]
+    if len(around[1].shards) > len(around[0].shards):
+        return 0
+    places = [marks.index(end) for end in around]
+    begun = [sum(mark.kind == "begin" for mark in marks[one:other]) for one, other in pairwise(places)]
+    if max(begun) > 1:
+        return int(begun[0] <= 1)
+    first, second = gaps(end.at for end in around)
+    return int(second > first)
 
 
 def _seen(marks: Sequence[Mark], at: float, back: float) -> Outage | None:
@@ -123,7 +134,7 @@ def _seen(marks: Sequence[Mark], at: float, back: float) -> Outage | None:
     before, after = _ends(marks, marks[0].place, at)
     if len(after) < 2:
         return None
-    late = _late(before, after)
+    late = _late(marks, at)
     step_s = median(gaps(mark.at for mark in before[-QUIET - 1 :]))
     player = before[-1].pid  # an earlier one may have counted otherwise
     known = max(mark.step for mark in [*before, *after[:late]] if mark.pid == player)
@@ -150,12 +161,13 @@ def degraded(marks: Sequence[Mark], place: int, at: float) -> float | None:
     full, alone = [], []
     back = _back(marks, place, at)
     for each in sorted({mark.place for mark in marks}):
-        before, after = _ends(marks, each, at)
+        mine = [mark for mark in marks if mark.place == each]
+        before, after = _ends(mine, each, at)
         full.append(before[-QUIET - 1 :])
         if each != place:
             if len(after) < 2:
                 return None
-            since = after[_late(before, after) :]
+            since = after[_late(mine, at) :]
             steps = [mark for mark in since if mark.pid == before[-1].pid and (back is None or mark.at < back)]
             alone.append(steps[: ALONE + 1])
     if min(map(len, alone)) <= ALONE // 2:

@@ -55,6 +55,21 @@ def test_a_step_that_ends_in_spite_of_the_death_is_not_the_one_that_counts() -> 
     assert found.repeated == 0
 
 
+def test_nor_is_one_that_happens_to_be_longer_than_the_one_begun_again() -> None:
+    slow = [Mark(0, 100, "end", 21, 21.4)]
+    again = [Mark(0, 100, "begin", 22, 21.41), Mark(0, 100, "begin", 22, 21.6), Mark(0, 100, "end", 22, 22.7)]
+    found = seen(slow, again, steps(0, 100, 23, [23.7]), steps(1, 102, 22, [22.7, 23.7]))
+    assert found.stall_s == pytest.approx(1.1)
+    assert found.repeated == 0
+
+
+def test_one_that_was_begun_again_counts_however_long_the_next_is() -> None:
+    again = [Mark(0, 100, "begin", 21, 20.7), Mark(0, 100, "end", 21, 21.7)]
+    found = seen(again, steps(0, 100, 22, [24.0, 25.0]), steps(1, 102, 21, [21.7, 24.0]))
+    assert found.stall_s == pytest.approx(0.1)
+    assert found.repeated == 1
+
+
 def test_everybody_begins_again_at_the_checkpoint() -> None:
     again = [30.0, 31.0, 32.0, 33.0]
     found = seen(steps(0, 110, 19, again), steps(1, 111, 19, again))
