@@ -13,7 +13,7 @@ import torch
 
 from tests.comm.helpers import at_once
 from understudy.comm.faults import Fault, Interrupted, Poison
-from understudy.comm.link import Inlet, Link, Outlet, bytes_of, pump
+from understudy.comm.link import BULK, Inlet, Link, Outlet, bytes_of, pump
 from understudy.comm.topology import LinkId
 
 SO_MAX_PACING_RATE = 47
@@ -270,7 +270,7 @@ def test_a_late_receiver_is_not_a_slow_link(ends: Ends) -> None:
     out, back = moved(ends, hurry=True)
     assert out.tally.backed > 0.05
     assert back.tally.starved < out.tally.backed
-    assert out.tally.sent == 32_000_000
+    assert 32_000_000 - 2 * BULK < out.tally.sent <= 32_000_000  # of each piece all but the end
     out.tally.clear()
     assert out.tally.sent == out.tally.backed == 0
 

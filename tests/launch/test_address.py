@@ -44,6 +44,12 @@ def test_an_address_of_somebody_else(host: str) -> None:
         check_host(host)
 
 
+@pytest.mark.parametrize("host", ["\x80", "localhost\x00b", "a\nb", "\udc80", "a..b", "x" * 70])
+def test_no_host_has_such_a_name(host: str) -> None:
+    with pytest.raises(AddressError, match=r"^cannot listen at [^\n]*: [^\n]*; give an address of this machine$"):
+        listen(host)
+
+
 def test_a_port_that_is_taken() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

@@ -21,7 +21,7 @@ STALL_S = 0.2
 """After so long without progress it is worth a look at what the others are doing."""
 _GLANCES = 25
 """Looks at idle sockets before sleeping on them, some 50 µs, for the same reason as in an arena."""
-_BULK = 1 << 16
+BULK = 1 << 16
 """Bytes to move from which on the time that they take says something about the link."""
 _BATCH = 16
 """Buffers handed to one sendmsg or recvmsg_into."""
@@ -108,7 +108,7 @@ class Flow:
     def advance(self) -> bool:
         """Move what the socket allows without waiting. True where anything moved."""
         queue = self.queue
-        bulk = len(queue[0]) >= _BULK  # a header in front of it has moved: both sides are there
+        bulk = len(queue[0]) >= BULK  # a header in front of it has moved: both sides are there
         began = time.perf_counter() if bulk else 0.0
         try:
             count = self._move()

@@ -43,8 +43,12 @@ def loopback(host: str) -> bool:
 
 
 def listen(host: str, port: int = 0) -> socket.socket:
+    if not host.isprintable():
+        raise AddressError(f"cannot listen at {host!r}: no host has such a name; give an address of this machine")
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+        [*_, place], *_ = socket.getaddrinfo(host, port, family, socket.SOCK_STREAM)
+        return socket.create_server(place, family=family)
     except (OSError, UnicodeError) as error:
         where = f"{host}:{port}" if port else host
         number = getattr(error, "errno", None)
