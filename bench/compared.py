@@ -10,6 +10,8 @@ from understudy_bench.folder import Results
 
 OURS = ("understudy", "masking", "masking, standby", "recovery")
 """What the runtime is called in the rows; who has a technique switched off is another contestant."""
+EVEN = 0.02
+"""Medians that differ by no more than this part are even: repeated runs of one benchmark differ by as much."""
 
 
 @dataclass(frozen=True)
@@ -26,13 +28,11 @@ class Compared:
 
     @property
     def ahead(self) -> bool:
-        if self.more_is_better:
-            return self.our_value > self.other_value
-        return self.our_value < self.other_value
+        return not self.even and (self.our_value > self.other_value) == self.more_is_better
 
     @property
     def even(self) -> bool:
-        return self.our_value == self.other_value
+        return abs(self.our_value - self.other_value) <= EVEN * abs(self.other_value)
 
 
 def compared(results: Results) -> list[Compared]:
@@ -51,6 +51,14 @@ def compared(results: Results) -> list[Compared]:
 def behind(results: Results) -> list[Compared]:
     """Those in which another one is better, or just as good."""
     return [each for each in compared(results) if not each.ahead]
+
+
+def standing(results: Results) -> str:
+    """In how many of all comparisons Understudy is ahead, even, behind."""
+    worse = behind(results)
+    even = sum(each.even for each in worse)
+    ahead = len(compared(results)) - len(worse)
+    return f"ahead in {ahead}, even (within {100 * EVEN:.0f} %) in {even}, behind in {len(worse) - even}"
 
 
 def lost_work(row: Mapping[str, Any]) -> float | None:

@@ -8,7 +8,7 @@ from understudy.report.chart import short
 from understudy.report.pictures import png_of
 from understudy.report.sheet import Grid, Part, Sheet, html_of
 from understudy_bench import charts
-from understudy_bench.compared import behind, compared, lost_work
+from understudy_bench.compared import behind, compared, lost_work, standing
 from understudy_bench.estimate import said
 from understudy_bench.folder import Results, checks_failed, environments
 from understudy_bench.harness import Report, Row
@@ -47,12 +47,11 @@ def sheet_of(results: Results) -> Sheet:
 
 
 def _lead(results: Results) -> str:
-    all_of, worse, failed = compared(results), behind(results), checks_failed(results)
-    even = sum(each.even for each in worse)
+    failed = checks_failed(results)
     quick = " This was a quick run: an impression, not a measurement." if _quick(results) else ""
     return (
-        f"{len(results.reports)} of {len(BENCHES)} benchmarks have a result. Of {len(all_of)} comparisons "
-        f"Understudy is ahead in {len(all_of) - len(worse)}, even in {even} and behind in {len(worse) - even}; "
+        f"{len(results.reports)} of {len(BENCHES)} benchmarks have a result. Of {len(compared(results))} comparisons "
+        f"Understudy is {standing(results)}; "
         f"{len(failed)} of {sum(len(report.checks) for report in results.reports.values())} checks fail.{quick}"
     )
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from understudy.report.chart import short
 from understudy_bench import charts, predicted, rehearsed, scaled
-from understudy_bench.compared import Compared, behind, compared
+from understudy_bench.compared import Compared, behind, compared, standing
 from understudy_bench.figures import measured, seconds, source, table
 from understudy_bench.folder import Results
 
@@ -274,7 +274,6 @@ def _behind(results: Results) -> str:
     all_of, worse = compared(results), behind(results)
     if not all_of:
         return ""
-    even = sum(each.even for each in worse)
     lines = []
     for bench in dict.fromkeys(each.bench for each in worse):
         mine = [each for each in worse if each.bench == bench]
@@ -284,13 +283,15 @@ def _behind(results: Results) -> str:
             lines.append(f"- `{bench}`: {words}" + (f" ({level} even)" if level else ""))
         else:
             lines += [f"- `{bench}`, {_said(each)}" for each in mine]
-    counts = f"ahead in {len(all_of) - len(worse)}, even in {even}, behind in {len(worse) - even}"
-    head = f"Of all {len(all_of)} comparisons of medians in these results, Understudy is {counts}."
+    head = f"Of all {len(all_of)} comparisons of medians in these results, Understudy is {standing(results)}."
     return f"{head} Not ahead:\n\n" + "\n".join(lines) if lines else head
 
 
 def _said(each: Compared) -> str:
-    ours, other = (f"{value:.3g} {each.unit}" for value in (each.our_value, each.other_value))
+    ours, other = (
+        f"{value:,.0f} {each.unit}" if value >= 1000 else f"{value:.3g} {each.unit}"
+        for value in (each.our_value, each.other_value)
+    )
     return f"{each.what}: {each.ours} {ours}, {each.other} {other}{' (even)' if each.even else ''}"
 
 
