@@ -10,7 +10,6 @@ from hypothesis import settings
 settings.register_profile("shared machine", deadline=None)  # tests have time limits of their own
 settings.load_profile("shared machine")
 
-BASIC = ["pytest", "torch", "torch.distributed", "understudy.launch.troupe"]
 FRAMEWORKS = [
     "torch._dynamo",
     "torch.distributed.checkpoint",
@@ -34,7 +33,9 @@ def pytest_runtestloop(session: pytest.Session) -> None:
     whose own loop would be the last word."""
     wanted = any("frameworks" in getattr(item, "fixturenames", ()) for item in session.items)
     if wanted and not session.config.option.collectonly:
-        forkserver.set_forkserver_preload([*BASIC, *FRAMEWORKS])
+        from understudy.launch.troupe import PRELOAD  # not in the process that only hands tests out
+
+        forkserver.set_forkserver_preload(["pytest", *PRELOAD, *FRAMEWORKS])
         forkserver.ensure_running()
 
 

@@ -193,17 +193,21 @@ def _company(troupe: Troupe, homes: Sequence[str], dead: int | None) -> list[Han
     return hands
 
 
-def test_when_all_are_killed_nothing_is_left() -> None:
+def test_when_all_are_killed_nothing_is_left(tmp_path: Path) -> None:
     """A parent of four workers with arenas is killed and takes everybody with it; then the workers themselves are."""
     before = set(Path("/dev/shm").iterdir())
-    process = subprocess.Popen([sys.executable, "-c", _PARENT], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", _PARENT], stdout=subprocess.PIPE, text=True, env=os.environ | {"TMPDIR": str(tmp_path)}
+    )
     assert process.stdout is not None
     with process.stdout:
         pids = [int(pid) for pid in process.stdout.readline().split()]
     assert len(pids) == 4
+    assert list(tmp_path.iterdir())  # where the parent asks for workers
     process.kill()
     process.wait(10)
     eventually(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), limit=10)
+    eventually(lambda: not list(tmp_path.iterdir()), limit=10)
     with Troupe(limit=20.0) as troupe:
         scene = Scene(troupe, [2, 2])
         scene.start("large all_reduce", [0, 1, 2])

@@ -19,7 +19,8 @@ from understudy.comm.fabric import Fabric
 from understudy.comm.roster import Roster, Worker
 from understudy.worker.entry import transport_named
 
-_PRELOAD = ["torch", "torch.distributed", "understudy.launch.troupe"]
+PRELOAD = ["understudy.launch.listening", "torch", "torch.distributed", "understudy.launch.troupe"]
+"""What the fork server imports, from which workers are forked."""
 
 
 class Player:
@@ -125,7 +126,7 @@ class Troupe:
 
     def __init__(self, *, transport: str = "native", log_level: int = logging.ERROR, **options: Any) -> None:
         self._context = multiprocessing.get_context("forkserver")
-        self._context.set_forkserver_preload(_PRELOAD)
+        self._context.set_forkserver_preload(PRELOAD)
         self._options = {"job": "troupe", "secret": secrets.token_bytes(32), "transport": transport} | options
         self._options["log_level"] = log_level
         self._count = 0
