@@ -18,14 +18,13 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from understudy_bench import keeping
 from understudy_bench import model as gpt
 from understudy_bench.harness import Bench, Check, Progress, Result, median, spread
 from understudy_bench.memory import ENV
-from understudy_bench.processes import interruptible, rests
+from understudy_bench.processes import rests, workplace
 from understudy_bench.resident import PERIOD_S, Resident, Sampler, Watched
 from understudy_bench.running import Running
 from understudy_bench.scripts import OURS
@@ -149,9 +148,9 @@ def measure(quick: bool, progress: Progress) -> Result:
     rounds = QUICK_ROUNDS if quick else ROUNDS
     progress.total = rounds + len(keeping.SETTINGS)
     state = state_bytes()
-    with interruptible(), TemporaryDirectory(prefix="understudy-bench-") as folder:
-        rows = asyncio.run(_live(rounds, Path(folder) / "run", state, progress.advance))
-        kept = asyncio.run(keeping.weigh(Path(folder), progress.advance))
+    with workplace() as folder:
+        rows = asyncio.run(_live(rounds, folder / "run", state, progress.advance))
+        kept = asyncio.run(keeping.weigh(folder, progress.advance))
     summed = summary(rows)
     size: Row = {"part": "state", "parameters_and_moments_mb": round(state / 1e6, 2)}
     return Result([size, *rows, *summed, *kept], [*checks_of(summed), *keeping.checks_of(kept)])

@@ -13,11 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from understudy_bench.contest import STEADY, WARM_UP, Contest, kept, ours
 from understudy_bench.harness import Bench, Check, Progress, Result, interleave, median, spread
-from understudy_bench.processes import Command, interruptible, torchrun
+from understudy_bench.processes import Command, torchrun, workplace
 from understudy_bench.scripts import PLAIN
 
 SYSTEMS = ("understudy", "plain")
@@ -88,9 +87,8 @@ def _live(workers: int, turns: int, what: str, progress: Progress) -> dict[str, 
     """Start both and let them train by turns; seconds of their steps."""
     times: dict[str, list[float]] = {system: [] for system in SYSTEMS}
     with (
-        interruptible(),
-        TemporaryDirectory(prefix="understudy-bench-") as folder,
-        Contest(workers, _commands(workers, Path(folder)), Path(folder) / "gate") as contest,
+        workplace() as folder,
+        Contest(workers, _commands(workers, folder), folder / "gate") as contest,
     ):
         for system in SYSTEMS:
             contest.train(system, WARM_UP)

@@ -13,7 +13,8 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Self
 
-from understudy.agent.forkserver import die_with_parent
+from understudy.host.family import die_with_parent
+from understudy.host.temporary import scratch
 
 _GRACE_S = 10.0
 _LAST_LINES = 15
@@ -141,6 +142,13 @@ def _wanted(pid: int) -> float:
             ran, waited, _ = (thread / "schedstat").read_text().split()
             nanoseconds += int(ran) + int(waited)
     return nanoseconds * 1e-9
+
+
+@contextmanager
+def workplace() -> Iterator[Path]:
+    """A folder for what a benchmark writes, gone however it ends: SIGTERM ends it as Ctrl-C does."""
+    with interruptible(), scratch("understudy-bench-") as folder:
+        yield folder
 
 
 @contextmanager

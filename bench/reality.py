@@ -34,7 +34,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import msgspec
@@ -49,7 +48,7 @@ from understudy.model.strategy import Strategy, mask_and_refill, trainmover
 from understudy_bench.harness import Bench, Check, Progress, Result, median
 from understudy_bench.hazard import Hazard, lives
 from understudy_bench.outage import Mark, Watch, gaps
-from understudy_bench.processes import interruptible, rests
+from understudy_bench.processes import rests, workplace
 from understudy_bench.running import Running
 from understudy_bench.scripts import OURS
 from understudy_bench.work import WORKS
@@ -302,8 +301,7 @@ def measure(quick: bool, progress: Progress) -> Result:
     length = QUICK if quick else FULL
     progress.total = len(SYSTEMS) * (1 + length.stretches)
     rows: list[Row] = []
-    with interruptible(), TemporaryDirectory(prefix="understudy-bench-") as name:
-        folder = Path(name)
+    with workplace() as folder:
         for system in SYSTEMS:
             known = asyncio.run(calibration(system, folder / f"{system}-calibration", length.calibration))
             progress.advance(f"{system}: calibrated")

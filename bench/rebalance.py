@@ -33,11 +33,10 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from understudy_bench.harness import Bench, Check, Progress, Result, interleave, median, rounded, spread
-from understudy_bench.processes import interruptible
+from understudy_bench.processes import workplace
 from understudy_bench.rebalance_job import WARM_UP, Troupe, Window, close, opened, restarts, undisturbed
 
 Plan = Sequence[tuple[int, int]]
@@ -232,8 +231,7 @@ async def _move(links: str, times: int, folder: Path, done: Callable[[str], None
 def measure(quick: bool, progress: Progress) -> Result:
     plan, starts, times = (QUICK_SPACINGS, QUICK_RESTARTS, QUICK_MOVES) if quick else (SPACINGS, RESTARTS, MOVES)
     progress.total = 2 * len(plan) + len(starts) + len(COUNTS) * sum(times.values()) + 1
-    with interruptible(), TemporaryDirectory(prefix="understudy-bench-") as folder:
-        place = Path(folder)
+    with workplace() as place:
         rows, steps, digests = asyncio.run(_rebalance(plan, place / "spaced", progress.advance))
         for number, (spacing, count) in enumerate(starts):
             window, step_s = restarts(place / f"restart-{number}", spacing, count)

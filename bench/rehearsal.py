@@ -26,14 +26,12 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from understudy_bench import first_step, memory, promotion, recording
 from understudy_bench.first_step import Contestant
 from understudy_bench.harness import Bench, Progress, Result, interleave, rounded
-from understudy_bench.processes import interruptible
+from understudy_bench.processes import workplace
 
 ROUNDS, REPLACEMENTS, BLOCKS = 3, 2, 20
 RESTS = 3
@@ -66,8 +64,7 @@ def measure(quick: bool, progress: Progress) -> Result:
     promoted: list[Row] = []
     sizes: dict[str, list[int]] = {}
     wrong: dict[str, list[str]] = {}
-    with interruptible(), TemporaryDirectory(prefix="understudy-bench-") as name:
-        folder = Path(name)
+    with workplace() as folder:
         for number, contestant in interleave(contestants, rounds):
             place = folder / f"{contestant.name}-{contestant.how}-{number}"
             life = asyncio.run(first_step.live(contestant, place, replacements, progress.advance))

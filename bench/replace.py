@@ -32,12 +32,11 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from understudy_bench.around import Curve, around_row, of_ends
 from understudy_bench.harness import Bench, Check, Progress, Result, interleave, median, rounded, spread
-from understudy_bench.processes import Command, interruptible, torchrun
+from understudy_bench.processes import Command, torchrun, workplace
 from understudy_bench.replaced import LIMIT_S, QUIET, WARM_UP, Life, Row, Seen, replacements
 from understudy_bench.scripts import OURS, PLAIN, TIMED
 
@@ -152,9 +151,9 @@ def measure(quick: bool, progress: Progress) -> Result:
         curves.setdefault(system, []).append(seen.around)
         progress.advance(f"{system} {number + 1}")
 
-    with interruptible(), TemporaryDirectory(prefix="understudy-bench-") as folder:
+    with workplace() as folder:
         for number, kind in interleave(KINDS, rounds):
-            place = Path(folder) / f"{KINDS.index(kind)}-{number}"
+            place = folder / f"{KINDS.index(kind)}-{number}"
             if kind in RESTARTS:
                 keep(number, kind, restart(place, dcp=kind == RESTARTS[1]))
                 continue

@@ -23,11 +23,10 @@ import asyncio
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from understudy_bench.harness import Bench, Check, Progress, Result, median, spread
-from understudy_bench.processes import interruptible
+from understudy_bench.processes import workplace
 from understudy_bench.scale_stage import Stage, controller
 
 SIZES = (64, 256, 1024, 4096)
@@ -107,9 +106,9 @@ def measure(quick: bool, progress: Progress) -> Result:
     sizes, changes = (QUICK, QUICK_CHANGES) if quick else (SIZES, CHANGES)
     progress.total = len(sizes) * (2 + 2 * changes)
     rows: list[Row] = []
-    with interruptible(), TemporaryDirectory(prefix="understudy-bench-") as folder:
+    with workplace() as folder:
         for machines in sizes:
-            rows += asyncio.run(_at_size(machines, changes, Path(folder) / str(machines), progress.advance))
+            rows += asyncio.run(_at_size(machines, changes, folder / str(machines), progress.advance))
     kinds = [row for row in rows if "what" in row]
     return Result(sorted(rows, key=_order), checks_of(kinds))
 

@@ -26,12 +26,11 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from understudy_bench import measuring
 from understudy_bench.harness import Bench, Check, Progress, Result, interleave, median, spread
-from understudy_bench.processes import interruptible
+from understudy_bench.processes import workplace
 from understudy_bench.replace import restart
 from understudy_bench.running import Entry, Running
 from understudy_bench.scripts import OURS
@@ -181,9 +180,9 @@ def measure(quick: bool, progress: Progress) -> Result:
     rounds, steps = (QUICK, QUICK_STEPS) if quick else (ROUNDS, STEPS)
     progress.total = 3 * rounds
     rows: list[dict[str, Any]] = [measuring.row()]
-    with interruptible(), TemporaryDirectory(prefix="understudy-bench-") as folder:
+    with workplace() as folder:
         for number, kind in interleave(("job", "restart"), rounds):
-            place = Path(folder) / f"{kind}-{number}"
+            place = folder / f"{kind}-{number}"
             if kind == "restart":
                 lost_s = restart(place).row["lost_s"]
                 assert isinstance(lost_s, float)

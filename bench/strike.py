@@ -12,13 +12,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from understudy_bench.around import Curve, around_row, of_marks
 from understudy_bench.harness import Progress, interleave, median
 from understudy_bench.outage import QUIET, Mark, Outage, gaps, outage
-from understudy_bench.processes import CommandFailed, interruptible
+from understudy_bench.processes import CommandFailed, workplace
 from understudy_bench.struck import Loss, Struck, until
 
 Life = tuple[str, Callable[[Path], Struck], Sequence[Loss]]
@@ -143,9 +142,9 @@ def around_rows(deaths: Iterable[Death]) -> list[dict[str, Any]]:
 def play(lives: Sequence[Life], rounds: int, progress: Progress) -> Iterator[Death | Stuck]:
     """All lives once in each round, one job at a time; nothing of them is left, however this ends."""
     progress.total = rounds * sum(len(losses) for _, _, losses in lives)
-    with interruptible(), TemporaryDirectory(prefix="understudy-bench-") as folder:
+    with workplace() as folder:
         for number, life in interleave(lives, rounds):
-            place = Path(folder) / f"{number}-{lives.index(life)}"
+            place = folder / f"{number}-{lives.index(life)}"
             yield from asyncio.run(_live(life, number, place, progress.advance))
 
 

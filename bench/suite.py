@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from understudy.agent.forkserver import die_with_parent
+from understudy.host.family import die_with_parent
 from understudy_bench.estimate import left, said
 from understudy_bench.folder import Outcome, RunInfo
 from understudy_bench.processes import interruptible

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import argparse
+from importlib import metadata
 from pathlib import Path
 
 import torch
 from torch import nn
 from torch.nn import functional as F
 
-TEXT = (Path(__file__).parent.parent / "LICENSE").read_text()
+LICENCE = next(Path(file.locate()) for file in metadata.files("understudy") or () if file.name == "LICENSE")
+"""The file that is installed with the package, so that the examples may be copied anywhere."""
+TEXT = LICENCE.read_text()
 LETTERS = sorted(set(TEXT))
 CODES = torch.tensor([LETTERS.index(letter) for letter in TEXT])
 CONTEXT = 64

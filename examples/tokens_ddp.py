@@ -8,10 +8,8 @@ The file is this project's licence, whose bytes are the tokens; any file of raw 
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import torch
-from gpt import CONTEXT, LETTERS, gpt, options, surprise
+from gpt import CONTEXT, LETTERS, LICENCE, gpt, options, surprise
 from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.optim import AdamW
 
@@ -19,7 +17,6 @@ import understudy
 from understudy.data import Tokens
 
 args = options("Train a small GPT on a token file with DDP.")
-FILE = Path(__file__).parent.parent / "LICENSE"
 LETTER = torch.zeros(256, dtype=torch.int64)
 LETTER[[ord(letter) for letter in LETTERS]] = torch.arange(len(LETTERS))
 """The model's number of a byte's letter."""
@@ -30,7 +27,7 @@ def train(job: understudy.Job) -> None:
     model = DDP(gpt(args.width, args.layers).to(job.device), process_group=job.mesh["dp"].get_group())
     optim = AdamW(model.parameters(), lr=2e-3)
     job.track(model=model, optim=optim)
-    data = Tokens(FILE, CONTEXT, args.batch, dtype="uint8", seed=job.seed, prefetch=2)
+    data = Tokens(LICENCE, CONTEXT, args.batch, dtype="uint8", seed=job.seed, prefetch=2)
 
     for step in job.steps(args.steps):
         with step:

@@ -26,6 +26,7 @@ LAYERS = (
     "model",
     "steward",
     "spare",
+    "host",
 )
 """Top to bottom."""
 

@@ -46,7 +46,7 @@ def main() -> None:
     model = DDP(raw)
     mark("build")
     if args.gate:
-        from understudy.agent.forkserver import die_with_parent
+        from understudy.host.family import die_with_parent
 
         die_with_parent(os.getppid())  # torchrun may be killed while this worker is stopped
     gate = Gate(args.gate, "plain", rank)

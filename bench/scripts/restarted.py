@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel as DDP
 
-from understudy.agent.forkserver import die_with_parent
+from understudy.host.family import die_with_parent
 from understudy_bench.model import optimizer
 from understudy_bench.scripts.marks import Marks
 from understudy_bench.scripts.saved import load, save

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torchft import DistributedDataParallel, Manager, Optimizer, ProcessGroupGloo
 
-from understudy.agent.forkserver import die_with_parent
+from understudy.host.family import die_with_parent
 from understudy_bench.model import optimizer
 from understudy_bench.scripts.marks import Marks
 from understudy_bench.work import WORKS

@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from pathlib import Path
 
@@ -66,6 +67,7 @@ def describe(line: int, spec: bytes) -> None:
         "env": dict(os.environ),
         "libc": subprocess.run(["/usr/bin/env", "-0"], capture_output=True, check=True).stdout.decode(),
         "cwd": str(Path.cwd()),
+        "temporary": tempfile.tempdir,  # None until somebody asks
         "group": os.getpgid(0),
         "threads": [threading.active_count(), len(list(Path("/proc/self/task").iterdir()))],
         "signals": {n: str(h) for n in signal.valid_signals() if (h := signal.getsignal(n)) != signal.SIG_DFL},

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests.comm.helpers import eventually
 from tests.jobs.test_examples import EXAMPLES
 from understudy.chaos import processes
 from understudy.cli.main import main
@@ -219,7 +220,8 @@ def test_scripts_that_do_not_come_so_far(script: str, kind: str, words: str, tmp
         assert run.proven["causes"][0]["place"] == run.line("dist.all_reduce(torch.ones(1))")
 
 
-def test_ctrl_c_ends_everything(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_however_it_ends_nothing_is_left(number: signal.Signals, tmp_path: Path) -> None:
     script, mark = tmp_path / "train.py", uuid.uuid4().hex
     script.write_text(HEAD + UNTRACKED.replace("model, optim = parts(job)", "print('here')\n    time.sleep(1000)"))
     kept = tmp_path / "kept"
@@ -233,10 +235,16 @@ def test_ctrl_c_ends_everything(tmp_path: Path) -> None:
             assert process.poll() is None
             assert time.monotonic() < deadline
             time.sleep(0.05)
-        process.send_signal(signal.SIGINT)
+        assert len(list(tmp_path.glob("understudy-*"))) == 2
+        process.send_signal(number)
         out, err = process.communicate(timeout=60)
-        assert (process.returncode, out) == (130, "")
-        assert err == "understudy rehearse: interrupted; everything is ended\n"
+        assert out == ""
+        if number == signal.SIGINT:
+            assert process.returncode == 130
+            assert err == "understudy rehearse: interrupted; everything is ended\n"
+        else:  # it could wait for nobody
+            eventually(lambda: not processes.marked(f"UNDERSTUDY_TEST_MARK={mark}"))
+            eventually(lambda: not list(tmp_path.glob("understudy-*")))
         assert not processes.marked(f"UNDERSTUDY_TEST_MARK={mark}")
         assert not list(tmp_path.glob("understudy-*"))
     finally:

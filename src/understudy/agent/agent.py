@@ -18,12 +18,13 @@ from typing import Any, NoReturn
 import aiohttp
 import msgspec
 
+from understudy.host.family import die_with_parent
+from understudy.host.temporary import settle
 from understudy.steward.samples import Sample
 from understudy.worker.line import MAX_MESSAGE, LineBroken, Splitter, encode
 from understudy.worker.messages import Aside, Copied, Done, Inject, Progress, Recorded, Said, Tracked, WorkerSpec
 
 from .facts import facts_of
-from .forkserver import die_with_parent
 from .library import Library
 from .messages import (
     Ack,
@@ -492,6 +493,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--parent", type=int, required=True, help="end when this process does")
     die_with_parent(parser.parse_args().parent)
+    settle()
     _live(sys.stdin.buffer.read(), forks=False)
 
 

@@ -31,6 +31,9 @@ from typing import Any, NoReturn
 
 import msgspec
 
+from understudy.host.family import die_with_parent
+from understudy.host.temporary import settle
+
 LINE_FD = 3
 """What a worker's line is called in the worker; it has no others but the standard three."""
 NO_TARGET = 127
@@ -87,7 +90,6 @@ _length = struct.Struct("<I")
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Message)
 _libc = ctypes.CDLL(None, use_errno=True)
-_PR_SET_PDEATHSIG = 1
 
 
 def frame(message: Message) -> bytes:
@@ -133,16 +135,6 @@ class Inbox:
         """Descriptors nobody has taken are closed."""
         while self._fds:
             os.close(self._fds.popleft())
-
-
-def die_with_parent(parent: int) -> None:
-    """From now on the kernel kills this process when its parent ends; if that has happened already, it ends here.
-
-    The kernel means the thread that started this process, not its process."""
-    if _libc.prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL), 0, 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
-    if os.getppid() != parent:
-        os._exit(1)
 
 
 class Server:
@@ -248,6 +240,7 @@ def _begin(order: Spawn, fds: list[int], server: int) -> object:
     os.environb.clear()
     os.environb.update(order.env)
     os.chdir(order.cwd)
+    settle()
     sys.argv = [order.target]
     torch, threads = sys.modules.get("torch"), os.environ.get("OMP_NUM_THREADS", "")
     if torch is not None and threads.isdecimal() and int(threads) > 0:
@@ -376,6 +369,7 @@ def main(arguments: Sequence[str]) -> int:
     """Arguments: the socket's descriptor, the agent's pid, and the modules to import."""
     die_with_parent(int(arguments[1]))
     _reset_signals()
+    settle()
     with socket.socket(fileno=int(arguments[0])) as control:
         control.set_inheritable(False)
         server = Server(control)

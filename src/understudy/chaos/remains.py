@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import secrets
-import shutil
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+
+from understudy.host.temporary import scratch
 
 from . import processes
 from .processes import Process
@@ -60,17 +61,16 @@ def _shared_memory() -> set[str]:
 def room() -> Iterator[Room]:
     """For the processes that are started inside: they inherit the environment."""
     mark = secrets.token_hex(8)
-    folder = Path(tempfile.mkdtemp(prefix="understudy-chaos-"))
     cache = os.environ.get("TORCHINDUCTOR_CACHE_DIR") or f"{tempfile.gettempdir()}/torchinductor_{os.getuid()}"
-    ours = {MARK: mark, "TMPDIR": str(folder), "TORCHINDUCTOR_CACHE_DIR": cache}
-    before = {name: os.environ.get(name) for name in ours}
-    os.environ.update(ours)
-    try:
-        yield Room(folder, mark)
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
-        shutil.rmtree(folder, ignore_errors=True)
+    with scratch("understudy-chaos-") as folder:
+        ours = {MARK: mark, "TMPDIR": str(folder), "TORCHINDUCTOR_CACHE_DIR": cache}
+        before = {name: os.environ.get(name) for name in ours}
+        os.environ.update(ours)
+        try:
+            yield Room(folder, mark)
+        finally:
+            for name, value in before.items():
+                if value is None:
+                    del os.environ[name]
+                else:
+                    os.environ[name] = value

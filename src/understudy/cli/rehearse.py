@@ -7,7 +7,6 @@ import asyncio
 import json
 import signal
 import sys
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -103,6 +102,7 @@ async def _rehearse(spec: JobSpec, args: argparse.Namespace) -> Outcome | None:
     """None where it was interrupted. Nothing is left behind."""
     from understudy.chaos.remains import room
     from understudy.cli.rehearsed import Screen
+    from understudy.host.temporary import scratch
     from understudy.rehearse.rehearsal import rehearse
 
     task = asyncio.current_task()
@@ -111,8 +111,8 @@ async def _rehearse(spec: JobSpec, args: argparse.Namespace) -> Outcome | None:
         asyncio.get_running_loop().add_signal_handler(number, task.cancel)
     assert spec.steps is not None
     screen = Screen(Path(spec.script).name, spec.steps, stderr=args.json == "-")
-    with room(), tempfile.TemporaryDirectory(prefix="understudy-rehearse-") as place:
-        folder = Path(place) if args.keep is None else args.keep.resolve()
+    with room(), scratch("understudy-rehearse-") as place:
+        folder = place if args.keep is None else args.keep.resolve()
         try:
             with screen:
                 outcome = await rehearse(spec, folder, screen.watcher, within=args.within)

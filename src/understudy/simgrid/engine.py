@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -12,11 +13,12 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import msgspec
 import numpy as np
 
+from understudy.host.family import die_with_parent
+from understudy.host.temporary import scratch
 from understudy.model.failures import Failures, Repair
 from understudy.model.jump import FOREVER, USUAL, Progress, must_end
 from understudy.model.outcome import Outcome, Waste
@@ -86,25 +88,30 @@ def _played(
 
 def play(python: str, stage: Stage, limit: float = LIMIT) -> Played:
     """One run. Nothing is left behind: neither the process, whatever interrupts this, nor the folder with its files."""
-    with TemporaryDirectory(prefix="understudy-simgrid-") as name:
-        folder = Path(name)
+    with scratch("understudy-simgrid-") as folder:
         (folder / "acts").symlink_to(Path(__file__).parent, target_is_directory=True)
         (folder / SCENE).write_text(json.dumps(asdict(stage.scene)), encoding="utf-8")
         for file, text in stage.files.items():
             (folder / file).write_text(text, encoding="utf-8")
-        said = _run([python, "-B", "-m", "acts.play", name], folder, limit)
+        said = _run([python, "-B", "-m", "acts.play", str(folder)], folder, limit)
         return read(folder / PLAYED, said)
 
 
 def _run(command: Sequence[str], folder: Path, limit: float) -> str:
     """What the process said. It has a session of its own: after Ctrl-C it is ended here and says nothing."""
     born: list[subprocess.Popen[str]] = []
-    pipe = subprocess.PIPE
+    pipe, parent = subprocess.PIPE, os.getpid()
     try:
         with _uninterrupted():  # else there might be a process that nobody knows of
             born.append(
                 subprocess.Popen(
-                    command, cwd=folder, stdout=pipe, stderr=subprocess.STDOUT, text=True, start_new_session=True
+                    command,
+                    cwd=folder,
+                    stdout=pipe,
+                    stderr=subprocess.STDOUT,
+                    text=True,
+                    start_new_session=True,
+                    preexec_fn=lambda: die_with_parent(parent),
                 )
             )
         said, _ = born[0].communicate(timeout=limit)

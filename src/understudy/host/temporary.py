@@ -1,0 +1,65 @@
+"""Temporary folders that stay behind nobody, not even a process that is killed."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+_KEEPER = """
+trap '' PIPE
+mkdir -m 700 -- "$1" || exit 1
+echo
+read _
+tries=20
+until rm -rf -- "$1" 2>/dev/null || [ $((tries -= 1)) -le 0 ]; do sleep 0.1; done
+"""
+"""Ends when its input does, so also when whoever holds the other end is killed. What dies at the same time may still
+write into the folder."""
+
+
+def settle() -> None:
+    """Where this process puts temporary files is known from now on.
+
+    Python's `tempfile` finds it out when first asked, by writing a file and removing it: a process killed just then
+    leaves that file. Here the file never has a name. Where this can't be done, `tempfile` goes on as it would."""
+    named = filter(None, map(os.environ.get, ("TMPDIR", "TEMP", "TMP")))
+    place = Path(next(named, "/tmp")).absolute()
+    tempfile.tempdir = None
+    with suppress(OSError):
+        os.close(os.open(place, os.O_RDWR | os.O_TMPFILE | os.O_CLOEXEC, 0o600))
+        tempfile.tempdir = str(place)
+
+
+@contextmanager
+def scratch(prefix: str) -> Iterator[Path]:
+    """A temporary folder. It is gone when the context ends, and soon after this process has been killed: a small
+    process of its own makes it and removes it."""
+    if tempfile.tempdir is None:
+        settle()
+    place = Path(tempfile.gettempdir()) / f"{prefix}{secrets.token_hex(6)}"
+    with subprocess.Popen(
+        ["/bin/sh", "-c", _KEEPER, "sh", place],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd="/",
+        env={"PATH": os.defpath},
+        start_new_session=True,  # Ctrl-C is not for it
+    ) as keeper:
+        assert keeper.stdin
+        assert keeper.stdout
+        assert keeper.stderr
+        if not keeper.stdout.readline():
+            raise OSError(f"cannot make a temporary folder: {keeper.stderr.read().decode(errors='replace').strip()}")
+        try:
+            yield place
+        finally:
+            shutil.rmtree(place, ignore_errors=True)  # were the keeper killed, nobody else would
+            with suppress(BrokenPipeError):
+                os.write(keeper.stdin.fileno(), b"\n")  # whoever was forked may hold that end, too
