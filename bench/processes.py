@@ -25,11 +25,12 @@ class CommandFailed(RuntimeError):
 
 
 class Command:
-    """A running command. When the context ends, neither it nor anything it has started runs any more."""
+    """A running command, with its temporary files beside its log. When the context ends, neither it nor anything it has
+    started runs any more."""
 
     def __init__(self, args: Sequence[str], log: Path, env: Mapping[str, str] = {}) -> None:
         self._args, self._log = args, log
-        self._env = {**os.environ, **env}
+        self._env = {**os.environ, "TMPDIR": str(log.parent), **env}
         self._paused: list[int] = []
 
     def __enter__(self) -> Self:

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -30,7 +29,7 @@ from typing import Any
 
 from understudy_bench import measuring
 from understudy_bench.harness import Bench, Check, Progress, Result, interleave, median, spread
-from understudy_bench.processes import workplace
+from understudy_bench.processes import Command, workplace
 from understudy_bench.replace import restart
 from understudy_bench.running import Entry, Running
 from understudy_bench.scripts import OURS
@@ -142,9 +141,8 @@ async def _life(number: int, steps: int, folder: Path, progress: Progress) -> li
         began, first = time.time(), job.step
         with ExitStack() as stack:
             for seed in range(2):
-                noise = subprocess.Popen([sys.executable, "-c", NOISE, str(10 * number + seed)])
-                stack.callback(noise.wait)
-                stack.callback(noise.kill)
+                command = [sys.executable, "-c", NOISE, str(10 * number + seed)]
+                stack.enter_context(Command(command, folder / f"noise-{seed}.log"))
             await job.train(steps)
         alarms = sum(event["kind"] == "straggler" and event["at"] > began for event in job.events)
         undisturbed = {"part": "undisturbed", "round": number, "steps": job.step - first, "alarms": alarms}
