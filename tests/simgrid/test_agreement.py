@@ -84,9 +84,10 @@ def test_so_they_do_when_everybody_waits_for_the_slowest(name: str) -> None:
 
 
 def test_failures_within_one_step_are_made_up_for_together() -> None:
-    """The second and the third come in one step, at different instants; the fifth while the job stands still."""
+    """The second and the third come in one step, at different instants; the fifth while the job stands still. With no
+    standby all of them are masked."""
     s = setting(step=5.0)
-    strategy = mask_and_refill(s, 4, NEVER)
+    strategy = mask_and_refill(s, 0, NEVER)
     a_failure = strategy.stall + strategy.patch(s)
     dates: dict[int, tuple[float, ...]] = {0: (11.0,), 1: (142.0,), 2: (149.5,), 3: (300.0,), 4: (301.0,)}
     one, other = on_these_dates(s, strategy, dates)
