@@ -19,7 +19,9 @@ accelerator, so that four fit on two cores.
 from __future__ import annotations
 
 import asyncio
+import os
 import random
+import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -27,9 +29,10 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from understudy.host.family import die_with_parent
 from understudy_bench import measuring
 from understudy_bench.harness import Bench, Check, Progress, Result, interleave, median, spread
-from understudy_bench.processes import Command, workplace
+from understudy_bench.processes import workplace
 from understudy_bench.replace import restart
 from understudy_bench.running import Entry, Running
 from understudy_bench.scripts import OURS
@@ -123,7 +126,7 @@ def checks_of(rows: Sequence[Mapping[str, Any]]) -> list[Check]:
 
 async def _life(number: int, steps: int, folder: Path, progress: Progress) -> list[dict[str, Any]]:
     """Undisturbed steps beside busy processes, then a worker becomes slow."""
-    chance = random.Random(f"straggler {number}")
+    chance, ours = random.Random(f"straggler {number}"), os.getpid()
     settings = {
         **{"script": OURS, "args": ("--work", "slow"), "name": "bench-straggler", "threads": 1},
         **{
@@ -141,8 +144,11 @@ async def _life(number: int, steps: int, folder: Path, progress: Progress) -> li
         began, first = time.time(), job.step
         with ExitStack() as stack:
             for seed in range(2):
-                command = [sys.executable, "-c", NOISE, str(10 * number + seed)]
-                stack.enter_context(Command(command, folder / f"noise-{seed}.log"))
+                noise = subprocess.Popen(  # no session of its own, which the kernel might give a share of its own
+                    [sys.executable, "-c", NOISE, str(10 * number + seed)], preexec_fn=lambda: die_with_parent(ours)
+                )
+                stack.callback(noise.wait)
+                stack.callback(noise.kill)
             await job.train(steps)
         alarms = sum(event["kind"] == "straggler" and event["at"] > began for event in job.events)
         undisturbed = {"part": "undisturbed", "round": number, "steps": job.step - first, "alarms": alarms}

@@ -10,8 +10,9 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-LICENCE = next(Path(file.locate()) for file in metadata.files("understudy") or () if file.name == "LICENSE")
-"""The file that is installed with the package, so that the examples may be copied anywhere."""
+PLACES = [Path(file.locate()) for file in metadata.files("understudy") or () if file.name == "LICENSE"]
+LICENCE = next(place for place in [*PLACES, Path(__file__).parent.parent / "LICENSE"] if place.exists())
+"""It is installed with the package, so that the examples may be copied anywhere."""
 TEXT = LICENCE.read_text()
 LETTERS = sorted(set(TEXT))
 CODES = torch.tensor([LETTERS.index(letter) for letter in TEXT])

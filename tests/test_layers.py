@@ -30,7 +30,17 @@ LAYERS = (
 )
 """Top to bottom."""
 
-WITHOUT_TORCH = ("control", "report", "steward", "spare", "model", "simgrid", "comm/roster.py", "comm/topology.py")
+WITHOUT_TORCH = (
+    "control",
+    "report",
+    "steward",
+    "spare",
+    "model",
+    "simgrid",
+    "host",
+    "comm/roster.py",
+    "comm/topology.py",
+)
 WITHOUT_IO = ("report", "steward", "spare", "model", "simgrid/scene.py", "simgrid/stage.py")
 IO_MODULES = ("socket", "asyncio", "subprocess")
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+import threading
 from pathlib import Path
 
 import pytest
@@ -17,19 +18,37 @@ from understudy.host.temporary import scratch, settle
 
 pytestmark = pytest.mark.timeout(60)
 
-BUSY = """
-import os, sys
+WRITES = """
+import sys, time
+try:
+    for number in range(100_000):
+        open(f"{sys.argv[1]}/deep/er/{number}", "x").close()
+        time.sleep(0.0005)
+except OSError:
+    pass
+"""
+BUSY = f"""
+import subprocess, sys, time
 from understudy.host.temporary import scratch
 with scratch("test-") as place:
     (place / "deep" / "er").mkdir(parents=True)
-    print(os.fork(), flush=True)  # holds what its parent holds
-    for number in range(1_000_000):
-        try:
-            (place / "deep" / "er" / str(number)).write_text("")
-        except OSError:
-            os._exit(1)
+    writer = subprocess.Popen([sys.executable, "-c", {WRITES!r}, place])
+    print(writer.pid, flush=True)
+    time.sleep(50)
 """
-"""Two processes write into the folder all the time."""
+"""Another process writes into the folder all the time, and longer than this one lives."""
+HELD = """
+import os, time
+from understudy.host.temporary import scratch
+with scratch("test-") as place:
+    child = os.fork()
+    if child == 0:
+        time.sleep(50)
+        os._exit(0)
+    print(child, flush=True)
+print("gone" if not place.exists() else "there", flush=True)
+"""
+"""A child has all that its parent had open."""
 
 ASKED = """
 import tempfile
@@ -42,17 +61,26 @@ print(tempfile.gettempdir(), len(seen))
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where temporary files go during a test."""
-    before = tempfile.tempdir
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    settle()
-    yield tmp_path
-    tempfile.tempdir = before
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path
+
+
+@pytest.fixture
+def unknown(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody has asked yet where they go. Files without names are not to be had everywhere."""
+    try:
+        os.close(os.open(here, os.O_RDWR | os.O_TMPFILE))
+    except OSError as error:
+        pytest.skip(f"no file without a name here: {error}")
+    monkeypatch.setattr(tempfile, "tempdir", None)
 
 
 def keeper_of(place: Path) -> int:
-    (pid,) = [pid for pid, process in processes.table().items() if str(place) in process.command]
+    commands = {pid: process.command for pid, process in processes.table().items()}
+    (pid,) = [pid for pid, command in commands.items() if "mkdir" in command and str(place) in command]
     return pid
 
 
@@ -72,34 +100,61 @@ def test_it_goes_with_an_exception(here: Path) -> None:
     assert not list(here.iterdir())
 
 
-def test_a_name_with_spaces_and_dashes_is_a_name(here: Path) -> None:
+def test_a_name_with_spaces_is_a_name(here: Path) -> None:
     (here / "a").write_text("")
-    with scratch("-rf a; b-") as place:
+    with scratch("x a; b-") as place:
         assert place.is_dir()
     assert [path.name for path in here.iterdir()] == ["a"]
 
 
 def test_when_its_process_is_killed_it_goes(here: Path) -> None:
-    """A forked child, which is killed later, may not keep it longer than it lives."""
-    process = subprocess.Popen([sys.executable, "-c", BUSY], stdout=subprocess.PIPE, text=True)
-    with process:
+    """Although somebody whom that does not end at once still writes into it."""
+    with subprocess.Popen([sys.executable, "-c", BUSY], stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
-            child = int(process.stdout.readline())
-            eventually(lambda: bool(list(here.glob("test-*/deep/er/1"))))
+            writer = int(process.stdout.readline())
+            eventually(lambda: bool(list(here.glob("test-*/deep/er/1000"))))
             (place,) = here.iterdir()
             keeper = keeper_of(place)
         finally:
             process.kill()
-        os.kill(child, 9)
+    eventually(lambda: not (place / "deep" / "er" / "0").exists())  # it is being removed
+    os.kill(writer, signal.SIGKILL)
     eventually(lambda: not place.exists())
-    eventually(lambda: keeper not in processes.table())
+    eventually(lambda: not {keeper, writer} & set(processes.table()))
+
+
+def test_a_forked_child_does_not_keep_it(here: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", HELD], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        child = int(process.stdout.readline())
+        try:
+            assert process.stdout.readline() == "gone\n"
+        finally:
+            os.kill(child, signal.SIGKILL)
+    assert not list(here.iterdir())
+
+
+def test_after_an_interruption_the_keeper_has_ended() -> None:
+    """However slow it is: `Popen` alone would wait for a quarter of a second."""
+    keepers: list[int] = []
+
+    def interrupted() -> None:
+        with scratch("test-") as place:
+            keepers.append(keeper_of(place))
+            os.kill(keepers[0], signal.SIGSTOP)
+            threading.Timer(0.6, os.kill, (keepers[0], signal.SIGCONT)).start()
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert keepers[0] not in processes.table()
 
 
 def test_when_the_keeper_is_killed_it_goes(here: Path) -> None:
     with scratch("test-") as place:
         (place / "file").write_text("")
-        os.kill(keeper_of(place), 9)
+        os.kill(keeper_of(place), signal.SIGKILL)
     assert not list(here.iterdir())
 
 
@@ -117,24 +172,29 @@ def test_a_folder_that_is_there_is_left_alone(here: Path, monkeypatch: pytest.Mo
     assert (here / "test-same").is_dir()
 
 
+@pytest.mark.usefixtures("unknown")
 def test_python_does_not_try_by_writing_a_file(here: Path) -> None:
-    env = {**os.environ, "TMPDIR": str(here)}
-    said = subprocess.run([sys.executable, "-c", ASKED], env=env, stdout=subprocess.PIPE, text=True, check=True).stdout
+    said = subprocess.run([sys.executable, "-c", ASKED], stdout=subprocess.PIPE, text=True, check=True).stdout
     assert said == f"{here} 0\n"
 
 
+@pytest.mark.usefixtures("unknown")
 def test_what_cannot_be_written_to_is_pythons_to_judge(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TMPDIR", str(here / "missing"))
     settle()
     assert tempfile.tempdir is None
 
 
-def test_what_was_known_before_does_not_hold_for_another_environment(
-    here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As for workers, which come from a process with an environment of its own."""
+@pytest.mark.usefixtures("unknown")
+def test_other_names_of_the_place(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (here / "other").mkdir()
     monkeypatch.delenv("TMPDIR")
     monkeypatch.setenv("TEMP", str(here / "other"))
     settle()
-    assert tempfile.gettempdir() == str(here / "other")
+    assert tempfile.tempdir == str(here / "other")
+
+
+def test_what_is_known_stays(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TMPDIR", "/")
+    settle()
+    assert tempfile.tempdir == str(here)

@@ -473,6 +473,7 @@ async def _main(spec: AgentSpec, *, forks: bool) -> int:
 
 
 def _live(spec: bytes, *, forks: bool) -> NoReturn:
+    settle()
     logging.basicConfig(level=logging.WARNING, format="understudy: %(message)s")
     code = asyncio.run(_main(msgspec.json.decode(spec, type=AgentSpec), forks=forks))
     sys.stdout.flush()
@@ -493,7 +494,6 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--parent", type=int, required=True, help="end when this process does")
     die_with_parent(parser.parse_args().parent)
-    settle()
     _live(sys.stdin.buffer.read(), forks=False)
 
 

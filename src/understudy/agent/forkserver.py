@@ -20,6 +20,7 @@ import signal
 import socket
 import struct
 import sys
+import tempfile
 import threading
 import warnings
 from collections import deque
@@ -240,7 +241,7 @@ def _begin(order: Spawn, fds: list[int], server: int) -> object:
     os.environb.clear()
     os.environb.update(order.env)
     os.chdir(order.cwd)
-    settle()
+    tempfile.tempdir = None  # what the server found out holds for its environment
     sys.argv = [order.target]
     torch, threads = sys.modules.get("torch"), os.environ.get("OMP_NUM_THREADS", "")
     if torch is not None and threads.isdecimal() and int(threads) > 0:

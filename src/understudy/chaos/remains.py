@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import secrets
-import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -61,8 +60,8 @@ def _shared_memory() -> set[str]:
 def room() -> Iterator[Room]:
     """For the processes that are started inside: they inherit the environment."""
     mark = secrets.token_hex(8)
-    cache = os.environ.get("TORCHINDUCTOR_CACHE_DIR") or f"{tempfile.gettempdir()}/torchinductor_{os.getuid()}"
     with scratch("understudy-chaos-") as folder:
+        cache = os.environ.get("TORCHINDUCTOR_CACHE_DIR") or f"{folder.parent}/torchinductor_{os.getuid()}"
         ours = {MARK: mark, "TMPDIR": str(folder), "TORCHINDUCTOR_CACHE_DIR": cache}
         before = {name: os.environ.get(name) for name in ours}
         os.environ.update(ours)

@@ -1,4 +1,4 @@
-"""Temporary folders that stay behind nobody, not even a process that is killed."""
+"""Temporary folders that nobody leaves behind, not even a process that is killed."""
 
 from __future__ import annotations
 
@@ -16,11 +16,14 @@ trap '' PIPE
 mkdir -m 700 -- "$1" || exit 1
 echo
 read _
-tries=20
-until rm -rf -- "$1" 2>/dev/null || [ $((tries -= 1)) -le 0 ]; do sleep 0.1; done
+tries=100
+until rm -rf -- "$1" 2>/dev/null || [ $((tries -= 1)) -le 0 ]; do
+    chmod -R u+rwx -- "$1" 2>/dev/null
+    sleep 0.1
+done
 """
 """Ends when its input does, so also when whoever holds the other end is killed. What dies at the same time may still
-write into the folder."""
+write into the folder, and may have made parts of it read-only."""
 
 
 def settle() -> None:
@@ -28,11 +31,16 @@ def settle() -> None:
 
     Python's `tempfile` finds it out when first asked, by writing a file and removing it: a process killed just then
     leaves that file. Here the file never has a name. Where this can't be done, `tempfile` goes on as it would."""
+    if tempfile.tempdir is not None:
+        return
     named = filter(None, map(os.environ.get, ("TMPDIR", "TEMP", "TMP")))
     place = Path(next(named, "/tmp")).absolute()
-    tempfile.tempdir = None
     with suppress(OSError):
-        os.close(os.open(place, os.O_RDWR | os.O_TMPFILE | os.O_CLOEXEC, 0o600))
+        file = os.open(place, os.O_RDWR | os.O_TMPFILE | os.O_CLOEXEC, 0o600)
+        try:
+            os.write(file, b"room?")
+        finally:
+            os.close(file)
         tempfile.tempdir = str(place)
 
 
@@ -40,8 +48,7 @@ def settle() -> None:
 def scratch(prefix: str) -> Iterator[Path]:
     """A temporary folder. It is gone when the context ends, and soon after this process has been killed: a small
     process of its own makes it and removes it."""
-    if tempfile.tempdir is None:
-        settle()
+    settle()
     place = Path(tempfile.gettempdir()) / f"{prefix}{secrets.token_hex(6)}"
     with subprocess.Popen(
         ["/bin/sh", "-c", _KEEPER, "sh", place],
@@ -49,7 +56,7 @@ def scratch(prefix: str) -> Iterator[Path]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         cwd="/",
-        env={"PATH": os.defpath},
+        env={"PATH": os.environ.get("PATH") or os.defpath},
         start_new_session=True,  # Ctrl-C is not for it
     ) as keeper:
         assert keeper.stdin
@@ -60,6 +67,9 @@ def scratch(prefix: str) -> Iterator[Path]:
         try:
             yield place
         finally:
-            shutil.rmtree(place, ignore_errors=True)  # were the keeper killed, nobody else would
-            with suppress(BrokenPipeError):
-                os.write(keeper.stdin.fileno(), b"\n")  # whoever was forked may hold that end, too
+            try:
+                shutil.rmtree(place, ignore_errors=True)  # were the keeper killed, nobody else would
+            finally:
+                with suppress(BrokenPipeError):
+                    os.write(keeper.stdin.fileno(), b"\n")  # whoever was forked may hold that end, too
+                keeper.wait()  # after Ctrl-C `Popen` itself would not for long

@@ -23,6 +23,7 @@ from understudy.comm.roster import Roster
 from understudy.comm.torch_backend import uninstall
 from understudy.comm.torch_transport import TorchTransport
 from understudy.comm.transport import Transport
+from understudy.host.temporary import settle
 
 from .identity import watch_environment
 from .job import Job
@@ -45,6 +46,7 @@ def run(train: Train) -> None:
 
 
 def _perform(player: Player, train: Train) -> None:
+    settle()  # from here on it may be killed at any moment; the script has had its chance to choose another place
     while (stopped := _enter(player, train)) is None:
         player.leave()
         player.enter()
