@@ -14,7 +14,7 @@ import pytest
 
 from tests.comm.helpers import eventually
 from understudy.chaos import processes
-from understudy.host.temporary import scratch, settle
+from understudy.host.temporary import nameless, scratch, settle
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -198,3 +198,15 @@ def test_what_is_known_stays(here: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setenv("TMPDIR", "/")
     settle()
     assert tempfile.tempdir == str(here)
+
+
+@pytest.mark.usefixtures("unknown")
+def test_a_file_without_a_name_leaves_open_where_others_go(here: Path) -> None:
+    (here / "other").mkdir()
+    for folder, device in (("", here), (str(here / "other"), here / "other")):
+        with nameless(folder) as file:
+            file.write(b"something")
+            assert os.fstat(file.fileno()).st_nlink == 0
+            assert Path(f"/proc/self/fd/{file.fileno()}").readlink().parent == device
+    assert tempfile.tempdir is None
+    assert [path.name for path in here.rglob("*")] == ["other"]

@@ -19,7 +19,6 @@ import aiohttp
 import msgspec
 
 from understudy.host.family import die_with_parent
-from understudy.host.temporary import settle
 from understudy.steward.samples import Sample
 from understudy.worker.line import MAX_MESSAGE, LineBroken, Splitter, encode
 from understudy.worker.messages import Aside, Copied, Done, Inject, Progress, Recorded, Said, Tracked, WorkerSpec
@@ -473,7 +472,6 @@ async def _main(spec: AgentSpec, *, forks: bool) -> int:
 
 
 def _live(spec: bytes, *, forks: bool) -> NoReturn:
-    settle()
     logging.basicConfig(level=logging.WARNING, format="understudy: %(message)s")
     code = asyncio.run(_main(msgspec.json.decode(spec, type=AgentSpec), forks=forks))
     sys.stdout.flush()

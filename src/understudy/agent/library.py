@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
-import tempfile
 from typing import IO, TYPE_CHECKING
 
 import aiohttp
 import xxhash
 
+from understudy.host.temporary import nameless
 from understudy.worker.messages import Recorded
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class Library:
     async def fetch(self, recorded: Recorded, folder: str) -> str:
         """Keep a copy of what another machine has. Raises where it cannot be had, or is not what it should be."""
         if recorded.digest not in self._files:
-            with tempfile.TemporaryFile(dir=folder or None) as file:
+            with nameless(folder) as file:
                 await self._download(recorded, file)
                 self._put(recorded.digest, os.dup(file.fileno()))
         return await self._address(recorded.digest)

@@ -33,7 +33,6 @@ from understudy.agent.mishap import GARBAGE
 from understudy.agent.rosters import Shortener
 from understudy.agent.session import sign_of_life_s
 from understudy.host.family import die_with_parent
-from understudy.host.temporary import settle
 from understudy.worker.messages import Inject
 
 from .admission import objection
@@ -446,7 +445,6 @@ def main() -> None:
     parser.add_argument("--parent", type=int, required=True, help="end when this process does")
     args = parser.parse_args()
     die_with_parent(args.parent)
-    settle()
     logging.basicConfig(level=logging.WARNING, format="understudy: %(message)s")
     spec = msgspec.json.decode(sys.stdin.buffer.read(), type=ControlSpec)
     asyncio.run(serve(spec, socket.socket(fileno=args.fd)))

@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import IO
 
 _KEEPER = """
 trap '' PIPE
@@ -31,17 +32,28 @@ def settle() -> None:
 
     Python's `tempfile` finds it out when first asked, by writing a file and removing it: a process killed just then
     leaves that file. Here the file never has a name. Where this can't be done, `tempfile` goes on as it would."""
-    if tempfile.tempdir is not None:
-        return
+    tempfile.tempdir = tempfile.tempdir or _found()
+
+
+def nameless(folder: str) -> IO[bytes]:
+    """A file without a name, so that nobody has to remove it; without a folder it is where temporary files go. That
+    may still be settled otherwise."""
+    return tempfile.TemporaryFile(dir=folder or tempfile.tempdir or _found())
+
+
+def _found() -> str | None:
+    """Where temporary files go, by the environment; None if a file without a name can't be written there."""
     named = filter(None, map(os.environ.get, ("TMPDIR", "TEMP", "TMP")))
     place = Path(next(named, "/tmp")).absolute()
-    with suppress(OSError):
+    try:
         file = os.open(place, os.O_RDWR | os.O_TMPFILE | os.O_CLOEXEC, 0o600)
         try:
             os.write(file, b"room?")
         finally:
             os.close(file)
-        tempfile.tempdir = str(place)
+    except OSError:
+        return None
+    return str(place)
 
 
 @contextmanager

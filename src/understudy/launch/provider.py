@@ -9,10 +9,11 @@ import asyncio
 import os
 import shlex
 import signal
-import tempfile
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import Protocol
+
+from understudy.host.temporary import nameless
 
 LIMIT_S = 60.0
 """For one run of a command: it is to hand the request on, not to wait for the machine."""
@@ -109,7 +110,7 @@ class CommandProvider:
 
     async def _once(self, *what: str) -> str:
         """Run it once; what went wrong, if anything did. What it leaves running in the background may go on."""
-        with tempfile.TemporaryFile() as out:
+        with nameless("") as out:
             try:
                 process = await asyncio.create_subprocess_exec(
                     *(*self._words, *what),

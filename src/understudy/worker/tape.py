@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import http.client
 import logging
-import tempfile
 import urllib.error
 import urllib.request
 from collections.abc import Callable
@@ -24,6 +23,7 @@ from understudy.comm.endpoint import Endpoint
 from understudy.comm.fabric import Fabric
 from understudy.comm.recording import Recorder, Recording, RecordingError, digest_of
 from understudy.comm.sandbox import Echo, Replay, Sandbox, Seat
+from understudy.host.temporary import nameless
 
 from .mesh import Mesh, alike, along
 from .messages import Aside, Recorded, Said, WorkerSpec
@@ -81,7 +81,7 @@ class Tape:
             return
         try:
             key = program_key(spec)
-            self._file = tempfile.TemporaryFile(dir=spec.recordings or None)  # noqa: SIM115 (its agent reads it, too)
+            self._file = nameless(spec.recordings)  # its agent reads it, too
         except OSError as error:
             log.warning("%s cannot record for newcomers: %s; they rehearse with made-up values", spec.uid, error)
             return
@@ -162,7 +162,7 @@ class Tape:
     def _fetch(self, recorded: Recorded) -> Recording:
         headers = {"Authorization": f"Bearer {self._spec.secret.hex()}"}
         with (
-            tempfile.TemporaryFile(dir=self._spec.recordings or None) as file,
+            nameless(self._spec.recordings) as file,
             _OPENER.open(urllib.request.Request(recorded.url, headers=headers), timeout=_FETCH_S) as answer,
         ):
             while data := answer.read(1 << 20):
