@@ -29,6 +29,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (bin / name).write_text(f'#!/bin/sh\nexec "{sys.executable}" {arguments} "$@"\n')
         (bin / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{bin}:{os.environ['PATH']}")
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))  # torchrun leaves a folder there
     monkeypatch.setenv("UNDERSTUDY_HOME", str(tmp_path / "home"))
     return tmp_path
 
