@@ -16,20 +16,21 @@ from understudy.chaos import processes
 
 pytestmark = pytest.mark.timeout(60)
 
-SLEEPY = """
-import tempfile, time
+WAITING = """
+import signal, sys, tempfile
 tempfile.mkdtemp(prefix="inner-")
-print("here", flush=True)
-time.sleep(50)
+open(sys.argv[1], "w").close()
+signal.pause()
 """
 BENCH = f"""
-import sys, time
+import os, sys
 from understudy_bench.processes import Command, workplace
-with workplace() as folder, Command([sys.executable, "-c", {SLEEPY!r}], folder / "log") as command:
-    while "here" not in (folder / "log").read_text():
-        time.sleep(0.01)
-    print("here", flush=True)
-    command.wait(50)
+with workplace() as folder:
+    os.mkfifo(folder / "begun")
+    with Command([sys.executable, "-c", {WAITING!r}, str(folder / "begun")], folder / "log") as command:
+        (folder / "begun").read_text()
+        print("here", flush=True)
+        command.wait(50)
 """
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
-import threading
 from pathlib import Path
+from subprocess import PIPE
 
 import pytest
 
@@ -18,37 +19,31 @@ from understudy.host.temporary import nameless, scratch, settle
 
 pytestmark = pytest.mark.timeout(60)
 
-WRITES = """
-import sys, time
-try:
-    for number in range(100_000):
-        open(f"{sys.argv[1]}/deep/er/{number}", "x").close()
-        time.sleep(0.0005)
-except OSError:
-    pass
-"""
-BUSY = f"""
-import subprocess, sys, time
+ALIVE = """
+import sys
 from understudy.host.temporary import scratch
 with scratch("test-") as place:
     (place / "deep" / "er").mkdir(parents=True)
-    writer = subprocess.Popen([sys.executable, "-c", {WRITES!r}, place])
-    print(writer.pid, flush=True)
-    time.sleep(50)
+    print(place, flush=True)
+    sys.stdin.read()
 """
-"""Another process writes into the folder all the time, and longer than this one lives."""
 HELD = """
-import os, time
+import os
 from understudy.host.temporary import scratch
 with scratch("test-") as place:
     child = os.fork()
     if child == 0:
-        time.sleep(50)
+        os.read(0, 1)
         os._exit(0)
     print(child, flush=True)
 print("gone" if not place.exists() else "there", flush=True)
 """
 """A child has all that its parent had open."""
+RM = """#!/bin/sh
+mkdir "$0.failed" 2>/dev/null && exit 1
+exec {rm} "$@"
+"""
+"""Fails once, as if somebody had still been writing."""
 
 ASKED = """
 import tempfile
@@ -107,25 +102,28 @@ def test_a_name_with_spaces_is_a_name(here: Path) -> None:
     assert [path.name for path in here.iterdir()] == ["a"]
 
 
-def test_when_its_process_is_killed_it_goes(here: Path) -> None:
-    """Although somebody whom that does not end at once still writes into it."""
-    with subprocess.Popen([sys.executable, "-c", BUSY], stdout=subprocess.PIPE, text=True) as process:
+def test_when_its_process_is_killed_it_goes(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Although it can't be removed at once."""
+    rm = here / "bin" / "rm"
+    rm.parent.mkdir()
+    rm.write_text(RM.format(rm=shutil.which("rm")))
+    rm.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{rm.parent}:{os.environ['PATH']}")
+    with subprocess.Popen([sys.executable, "-c", ALIVE], stdin=PIPE, stdout=PIPE, text=True) as process:
         try:
             assert process.stdout is not None
-            writer = int(process.stdout.readline())
-            eventually(lambda: bool(list(here.glob("test-*/deep/er/1000"))))
-            (place,) = here.iterdir()
+            place = Path(process.stdout.readline().rstrip())
+            assert (place / "deep" / "er").is_dir()
             keeper = keeper_of(place)
         finally:
             process.kill()
-    eventually(lambda: not (place / "deep" / "er" / "0").exists())  # it is being removed
-    os.kill(writer, signal.SIGKILL)
     eventually(lambda: not place.exists())
-    eventually(lambda: not {keeper, writer} & set(processes.table()))
+    eventually(lambda: keeper not in processes.table())
+    assert (here / "bin" / "rm.failed").exists()
 
 
 def test_a_forked_child_does_not_keep_it(here: Path) -> None:
-    with subprocess.Popen([sys.executable, "-c", HELD], stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen([sys.executable, "-c", HELD], stdin=PIPE, stdout=PIPE, text=True) as process:
         assert process.stdout is not None
         child = int(process.stdout.readline())
         try:
@@ -135,20 +133,29 @@ def test_a_forked_child_does_not_keep_it(here: Path) -> None:
     assert not list(here.iterdir())
 
 
-def test_after_an_interruption_the_keeper_has_ended() -> None:
-    """However slow it is: `Popen` alone would wait for a quarter of a second."""
+def test_after_an_interruption_the_keeper_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However slow it is: it goes on only when somebody waits for it without a limit, as `Popen` alone would not."""
     keepers: list[int] = []
+    wait = subprocess.Popen.wait
+
+    def waited(self: subprocess.Popen[bytes], timeout: float | None = None) -> int:
+        if timeout is None:
+            os.kill(self.pid, signal.SIGCONT)
+        return wait(self, timeout)
 
     def interrupted() -> None:
         with scratch("test-") as place:
             keepers.append(keeper_of(place))
             os.kill(keepers[0], signal.SIGSTOP)
-            threading.Timer(0.6, os.kill, (keepers[0], signal.SIGCONT)).start()
             raise KeyboardInterrupt
 
+    monkeypatch.setattr(subprocess.Popen, "wait", waited)
     with pytest.raises(KeyboardInterrupt):
         interrupted()
-    assert keepers[0] not in processes.table()
+    left = keepers[0] in processes.table()
+    if left:
+        os.kill(keepers[0], signal.SIGCONT)
+    assert not left
 
 
 def test_when_the_keeper_is_killed_it_goes(here: Path) -> None:
