@@ -31,7 +31,7 @@ browser: $(VENV)/.stamp ## look at a report with a real browser, which is instal
 	    command -v apt-get >/dev/null || { echo "no chromium and no apt-get here: install chromium yourself" >&2; exit 1; }; \
 	    sudo=$$([ "$$(id -u)" -eq 0 ] || echo sudo); \
 	    $$sudo apt-get update && $$sudo apt-get install -y --no-install-recommends chromium fonts-dejavu-core; }
-	$(BIN)/python -m pytest -q -m "" tests/report/test_browser.py
+	$(BIN)/python -m pytest -q -m "" tests/planning/report/test_browser.py
 
 bench: $(VENV)/.stamp ## run all benchmarks, two hours; BENCH=--quick: ten minutes. Ends with a report in bench/results/
 	@$(BIN)/python -c 'import sys; from importlib.util import find_spec; sys.exit(find_spec("torchft") is None)' || \

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from understudy.report.chart import Bar, Bars, Chart, Group, Line, Lines, Stack, Stacks
+from understudy.planning.report.chart import Bar, Bars, Chart, Group, Line, Lines, Stack, Stacks
 from understudy_bench.folder import Results
 from understudy_bench.harness import median
 

@@ -13,7 +13,7 @@ import aiohttp
 import msgspec
 
 from understudy.agent.agent import BEAT_S
-from understudy.agent.messages import (
+from understudy.protocol.frames import (
     Ack,
     Beat,
     Dismiss,
@@ -27,9 +27,7 @@ from understudy.agent.messages import (
     Welcome,
     Word,
 )
-from understudy.agent.session import Inbox, Outbox
-from understudy.comm.roster import Worker
-from understudy.worker.messages import (
+from understudy.protocol.messages import (
     Arm,
     Cancel,
     Cancelled,
@@ -49,6 +47,8 @@ from understudy.worker.messages import (
     Switched,
     Tracked,
 )
+from understudy.protocol.roster import Worker
+from understudy.protocol.sessions import Inbox, Outbox
 
 STAGES = 16
 """Machines of one replica; all that have the same place in theirs hold the same."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from understudy.report.chart import short
-from understudy.report.pictures import png_of
-from understudy.report.sheet import Grid, Part, Sheet, html_of
+from understudy.planning.report.chart import short
+from understudy.planning.report.pictures import png_of
+from understudy.planning.report.sheet import Grid, Part, Sheet, html_of
 from understudy_bench import charts
 from understudy_bench.compared import behind, compared, lost_work, standing
 from understudy_bench.estimate import said

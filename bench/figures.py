@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from understudy.report.chart import short
+from understudy.planning.report.chart import short
 from understudy_bench.folder import Results
 
 COMMAND = "understudy bench"

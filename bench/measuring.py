@@ -8,9 +8,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from understudy.steward.samples import Sample
-from understudy.worker.line import encode
-from understudy.worker.messages import Progress
+from understudy.protocol.messages import TO_AGENT, Progress
+from understudy.protocol.samples import Sample
 from understudy.worker.meter import Meter
 from understudy_bench.harness import interleave, median
 
@@ -37,7 +36,7 @@ def _steps(meter: Meter | None) -> tuple[float, int]:
                 meter.update()
         if meter is not None:
             sample = meter.end("m0/0", 0, step)
-        told = encode(Progress(0, step, 0.4, {"loss": 1.0}, primary=False, sample=sample))
+        told = TO_AGENT.encode(Progress(0, step, 0.4, {"loss": 1.0}, primary=False, sample=sample))
     return (time.perf_counter() - began) / STEPS, len(told)
 
 

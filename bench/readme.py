@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from understudy.report.chart import short
+from understudy.planning.report.chart import short
 from understudy_bench import charts, predicted, rehearsed, scaled
 from understudy_bench.compared import Compared, behind, compared, standing
 from understudy_bench.figures import measured, seconds, source, table

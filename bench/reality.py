@@ -14,7 +14,7 @@ ledger in the same way), and the one that is predicted. In the second, disturbed
 undisturbed ones, in which the time of an undisturbed step is measured and everybody comes back.
 
 - `measured`: steps made in the disturbed stretches × the undisturbed step time ÷ their length;
-- `simulated`: efficiency by `model/jump.py`, for as many machines, stretches of the same length, the calibration's
+- `simulated`: efficiency by `planning/jump.py`, for as many machines, stretches of the same length, the calibration's
   durations and the same lives: the simulator is dealt them in the order in which the job is, so that both have the same
   luck. Repairs are drawn anew in each of 100 runs;
 - `expected`: the same with lives that are drawn anew, 2,000 runs. `chance`: where 95 % of the means of as many
@@ -40,11 +40,11 @@ import msgspec
 import numpy as np
 
 from understudy.cli.calibration import calibrated
-from understudy.model.calibrate import Calibrated
-from understudy.model.failures import Failures, Repair, Times
-from understudy.model.jump import simulate
-from understudy.model.setting import Cluster, Setting, Work
-from understudy.model.strategy import Strategy, mask_and_refill, trainmover
+from understudy.planning.calibrate import Calibrated
+from understudy.planning.failures import Failures, Repair, Times
+from understudy.planning.jump import simulate
+from understudy.planning.setting import Cluster, Setting, Work
+from understudy.planning.strategy import Strategy, mask_and_refill, trainmover
 from understudy_bench.harness import Bench, Check, Progress, Result, median
 from understudy_bench.hazard import Hazard, lives
 from understudy_bench.outage import Mark, Watch, gaps

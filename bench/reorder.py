@@ -16,10 +16,10 @@ from statistics import fmean
 
 import numpy as np
 
-from understudy.spare import formulas
-from understudy.spare.assignment import assign, mask
-from understudy.spare.placement import Placement, PlacementError, golomb, random_regular
-from understudy.spare.stacks import Stacks, after_failure, stacked
+from understudy.masking import formulas
+from understudy.masking.assignment import assign, mask
+from understudy.masking.placement import Placement, PlacementError, golomb, random_regular
+from understudy.masking.stacks import Stacks, after_failure, stacked
 from understudy_bench.harness import Bench, Check, Progress, Result
 
 SIZES = (200, 1_000, 10_000)

@@ -17,8 +17,8 @@ from typing import Any, Self
 
 import msgspec
 
-from understudy.control.client import Client
-from understudy.control.spec import ControlSpec
+from understudy.controller.client import Client
+from understudy.controller.server.spec import ControlSpec
 from understudy_bench.crowd import Crowd
 from understudy_bench.processes import CommandFailed
 
@@ -54,7 +54,7 @@ def controller(folder: Path, machines: int) -> Iterator[tuple[Process, str, str]
     )
     with socket.create_server(("127.0.0.1", 0), backlog=1024) as sock, (folder / "log").open("wb") as log:
         sock.set_inheritable(True)
-        module = (sys.executable, "-m", "understudy.control.server", "--fd", str(sock.fileno()))
+        module = (sys.executable, "-m", "understudy.controller.server.server", "--fd", str(sock.fileno()))
         process = subprocess.Popen(
             [*module, "--parent", str(os.getpid())],
             stdin=subprocess.PIPE,

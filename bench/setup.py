@@ -13,10 +13,10 @@ import time
 from collections.abc import Iterable
 
 from understudy.comm.fabric import Fabric
-from understudy.comm.io import IoLoop
-from understudy.comm.roster import Roster
+from understudy.comm.links.io import IoLoop
 from understudy.comm.sandbox import Echo
 from understudy.comm.topology import GroupKey, LinkId, delta, links_needed, spine_of
+from understudy.protocol.roster import Roster
 from understudy_bench.harness import Bench, Check, Progress, Result, median, spread
 
 SIZES = (8, 32, 128, 512, 1024)

@@ -6,9 +6,9 @@ import socket
 from collections.abc import Sequence
 from typing import Any
 
-from understudy.comm.link import Link
-from understudy.worker.handover import Giver
+from understudy.comm.links.link import Link
 from understudy.worker.mishap import SO_MAX_PACING_RATE
+from understudy.worker.transfer.handover import Giver
 
 
 def pace(rate: int) -> None:

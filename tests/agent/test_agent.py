@@ -16,7 +16,8 @@ import pytest
 from aiohttp import WSMsgType, web
 
 from understudy.agent.agent import ABANDONED, AGAIN, UNFIT, Agent, AgentSpec, Staff
-from understudy.agent.messages import (
+from understudy.agent.nursery import Nursery, NurseryError
+from understudy.protocol.frames import (
     Dismiss,
     Frame,
     KeepCopy,
@@ -28,9 +29,8 @@ from understudy.agent.messages import (
     StartWorker,
     Welcome,
 )
-from understudy.agent.nursery import Nursery, NurseryError
-from understudy.steward.samples import Sample
-from understudy.worker.messages import Progress, Recorded, WorkerSpec
+from understudy.protocol.messages import Progress, Recorded, WorkerSpec
+from understudy.protocol.samples import Sample
 
 LIMIT_S = 20.0
 encode = msgspec.msgpack.Encoder().encode

@@ -9,7 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from understudy.agent.forkserver import NO_TARGET, Exited, Inbox, Message, Refused, Server, Spawn, Started, find, frame
+from understudy.agent.forkserver import (
+    MESSAGES,
+    NO_TARGET,
+    Exited,
+    Inbox,
+    Message,
+    Refused,
+    Server,
+    Spawn,
+    Started,
+    find,
+)
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -48,7 +59,7 @@ def test_messages_and_descriptors_stay_together_however_they_are_cut(
     for message in said:
         fds = [os.memfd_create("test") for _ in range({Spawn: 3, Started: 1}.get(type(message), 0))]
         sent.append([os.fstat(fd).st_ino for fd in fds])
-        data = frame(message)
+        data = MESSAGES.encode(message)
         for at in range(0, len(data), size):
             socket.send_fds(left, [data[at : at + size]], fds if at == 0 else [])
             if size < len(data):
@@ -69,7 +80,7 @@ def test_messages_and_descriptors_stay_together_however_they_are_cut(
 def test_descriptors_that_nobody_takes_are_closed(pair: tuple[socket.socket, socket.socket]) -> None:
     left, right = pair
     read, write = os.pipe()
-    socket.send_fds(left, [frame(spawn(1))[:-1]], [write, write, write])
+    socket.send_fds(left, [MESSAGES.encode(spawn(1))[:-1]], [write, write, write])
     os.close(write)
     left.close()
     assert heard(right) == []
@@ -84,7 +95,7 @@ def test_a_fork_that_fails_is_told(pair: tuple[socket.socket, socket.socket], mo
     monkeypatch.setattr(os, "fork", refuse)
     agent, control = pair
     read, write = os.pipe()
-    socket.send_fds(agent, [frame(spawn(1))], [write, write, write])
+    socket.send_fds(agent, [MESSAGES.encode(spawn(1))], [write, write, write])
     os.close(write)
     agent.shutdown(socket.SHUT_WR)
     Server(control).serve()

@@ -14,7 +14,7 @@ import pytest
 import xxhash
 
 from understudy.agent.library import Library
-from understudy.worker.messages import Recorded
+from understudy.protocol.messages import Recorded
 
 T = TypeVar("T")
 SECRET = b"the secret of this job"

@@ -12,16 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.agent.raising import (
-    BODIES,
-    ROOT,
-    Output,
-    nursery,
-    offspring,
-    receive,
-    run,
-    spawn,
-)
+from tests.agent.raising import BODIES, ROOT, Output, nursery, offspring, receive, run, spawn
 from understudy.agent.forkserver import NO_TARGET
 from understudy.agent.nursery import LONGEST_LINE, Lines, Nursery
 

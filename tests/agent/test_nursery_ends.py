@@ -12,19 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.agent.raising import (
-    BODIES,
-    ROOT,
-    Output,
-    died,
-    fds,
-    nursery,
-    offspring,
-    receive,
-    run,
-    spawn,
-    watched,
-)
+from tests.agent.raising import BODIES, ROOT, Output, died, fds, nursery, offspring, receive, run, spawn, watched
 from understudy.agent.nursery import Nursery, NurseryError
 
 pytestmark = pytest.mark.timeout(60)

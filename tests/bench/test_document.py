@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from tests.bench.made import everything, report
-from tests.report.test_page import Reader
-from understudy.report.chart import Bars, Lines
+from tests.planning.report.test_page import Reader
+from understudy.planning.report.chart import Bars, Lines
 from understudy_bench import charts
 from understudy_bench.document import page_of, sheet_of
 from understudy_bench.folder import Outcome, Results, RunInfo

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.bench.made import died, everything, report
-from understudy.report.pictures import digest, digest_in
+from understudy.planning.report.pictures import digest, digest_in
 from understudy_bench.charts import pictured
 from understudy_bench.figures import seconds
 from understudy_bench.folder import Results, read

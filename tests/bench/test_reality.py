@@ -8,7 +8,7 @@ from itertools import islice
 import msgspec
 import pytest
 
-from understudy.model.calibrate import Measured, Seen, calibrate
+from understudy.planning.calibrate import Measured, Seen, calibrate
 from understudy_bench.hazard import DECK, lives, players
 from understudy_bench.outage import Mark
 from understudy_bench.reality import (

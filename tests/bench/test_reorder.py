@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from understudy.spare import formulas
-from understudy.spare.placement import blocks, consecutive, golomb
-from understudy.spare.stacks import after_failure, stacked
+from understudy.masking import formulas
+from understudy.masking.placement import blocks, consecutive, golomb
+from understudy.masking.stacks import after_failure, stacked
 from understudy_bench import registry
 from understudy_bench.reorder import draw_endured, fail_until_wipe_out, is_right, matches
 

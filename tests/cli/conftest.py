@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.cli.controller import SECRET, Fake, Shell
-from understudy.control import client as client_module
-from understudy.control.client import Client
+from understudy.controller import client as client_module
+from understudy.controller.client import Client
 from understudy.launch.registry import Entry, enter
 
 

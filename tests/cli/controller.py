@@ -11,8 +11,8 @@ import msgspec
 import pytest
 
 from understudy.cli.main import main
-from understudy.control.events import Tale
-from understudy.control.views import JobView, MachineView, RoleView
+from understudy.controller.core.events import Tale
+from understudy.controller.server.views import JobView, MachineView, RoleView
 
 SECRET = "5ec7e7"
 JOB = JobView("gpt", "training", "", 2, 12, 0.25, {"loss": 2.5}, None, 1, {})

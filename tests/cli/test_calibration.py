@@ -10,13 +10,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tests.control.play import Play
-from tests.control.test_director_replay import history
+from tests.controller.core.play import Play
+from tests.controller.core.test_director_replay import history
 from understudy.cli.calibration import calibrated, measured
 from understudy.cli.errors import UsageError
-from understudy.control.ledger import Ledger
-from understudy.model.calibrate import ASSUMED, Seen
-from understudy.worker.messages import Rehearsed, Saved, Switched
+from understudy.controller.server.ledger import Ledger
+from understudy.planning.calibrate import ASSUMED, Seen
+from understudy.protocol.messages import Rehearsed, Saved, Switched
 
 
 def kept(play: Play, run: Path, metrics: str = "") -> Path:

@@ -16,9 +16,9 @@ import pytest
 
 from tests.cli.controller import JOB, MACHINES, ROSTER, SECRET, Fake, Shell
 from understudy.cli.main import main
-from understudy.control.client import Client
-from understudy.control.events import Tale
-from understudy.control.views import ChangeView, JobView, MachineView, RoleView
+from understudy.controller.client import Client
+from understudy.controller.core.events import Tale
+from understudy.controller.server.views import ChangeView, JobView, MachineView, RoleView
 from understudy.launch.registry import Entry, enter
 from understudy.steward.stragglers import Straggler
 

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from tests.cli.controller import JOB, Fake, Shell
-from understudy.control.views import MachineView, RoleView, WaitingView
+from understudy.controller.server.views import MachineView, RoleView, WaitingView
 
 PLAYING = ["m0", "m0", "m1", "m1"]
 """The machine of each role; replicas are 0 and 2, 1 and 3."""

@@ -14,10 +14,10 @@ from understudy.cli import rehearse
 from understudy.cli.main import build_parser, main
 from understudy.cli.rehearsed import Screen
 from understudy.launch.spec import make
-from understudy.rehearse.causes import Cause
-from understudy.rehearse.findings import Finding
-from understudy.rehearse.rehearsal import Outcome
-from understudy.rehearse.runs import Disturbance, Run
+from understudy.verify.script.causes import Cause
+from understudy.verify.script.findings import Finding
+from understudy.verify.script.rehearsal import Outcome
+from understudy.verify.script.runs import Disturbance, Run
 
 MESH = (("dp", 2),)
 RUNS = [

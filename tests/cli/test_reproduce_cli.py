@@ -8,7 +8,7 @@ import pytest
 
 from understudy.cli import reproduced
 from understudy.cli.main import main
-from understudy.model import papers, projection, spare_table
+from understudy.planning import papers, projection, spare_table
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from understudy.cli.main import main
 from understudy.cli.run import labels
-from understudy.control.deadline import moment
+from understudy.controller.server.deadline import moment
 
 
 @pytest.fixture(autouse=True)

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from tests.cli.controller import JOB, Fake, Shell
-from understudy.control.views import ChangeView, ReplicasView
+from understudy.controller.server.views import ChangeView, ReplicasView
 
 pytestmark = pytest.mark.usefixtures("apart")
 

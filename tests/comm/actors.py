@@ -13,11 +13,11 @@ from tests.comm.helpers import all_gather, all_reduce, broadcast
 from tests.comm.parts import kill
 from understudy.comm.endpoint import Endpoint
 from understudy.comm.faults import Fault
+from understudy.comm.links.pairs import Receive, Send
 from understudy.comm.ops import Op
-from understudy.comm.pairs import Receive, Send
-from understudy.comm.roster import Roster
 from understudy.comm.sandbox import Echo
 from understudy.launch.troupe import Hand, Player, Troupe, first_roster
+from understudy.protocol.roster import Roster
 
 LARGE = 2_000_000
 

@@ -19,12 +19,12 @@ import torch.distributed as dist
 from understudy.comm.endpoint import Endpoint
 from understudy.comm.fabric import Fabric
 from understudy.comm.faults import Fault
-from understudy.comm.io import IoLoop
+from understudy.comm.links.io import IoLoop
+from understudy.comm.links.pairs import Receive, Send
 from understudy.comm.ops import Op
-from understudy.comm.pairs import Receive, Send
 from understudy.comm.reduction import reduction
-from understudy.comm.roster import Roster
 from understudy.comm.sandbox import Echo
+from understudy.protocol.roster import Roster
 
 T = TypeVar("T")
 SECRET = b"the secret of these tests"

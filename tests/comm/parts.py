@@ -18,10 +18,10 @@ import torch.distributed as dist
 from tests.comm.helpers import all_reduce, eventually
 from understudy.comm.endpoint import Endpoint
 from understudy.comm.fabric import Fabric
-from understudy.comm.pairs import Receive, Send
-from understudy.comm.roster import Roster, Worker
+from understudy.comm.links.pairs import Receive, Send
 from understudy.comm.sandbox import Echo
 from understudy.launch.troupe import Hand, Player, Troupe
+from understudy.protocol.roster import Roster, Worker
 
 Groups = Sequence[tuple[int, ...]]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from understudy.comm.roster import Roster, Worker
+from understudy.protocol.roster import Roster, Worker
 
 
 def seated(roster: Roster) -> set[str]:

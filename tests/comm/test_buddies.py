@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from understudy.comm.buddies import buddy_of
-from understudy.comm.roster import Roster, Worker
+from understudy.protocol.roster import Roster, Worker
 
 
 def cast(*machines: int, vacant: tuple[int, ...] = ()) -> Roster:

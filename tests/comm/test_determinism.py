@@ -10,9 +10,9 @@ import torch
 import torch.distributed as dist
 
 from tests.comm.checks import on_every_layout
-from understudy.comm.roster import Roster
 from understudy.comm.torch_backend import install, uninstall
 from understudy.launch.troupe import Hand, Player, Troupe
+from understudy.protocol.roster import Roster
 
 CASES = [(torch.float32, count) for count in (1, 1003, 20_011, 300_003, 1_200_007)] + [
     (torch.bfloat16, count) for count in (1003, 300_003)

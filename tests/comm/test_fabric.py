@@ -32,11 +32,11 @@ from tests.comm.helpers import (
 )
 from understudy.comm.fabric import Fabric, PrepareFailed, SwitchRefused
 from understudy.comm.faults import StepFailed
+from understudy.comm.links.pairs import Receive
 from understudy.comm.ops import Op
-from understudy.comm.pairs import Receive
 from understudy.comm.reduction import reduction
-from understudy.comm.roster import Roster, RosterError, Worker
 from understudy.comm.sandbox import Echo
+from understudy.protocol.roster import Roster, RosterError, Worker
 
 
 def descriptors() -> int:

@@ -33,9 +33,9 @@ from tests.comm.helpers import (
 from understudy.comm.endpoint import Endpoint
 from understudy.comm.fabric import Fabric, PrepareFailed
 from understudy.comm.group import RoleGroup
-from understudy.comm.link import Link
-from understudy.comm.roster import Roster
+from understudy.comm.links.link import Link
 from understudy.comm.transport import LinkFailed
+from understudy.protocol.roster import Roster
 
 # -- groups that come late ---------------------------------------------------------------------------------------------
 

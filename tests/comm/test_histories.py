@@ -18,9 +18,9 @@ import torch
 from tests.comm.helpers import Ensemble, all_reduce, at_once, endpoint_of, fault_of, receive, send, sums
 from understudy.comm.endpoint import Endpoint
 from understudy.comm.fabric import Fabric, PrepareFailed, SwitchRefused
-from understudy.comm.roster import Roster
 from understudy.comm.sandbox import Echo
 from understudy.comm.topology import GroupKey
+from understudy.protocol.roster import Roster
 
 LAYOUTS = [[1, 1, 1], [2, 1, 1], [2, 2], [3], [1, 2, 1, 1]]
 SIZES = [1, 5, 30_000, 200_000]

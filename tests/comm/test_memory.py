@@ -11,9 +11,9 @@ import torch.distributed as dist
 
 from tests.comm.helpers import all_reduce
 from understudy.comm.endpoint import Endpoint
-from understudy.comm.roster import Roster
 from understudy.comm.sandbox import Echo
 from understudy.launch.troupe import Player, Troupe, first_roster
+from understudy.protocol.roster import Roster
 
 BUCKET = 25 * (1 << 20) // 4
 """Elements of one of DDP's buckets."""

@@ -15,18 +15,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from understudy.comm.link import bytes_of
-from understudy.comm.recording import (
-    LOST,
-    Entry,
-    Index,
-    Recorder,
-    Recording,
-    RecordingError,
-    Result,
-    called,
-    digest_of,
-)
+from understudy.comm.links.link import bytes_of
+from understudy.comm.recording import LOST, Entry, Index, Recorder, Recording, RecordingError, Result, called, digest_of
 from understudy.comm.signature import signature
 
 KEY = "this program"

@@ -15,8 +15,8 @@ import torch.distributed as dist
 
 from tests.comm.helpers import Ensemble, all_gather, all_reduce, at_once, broadcast, receive, send, streams
 from understudy.comm.endpoint import Endpoint
+from understudy.comm.links.pairs import Receive
 from understudy.comm.ops import Op
-from understudy.comm.pairs import Receive
 from understudy.comm.recording import Recorder, Recording
 from understudy.comm.reduction import reduction
 from understudy.comm.sandbox import Echo, Replay, Seat

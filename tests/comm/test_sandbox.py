@@ -10,8 +10,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from understudy.comm.links.pairs import Receive, Send
 from understudy.comm.ops import Op, OpKind
-from understudy.comm.pairs import Receive, Send
 from understudy.comm.recording import Recorder, Recording
 from understudy.comm.reduction import reduction
 from understudy.comm.sandbox import Echo, Replay, Sandbox

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.comm.strategies import rosters, seated
-from understudy.comm.roster import Roster, Worker
 from understudy.comm.topology import Delta, GroupKey, LinkId, delta, layout, links_needed, spine_of
+from understudy.protocol.roster import Roster, Worker
 
 
 class Case(NamedTuple):

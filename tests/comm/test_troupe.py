@@ -29,8 +29,8 @@ from understudy.comm.endpoint import Endpoint
 from understudy.comm.fabric import Fabric
 from understudy.comm.ops import Op
 from understudy.comm.reduction import reduction
-from understudy.comm.roster import Roster
 from understudy.comm.sandbox import Echo
+from understudy.protocol.roster import Roster
 
 
 def gather(mates: Sequence[Fabric], first: int, generation: int, roles: int, *others: Fabric) -> Roster:

@@ -12,8 +12,8 @@ from torch.autograd import Variable
 
 from understudy.comm import waits
 from understudy.comm.endpoint import Endpoint
+from understudy.comm.links.pairs import Send
 from understudy.comm.ops import Op
-from understudy.comm.pairs import Send
 from understudy.comm.topology import GroupKey
 from understudy.comm.work import MessageWork, Work
 

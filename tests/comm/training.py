@@ -11,10 +11,10 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from understudy.comm.roster import Roster
 from understudy.comm.sandbox import Echo
 from understudy.comm.torch_backend import install, uninstall
 from understudy.launch.troupe import Player
+from understudy.protocol.roster import Roster
 
 
 class Training:

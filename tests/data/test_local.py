@@ -19,7 +19,7 @@ import torch
 
 from understudy.data import DataError, Local, Tokens, cut, files
 from understudy.data.shards import Folder, opened
-from understudy.spare.placement import PlacementError, golomb
+from understudy.masking.placement import PlacementError, golomb
 
 REPLICAS = 7
 LIMIT = 10

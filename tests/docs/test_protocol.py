@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from tests.docs.pages import PAGES, ROOT
-from understudy.agent.messages import Frame, Order, Report
-from understudy.worker.messages import Heard, Inject, Said
+from understudy.protocol.frames import Frame, Order, Report
+from understudy.protocol.messages import Heard, Inject, Said
 
 PROTOCOL = (ROOT / "docs" / "protocol.md").read_text(encoding="utf-8")
 NAMED = re.compile(r"`(tests/[\w/]+\.py)(?:::([\w.]+))?`")

@@ -14,8 +14,8 @@ from subprocess import PIPE
 import pytest
 
 from tests.comm.helpers import eventually
-from understudy.chaos import processes
 from understudy.host.temporary import nameless, scratch, settle
+from understudy.verify.chaos import processes
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -13,9 +13,9 @@ from typing import Any
 
 from tests.jobs.stage import SCRIPT, losses_in
 from understudy.agent.agent import UNFIT
-from understudy.chaos.processes import table
-from understudy.control.client import Client
+from understudy.controller.client import Client
 from understudy.launch import registry
+from understudy.verify.chaos.processes import table
 
 HEARTBEAT_S = 3.0
 

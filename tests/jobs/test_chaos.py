@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from tests.jobs.test_examples import EXAMPLES, SMALL, UNHURRIED
-from understudy.chaos.campaign import Deed
-from understudy.chaos.mix import schedule
-from understudy.chaos.trial import Watcher, Wishes, trial
 from understudy.cli.run import combined
 from understudy.launch.spec import make
+from understudy.verify.chaos.campaign import Deed
+from understudy.verify.chaos.mix import schedule
+from understudy.verify.chaos.trial import Watcher, Wishes, trial
 
 pytestmark = [pytest.mark.job, pytest.mark.timeout(900)]
 

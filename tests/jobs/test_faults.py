@@ -20,9 +20,9 @@ from pathlib import Path
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 from understudy.comm.fabric import Fabric
-from understudy.worker.handover import Giver, Taker
-from understudy.worker.part import Part
-from understudy.worker.player import Player
+from understudy.worker.transfer.handover import Giver, Taker
+from understudy.worker.protocol import Part
+from understudy.worker.runtime import Player
 
 HERE = Path(__file__).parent
 STEPS = int(sys.argv[1])

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.jobs.joined import Play
-from understudy.chaos.remains import room
+from understudy.verify.chaos.remains import room
 
 pytestmark = [pytest.mark.job, pytest.mark.timeout(200)]
 

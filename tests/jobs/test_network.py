@@ -12,7 +12,7 @@ import pytest
 from tests.jobs.hosts import FarHost, Hosts, Unavailable
 from tests.jobs.joined import HEARTBEAT_S, Play, alive
 from tests.jobs.stage import losses_in, perform
-from understudy.chaos.remains import room
+from understudy.verify.chaos.remains import room
 
 pytestmark = [pytest.mark.job, pytest.mark.timeout(300)]
 

@@ -16,8 +16,8 @@ import pytest
 
 from tests.comm.helpers import eventually
 from tests.jobs.test_examples import EXAMPLES
-from understudy.chaos import processes
 from understudy.cli.main import main
+from understudy.verify.chaos import processes
 
 pytestmark = [pytest.mark.job, pytest.mark.timeout(400)]
 

@@ -14,8 +14,8 @@ import pytest
 
 from tests.jobs.stage import Result, Stage, perform
 from tests.jobs.test_examples import EXAMPLES, SMALL, UNHURRIED
-from understudy.chaos.check import once_by, read_records
 from understudy.data import cut
+from understudy.verify.chaos.check import once_by, read_records
 
 pytestmark = [pytest.mark.job, pytest.mark.timeout(400)]
 

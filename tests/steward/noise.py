@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from random import Random
 
-from understudy.steward.samples import PARTS, Sample
+from understudy.protocol.samples import PARTS, Sample
 from understudy.steward.series import Settings
 from understudy.steward.stragglers import Detector, News
 

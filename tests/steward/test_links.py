@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from understudy.protocol.samples import Sample, Traffic
 from understudy.steward.links import LinkDetector
-from understudy.steward.samples import Sample, Traffic
 from understudy.steward.series import Settings
 from understudy.steward.stragglers import News
 

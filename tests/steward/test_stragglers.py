@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.steward.noise import USUAL, Noise, Slow, Troupe, alarms
-from understudy.steward.samples import PARTS, Sample
+from understudy.protocol.samples import PARTS, Sample
 from understudy.steward.series import Settings
 from understudy.steward.stragglers import Detector, News, Straggler, seconds
 

@@ -14,8 +14,8 @@ from torch.distributed.device_mesh import init_device_mesh
 from understudy.comm.fabric import Fabric
 from understudy.comm.sandbox import Echo
 from understudy.comm.torch_backend import install, renamed, uninstall
+from understudy.protocol.mesh import Mesh, parse_mesh
 from understudy.worker.identity import Identity, Places, watch_environment
-from understudy.worker.mesh import Mesh, parse_mesh
 
 MESH = parse_mesh("pp=2,dp=2")
 ROLE, TWIN = 2, 3

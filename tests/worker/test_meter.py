@@ -14,8 +14,8 @@ from torch import nn
 
 from understudy.comm import waits
 from understudy.comm.fabric import Fabric
-from understudy.comm.link import Tally
-from understudy.steward.samples import Sample, Traffic
+from understudy.comm.links.link import Tally
+from understudy.protocol.samples import Sample, Traffic
 from understudy.worker.meter import Meter, traffic_of
 
 

@@ -12,9 +12,10 @@ import pytest
 import torch
 from torch import nn
 
+from understudy.protocol.framing import FramingError
+from understudy.protocol.messages import TO_AGENT, Inject, Stop
 from understudy.worker import mishap
-from understudy.worker.line import Line, LineBroken, Splitter
-from understudy.worker.messages import Inject, Stop
+from understudy.worker.line import Line
 from understudy.worker.mishap import WORKER_MISHAPS, InjectedError, Mishaps
 
 
@@ -138,8 +139,8 @@ def test_a_generation_s_own_way_is_not_undone() -> None:
 def test_what_is_said_is_no_message() -> None:
     with Worker() as worker:
         worker.suffer("corrupt-line")
-        with pytest.raises(LineBroken, match="not a worker's message"):
-            Splitter().feed(worker.agent.recv(1 << 16))
+        with pytest.raises(FramingError, match="not a worker's message"):
+            list(TO_AGENT.split(bytearray(worker.agent.recv(1 << 16))))
 
 
 def test_connections_to_others_break_and_nothing_else() -> None:

@@ -14,8 +14,8 @@ import torch
 from torch import nn
 
 from understudy.worker.glimpse import FALLEN, PACE, Glimpse, Pace, read_glimpses
-from understudy.worker.player import Player
 from understudy.worker.probe import Probe
+from understudy.worker.runtime import Player
 
 COUNT = {"calls": 0}
 

@@ -10,7 +10,7 @@ from torch import nn
 
 from understudy.worker import entry
 from understudy.worker.job import Job
-from understudy.worker.player import JobError
+from understudy.worker.runtime import JobError
 
 
 def run(train: Callable[[Job], None]) -> None:

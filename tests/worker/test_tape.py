@@ -23,8 +23,8 @@ from understudy.comm.endpoint import Endpoint
 from understudy.comm.recording import Recorder, Recording, digest_of
 from understudy.comm.sandbox import Echo, Replay
 from understudy.comm.topology import GroupKey
-from understudy.worker.mesh import Mesh, alike, parse_mesh, roles_of
-from understudy.worker.messages import Aside, Recorded, Said, WorkerSpec
+from understudy.protocol.mesh import Mesh, alike, parse_mesh, roles_of
+from understudy.protocol.messages import Aside, Recorded, Said, WorkerSpec
 from understudy.worker.tape import Tape, label, program_key
 
 SECRET = b"the secret of this job"

@@ -8,9 +8,17 @@ from typing import Any
 
 import msgspec
 
-from understudy.control import server
-from understudy.control.events import Tale
-from understudy.control.views import ChangeView, CopiesView, JobView, MachineView, ReplicasView, RoleView, WaitingView
+from understudy.controller.core.events import Tale
+from understudy.controller.server import server
+from understudy.controller.server.views import (
+    ChangeView,
+    CopiesView,
+    JobView,
+    MachineView,
+    ReplicasView,
+    RoleView,
+    WaitingView,
+)
 from understudy.steward.stragglers import Straggler
 
 from .sources import item, joined, told_attributes, tree_of

@@ -19,13 +19,7 @@ import aiohttp
 import msgspec
 
 from understudy.host.family import die_with_parent
-from understudy.steward.samples import Sample
-from understudy.worker.line import MAX_MESSAGE, LineBroken, Splitter, encode
-from understudy.worker.messages import Aside, Copied, Done, Inject, Progress, Recorded, Said, Tracked, WorkerSpec
-
-from .facts import facts_of
-from .library import Library
-from .messages import (
+from understudy.protocol.frames import (
     Ack,
     Beat,
     Dismiss,
@@ -46,10 +40,28 @@ from .messages import (
     Welcome,
     Word,
 )
+from understudy.protocol.framing import MAX_MESSAGE, FramingError
+from understudy.protocol.messages import (
+    TO_AGENT,
+    TO_WORKER,
+    Aside,
+    Copied,
+    Done,
+    Inject,
+    Progress,
+    Recorded,
+    Said,
+    Tracked,
+    WorkerSpec,
+)
+from understudy.protocol.roster_delta import Seats
+from understudy.protocol.samples import Sample
+from understudy.protocol.sessions import Inbox, Outbox, sign_of_life_s
+
+from .facts import facts_of
+from .library import Library
 from .mishap import mishap
 from .nursery import Child, Nursery
-from .rosters import Seats
-from .session import Inbox, Outbox, sign_of_life_s
 
 log = logging.getLogger("understudy.agent")
 
@@ -108,7 +120,8 @@ class Staff:
         self.uid, self.slot, self.child = uid, slot, child
         self.role: int | None = None
         self.words: deque[str] = deque(maxlen=_LAST_WORDS)
-        self.splitter = Splitter()
+        self.received = bytearray()
+        """Bytes from the worker that are not a whole message yet."""
         self.done = False
         self.samples: deque[Sample] = deque(maxlen=_SAMPLES)
         self.stopped_at = 0.0
@@ -276,7 +289,7 @@ class Agent:
     async def _inject(self, inject: Inject, ws: aiohttp.ClientWebSocketResponse) -> None:
         if (staff := self._staff.get(inject.uid)) is not None:
             with suppress(OSError):
-                await asyncio.get_running_loop().sock_sendall(staff.child.line, encode(inject))
+                await asyncio.get_running_loop().sock_sendall(staff.child.line, TO_WORKER.encode(inject))
         elif not inject.uid:
             self._later(mishap(inject.kind, inject.seconds, ws))
 
@@ -323,7 +336,7 @@ class Agent:
                 staff = self._staff.get(uid)
                 if staff is not None:
                     with suppress(OSError):
-                        await asyncio.get_running_loop().sock_sendall(staff.child.line, encode(message))
+                        await asyncio.get_running_loop().sock_sendall(staff.child.line, TO_WORKER.encode(message))
             case EndWorker(uid):
                 if (staff := self._staff.get(uid)) is not None:
                     staff.child.kill(signal.SIGKILL)
@@ -371,9 +384,10 @@ class Agent:
             asyncio.get_running_loop().remove_reader(staff.child.line)
             return
         try:
-            for message in staff.splitter.feed(data):
+            staff.received += data
+            for message in TO_AGENT.split(staff.received):
                 self._heed(staff, message)
-        except LineBroken as error:
+        except FramingError as error:
             log.error("%s on %s: %s", staff.uid, self.spec.machine, error)
             asyncio.get_running_loop().remove_reader(staff.child.line)
             staff.child.kill(signal.SIGKILL)
@@ -434,9 +448,10 @@ class Agent:
                 break
             if not data:
                 break
-            with suppress(LineBroken):
-                for message in staff.splitter.feed(data):
-                    self._heed(staff, message)
+            with suppress(FramingError):
+                staff.received += data
+            for message in TO_AGENT.split(staff.received):
+                self._heed(staff, message)
         loop.remove_reader(staff.child.line)
         staff.child.line.close()
         self._staff.pop(staff.uid, None)

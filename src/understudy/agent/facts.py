@@ -7,9 +7,8 @@ import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from understudy.worker.messages import WorkerSpec
-
-from .messages import Facts
+from understudy.protocol.frames import Facts
+from understudy.protocol.messages import WorkerSpec
 
 
 def facts_of(spec: WorkerSpec) -> Facts:

@@ -18,7 +18,6 @@ import os
 import select
 import signal
 import socket
-import struct
 import sys
 import tempfile
 import threading
@@ -34,12 +33,12 @@ import msgspec
 
 from understudy.host.family import die_with_parent
 from understudy.host.temporary import settle
+from understudy.protocol.framing import Framing
 
 LINE_FD = 3
 """What a worker's line is called in the worker; it has no others but the standard three."""
 NO_TARGET = 127
 """Exit code of a worker whose target does not exist."""
-MAX_MESSAGE = 1 << 26
 
 
 class Spawn(msgspec.Struct, frozen=True, tag="spawn"):
@@ -87,17 +86,8 @@ class Exited(msgspec.Struct, frozen=True, tag="exited"):
 Message = Spawn | Ready | Failed | Started | Refused | Exited
 
 _FDS: dict[type[Message], int] = {Spawn: 3, Started: 1}
-_length = struct.Struct("<I")
-_encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(Message)
+MESSAGES: Framing[Message] = Framing(Message, "message of the fork server")
 _libc = ctypes.CDLL(None, use_errno=True)
-
-
-def frame(message: Message) -> bytes:
-    body = _encoder.encode(message)
-    if len(body) > MAX_MESSAGE:
-        raise ValueError(f"a message of {len(body)} bytes is too long; {MAX_MESSAGE} is the limit")
-    return _length.pack(len(body)) + body
 
 
 class Inbox:
@@ -124,12 +114,7 @@ class Inbox:
 
     def messages(self) -> Iterator[tuple[Message, list[int]]]:
         """The complete messages so far, each with its descriptors, which are the caller's from then on."""
-        while len(self._data) >= _length.size:
-            end = _length.size + int(_length.unpack_from(self._data)[0])
-            if len(self._data) < end:
-                return
-            message: Message = _decoder.decode(bytes(self._data[_length.size : end]))
-            del self._data[:end]
+        for message in MESSAGES.split(self._data):
             yield message, [self._fds.popleft() for _ in range(_FDS.get(type(message), 0))]
 
     def close(self) -> None:
@@ -168,7 +153,7 @@ class Server:
             self._reap()
 
     def say(self, message: Message, fds: Sequence[int] = ()) -> None:
-        data = memoryview(frame(message))
+        data = memoryview(MESSAGES.encode(message))
         if fds:
             data = data[socket.send_fds(self._control, [data], fds) :]
         self._control.sendall(data)

@@ -11,7 +11,7 @@ import aiohttp
 import xxhash
 
 from understudy.host.temporary import nameless
-from understudy.worker.messages import Recorded
+from understudy.protocol.messages import Recorded
 
 if TYPE_CHECKING:
     from aiohttp import web

@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Literal, NamedTuple
 
 from . import forkserver
-from .forkserver import Exited, Failed, Inbox, Message, Ready, Refused, Spawn, Started, frame
+from .forkserver import MESSAGES, Exited, Failed, Inbox, Message, Ready, Refused, Spawn, Started
 
 LONGEST_LINE = 1 << 16
 CLOSE_S = 5.0
@@ -269,7 +269,7 @@ class Nursery:
             del self._children[id]
         variables = [(os.fsencode(name), os.fsencode(value)) for name, value in env.items()]
         id = next(self._ids)
-        request = frame(Spawn(id, target, spec, variables, os.fsencode(cwd)))
+        request = MESSAGES.encode(Spawn(id, target, spec, variables, os.fsencode(cwd)))
         with ExitStack() as undo:
             pipes = []
             for _ in range(2):

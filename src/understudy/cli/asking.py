@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, TypeVar
 from understudy.cli.errors import UsageError
 
 if TYPE_CHECKING:
-    from understudy.model.assume import Ask, Assumption
-    from understudy.model.calibrate import Calibrated
-    from understudy.model.fit import Fitted
+    from understudy.planning.assume import Ask, Assumption
+    from understudy.planning.calibrate import Calibrated
+    from understudy.planning.fit import Fitted
 
 T = TypeVar("T")
 
@@ -54,8 +54,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def ask(args: argparse.Namespace) -> Ask:
     """What the options say; where they cannot be meant, one sentence that names the option."""
-    from understudy.model.assume import Ask, AskError, assume
-    from understudy.model.failures import Repair
+    from understudy.planning.assume import Ask, AskError, assume
+    from understudy.planning.failures import Repair
 
     if args.gpus is None:
         raise UsageError("--gpus is missing: how many GPUs train? For example --gpus 65536")
@@ -150,17 +150,17 @@ def real(text: str) -> float:
 
 
 def span(text: str) -> float:
-    from understudy.model.spans import span
+    from understudy.planning.spans import span
 
     return span(text)
 
 
 def _fitted(args: argparse.Namespace, machines: int, notes: list[Assumption]) -> Fitted | None:
     """What the log of incidents says; what it leaves open is told on stderr."""
-    from understudy.model.assume import LONGEST_MTBF, MOST_GPUS, SHORTEST_MTBF, Assumption
-    from understudy.model.fit import fit
-    from understudy.model.incidents import IncidentError, read
-    from understudy.model.spans import said
+    from understudy.planning.assume import LONGEST_MTBF, MOST_GPUS, SHORTEST_MTBF, Assumption
+    from understudy.planning.fit import fit
+    from understudy.planning.incidents import IncidentError, read
+    from understudy.planning.spans import said
 
     path: Path | None = args.failures_csv
     if path is None:
@@ -199,8 +199,8 @@ def _calibrated(args: argparse.Namespace, notes: list[Assumption]) -> Calibrated
     if args.calibrate is None:
         return None
     from understudy.cli.calibration import calibrated
-    from understudy.model.assume import Assumption
-    from understudy.model.spans import said
+    from understudy.planning.assume import Assumption
+    from understudy.planning.spans import said
 
     found = calibrated(Path(args.calibrate))
     for name, source in found.sources.items():

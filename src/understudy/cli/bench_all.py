@@ -16,7 +16,7 @@ from rich.text import Text
 
 from understudy.cli import bench as single
 from understudy.cli.errors import UsageError
-from understudy.report.plots import ReportUnavailable
+from understudy.planning.report.plots import ReportUnavailable
 from understudy_bench import folder, registry, suite
 from understudy_bench.estimate import said
 from understudy_bench.folder import Outcome, Results, RunInfo
@@ -102,7 +102,7 @@ def read(place: Path) -> Results:
 
 def draw(results: Results, place: Path, pictures: Path) -> bool:
     """The page beside the results, and the pictures; whether there is a page. What cannot be drawn is said."""
-    from understudy.report.pictures import PicturesUnavailable
+    from understudy.planning.report.pictures import PicturesUnavailable
     from understudy_bench.document import page_of, pictures_of
 
     for problem in results.problems:

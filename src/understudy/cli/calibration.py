@@ -12,24 +12,24 @@ import msgspec
 from understudy.cli.errors import UsageError
 
 if TYPE_CHECKING:
-    from understudy.control.change import Change
-    from understudy.control.director import Director
-    from understudy.control.events import Event, Output
-    from understudy.model.calibrate import Calibrated, Measured, Seen
+    from understudy.controller.core.change import Change
+    from understudy.controller.core.director import Director
+    from understudy.controller.core.events import Event, Output
+    from understudy.planning.calibrate import Calibrated, Measured, Seen
 
 LEDGER = "ledger.sqlite"
 
 
 def calibrated(run: Path) -> Calibrated:
     """Durations of a run in place of assumptions, where it has any; `UsageError` where it cannot be read."""
-    from understudy.model.calibrate import calibrate
+    from understudy.planning.calibrate import calibrate
 
     return calibrate(measured(run))
 
 
 def measured(run: Path) -> Measured:
-    from understudy.control.company import PLAN, Plan
-    from understudy.control.ledger import Ledger, LedgerError
+    from understudy.controller.core.company import PLAN, Plan
+    from understudy.controller.server.ledger import Ledger, LedgerError
 
     if not run.is_dir():
         raise UsageError(f"{run}: there is no such folder; name that of a run, as understudy run prints it")
@@ -80,7 +80,7 @@ class Tally:
     """Feeds a director with a ledger and notes how long things took."""
 
     def __init__(self, plan: Any) -> None:
-        from understudy.control.director import Director
+        from understudy.controller.core.director import Director
 
         self.director: Director = Director(plan)
         self.events = 0
@@ -103,9 +103,9 @@ class Tally:
         self._away: list[float] = []
 
     def feed(self, at: float, event: Event) -> None:
-        from understudy.agent.messages import Word
-        from understudy.control.events import Registered, Reported
-        from understudy.worker.messages import Rehearsed
+        from understudy.controller.core.events import Registered, Reported
+        from understudy.protocol.frames import Word
+        from understudy.protocol.messages import Rehearsed
 
         director = self.director
         self._first = self._first or at
@@ -135,7 +135,7 @@ class Tally:
             self._prepared.append(at - came)
 
     def _note(self, outputs: Iterable[Output], at: float, status: str, changes: Iterable[Change]) -> None:
-        from understudy.control.events import Tale
+        from understudy.controller.core.events import Tale
 
         for tale in (each for each in outputs if isinstance(each, Tale)):
             match tale.kind:
@@ -167,7 +167,7 @@ class Tally:
             self._empty.discard(role)
 
     def _settled(self, change: Change, lost: float) -> None:
-        from understudy.model.calibrate import Seen
+        from understudy.planning.calibrate import Seen
 
         units, live = self.director.replicas(change.vacant)
         if change.kind == "replace":
@@ -184,7 +184,7 @@ class Tally:
                 self._joined.append(Seen(lost, max(0.0, units / before - units / live)))
 
     def result(self, steps: list[tuple[int, float]]) -> Measured:
-        from understudy.model.calibrate import Measured
+        from understudy.planning.calibrate import Measured
 
         times = sorted(seconds for _, seconds in steps)
         usual = times[len(times) // 4] if times else 0.0

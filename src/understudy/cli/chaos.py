@@ -19,9 +19,9 @@ from understudy.cli.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from understudy.chaos.campaign import Deed
-    from understudy.chaos.mix import Draw
     from understudy.cli.main import Subparsers
+    from understudy.verify.chaos.campaign import Deed
+    from understudy.verify.chaos.mix import Draw
 
 DESCRIPTION = """\
 Let faults happen in a running job, chosen by a seed from a mix, one after another: each is followed until everybody
@@ -98,7 +98,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _list(*, as_json: bool) -> int:
-    from understudy.chaos.kinds import known
+    from understudy.verify.chaos.kinds import known
 
     for kind in known().values():
         if as_json:
@@ -111,7 +111,7 @@ def _list(*, as_json: bool) -> int:
 
 
 def _plan(args: argparse.Namespace, *, inside: bool) -> Iterator[Draw]:
-    from understudy.chaos import kinds, mix
+    from understudy.verify.chaos import kinds, mix
 
     known = kinds.groups()
     try:
@@ -126,7 +126,7 @@ def _plan(args: argparse.Namespace, *, inside: bool) -> Iterator[Draw]:
 
 
 def _patience(args: argparse.Namespace) -> float:
-    from understudy.chaos import mix
+    from understudy.verify.chaos import mix
 
     try:
         return mix.span(args.recover_within)
@@ -149,9 +149,9 @@ def _tell(deed: Deed, *, as_json: bool) -> None:
 
 
 def _attach(args: argparse.Namespace) -> int:
-    from understudy.chaos.campaign import strike
-    from understudy.chaos.scene import Scene
     from understudy.launch import registry
+    from understudy.verify.chaos.campaign import strike
+    from understudy.verify.chaos.scene import Scene
 
     client = connection.connect(args)
     entry = None if args.controller else registry.find(args.job)
@@ -176,9 +176,9 @@ def _attach(args: argparse.Namespace) -> int:
 
 def _ends_as(client: Any, expect: str, run_dir: Path | None) -> list[str]:
     """Wait for the job's end; what is wrong with it."""
-    from understudy.chaos.check import once_by, read_records
-    from understudy.control.client import ControllerError
-    from understudy.control.company import OVER
+    from understudy.controller.client import ControllerError
+    from understudy.controller.core.company import OVER
+    from understudy.verify.chaos.check import once_by, read_records
 
     tales: list[dict[str, Any]] = []
     try:
@@ -204,7 +204,7 @@ def _ends_as(client: Any, expect: str, run_dir: Path | None) -> list[str]:
 
 
 def _run(args: argparse.Namespace) -> int:
-    from understudy.chaos.trial import Watcher, Wishes, trial
+    from understudy.verify.chaos.trial import Watcher, Wishes, trial
 
     if args.expect and args.steps is None:
         raise UsageError("--expect needs --steps: a final state belongs to a number of steps")
@@ -239,7 +239,7 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _judge(faults: int, complaints: list[str], facts: dict[str, Any], *, as_json: bool) -> int:
-    from understudy.chaos.check import shortened
+    from understudy.verify.chaos.check import shortened
 
     if as_json:
         print(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from understudy.cli.errors import UsageError
 
 if TYPE_CHECKING:
-    from understudy.control.client import Client
+    from understudy.controller.client import Client
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -19,7 +19,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def connect(args: argparse.Namespace) -> Client:
-    from understudy.control.client import Client
+    from understudy.controller.client import Client
     from understudy.launch import registry
 
     if args.controller:

@@ -78,7 +78,7 @@ def made() -> str:
 def writable(args: argparse.Namespace) -> None:
     """Find out before any work whether the files can be written, and a report drawn."""
     if getattr(args, "report", None) is not None:
-        from understudy.report.plots import ReportUnavailable, require
+        from understudy.planning.report.plots import ReportUnavailable, require
 
         try:
             require()

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from understudy.cli.main import Subparsers
-    from understudy.model.planner import Option, Plan
+    from understudy.planning.planner import Option, Plan
 
 DESCRIPTION = """\
 What resilience buys on your cluster, in seconds: every strategy with its best settings, what each would cost, which one
@@ -54,7 +54,7 @@ def add_parser(subparsers: Subparsers) -> None:
 def run(args: argparse.Namespace) -> int:
     import msgspec
 
-    from understudy.model.planner import plan
+    from understudy.planning.planner import plan
 
     if args.example_csv is not None:
         return _example(args.example_csv)
@@ -67,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _example(path: Path) -> int:
-    from understudy.model.sample import example_log
+    from understudy.planning.sample import example_log
 
     write(path, example_log(), "--example-csv")
     print(
@@ -77,7 +77,7 @@ def _example(path: Path) -> int:
 
 
 def _page(found: Plan) -> str:
-    from understudy.report.page import page
+    from understudy.planning.report.page import page
 
     return page(found, made())
 
@@ -156,8 +156,8 @@ def _holders(placement: str) -> int | None:
 def show(found: Plan, out: Console) -> None:
     from rich.text import Text
 
-    from understudy.model.planner import WORTHLESS
-    from understudy.model.spans import said
+    from understudy.planning.planner import WORTHLESS
+    from understudy.planning.spans import said
 
     cluster, best = found.assumed.setting.cluster, found.best
     out.print(
@@ -189,8 +189,8 @@ def _many(count: int, what: str) -> str:
 
 def _expected(found: Plan, out: Console) -> None:
     """What the recommendation brings, as computed and as simulated, and what comes next to it."""
-    from understudy.model.planner import WORTHLESS
-    from understudy.model.spans import said
+    from understudy.planning.planner import WORTHLESS
+    from understudy.planning.spans import said
 
     best, ask = found.best, found.ask
     out.print(
@@ -218,8 +218,8 @@ def _table(found: Plan) -> Table:
     from math import isfinite
 
     from understudy.cli.output import table
-    from understudy.model.planner import WORTHLESS
-    from understudy.model.spans import said
+    from understudy.planning.planner import WORTHLESS
+    from understudy.planning.spans import said
 
     made = table(
         "strategy",

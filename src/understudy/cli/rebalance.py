@@ -15,7 +15,7 @@ from understudy.cli.replace import request
 
 if TYPE_CHECKING:
     from understudy.cli.main import Subparsers
-    from understudy.control.client import Client
+    from understudy.controller.client import Client
 
 DESCRIPTION = """\
 Move roles of a running job to other machines. A machine moves as a whole: with several workers per machine, name any of

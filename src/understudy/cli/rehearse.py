@@ -17,7 +17,7 @@ from understudy.cli.errors import UsageError
 if TYPE_CHECKING:
     from understudy.cli.main import Subparsers
     from understudy.launch.spec import JobSpec
-    from understudy.rehearse.rehearsal import Outcome
+    from understudy.verify.script.rehearsal import Outcome
 
 STEPS, MACHINES = 8, 2
 DESCRIPTION = """\
@@ -83,7 +83,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _spec(args: argparse.Namespace) -> JobSpec:
-    from understudy.rehearse.runs import LEAST
+    from understudy.verify.script.runs import LEAST
 
     args.steps = STEPS if args.steps is None else args.steps
     if args.machines is None and not args.script.endswith(".toml"):
@@ -100,10 +100,10 @@ def _spec(args: argparse.Namespace) -> JobSpec:
 
 async def _rehearse(spec: JobSpec, args: argparse.Namespace) -> Outcome | None:
     """None where it was interrupted. Nothing is left behind."""
-    from understudy.chaos.remains import room
     from understudy.cli.rehearsed import Screen
     from understudy.host.temporary import scratch
-    from understudy.rehearse.rehearsal import rehearse
+    from understudy.verify.chaos.remains import room
+    from understudy.verify.script.rehearsal import rehearse
 
     task = asyncio.current_task()
     assert task is not None
@@ -127,8 +127,8 @@ async def _rehearse(spec: JobSpec, args: argparse.Namespace) -> Outcome | None:
 def _document(spec: JobSpec, outcome: Outcome) -> dict[str, Any]:
     import msgspec
 
-    from understudy.rehearse.findings import clean
-    from understudy.worker.mesh import describe
+    from understudy.protocol.mesh import describe
+    from understudy.verify.script.findings import clean
 
     return {
         "type": "rehearsal",

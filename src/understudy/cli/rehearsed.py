@@ -9,12 +9,12 @@ from rich.padding import Padding
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.text import Text
 
-from understudy.rehearse.causes import Cause
-from understudy.rehearse.findings import Finding, named
-from understudy.rehearse.perform import Watcher
-from understudy.rehearse.rehearsal import Outcome
-from understudy.rehearse.runs import Run
-from understudy.worker.mesh import Mesh, describe
+from understudy.protocol.mesh import Mesh, describe
+from understudy.verify.script.causes import Cause
+from understudy.verify.script.findings import Finding, named
+from understudy.verify.script.perform import Watcher
+from understudy.verify.script.rehearsal import Outcome
+from understudy.verify.script.runs import Run
 
 _SHOWN = 6
 """Causes of one finding."""

@@ -15,7 +15,7 @@ from understudy.cli.operate import tell
 
 if TYPE_CHECKING:
     from understudy.cli.main import Subparsers
-    from understudy.control.client import Client
+    from understudy.controller.client import Client
 
 MEANING = {
     "rehearse": "the newcomer enters the training function in the sandbox",
@@ -93,7 +93,7 @@ class Drain:
 
 def _moment(text: str | None) -> float | None:
     """Seconds since the epoch, by this computer's clock."""
-    from understudy.control.deadline import moment
+    from understudy.controller.server.deadline import moment
 
     try:
         return None if text is None else moment(text, datetime.now())

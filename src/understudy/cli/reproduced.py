@@ -11,9 +11,9 @@ from rich.table import Table
 from rich.text import Text
 
 from understudy.cli.errors import UsageError
-from understudy.model import papers, projection, spare_table
-from understudy.model.projection import SYSTEMS, System
-from understudy.spare.placement import PlacementError
+from understudy.masking.placement import PlacementError
+from understudy.planning import papers, projection, spare_table
+from understudy.planning.projection import SYSTEMS, System
 from understudy_bench.harness import Check, Progress, Result, Row
 
 TICKS = 20

@@ -116,7 +116,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def seconds(text: str) -> float:
     """A time span on the command line: `30s`, `2m`, `30`."""
-    from understudy.model.spans import SpanError, span
+    from understudy.planning.spans import SpanError, span
 
     try:
         return span(text)
@@ -184,7 +184,7 @@ async def _follow(spec: Any, *, as_json: bool, plain: bool) -> int:
     from rich.console import Console
 
     from understudy.cli.live import Screen
-    from understudy.control.client import ControllerError
+    from understudy.controller.client import ControllerError
     from understudy.launch.local import LocalJob
 
     def tale(event: dict[str, Any]) -> None:

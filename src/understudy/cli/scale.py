@@ -13,7 +13,7 @@ from understudy.cli.errors import UsageError
 
 if TYPE_CHECKING:
     from understudy.cli.main import Subparsers
-    from understudy.control.client import Client
+    from understudy.controller.client import Client
 
 DESCRIPTION = """\
 Let replicas of the model come or go while training goes on. A job with --mask has as many as its mesh says, at most;

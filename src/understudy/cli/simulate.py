@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from understudy.cli.main import Subparsers
-    from understudy.model.assume import Ask, Assumed
-    from understudy.model.outcome import Outcome
-    from understudy.model.planner import Only, Option
+    from understudy.planning.assume import Ask, Assumed
+    from understudy.planning.outcome import Outcome
+    from understudy.planning.planner import Only, Option
 
 DESCRIPTION = """\
 Simulate a cluster's failures and how strategies deal with them. Without --standbys, --r and --period each strategy gets
@@ -110,10 +110,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _page(ask: Ask, seed: int, rows: list[Row]) -> str:
-    from understudy.model.outcome import Mean
-    from understudy.model.planner import plan
-    from understudy.model.series import Simulated
-    from understudy.report.page import page
+    from understudy.planning.outcome import Mean
+    from understudy.planning.planner import plan
+    from understudy.planning.report.page import page
+    from understudy.planning.series import Simulated
 
     found = [
         Simulated(
@@ -138,12 +138,12 @@ def _engine(name: str) -> Engine:
     simulate: Any
     refusals: tuple[type[Exception], ...] = ()
     if name == "jump":
-        from understudy.model.jump import simulate
+        from understudy.planning.jump import simulate
     elif name == "steps":
-        from understudy.model.steps import simulate
+        from understudy.planning.steps import simulate
     else:
-        from understudy.simgrid.engine import SimgridError, SimgridMissing, interpreter, simulate
-        from understudy.simgrid.stage import Unplayable
+        from understudy.planning.simgrid.engine import SimgridError, SimgridMissing, interpreter, simulate
+        from understudy.planning.simgrid.stage import Unplayable
 
         try:
             interpreter()
@@ -166,8 +166,8 @@ def _engine(name: str) -> Engine:
 
 def _feasible(assumed: Assumed, strategies: int, runs: int, horizon: float, args: argparse.Namespace) -> None:
     """Refuse what would take hours, before it begins."""
-    from understudy.model.jump import AT_ONCE
-    from understudy.model.spans import said
+    from understudy.planning.jump import AT_ONCE
+    from understudy.planning.spans import said
 
     events = horizon * assumed.interruptions
     rounds = events * strategies * -(-runs * assumed.setting.cluster.machines // AT_ONCE)
@@ -205,7 +205,7 @@ def _points(args: argparse.Namespace) -> Iterator[tuple[str, Ask, Only]]:
 
 
 def _only(args: argparse.Namespace) -> Only:
-    from understudy.model.planner import Only
+    from understudy.planning.planner import Only
 
     standbys, r = asking.number(args, "standbys", asking.count), asking.number(args, "r", asking.count)
     period = asking.number(args, "period", asking.span)
@@ -220,8 +220,8 @@ def _only(args: argparse.Namespace) -> Only:
 
 def _chosen(args: argparse.Namespace, ask: Ask, only: Only) -> tuple[Assumed, list[Option]]:
     """The strategies that were named, each with its best settings."""
-    from understudy.model.assume import assume
-    from understudy.model.planner import best_of_kinds, kinds
+    from understudy.planning.assume import assume
+    from understudy.planning.planner import best_of_kinds, kinds
 
     assumed = assume(ask)
     known = [kind for kind, _, _ in kinds(assumed, ask, only)]
@@ -269,8 +269,8 @@ def _row(label: str, assumed: Assumed, option: Option, outcome: Outcome) -> Row:
 
 
 def _show(rows: list[Row], out: Console, runs: int) -> None:
-    from understudy.model.planner import WORTHLESS
-    from understudy.model.spans import said
+    from understudy.planning.planner import WORTHLESS
+    from understudy.planning.spans import said
 
     swept = any(row["point"] for row in rows)
     titles = [*(["point"] if swept else []), "strategy", "settings", "checkpoint"]
@@ -302,9 +302,9 @@ def _show(rows: list[Row], out: Console, runs: int) -> None:
 
 
 def _timeline(args: argparse.Namespace, seed: int) -> int:
-    from understudy.model.jump import tell_of
-    from understudy.model.setting import WEEK
-    from understudy.model.spans import said
+    from understudy.planning.jump import tell_of
+    from understudy.planning.setting import WEEK
+    from understudy.planning.spans import said
 
     assumed, options = _chosen(args, asking.ask(args), _only(args))
     if len(options) != 1:

@@ -12,8 +12,8 @@ from understudy.cli.output import Bar, deliver, table
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from understudy.model.outcome import Mean
-    from understudy.model.stewarded import Found, Scene
+    from understudy.planning.outcome import Mean
+    from understudy.planning.stewarded import Found, Scene
     from understudy.steward.decide import Settings
 
 OPTIONS = ("pool", "cool_down", "budget", "looks", "replacements", "slow", "noticed", "lasting", "mistaken", "mistake")
@@ -53,7 +53,7 @@ def refuse(args: argparse.Namespace) -> None:
 
 
 def run(args: argparse.Namespace, runs: int, horizon: float, seed: int) -> int:
-    from understudy.model.stewarded import simulate
+    from understudy.planning.stewarded import simulate
 
     for name, given in (("--timeline", args.timeline), ("--sweep", args.sweep), ("--report", args.report)):
         if given:
@@ -95,9 +95,9 @@ def _off(settings: Settings) -> Settings:
 def _asked(args: argparse.Namespace) -> tuple[Scene, Settings, int]:
     import msgspec
 
-    from understudy.model.assume import assume
-    from understudy.model.pool import enough
-    from understudy.model.stewarded import Scene
+    from understudy.planning.assume import assume
+    from understudy.planning.pool import enough
+    from understudy.planning.stewarded import Scene
     from understudy.steward.decide import HOUR, Settings
 
     assumed = assume(asking.ask(args))
@@ -168,7 +168,7 @@ def _figures(found: Found) -> dict[str, dict[str, float]]:
 
 
 def _show(scene: Scene, settings: Settings, done: Found, without: Found, notes: list[str], out: Console) -> None:
-    from understudy.model.spans import said
+    from understudy.planning.spans import said
 
     rows = (
         ("machines that fail", "failed", 1.0),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from .roster import Roster
+from understudy.protocol.roster import Roster
 
 
 def buddy_of(roster: Roster, role: int, twins: Collection[int] = ()) -> str | None:

@@ -11,8 +11,8 @@ from typing import Any
 
 from . import waits
 from .faults import Fault, Interrupted, Poison
+from .links.pairs import Receive, Send
 from .ops import Op
-from .pairs import Receive, Send
 from .recording import Recorder
 from .sandbox import Sandbox
 from .signature import signature

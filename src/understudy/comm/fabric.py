@@ -9,13 +9,14 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any
 
+from understudy.protocol.roster import Roster, RosterError
+
 from .endpoint import Endpoint
 from .faults import Fault
 from .generation import Generation, PrepareFailed, SwitchRefused, reason_of
-from .link import Link
+from .links.link import Link
 from .membership import Membership
 from .recording import Recorder
-from .roster import Roster, RosterError
 from .sandbox import Echo, Sandbox
 from .topology import GroupKey, LinkId, layout
 from .transport import open_all

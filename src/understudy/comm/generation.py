@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from understudy.protocol.roster import Roster
+
 from .endpoint import Endpoint
 from .faults import Poison
-from .roster import Roster
-from .spine import SpineLink
+from .links.spine import SpineLink
 from .topology import LinkId
 
 

@@ -12,8 +12,8 @@ import torch
 import torch.distributed as dist
 
 from .endpoint import Endpoint
+from .links.pairs import Receive, Send
 from .ops import Op
-from .pairs import Receive, Send
 from .reduction import as_real, reduction
 from .untraced import untraced
 from .work import MessageWork, Work

@@ -10,21 +10,22 @@ from collections import Counter
 from concurrent.futures import Future
 from typing import Any
 
+from understudy.protocol.roster import Roster, RosterError, Worker
+
 from .endpoint import Endpoint
 from .faults import Fault, Interrupted, StepFailed
 from .generation import Generation, PrepareFailed, SwitchRefused, reason_of
-from .handshake import Refused
-from .io import IoLoop
-from .listener import Listener
-from .meetings import EXACT, Meetings
-from .native import Native
+from .links.handshake import Refused
+from .links.io import IoLoop
+from .links.listener import Listener
+from .links.meetings import EXACT, Meetings
+from .links.spine import SpineLink
+from .links.wire import Farewell, Hello, Message, Poisoned
+from .native.transport import Native
 from .recording import Recorder
-from .roster import Roster, RosterError, Worker
 from .sandbox import Sandbox
-from .spine import SpineLink
 from .topology import LinkId, layout, spine_of
 from .transport import Transport
-from .wire import Farewell, Hello, Message, Poisoned
 
 log = logging.getLogger("understudy.comm")
 

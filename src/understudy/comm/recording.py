@@ -17,7 +17,7 @@ import msgspec
 import torch
 import xxhash
 
-from .link import bytes_of
+from .links.link import bytes_of
 from .signature import describe
 
 log = logging.getLogger("understudy.comm")

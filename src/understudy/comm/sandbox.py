@@ -10,9 +10,9 @@ from typing import Protocol
 import torch
 import torch.distributed as dist
 
-from .link import bytes_of
+from .links.link import bytes_of
+from .links.pairs import Receive, Send
 from .ops import Op
-from .pairs import Receive, Send
 from .recording import MESSAGES, Entry, Recording, called
 from .reduction import Reduction
 from .signature import signature

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, NamedTuple
 
-from .roster import Roster
+from understudy.protocol.roster import Roster
 
 Kind = Literal["ring", "tree", "pair", "spine", "arena", "store", "state", "copy"]
 

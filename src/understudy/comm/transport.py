@@ -10,11 +10,12 @@ import asyncio
 from collections.abc import Awaitable
 from typing import Any, Protocol
 
+from understudy.protocol.roster import Roster
+
 from .faults import Poison
-from .link import Link
+from .links.link import Link
+from .links.pairs import Receive, Send
 from .ops import Op
-from .pairs import Receive, Send
-from .roster import Roster
 from .topology import GroupKey, LinkId
 
 

@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 from . import waits
-from .pairs import Receive, Send
+from .links.pairs import Receive, Send
 from .untraced import untraced
 
 _SET = threading.Event()

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from threading import Event, Thread
 
-from understudy.spare.placement import Placement, parse
-from understudy.spare.sentences import counted, named
+from understudy.masking.placement import Placement, parse
+from understudy.protocol.sentences import counted, named
 
 from .errors import DataError, amount
 from .files import Stopped, claimed, keep, pieces_of, sweep, written

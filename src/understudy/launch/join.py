@@ -16,9 +16,9 @@ from pathlib import Path
 import msgspec
 
 from understudy.agent.agent import AGAIN, END, NOTICE, AgentSpec
-from understudy.control.client import Client, ControllerError
-from understudy.control.company import OVER
-from understudy.control.spec import Offer
+from understudy.controller.client import Client, ControllerError
+from understudy.controller.core.company import OVER
+from understudy.controller.server.spec import Offer
 
 from . import address
 

@@ -20,11 +20,11 @@ import msgspec
 from understudy.agent.agent import AGAIN, END, AgentSpec
 from understudy.agent.facts import facts_of
 from understudy.agent.nursery import Nursery, NurseryError
-from understudy.control.client import Client, ControllerError
-from understudy.control.company import OVER, PLAN
-from understudy.control.spec import ControlSpec
+from understudy.controller.client import Client, ControllerError
+from understudy.controller.core.company import OVER, PLAN
+from understudy.controller.server.spec import ControlSpec
+from understudy.protocol.messages import WorkerSpec
 from understudy.steward import series
-from understudy.worker.messages import WorkerSpec
 
 from . import address, registry
 from .agents import Agent, Fork, Program, nursery
@@ -220,7 +220,9 @@ class LocalJob:
         while not self._closing:
             began = time.monotonic()
             say = partial(self._show, "controller")
-            self.controller = await Program.start("understudy.control.server", spec, say, "--fd", str(fd), fd=fd)
+            self.controller = await Program.start(
+                "understudy.controller.server.server", spec, say, "--fd", str(fd), fd=fd
+            )
             await self.controller.wait()
             if not self._closing:
                 self.restarts += 1

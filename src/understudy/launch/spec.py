@@ -12,12 +12,12 @@ from typing import Any, Literal, get_args
 
 import msgspec
 
-from understudy.control.company import Scarcity
-from understudy.spare.coverage import wipe_out
-from understudy.spare.placement import PlacementError, parse
-from understudy.spare.sentences import named
+from understudy.controller.core.company import Scarcity
+from understudy.masking.coverage import wipe_out
+from understudy.masking.placement import PlacementError, parse
+from understudy.protocol.mesh import Mesh, MeshError, check_mesh, first_replicas, parse_mesh, replica_of, roles_of
+from understudy.protocol.sentences import named
 from understudy.steward.decide import HOUR, Mode, Settings
-from understudy.worker.mesh import Mesh, MeshError, check_mesh, first_replicas, parse_mesh, replica_of, roles_of
 
 from . import address
 

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from understudy.comm.fabric import Fabric
-from understudy.comm.roster import Roster, Worker
+from understudy.protocol.roster import Roster, Worker
 from understudy.worker.entry import transport_named
 
 PRELOAD = ["understudy.launch.listening", "torch", "torch.distributed", "understudy.launch.troupe"]

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import torch
 
-from understudy.comm.link import bytes_of
+from understudy.comm.links.link import bytes_of
 
 PIECE = 4 << 20
 """Bytes of the buffer, and of what moves at a time. A multiple of every element's size."""

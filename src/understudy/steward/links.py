@@ -10,7 +10,8 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from statistics import median
 
-from .samples import Sample, Traffic
+from understudy.protocol.samples import Sample, Traffic
+
 from .series import Settings
 from .stragglers import News, Straggler
 

@@ -14,7 +14,8 @@ from typing import Literal
 
 import msgspec
 
-from .samples import PARTS, Sample
+from understudy.protocol.samples import PARTS, Sample
+
 from .series import Series, Settings, medians_without
 
 Part = Literal["data", "forward", "backward", "optimizer", "compute", "link"]

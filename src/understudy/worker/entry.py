@@ -18,19 +18,19 @@ import torch
 import torch.distributed as dist
 
 from understudy.comm.fabric import Fabric
-from understudy.comm.native import Native
-from understudy.comm.roster import Roster
+from understudy.comm.native.transport import Native
+from understudy.comm.torch.transport import TorchTransport
 from understudy.comm.torch_backend import uninstall
-from understudy.comm.torch_transport import TorchTransport
 from understudy.comm.transport import Transport
 from understudy.host.temporary import settle
+from understudy.protocol.messages import Resume, WorkerSpec
+from understudy.protocol.roster import Roster
 
 from .identity import watch_environment
 from .job import Job
 from .line import Line
-from .messages import Resume, WorkerSpec
 from .mishap import Mishaps
-from .player import Concluded, Dismissed, Player, Recast
+from .runtime import Concluded, Dismissed, Player, Recast
 
 Train = Callable[[Job], object]
 _player: Player | None = None

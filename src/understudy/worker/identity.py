@@ -19,8 +19,7 @@ import torch
 from understudy.comm.endpoint import Endpoint
 from understudy.comm.fabric import Fabric
 from understudy.comm.group import RoleGroup
-
-from .mesh import Mesh, coordinates, counterpart
+from understudy.protocol.mesh import Mesh, coordinates, counterpart
 
 _TELLTALE = {"RANK", "GROUP_RANK"}
 _UNWATCHED = {"get_coordinate", "_coordinate_on_dim"}

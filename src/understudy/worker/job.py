@@ -15,15 +15,15 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 
 from understudy.comm.group import RoleGroup
+from understudy.protocol.mesh import alike, dimensions, replica_of
 from understudy.state.inventory import take_inventory
 
-from .averaging import Averaging, check_tracked
 from .identity import Places
-from .masking import Masking
-from .mesh import alike, dimensions, replica_of
-from .player import JobError, Player, Repeat
+from .masked.averaging import Averaging, check_tracked
+from .masked.masking import Masking
 from .probe import Probe
 from .rng import seed_everything
+from .runtime import JobError, Player, Repeat
 from .step import Step
 from .undo import Undo
 

@@ -11,7 +11,7 @@ from torch.utils.hooks import RemovableHandle
 
 from understudy.comm import waits
 from understudy.comm.fabric import Fabric
-from understudy.steward.samples import PARTS, Sample, Traffic
+from understudy.protocol.samples import PARTS, Sample, Traffic
 
 _DATA, _FORWARD, _BACKWARD, _OPTIMIZER = range(len(PARTS))
 _FIRST = 3

@@ -17,11 +17,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .messages import Heard, Inject
+from understudy.protocol.messages import Heard, Inject
 
 if TYPE_CHECKING:  # so that whoever only wants the names need not import torch
     from .line import Line
-    from .player import Player
+    from .runtime import Player
 
 log = logging.getLogger("understudy.worker")
 

@@ -22,7 +22,7 @@ from understudy.state.twins import twins
 
 from .glimpse import FALLEN, PACE, Glimpse, Pace, Scope, Value
 from .looks import Looker, feed_tensor, is_own, is_own_file, locals_of, members
-from .player import Player
+from .runtime import Player
 
 _LOOK_S = 0.01
 _PATIENCE_S = 3600.0

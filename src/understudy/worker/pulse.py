@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from .handover import Tempo
+from .transfer.handover import Tempo
 
 
 class Pulse:

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from .mesh import replica_of
-from .player import JobError
+from understudy.protocol.mesh import replica_of
+
+from .runtime import JobError
 
 if TYPE_CHECKING:
     from .job import Job

@@ -24,9 +24,8 @@ from understudy.comm.fabric import Fabric
 from understudy.comm.recording import Recorder, Recording, RecordingError, digest_of
 from understudy.comm.sandbox import Echo, Replay, Sandbox, Seat
 from understudy.host.temporary import nameless
-
-from .mesh import Mesh, alike, along
-from .messages import Aside, Recorded, Said, WorkerSpec
+from understudy.protocol.mesh import Mesh, alike, along
+from understudy.protocol.messages import Aside, Recorded, Said, WorkerSpec
 
 log = logging.getLogger("understudy.worker")
 

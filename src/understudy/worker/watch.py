@@ -9,9 +9,9 @@ from collections.abc import Callable
 from understudy.comm.endpoint import Endpoint
 from understudy.comm.fabric import Fabric
 from understudy.comm.work import longest_wait_for_messages
+from understudy.protocol.messages import Faulty, Said, Stalled, WorkerSpec
 
-from .messages import Faulty, Said, Stalled, WorkerSpec
-from .part import Part
+from .protocol import Part
 
 _LOOK_S = 1.0
 _STALL_S = 5.0

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import torch
 
-from ..channel import Channel
-from ..ops import Op
-from ..reduction import Reduction
-from ..stage import Stage
+from understudy.comm.links.channel import Channel
+from understudy.comm.native.stage import Stage
+from understudy.comm.ops import Op
+from understudy.comm.reduction import Reduction
+
 from .ring import even_windows, ring
 from .swap import swap
 from .tree import tree_broadcast, tree_reduce

@@ -5,9 +5,10 @@ from __future__ import annotations
 import torch
 import torch.distributed as dist
 
-from ..channel import Channel
-from ..ops import Op
-from ..reduction import reduction
+from understudy.comm.links.channel import Channel
+from understudy.comm.ops import Op
+from understudy.comm.reduction import reduction
+
 from .all_reduce import all_reduce
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from ..channel import Channel
-from ..ops import Op
-from ..stage import Stage
+from understudy.comm.links.channel import Channel
+from understudy.comm.native.stage import Stage
+from understudy.comm.ops import Op
+
 from .tree import tree_broadcast
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from ..channel import Channel
-from ..link import STALL_S
-from ..ops import Op
-from ..pairs import INTERNAL, Pairs, Receive, Send
+from understudy.comm.links.channel import Channel
+from understudy.comm.links.link import STALL_S
+from understudy.comm.links.pairs import INTERNAL, Pairs, Receive, Send
+from understudy.comm.ops import Op
 
 Blocks = list[tuple[int, torch.Tensor]]
 

@@ -6,10 +6,11 @@ from collections.abc import Iterator
 
 import torch
 
-from ..channel import SEGMENT, Channel
-from ..ops import Op
-from ..reduction import Reduction
-from ..stage import Stage
+from understudy.comm.links.channel import SEGMENT, Channel
+from understudy.comm.native.stage import Stage
+from understudy.comm.ops import Op
+from understudy.comm.reduction import Reduction
+
 from .all_reduce import slices
 from .ring import Window, ring
 

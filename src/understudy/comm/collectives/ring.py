@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 import torch
 
-from ..channel import PIECE, SEGMENT, Channel
-from ..link import bytes_of
-from ..reduction import Reduction
+from understudy.comm.links.channel import PIECE, SEGMENT, Channel
+from understudy.comm.links.link import bytes_of
+from understudy.comm.reduction import Reduction
 
 
 class Window(NamedTuple):

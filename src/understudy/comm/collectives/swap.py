@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from ..channel import Channel
-from ..link import bytes_of
-from ..reduction import Reduction
+from understudy.comm.links.channel import Channel
+from understudy.comm.links.link import bytes_of
+from understudy.comm.reduction import Reduction
 
 
 def swap(channel: Channel, value: torch.Tensor, fold: Reduction) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import torch
 
-from ..channel import PIECE, Channel
-from ..link import Link, bytes_of
-from ..reduction import Reduction
+from understudy.comm.links.channel import PIECE, Channel
+from understudy.comm.links.link import Link, bytes_of
+from understudy.comm.reduction import Reduction
 
 
 def toward(channel: Channel, root: int) -> int | None:

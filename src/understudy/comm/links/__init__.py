@@ -1,0 +1,1 @@
+"""Connections between workers: handshake, streams, channels, messages between pairs."""

@@ -1,0 +1,1 @@
+"""Understudy's own transport: shared memory within a machine, links between machines."""

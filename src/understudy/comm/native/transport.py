@@ -1,0 +1,262 @@
+"""Understudy's own transport: arenas within a machine, links between machines."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from functools import partial
+
+from understudy.comm.collectives import exchange
+from understudy.comm.collectives.all_gather import all_gather
+from understudy.comm.collectives.all_reduce import all_reduce
+from understudy.comm.collectives.barrier import barrier
+from understudy.comm.collectives.broadcast import broadcast
+from understudy.comm.collectives.reduce import reduce
+from understudy.comm.collectives.reduce_scatter import reduce_scatter
+from understudy.comm.faults import Fault, Poison
+from understudy.comm.links.channel import Channel, Scratch
+from understudy.comm.links.link import Link
+from understudy.comm.links.pairs import Pairs, Receive, Send
+from understudy.comm.ops import Op
+from understudy.comm.signature import describe
+from understudy.comm.topology import GroupKey, Layout, LinkId, layout
+from understudy.comm.transport import LinkFailed, Services, open_all
+from understudy.protocol.roster import Roster
+
+from .arena import Arena
+from .stage import Member, Stage
+
+_COLLECTIVES: dict[str, Callable[[Channel, Op], None]] = {
+    "all_reduce": all_reduce,
+    "reduce_scatter": reduce_scatter,
+    "all_gather": all_gather,
+    "broadcast": broadcast,
+    "reduce": reduce,
+    "barrier": barrier,
+}
+_EXCHANGES: dict[str, Callable[[Channel, Op, Pairs], None]] = {
+    "gather": exchange.gather,
+    "scatter": exchange.scatter,
+    "all_to_all": exchange.all_to_all,
+}
+
+
+_INQUIRE_S = 1.0
+"""How often a stalled operation asks the same worker what it is doing."""
+
+
+class Seat:
+    """A worker's channel and pair links in one generation."""
+
+    def __init__(self, channel: Channel, arena: Arena | None, era: int) -> None:
+        self.channel = channel
+        self.arena = arena
+        self.era = era
+        """The generation since which streams have been inherited."""
+        self.pairs: dict[int, Link] = {}
+        self.peers = tuple(rank for rank, uid in enumerate(channel.layout.uids) if uid not in (None, channel.uid))
+        self.left = False
+
+
+class NativeGroup:
+    def __init__(self, key: GroupKey, services: Services) -> None:
+        self._key = key
+        self._name = str(key)
+        self._services = services
+        self._scratch = Scratch()
+        self._seat: Seat | None = None
+        self._switching = threading.Lock()
+        self._inquired: dict[str, float] = {}
+        self._pairs = Pairs(self._name, self._connect, services.limit)
+
+    async def prepare(self, roster: Roster, poison: Poison) -> Seat:
+        now = None if roster.fresh else self._seat
+        services, plan = self._services, layout(roster, self._key)
+        needed = plan.links_of(services.uid)
+        held = {} if now is None else now.channel.links
+        kept = {link: held[link] for link in needed & held.keys()}
+        missing = [link for link in needed if link not in kept]
+        opened: list[Link] = []
+        arena: Arena | None = None
+        seat: Seat | None = None
+        try:
+            arena = await self._arena(plan, None if now is None else now.arena)
+            opened += await open_all([services.link(roster, link) for link in missing])
+            channel = Channel(
+                plan,
+                services.uid,
+                kept | {link.id: link for link in opened},
+                poison,
+                self._scratch,
+                services.limit,
+            )
+            seat = Seat(channel, arena, roster.generation if now is None else now.era)
+            channel.idle_pairs = self._pairs.idle
+            channel.inquire = self._inquire
+            services.offer(roster.generation, "call", self._name, channel)
+            services.offer(roster.generation, "pair", self._name, partial(self._welcome_pair, seat))
+            await self._renew_pairs(seat)
+        except BaseException:
+            with self._switching:
+                if seat is not None:
+                    seat.left = True
+                    opened += seat.pairs.values()
+            for link in opened:
+                link.close()
+            if arena is not None and (now is None or arena is not now.arena):
+                arena.close()
+            raise
+        if arena is not None:
+            cell = plan.cells[channel.cell]
+            uids = ((cell.index(rank), plan.uid(rank)) for rank in plan.members[channel.cell])
+            members = tuple(Member(slot, roster.names(uid), uid) for slot, uid in uids)
+            channel.stage = Stage(arena, cell.index(channel.rank), members, roster.generation, poison)
+        return seat
+
+    async def _arena(self, plan: Layout, now: Arena | None) -> Arena | None:
+        """The cell's arena: kept, made, or fetched from the worker that has it."""
+        services, roster = self._services, plan.roster
+        ranks = plan.arena_of(services.uid)
+        if not ranks:
+            return None
+        cell = plan.cell_of[ranks[0]]
+        slots, provider = len(plan.cells[cell]), plan.provider(cell)
+        if provider == services.uid:
+            arena = now or Arena.create(slots, services.slot_bytes)
+            services.offer(roster.generation, "arena", self._name, arena)
+            return arena
+        if now is not None:
+            return now
+        fd = await services.fetch_arena(roster, self._name, provider)
+        try:
+            return Arena(fd, slots, services.slot_bytes)
+        except ValueError as error:
+            os.close(fd)
+            raise LinkFailed(f"arena of {self._name} from {roster.names(provider)}: {error}") from None
+
+    def _welcome_pair(self, seat: Seat, link: Link) -> None:
+        self._use_pair(seat, seat.channel.layout.uids.index(link.peer), link)
+
+    def _use_pair(self, seat: Seat, rank: int, link: Link) -> None:
+        """A pair link that was opened in some seat is used now, or once that seat is taken, or not at all."""
+        with self._switching:
+            now = self._seat
+            if now is not None and now.era == seat.era and now.channel.layout.uids[rank] == link.peer:
+                self._pairs.attach(rank, link)
+            elif not seat.left:
+                seat.pairs[rank] = link
+            else:
+                link.close()
+
+    async def _renew_pairs(self, seat: Seat) -> None:
+        """Where a pair in use needs a new stream, the lower rank dials. A newcomer cannot know of it: where that is the
+        lower one, it dials when it first has something to say."""
+        uids, dials = seat.channel.layout.uids, {}
+        for rank, link in self._pairs.links().items():
+            uid = uids[rank]
+            inherited = self._seat is not None and self._seat.era == seat.era and uid == link.peer
+            if uid is not None and not inherited and seat.channel.rank < rank:
+                dials[rank] = self._dial(seat.channel.layout.roster, uid)
+        seat.pairs.update(zip(dials, await open_all(list(dials.values())), strict=True))
+
+    def _dial(self, roster: Roster, uid: str) -> Awaitable[Link]:
+        return self._services.link(roster, LinkId("pair", self._name, 0, self._services.uid, uid))
+
+    def _connect(self, rank: int) -> None:
+        """Of two ranks that begin to talk, the lower one dials."""
+        seat = self._seat
+        if seat is not None and seat.channel.rank < rank:
+            self._services.background(self._open_pair(seat, rank))
+
+    async def _open_pair(self, seat: Seat, rank: int) -> None:
+        plan = seat.channel.layout
+        try:
+            link = await self._dial(plan.roster, plan.uid(rank))
+        except LinkFailed as error:
+            if self._seat is seat:
+                seat.channel.poison.set(Fault("eof", str(error), plan.uid(rank)))
+        else:
+            self._use_pair(seat, rank, link)
+
+    def _inquire(self, channel: Channel, uid: str) -> None:
+        """Roles may wait for each other in different operations, so that neither sends what the other could see."""
+        now = time.monotonic()
+        if self._inquired.get(uid, 0.0) < now:
+            self._inquired[uid] = now + _INQUIRE_S
+            self._services.background(self._compare(channel, uid, *channel.call))
+
+    async def _compare(self, channel: Channel, uid: str, sequence: int, signature: int) -> None:
+        roster = channel.layout.roster
+        with suppress(LinkFailed):
+            answer = await self._services.ask(roster, "call", self._name, uid)
+            theirs = [int(number) for number in answer.split()]
+            if theirs[0] == sequence and theirs[1] != signature:
+                who, call = roster.names(uid), describe(theirs[1])
+                reason = f"{who} called {call} where this role called {describe(signature)}"
+                channel.poison.set(Fault("mismatch", reason))
+
+    def switch(self, prepared: Seat | None) -> tuple[Seat | None, Seat | None]:
+        self._inquired.clear()
+        with self._switching:
+            old, self._seat = self._seat, prepared
+            if old is not None:
+                old.left = True
+                old.pairs = self._pairs.links()
+            if prepared is not None:
+                channel = prepared.channel
+                uids = channel.layout.uids
+                if old is not None and old.era == prepared.era:
+                    prepared.pairs |= {rank: link for rank, link in old.pairs.items() if uids[rank] == link.peer}
+                self._pairs.adopt(channel.generation, channel.poison, prepared.peers, prepared.pairs)
+                if channel.stage is not None:
+                    channel.stage.arrive()
+        return old, prepared
+
+    def cancel(self, prepared: Seat) -> None:
+        with self._switching:
+            prepared.left = True
+        self.discard((prepared, self._seat))
+
+    def discard(self, leftover: tuple[Seat | None, Seat | None]) -> None:
+        gone, stays = leftover
+        if gone is None:
+            return
+        keep = set() if stays is None else {id(link) for link in (*stays.channel.links.values(), *stays.pairs.values())}
+        for link in (*gone.channel.links.values(), *gone.pairs.values()):
+            if id(link) not in keep:
+                link.close()
+        if gone.arena is not None and (stays is None or stays.arena is not gone.arena):
+            gone.arena.close()
+
+    def run(self, op: Op) -> None:
+        seat = self._seat
+        assert seat is not None
+        channel = seat.channel
+        channel.start(op.signature)
+        collective = _COLLECTIVES.get(op.kind)
+        if collective is not None:
+            collective(channel, op)
+        else:
+            _EXCHANGES[op.kind](channel, op, self._pairs)
+
+    def post(self, *jobs: Send | Receive) -> None:
+        self._pairs.submit(*jobs)
+
+    def links(self) -> list[Link]:
+        seat = self._seat
+        return [] if seat is None else [*seat.channel.links.values(), *self._pairs.links().values()]
+
+    def close(self) -> None:
+        self.discard(self.switch(None))
+        self._pairs.close()
+
+
+class Native:
+    name = "native"
+    devices: tuple[str, ...] = ("cpu",)
+
+    def group(self, key: GroupKey, services: Services) -> NativeGroup:
+        return NativeGroup(key, services)

@@ -1,0 +1,1 @@
+"""A transport over any of torch's own backends, rebuilt for every generation."""

@@ -1,0 +1,249 @@
+"""Any of torch's own backends beneath the same groups, rebuilt in the background for every generation.
+
+What such a backend cannot do, this cannot either: a generation is a whole new group, not a difference; its sockets do
+not ask for the job's secret; and Gloo ends the process where a message is longer than the tensor meant for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from functools import partial
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore, Store, TCPStore, _DistributedBackendOptions
+
+from understudy.comm.faults import Fault, Poison
+from understudy.comm.links.link import Link
+from understudy.comm.links.pairs import Receive, Send
+from understudy.comm.ops import Op
+from understudy.comm.signature import describe
+from understudy.comm.topology import GroupKey, layout
+from understudy.comm.transport import LinkFailed, Services
+from understudy.protocol.roster import Roster
+
+from .inner import Inner, Waiters
+from .ops import carry_out
+
+T = TypeVar("T")
+
+_SIGN = 1 << 63
+_HELD_S = 5.0
+
+
+class TorchGroup:
+    """One group over inner groups of a torch backend, one per generation."""
+
+    def __init__(self, backend: str, key: GroupKey, services: Services) -> None:
+        self._backend = backend
+        self._key = key
+        self._name = str(key)
+        self._services = services
+        self._device = torch.cuda.current_device() if torch.cuda.is_available() else 0
+        self._waiters = Waiters(f"understudy {self._name} {backend}")
+        self._inner: Inner | None = None
+        self._closing: list[threading.Thread] = []
+
+    async def prepare(self, roster: Roster, poison: Poison) -> Inner:
+        try:
+            async with asyncio.timeout(self._services.setup_limit):
+                return await self._prepare(roster, poison)
+        except (OSError, RuntimeError) as error:
+            reason = "time limit" if isinstance(error, TimeoutError) else error
+            raise LinkFailed(f"{self._backend} group beneath {self._name}: {reason}") from None
+
+    async def _prepare(self, roster: Roster, poison: Poison) -> Inner:
+        """The live worker of the lowest rank opens a store once all others are there, and everybody meets in it.
+
+        So the backend's constructor, which nothing can interrupt, has nobody left to wait for.
+        """
+        services, plan = self._services, layout(roster, self._key)
+        live = tuple(rank for rank, uid in enumerate(plan.uids) if uid is not None)
+        me = roster.worker(services.uid)
+        assert me is not None
+        host = plan.uid(live[0])
+        if services.uid == host:
+            await self._gathered(roster, [plan.uid(rank) for rank in live[1:]])
+            store = await _aside(lambda: _open_store(me.host, services.setup_limit), _forget)
+            services.offer(roster.generation, "store", self._name, f"{me.host} {store.port}")
+        else:
+            services.offer(roster.generation, "store", self._name, "here")
+            where, port = (await services.ask(roster, "store", self._name, host)).split()
+            limit = timedelta(seconds=services.setup_limit)
+            store = await _aside(
+                lambda: TCPStore(where, int(port), is_master=False, wait_for_workers=False, timeout=limit), _forget
+            )
+
+        def build() -> Inner:
+            rank = plan.uids.index(services.uid)
+            space = PrefixStore(f"{roster.generation}/{self._name}", store)
+            group = self._create(space, live.index(rank), len(live), me.host)
+            return Inner(group, store, plan, live, poison, services, self._waiters)
+
+        return await _aside(build, self._close)
+
+    async def _gathered(self, roster: Roster, uids: list[str]) -> None:
+        asked = [asyncio.ensure_future(self._services.ask(roster, "store", self._name, uid)) for uid in uids]
+        try:
+            await asyncio.gather(*asked)
+        finally:
+            for ask in asked:
+                ask.cancel()
+            await asyncio.gather(*asked, return_exceptions=True)
+
+    def _create(self, store: Store, rank: int, size: int, host: str) -> Any:
+        """The backend's own group, connected; whatever it can do before the first operation is done."""
+        setup, limit = (timedelta(seconds=s) for s in (self._services.setup_limit, self._services.limit))
+        group: Any
+        if self._backend == "gloo":
+            gloo: Any = dist.ProcessGroupGloo
+            options = gloo._Options()
+            options._devices = [gloo.create_device(hostname=host, lazy_init=False)]
+            options._timeout = setup
+            options._threads = 1
+            group = gloo(store, rank, size, options)
+            group.set_timeout(limit)
+        elif self._backend == "nccl":
+            options = dist.ProcessGroupNCCL.Options()
+            options._timeout = limit
+            group = dist.ProcessGroupNCCL(store, rank, size, options)
+            group.eager_connect_single_device(torch.device("cuda", self._device))
+        else:
+            plugin = dist.Backend._plugins[self._backend.upper()]
+            if not plugin.extended_api:
+                return plugin.creator_fn(store, rank, size, limit)
+            wishes = _DistributedBackendOptions()
+            wishes.store, wishes.group_rank, wishes.group_size, wishes.timeout = store, rank, size, limit
+            group = plugin.creator_fn(wishes, None)
+        return group
+
+    def switch(self, prepared: Inner | None) -> Inner | None:
+        old = self._inner
+        if old is not None and old.poison.fault is not None and not old.has_let_go(_HELD_S):
+            raise RuntimeError(
+                f"{self._backend} beneath {self._name} still holds tensors of the interrupted generation after "
+                f"{_HELD_S:g} s; replace this worker"
+            )
+        self._inner = prepared
+        return old
+
+    def discard(self, leftover: Inner | None) -> None:
+        if leftover is not None:
+            self._close(leftover)
+
+    def cancel(self, prepared: Inner) -> None:
+        self._close(prepared)
+
+    def _close(self, inner: Inner) -> None:
+        """A backend's destructor waits for what is under way in it: never on a thread that somebody waits for."""
+        thread = threading.Thread(target=inner.close, name=f"understudy closes {self._name}", daemon=True)
+        self._closing = [*(t for t in self._closing if t.is_alive()), thread]
+        thread.start()
+
+    def run(self, op: Op) -> None:
+        inner = self._inner
+        assert inner is not None
+        inner.poison.check()
+        self._compare(inner, op.signature)
+        carry_out(inner.group, op, inner.live, lambda work: inner.settle(op.kind, work))
+
+    def _compare(self, inner: Inner, mine: int) -> None:
+        """Gloo may end the process where ranks disagree about an operation, and others hang. So each operation that
+        this generation has not seen yet is compared first; all ranks have seen the same as long as they agree."""
+        if mine in inner.seen:
+            return
+        own = torch.tensor([mine - 2 * _SIGN if mine & _SIGN else mine])
+        all_of_them = Op("all_gather", [own], [torch.empty_like(own) for _ in inner.plan.uids])
+        carry_out(inner.group, all_of_them, inner.live, lambda work: inner.settle("comparing operations", work))
+        for rank in inner.live:
+            theirs = int(all_of_them.outputs[rank]) & 2 * _SIGN - 1
+            if theirs != mine:
+                who = inner.plan.roster.names(inner.plan.uid(rank))
+                reason = f"{who} called {describe(theirs)} in {self._name} where this role called {describe(mine)}"
+                raise inner.poison.fail(Fault("mismatch", reason, noticed_by=self._services.uid))
+        inner.seen.add(mine)
+
+    def post(self, *jobs: Send | Receive) -> None:
+        inner = self._inner
+        assert inner is not None
+        for job in jobs:
+            inner.message(job)
+
+    def links(self) -> list[Link]:
+        return []
+
+    def close(self) -> None:
+        inner, self._inner = self._inner, None
+        self.discard(inner)
+        for thread in self._closing:
+            thread.join(timeout=2.0)
+        self._waiters.close()
+
+
+class TorchTransport:
+    def __init__(self, backend: str) -> None:
+        if backend not in ("gloo", "nccl") and backend.upper() not in dist.Backend._plugins:
+            raise ValueError(f"torch has no backend {backend!r}; register it with torch.distributed.Backend first")
+        if not dist.is_backend_available(backend):
+            raise ValueError(f"this build of torch has no {backend}; use torch:gloo or the native transport")
+        self.name = f"torch:{backend}"
+        self.devices: tuple[str, ...] = ("cuda",) if backend == "nccl" else ("cpu",)
+        self._backend = backend
+
+    def group(self, key: GroupKey, services: Services) -> TorchGroup:
+        return TorchGroup(self._backend, key, services)
+
+
+def _open_store(host: str, limit: float) -> TCPStore:
+    """A store that listens on this worker's own address only; by itself it would on all."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.create_server((host, 0), family=family)
+    port = listener.getsockname()[1]
+    return TCPStore(
+        host,
+        port,
+        is_master=True,
+        wait_for_workers=False,
+        timeout=timedelta(seconds=limit),
+        master_listen_fd=listener.detach(),
+    )
+
+
+def _forget(_: object) -> None:
+    """Dropping the last reference is all it takes."""
+
+
+async def _aside(work: Callable[[], T], undo: Callable[[T], None]) -> T:
+    """The result of `work`, run on a thread of its own; undone where nobody waits for it any more."""
+    loop = asyncio.get_running_loop()
+    answer: asyncio.Future[T] = loop.create_future()
+
+    def deliver(result: T) -> None:
+        if answer.done():
+            undo(result)
+        else:
+            answer.set_result(result)
+
+    def fail(error: BaseException) -> None:
+        if not answer.done():
+            answer.set_exception(error)
+
+    def run() -> None:
+        try:
+            call: Callable[[], None] = partial(deliver, work())
+        except BaseException as error:
+            call = partial(fail, error)
+        loop.call_soon_threadsafe(call)
+
+    threading.Thread(target=run, name="understudy aside", daemon=True).start()
+    try:
+        return await answer
+    except asyncio.CancelledError:
+        if answer.done() and not answer.cancelled() and answer.exception() is None:
+            undo(answer.result())
+        raise

@@ -1,1 +1,0 @@
-"""The controller: a pure state machine, its ledger and its server."""

@@ -1,0 +1,1 @@
+"""The controller's decisions: pure functions over the state of a job."""

@@ -1,0 +1,91 @@
+"""Who has what was recorded of the first steps, and who should have it as well, so that it outlives its machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from understudy.protocol.messages import Recorded
+
+COPIES = 2
+"""On as many machines is a recording kept, where there are as many."""
+
+Place = tuple[str, str]
+"""A machine and its agent's incarnation: what an agent keeps is gone with it."""
+
+
+@dataclass
+class Kept:
+    """One role's recording."""
+
+    recorded: Recorded
+    urls: dict[Place, str | None] = field(default_factory=dict)
+    """Where it can be had. None: it was asked to keep a copy and has not answered; empty: it could not get one."""
+
+
+class Recordings:
+    """By role. Nothing is ever forgotten here: what is gone is not in the way, and roles are few."""
+
+    def __init__(self) -> None:
+        self._kept: dict[int, Kept] = {}
+        self._uncertain: dict[int, None] = {}
+        """Roles of which something has changed since somebody last looked."""
+        self._staying: frozenset[Place] = frozenset()
+
+    def __contains__(self, role: int) -> bool:
+        """Whether a role has said what it has recorded, and be it nothing."""
+        return role in self._kept
+
+    def __bool__(self) -> bool:
+        """Whether any role has."""
+        return bool(self._kept)
+
+    def made(self, place: Place, recorded: Recorded) -> None:
+        """A role has recorded, or will not."""
+        self._kept[recorded.role] = Kept(recorded, {place: recorded.url})
+        self._uncertain[recorded.role] = None
+
+    def copied(self, place: Place, recorded: Recorded) -> None:
+        """A machine that was asked to keep a copy says where it is; or nothing, since it could not get it."""
+        kept = self._kept.get(recorded.role)
+        if kept is not None and kept.recorded.digest == recorded.digest:
+            kept.urls[place] = recorded.url
+            self._uncertain[recorded.role] = None
+
+    def found(self, role: int, is_there: Callable[[Place], bool], near: Place) -> Recorded | None:
+        """A role's recording, and a machine that has it: the one that asks, if it can be."""
+        kept = self._kept.get(role)
+        if kept is None:
+            return None
+        urls = {place: url for place, url in kept.urls.items() if url and is_there(place)}
+        url = urls.get(near) or next(iter(urls.values()), "")
+        return msgspec.structs.replace(kept.recorded, url=url) if url else None
+
+    def to_copy(
+        self, standbys: Sequence[Place], others: Sequence[Place], is_there: Callable[[Place], bool]
+    ) -> list[tuple[Place, Recorded]]:
+        """Who should fetch what now, and from where: of those that will stay, standbys where there are some, since
+        they do not train. Nobody is asked twice for the same."""
+        staying = frozenset((*standbys, *others))
+        looked_at = list(self._kept) if staying != self._staying else list(self._uncertain)
+        self._staying, self._uncertain = staying, {}
+        orders: list[tuple[Place, Recorded]] = []
+        for role in looked_at:
+            kept = self._kept[role]
+            source = self.found(role, is_there, ("", ""))
+            lacking = COPIES - sum(url != "" and place in staying for place, url in kept.urls.items())
+            if source is None or lacking <= 0:
+                continue
+            able = [place for places in (standbys, others) for place in _from(places, role)]
+            for place in [place for place in able if place not in kept.urls][:lacking]:
+                kept.urls[place] = None
+                orders.append((place, source))
+        return orders
+
+
+def _from(places: Sequence[Place], number: int) -> Sequence[Place]:
+    """All of them, another one first for each number: so no machine keeps the recordings of all roles."""
+    start = number % len(places) if places else 0
+    return (*places[start:], *places[:start])

@@ -1,0 +1,1 @@
+"""The controller's process: HTTP, WebSocket, the ledger, and what operators see."""

@@ -1,0 +1,67 @@
+"""The controller's memory: every event it was ever told, in order, on disk before anything follows from it."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from understudy.controller.core.events import Event
+
+_encoder = msgspec.json.Encoder()
+_decoder = msgspec.json.Decoder(Event)
+_SCHEMA = "CREATE TABLE IF NOT EXISTS events (number INTEGER PRIMARY KEY, at REAL NOT NULL, event BLOB NOT NULL)"
+
+
+_ALL = "SELECT number, at, event FROM events ORDER BY number"
+_WAY_OUT = "move it away to start anew"
+_OTHER = "name another run"
+
+
+class LedgerError(RuntimeError):
+    """The file cannot be used; the message names it."""
+
+
+class Ledger:
+    """Append-only. What `append` has returned for survives the death of this process.
+
+    Where it is only for `reading`, nothing is made or changed: the run may be over, or still going on."""
+
+    def __init__(self, path: Path, *, reading: bool = False) -> None:
+        self.path = path
+        self._way_out = _OTHER if reading else _WAY_OUT
+        try:
+            if reading:
+                closed = not path.with_name(f"{path.name}-wal").exists()  # else what is new is only there
+                how = "immutable=1" if closed else "mode=ro"
+                self._db = sqlite3.connect(f"{path.resolve().as_uri()}?{how}", isolation_level=None, uri=True)
+            else:
+                self._db = sqlite3.connect(path, isolation_level=None)
+                self._db.execute("PRAGMA journal_mode=WAL")
+                self._db.execute("PRAGMA synchronous=NORMAL")
+                self._db.execute(_SCHEMA)
+            self._db.execute(f"{_ALL} LIMIT 0")
+        except sqlite3.Error as error:
+            raise LedgerError(f"ledger {path}: {error}; {self._way_out}") from None
+
+    def append(self, at: float, event: Event) -> None:
+        try:
+            self._db.execute("INSERT INTO events (at, event) VALUES (?, ?)", (at, _encoder.encode(event)))
+        except sqlite3.Error as error:
+            raise LedgerError(f"ledger {self.path}: {error}; nothing can be decided that is not written down") from None
+
+    def read(self) -> Iterator[tuple[float, Event]]:
+        try:
+            for number, at, body in self._db.execute(_ALL):
+                try:
+                    yield at, _decoder.decode(body)
+                except (msgspec.MsgspecError, RecursionError) as error:
+                    why = f"entry {number} cannot be read: {error}"
+                    raise LedgerError(f"ledger {self.path}: {why}; {self._way_out}") from None
+        except sqlite3.Error as error:
+            raise LedgerError(f"ledger {self.path}: {error}; {self._way_out}") from None
+
+    def close(self) -> None:
+        self._db.close()

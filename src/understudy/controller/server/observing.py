@@ -1,0 +1,108 @@
+"""How fast everybody is, from what beats bring. Nothing of it is in the ledger: a controller that comes back begins to
+look anew."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from understudy.controller.core.director import Director
+from understudy.controller.core.events import Noted
+from understudy.protocol.mesh import Mesh, coordinates, roles_of
+from understudy.protocol.samples import Sample
+from understudy.steward.links import LinkDetector
+from understudy.steward.series import Settings
+from understudy.steward.stragglers import Detector, News, Straggler
+
+LOOK_S = 1.0
+"""Between two looks."""
+_ALIKE = ("dp", "fsdp", "tp", "cp", "sp")
+"""How dimensions begin along which all roles do the same work."""
+_BEHIND = 3
+"""Windows after which a step is judged without those whose samples have not come."""
+
+
+class Observing:
+    """Collects samples until all roles have told of a step, then has it judged."""
+
+    def __init__(self, settings: Settings, mesh: Mesh) -> None:
+        self.settings = settings
+        self._classes = classes_of(mesh)
+        self._workers, self._links = Detector(settings), LinkDetector(settings)
+        self._steps: dict[int, dict[int, Sample]] = {}
+        """Step → role → what it has told, of steps that are not judged yet."""
+        self._judged = -1
+        self._generation = 0
+        self._looked = 0.0
+
+    @property
+    def findings(self) -> list[Straggler]:
+        """All that is slow, the worst first."""
+        return sorted([*self._workers.told, *self._links.told], key=lambda each: -each.ratio)
+
+    @property
+    def suspects(self) -> dict[str, Straggler]:
+        """By machine, the worst of each."""
+        found: dict[str, Straggler] = {}
+        for finding in self.findings:
+            found.setdefault(finding.machine, finding)
+        return found
+
+    def hear(self, samples: Iterable[Sample]) -> None:
+        if self.settings.threshold <= 0:
+            return
+        for sample in samples:
+            if sample.step > self._judged:
+                self._steps.setdefault(sample.step, {})[sample.role] = sample
+
+    def look(self, director: Director, now: float) -> list[Noted]:
+        """What is new, about once a second."""
+        roster = director.roster
+        if now < self._looked + LOOK_S or roster is None:
+            return []
+        self._looked = now
+        if roster.generation != self._generation:
+            self._enter(director)
+        players = {role: worker for role in range(len(roster.seats)) if (worker := roster.player(role)) is not None}
+        machines = {role: worker.machine for role, worker in players.items()}
+        news: list[News] = []
+        for step in self._complete(len(players)):
+            told = self._steps.pop(step)
+            self._judged = step
+            samples = [sample for role, sample in told.items() if role in players and players[role].uid == sample.uid]
+            news += self._workers.step(samples, self._classes, machines)
+            news += self._links.step(samples, machines)
+        return [_noted(each) for each in news]
+
+    def _enter(self, director: Director) -> None:
+        """A new generation: whoever has gone is forgotten, and steps may be there again."""
+        roster = director.roster
+        assert roster is not None
+        players = {role: uid for role, uid in enumerate(roster.seats) if uid is not None}
+        self._generation, self._judged = roster.generation, -1
+        self._steps.clear()
+        self._workers.keep(players)
+        self._links.keep(players)
+
+    def _complete(self, players: int) -> list[int]:
+        """Steps of which all roles have told, or nobody will any more."""
+        newest = max(self._steps, default=0)
+        limit = newest - _BEHIND * self.settings.window
+        return sorted(step for step, told in self._steps.items() if len(told) >= players or step < limit)
+
+
+def classes_of(mesh: Mesh) -> dict[int, tuple[int, ...]]:
+    """Role → the roles that do the same work, itself among them: those that differ only along such dimensions."""
+    found: dict[tuple[int, ...], list[int]] = {}
+    for role in range(roles_of(mesh)):
+        places = coordinates(mesh, role)
+        found.setdefault(tuple(at for name, at in places.items() if not name.startswith(_ALIKE)), []).append(role)
+    return {role: tuple(members) for members in found.values() for role in members}
+
+
+def _noted(news: News) -> Noted:
+    finding = news.finding
+    data: dict[str, str | float] = {"machine": finding.machine, "role": finding.role, "ratio": finding.ratio}
+    data |= {"part": finding.part, "steps": finding.steps}
+    if news.over:
+        return Noted("caught-up", f"{finding.machine} role {finding.role} is not slow any more", data)
+    return Noted("straggler", finding.reason, data)

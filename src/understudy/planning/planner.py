@@ -1,0 +1,290 @@
+"""Which strategy, how many standbys, how much redundancy, how often to checkpoint: candidates and the best of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterator
+from math import inf, isfinite
+
+import msgspec
+
+from understudy.masking.placement import PlacementError
+from understudy.planning import pool
+from understudy.planning import strategy as ways
+from understudy.planning.assume import Ask, Assumed, Assumption, assume
+from understudy.planning.closed import Estimate, best_period, estimate
+from understudy.planning.jump import simulate
+from understudy.planning.outcome import Mean
+from understudy.planning.setting import DAY, HOUR, WEEK, Setting
+from understudy.planning.strategy import Strategy
+
+HOLDERS = (2, 3, 4, 5, 6, 7, 8, 9, 10, 12)
+RUNS = 16
+FAILURES_LOOKED_AT = 600
+"""How many failures a run sees that checks a recommendation: enough for a mean, few enough for a second."""
+MOST_EVENTS = 5_000
+"""… and how many interruptions of any kind it may see while it waits for some checkpoints."""
+WORTHLESS = 1000.0
+"""An inflation beyond which a strategy is said not to get anywhere."""
+
+
+class Option(msgspec.Struct, frozen=True):
+    """A strategy with its settings, and what to expect of it."""
+
+    strategy: Strategy
+    estimate: Estimate
+    cost: float
+    """Machine time in undisturbed machine times, standbys included."""
+    offered: bool
+    """Whether Understudy does this; the others are there to compare with."""
+
+    @property
+    def inflation(self) -> float:
+        return self.estimate.inflation
+
+
+class Swing(msgspec.Struct, frozen=True):
+    """What becomes of the goal when one input is halved and when it is doubled."""
+
+    name: str
+    low: float
+    high: float
+
+    @property
+    def size(self) -> float:
+        return abs(self.high - self.low)
+
+
+class Checked(msgspec.Struct, frozen=True):
+    """A recommendation as the simulator sees it."""
+
+    inflation: Mean
+    runs: int
+    days: float
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """An answer with its evidence."""
+
+    ask: Ask
+    assumed: Assumed
+    best: Option
+    runner_up: Option | None
+    options: tuple[Option, ...]
+    """The best of every kind, the best one first."""
+    simulated: Checked
+    sensitivity: tuple[Swing, ...]
+
+    @property
+    def notes(self) -> tuple[Assumption, ...]:
+        return self.assumed.notes
+
+    def seconds(self, option: Option) -> float:
+        """Time to train."""
+        return self.ask.days * DAY * option.inflation
+
+    def wasted_gpu_hours(self, option: Option) -> float:
+        """Per week, standbys included."""
+        gpus = self.assumed.setting.cluster.gpus
+        standbys = option.strategy.standbys * self.ask.gpus_per_machine
+        return (gpus * (1 - option.estimate.efficiency) + standbys) * WEEK / HOUR
+
+    def money(self, option: Option) -> float:
+        """Wasted per week."""
+        return self.wasted_gpu_hours(option) * self.ask.price
+
+
+def plan(ask: Ask, seed: int = 0, progress: Callable[[float], None] | None = None) -> Plan:
+    """The cheapest or the fastest of what Understudy offers, with everything else beside it."""
+    tell = progress or (lambda done: None)
+    assumed = assume(ask)
+    ordered = tuple(sorted(best_of_kinds(assumed, ask, lambda done: tell(done / 2)).values(), key=_by(ask)))
+    ours = [option for option in ordered if option.offered]
+    best, others = ours[0], [option for option in ours[1:] if option.strategy.name != ours[0].strategy.name]
+    swings = sensitivity(assumed, best.strategy, ask)
+    tell(0.6)
+    checked = check(assumed, best.strategy, seed, lambda done: tell(0.6 + 0.4 * done))
+    return Plan(ask, assumed, best, others[0] if others else None, ordered, checked, swings)
+
+
+class Only(msgspec.Struct, frozen=True):
+    """Settings that are not to be chosen: whatever is given, is so."""
+
+    standbys: int | None = None
+    r: int | None = None
+    period: float | None = None
+
+    def allows(self, strategy: Strategy) -> bool:
+        if self.standbys is not None and strategy.answer != "restart" and strategy.standbys != self.standbys:
+            return not (strategy.refills or strategy.answer == "replace")
+        own = "r=" in strategy.placement
+        return self.r is None or not own or strategy.placement.endswith(f"r={self.r}")
+
+
+ANY = Only()
+
+
+def best_of_kinds(
+    assumed: Assumed, ask: Ask, progress: Callable[[float], None], only: Only = ANY, names: Container[str] | None = None
+) -> dict[str, Option]:
+    """The best of every kind, or of those that are named, by kind."""
+    found: dict[str, Option] = {}
+    ways_to_go = [way for way in kinds(assumed, ask, only) if names is None or way[0] in names]
+    for number, (kind, offered, candidates) in enumerate(ways_to_go):
+        options = [priced(assumed, each, offered, only.period) for each in candidates if only.allows(each)]
+        if options:
+            found[kind] = min(options, key=_by(ask))
+        progress((number + 1) / len(ways_to_go))
+    return found
+
+
+def _by(ask: Ask) -> Callable[[Option], tuple[float, float]]:
+    return lambda option: merit(option, ask)
+
+
+def merit(option: Option, ask: Ask) -> tuple[float, float]:
+    """The less the better; what the goal does not ask for decides between equals."""
+    pair = (option.cost, option.inflation)
+    first, second = pair if ask.goal == "cost" else pair[::-1]
+    return (round(first, 6) if isfinite(first) else inf, second)
+
+
+def priced(assumed: Assumed, candidate: Strategy, offered: bool = True, period: float | None = None) -> Option:
+    """The candidate with its best checkpoint period, or with this one."""
+    setting, failures, repair = assumed.setting, assumed.failures, assumed.repair
+    if period is None:
+        period = best_period(setting, failures, candidate, repair)
+    chosen = msgspec.structs.replace(candidate, period=period)
+    expected = estimate(setting, failures, chosen, repair)
+    share = chosen.standbys / setting.cluster.machines
+    return Option(chosen, expected, expected.inflation * (1 + share), offered)
+
+
+def kinds(assumed: Assumed, ask: Ask, only: Only = ANY) -> Iterator[tuple[str, bool, list[Strategy]]]:
+    """Every way with the settings to choose from: (kind, whether Understudy does it, candidates)."""
+    s, replicas = assumed.setting, assumed.setting.cluster.replicas
+    pools = standby_counts(assumed) if only.standbys is None else [only.standbys]
+    holders = HOLDERS if only.r is None else (only.r,)
+    yield "checkpoint", True, [ways.checkpoint(s, HOUR)]
+    if s.cluster.machines > 1:  # else nobody is left who could hand anything over
+        yield "trainmover", True, [ways.trainmover(s, count, HOUR) for count in pools]
+        yield "trainmover-cold", True, [ways.trainmover(s, 0, HOUR)]
+    if replicas > 1:
+        local = [f"spare:r={r}" for r in holders[:5] if _fits(f"spare:r={r}", replicas)]
+        if ask.shared_data:
+            yield "mask-and-refill", True, _masked(s, [0, *pools], ["anywhere"], ask.q)
+        yield "mask-and-refill-local", True, _masked(s, [0, *pools], local, ask.q)
+        yield "mask-and-refill-whole", True, _masked(s, [0, *pools], local, 0)
+        endured = [r for r in holders if _fits(f"spare:r={r}", replicas)]
+        yield "spare", False, [ways.spare(s, r, HOUR) for r in endured]
+        yield "spare-planned", False, _planned_restarts(s, endured, replicas)
+        copies = [r for r in ((2, 3) if only.r is None else holders) if _fits(f"blocks:r={r}", replicas)]
+        yield "replication", False, [ways.replication(s, r, HOUR) for r in copies]
+        yield "torchft-like", False, [ways.torchft(s, HOUR, pools[-1])]
+    for downtimes in (ways.OOBLECK, ways.PARCAE) if s.cluster.machines > 1 else ():
+        yield downtimes.name, False, [ways.reconfigure(s, downtimes, HOUR, pools[-1])]
+
+
+def _masked(s: Setting, pools: list[int], placements: list[str], q: int) -> list[Strategy]:
+    """Any number of standbys with the second placement of those to choose from, and enough of them with any."""
+    some = [ways.mask_and_refill(s, count, HOUR, placement, q) for count in pools for placement in placements[:2][-1:]]
+    return some + [ways.mask_and_refill(s, pools[-1], HOUR, placement, q) for placement in placements]
+
+
+def _planned_restarts(s: Setting, holders: list[int], replicas: int) -> list[Strategy]:
+    found = []
+    for r in holders:
+        for share in (0.5, 0.7, 0.9):
+            after = int(share * replicas ** (1 - 1 / r))
+            if 1 <= after < replicas:
+                found.append(ways.spare(s, r, HOUR, restart_after=after))
+    return found
+
+
+def standby_counts(assumed: Assumed) -> list[int]:
+    """From half of what is away on average to what nearly always suffices, but not more than the job has machines."""
+    away = pool.in_repair(assumed.rate, assumed.repair.mean)
+    most = min(pool.enough(assumed.rate, assumed.repair.mean), assumed.setting.cluster.machines)
+    least = min(max(1, int(away / 2)), most)
+    steps = sorted({round(least + (most - least) * share / 10) for share in range(11)})
+    return [count for count in steps if count >= 1]
+
+
+def check(assumed: Assumed, chosen: Strategy, seed: int, progress: Callable[[float], None] | None = None) -> Checked:
+    """The recommendation simulated, for as long as it takes to see some hundred failures."""
+    wanted = max(FAILURES_LOOKED_AT / assumed.rate, 4 * chosen.period)
+    horizon = min(30 * DAY, wanted, MOST_EVENTS / assumed.interruptions)
+    found = simulate(
+        assumed.setting,
+        assumed.failures,
+        chosen,
+        assumed.repair,
+        runs=RUNS,
+        horizon=horizon,
+        seed=seed,
+        progress=progress,
+    )
+    return Checked(found.inflation, found.runs, horizon / DAY)
+
+
+def sensitivity(assumed: Assumed, chosen: Strategy, ask: Ask) -> tuple[Swing, ...]:
+    """Which input matters most: the goal with each of them halved and doubled, all else as planned."""
+    found = []
+    for name in ("MTBF of a machine", "repair", "step", "standbys", *_DURATIONS):
+        low, high = (_goal(*_changed(assumed, chosen, name, factor), ask) for factor in (0.5, 2.0))
+        if isfinite(low) and isfinite(high) and low != high:
+            found.append(Swing(name, low, high))
+    return tuple(sorted(found, key=lambda swing: -swing.size))
+
+
+_DURATIONS = {
+    "detect": "detect",
+    "hand-over": "hand_over",
+    "join": "join",
+    "refill": "refill",
+    "fetching a machine": "cold",
+    "save": "save",
+    "restart": "restart",
+}
+
+
+def _goal(assumed: Assumed, chosen: Strategy, ask: Ask) -> float:
+    expected = estimate(assumed.setting, assumed.failures, chosen, assumed.repair)
+    share = chosen.standbys / assumed.setting.cluster.machines if ask.goal == "cost" else 0.0
+    return expected.inflation * (1 + share)
+
+
+def _changed(assumed: Assumed, chosen: Strategy, name: str, factor: float) -> tuple[Assumed, Strategy]:
+    """The same with one input `factor` times as large; the strategy is made anew where it depends on it."""
+    replace = msgspec.structs.replace
+    if name == "MTBF of a machine":
+        return replace(assumed, failures=replace(assumed.failures, mtbf=factor * assumed.failures.mtbf)), chosen
+    if name == "repair":
+        return replace(assumed, repair=replace(assumed.repair, mean=factor * assumed.repair.mean)), chosen
+    if name == "standbys":
+        return assumed, replace(chosen, standbys=round(factor * chosen.standbys))
+    setting = assumed.setting
+    if name == "step":
+        work = replace(setting.work, compute=factor * setting.work.compute, sync=factor * setting.work.sync)
+        setting = replace(setting, work=work)
+    else:
+        field = _DURATIONS[name]
+        changed = {field: factor * getattr(setting.durations, field)}
+        setting = replace(setting, durations=replace(setting.durations, **changed))
+    return replace(assumed, setting=setting), remade(chosen, setting)
+
+
+def remade(chosen: Strategy, setting: Setting) -> Strategy:
+    """The same strategy in another setting: what it takes from there, it takes anew."""
+    if chosen.name == "checkpoint":
+        return ways.checkpoint(setting, chosen.period, chosen.standbys)
+    if chosen.answer == "replace":
+        return ways.trainmover(setting, chosen.standbys, chosen.period)
+    return ways.mask_and_refill(setting, chosen.standbys, chosen.period, chosen.placement, chosen.q)
+
+
+def _fits(text: str, replicas: int) -> bool:
+    try:
+        ways.placed(text, replicas)
+    except PlacementError:
+        return False
+    return True

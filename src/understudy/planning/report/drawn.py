@@ -1,0 +1,103 @@
+"""Measured charts by plotly, for the page."""
+
+from __future__ import annotations
+
+from html import escape
+from typing import TYPE_CHECKING
+
+from understudy.planning.report.chart import Bars, Chart, Lines, Stacks, colours, names_of, short, values_of
+from understudy.planning.report.plots import OTHER, ROW, calm, require
+
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
+
+APART = "\u200b"
+"""Not to be seen: plotly would give a name the same place in every group."""
+
+
+def figure_of(chart: Chart) -> Figure:
+    match chart:
+        case Bars():
+            return _bars(chart)
+        case Lines():
+            return _lines(chart)
+        case Stacks():
+            return _stacks(chart)
+
+
+def _bars(chart: Bars) -> Figure:
+    figure = require().Figure()
+    paint = colours(names_of(chart))
+    known = [
+        ((escape(group.label), escape(bar.name) + number * APART), bar, bar.value)
+        for number, group in enumerate(chart.groups)
+        for bar in group.bars
+        if bar.value is not None
+    ]
+    figure.add_bar(
+        y=[[label for (label, _), _, _ in known], [name for (_, name), _, _ in known]],
+        x=[value for _, _, value in known],
+        orientation="h",
+        marker={"color": [paint[bar.name] for _, bar, _ in known]},
+        error_x={
+            "array": [bar.reach[1] - value for _, bar, value in known],
+            "arrayminus": [value - bar.reach[0] for _, bar, value in known],
+            "thickness": 1.2,
+            "color": OTHER,
+        },
+        hovertemplate="%{x:.4g} " + escape(chart.unit) + "<extra></extra>",
+    )
+    for place, bar, value in known:
+        figure.add_annotation(
+            y=list(place),
+            x=max(0.0, bar.reach[1]),
+            text=f"{short(value)} {escape(chart.unit)}",
+            showarrow=False,
+            xanchor="left",
+            xshift=6,
+        )
+    values = values_of(chart)
+    figure.update_yaxes(autorange="reversed", automargin=True, showgrid=False, showdividers=False)
+    figure.update_xaxes(title=escape(chart.axis), range=[min(0.0, *values), 1.15 * max(values)], nticks=7)
+    figure.update_layout(showlegend=False)
+    return calm(figure, 110 + ROW * len(known))
+
+
+def _lines(chart: Lines) -> Figure:
+    figure = require().Figure()
+    paint = colours(names_of(chart))
+    for line in chart.lines:
+        figure.add_scatter(
+            x=list(line.xs),
+            y=list(line.ys),
+            name=escape(line.name),
+            mode="lines+markers" if chart.log else "lines",
+            line={"color": paint[line.name], "width": 2.2, "dash": "dash" if line.dashed else "solid"},
+            marker={"size": 6},
+            hovertemplate="%{y:.4g} at %{x:,.4g}<extra>%{fullData.name}</extra>",
+        )
+    if chart.mark:
+        figure.add_vline(x=0, line={"dash": "dot", "width": 1.5, "color": OTHER}, annotation_text=escape(chart.mark))
+    kind = "log" if chart.log else "linear"
+    figure.update_xaxes(title=escape(chart.x), type=kind)
+    figure.update_yaxes(title=escape(chart.y), type=kind, automargin=True)
+    if not chart.log:
+        figure.update_yaxes(rangemode="tozero")
+    return calm(figure, 420)
+
+
+def _stacks(chart: Stacks) -> Figure:
+    figure = require().Figure()
+    for name, colour in colours(names_of(chart)).items():
+        figure.add_bar(
+            y=[escape(stack.label) for stack in chart.stacks],
+            x=[dict(stack.parts).get(name, 0.0) for stack in chart.stacks],
+            name=escape(name),
+            orientation="h",
+            marker={"color": colour},
+            hovertemplate="%{x:.3g}<extra>%{fullData.name}</extra>",
+        )
+    figure.update_yaxes(autorange="reversed", automargin=True, showgrid=False)
+    figure.update_xaxes(title=escape(chart.axis), nticks=7)
+    figure.update_layout(barmode="stack")
+    return calm(figure, 190 + ROW * len(chart.stacks))

@@ -1,0 +1,129 @@
+"""The page: one string of HTML that holds everything it needs and may load nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+from typing import TYPE_CHECKING
+
+from understudy.planning import series
+from understudy.planning.planner import Option, Plan
+from understudy.planning.report import plots, words
+from understudy.planning.report.frame import document, drawing, table, tiles
+from understudy.planning.series import Simulated
+
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
+
+
+def page(plan: Plan, made: str, simulated: Sequence[Simulated] = ()) -> str:
+    """The report of a plan; `made` says when and by what. Raises ReportUnavailable where there is no plotly.
+
+    What was simulated besides has a section of its own.
+    """
+    plots.require()
+    best = plan.best.strategy.name
+    gpus = plan.assumed.setting.cluster.gpus
+    title = f"Plan for {gpus:,} GPUs: {best}"
+    body = [
+        _top(plan),
+        _assumptions(plan),
+        *_plots(plan),
+        _simulated(simulated) if simulated else "",
+        _numbers(plan),
+    ]
+    return document(title, body, made)
+
+
+def _top(plan: Plan) -> str:
+    best, expected = plan.best, plan.best.estimate
+    figures = [
+        ("time to train", words.time_to_train(plan, best)),
+        ("efficiency (ETTR)", words.share(expected.efficiency)),
+        ("availability", words.share(expected.availability)),
+        ("wasted GPU-hours a week", words.amount(plan.wasted_gpu_hours(best))),
+        ("wasted money a week", words.amount(plan.money(best))),
+    ]
+    return (
+        f'<header><p class="what">Understudy plan, {plan.assumed.setting.cluster.gpus:,} GPUs</p>'
+        f"<h1>{escape(best.strategy.name)}</h1></header>"
+        f'<section id="recommendation"><p class="lead">{escape(words.recommendation(plan))}</p>'
+        f"{tiles(figures)}"
+        f"<p>{escape(words.runner_up(plan))}</p><p>{escape(words.simulated(plan))}</p></section>"
+    )
+
+
+def _assumptions(plan: Plan) -> str:
+    if not plan.notes:
+        body = "<p>Nothing was assumed: everything the plan needs was said.</p>"
+    else:
+        rows = [(note.name, note.value, note.why) for note in plan.notes]
+        body = "<p>What was not said was guessed. Say better what is wrong here and plan again.</p>"
+        body += table(("what", "assumed", "why"), rows)
+    return f'<section id="assumptions"><h2>Assumptions</h2>{body}</section>'
+
+
+def _plots(plan: Plan) -> list[str]:
+    best = plan.best.strategy.name
+    scale, bars, stacks = series.over_scale(plan), series.bars(plan), series.breakdown(plan)
+    land, swings = series.landscape(plan), series.tornado(plan)
+    seen = words.of_scale(scale, best)
+    return [
+        _section(
+            "scale",
+            "Time to train against scale",
+            seen or "Replicas of this size, or failures at this rate, leave no two scales to compare: no line to show.",
+            plots.over_scale(scale, best, plan.ask.days) if seen else None,
+        ),
+        _section("waste", "Wasted GPU-hours a week", words.of_bars(bars, best), plots.bars(bars)),
+        _section(
+            "landscape",
+            "SPARe: holders and checkpoint period",
+            words.of_landscape(land) if land else words.of_no_landscape(plan),
+            plots.landscape(land) if land else None,
+        ),
+        _section(
+            "breakdown",
+            "What the waste consists of",
+            words.of_breakdown(stacks, best),
+            plots.breakdown(stacks) if any(stack.parts for stack in stacks) else None,
+        ),
+        _section(
+            "sensitivity",
+            "Which inputs matter",
+            words.of_tornado(swings, plan.ask.goal),
+            plots.tornado(swings, words.of_goal(plan.ask.goal)) if swings.changes else None,
+        ),
+    ]
+
+
+def _simulated(found: Sequence[Simulated]) -> str:
+    kept = series.side_by_side(found)
+    sentence = words.of_simulated(found, kept)
+    return _section("simulated", "Simulated side by side", sentence, plots.simulated(kept) if kept else None)
+
+
+def _section(name: str, title: str, sentence: str, figure: Figure | None) -> str:
+    drawn = "" if figure is None else drawing(name, title, figure)
+    return f'<section id="{name}"><h2>{escape(title)}</h2><p>{escape(sentence)}</p>{drawn}</section>'
+
+
+def _numbers(plan: Plan) -> str:
+    titles = ("strategy", "settings", "time to train", "ETTR", "availability", "wasted GPU-hours a week")
+    rows = [_row(plan, option) for option in plan.options]
+    note = "<p>Those with * are there to compare with; Understudy does the others.</p>"
+    return (
+        '<section id="numbers"><details><summary>All strategies in numbers</summary>'
+        f"{note}{table(titles, rows)}</details></section>"
+    )
+
+
+def _row(plan: Plan, option: Option) -> tuple[str, ...]:
+    return (
+        option.strategy.name + ("" if option.offered else " *"),
+        words.settings(option.strategy),
+        words.time_to_train(plan, option),
+        words.share(option.estimate.efficiency),
+        words.share(option.estimate.availability),
+        words.amount(plan.wasted_gpu_hours(option)),
+    )

@@ -1,0 +1,1 @@
+"""Whether a script and a job survive: the check of a script, chaos, and what must hold afterwards."""

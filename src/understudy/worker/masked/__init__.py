@@ -1,0 +1,1 @@
+"""Steps that commit although replicas are missing: shards, gradients, sums."""

@@ -1,0 +1,1 @@
+"""State that moves between workers: hand-over, copies in memory, checkpoints."""

@@ -1,0 +1,211 @@
+"""What a worker keeps of its state to go back to: checkpoints on disk, and copies in memory."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+from understudy.comm import waits
+from understudy.comm.fabric import Fabric
+from understudy.comm.links.link import Link
+from understudy.masking.coverage import at_risk
+from understudy.masking.placement import parse
+from understudy.protocol.messages import Aside, Copied, Said, Saved, WorkerSpec
+from understudy.protocol.roster import Roster
+from understudy.state.checkpoint import Saver, complete, load
+from understudy.state.inventory import take_inventory
+from understudy.state.tracked import Tracked
+from understudy.worker.protocol import GoBack, Keep, Proposal
+
+from .buddy import Keeper
+from .copying import give_copy
+from .handover import Stop
+
+log = logging.getLogger("understudy.worker")
+
+
+class Archive:
+    """Belongs to the training thread; `kept` may be called from any."""
+
+    def __init__(
+        self,
+        spec: WorkerSpec,
+        fabric: Fabric,
+        role: int,
+        tracked: Tracked,
+        twins: tuple[int, ...],
+        say: Callable[[Said | Aside], None],
+    ) -> None:
+        self._spec, self._role, self._tracked, self._twins, self._say = spec, role, tracked, twins, say
+        self._fabric = fabric
+        self._saver: Saver | None = None
+        self._saved = 0
+        """The step of the last checkpoint that was begun."""
+        self._put_off = -1
+        """The step of the checkpoint for whose sake this worker has not left yet."""
+        self._keeper = Keeper(fabric, spec.uid, tracked, spec.streams) if spec.copy_every else None
+        self._copied = self._told = -1
+        """The last step of which a copy was begun, and the last of which the cost was told."""
+        self._fresh = False
+        """Whether a generation was entered since the last step."""
+        self._kept_now = False
+        """Whether something was kept at the last boundary."""
+
+    def become(self, role: int, twins: tuple[int, ...]) -> None:
+        """Before it has kept anything: another role."""
+        self._role, self._twins = role, twins
+
+    # -- beginning -----------------------------------------------------------------------------------------------------
+
+    def latest(self) -> int:
+        """The latest checkpoint that is complete on disk; 0: none."""
+        folder = self._spec.checkpoint
+        return max(complete(Path(folder), self._spec.roles), default=0) if folder else 0
+
+    def load(self, step: int) -> None:
+        """Make the state as it was when this checkpoint was written."""
+        load(Path(self._spec.checkpoint), step, self._role, self._tracked)
+        self._saved = step
+        self._say(Saved(self._role, step))
+
+    def entered(self, roster: Roster, proposal: Proposal | None = None) -> None:
+        """This worker plays in another generation from now on."""
+        self._fresh = True
+        if self._keeper is None:
+            return
+        if proposal is not None and proposal.back:
+            self._keeper.forget(after=proposal.step)
+        elif proposal is not None and proposal.copied >= 0:
+            self._keeper.settle(proposal.copied)
+        self._keeper.entered(roster, self._twins)
+
+    # -- in training ---------------------------------------------------------------------------------------------------
+
+    def boundary(self, step: int) -> None:
+        """Keep the state with which this step begins, where its turn has come."""
+        spec = self._spec
+        due = bool(spec.checkpoint_every) and step % spec.checkpoint_every == 0
+        if spec.checkpoint and step > self._saved and (due or (self._fresh and self._at_risk())):
+            if self._saver is None:
+                self._saver = self._make_saver(self._role)
+            self._saver.save(step, take_inventory(self._tracked), self._vacant())
+            self._saved = step
+        self._kept_now = self._saved == step
+        fresh, self._fresh = self._fresh, False
+        if self._keeper is None or (self._copied == step and not fresh):
+            return
+        if fresh or step % spec.copy_every == 0:  # at the same boundaries everywhere
+            self._copied = step
+            self._keeper.begin(step, force=fresh)
+            self._kept_now |= spec.copy_every > 1
+
+    def lets_go(self, step: int) -> bool:
+        """Whether whoever plays here may leave at the boundary after this step: not where a checkpoint begins, nor
+        while its part of one is being written, since nobody else would write it. That is put off for one checkpoint;
+        where the next is under way by then, it is waited for, or nobody could ever leave."""
+        every, writing = self._spec.checkpoint_every, self._saver is not None and self._saver.busy
+        begins = bool(self._spec.checkpoint) and every > 1 and (step + 1) % every == 0
+        if not writing and not begins:
+            return True
+        which = self._saved if writing else step + 1
+        if self._put_off in (-1, which):
+            self._put_off = which
+            return False
+        if self._saver is not None:
+            self._saver.wait()
+        return True
+
+    def _at_risk(self) -> bool:
+        """Whether, while masking, another replica's loss would leave data that nobody has. All roles agree on it, since
+        they have entered the generation at the same step."""
+        roster = self._fabric.roster
+        if not self._spec.mask or roster is None or None not in roster.seats:
+            return False
+        live = [unit for unit, role in enumerate(self._twins) if roster.seats[role] is not None]
+        return bool(at_risk(parse(self._spec.mask, len(self._twins)), live))
+
+    def _vacant(self) -> list[int]:
+        """Roles that hold the same and are vacant, where this is the first that is not: it writes for them."""
+        roster = self._fabric.roster
+        if roster is None or self._role != min(role for role in self._twins if roster.seats[role] is not None):
+            return []
+        return [role for role in self._twins if roster.seats[role] is None]
+
+    @property
+    def busy(self) -> bool:
+        """Whether the step under way began with something to keep, or a checkpoint is still being written. Where copies
+        are renewed at every step, that is usual."""
+        return self._kept_now or (self._saver is not None and self._saver.busy)
+
+    def hold(self) -> None:
+        """Before an optimizer steps: let what it changes be copied first."""
+        if self._keeper is not None:
+            waits.add(self._keeper.hold())
+
+    @property
+    def copied(self) -> int:
+        """The latest step of which this worker's copies are complete; -1: none."""
+        return -1 if self._keeper is None else self._keeper.complete
+
+    def settle(self, step: int) -> None:
+        """Everybody has complete copies of this step."""
+        if self._keeper is None:
+            return
+        self._keeper.settle(step)
+        if step > self._told:
+            self._told = step
+            self._say(Copied(self._role, step, self._keeper.bytes, self._keeper.seconds, self._keeper.waited))
+
+    def kept(self) -> tuple[tuple[int, int], ...]:
+        """(role, step) of whole copies that are here."""
+        kept = {} if self._keeper is None else self._keeper.kept()
+        return tuple((role, step) for role, steps in kept.items() for step in sorted(steps))
+
+    # -- going back ----------------------------------------------------------------------------------------------------
+
+    def go_back(self, to: GoBack) -> None:
+        if to.source == "copy":
+            assert self._keeper is not None
+            self._keeper.restore(to.step, (self._role, *self._twins))
+        else:
+            load(Path(self._spec.checkpoint), to.step, self._role, self._tracked)
+            for _, parameter in take_inventory(self._tracked).parameters:
+                parameter.grad = None
+        self._saved = to.step
+
+    def give(self, roster: Roster, taker: str, role: int, step: int, stop: Stop) -> None:
+        """The copy that this worker has kept of a role, to whoever plays it now."""
+        assert self._keeper is not None
+        copy = self._keeper.copy(role, step)
+        links: list[Link] = []
+        try:
+            links = self._fabric.dial_state(roster, taker, self._spec.streams)
+            give_copy(links, copy, stop)
+        finally:
+            for link in links:
+                link.close()
+
+    # -- the end -------------------------------------------------------------------------------------------------------
+
+    def conclude(self, keep: Keep) -> None:
+        """Write what is left of a job to disk: its own role's state, and that of lost roles with the same."""
+        self.close()
+        if self._spec.checkpoint:
+            inventory = take_inventory(self._tracked)
+            for role in keep.roles:
+                saver = self._make_saver(role)
+                saver.save(keep.step, inventory)
+                saver.wait()
+
+    def _make_saver(self, role: int) -> Saver:
+        def saved(role: int, step: int) -> None:
+            self._say(Saved(role, step))
+
+        return Saver(Path(self._spec.checkpoint), role, self._spec.roles, log.warning, saved)
+
+    def close(self) -> None:
+        if self._saver is not None:
+            self._saver.wait()
+        if self._keeper is not None:
+            self._keeper.close()

@@ -1,0 +1,461 @@
+"""A torch backend as transport, rebuilt for every generation: Gloo here, by the same code NCCL where there are GPUs."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import _make_nccl_premul_sum
+
+from tests.comm.helpers import Ensemble, all_reduce, broadcast, eventually, sums
+from understudy.comm.endpoint import Endpoint
+from understudy.comm.fabric import PrepareFailed
+from understudy.comm.faults import Fault
+from understudy.comm.links.pairs import Receive, Send
+from understudy.comm.ops import Op
+from understudy.comm.reduction import reduction
+from understudy.comm.torch.transport import TorchTransport
+from understudy.comm.torch_backend import install, uninstall
+from understudy.launch.troupe import Hand, Player, Troupe, first_roster, play
+from understudy.protocol.roster import Roster
+
+GLOO = "torch:gloo"
+EVERYBODY = 111.0
+"""The sum of what three roles give when role r gives 10 to the power of r."""
+
+
+def join(player: Player, role: int, roles: int) -> Endpoint:
+    player.fabric.assume(role)
+    group = player.fabric.group(range(roles))
+    player.enter(player.hear())
+    return group
+
+
+def total(group: Endpoint, elements: int = 1000) -> float:
+    value = all_reduce(group, torch.full((elements,), 10.0**group.rank))
+    return float(value[elements // 2])
+
+
+def troupe_of(*machines: str, body: Callable[..., Any], **options: Any) -> tuple[Troupe, list[Hand]]:
+    """One worker per machine; each knows its role and how many there are."""
+    troupe = Troupe(transport=GLOO, **{"limit": 20.0, "setup_limit": 30.0} | options)
+    return troupe, [troupe.hire(machine, 1, body, role, len(machines))[0] for role, machine in enumerate(machines)]
+
+
+# -- what it computes --------------------------------------------------------------------------------------------------
+
+
+def every_collective(player: Player) -> None:
+    install(player.fabric, 3)
+    rank, ranks = dist.get_rank(), range(3)
+    for dtype in (torch.float32, torch.bfloat16, torch.int64, torch.int16, torch.bool, torch.complex64):
+        given = [((torch.arange(1003) + r) % 5).to(dtype) for r in ranks]
+        outs = [torch.zeros_like(given[0]) for _ in ranks]
+        dist.all_gather(outs, given[rank])
+        assert all(map(torch.equal, outs, given))
+        value = given[rank].clone()
+        dist.broadcast(value, 1)
+        assert torch.equal(value, given[1])
+        dist.gather(given[rank], outs if rank == 2 else None, dst=2)
+        dist.scatter(value, given if rank == 0 else None, src=0)
+        assert torch.equal(value, given[rank])
+        value = given[rank].clone()
+        dist.all_reduce(value)
+        expected = given[0] + given[1] + given[2]
+        assert torch.equal(value, expected)
+        value = given[rank].clone()
+        dist.reduce(value, 1)
+        assert torch.equal(value, expected if rank == 1 else given[rank])
+        dist.reduce_scatter(value, [given[(r + rank) % 3] for r in ranks])
+        assert torch.equal(value, expected)
+        mine = [given[rank][: 7 * r] for r in ranks]
+        back = [torch.zeros(7 * rank, dtype=dtype) for _ in ranks]
+        dist.all_to_all(back, mine)
+        assert all(torch.equal(block, given[r][: 7 * rank]) for r, block in enumerate(back))
+    for how, right in ((dist.ReduceOp.MAX, 2.0), (dist.ReduceOp.AVG, 1.0), (dist.ReduceOp.PRODUCT, 0.0)):
+        value = torch.full((9,), float(rank))
+        dist.all_reduce(value, how)
+        assert bool((value == right).all())
+    value = torch.ones(9)
+    dist.all_reduce(value, _make_nccl_premul_sum(float(rank)))
+    assert bool((value == 3.0).all())
+    dist.barrier()
+    player.fabric.check()
+    uninstall()
+
+
+def test_every_collective_on_three_machines() -> None:
+    play(every_collective, [1, 1, 1], transport=GLOO, limit=20.0)
+
+
+def many_messages(player: Player) -> None:
+    """More than fit into any buffer, both ways at once, with tags taken out of order; the waits in any order."""
+    group = player.fabric.group(range(3))
+    others = [rank for rank in range(3) if rank != group.rank]
+    jobs: list[Send | Receive] = []
+    for tag in range(8):
+        jobs += [Send(peer, tag, torch.full((200_000,), float(10 * group.rank + tag))) for peer in others]
+    for tag in reversed(range(8)):
+        jobs += [Receive(peer, tag, torch.zeros(200_000)) for peer in others]
+    for job in jobs:
+        group.message(job)
+    for job in jobs:
+        assert job.done.wait(20)
+        if isinstance(job, Receive):
+            assert job.peer is not None
+            assert bool((job.tensor == float(10 * job.peer + job.tag)).all())
+    anybody = [Receive(None, 9, torch.zeros(1)) for _ in others]
+    jobs += [*anybody, *(Send(peer, 9, torch.full((1,), float(group.rank))) for peer in others)]
+    for job in jobs[32:]:
+        group.message(job)
+    assert all(job.done.wait(20) for job in jobs)
+    assert sorted(job.peer for job in anybody if job.peer is not None) == others
+    assert all(job.tensor[0] == job.peer for job in anybody)
+    player.fabric.check()
+    total(group)
+
+
+def test_messages_cross_in_any_order() -> None:
+    play(many_messages, [1, 1, 1], transport=GLOO, limit=20.0)
+
+
+def without_the_middle(player: Player, role: int) -> list[float]:
+    group = join(player, role, 3)
+    given = torch.full((5,), 3.0 + 3 * role)
+    blocks = [torch.full((4,), float(10 * role + rank)) for rank in range(3)]
+    part = torch.empty(4)
+    fold = reduction(dist.ReduceOp.SUM, torch.float32, 3)
+    group.submit(Op("reduce_scatter", blocks, [part], fold), lambda: None, wait=True)
+    found = [
+        float(all_reduce(group, given.clone())[0]),
+        float(all_reduce(group, given.clone(), dist.ReduceOp.AVG)[0]),
+        float(broadcast(group, given.clone(), 2)[0]),
+        float(part[0]),
+    ]
+    player.fabric.check()
+    return found
+
+
+def test_a_vacant_role_is_left_out_and_an_average_still_counts_it() -> None:
+    with Troupe(transport=GLOO, limit=20.0) as troupe:
+        hands = [troupe.hire(f"m{role}", 1, without_the_middle, role)[0] for role in (0, 2)]
+        workers = [hand.worker for hand in hands]
+        roster = Roster.of(1, [(0, workers[0].uid), (2, workers[1].uid)], workers, roles=3)
+        for hand in hands:
+            hand.tell(roster)
+        assert hands[0].result() == [12.0, 4.0, 9.0, 20.0]
+        assert hands[1].result() == [12.0, 4.0, 9.0, 24.0]
+
+
+def disagree(player: Player) -> Fault | None:
+    group = player.fabric.group(range(3))
+    all_reduce(group, torch.ones(3))
+    all_reduce(group, torch.ones(10 if group.rank else 7))
+    return player.fabric.fault
+
+
+def test_roles_that_disagree_about_a_new_operation_are_told() -> None:
+    for fault in play(disagree, [1, 1, 1], transport=GLOO, limit=20.0):
+        assert fault.how == "mismatch", fault
+        assert "all_reduce(sum) of 7 float32" in fault.reason
+        assert "all_reduce(sum) of 10 float32" in fault.reason
+
+
+def alone(player: Player, role: int, roles: int) -> tuple[Fault | None, float]:
+    """Role 0 sums what the others do not."""
+    group = join(player, role, roles)
+    total(group)
+    started = time.monotonic()
+    if role == 0:
+        total(group)
+    eventually(lambda: player.fabric.fault is not None, 10.0)
+    took = time.monotonic() - started
+    player.tell("over")
+    player.hear()
+    return player.fabric.fault, took
+
+
+def test_an_operation_that_nobody_joins_ends_at_its_limit() -> None:
+    troupe, hands = troupe_of("m0", "m1", body=alone, limit=1.0)
+    with troupe:
+        for hand in hands:
+            hand.tell(first_roster(hands))
+        assert [hand.hear() for hand in hands] == ["over"] * 2
+        for hand in hands:
+            hand.tell("enough")
+        for fault, took in [hand.result() for hand in hands]:
+            assert fault.how == "timeout", fault
+            assert took < 5.0
+
+
+# -- replacement -------------------------------------------------------------------------------------------------------
+
+
+def train(player: Player, role: int, roles: int) -> list[tuple[int, float]]:
+    """Sum without a pause; at the boundary at which all have prepared the next roster, go on in that one."""
+    fabric = player.fabric
+    group = join(player, role, roles)
+    done, going = [], 1
+    while True:
+        done.append((fabric.generation, total(group)))
+        if len(done) == 3:
+            player.tell("playing")
+        vote = all_reduce(group, torch.tensor([fabric.prepared, going]), dist.ReduceOp.MIN).tolist()
+        fabric.check()
+        if vote[1] == 0:
+            return done
+        if vote[0] > fabric.generation:
+            fabric.switch(vote[0])
+            if fabric.role is None:
+                with pytest.raises(RuntimeError, match="was released"):
+                    total(group)
+                return done
+            player.tell("switched")
+        elif player.told():
+            word = player.hear()
+            if isinstance(word, Roster):
+                fabric.prepare(word)
+            else:
+                going = 0
+
+
+def test_a_worker_is_replaced_while_the_others_go_on() -> None:
+    troupe, hands = troupe_of("m0", "m1", "m2", body=train)
+    with troupe:
+        roster = first_roster(hands)
+        for hand in hands:
+            hand.tell(roster)
+        assert [hand.hear() for hand in hands] == ["playing"] * 3
+        (joiner,) = troupe.hire("m3", 1, train, 1, 3)
+        roster = roster.successor({1: joiner.worker})
+        for hand in [*hands, joiner]:
+            hand.tell(roster)
+        assert [hand.hear() for hand in (hands[0], hands[2], joiner)] == ["switched", "switched", "playing"]
+        leaver = hands[1].result()
+        for hand in (hands[0], hands[2], joiner):
+            hand.tell("enough")
+        results = [hand.result() for hand in (hands[0], hands[2], joiner)]
+    assert {what for result in [leaver, *results] for _, what in result} == {EVERYBODY}
+    assert {generation for generation, _ in leaver} == {1}
+    assert {generation for generation, _ in results[0]} == {1, 2}
+    assert {generation for generation, _ in results[2]} == {2}
+
+
+def prepare_in_vain(player: Player, role: int) -> float:
+    group = join(player, role, 3)
+    with pytest.raises(PrepareFailed) as failed:
+        player.fabric.prepare(player.hear()).result(20)
+    player.tell(str(failed.value))
+    return total(group)
+
+
+def test_a_newcomer_that_died_on_its_way_stops_nobody() -> None:
+    with Troupe(transport=GLOO, limit=20.0, setup_limit=10.0) as troupe:
+        *hands, joiner = [troupe.hire(f"m{role}", 1, prepare_in_vain, role)[0] for role in range(3)]
+        joiner.kill()
+        roster = first_roster(hands, roles=3)
+        for word in (roster, roster.successor({2: joiner.worker})):
+            for hand in hands:
+                hand.tell(word)
+        for hand in hands:
+            assert f"role 2 ({joiner.uid} on m2)" in hand.hear()
+        assert [hand.result() for hand in hands] == [11.0, 11.0]
+
+
+def resources() -> tuple[int, int]:
+    descriptors, threads = (len(list(Path(f"/proc/self/{what}").iterdir())) for what in ("fd", "task"))
+    return descriptors, threads
+
+
+def stay(player: Player, role: int, roles: int) -> tuple[list[float], list[float]]:
+    """Follow the parent from roster to roster. Returns what was found in each, and how long it took to get there."""
+    group = join(player, role, roles)
+    found, took, first = [total(group)], [], (0, 0)
+    while isinstance(word := player.hear(), Roster):
+        started = time.monotonic()
+        player.enter(word)
+        took.append(time.monotonic() - started)
+        found.append(total(group))
+        if len(took) == 2:
+            first = resources()
+        player.tell("there")
+    eventually(lambda: all(now <= then for now, then in zip(resources(), first, strict=True)))
+    return found, took
+
+
+def come_and_go(player: Player, role: int, roles: int) -> float:
+    group = join(player, role, roles)
+    found = total(group)
+    roster = player.hear()
+    player.enter(roster)
+    return found
+
+
+def test_replacements_leave_nothing_behind() -> None:
+    troupe = Troupe(transport=GLOO, limit=20.0)
+    with troupe:
+        stayers = [troupe.hire(f"m{role}", 1, stay, role, 3)[0] for role in (0, 1)]
+        guests = troupe.hire("m2", 23, come_and_go, 2, 3)
+        guest = guests.pop()
+        roster = first_roster([*stayers, guest])
+        for hand in (*stayers, guest):
+            hand.tell(roster)
+        for joiner in guests:
+            roster = roster.successor({2: joiner.worker})
+            for hand in (*stayers, guest, joiner):
+                hand.tell(roster)
+            assert [hand.hear() for hand in stayers] == ["there", "there"]
+            assert guest.result() == EVERYBODY
+            guest = joiner
+        for hand in stayers:
+            hand.tell("enough")
+        for hand in stayers:
+            found, took = hand.result()
+            assert found == [EVERYBODY] * 23
+        print(f"median time to prepare: {sorted(took)[len(took) // 2] * 1e3:.1f} ms")
+
+
+# -- failure -----------------------------------------------------------------------------------------------------------
+
+
+def fail_and_recover(player: Player, role: int, roles: int) -> tuple[Fault | None, float, float]:
+    """Sum until something goes wrong; then play on in the next roster."""
+    group = join(player, role, roles)
+    player.tell("playing")
+    while player.fabric.fault is None:
+        total(group, 300_000)
+    fault, noticed = player.fabric.fault, time.monotonic()
+    player.enter(player.hear())
+    return fault, noticed, total(group)
+
+
+def test_a_killed_worker_is_noticed_at_once_and_replaced() -> None:
+    troupe, hands = troupe_of("m0", "m1", "m2", body=fail_and_recover)
+    with troupe:
+        roster = first_roster(hands)
+        for hand in hands:
+            hand.tell(roster)
+        assert [hand.hear() for hand in hands] == ["playing"] * 3
+        killed = time.monotonic()
+        hands[1].kill()
+        (newcomer,) = troupe.hire("m3", 1, newcomer_in_a_failed_job, 1, 3)
+        roster = roster.successor({1: newcomer.worker}, fresh=True)
+        for hand in (hands[0], hands[2], newcomer):
+            hand.tell(roster)
+        assert newcomer.result() == EVERYBODY
+        for hand in (hands[0], hands[2]):
+            fault, noticed, found = hand.result()
+            assert fault.how == "eof", fault
+            assert noticed - killed < 2.0
+            assert found == EVERYBODY
+            print(f"noticed after {(noticed - killed) * 1e3:.1f} ms: {fault}")
+
+
+def newcomer_in_a_failed_job(player: Player, role: int, roles: int) -> float:
+    return total(join(player, role, roles))
+
+
+def wait_for_nobody(player: Player, role: int, roles: int) -> tuple[float, float, Fault | None, float]:
+    """Roles 0 and 1 wait for role 2: in a collective, and for a message. It interrupts instead."""
+    group = join(player, role, roles)
+    total(group)
+    ended, came = threading.Event(), [0.0, 0.0]
+    message = Receive((role + 1) % 2, 5, torch.zeros(10))
+    if role < 2:
+        fold = reduction(dist.ReduceOp.SUM, torch.float32, roles)
+        group.submit(Op("all_reduce", outputs=[torch.ones(1000)], reduction=fold), ended.set, wait=False)
+        group.message(message)
+        transport: Any = group.transport
+        eventually(lambda: len(transport._inner._under_way) == 2)
+        player.tell("waiting")
+        assert message.done.wait(20)
+        came[0] = time.monotonic()
+        assert ended.wait(20)
+        came[1] = time.monotonic()
+    else:
+        player.hear()
+        came[0] = time.monotonic()
+        player.fabric.interrupt("enough of this")
+    fault = player.fabric.fault
+    player.enter(player.hear())
+    return came[0], came[1], fault, total(group)
+
+
+def test_an_interrupt_ends_what_waits() -> None:
+    troupe, hands = troupe_of("m0", "m1", "m2", body=wait_for_nobody)
+    with troupe:
+        roster = first_roster(hands)
+        for hand in hands:
+            hand.tell(roster)
+        assert [hand.hear() for hand in hands[:2]] == ["waiting"] * 2
+        hands[2].tell("now")
+        for hand in hands:
+            hand.tell(roster.successor({}, fresh=True))
+        first, second, last = [hand.result() for hand in hands]
+        for came in (first, second):
+            assert came[2].how == "interrupt", came[2]
+            assert came[2].reason == "enough of this"
+            assert came[3] == EVERYBODY
+            message, collective = ((when - last[0]) * 1e3 for when in came[:2])
+            print(f"after the interrupt: message back in {message:.1f} ms, collective in {collective:.1f} ms")
+            assert max(message, collective) < 500
+
+
+def leave(player: Player, role: int, roles: int) -> None:
+    """Close the fabric while a collective and a message wait for somebody who never comes."""
+    before = resources()
+    group = join(player, role, roles)
+    total(group)
+    ended, message = threading.Event(), Receive(1 - role, 5, torch.zeros(10))
+    fold = reduction(dist.ReduceOp.SUM, torch.float32, roles)
+    if role == 0:
+        group.submit(Op("all_reduce", outputs=[torch.ones(1000)], reduction=fold), ended.set, wait=False)
+        group.message(message)
+    player.tell("ready")
+    player.hear()
+    player.fabric.close()
+    assert role or (ended.wait(1) and message.done.wait(1))
+    eventually(lambda: all(now <= then for now, then in zip(resources(), before, strict=True)))
+    assert not [thread.name for thread in threading.enumerate() if "understudy" in thread.name]
+
+
+def test_closing_ends_what_waits_and_leaves_nothing_behind() -> None:
+    troupe, hands = troupe_of("m0", "m1", body=leave)
+    with troupe:
+        for hand in hands:
+            hand.tell(first_roster(hands))
+        assert [hand.hear() for hand in hands] == ["ready"] * 2
+        for hand in hands:
+            hand.tell("leave")
+            hand.result()
+
+
+# -- other backends ----------------------------------------------------------------------------------------------------
+
+
+def own_gloo(store: Any, rank: int, size: int, timeout: timedelta) -> Any:
+    gloo: Any = dist.ProcessGroupGloo
+    options = gloo._Options()
+    options._devices = [gloo.create_device(hostname="127.0.0.1")]
+    options._timeout = timeout
+    return gloo(store, rank, size, options)
+
+
+def test_a_backend_that_torch_was_given_by_others() -> None:
+    if "TWIN" not in dist.Backend._plugins:
+        dist.Backend.register_backend("twin", own_gloo, devices=["cpu"])
+    with Ensemble(transport=TorchTransport("twin")) as ensemble:
+        _, _, endpoints = ensemble.start("m0", "m1", "m2")
+        assert sums(endpoints) == [EVERYBODY] * 3
+
+
+def test_a_backend_that_torch_has_not() -> None:
+    with pytest.raises(ValueError, match="no backend 'none'"):
+        TorchTransport("none")

@@ -1,0 +1,316 @@
+"""Planned replacement: what each party is told, in which phase, and what the operator is answered."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.controller.core.play import STAGES, Play, Stage, worker
+from understudy.controller.core.events import RemoveStandby, Replace
+from understudy.protocol.frames import Dismiss
+from understudy.protocol.messages import (
+    Arm,
+    Gave,
+    Halt,
+    Move,
+    Prepare,
+    Prepared,
+    Rehearse,
+    Rehearsed,
+    Resume,
+    Settled,
+    Switched,
+)
+from understudy.protocol.roster import Roster
+
+PHASES = ["rehearse", "prepare", "armed", "switch", "hand-over", "first step"]
+
+
+def test_a_replacement_and_what_everybody_hears_of_it() -> None:
+    """Two machines of two workers; m2 takes the place of m1."""
+    play = Play.training(machines=2, nproc=2)
+    assert play.ask("r1", Replace(("m1",))) is None
+    troupe = Roster.of(2, [(2, "w4"), (3, "w5")], [worker("w4", "m2"), worker("w5", "m2")], cells=(0, 0, 1, 1))
+    assert play.heard() == {"w4": [Rehearse(2, None, troupe)], "w5": [Rehearse(3, None, troupe)]}
+    assert play.states() == {"m0": "cast", "m1": "leaving", "m2": "standby"}
+    assert [(tale.text, tale.data) for tale in play.tales if tale.kind == "change"] == [("m1 → m2", {"change": "r1"})]
+
+    play.say("w5", Rehearsed(3))
+    assert play.heard() == {}
+    play.say("w4", Rehearsed(2))
+    heard = play.heard()
+    (prepare,) = heard["w0"]
+    assert isinstance(prepare, Prepare)
+    assert heard == {f"w{number}": [prepare] for number in range(6)}
+    assert prepare.roster.generation == 3
+    assert prepare.roster.seats == ("w0", "w1", "w4", "w5")
+    assert prepare.roster.since == (1, 1, 3, 3)
+    assert not prepare.roster.fresh
+    assert prepare.moves == (
+        Move(2, worker("w2", "m1"), worker("w4", "m2")),
+        Move(3, worker("w3", "m1"), worker("w5", "m2")),
+    )
+
+    for uid in ("w5", "w1", "w3", "w0", "w4"):
+        play.say(uid, Prepared(3))
+        assert play.heard() == {}
+    play.say("w2", Prepared(3))
+    assert play.heard() == {"w2": [Arm(3)], "w3": [Arm(3)]}
+    assert play.generation == 1
+
+    play.say("w0", Switched(3, 5))
+    assert play.phase() == "switch"
+    assert play.generation == 3
+    play.each(("w2", "w3"), Switched(3, 5), Gave(3))
+    play.say("w4", Switched(3, 5, 0.5, 1000))
+    play.say("w5", Switched(3, 5, 0.4, 2000, True))
+    assert play.phase()
+    play.say("w1", Switched(3, 5))
+    assert not play.phase()
+    assert play.states() == {"m0": "cast", "m1": "leaving", "m2": "cast"}
+    assert play.told("seated")[-1] == "m2 plays roles 2 to 3"
+    assert play.orders() == {}
+    assert "r1" not in play.director.answers
+
+    for uid, lost in [("w0", 0.1), ("w1", 0.3), ("w4", 0.2)]:
+        play.say(uid, Settled(3, 6, lost))
+        assert play.orders() == {}
+    play.say("w5", Settled(3, 6, 0.2))
+    assert play.orders() == {"m1": [Dismiss("it was replaced")]}
+    reply = play.reply()
+    assert (reply.ok, reply.text) == (True, "training lost 0.300 s")
+    assert (reply.data["lost"], reply.data["bytes"], reply.data["again"]) == (0.3, 3000, True)
+    phases = reply.data["phases"]
+    assert isinstance(phases, dict)
+    assert list(phases) == play.told("phase")[-6:] == PHASES
+    assert phases["prepare"] == 6.0  # one event a second
+    assert play.status() == "training"
+    assert play.states() == {"m0": "cast", "m1": "gone", "m2": "cast"}
+
+
+def test_two_machines_at_one_boundary() -> None:
+    play = Play.training(machines=3, standbys=2)
+    assert play.ask("r1", Replace(("m2", "m0"), ("m3", "m4"))) is None
+    troupe = Roster.of(2, [(2, "w3"), (0, "w4")], [worker("w3", "m3"), worker("w4", "m4")], cells=(0, 1, 2))
+    assert play.heard() == {"w3": [Rehearse(2, None, troupe)], "w4": [Rehearse(0, None, troupe)]}
+    play.go_on("settled")
+    assert play.seats() == ["w4", "w1", "w3"]
+    assert play.reply().ok
+    assert play.states() == {"m0": "gone", "m1": "cast", "m2": "gone", "m3": "cast", "m4": "cast"}
+
+
+def test_a_replacement_with_the_world_stopped() -> None:
+    """Everybody waits for the rehearsal, and all links are opened anew."""
+    play = Play.training()
+    assert play.ask("r1", Replace(("m1",), stop_the_world=True)) is None
+    why = "m1 → m2, with the world stopped"
+    assert play.heard() == {"w0": [Halt(1, why)], "w1": [Halt(1, why)]}
+    play.halted("w0", "w1", step=5)
+    assert play.heard() == {"w2": [Rehearse(1)]}
+    play.rehearsed()
+    heard = play.heard()
+    (resume,) = heard["w1"]
+    assert isinstance(resume, Resume)
+    assert list(heard) == ["w0", "w1", "w2"]
+    assert (resume.roster.seats, resume.roster.fresh) == (("w0", "w2"), True)
+    assert resume.moves == (Move(1, worker("w1", "m1"), worker("w2", "m2")),)
+    play.all_switch()
+    play.settled()
+    assert play.reply().ok
+    assert play.states() == {"m0": "cast", "m1": "gone", "m2": "cast"}
+
+
+@pytest.mark.parametrize("all_links", [False, True])
+def test_every_link_is_opened_anew_where_that_is_asked_for(all_links: bool) -> None:
+    play = Play.training()
+    assert play.ask("r1", Replace(("m1",), all_links=all_links)) is None
+    play.heard()
+    play.rehearsed()
+    (prepare,) = play.heard()["w0"]
+    assert isinstance(prepare, Prepare)
+    assert prepare.roster.fresh is all_links
+    play.go_on("settled")
+    assert play.reply().ok
+    assert play.seats() == ["w0", "w2"]
+
+
+@pytest.mark.parametrize("last", ["w0", "w2"])
+def test_the_leaver_is_released_once_everybody_has_made_the_first_step(last: str) -> None:
+    play = Play.training()
+    play.replace(until="seated")
+    play.orders()
+    play.each(sorted({"w0", "w2"} - {last}), Settled(2, 6, 0.1))
+    assert play.states()["m1"] == "leaving"
+    assert play.orders() == {}
+    play.say(last, Settled(2, 6, 0.1))
+    assert play.states()["m1"] == "gone"
+    assert play.orders() == {"m1": [Dismiss("it was replaced")]}
+
+
+def test_the_first_step_of_an_earlier_generation_releases_nobody() -> None:
+    play = Play.training()
+    play.replace(until="seated")
+    play.each(("w0", "w2"), Settled(1, 1, 0.1))
+    assert play.states()["m1"] == "leaving"
+
+
+def test_who_settles_before_the_last_one_has_switched_is_counted() -> None:
+    play = Play.training()
+    play.replace(until="switch")
+    play.say("w0", Settled(2, 6, 0.1))
+    play.say("w2", Switched(2, 5, 0.5, 10), Settled(2, 6, 0.4))
+    assert "r1" not in play.director.answers
+    play.say("w1", Switched(2, 5), Gave(2))
+    assert play.reply().text == "training lost 0.400 s"
+    assert play.states()["m1"] == "gone"
+
+
+def test_a_change_that_came_too_early_to_be_measured_is_done_all_the_same() -> None:
+    play = Play.training()
+    play.replace(until="seated")
+    play.settled(lost=None)
+    assert play.answered() == (True, "done; what training lost by it could not be measured")
+    assert play.states()["m1"] == "gone"
+
+
+@pytest.mark.parametrize("standbys", [1, 2])
+def test_the_leaver_goes_on_if_the_newcomer_dies_in_its_first_step(standbys: int) -> None:
+    """And the request is tried again, where there is somebody to try it with."""
+    play = Play.training(standbys=standbys)
+    play.replace(until="seated")
+    play.say("w0", Settled(2, 6, 0.1))
+    play.orders()
+    play.lose("m2")
+    assert play.heard() == {"w0": [Halt(1, "m2 is gone: no heartbeat")], "w1": [Halt(1, "m2 is gone: no heartbeat")]}
+    play.halted("w0", "w1")
+    (resume,) = play.heard()["w1"]
+    assert isinstance(resume, Resume)
+    assert (resume.roster.seats, resume.roster.fresh, resume.step, resume.moves) == (("w0", "w1"), True, 5, ())
+    play.all_switch()
+    assert play.status() == "training"
+    assert play.seats() == ["w0", "w1"]
+    if standbys == 1:
+        assert play.states()["m1"] == "cast"
+        assert play.answered() == (False, "m2 is gone: no heartbeat; training goes on as before")
+    else:
+        assert play.states()["m1"] == "leaving"
+        assert play.heard() == {"w3": [Rehearse(1)]}
+        play.go_on("settled")
+        assert play.reply().ok
+        assert play.seats() == ["w0", "w3"]
+        assert play.states() == {"m0": "cast", "m1": "gone", "m2": "gone", "m3": "cast"}
+
+
+def test_a_leaver_that_dies_after_it_gave_its_role_away_is_no_loss() -> None:
+    play = Play.training()
+    play.replace(until="seated")
+    play.exits("w1")
+    assert play.status() == "training"
+    play.settled()
+    assert play.reply().ok
+
+
+@pytest.mark.parametrize(
+    ("request_", "says"),
+    [
+        (Replace(()), "name the machines to replace"),
+        (Replace(("m9",)), "there is no machine m9; machines that play: m0, m1"),
+        (Replace(("m3",)), "m3 is a standby and plays no role; remove it with: understudy standby remove m3"),
+        (Replace(("m2",)), "m2 is gone already: an operator has removed it"),
+        (Replace(("m1", "m1")), "a machine is named twice"),
+        (Replace(("m0", "m1"), ("m3",)), "2 machines but 1 standbys; name one for each or none"),
+        (Replace(("m0",), ("m3", "m4")), "1 machines but 2 standbys; name one for each or none"),
+        (Replace(("m0",), ("m1",)), "m1 is not a standby; standbys: m3"),
+        (Replace(("m0",), ("m9",)), "m9 is not a standby; standbys: m3"),
+        (Replace(("m0",), ("m2",)), "m2 is not a standby; standbys: m3"),
+        (
+            Replace(("m0", "m1")),
+            "2 standby machines are needed and there are 1; add one with: understudy standby add",
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_cannot_be_done_is_refused_at_once(request_: Replace, says: str) -> None:
+    """m0 and m1 play, m2 was a standby and is gone, m3 is one."""
+    play = Play.training(standbys=2)
+    play.ask("r0", RemoveStandby("m2"))
+    play.orders()
+    assert play.at_once("r1", request_) == (False, says)
+    assert play.orders() == {}
+    assert not play.phase()
+
+
+def test_a_standby_cannot_come_twice() -> None:
+    play = Play.training(standbys=2)
+    reply = play.ask("r1", Replace(("m0", "m1"), ("m2", "m2")))
+    assert reply is not None
+    assert not reply.ok
+
+
+@pytest.mark.parametrize("until", STAGES)
+def test_a_machine_is_replaced_only_once(until: Stage) -> None:
+    play = Play.training(standbys=2)
+    play.replace(until=until)
+    says = "m1 is gone already: it was replaced" if until == "settled" else "m1 is being replaced already"
+    assert play.at_once("r2", Replace(("m1",))) == (False, says)
+
+
+def test_requests_wait_for_their_turn_while_the_newcomer_rehearses() -> None:
+    play = Play.training(standbys=2)
+    play.replace("m1", until="rehearse", id="r1")
+    assert play.ask("r2", Replace(("m0",))) is None
+    assert play.at_once("r3", Replace(("m0",))) == (False, "m0 is being replaced already")  # it waits, and yet
+    assert play.heard()["w3"] == [Rehearse(0)]
+    play.go_on("switch")
+    assert "w3" not in play.heard()
+    play.all_switch()
+    assert play.change.phase == "rehearse"
+    assert "w3" not in play.heard()  # it does already
+    play.settled()  # of the first, while the second is under way
+    assert play.reply("r1").ok
+    assert play.states() == {"m0": "leaving", "m1": "gone", "m2": "cast", "m3": "standby"}
+    play.go_on("settled")
+    assert play.reply("r2").ok
+    assert play.seats() == ["w3", "w2"]
+
+
+def test_a_request_from_before_the_start_is_carried_out_afterwards() -> None:
+    play = Play.opening(standbys=1)
+    assert play.ask("r1", Replace(("m1",))) is None
+    play.all_switch(step=0)
+    assert play.change.kind == "replace"
+    assert play.heard()["w2"] == [Rehearse(1)]
+
+
+@pytest.mark.parametrize(
+    ("standbys", "says"),
+    [
+        (("m3",), "standby m3 is gone; ask for another one"),
+        ((), "no standby is left; add one with: understudy standby add"),
+    ],
+)
+def test_a_standby_that_is_gone_when_its_turn_comes(standbys: tuple[str, ...], says: str) -> None:
+    play = Play.training(standbys=2)
+    play.replace("m1", until="rehearse", id="r1")
+    assert play.ask("r2", Replace(("m0",), standbys)) is None
+    play.lose("m3")
+    assert "r2" not in play.director.answers
+    play.go_on("settled")
+    assert play.reply("r1").ok
+    assert play.answered("r2") == (False, says)
+    assert play.status() == "training"
+
+
+def test_a_machine_that_died_before_its_turn_needs_no_replacement() -> None:
+    play = Play.training(machines=3, standbys=2)
+    play.replace("m1", until="rehearse", id="r1")
+    assert play.ask("r2", Replace(("m2",))) is None
+    play.lose("m2")
+    play.halted("w0", "w1")
+    play.rehearsed()
+    play.all_switch()
+    assert play.director.machines["m2"].state == "gone"
+    assert "r1" not in play.director.answers  # it has one standby left
+    assert play.change.leaving == ("m1",)
+    play.go_on("settled")
+    assert play.reply("r1").ok
+    assert play.reply("r2").text == "no longer needed: the machine plays no role any more"

@@ -1,0 +1,189 @@
+"""What the director is told twice, late or by nobody changes nothing, and a ledger read again comes to the same."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import msgspec
+import pytest
+
+from tests.controller.core.play import Play
+from understudy.controller.core.company import Plan
+from understudy.controller.core.director import Director
+from understudy.controller.core.events import (
+    AddStandby,
+    Event,
+    Lost,
+    Registered,
+    RemoveStandby,
+    Replace,
+    Reported,
+    StopJob,
+)
+from understudy.protocol.frames import Exited, Tell
+from understudy.protocol.messages import (
+    Arm,
+    Cancel,
+    Cancelled,
+    Done,
+    Gave,
+    Halt,
+    Halted,
+    Prepare,
+    Prepared,
+    Rehearse,
+    Resume,
+    Said,
+    Stop,
+    Unprepared,
+)
+
+
+def test_a_report_counts_once_in_order_and_from_who_is_there() -> None:
+    play = Play.training(standbys=2)
+    last = play.director.machines["m1"].inbox.last
+    play.ask("r0", RemoveStandby("m3"))
+    before = snapshot(play.director)
+    for machine, incarnation, number in [
+        ("m1", "m1-a", last),  # again
+        ("m1", "m1-a", last + 2),  # one is missing before it
+        ("m1", "m1-b", last + 1),  # of another life
+        ("m3", "m3-a", 2),  # from who is dismissed
+        ("m9", "m9-a", 1),  # from who never came
+    ]:
+        assert play.feed(Reported(machine, incarnation, number, Exited("w1", -9))) == []
+        assert snapshot(play.director) == before
+    play.feed(Reported("m1", "m1-a", last + 1, Exited("w1", -9)))
+    assert play.status() == "halting"
+
+
+@pytest.mark.parametrize("event", [Lost("m1", "m1-b", "late"), Lost("m2", "m2-b", "late"), Registered("m1", "m1-a")])
+def test_news_of_another_life_or_of_what_is_known_change_nothing(event: Event) -> None:
+    play = Play.training()
+    before = snapshot(play.director)
+    assert play.feed(event) == []
+    assert snapshot(play.director) == before
+
+
+@pytest.mark.parametrize("message", [Prepared(1), Prepared(3), Unprepared(1, "late"), Cancelled(2), Gave(2), Gave(1)])
+def test_words_of_another_generation_or_phase_change_nothing(message: Said) -> None:
+    play = Play.training()
+    play.replace(until="prepare")
+    play.orders()
+    play.each(("w0", "w1", "w2"), message)
+    assert play.phase() == "prepare"
+    assert play.change.waiting == {"w0", "w1", "w2"}
+    assert play.orders() == {}
+
+
+def test_a_report_of_an_earlier_halt_decides_nothing() -> None:
+    play = Play.training(machines=3, standbys=2)
+    play.exits("w2")
+    play.halted("w0", "w1")
+    play.lose("m3")  # who was to stand in
+    play.halted("w0")
+    play.say("w1", Halted(1, 1, 5, False, True))
+    assert (play.director.halts, play.status()) == (2, "halting")
+    play.halted("w1")
+    assert play.status() == "recovering"
+
+
+def test_the_dead_are_not_heard() -> None:
+    play = Play.training()
+    play.exits("w1")
+    play.say("w1", Halted(1, 1, 9, False, True))
+    play.halted("w0", step=5)
+    assert play.told("decided") == ["step 5 begins again; state comes from a live replica"]
+
+
+# -- a controller that comes back --------------------------------------------------------------------------------------
+
+
+def snapshot(director: Director) -> object:
+    """Everything that others can see of it, as plain data."""
+    machines = {
+        name: (machine.incarnation, machine.state, machine.why, list(machine.outbox.after(0)), machine.inbox.last)
+        for name, machine in director.machines.items()
+    }
+    change = director.change
+    return msgspec.to_builtins(
+        {
+            "status": (director.status, director.reason, director.halts, sorted(director.halted), director.wanted),
+            "machines": machines,
+            "roster": director.roster,
+            "change": None if change is None else (change.kind, change.phase, change.places, sorted(change.waiting)),
+            "queue": [(wish.id, wish.attempts) for wish in director.queue],
+            "answers": director.answers,
+            "due": director.due(),
+        },
+        str_keys=True,
+    )
+
+
+def history() -> Play:
+    """A replacement whose first newcomer dies, a second one that settles, a failure with a stand-in, and the end."""
+    play = Play.training(machines=3, nproc=2, standbys=4)
+    play.replace("m1", until="prepare", by=500.0)
+    play.ask("r2", Replace(("m0",), ("m5",)))
+    play.lose("m3")
+    play.each(("w0", "w1", "w2", "w3", "w4", "w5"), Cancelled(play.change.generation))
+    play.go_on("settled")
+    play.exits("w4")
+    play.halted(*sorted(play.director.halted), voted=True)
+    play.rehearsed()
+    play.all_switch()
+    play.feed(play.ledger[-1][1])  # said twice
+    play.ask("r3", AddStandby())
+    play.come("m7", standby=True)
+    play.here("m7")
+    play.ask("r4", RemoveStandby("m7"))
+    play.go_on("settled")
+    play.ask("r5", StopJob())
+    play.each(play.seats(), Done(8, "ff", True))
+    return play
+
+
+def test_the_history_is_worth_replaying() -> None:
+    play = history()
+    assert play.status() == "stopped"
+    kinds = {type(order.message) for m in play.director.machines.values() for _, order in m.outbox.after(0)
+             if isinstance(order, Tell)}  # fmt: skip
+    assert kinds >= {Rehearse, Prepare, Arm, Cancel, Halt, Resume, Stop}
+    assert set(play.director.answers) == {"r1", "r2", "r3", "r4", "r5"}
+    assert all(reply.ok for reply in play.director.answers.values())
+    assert "decided" in {tale.kind for tale in play.tales}
+
+
+def test_the_same_events_give_the_same_orders_at_every_moment() -> None:
+    """A new director that reads the first N events of the ledger is where the old one was after them, for every N."""
+    ledger = history().ledger
+    old = Director(Plan(3, 2, warm=0))
+    for count in range(len(ledger) + 1):
+        new = Director(Plan(3, 2, warm=0))
+        for at, event in ledger[:count]:
+            outputs = new.feed(msgspec.json.decode(msgspec.json.encode(event), type=Event), at)
+        if count:
+            at, event = ledger[count - 1]
+            assert old.feed(event, at) == outputs
+        assert snapshot(new) == snapshot(old)
+
+
+REPLAY = """
+import msgspec
+from tests.controller.core.test_director_replay import history, snapshot
+print(msgspec.json.encode(snapshot(history().director)).decode())
+"""
+
+
+@pytest.mark.parametrize("seed", ["1", "2"])
+def test_another_process_comes_to_the_same(seed: str) -> None:
+    """Nothing depends on the order of a set, which is another one in every process."""
+    env = {**os.environ, "PYTHONHASHSEED": seed}
+    done = subprocess.run(
+        [sys.executable, "-c", REPLAY], env=env, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == json.loads(msgspec.json.encode(snapshot(history().director)))

@@ -1,0 +1,146 @@
+"""Recordings are on two machines, and newcomers are told of one that is there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from tests.controller.core.play import Play
+from understudy.controller.core.recordings import Place, Recordings
+from understudy.protocol.frames import KeepCopy, KeptCopy, Order
+from understudy.protocol.messages import Recorded, Rehearse
+
+M0, M1, M2, M3 = ((f"m{number}", f"m{number}-a") for number in range(4))
+
+
+def recorded(role: int = 0, at: Place = M0, digest: str = "abc") -> Recorded:
+    return Recorded(role, digest, 100, 3, f"http://{at[0]}/recordings/{digest}")
+
+
+def gone(*places: Place) -> Callable[[Place], bool]:
+    return lambda place: place not in places
+
+
+def to_copy(
+    recordings: Recordings, standbys: Sequence[Place], others: Sequence[Place], *dead: Place
+) -> dict[Place, Recorded]:
+    return dict(recordings.to_copy(standbys, others, gone(*dead)))
+
+
+def test_a_standby_keeps_the_copy_and_others_where_there_is_none() -> None:
+    recordings = Recordings()
+    recordings.made(M0, recorded())
+    assert to_copy(recordings, [], [M0]) == {}
+    assert to_copy(recordings, [M2], [M0, M1]) == {M2: recorded()}
+    recordings = Recordings()
+    recordings.made(M0, recorded())
+    assert to_copy(recordings, [], [M0, M1]) == {M1: recorded()}
+
+
+def test_nobody_is_asked_twice_and_whoever_cannot_is_replaced_by_another() -> None:
+    recordings = Recordings()
+    recordings.made(M0, recorded())
+    assert list(to_copy(recordings, [M2], [M0, M1])) == [M2]
+    assert to_copy(recordings, [M2], [M0, M1]) == {}  # it has not answered yet
+    recordings.copied(M2, Recorded(0, "abc", 100, 3))
+    assert list(to_copy(recordings, [M2], [M0, M1])) == [M1]
+    recordings.copied(M1, Recorded(0, "abc", 100, 3))
+    assert to_copy(recordings, [M2], [M0, M1]) == {}
+
+
+def test_where_one_of_two_is_gone_another_one_fetches_from_the_other() -> None:
+    recordings = Recordings()
+    recordings.made(M0, recorded())
+    to_copy(recordings, [], [M0, M1, M2])
+    recordings.copied(M1, recorded(at=M1))
+    assert to_copy(recordings, [], [M0, M1, M2]) == {}
+    assert to_copy(recordings, [], [M1, M2], M0) == {M2: recorded(at=M1)}
+
+
+def test_whoever_is_about_to_go_is_read_from_and_not_counted() -> None:
+    recordings = Recordings()
+    recordings.made(M0, recorded())
+    assert to_copy(recordings, [], [M1, M2]) == {M1: recorded(), M2: recorded()}
+
+
+def test_nothing_can_be_copied_where_all_are_gone_or_there_never_was_any() -> None:
+    recordings = Recordings()
+    recordings.made(M0, recorded())
+    recordings.made(M1, Recorded(1, "", 0, 0))
+    assert 1 in recordings
+    assert 2 not in recordings
+    assert to_copy(recordings, [M2], [M1], M0) == {}
+    assert recordings.found(0, gone(M0), M2) is None
+    assert recordings.found(1, gone(), M2) is None
+    assert recordings.found(2, gone(), M2) is None
+
+
+def test_copies_of_many_roles_are_spread() -> None:
+    recordings = Recordings()
+    for role in range(4):
+        recordings.made(M0, recorded(role))
+    asked = [place for place, _ in recordings.to_copy([M2, M3], [M0, M1], gone())]
+    assert sorted(asked) == [M2, M2, M3, M3]
+
+
+def test_the_nearest_is_told() -> None:
+    recordings = Recordings()
+    recordings.made(M0, recorded())
+    recordings.copied(M2, recorded(at=M2))
+    assert recordings.found(0, gone(), M2) == recorded(at=M2)
+    assert recordings.found(0, gone(), M3) == recorded(at=M0)
+    assert recordings.found(0, gone(M0), M3) == recorded(at=M2)
+
+
+def test_a_copy_of_something_else_is_not_told() -> None:
+    recordings = Recordings()
+    recordings.made(M0, recorded())
+    recordings.copied(M1, recorded(at=M1, digest="older"))
+    assert recordings.found(0, gone(M0), M1) is None
+
+
+def test_a_copy_of_what_nobody_has_recorded_is_nothing() -> None:
+    recordings = Recordings()
+    recordings.copied(M1, recorded(at=M1))
+    assert 0 not in recordings
+    assert not recordings
+    assert recordings.found(0, gone(), M1) is None
+
+
+# -- in a job ----------------------------------------------------------------------------------------------------------
+
+
+def copies(play: Play) -> dict[str, list[Order]]:
+    found = {name: [order for order in orders if isinstance(order, KeepCopy)] for name, orders in play.orders().items()}
+    return {name: list(orders) for name, orders in found.items() if orders}
+
+
+def test_a_recording_outlives_its_machine() -> None:
+    """A standby's agent is asked for a copy; when the machine that has recorded is lost, the next standby hears of it,
+    and a machine that plays keeps the second copy then."""
+    play = Play.training(machines=2, standbys=1)
+    play.say("w0", recorded())
+    assert copies(play) == {"m2": [KeepCopy(recorded())]}
+    play.report("m2", KeptCopy(recorded(at=M2)))
+    play.lose("m0")
+    play.halted("w1")
+    assert play.change.joiners == {0: "w2"}
+    assert play.heard()["w2"][-1] == Rehearse(0, recorded(at=M2))
+
+
+def test_while_somebody_is_replaced_nobody_fetches_anything() -> None:
+    play = Play.training(machines=2, standbys=1)
+    play.replace("m1", until="prepare")
+    play.say("w0", recorded())
+    assert copies(play) == {}
+    for scene in (play.prepared, play.first_switches, play.all_switch, play.settled):
+        scene()
+    assert copies(play) == {"m2": [KeepCopy(recorded())]}
+
+
+def test_an_agent_that_was_started_again_has_nothing_any_more() -> None:
+    play = Play.training(machines=2, standbys=1, warm=1)
+    play.say("w0", recorded())
+    play.report("m2", KeptCopy(recorded(at=M2)))
+    play.come("m2", standby=True, incarnation="m2-b")
+    assert copies(play) == {"m2": [KeepCopy(recorded())]}
+    assert play.director._recording(0, play.director.actors["w0"]) == recorded()

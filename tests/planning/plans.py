@@ -1,0 +1,19 @@
+"""Plans to look at, as `plan` makes them, without what takes long at a large scale."""
+
+from __future__ import annotations
+
+from understudy.planning.assume import Ask, assume
+from understudy.planning.outcome import Mean
+from understudy.planning.planner import Checked, Plan, best_of_kinds, kinds, merit, sensitivity
+
+
+def planned(ask: Ask) -> Plan:
+    """Not simulated, and without micro-shards that only some replicas can read."""
+    assumed = assume(ask)
+    names = {kind for kind, _, _ in kinds(assumed, ask)} - {"mask-and-refill-local"}
+    found = best_of_kinds(assumed, ask, lambda done: None, names=names).values()
+    options = tuple(sorted(found, key=lambda option: merit(option, ask)))
+    best, *others = [option for option in options if option.offered]
+    checked = Checked(Mean(best.inflation, best.inflation, best.inflation), 1, 1.0)
+    swings = sensitivity(assumed, best.strategy, ask)
+    return Plan(ask, assumed, best, others[0] if others else None, options, checked, swings)

@@ -1,0 +1,55 @@
+"""The other engine on failure dates and draws that are given."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import Any
+
+import numpy as np
+import pytest
+
+from understudy.planning import jump
+from understudy.planning.clock import Clock, Runs, Slots
+from understudy.planning.failures import Failures, Repair, Times
+from understudy.planning.outcome import Outcome
+from understudy.planning.setting import Setting
+from understudy.planning.simgrid.stage import Stage
+from understudy.planning.strategy import Strategy
+
+LATER_THAN_ALL = 1e18
+
+
+def jump_on(
+    stage: Stage, setting: Setting, failures: Failures, strategy: Strategy, repair: Repair, horizon: float = 1e15
+) -> Outcome:
+    """One run of the jumping engine in which whoever stands in place i fails at the next of `dates[i]`, and in which
+    the first lost unit needs a patch if the first of `draws` is low, and so on."""
+
+    def after(slot: int, at: float) -> float:
+        own = stage.dates[slot]
+        place = bisect_right(own, at)
+        return own[place] if place < len(own) else LATER_THAN_ALL
+
+    class Given(Clock):
+        def __init__(self, failures: Failures, runs: int, slots: int, rng: np.random.Generator) -> None:
+            super().__init__(failures, runs, slots, rng)
+            everyone = np.arange(slots)
+            self.renew(np.zeros(slots, dtype=np.intp), everyone, np.zeros(slots))
+
+        def renew(self, runs: Runs, slots: Slots, at: Times) -> None:
+            for run, slot, date in zip(runs, slots, at, strict=True):
+                self.put(np.array([run]), np.array([slot]), np.array([after(int(slot), float(date))]))
+
+        def revive(self, runs: Runs, at: Times) -> None:
+            row, slot = np.nonzero(np.isinf(self._dates[runs, : self.slots]))
+            self.renew(runs[row], slot, at[row])
+
+    class Drawn(np.random.Generator):
+        def random(self, size: Any = None, *_: Any, **__: Any) -> Any:
+            return np.array([next(draws) for _ in range(size)])
+
+    draws = iter(stage.scene.draws)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(jump, "Clock", Given)
+        patch.setattr(np.random, "default_rng", lambda seed: Drawn(np.random.PCG64(seed)))
+        return jump.simulate(setting, failures, strategy, repair, runs=1, horizon=horizon)

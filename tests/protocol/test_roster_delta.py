@@ -1,0 +1,131 @@
+"""Rosters on the wire: whatever follows whatever, the agent has what the controller has meant."""
+
+from __future__ import annotations
+
+import zlib
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from understudy.protocol.frames import EndWorker, Numbered, Order, Tell
+from understudy.protocol.messages import Halt, Prepare, Resume
+from understudy.protocol.roster import Roster, Worker
+from understudy.protocol.roster_delta import Seating, Seats, Shortener, differ, follow, roster_of
+
+pytestmark = pytest.mark.timeout(60)
+
+
+def worker(number: int) -> Worker:
+    return Worker(f"w{number}", f"m{number}", port=1000 + number)
+
+
+def roster(count: int = 4, generation: int = 1) -> Roster:
+    return Roster.of(generation, [(role, f"w{role}") for role in range(count)], [worker(role) for role in range(count)])
+
+
+def carried(shortener: Shortener, seats: Seats, order: Order, machine: str = "m0") -> Order:
+    """What the agent understands of an order, by way of bytes."""
+    frame = Numbered(1, *shortener.shorten(machine, order))
+    read = msgspec.msgpack.decode(msgspec.msgpack.encode(frame), type=Numbered)
+    assert isinstance(read.content, Tell | EndWorker)
+    return seats.seated(read.content, read.seating)
+
+
+@st.composite
+def stories(draw: st.DrawFn) -> list[Roster]:
+    """Rosters as a director makes them: each follows one that somebody plays in, which is not always the last."""
+    played, found = roster(draw(st.integers(1, 6))), []
+    found.append(played)
+    for generation in range(2, draw(st.integers(2, 8))):
+        roles = draw(st.sets(st.integers(0, len(played.seats) - 1), max_size=3))
+        empty = {role for role in roles if draw(st.booleans())}
+        changes = {role: None if role in empty else worker(100 * generation + role) for role in roles}
+        found.append(played.successor(changes, generation=generation, fresh=draw(st.booleans())))
+        played = found[-1] if draw(st.booleans()) else played
+    return found
+
+
+@given(stories())
+def test_what_differs_leads_from_any_roster_to_any_later_one(story: list[Roster]) -> None:
+    for old in story:
+        for new in story:
+            succession = differ(old, new)
+            assert succession is None or follow(old, succession) == new
+
+
+@given(stories(), st.data())
+def test_the_agent_has_each_roster_as_it_was_meant_however_often_the_connection_breaks(
+    story: list[Roster], data: st.DataObject
+) -> None:
+    shortener, seats = Shortener(), Seats()
+    for each in story:
+        if data.draw(st.booleans()):
+            if data.draw(st.booleans()):
+                shortener.shorten("m0", Tell("w0", Prepare(each)))  # it was sent, and never arrived
+            if data.draw(st.booleans()):
+                seats = Seats()  # another agent
+            shortener.connected("m0", seats.generation)
+        order = Tell("w0", Prepare(each) if data.draw(st.booleans()) else Resume(each, 7))
+        assert carried(shortener, seats, order) == order
+
+
+def test_a_whole_roster_is_sent_once_and_then_what_differs() -> None:
+    shortener = Shortener()
+    first = roster(200)
+    second = first.successor({3: worker(500)})
+    sizes = [len(shortener.shorten("m0", Tell("w0", Prepare(each)))[1]) for each in (first, second)]
+    assert sizes[0] > 1000
+    assert sizes[1] < 200
+
+
+def test_an_agent_that_comes_back_is_not_sent_everything_again() -> None:
+    shortener, seats = Shortener(), Seats()
+    first = roster(200)
+    carried(shortener, seats, Tell("w0", Prepare(first)))
+    shortener.connected("m0", seats.generation)
+    order = Tell("w0", Prepare(first.successor({3: worker(500)})))
+    assert len(shortener.shorten("m0", order)[1]) < 200
+
+
+def test_what_is_the_same_for_all_is_encoded_once() -> None:
+    shortener, order = Shortener(), Tell("w0", Prepare(roster()))
+    assert shortener.shorten("m0", order)[1] is shortener.shorten("m1", order)[1]
+
+
+def test_orders_without_a_roster_go_as_they_are() -> None:
+    shortener, seats = Shortener(), Seats()
+    for order in (EndWorker("w1"), Tell("w1", Halt(1, "why"))):
+        assert roster_of(order) is None
+        assert carried(shortener, seats, order) == order
+
+
+def test_a_whole_roster_in_an_order_is_understood_too() -> None:
+    order = Tell("w0", Prepare(roster()))
+    assert Seats().seated(order, b"") == order
+
+
+def test_what_follows_a_roster_that_was_never_sent_is_no_message() -> None:
+    first = roster()
+    seating = Seating(succession=differ(first, first.successor({0: worker(9)})))
+    with pytest.raises(msgspec.MsgspecError, match="never sent"):
+        Seats().seated(Tell("w0", Prepare(first)), zlib.compress(msgspec.msgpack.encode(seating)))
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [b"no", zlib.compress(b"no roster"), zlib.compress(bytes(1000))[:-6], zlib.compress(bytes((1 << 26) + 1), 1)],
+)
+def test_what_cannot_be_a_roster_is_no_message(damaged: bytes) -> None:
+    with pytest.raises(msgspec.MsgspecError):
+        Seats().seated(Tell("w0", Prepare(roster())), damaged)
+
+
+def test_what_follows_another_roster_than_the_last_is_refused() -> None:
+    first = roster()
+    second = first.successor({0: worker(9)})
+    succession = differ(second, second.successor({1: worker(10)}))
+    assert succession is not None
+    with pytest.raises(msgspec.MsgspecError, match="generation 2"):
+        follow(first, succession)

@@ -1,0 +1,351 @@
+"""From what runs have shown to what a person reads: all kinds of forgotten things, without a single process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from textwrap import dedent
+
+import msgspec
+import pytest
+
+from understudy.verify.script.findings import Finding, Show, clean, findings, named, unclear
+from understudy.verify.script.runs import Disturbance, Run
+from understudy.worker.glimpse import Glimpse, Scope, Value
+
+SCRIPT = dedent(
+    """\
+    import understudy, time
+    COUNT = {}
+    def train(job):
+        ema, it, warm, average, sched = make(job)
+        for step in job.steps(9):
+            with step:
+                warm += 1
+                loss = model(next(it), warm) + ema(1)
+                average = 0.9 * average + 0.1 * loss
+                print(average)
+                ema.update(loss)
+                sched.step()
+                helper()
+    understudy.run(train)
+    """
+)
+FILE = "/somewhere/train.py"
+SCOPES = (Scope(FILE, "train", 3, 5), Scope(FILE, "<module>"))
+REPLACE = Disturbance("replace", 1, (1,), (0,))
+KILL = Disturbance("kill", 0, (0,), (0,))
+STEPS = 8
+
+
+def value(kind: str, number: object) -> Value:
+    return Value(kind, str(number), str(number))
+
+
+def glimpse(role: int, step: int, values: Mapping[str, Value] = {}, *, state: object = None, **more: object) -> Glimpse:
+    bits = {"model.weight": f"{step if state is None else state}", "optim.lr": "1"}
+    made = Glimpse(role, step, f"w{role}", f"m{role}", bits, dict(values), SCOPES, twins=(0, 1), files=(FILE,))
+    return msgspec.structs.replace(made, **more)
+
+
+def calm(values: Mapping[str, str] = {}, constant: bool = False) -> Run:
+    """Two roles; each variable's value is the number of the step."""
+    return Run(
+        "undisturbed",
+        [
+            glimpse(role, step, {name: value(kind, 0 if constant else step) for name, kind in values.items()})
+            for role in (0, 1)
+            for step in range(STEPS + 1)
+        ],
+    )
+
+
+def replaced(values: Mapping[str, str], *, at: int = 5, bad: bool, lasting: bool = True) -> Run:
+    """Role 1 is played by a newcomer from `at` on, whose variables come from three steps of rehearsal."""
+    found = []
+    for role in (0, 1):
+        for step in range(STEPS + 1):
+            new = role == 1 and step >= at
+            late = new and (lasting or step == at)
+            held = {name: value(kind, f"{step} of its own" if late else step) for name, kind in values.items()}
+            state = f"{step}!" if bad and step > at else None
+            uid = "w9" if new else f"w{role}"
+            found.append(glimpse(role, step, held, state=state, uid=uid, act=int(step >= at - 1)))
+    return Run("disturbed 1", found, disturbances=(REPLACE,))
+
+
+def judge(first: Run, *disturbed: Run, again: Run | None = None, source: str = SCRIPT) -> list[Finding]:
+    return findings(Show((("dp", 2),), STEPS, first, again, disturbed, {FILE: source}))
+
+
+def test_nothing_to_find() -> None:
+    names = {"0:loss": "tensor", "0:ema": "module"}
+    assert judge(calm({}), replaced({}, bad=False)) == []
+    assert judge(calm(names), replaced({"0:loss": "tensor"}, bad=False)) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "sentence", "advice"),
+    [
+        ("ema", "module", "changes from step to step and is not tracked", "job.track(ema=ema)"),
+        ("ema", "tensor", "a newcomer starts it anew", 'model.register_buffer("ema", ema)'),
+        ("ema.shadow", "module", '"ema.shadow" (a module)', "job.track(shadow=ema.shadow)"),
+        ("it", "iterator", "position is not tracked", "step.index and shard.number"),
+        ("it", "generator", "draws random numbers", "seed it anew in each step"),
+        ("warm", "counter", "changes from step to step", "compute it from step.index"),
+        ("sched", "scheduler", "changes from step to step", "job.track(sched=sched)"),
+        ("warm", "list", "changes from step to step", "state_dict() and load_state_dict()"),
+    ],
+)
+def test_what_was_forgotten_is_named(name: str, kind: str, sentence: str, advice: str) -> None:
+    held = {f"0:{name}": kind}
+    (found,) = judge(calm(held), replaced(held, bad=True))
+    assert (found.kind, found.proven, found.step) == ("diverged", True, 5)
+    assert found.roles == ("role 0 (dp=0)", "role 1 (dp=1)")
+    assert found.tensors == ("model.weight",)
+    assert "role 1 is replaced" in found.disturbance
+    (cause,) = found.causes
+    assert (cause.variable, cause.place, cause.kind) == (name, "train.py:4", kind)
+    assert sentence in cause.sentence
+    assert advice in cause.advice
+    assert cause.evidence == "before step 5: 5 undisturbed, 5 of its own in the newcomer"
+
+
+def test_a_global_is_named_with_its_line() -> None:
+    held = {"1:COUNT": "dict"}
+    (found,) = judge(calm(held), replaced(held, bad=True))
+    assert [(cause.place, cause.variable) for cause in found.causes] == [("train.py:2", "COUNT")]
+
+
+def test_the_likeliest_comes_first_and_what_is_only_shown_is_a_note() -> None:
+    held = {"0:average": "number", "0:warm": "counter", "0:ema": "module", "0:it": "iterator"}
+    found, note = judge(calm(held), replaced(held, bad=True))
+    assert [cause.variable for cause in found.causes] == ["ema", "it", "warm"]
+    assert (note.kind, note.proven, note.variable) == ("forgotten", False, "average")
+    assert not clean([found, note])
+    assert clean([note])
+
+
+def test_where_nothing_else_is_there_what_is_only_shown_is_the_cause() -> None:
+    (found,) = judge(calm({"0:average": "number"}), replaced({"0:average": "number"}, bad=True))
+    assert [cause.variable for cause in found.causes] == ["average"]
+
+
+def test_a_difference_without_bits_is_only_suspected() -> None:
+    held = {"0:warm": "counter"}
+    (note,) = judge(calm(held), replaced(held, bad=False))
+    assert (note.kind, note.proven, note.place, note.variable) == ("forgotten", False, "train.py:4", "warm")
+    assert "may stay" in note.advice
+    assert judge(calm(held), replaced(held, bad=False, lasting=False)) == []
+
+
+@pytest.mark.parametrize("held", [{"0:loss": "tensor"}, {"0:step": "counter"}])
+def test_what_is_computed_anew_in_each_step_is_no_state(held: dict[str, str]) -> None:
+    (found,) = judge(calm(held), replaced(held, bad=True))
+    assert found.causes == ()
+    assert "no variable" in found.advice
+
+
+def test_what_never_changes_is_no_state() -> None:
+    held = {"0:warm": "counter"}
+    (found,) = judge(calm(held, constant=True), replaced({}, bad=True))
+    assert found.causes == ()
+
+
+def test_an_iterator_that_cannot_be_looked_into() -> None:
+    first, second = calm({"0:it": "iterator"}), replaced({"0:it": "iterator"}, bad=True)
+    hidden = Value("iterator", "", "a cycle")
+    runs = [
+        msgspec.structs.replace(
+            run, glimpses=[msgspec.structs.replace(each, values={"0:it": hidden}) for each in run.glimpses]
+        )
+        for run in (first, second)
+    ]
+    (found,) = judge(*runs)
+    assert [cause.variable for cause in found.causes] == ["it"]
+    assert "cannot be looked into" in found.causes[0].evidence
+
+
+def test_a_repeated_step_changes_a_stayer_twice() -> None:
+    held = {"0:warm": "counter"}
+    glimpses = [glimpse(role, step, {"0:warm": value("counter", step)}) for role in (0, 1) for step in range(5)]
+    glimpses += [glimpse(1, 4, {"0:warm": value("counter", 5)}, act=1)]
+    glimpses += [glimpse(role, 5, {"0:warm": value("counter", 6)}, state="5!", act=1) for role in (0, 1)]
+    run = Run("disturbed 1", glimpses, disturbances=(KILL,))
+    (found,) = judge(calm(held), run)
+    (cause,) = found.causes
+    assert "a step that is repeated changes it twice" in cause.sentence
+    assert cause.evidence == "before step 4: 4 undisturbed, 5 in role 1, which repeated it"
+
+
+def test_data_that_is_gone_through_beside_the_steps() -> None:
+    source = SCRIPT.replace("for step in job.steps(9):", "for step, batch in zip(job.steps(9), loader):")
+    (found,) = judge(calm(), replaced({}, bad=True), source=source)
+    assert [(cause.place, cause.variable) for cause in found.causes] == [("train.py:5", "loader")]
+
+
+# -- chance ------------------------------------------------------------------------------------------------------------
+
+CLOCK = SCRIPT.replace("loss = model(next(it), warm)", "loss = model(next(it), time.time() - began)").replace(
+    "    ema, it", "    began = time.time()\n    ema, it"
+)
+
+
+def other(held: Mapping[str, str] = {}, *, at: int = 3) -> Run:
+    """Another undisturbed run, whose variables are others and whose state differs from some boundary on."""
+    return Run(
+        "undisturbed again",
+        [
+            glimpse(
+                role,
+                step,
+                {name: value(kind, f"{step}?") for name, kind in held.items()},
+                state=f"{step}!" if step >= at else None,
+            )
+            for role in (0, 1)
+            for step in range(STEPS + 1)
+        ],
+    )
+
+
+def test_two_undisturbed_runs_that_differ() -> None:
+    (found,) = judge(calm(), replaced({}, bad=True), again=other())
+    assert (found.kind, found.proven, found.step) == ("not-deterministic", True, 2)
+    assert "first in step 2" in found.sentence
+    assert "use_deterministic_algorithms" in found.advice
+
+
+def test_a_state_that_differs_from_the_start() -> None:
+    (found,) = judge(calm(), replaced({}, bad=True), again=other(at=0))
+    assert "before the first step" in found.sentence
+    assert "torch.manual_seed(job.seed)" in found.advice
+
+
+def test_a_disturbed_run_that_differs_before_it_is_disturbed() -> None:
+    early = msgspec.structs.replace(other(), disturbances=(REPLACE,))
+    (found,) = judge(calm(), early)
+    assert found.kind == "not-deterministic"
+
+
+def test_the_clock_is_named_and_comes_first_where_its_variable_differs() -> None:
+    source = CLOCK.replace("def train(job):\n", "def train(job):\n    made = list(set(words))\n")
+    scopes = (Scope(FILE, "train", 3, 7), SCOPES[1])
+    runs = [
+        msgspec.structs.replace(run, glimpses=[msgspec.structs.replace(each, scopes=scopes) for each in run.glimpses])
+        for run in (calm({"0:began": "number"}), other({"0:began": "number"}))
+    ]
+    (found,) = judge(runs[0], replaced({}, bad=True), again=runs[1], source=source)
+    assert [(cause.kind, cause.place) for cause in found.causes] == [
+        ("clock", "train.py:5"),
+        ("order", "train.py:4"),
+        ("clock", "train.py:10"),
+    ]
+    assert found.causes[0].variable == "began"
+    assert found.causes[0].evidence == "before step 0: 0 in one run, 0? in the other"
+    assert found.advice == ""
+
+
+def test_a_variable_that_differs_from_run_to_run_is_a_clue() -> None:
+    (found,) = judge(calm({"0:warm": "counter"}), replaced({}, bad=True), again=other({"0:warm": "counter"}))
+    assert [(cause.variable, cause.kind) for cause in found.causes] == [("warm", "variable")]
+
+
+def test_what_differs_from_run_to_run_anyway_is_not_said_to_be_forgotten() -> None:
+    first = calm({"0:warm": "number"})
+    second = replaced({"0:warm": "number"}, bad=False)
+    shaky = [
+        msgspec.structs.replace(each, values={"0:warm": value("number", f"{each.step}?")}) for each in second.glimpses
+    ]
+    assert judge(first, msgspec.structs.replace(second, glimpses=shaky)) == []
+
+
+# -- runs that come to no good end -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("reason", "kind"),
+    [
+        (
+            "role 0: the first step begins, but nothing was tracked; call job.track(model=..., optim=...)",
+            "never-tracks",
+        ),
+        (
+            "role 0 waits in step 3 in all_reduce, while role 1 waits at the end of it: all roles must run "
+            "the same steps and call the same operations in the same order",
+            "collectives",
+        ),
+        ("role 1 (w0 on m1) in step 2: w1 called all_reduce where this role called broadcast", "collectives"),
+        ("role 0 has left its training function; all roles must run the same number of steps", "steps"),
+        ("role 0 failed in step 2: SystemExit: 3", "exits"),
+        ("role 0 failed in step 2: ValueError: no (train.py, line 3)", "raises"),
+        ("role 0 has ended too early; let the script call understudy.run(train)", "no-train"),
+    ],
+)
+def test_a_script_that_fails_by_itself(reason: str, kind: str) -> None:
+    (found,) = judge(Run("undisturbed", [], "failed", reason))
+    assert (found.kind, found.proven) == (kind, True)
+    assert reason in found.sentence
+    assert found.advice
+
+
+def test_a_collective_that_only_some_roles_call_is_named() -> None:
+    source = "import torch.distributed as dist\nif job.role == 0:\n    dist.barrier()\n"
+    run = Run("undisturbed", [], "failed", "role 1 called barrier where this role called all_reduce")
+    (found,) = judge(run, source=source)
+    assert [(cause.place, cause.kind) for cause in found.causes] == [("train.py:3", "uneven")]
+    assert "only called if job.role == 0" in found.causes[0].sentence
+
+
+def test_a_script_that_ends_early_or_never() -> None:
+    short = Run("undisturbed", [each for each in calm().glimpses if each.step <= 3])
+    (early,) = judge(short)
+    assert (early.kind, early.proven) == ("ended-early", True)
+    assert "after 3 of 8 steps" in early.sentence
+    (stuck,) = judge(msgspec.structs.replace(short, status="stuck", reason="it has not ended within 300 s"))
+    assert stuck.kind == "stuck"
+
+
+def test_a_script_that_only_fails_when_it_is_disturbed() -> None:
+    run = msgspec.structs.replace(replaced({}, bad=False), status="failed", reason="ValueError: no (train.py, line 3)")
+    (found,) = judge(calm(), run)
+    assert (found.kind, found.proven) == ("raises", True)
+    assert found.sentence.startswith("the machine that plays role 1 is replaced by plan: ValueError")
+
+
+def test_a_rank_that_is_read_at_import_is_a_note() -> None:
+    source = "import os\nRANK = int(os.environ['RANK'])\n"
+    (note,) = judge(calm(), replaced({}, bad=False), source=source)
+    assert (note.kind, note.proven, note.place, note.variable) == ("rank", False, "train.py:2", "RANK")
+    assert "job.role" in note.advice
+
+
+def test_roles_that_hold_the_same_without_saying_so() -> None:
+    def alone(run: Run) -> Run:
+        strangers = [msgspec.structs.replace(each, twins=(each.role,)) for each in run.glimpses]
+        return msgspec.structs.replace(run, glimpses=strangers)
+
+    (note,) = judge(alone(calm()), alone(replaced({}, bad=False)))
+    assert (note.kind, note.proven) == ("unknown-twins", False)
+    assert note.sentence.startswith("roles 0, 1 hold the same bits")
+    assert note.advice.endswith('job.same_over("dp")')
+
+
+def test_a_second_undisturbed_run_that_fails() -> None:
+    again = Run("undisturbed again", [], "failed", "ValueError: no (train.py, line 3)")
+    first, second = judge(calm(), replaced({}, bad=True), again=again)
+    assert (first.kind, second.kind) == ("raises", "diverged")
+
+
+# -- what is still to be shown -----------------------------------------------------------------------------------------
+
+
+def test_what_comes_after_a_difference_is_unclear() -> None:
+    run = msgspec.structs.replace(replaced({}, bad=True), disturbances=(REPLACE, KILL))
+    assert unclear(calm(), run) == [KILL]
+    assert unclear(calm(), replaced({}, bad=False)) == []
+    broken = msgspec.structs.replace(replaced({}, bad=False), disturbances=(REPLACE, KILL), status="failed")
+    assert unclear(calm(), broken) == [KILL]
+
+
+def test_names_for_people() -> None:
+    assert named(["a", "b"]) == "a, b"
+    assert named(list("abcde")) == "a, b, c and 2 more"

@@ -1,0 +1,172 @@
+"""The sum over all micro-shards, with every set of vacant replicas and after every interruption."""
+
+from __future__ import annotations
+
+from itertools import combinations
+from typing import Any
+
+import pytest
+import torch
+
+from tests.comm.helpers import Ensemble, at_once
+from tests.worker.masked.units import Cast, expected
+from understudy.comm.endpoint import Endpoint
+from understudy.comm.faults import Fault
+from understudy.masking.assignment import assign
+from understudy.masking.placement import parse
+from understudy.worker.masked.gradients import Miscounted
+
+UNITS = 4
+PLACEMENTS = ("anywhere", "spare:r=2", "random:r=3,seed=1", "blocks:r=2", "consecutive:r=3")
+VACANT = [vacant for size in range(UNITS) for vacant in combinations(range(UNITS), size)]
+Gradients = list[torch.Tensor | None]
+
+
+def close(found: Gradients, wanted: Gradients) -> bool:
+    return all(
+        (one is None) == (other is None)
+        and (one is None or other is None or torch.allclose(one, other.to(one.dtype), atol=1e-6))
+        for one, other in zip(found, wanted, strict=True)
+    )
+
+
+def same_bits(one: Gradients, other: Gradients) -> bool:
+    return all(
+        a is b is None or (a is not None and b is not None and bytes(a.numpy()) == bytes(b.numpy()))
+        for a, b in zip(one, other, strict=True)
+    )
+
+
+@pytest.fixture(scope="module")
+def undisturbed() -> dict[int, Gradients]:
+    """By q, with everybody there and one order."""
+    found = {}
+    with Ensemble() as ensemble:
+        cast = Cast(ensemble, UNITS)
+        for q in (1, 2, 3):
+            cast.step("anywhere", q, deterministic=True)
+            found[q] = cast.gradients()[0]
+            cast.clear()
+    return found
+
+
+@pytest.mark.parametrize("vacant", VACANT, ids=lambda vacant: "".join(map(str, vacant)) or "nobody")
+def test_whoever_is_missing(vacant: tuple[int, ...], undisturbed: dict[int, Gradients]) -> None:
+    with Ensemble() as ensemble:
+        cast = Cast(ensemble, UNITS)
+        if vacant:
+            cast.vacate(vacant)
+        for placement in PLACEMENTS:
+            if assign(parse(placement, UNITS), 1, cast.live).lost:
+                continue
+            for q in (1, 2, 3):
+                for deterministic in (False, True):
+                    means = cast.step(placement, q, deterministic=deterministic)
+                    loss = sum(0.1 * number for number in range(UNITS * q)) / (UNITS * q)
+                    assert all(mean is not None and mean["loss"] == pytest.approx(loss) for mean in means)
+                    for found in cast.gradients():
+                        assert close(found, expected(UNITS * q, UNITS))
+                        assert not deterministic or same_bits(found, undisturbed[q])
+                        assert same_bits(found, cast.gradients()[0])
+                    cast.clear()
+
+
+class Death:
+    """Interrupts a unit's generation with its n-th operation from now on, before or after it was given."""
+
+    def __init__(self, endpoint: Endpoint, at: int, *, before: bool) -> None:
+        self._endpoint, self._left, self._before = endpoint, at, before
+        self._submit, self._message = endpoint.submit, endpoint.message
+        self.happened = False
+        endpoint.submit = self._submitting  # type: ignore[method-assign]
+        endpoint.message = self._sending  # type: ignore[method-assign]
+
+    def _submitting(self, *args: Any, **kwargs: Any) -> None:
+        self._around(lambda: self._submit(*args, **kwargs))
+
+    def _sending(self, job: Any) -> None:
+        self._around(lambda: self._message(job))
+
+    def _around(self, act: Any) -> None:
+        self._left -= 1
+        if self._before and self._left == 0:
+            self._strike()
+        act()
+        if not self._before and self._left == 0:
+            self._strike()
+
+    def _strike(self) -> None:
+        assert self._endpoint.poison is not None
+        self.happened = True
+        self._endpoint.poison.set(Fault("interrupt", "so says the test"))
+
+    def over(self) -> None:
+        del self._endpoint.submit, self._endpoint.message
+
+
+@pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
+@pytest.mark.parametrize("deterministic", [False, True], ids=["summed", "deterministic"])
+def test_interrupted_in_every_operation(deterministic: bool, before: bool, undisturbed: dict[int, Gradients]) -> None:
+    """One replica dies with each of its operations in turn. The others go on with what they have."""
+    q, dying, kept, totals = 2, 3, 0, 0
+    for operation in range(1, 1000):
+        with Ensemble() as ensemble:
+            cast = Cast(ensemble, UNITS)
+            death = Death(cast.units[dying].group.endpoint, operation, before=before)
+            cast.step("anywhere", q, deterministic=deterministic)
+            death.over()
+            if not death.happened:
+                break
+            cast.clear()
+            for unit in cast.units:
+                unit.computed.clear()
+            totals += sum(len(unit.share.totals) for unit in cast.units[:dying] if unit.share is not None)
+            kept += sum(unit.share is not None for unit in cast.units[:dying])
+            complete = {unit.number for unit in cast.units if unit.share is None}
+            cast.vacate([dying])
+            assert all(mean is not None for mean in cast.step("anywhere", q, deterministic=deterministic))
+            for unit in cast.units[:dying]:
+                own = [number for number in unit.computed if number // q == unit.number]
+                assert len(own) == (q if unit.number in complete else 0), "it had what it has computed again"
+            for found in cast.gradients():
+                assert close(found, expected(UNITS * q, UNITS))
+                assert not deterministic or same_bits(found, undisturbed[q])
+                assert same_bits(found, cast.gradients()[0])
+    assert operation > 6, "a header, what was logged, and several buckets"
+    assert kept
+    assert totals, "nobody was interrupted between two buckets"
+
+
+def test_interrupted_twice(undisturbed: dict[int, Gradients]) -> None:
+    with Ensemble() as ensemble:
+        cast = Cast(ensemble, UNITS)
+        for dying in (3, 1):
+            death = Death(cast.units[dying].group.endpoint, 5, before=True)
+            cast.step("anywhere", 3, deterministic=True)
+            assert death.happened
+            death.over()
+            cast.clear()
+            cast.vacate([dying])
+        cast.step("anywhere", 3, deterministic=True)
+        for found in cast.gradients():
+            assert same_bits(found, undisturbed[3])
+
+
+def test_a_micro_shard_too_few_is_a_defect() -> None:
+    with Ensemble() as ensemble:
+        cast = Cast(ensemble, 2)
+        first, second = (cast.plan(unit, "anywhere", q, deterministic=False) for unit, q in ((0, 2), (1, 1)))
+        with pytest.raises(Miscounted, match="the same number"):
+            at_once(lambda: cast.units[0].step(first), lambda: cast.units[1].step(second))
+
+
+def test_values_of_other_names_are_refused() -> None:
+    with Ensemble() as ensemble:
+        cast = Cast(ensemble, 2)
+        plans = [cast.plan(unit, "anywhere", 1, deterministic=False) for unit in (0, 1)]
+        for unit, plan in zip(cast.units, plans, strict=True):
+            unit.compute(plan)
+            assert unit.share is not None
+            unit.share.values = {unit.number: {f"loss{unit.number}": 1.0}}
+        with pytest.raises(Miscounted, match="different names"):
+            at_once(*[lambda n=n: cast.units[n].step(plans[n]) for n in (0, 1)])

@@ -1,0 +1,135 @@
+"""Masked steps in real processes: whoever dies, and wherever, the others end with the bits of an undisturbed run."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+
+import pytest
+
+from tests.worker.masked.masked import Death, Play, Result, perform
+
+pytestmark = [pytest.mark.timeout(300), pytest.mark.usefixtures("frameworks")]
+
+DDP = Play()
+
+
+@cache
+def undisturbed(play: Play) -> Result:
+    results = perform(play)
+    assert len({result.digest for result in results.values()}) == 1
+    return results[0]
+
+
+def check(play: Play, results: dict[int, Result]) -> None:
+    """All that are left have the same, to the bit what an undisturbed run has; every step was applied once."""
+    whole = undisturbed(replace(play, deaths=(), keep="own"))
+    for result in results.values():
+        assert len(result.values) == play.steps
+        if play.deterministic:
+            assert result.digest == whole.digest
+            assert [v["loss"] for v in result.values] == [v["loss"] for v in whole.values]
+        else:
+            assert result.digest == results[0].digest
+            assert result.state == pytest.approx(whole.state, rel=1e-3, abs=1e-4)
+
+
+def own(result: Result, role: int, step: int, micro: int) -> Counter[int]:
+    return Counter(number for at, number in result.computed if at == step and number // micro == role)
+
+
+LONG = pytest.mark.long
+"""`test_gradients.py` interrupts the sum in each of its operations, within one process."""
+DEATHS = [
+    pytest.param(Death(2, 1, "before", 0), marks=LONG, id="before the first shard"),
+    pytest.param(Death(2, 1, "before", 1), id="between two shards"),
+    pytest.param(Death(2, 1, "backward", 1), id="in a backward"),
+    pytest.param(Death(2, 1, "sum", 1), marks=LONG, id="with the first operation of the sum"),
+    pytest.param(Death(2, 1, "sum", 3), id="in the sum"),
+    pytest.param(Death(2, 1, "vote"), id="before the vote"),
+    pytest.param(Death(0, 0, "backward", 0), id="the first role in the first step"),
+]
+
+
+@pytest.mark.parametrize("death", DEATHS)
+def test_ddp(death: Death) -> None:
+    play = replace(DDP, deaths=(death,))
+    results = perform(play)
+    check(play, results)
+    if death.where in ("before", "backward"):
+        for role, result in results.items():
+            assert set(own(result, role, death.step, play.micro).values()) == {1}, "it had what it has computed again"
+
+
+@pytest.mark.parametrize("keep", ["copy", pytest.param("none", marks=LONG)])
+def test_what_is_kept(keep: str) -> None:
+    play = replace(DDP, keep=keep, deaths=(Death(1, 1, "backward", 1),))
+    results = perform(play)
+    check(play, results)
+    counts = {n for role, result in results.items() for n in own(result, role, 1, play.micro).values()}
+    assert (counts == {1}) if keep == "copy" else (2 in counts)
+
+
+def test_one_after_the_other() -> None:
+    play = replace(DDP, mesh=(("dp", 4),), steps=4, deaths=(Death(3, 1, "backward", 0), Death(0, 2, "before", 1)))
+    results = perform(play)
+    check(play, results)
+    last = {number for result in results.values() for step, number in result.computed if step == 3}
+    assert last == set(range(8)), "two replicas compute the micro-shards of four"
+
+
+def test_without_one_order() -> None:
+    play = replace(DDP, deterministic=False, deaths=(Death(2, 1, "backward", 1),))
+    check(play, perform(play))
+
+
+def test_a_plain_module() -> None:
+    play = replace(DDP, kind="plain", deaths=(Death(1, 1, "backward", 1),))
+    check(play, perform(play))
+
+
+def by_replica(mesh: tuple[tuple[str, int], ...], name: str) -> Callable[[int], int]:
+    from understudy.protocol.mesh import coordinates
+
+    return lambda role: coordinates(mesh, role)[name]
+
+
+@pytest.mark.parametrize(
+    ("where", "deterministic"),
+    [
+        pytest.param("before", False, marks=LONG, id="before"),
+        pytest.param("backward", True, id="backward"),
+        pytest.param("sum", True, id="sum"),
+    ],
+)
+def test_hsdp(where: str, deterministic: bool) -> None:
+    play = Play("hsdp", (("dp_replicate", 2), ("dp_shard", 2)), deterministic=deterministic)
+    compare_by_place(play, Death(2, 1, where, 1), "dp_replicate")
+
+
+@pytest.mark.parametrize("where", ["backward", pytest.param("sum", marks=LONG)])
+def test_pipeline(where: str) -> None:
+    compare_by_place(Play("pipeline", (("pp", 2), ("dp", 2))), Death(1, 1, where, 1), "dp")
+
+
+@cache
+def all_roles(play: Play, name: str) -> dict[int, Result]:
+    return perform(play, by_replica(play.mesh, name))
+
+
+def compare_by_place(play: Play, death: Death, name: str) -> None:
+    """Roles at the same place of their unit hold the same; they are compared with those of an undisturbed run."""
+    unit_of = by_replica(play.mesh, name)
+    whole = all_roles(replace(play, deterministic=True), name)
+    results = perform(replace(play, deaths=(death,)), unit_of)
+    assert len(results) == play.roles // 2
+    assert all(unit_of(role) != unit_of(death.role) for role in results)
+    for role, result in results.items():
+        assert len(result.values) == play.steps
+        if play.deterministic:
+            assert result.digest == whole[role].digest
+            assert result.values == whole[role].values
+        else:
+            assert result.state == pytest.approx(whole[role].state, rel=1e-3, abs=1e-4)

@@ -1,0 +1,127 @@
+"""Replicas in threads of one process, with gradients that are made up: for tests of how they are summed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import nn
+
+from tests.comm.helpers import Ensemble, at_once, enter
+from understudy.comm.endpoint import Endpoint
+from understudy.comm.fabric import Fabric
+from understudy.comm.group import RoleGroup
+from understudy.masking.assignment import assign
+from understudy.masking.placement import parse
+from understudy.protocol.roster import Roster
+from understudy.worker.masked.gradients import Interrupted, Synchroniser
+from understudy.worker.masked.segments import Plan, still_good
+from understudy.worker.masked.share import Share
+
+SHAPES = ((3, 5), (7,), (), (64,), (2, 2, 2), (33,))
+UNUSED, SELDOM = 2, 4
+"""The parameter that nobody has a gradient of, and the one that only odd micro-shards have."""
+LIMIT = 100
+"""Bytes of a bucket, so that there are several."""
+
+
+def gradient(number: int, member: int) -> torch.Tensor | None:
+    if member == UNUSED or (member == SELDOM and number % 2 == 0):
+        return None
+    numbers = torch.Generator().manual_seed(100 * number + member)
+    return torch.randn(SHAPES[member], generator=numbers)
+
+
+def expected(count: int, units: int) -> list[torch.Tensor | None]:
+    """In double precision."""
+    found: list[torch.Tensor | None] = []
+    for member, shape in enumerate(SHAPES):
+        parts = [grad for number in range(count) if (grad := gradient(number, member)) is not None]
+        total = torch.zeros(shape, dtype=torch.float64)
+        for part in parts:
+            total += part
+        found.append(total / units if parts else None)
+    return found
+
+
+class Unit:
+    """One replica: its parameters, its end of the group, and what it has computed."""
+
+    def __init__(self, fabric: Fabric, endpoint: Endpoint) -> None:
+        self.fabric = fabric
+        self.parameters = [nn.Parameter(torch.zeros(shape)) for shape in SHAPES]
+        self.group = RoleGroup(endpoint)
+        self.twins = Synchroniser(self.group, self.parameters, frozenset(), lambda: fabric.fault is None, limit=LIMIT)
+        self.share: Share | None = None
+        self.computed: list[int] = []
+
+    @property
+    def number(self) -> int:
+        return self.group.endpoint.rank
+
+    def compute(self, plan: Plan) -> None:
+        """What is still to be computed, as a script would."""
+        share = self.share
+        if share is None or not still_good(share.done, plan):
+            share = self.share = Share(0, plan.assignment.q, self.parameters) if share is None else share
+            share.forget()
+        for number in plan.mine[len(share.done) :]:
+            share.load(plan.segment(number))
+            for member, parameter in enumerate(self.parameters):
+                grad = gradient(number, member)
+                if grad is not None:
+                    parameter.grad = grad if parameter.grad is None else parameter.grad + grad
+            self.computed.append(number)
+            share.add(number, {"loss": 0.1 * number})
+
+    def step(self, plan: Plan) -> dict[str, float] | None:
+        """What was logged; None where it was interrupted."""
+        self.compute(plan)
+        assert self.share is not None
+        try:
+            means = self.twins.run(self.share, plan)
+        except Interrupted:
+            return None
+        self.share = None  # what the script has in its hands is not used again
+        return means
+
+    def gradients(self) -> list[torch.Tensor | None]:
+        return [None if parameter.grad is None else parameter.grad.clone() for parameter in self.parameters]
+
+    def clear(self) -> None:
+        for parameter in self.parameters:
+            parameter.grad = None
+
+
+class Cast:
+    """Units 0, 1, … in one ensemble, two on each machine."""
+
+    def __init__(self, ensemble: Ensemble, units: int, *, machines: Sequence[str] = ()) -> None:
+        names = machines or [f"m{unit // 2}" for unit in range(units)]
+        self.roster, fabrics, endpoints = ensemble.start(*names)
+        self.units = [Unit(fabric, end) for fabric, end in zip(fabrics, endpoints, strict=True)]
+        self.live = tuple(range(units))
+
+    def vacate(self, units: Sequence[int]) -> None:
+        """Go on without these, in a fresh generation."""
+        roster: Roster = self.roster.successor(dict.fromkeys(units), fresh=True)
+        self.roster, self.live = roster, tuple(unit for unit in self.live if unit not in units)
+        enter(roster, [self.units[unit].fabric for unit in self.live])
+
+    def plan(self, unit: int, placement: str, q: int, *, deterministic: bool) -> Plan:
+        assignment = assign(parse(placement, len(self.units)), q, self.live)
+        return Plan(assignment, unit, deterministic)
+
+    def step(self, placement: str, q: int, *, deterministic: bool) -> list[dict[str, float] | None]:
+        def one(unit: int) -> Callable[[], dict[str, float] | None]:
+            plan = self.plan(unit, placement, q, deterministic=deterministic)
+            return lambda: self.units[unit].step(plan)
+
+        return at_once(*[one(unit) for unit in self.live])
+
+    def gradients(self) -> list[list[torch.Tensor | None]]:
+        return [self.units[unit].gradients() for unit in self.live]
+
+    def clear(self) -> None:
+        for unit in self.units:
+            unit.clear()

@@ -1,0 +1,127 @@
+"""When a role's state is written to disk, and for whom."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from torch import nn
+
+from understudy.comm.fabric import Fabric
+from understudy.protocol.messages import Aside, Said, Saved, WorkerSpec
+from understudy.protocol.roster import Roster, Worker
+from understudy.state.checkpoint import Saver, complete, place
+from understudy.worker.transfer.archive import Archive
+
+WORKERS = [Worker(f"w{role}", f"m{role}") for role in range(7)]
+FIRST = Roster.of(1, [(role, worker.uid) for role, worker in enumerate(WORKERS)], WORKERS)
+
+
+class Scene:
+    """Role 0 of seven that hold the same."""
+
+    def __init__(self, folder: Path, *, mask: str, every: int = 0) -> None:
+        self.said: list[Said | Aside] = []
+        self.stage = SimpleNamespace(roster=FIRST)
+        self.spec = WorkerSpec(
+            *("w0", "m0", 0, "job", b"x", "train.py", (), 1, (("dp", 7),)),
+            checkpoint=str(folder),
+            checkpoint_every=every,
+            mask=mask,
+        )
+        tracked = {"model": nn.Linear(2, 2)}
+        fabric = cast("Fabric", self.stage)
+        self.archive = Archive(self.spec, fabric, 0, tracked, tuple(range(7)), self.said.append)
+        self.archive.entered(FIRST)
+
+    def enter(self, *vacant: int) -> None:
+        number = self.stage.roster.generation + 1
+        self.stage.roster = FIRST.successor(dict.fromkeys(vacant), generation=number, fresh=True)
+        self.archive.entered(self.stage.roster)
+
+    def saved(self) -> list[tuple[int, int]]:
+        self.archive.close()
+        return sorted((said.step, said.role) for said in self.said if isinstance(said, Saved))
+
+
+def test_before_another_loss_would_be_one_too_many(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, mask="spare:r=2")
+    scene.archive.boundary(1)
+    scene.enter(3)
+    scene.archive.boundary(2)
+    scene.archive.boundary(3)
+    assert scene.saved() == [(2, 0), (2, 3)]
+
+
+def test_nobody_leaves_where_a_checkpoint_begins_or_is_being_written(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, mask="", every=3)
+    scene.archive.boundary(1)
+    assert scene.archive.lets_go(1)
+    scene.archive.boundary(2)
+    assert not scene.archive.lets_go(2)  # the next boundary is one where it begins
+    scene.archive.boundary(3)
+    scene.saved()
+    assert scene.archive.lets_go(3)
+    scene.archive.boundary(5)
+    assert scene.archive.lets_go(5)  # it was put off for one; that the next begins with the newcomer does no harm
+    assert scene.saved() == [(3, 0)]
+
+
+def test_what_is_written_is_written_to_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every step writes a checkpoint, and the disk is slow: one is put off, the next is waited for."""
+    scene, go_on = Scene(tmp_path, mask="", every=1), threading.Event()
+    write = Saver._write
+
+    def slow(saver: Saver, *args: Any) -> None:
+        go_on.wait(30)
+        write(saver, *args)
+
+    monkeypatch.setattr(Saver, "_write", slow)
+    scene.archive.boundary(1)
+    assert not scene.archive.lets_go(1)
+    assert not scene.archive.lets_go(1)
+    go_on.set()
+    scene.archive.boundary(2)
+    assert scene.archive.lets_go(2)
+    assert [said.step for said in scene.said if isinstance(said, Saved)] == [1, 2]
+
+
+def test_where_everybody_has_all_data_only_the_last_replica_writes(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, mask="anywhere")
+    scene.enter(1, 2, 3)
+    scene.archive.boundary(2)
+    scene.enter(1, 2, 3, 4, 5, 6)
+    scene.archive.boundary(5)
+    assert scene.saved() == [(5, role) for role in range(7)]
+    assert complete(tmp_path, 7) == [5]
+
+
+def test_the_first_that_is_left_writes_for_those_who_are_gone(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, mask="anywhere", every=2)
+    scene.enter(2, 4)
+    scene.archive.boundary(4)
+    assert scene.saved() == [(4, 0), (4, 2), (4, 4)]
+    parts = [sorted(file.name for file in place(tmp_path, 4, role).iterdir()) for role in (0, 2, 4)]
+    assert parts[0] == parts[1] == parts[2]
+    assert "done" in parts[0]
+
+
+def test_others_write_their_own_part_only(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, mask="anywhere", every=2)
+    scene.archive.become(5, tuple(range(7)))
+    scene.enter(2, 4)
+    scene.archive.boundary(4)
+    assert scene.saved() == [(4, 5)]
+
+
+def test_nothing_is_written_without_a_place(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, mask="spare:r=2")
+    scene.archive._spec = WorkerSpec(
+        *("w0", "m0", 0, "job", b"x", "train.py", (), 1, (("dp", 7),)), mask="spare:r=2", checkpoint_every=1
+    )
+    scene.enter(3)
+    scene.archive.boundary(2)
+    assert scene.saved() == []
