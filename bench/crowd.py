@@ -22,16 +22,17 @@ from understudy.protocol.frames import (
     Numbered,
     Refused,
     Register,
+    Relayed,
     Report,
     StartWorker,
     Welcome,
-    Word,
 )
 from understudy.protocol.messages import (
     Arm,
     Cancel,
     Cancelled,
     Finish,
+    FromWorker,
     Gave,
     Halt,
     Halted,
@@ -41,13 +42,12 @@ from understudy.protocol.messages import (
     Prepared,
     Rehearse,
     Rehearsed,
-    Said,
     Settled,
     Stop,
     Switched,
     Tracked,
 )
-from understudy.protocol.roster import Worker
+from understudy.protocol.roster import WorkerAddress
 from understudy.protocol.sessions import Inbox, Outbox
 
 STAGES = 16
@@ -165,7 +165,7 @@ class Crowd:
         player.over = True
         await player.ws.close()
 
-    def everybody(self, do: Callable[[Player], Iterable[Said]]) -> None:
+    def everybody(self, do: Callable[[Player], Iterable[FromWorker]]) -> None:
         """Every worker has something to say."""
         for player in list(self.agents.values()):
             for message in do(player):
@@ -207,8 +207,8 @@ class Player:
         with suppress(ConnectionError):
             await self.ws.send_bytes(data)
 
-    def say(self, message: Said) -> None:
-        self._outbox.put(Word(self.uid, message))
+    def say(self, message: FromWorker) -> None:
+        self._outbox.put(Relayed(self.uid, message))
         if not self._sending:
             self._sending = True
             self._crowd.soon(self._flush())
@@ -261,7 +261,9 @@ class Player:
             self.over = True
         elif isinstance(order, StartWorker):
             self.uid, self.role, self.holds = order.uid, None, False
-            self.say(Here(Worker(order.uid, self._name, "10.0.0.1", 20_000 + int(order.uid[1:]) % 40_000), pid=1))
+            self.say(
+                Here(WorkerAddress(order.uid, self._name, "10.0.0.1", 20_000 + int(order.uid[1:]) % 40_000), pid=1)
+            )
 
     def _hear(self, message: _Heard) -> None:
         crowd = self._crowd
@@ -295,7 +297,7 @@ class Player:
         """This one leaves: everybody has prepared, and the vote says so at the same boundary to all."""
         crowd = self._crowd
 
-        def changes(player: Player) -> list[Said]:
+        def changes(player: Player) -> list[FromWorker]:
             if player is self:
                 return [Switched(generation, crowd.step), Gave(generation)]
             if player.role is None or (not player.holds and player.role != self.role):

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any, Literal
 
-from understudy.agent.nursery import Child, Nursery
+from understudy.agent.fork_client import ForkClient, ForkedWorker
 
 ROOT = Path(__file__).parents[2]
 BODIES = "tests.agent.bodies"
@@ -54,15 +54,15 @@ def run(body: Callable[[], Coroutine[Any, Any, None]]) -> None:
 
 
 @contextlib.asynccontextmanager
-async def nursery(*preload: str) -> AsyncIterator[Nursery]:
-    opened = await Nursery.open(preload=preload or ["json", BODIES], env={**os.environ, "PYTHONPATH": str(ROOT)})
+async def nursery(*preload: str) -> AsyncIterator[ForkClient]:
+    opened = await ForkClient.open(preload=preload or ["json", BODIES], env={**os.environ, "PYTHONPATH": str(ROOT)})
     async with opened:
         yield opened
 
 
 async def spawn(
-    nursery: Nursery, body: str, spec: bytes = b"", output: Output | None = None, env: dict[str, str] | None = None
-) -> Child:
+    nursery: ForkClient, body: str, spec: bytes = b"", output: Output | None = None, env: dict[str, str] | None = None
+) -> ForkedWorker:
     def heard(line: bytes, stream: Literal["stdout", "stderr"]) -> None:
         if output is not None:
             output.append((stream, line))
@@ -71,7 +71,7 @@ async def spawn(
     return await nursery.spawn(target=target, spec=spec, env=env or {}, cwd="/", on_output=heard)
 
 
-async def receive(child: Child) -> bytes:
+async def receive(child: ForkedWorker) -> bytes:
     """All that comes over the line until its end."""
     data = b""
     while piece := await asyncio.get_running_loop().sock_recv(child.line, 1 << 16):

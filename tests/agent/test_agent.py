@@ -15,8 +15,8 @@ import msgspec
 import pytest
 from aiohttp import WSMsgType, web
 
-from understudy.agent.agent import ABANDONED, AGAIN, UNFIT, Agent, AgentSpec, Staff
-from understudy.agent.nursery import Nursery, NurseryError
+from understudy.agent.agent import ABANDONED, AGAIN, UNFIT, Agent, AgentSpec, WorkerProcess
+from understudy.agent.fork_client import ForkClient, NurseryError
 from understudy.protocol.frames import (
     Dismiss,
     Frame,
@@ -78,7 +78,7 @@ def play(
         script.touch()
         worker = WorkerSpec("", "m1", 0, "job", b"s" * 32, str(script), (), 1, (("dp", 1),))
         spec = AgentSpec("m1", "m1-a", False, f"http://127.0.0.1:{port}", worker, str(folder), str(folder), {})
-        agent = Agent(msgspec.structs.replace(spec, **more), cast(Nursery, Barren()), lambda text: None)
+        agent = Agent(msgspec.structs.replace(spec, **more), cast(ForkClient, Barren()), lambda text: None)
         told(agent)
         try:
             await asyncio.wait_for(agent.run(), LIMIT_S)
@@ -208,8 +208,8 @@ def test_a_beat_has_what_was_measured_since_the_one_before(tmp_path: Path) -> No
         (tmp_path / "train.py").touch()
         worker = WorkerSpec("", "m1", 0, "job", b"s" * 32, str(tmp_path / "train.py"), (), 1, (("dp", 1),))
         spec = AgentSpec("m1", "m1-a", False, "http://127.0.0.1:9", worker, str(tmp_path), str(tmp_path), {})
-        agent = Agent(spec, cast(Nursery, Barren()), lambda text: None)
-        staff = agent._staff["w0"] = Staff("w0", 0, cast(Any, None))
+        agent = Agent(spec, cast(ForkClient, Barren()), lambda text: None)
+        staff = agent._staff["w0"] = WorkerProcess("w0", 0, cast(Any, None))
         told = []
         for steps in (range(3), range(0), range(100)):
             for step in steps:

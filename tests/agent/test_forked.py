@@ -20,7 +20,7 @@ pytestmark = pytest.mark.timeout(60)
 
 HOST = """
 import asyncio, os, sys
-from understudy.agent.nursery import Nursery
+from understudy.agent.fork_client import Nursery
 
 async def main(kept):
     async with Nursery.fork() as nursery:

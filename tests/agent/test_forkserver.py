@@ -12,10 +12,10 @@ import pytest
 from understudy.agent.forkserver import (
     MESSAGES,
     NO_TARGET,
-    Exited,
-    Inbox,
+    ForkExited,
+    ForkInbox,
+    ForkRefused,
     Message,
-    Refused,
     Server,
     Spawn,
     Started,
@@ -34,7 +34,7 @@ def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
 
 def heard(sock: socket.socket) -> list[tuple[Message, list[int]]]:
     """Everything until the end of the stream."""
-    inbox = Inbox(sock)
+    inbox = ForkInbox(sock)
     found: list[tuple[Message, list[int]]] = []
     while inbox.receive():
         found += inbox.messages()
@@ -52,8 +52,15 @@ def test_messages_and_descriptors_stay_together_however_they_are_cut(
 ) -> None:
     """Each piece is read before the next is sent; whole messages are all sent before the first is read."""
     left, right = pair
-    inbox = Inbox(right)
-    said: list[Message] = [Exited(1, -9), spawn(2), Started(3, 4), Exited(5, 0), Started(6, 7), spawn(8, b"x" * 300)]
+    inbox = ForkInbox(right)
+    said: list[Message] = [
+        ForkExited(1, -9),
+        spawn(2),
+        Started(3, 4),
+        ForkExited(5, 0),
+        Started(6, 7),
+        spawn(8, b"x" * 300),
+    ]
     found: list[tuple[Message, list[int]]] = []
     sent = []
     for message in said:
@@ -100,7 +107,7 @@ def test_a_fork_that_fails_is_told(pair: tuple[socket.socket, socket.socket], mo
     agent.shutdown(socket.SHUT_WR)
     Server(control).serve()
     control.shutdown(socket.SHUT_WR)
-    assert heard(agent) == [(Refused(1, "[Errno 11] Resource temporarily unavailable"), [])]
+    assert heard(agent) == [(ForkRefused(1, "[Errno 11] Resource temporarily unavailable"), [])]
     assert os.read(read, 1) == b""
     os.close(read)
 

@@ -120,7 +120,7 @@ class Asked:
 
 def test_who_is_told_to_go_twice_does_not_wait() -> None:
     async def scene() -> None:
-        membership, agent = join.Membership(join.Ticket("", "", "", (), "m7", ""), print), Asked()
+        membership, agent = join.JoinedMachine(join.Ticket("", "", "", (), "m7", ""), print), Asked()
         membership._agent = cast("asyncio.subprocess.Process", agent)
         membership.leave()
         assert agent.signals == [NOTICE]

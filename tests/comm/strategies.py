@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from understudy.protocol.roster import Roster, Worker
+from understudy.protocol.roster import Roster, WorkerAddress
 
 
 def seated(roster: Roster) -> set[str]:
@@ -20,7 +20,7 @@ def rosters(draw: st.DrawFn) -> Roster:
     cells = [cell for cell, size in enumerate(sizes) for _ in range(size)]
     if draw(st.booleans()):
         cells = draw(st.permutations(cells))
-    workers = [Worker(f"w{role}", f"m{cell}") for role, cell in enumerate(cells)]
+    workers = [WorkerAddress(f"w{role}", f"m{cell}") for role, cell in enumerate(cells)]
     gone: set[int] = set()
     if draw(st.booleans()):
         gone = draw(st.sets(st.sampled_from(range(len(cells))), max_size=len(cells) - 1))

@@ -6,13 +6,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from understudy.comm.buddies import buddy_of
-from understudy.protocol.roster import Roster, Worker
+from understudy.protocol.roster import Roster, WorkerAddress
 
 
 def cast(*machines: int, vacant: tuple[int, ...] = ()) -> Roster:
     """So many workers on each machine; worker w3 plays role 3."""
     homes = [f"m{machine}" for machine, count in enumerate(machines) for _ in range(count)]
-    workers = [Worker(f"w{role}", home) for role, home in enumerate(homes)]
+    workers = [WorkerAddress(f"w{role}", home) for role, home in enumerate(homes)]
     seats = [(role, f"w{role}") for role in range(len(homes)) if role not in vacant]
     return Roster.of(1, seats, workers, roles=len(homes), cells=[int(home[1:]) for home in homes])
 

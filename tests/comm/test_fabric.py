@@ -36,7 +36,7 @@ from understudy.comm.links.pairs import Receive
 from understudy.comm.ops import Op
 from understudy.comm.reduction import reduction
 from understudy.comm.sandbox import Echo
-from understudy.protocol.roster import Roster, RosterError, Worker
+from understudy.protocol.roster import Roster, RosterError, WorkerAddress
 
 
 def descriptors() -> int:
@@ -80,7 +80,7 @@ def test_another_role(ensemble: Ensemble) -> None:
 def test_another_address(ensemble: Ensemble) -> None:
     _, (a,), _ = ensemble.start("m0")
     (b,) = ensemble.hire("m1")
-    lie = Roster.of(2, [(0, "w0")], [Worker("w0", "m0", "127.0.0.1", b.worker.port)])
+    lie = Roster.of(2, [(0, "w0")], [WorkerAddress("w0", "m0", "127.0.0.1", b.worker.port)])
     with pytest.raises(RosterError, match="lists w0 at another address than its own"):
         a.prepare(lie)
 

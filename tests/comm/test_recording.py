@@ -16,7 +16,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from understudy.comm.links.link import bytes_of
-from understudy.comm.recording import LOST, Entry, Index, Recorder, Recording, RecordingError, Result, called, digest_of
+from understudy.comm.recording import (
+    LOST,
+    RecordedResult,
+    Recorder,
+    Recording,
+    RecordingError,
+    RecordingIndex,
+    Result,
+    called,
+    digest_of,
+)
 from understudy.comm.signature import signature
 
 KEY = "this program"
@@ -47,7 +57,7 @@ def reading(content: bytes, key: str = KEY) -> Recording:
         return Recording(file, key)
 
 
-def kept(recording: Recording, entry: Entry) -> list[bytes | None]:
+def kept(recording: Recording, entry: RecordedResult) -> list[bytes | None]:
     return [None if (data := recording.data(result)) is None else bytes(data) for result in entry.results]
 
 
@@ -235,7 +245,9 @@ def some() -> bytes:
 
 
 def made(*results: Result, data: bytes = b"12345678") -> bytes:
-    index = msgspec.msgpack.encode(Index(KEY, 0, 1, (Entry(0, "g", "all_reduce", MARK, 0, 0, results),)))
+    index = msgspec.msgpack.encode(
+        RecordingIndex(KEY, 0, 1, (RecordedResult(0, "g", "all_reduce", MARK, 0, 0, results),))
+    )
     return data + index + len(index).to_bytes(8, "little") + b"understu"
 
 

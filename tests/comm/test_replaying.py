@@ -19,12 +19,12 @@ from understudy.comm.links.pairs import Receive
 from understudy.comm.ops import Op
 from understudy.comm.recording import Recorder, Recording
 from understudy.comm.reduction import reduction
-from understudy.comm.sandbox import Echo, Replay, Seat
+from understudy.comm.sandbox import Echo, Replay, SandboxSeat
 
 Results = list[torch.Tensor]
 
 
-def label(seat: Seat) -> str:
+def label(seat: SandboxSeat) -> str:
     return str(seat.key)
 
 

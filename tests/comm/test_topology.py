@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.comm.strategies import rosters, seated
 from understudy.comm.topology import Delta, GroupKey, LinkId, delta, layout, links_needed, spine_of
-from understudy.protocol.roster import Roster, Worker
+from understudy.protocol.roster import Roster, WorkerAddress
 
 
 class Case(NamedTuple):
@@ -42,7 +42,7 @@ def replaced(roster: Roster, cell: int) -> tuple[Roster, set[str], set[str]]:
     """The roster with one cell on a new machine, and who leaves and joins."""
     roles = [role for role, of in enumerate(roster.cells) if of == cell and roster.seats[role] is not None]
     leavers = {uid for role in roles if (uid := roster.seats[role]) is not None}
-    joiners = {role: Worker(f"joiner{role}", "new") for role in roles}
+    joiners = {role: WorkerAddress(f"joiner{role}", "new") for role in roles}
     return roster.successor(joiners), leavers, {worker.uid for worker in joiners.values()}
 
 
@@ -228,7 +228,7 @@ def test_only_roles_matter(case: Case) -> None:
     other = Roster(
         roster.generation + 5,
         tuple(None if uid is None else renamed[uid] for uid in roster.seats),
-        tuple(Worker(renamed[worker.uid], f"other {worker.machine}", "h", 9) for worker in roster.workers),
+        tuple(WorkerAddress(renamed[worker.uid], f"other {worker.machine}", "h", 9) for worker in roster.workers),
         roster.cells,
         roster.since,
         fresh=True,
@@ -248,12 +248,12 @@ def test_whoever_provides_an_arena_has_it(case: Case, data: st.DataObject) -> No
     """After any number of changes the provider is a stayer wherever the cell has one."""
     roster, key = case
     for number in range(data.draw(st.integers(1, 4))):
-        changes: dict[int, Worker | None] = {}
+        changes: dict[int, WorkerAddress | None] = {}
         for role in data.draw(st.sets(st.sampled_from(range(len(roster.seats))))):
             fill = data.draw(st.booleans())
             mates = [roster.player(other) for other, of in enumerate(roster.cells) if of == roster.cells[role]]
             machine = next((mate.machine for mate in mates if mate is not None), f"m{roster.cells[role]}")
-            changes[role] = Worker(f"late{number}-{role}", machine) if fill else None
+            changes[role] = WorkerAddress(f"late{number}-{role}", machine) if fill else None
         if len([uid for role, uid in enumerate(roster.seats) if uid and role not in changes]) == 0:
             continue
         old, roster = roster, roster.successor(changes)
@@ -280,7 +280,7 @@ def test_names() -> None:
 
 
 def test_one_and_two_machines() -> None:
-    workers = [Worker("a", "m0"), Worker("b", "m1")]
+    workers = [WorkerAddress("a", "m0"), WorkerAddress("b", "m1")]
     key = GroupKey((0, 1))
     assert links_needed(Roster.of(1, [(0, "a")], workers), GroupKey((0,))) == frozenset()
     links = links_needed(Roster.of(1, [(0, "a"), (1, "b")], workers), key)

@@ -11,15 +11,14 @@ from understudy.protocol.framing import MAX_MESSAGE, FramingError
 from understudy.protocol.messages import (
     TO_AGENT,
     Arm,
-    Aside,
     Cancel,
     Copied,
     Done,
     Failed,
     Finish,
+    FromWorker,
     Halt,
     Halted,
-    Heard,
     Here,
     Leave,
     Prepare,
@@ -27,16 +26,17 @@ from understudy.protocol.messages import (
     Progress,
     Rehearse,
     Resume,
-    Said,
     Stop,
+    Telemetry,
+    ToWorker,
     Tracked,
 )
-from understudy.protocol.roster import Roster, Worker
+from understudy.protocol.roster import Roster, WorkerAddress
 from understudy.protocol.samples import Sample
 
-W0 = Worker("w0", "m0", port=4)
+W0 = WorkerAddress("w0", "m0", port=4)
 ROSTER = Roster.of(1, [(0, "w0")], [W0])
-SAID: list[Said | Aside] = [
+SAID: list[FromWorker | Telemetry] = [
     Here(W0),
     Tracked(0, (0, 1), 1 << 40),
     Prepared(2, 0.25),
@@ -47,7 +47,7 @@ SAID: list[Said | Aside] = [
     Progress(1, 2, 0.5, sample=Sample("w0", 1, 2, 0.25, odd="repeated")),
     Copied(1, 4, 1 << 20, 0.5, 0.01),
 ]
-HEARD: list[Heard] = [
+HEARD: list[ToWorker] = [
     Rehearse(1),
     Prepare(ROSTER),
     Resume(ROSTER, 3),
@@ -61,7 +61,7 @@ HEARD: list[Heard] = [
 encode = TO_AGENT.encode
 
 
-def fed(received: bytearray, data: bytes) -> list[Said | Aside]:
+def fed(received: bytearray, data: bytes) -> list[FromWorker | Telemetry]:
     """The messages that are whole once `data` has come, too."""
     received += data
     return list(TO_AGENT.split(received))
@@ -71,11 +71,13 @@ said = st.lists(st.sampled_from(SAID), max_size=8)
 
 
 @given(said, st.data())
-def test_messages_come_out_whole_however_the_stream_is_cut(messages: list[Said | Aside], data: st.DataObject) -> None:
+def test_messages_come_out_whole_however_the_stream_is_cut(
+    messages: list[FromWorker | Telemetry], data: st.DataObject
+) -> None:
     stream = b"".join(encode(message) for message in messages)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=12)))
     received = bytearray()
-    got: list[Said | Aside] = []
+    got: list[FromWorker | Telemetry] = []
     for start, stop in zip([0, *cuts], [*cuts, len(stream)], strict=True):
         received += stream[start:stop]
         got += TO_AGENT.split(received)
@@ -100,9 +102,9 @@ def test_garbage_breaks_the_line_and_nothing_else(garbage: bytes) -> None:
 
 
 @given(st.binary(max_size=60), said)
-def test_a_frame_of_garbage_is_refused(body: bytes, before: list[Said | Aside]) -> None:
+def test_a_frame_of_garbage_is_refused(body: bytes, before: list[FromWorker | Telemetry]) -> None:
     try:
-        msgspec.msgpack.decode(body, type=Said | Aside)
+        msgspec.msgpack.decode(body, type=FromWorker | Telemetry)
     except (msgspec.MsgspecError, UnicodeDecodeError):
         received = bytearray()
         for message in before:

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.comm.strategies import rosters, seated
-from understudy.protocol.roster import Roster, RosterError, Worker
+from understudy.protocol.roster import Roster, RosterError, WorkerAddress
 
-A, B, C = (Worker(uid, machine) for uid, machine in (("a", "m0"), ("b", "m1"), ("c", "m1")))
+A, B, C = (WorkerAddress(uid, machine) for uid, machine in (("a", "m0"), ("b", "m1"), ("c", "m1")))
 
 
 def test_a_role_for_an_unknown_worker() -> None:
@@ -36,7 +36,7 @@ def test_a_cell_on_two_machines() -> None:
 def test_a_cell_half_of_which_would_move() -> None:
     roster = Roster.of(1, [(0, "a"), (1, "b"), (2, "c")], [A, B, C])
     with pytest.raises(RosterError, match=r"role 2 on m9 and role 1 on m1 are of one cell"):
-        roster.successor({2: Worker("d", "m9")})
+        roster.successor({2: WorkerAddress("d", "m9")})
 
 
 def test_cells_may_share_a_machine() -> None:
@@ -63,7 +63,7 @@ def test_one_number_per_role(cells: tuple[int, ...], since: tuple[int, ...], wha
 
 def test_a_uid_listed_twice() -> None:
     with pytest.raises(RosterError, match=r"uid is listed twice .*; every worker needs its own"):
-        Roster.of(1, [(0, "a")], [A, Worker("a", "m5")])
+        Roster.of(1, [(0, "a")], [A, WorkerAddress("a", "m5")])
 
 
 @pytest.mark.parametrize("role", [-1, 2])
@@ -84,7 +84,7 @@ def test_a_successor_comes_later(generation: int) -> None:
 def test_a_uid_is_never_used_again() -> None:
     roster = Roster.of(1, [(0, "a"), (1, "b")], [A, B])
     with pytest.raises(RosterError, match=r"role 0 is given to a newcomer a, .* a uid is never used again"):
-        roster.successor({0: Worker("a", "m0", port=77)})
+        roster.successor({0: WorkerAddress("a", "m0", port=77)})
 
 
 def test_a_worker_moves_to_a_second_role() -> None:
@@ -118,8 +118,8 @@ def test_a_successor_keeps_what_it_does_not_change(roster: Roster, data: st.Data
     machines = sorted(set(roster.cells))
     chosen = data.draw(st.sets(st.sampled_from(machines)))
     vacated = data.draw(st.sets(st.sampled_from(machines)))
-    changes: dict[int, Worker | None] = {
-        role: None if cell in vacated else Worker(f"n{role}", f"new{cell}")
+    changes: dict[int, WorkerAddress | None] = {
+        role: None if cell in vacated else WorkerAddress(f"n{role}", f"new{cell}")
         for role, cell in enumerate(roster.cells)
         if cell in chosen
     }

@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 
 from understudy.protocol.frames import EndWorker, Numbered, Order, Tell
 from understudy.protocol.messages import Halt, Prepare, Resume
-from understudy.protocol.roster import Roster, Worker
+from understudy.protocol.roster import Roster, WorkerAddress
 from understudy.protocol.roster_delta import Seating, Seats, Shortener, differ, follow, roster_of
 
 pytestmark = pytest.mark.timeout(60)
 
 
-def worker(number: int) -> Worker:
-    return Worker(f"w{number}", f"m{number}", port=1000 + number)
+def worker(number: int) -> WorkerAddress:
+    return WorkerAddress(f"w{number}", f"m{number}", port=1000 + number)
 
 
 def roster(count: int = 4, generation: int = 1) -> Roster:

@@ -4,7 +4,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from understudy.protocol.vote import NOBODY, WIDTH, Ballot, Outcome, numbers_of, outcome_of
+from understudy.protocol.vote import NOBODY, WIDTH, Ballot, VoteOutcome, numbers_of, outcome_of
 
 CURRENT = 4
 
@@ -24,7 +24,7 @@ def elections(draw: st.DrawFn) -> list[Ballot]:
     ]
 
 
-def counted(ballots: list[Ballot]) -> Outcome:
+def counted(ballots: list[Ballot]) -> VoteOutcome:
     columns = zip(*(numbers_of(ballot) for ballot in ballots), strict=True)
     return outcome_of([min(column) for column in columns], CURRENT)
 
@@ -41,7 +41,7 @@ def test_the_least_of_all_numbers_is_the_obvious_outcome(ballots: list[Ballot]) 
         named = {ballot.generation for ballot in ballots}
         agreed = named.pop() if len(named) == 1 else CURRENT
         sound = all(ballot.sound for ballot in ballots)
-        assert outcome == Outcome(
+        assert outcome == VoteOutcome(
             agreed if agreed > CURRENT and sound else None,
             any(ballot.stop for ballot in ballots),
             overs == {True},
@@ -49,7 +49,7 @@ def test_the_least_of_all_numbers_is_the_obvious_outcome(ballots: list[Ballot]) 
             min(ballot.copied for ballot in ballots),
         )
     if outcome.error:
-        assert outcome == Outcome(None, error=outcome.error)
+        assert outcome == VoteOutcome(None, error=outcome.error)
 
 
 @given(st.integers(0, 100), st.integers(0, 100), st.integers(0, 50), st.booleans())

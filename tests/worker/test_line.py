@@ -12,15 +12,14 @@ from understudy.protocol.messages import (
     TO_AGENT,
     TO_WORKER,
     Arm,
-    Aside,
     Cancel,
     Copied,
     Done,
     Failed,
     Finish,
+    FromWorker,
     Halt,
     Halted,
-    Heard,
     Here,
     Inject,
     Leave,
@@ -29,17 +28,18 @@ from understudy.protocol.messages import (
     Progress,
     Rehearse,
     Resume,
-    Said,
     Stop,
+    Telemetry,
+    ToWorker,
     Tracked,
 )
-from understudy.protocol.roster import Roster, Worker
+from understudy.protocol.roster import Roster, WorkerAddress
 from understudy.protocol.samples import Sample
 from understudy.worker.line import Line
 
-W0 = Worker("w0", "m0", port=4)
+W0 = WorkerAddress("w0", "m0", port=4)
 ROSTER = Roster.of(1, [(0, "w0")], [W0])
-SAID: list[Said | Aside] = [
+SAID: list[FromWorker | Telemetry] = [
     Here(W0),
     Tracked(0, (0, 1), 1 << 40),
     Prepared(2, 0.25),
@@ -50,7 +50,7 @@ SAID: list[Said | Aside] = [
     Progress(1, 2, 0.5, sample=Sample("w0", 1, 2, 0.25, odd="repeated")),
     Copied(1, 4, 1 << 20, 0.5, 0.01),
 ]
-HEARD: list[Heard] = [
+HEARD: list[ToWorker] = [
     Rehearse(1),
     Prepare(ROSTER),
     Resume(ROSTER, 3),
@@ -71,7 +71,7 @@ class Ends:
         self.agent, worker = socket.socketpair()
         self.agent.settimeout(10)
         self.line = Line(worker)
-        self.heard: Queue[Heard | Inject] = Queue()
+        self.heard: Queue[ToWorker | Inject] = Queue()
         self.lost: Queue[str] = Queue()
         self.line.start(self.heard.put, self.lost.put)
 
@@ -106,7 +106,7 @@ def test_what_is_said_arrives_whole_from_several_threads() -> None:
         for thread in threads:
             thread.start()
         received = bytearray()
-        got: list[Said | Aside] = []
+        got: list[FromWorker | Telemetry] = []
         while len(got) < 4 * 20 * len(SAID):
             received += ends.agent.recv(1 << 16)
         got += TO_AGENT.split(received)

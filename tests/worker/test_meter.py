@@ -14,7 +14,7 @@ from torch import nn
 
 from understudy.comm import waits
 from understudy.comm.fabric import Fabric
-from understudy.comm.links.link import Tally
+from understudy.comm.links.link import LinkTally
 from understudy.protocol.samples import Sample, Traffic
 from understudy.worker.meter import Meter, traffic_of
 
@@ -159,7 +159,7 @@ def test_chaos_makes_each_part_longer(clock: Clock, monkeypatch: pytest.MonkeyPa
 
 def test_what_has_passed_over_all_links_to_a_neighbour() -> None:
     def link(peer: str, sent: int, got: int) -> SimpleNamespace:
-        tally = Tally()
+        tally = LinkTally()
         tally.sent, tally.got, tally.pushing, tally.backed, tally.starved = sent, got, 0.5, 0.25, 0.125
         return SimpleNamespace(peer=peer, tally=tally)
 

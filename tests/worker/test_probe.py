@@ -15,7 +15,6 @@ from torch import nn
 
 from understudy.worker.glimpse import FALLEN, PACE, Glimpse, Pace, read_glimpses
 from understudy.worker.probe import Probe
-from understudy.worker.runtime import Player
 
 COUNT = {"calls": 0}
 
@@ -34,7 +33,7 @@ class Stand:
         self.part = SimpleNamespace(step=0)
 
     def probe(self) -> Probe:
-        return Probe(cast("Player", self))
+        return Probe(cast("WorkerRuntime", self))
 
 
 def values(glimpse: Glimpse) -> dict[str, str]:

@@ -12,7 +12,6 @@ from understudy.protocol.messages import (
     Gave,
     Halt,
     Halted,
-    Heard,
     Leave,
     Move,
     Prepare,
@@ -22,28 +21,29 @@ from understudy.protocol.messages import (
     Resume,
     Stop,
     Switched,
+    ToWorker,
     Tracked,
     Unprepared,
 )
-from understudy.protocol.roster import Roster, Worker
-from understudy.protocol.vote import Ballot, Outcome
+from understudy.protocol.roster import Roster, WorkerAddress
+from understudy.protocol.vote import Ballot, VoteOutcome
 from understudy.worker.protocol import (
     Begin,
     Close,
     End,
     EnterTrain,
+    HandedOver,
     Open,
-    Over,
-    Part,
-    Poison,
+    PoisonFabric,
     ProtocolError,
     Say,
     SwitchTo,
     Wait,
     Wake,
+    WorkerProtocol,
 )
 
-W0, W1, W2 = Worker("w0", "m0"), Worker("w1", "m1"), Worker("w2", "m2")
+W0, W1, W2 = WorkerAddress("w0", "m0"), WorkerAddress("w1", "m1"), WorkerAddress("w2", "m2")
 FIRST = Roster.of(1, [(0, "w0"), (1, "w1")], [W0, W1])
 SECOND = FIRST.successor({1: W2})
 """In generation 2, w2 has w1's role."""
@@ -51,30 +51,30 @@ THIRD = FIRST.successor({1: W2}, generation=3, fresh=True)
 MOVE = (Move(1, W1, W2),)
 
 
-def playing(uid: str = "w0", step: int = 0) -> Part:
+def playing(uid: str = "w0", step: int = 0) -> WorkerProtocol:
     """In generation 1, at the boundary before this step."""
-    part = Part(uid)
+    part = WorkerProtocol(uid)
     part.hear(Resume(FIRST, 0))
     part.opened(1)
     part.entered(1)
     part.tracked((0, 1))
     for _ in range(step):
         assert part.ballot() is not None
-        assert part.counted(Outcome(None)) == []
+        assert part.counted(VoteOutcome(None)) == []
         part.applied()
     return part
 
 
-def prepared(uid: str = "w0") -> Part:
+def prepared(uid: str = "w0") -> WorkerProtocol:
     part = playing(uid)
     part.hear(Prepare(SECOND, MOVE))
     part.opened(2)
     return part
 
 
-def rehearsed() -> Part:
+def rehearsed() -> WorkerProtocol:
     """w2, which waits for role 1."""
-    part = Part("w2")
+    part = WorkerProtocol("w2")
     assert part.hear(Rehearse(1)) == [EnterTrain(1, rehearsal=True)]
     assert part.rehearsed(0.5) == [Say(Rehearsed(1, 0.5))]
     return part
@@ -84,7 +84,7 @@ def rehearsed() -> Part:
 
 
 def test_a_job_begins() -> None:
-    part = Part("w1")
+    part = WorkerProtocol("w1")
     assert part.boundary() == Wait()
     assert part.hear(Resume(FIRST, 0)) == [Open(FIRST), EnterTrain(1, rehearsal=False), Wake()]
     assert part.boundary() == Wait()
@@ -94,7 +94,7 @@ def test_a_job_begins() -> None:
     assert part.tracked((0, 1), 12) == [Say(Tracked(1, (0, 1), 12))]
     assert part.boundary() == Begin(0)
     assert part.ballot() == Ballot(1, 0, 1)
-    assert part.counted(Outcome(None)) == []
+    assert part.counted(VoteOutcome(None)) == []
     part.applied()
     assert part.boundary() == Begin(1)
 
@@ -105,7 +105,7 @@ def test_a_job_begins() -> None:
 def test_who_stays_switches_when_the_vote_agrees() -> None:
     part = prepared()
     assert part.ballot() == Ballot(0, 0, 2)
-    assert part.counted(Outcome(2)) == []
+    assert part.counted(VoteOutcome(2)) == []
     part.applied()
     assert part.boundary() == SwitchTo(2)
     assert part.entered(2) == [Say(Switched(2, 1))]
@@ -119,11 +119,11 @@ def test_who_gives_names_the_generation_only_when_armed() -> None:
     assert part.ballot() == Ballot(1, 0, 1)
     part.hear(Arm(2))
     assert part.ballot() == Ballot(1, 0, 2)
-    part.counted(Outcome(2))
+    part.counted(VoteOutcome(2))
     part.applied()
     assert part.boundary() == SwitchTo(2)
     part.entered(2)
-    assert part.boundary() == Over()
+    assert part.boundary() == HandedOver()
     assert part.gave(2) == [Say(Gave(2))]
 
 
@@ -172,14 +172,14 @@ def test_cancelled_during_the_vote_that_does_not_agree() -> None:
     part = prepared()
     part.ballot()
     assert part.hear(Cancel(2)) == []
-    assert part.counted(Outcome(None)) == [Close(2), Say(Cancelled(2))]
+    assert part.counted(VoteOutcome(None)) == [Close(2), Say(Cancelled(2))]
 
 
 def test_cancelled_during_the_vote_that_agrees() -> None:
     part = prepared()
     part.ballot()
     part.hear(Cancel(2))
-    assert part.counted(Outcome(2)) == []
+    assert part.counted(VoteOutcome(2)) == []
     part.applied()
     assert part.boundary() == SwitchTo(2)
 
@@ -187,7 +187,7 @@ def test_cancelled_during_the_vote_that_agrees() -> None:
 def test_cancelled_too_late() -> None:
     part = prepared()
     part.ballot()
-    part.counted(Outcome(2))
+    part.counted(VoteOutcome(2))
     assert part.hear(Cancel(2)) == []
     part.applied()
     part.entered(2)
@@ -197,7 +197,7 @@ def test_cancelled_too_late() -> None:
 # -- halts -------------------------------------------------------------------------------------------------------------
 
 
-def report(part: Part) -> Halted:
+def report(part: WorkerProtocol) -> Halted:
     """What it says to a halt."""
     (said,) = [e.message for e in part.hear(Halt(4, "w9 is gone")) if isinstance(e, Say)]
     assert isinstance(said, Halted)
@@ -207,7 +207,7 @@ def report(part: Part) -> Halted:
 
 def test_a_halt_lets_go_of_everything() -> None:
     assert prepared().hear(Halt(4, "w9 is gone")) == [
-        Poison("w9 is gone"),
+        PoisonFabric("w9 is gone"),
         Close(2),
         Say(Halted(4, 1, 0, voted=False, holds=True, able=True)),
         Wake(),
@@ -215,7 +215,7 @@ def test_a_halt_lets_go_of_everything() -> None:
 
 
 def test_how_far_it_has_come() -> None:
-    assert report(Part("w0")) == Halted(4, 0, 0, voted=False, holds=False)
+    assert report(WorkerProtocol("w0")) == Halted(4, 0, 0, voted=False, holds=False)
     part = playing(step=3)
     assert report(part) == Halted(4, 1, 3, voted=False, holds=True, able=True)
     part = playing(step=3)
@@ -223,13 +223,13 @@ def test_how_far_it_has_come() -> None:
     assert report(part) == Halted(4, 1, 3, voted=True, holds=True, able=True)
     part = playing(step=3)
     part.ballot()
-    part.counted(Outcome(None))
+    part.counted(VoteOutcome(None))
     assert report(part) == Halted(4, 1, 4, voted=False, holds=True, able=True)
     part.applied()
     assert report(part) == Halted(4, 1, 4, voted=False, holds=True, able=True)
     part = playing(step=3)
     part.ballot(over=True)
-    part.counted(Outcome(None, over=True))
+    part.counted(VoteOutcome(None, over=True))
     assert report(part) == Halted(4, 1, 3, voted=False, holds=True, able=True, over=True)
 
 
@@ -237,7 +237,7 @@ def test_nothing_passes_while_it_is_halted() -> None:
     part = playing()
     part.ballot()
     part.hear(Halt(1, "x"))
-    assert part.counted(Outcome(None)) is None
+    assert part.counted(VoteOutcome(None)) is None
     assert part.ballot() is None
     assert part.verdict() is None
     assert part.boundary() == Wait()
@@ -307,7 +307,7 @@ def test_stop_is_in_the_next_ballot() -> None:
 def test_the_last_vote() -> None:
     part = playing(step=2)
     assert part.ballot(over=True) == Ballot(0, 2, 1, over=True)
-    part.counted(Outcome(None, over=True))
+    part.counted(VoteOutcome(None, over=True))
     assert part.over
     assert part.verdict() is True
 
@@ -336,7 +336,7 @@ def test_leave() -> None:
         (Resume(THIRD, 2), "w0 at step 3 is told to go on from step 2"),
     ],
 )
-def test_impossible_orders(message: Heard, says: str) -> None:
+def test_impossible_orders(message: ToWorker, says: str) -> None:
     with pytest.raises(ProtocolError, match=says):
         playing(step=3).hear(message)
 

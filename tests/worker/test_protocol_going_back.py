@@ -18,15 +18,27 @@ from understudy.protocol.messages import (
     Resume,
     Switched,
 )
-from understudy.protocol.vote import Ballot, Outcome
-from understudy.worker.protocol import Begin, Close, GoBack, Keep, Open, Part, ProtocolError, Say, SwitchTo, Wait, Wake
+from understudy.protocol.vote import Ballot, VoteOutcome
+from understudy.worker.protocol import (
+    Begin,
+    Close,
+    GoBack,
+    Open,
+    ProtocolError,
+    Say,
+    SwitchTo,
+    Wait,
+    Wake,
+    WorkerProtocol,
+    WriteCheckpoint,
+)
 
 FOURTH = FIRST.successor({1: W2}, generation=4, fresh=True)
 TO_W0 = (Move(0, W2, W0),)
 TO_W2 = (Move(1, W0, W2),)
 
 
-def sent_back(step: int = 5, to: int = 3, source: Back = "checkpoint") -> Part:
+def sent_back(step: int = 5, to: int = 3, source: Back = "checkpoint") -> WorkerProtocol:
     """w0 was in step 5 and is told to go back to step 3."""
     part = playing(step=step)
     part.hear(Halt(1, "x"))
@@ -65,7 +77,7 @@ def test_it_goes_back_whatever_it_has_voted_or_seen() -> None:
         if voted:
             part.ballot()
         if passed:
-            part.counted(Outcome(None))
+            part.counted(VoteOutcome(None))
         part.hear(Halt(1, "x"))
         part.hear(Resume(THIRD, 3, back="checkpoint"))
         assert part.verdict() is passed  # a step that has passed is applied first, and then forgotten
@@ -194,7 +206,7 @@ def test_it_keeps_what_it_is_told_to_at_the_boundary() -> None:
     part.hear(Halt(1, "x"))
     assert part.hear(Conclude(3, (0, 1))) == [Wake()]
     assert part.verdict() is False
-    assert part.boundary() == Keep(3, (0, 1))
+    assert part.boundary() == WriteCheckpoint(3, (0, 1))
 
 
 def test_it_applies_the_step_first_that_somebody_has_applied() -> None:
@@ -204,7 +216,7 @@ def test_it_applies_the_step_first_that_somebody_has_applied() -> None:
     part.hear(Conclude(4, (0,)))
     assert part.verdict() is True
     part.applied()
-    assert part.boundary() == Keep(4, (0,))
+    assert part.boundary() == WriteCheckpoint(4, (0,))
 
 
 def test_it_gives_up_what_it_has_prepared() -> None:
@@ -212,7 +224,7 @@ def test_it_gives_up_what_it_has_prepared() -> None:
     part.hear(Halt(1, "x"))
     part.hear(Resume(THIRD, 3))
     assert part.hear(Conclude(3, (0,))) == [Close(3), Wake()]
-    assert part.boundary() == Keep(3, (0,))
+    assert part.boundary() == WriteCheckpoint(3, (0,))
 
 
 @pytest.mark.parametrize("step", [2, 4, 5])
@@ -226,9 +238,9 @@ def test_it_cannot_keep_what_it_does_not_have(step: int) -> None:
 # -- gradients that are not numbers ------------------------------------------------------------------------------------
 
 
-def unsound(part: Part) -> None:
+def unsound(part: WorkerProtocol) -> None:
     """The vote says that somebody's gradients are not numbers."""
-    assert part.counted(Outcome(None, sound=False)) == []
+    assert part.counted(VoteOutcome(None, sound=False)) == []
 
 
 def test_a_step_whose_gradients_are_not_sound_does_not_count() -> None:
@@ -255,7 +267,7 @@ def test_the_second_time_it_is_taken_as_it_comes() -> None:
     part.ballot(sound=False)
     unsound(part)
     assert part.ballot(sound=False) == Ballot(0, 3, 1)
-    assert part.counted(Outcome(None)) == []
+    assert part.counted(VoteOutcome(None)) == []
     part.applied()
     assert part.boundary() == Begin(4)
     assert part.ballot(sound=False) == Ballot(0, 4, 1, sound=False)  # the next step is another matter
@@ -269,7 +281,7 @@ def test_a_generation_waits_until_the_step_counts() -> None:
     unsound(part)
     assert part.boundary() == Begin(3)
     assert part.ballot() == Ballot(0, 3, 2)
-    part.counted(Outcome(2))
+    part.counted(VoteOutcome(2))
     part.applied()
     assert part.boundary() == SwitchTo(2)
 
@@ -280,7 +292,7 @@ def test_cancelled_during_a_vote_that_does_not_count() -> None:
     part.opened(2)
     part.ballot(sound=False)
     assert part.hear(Cancel(2)) == []
-    assert part.counted(Outcome(None, sound=False)) == [Close(2), Say(Cancelled(2))]
+    assert part.counted(VoteOutcome(None, sound=False)) == [Close(2), Say(Cancelled(2))]
 
 
 def test_how_far_its_copies_are_is_in_the_ballot() -> None:

@@ -6,15 +6,15 @@ import pytest
 
 from tests.worker.test_protocol import FIRST, W0, W1, playing
 from understudy.protocol.messages import Halt, Halted, Move, Park, Parked, Prepare, Resume
-from understudy.protocol.vote import Outcome
-from understudy.worker.protocol import Begin, Close, Open, Part, Retreat, Say, SwitchTo, Wait, Wake
+from understudy.protocol.vote import VoteOutcome
+from understudy.worker.protocol import Begin, Close, Open, Retreat, Say, SwitchTo, Wait, Wake, WorkerProtocol
 
 MASKED = FIRST.successor({1: None}, generation=2, fresh=True)
 REFILLED = MASKED.successor({1: W1}, generation=3)
 MOVE = (Move(1, W0, W1),)
 
 
-def parked(step: int = 0) -> Part:
+def parked(step: int = 0) -> WorkerProtocol:
     part = playing("w1", step)
     part.hear(Halt(1, "w9 is gone"))
     assert part.hear(Park()) == [Wake()]
@@ -44,7 +44,7 @@ def test_in_a_step_it_begins_again_and_leaves(voted: bool) -> None:
 def test_a_step_that_has_passed_is_applied_first() -> None:
     part = playing("w1")
     assert part.ballot() is not None
-    assert part.counted(Outcome(None)) == []
+    assert part.counted(VoteOutcome(None)) == []
     part.hear(Halt(1, "w9 is gone"))
     part.hear(Park())
     assert part.verdict() is True

@@ -24,7 +24,7 @@ from understudy.comm.recording import Recorder, Recording, digest_of
 from understudy.comm.sandbox import Echo, Replay
 from understudy.comm.topology import GroupKey
 from understudy.protocol.mesh import Mesh, alike, parse_mesh, roles_of
-from understudy.protocol.messages import Aside, Recorded, Said, WorkerSpec
+from understudy.protocol.messages import FromWorker, Recorded, Telemetry, WorkerSpec
 from understudy.worker.tape import Tape, label, program_key
 
 SECRET = b"the secret of this job"
@@ -123,7 +123,7 @@ class Job:
         self.ensemble = ensemble
         self.roster, self.fabrics, self.ends = ensemble.start("m0", "m1")
         self.votes = at_once(*[partial(fabric.group, (0, 1)) for fabric in self.fabrics])
-        self.said: list[Said | Aside] = []
+        self.said: list[FromWorker | Telemetry] = []
         self.spec = spec_of(folder, **options)
         self.tape = Tape(self.spec, self.fabrics[0], self.said.append)
 

@@ -33,24 +33,24 @@ from understudy.protocol.frames import (
     Order,
     Refused,
     Register,
+    Relayed,
     Report,
     StartWorker,
     Stopped,
     Tell,
     Welcome,
-    Word,
 )
 from understudy.protocol.framing import MAX_MESSAGE, FramingError
 from understudy.protocol.messages import (
     TO_AGENT,
     TO_WORKER,
-    Aside,
     Copied,
     Done,
+    FromWorker,
     Inject,
     Progress,
     Recorded,
-    Said,
+    Telemetry,
     Tracked,
     WorkerSpec,
 )
@@ -59,9 +59,9 @@ from understudy.protocol.samples import Sample
 from understudy.protocol.sessions import Inbox, Outbox, sign_of_life_s
 
 from .facts import facts_of
+from .fork_client import ForkClient, ForkedWorker
 from .library import Library
 from .mishap import mishap
-from .nursery import Child, Nursery
 
 log = logging.getLogger("understudy.agent")
 
@@ -113,10 +113,10 @@ class AgentSpec(msgspec.Struct, frozen=True):
     labels: dict[str, str] = {}
 
 
-class Staff:
+class WorkerProcess:
     """One worker, as the agent sees it."""
 
-    def __init__(self, uid: str, slot: int, child: Child) -> None:
+    def __init__(self, uid: str, slot: int, child: ForkedWorker) -> None:
         self.uid, self.slot, self.child = uid, slot, child
         self.role: int | None = None
         self.words: deque[str] = deque(maxlen=_LAST_WORDS)
@@ -137,11 +137,11 @@ def _is_stopped(pid: int) -> bool:
 
 
 class Agent:
-    def __init__(self, spec: AgentSpec, nursery: Nursery, show: Callable[[str], None]) -> None:
+    def __init__(self, spec: AgentSpec, nursery: ForkClient, show: Callable[[str], None]) -> None:
         self.spec = spec
         self._nursery = nursery
         self._show = show
-        self._staff: dict[str, Staff] = {}
+        self._staff: dict[str, WorkerProcess] = {}
         self._outbox: Outbox[Report] = Outbox()
         self._inbox = Inbox()
         self._seats = Seats()
@@ -367,12 +367,12 @@ class Agent:
             cwd=spec.cwd,
             on_output=output,
         )
-        staff = self._staff[uid] = Staff(uid, slot, child)
+        staff = self._staff[uid] = WorkerProcess(uid, slot, child)
         staff.words = words
         asyncio.get_running_loop().add_reader(child.line, self._read, staff)
         self._later(self._await_end(staff))
 
-    def _read(self, staff: Staff) -> None:
+    def _read(self, staff: WorkerProcess) -> None:
         """What a worker says, until it has no more to say."""
         try:
             data = staff.child.line.recv(1 << 16)
@@ -392,7 +392,7 @@ class Agent:
             asyncio.get_running_loop().remove_reader(staff.child.line)
             staff.child.kill(signal.SIGKILL)
 
-    def _heed(self, staff: Staff, message: Said | Aside) -> None:
+    def _heed(self, staff: WorkerProcess, message: FromWorker | Telemetry) -> None:
         if isinstance(message, Copied):
             self._beat = msgspec.structs.replace(self._beat, copied=message)
             return
@@ -417,16 +417,16 @@ class Agent:
         elif isinstance(message, Recorded) and message.digest:
             self._later(self._keep_recording(staff, message))
             return
-        self._report(Word(staff.uid, message))
+        self._report(Relayed(staff.uid, message))
 
-    async def _keep_recording(self, staff: Staff, recorded: Recorded) -> None:
+    async def _keep_recording(self, staff: WorkerProcess, recorded: Recorded) -> None:
         """It outlives its worker here."""
         try:
             url = await self._library.keep(recorded.digest, f"/proc/{staff.child.pid}/fd/{recorded.fd}")
         except OSError as error:
             log.warning("%s: a recording cannot be kept: %s", self.spec.machine, error)
             url = ""
-        self._report(Word(staff.uid, msgspec.structs.replace(recorded, url=url, fd=-1)))
+        self._report(Relayed(staff.uid, msgspec.structs.replace(recorded, url=url, fd=-1)))
 
     async def _keep_copy(self, recorded: Recorded) -> None:
         """It outlives its machine here."""
@@ -438,7 +438,7 @@ class Agent:
             url = ""
         self._report(KeptCopy(msgspec.structs.replace(recorded, url=url)))
 
-    async def _await_end(self, staff: Staff) -> None:
+    async def _await_end(self, staff: WorkerProcess) -> None:
         code = await staff.child.exited
         loop = asyncio.get_running_loop()
         for _ in range(10_000):
@@ -471,7 +471,7 @@ class Agent:
 
 async def _main(spec: AgentSpec, *, forks: bool) -> int:
     loop = asyncio.get_running_loop()
-    nursery = Nursery.fork() if forks else await Nursery.open(PRELOAD, env=spec.env)
+    nursery = ForkClient.fork() if forks else await ForkClient.open(PRELOAD, env=spec.env)
 
     def show(text: str) -> None:
         sys.stdout.write(text + "\n")

@@ -1,6 +1,6 @@
 """A process that has imported what workers need and forks one of them in milliseconds, on its agent's request.
 
-It has no threads of its own, no event loop and no signal handlers; `nursery.py` is the agent's side of it.
+It has no threads of its own, no event loop and no signal handlers; `fork_client.py` is the agent's side of it.
 
 The modules are imported under the server's environment, which decides for good what libraries read when loaded:
 `LD_*`, `PYTHON*` (so also `sys.path` and the hash seed), `OMP_*`, `OPENBLAS_*`, `MKL_*`. Whatever looks later sees the
@@ -51,11 +51,11 @@ class Spawn(msgspec.Struct, frozen=True, tag="spawn"):
     cwd: bytes
 
 
-class Ready(msgspec.Struct, frozen=True, tag="ready"):
+class ForkReady(msgspec.Struct, frozen=True, tag="ready"):
     """Everything is imported."""
 
 
-class Failed(msgspec.Struct, frozen=True, tag="failed"):
+class ForkFailed(msgspec.Struct, frozen=True, tag="failed"):
     """A module cannot be imported; the server ends."""
 
     module: str
@@ -69,28 +69,28 @@ class Started(msgspec.Struct, frozen=True, tag="started"):
     pid: int
 
 
-class Refused(msgspec.Struct, frozen=True, tag="refused"):
+class ForkRefused(msgspec.Struct, frozen=True, tag="refused"):
     """There is no such worker."""
 
     id: int
     error: str
 
 
-class Exited(msgspec.Struct, frozen=True, tag="exited"):
+class ForkExited(msgspec.Struct, frozen=True, tag="exited"):
     """The worker is reaped; a negative code is the number of the signal that ended it."""
 
     id: int
     code: int
 
 
-Message = Spawn | Ready | Failed | Started | Refused | Exited
+Message = Spawn | ForkReady | ForkFailed | Started | ForkRefused | ForkExited
 
 _FDS: dict[type[Message], int] = {Spawn: 3, Started: 1}
 MESSAGES: Framing[Message] = Framing(Message, "message of the fork server")
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-class Inbox:
+class ForkInbox:
     """Joins what a stream socket delivers into messages. Descriptors come in order, not later than their message."""
 
     def __init__(self, sock: socket.socket) -> None:
@@ -128,7 +128,7 @@ class Server:
 
     def __init__(self, control: socket.socket) -> None:
         self._control = control
-        self._inbox = Inbox(control)
+        self._inbox = ForkInbox(control)
         self._poll = select.poll()
         self._poll.register(control, select.POLLIN)
         self._workers: dict[int, tuple[int, int]] = {}
@@ -166,7 +166,7 @@ class Server:
                 warnings.simplefilter("ignore", DeprecationWarning)  # OpenBLAS stops its threads before a fork
                 pid = os.fork()
         except OSError as error:
-            self.say(Refused(order.id, str(error)))
+            self.say(ForkRefused(order.id, str(error)))
         else:
             if pid == 0:
                 self._control.detach()
@@ -192,7 +192,7 @@ class Server:
                 _, status = os.waitpid(pid, 0)
                 self._poll.unregister(pidfd)
                 os.close(pidfd)
-                self.say(Exited(id, os.waitstatus_to_exitcode(status)))
+                self.say(ForkExited(id, os.waitstatus_to_exitcode(status)))
 
 
 def _live(order: Spawn, fds: list[int], server: int) -> NoReturn:
@@ -310,16 +310,16 @@ def _exit_code(call: Callable[[], object]) -> int:
     return 0
 
 
-def preload(modules: Sequence[str]) -> Failed | None:
+def preload(modules: Sequence[str]) -> ForkFailed | None:
     """Import them in order; afterwards this process still has one Python thread, or the culprit is named."""
     gc.disable()  # a tenth of the time: what is imported stays
     for name in modules:
         try:
             importlib.import_module(name)
         except BaseException as error:
-            return Failed(name, " ".join(f"{type(error).__name__}: {error}".split()))
+            return ForkFailed(name, " ".join(f"{type(error).__name__}: {error}".split()))
         if threading.active_count() > 1:
-            return Failed(name, "it leaves a thread running, which a fork would not have")
+            return ForkFailed(name, "it leaves a thread running, which a fork would not have")
     gc.collect()
     gc.freeze()
     gc.enable()
@@ -363,7 +363,7 @@ def main(arguments: Sequence[str]) -> int:
         sys.stdout.flush()
         sys.stderr.flush()
         with suppress(BrokenPipeError):
-            server.say(failure or Ready())
+            server.say(failure or ForkReady())
             if failure is None:
                 server.serve()
     return int(failure is not None)

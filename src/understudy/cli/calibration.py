@@ -28,7 +28,7 @@ def calibrated(run: Path) -> Calibrated:
 
 
 def measured(run: Path) -> Measured:
-    from understudy.controller.core.company import PLAN, Plan
+    from understudy.controller.core.company import PLAN, JobPlan
     from understudy.controller.server.ledger import Ledger, LedgerError
 
     if not run.is_dir():
@@ -36,7 +36,7 @@ def measured(run: Path) -> Measured:
     if not (run / LEDGER).is_file():
         raise UsageError(f"{run}: there is no {LEDGER} in it; name the folder of a run, as understudy run prints it")
     try:
-        plan = msgspec.json.decode((run / PLAN).read_bytes(), type=Plan)
+        plan = msgspec.json.decode((run / PLAN).read_bytes(), type=JobPlan)
         if plan.machines < 1 or plan.nproc < 1:
             raise UsageError(f"{run}: its {PLAN} is damaged; name another run")
     except (OSError, msgspec.MsgspecError):
@@ -104,7 +104,7 @@ class Tally:
 
     def feed(self, at: float, event: Event) -> None:
         from understudy.controller.core.events import Registered, Reported
-        from understudy.protocol.frames import Word
+        from understudy.protocol.frames import Relayed
         from understudy.protocol.messages import Rehearsed
 
         director = self.director
@@ -118,7 +118,11 @@ class Tally:
             self._started.append(at - self._first)
         if isinstance(event, Registered) and begun:
             self._came[event.machine] = at
-        if isinstance(event, Reported) and isinstance(event.report, Word) and type(event.report.message) is Rehearsed:
+        if (
+            isinstance(event, Reported)
+            and isinstance(event.report, Relayed)
+            and type(event.report.message) is Rehearsed
+        ):
             self._is_ready(event.machine, at)
         self._note(outputs, at, status, changes)
         self._look_for_comers(at)

@@ -77,9 +77,9 @@ def _ticket(args: argparse.Namespace) -> Ticket:
 
 
 async def _last(ticket: Ticket) -> int:
-    from understudy.launch.join import Membership
+    from understudy.launch.join import JoinedMachine
 
-    membership = Membership(ticket, lambda text: print(f"understudy: {text}", file=sys.stderr, flush=True))
+    membership = JoinedMachine(ticket, lambda text: print(f"understudy: {text}", file=sys.stderr, flush=True))
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGINT, membership.stop)
     loop.add_signal_handler(signal.SIGTERM, membership.leave)

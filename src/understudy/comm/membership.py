@@ -10,12 +10,12 @@ from collections import Counter
 from concurrent.futures import Future
 from typing import Any
 
-from understudy.protocol.roster import Roster, RosterError, Worker
+from understudy.protocol.roster import Roster, RosterError, WorkerAddress
 
 from .endpoint import Endpoint
 from .faults import Fault, Interrupted, StepFailed
 from .generation import Generation, PrepareFailed, SwitchRefused, reason_of
-from .links.handshake import Refused
+from .links.handshake import LinkRefused
 from .links.io import IoLoop
 from .links.listener import Listener
 from .links.meetings import EXACT, Meetings
@@ -62,7 +62,7 @@ class Membership:
         self._meetings = Meetings(
             uid, machine, job, secret, limit=limit, setup_limit=setup_limit, slot_bytes=slot_bytes, io=self._io
         )
-        self.worker = Worker(uid, machine, host, self._listener.port, self._listener.local)
+        self.worker = WorkerAddress(uid, machine, host, self._listener.port, self._listener.local)
         self._current: Generation | None = None
         self._prepared: dict[int, Generation] = {}
         self._highest = 0
@@ -358,7 +358,7 @@ class Membership:
         """Bring an authenticated connection to whoever expects it, once they do."""
         self._admit(hello)
         if hello.kind in EXACT and self._has_all(hello.generation, hello.kind, hello.group):
-            raise Refused(f"nobody here expects it in generation {hello.generation}")
+            raise LinkRefused(f"nobody here expects it in generation {hello.generation}")
         thing = await self._meetings.await_host(hello)
         self._admit(hello)
         names = next((gen.roster.names for gen in self._generations() if gen.number == hello.generation), str)
@@ -367,16 +367,16 @@ class Membership:
     def _admit(self, hello: Hello) -> None:
         """Refuse who is stale or has no place in that generation, as far as it is known here."""
         if hello.target != self.uid:
-            raise Refused(f"this is {self.uid}, not {hello.target}")
+            raise LinkRefused(f"this is {self.uid}, not {hello.target}")
         if hello.generation < self.generation:
-            raise Refused(f"generation {hello.generation} is stale, this worker is in generation {self.generation}")
+            raise LinkRefused(f"generation {hello.generation} is stale, this worker is in generation {self.generation}")
         for gen in self._generations():
             if gen.number == hello.generation:
                 if gen.roster.worker(hello.source) is None and hello.kind != "state":  # a leaver gives, too
-                    raise Refused(f"{hello.source} is not in the roster of generation {hello.generation}")
+                    raise LinkRefused(f"{hello.source} is not in the roster of generation {hello.generation}")
                 endpoint = self._endpoints.get(hello.group)
                 if endpoint is not None and gen.roster.role_of(hello.source) not in endpoint.key.roles:
-                    raise Refused(f"{hello.source} plays no role of {hello.group}")
+                    raise LinkRefused(f"{hello.source} plays no role of {hello.group}")
 
     def _has_all(self, generation: int, kind: str, group: str) -> bool:
         """Whether all links of that kind were opened when the generation in play was entered or the group made."""

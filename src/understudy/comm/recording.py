@@ -36,7 +36,7 @@ class Result(msgspec.Struct, frozen=True, array_like=True):
     length: int
 
 
-class Entry(msgspec.Struct, frozen=True, array_like=True):
+class RecordedResult(msgspec.Struct, frozen=True, array_like=True):
     """One operation."""
 
     phase: int
@@ -51,12 +51,12 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
     results: tuple[Result, ...]
 
 
-class Index(msgspec.Struct, frozen=True):
+class RecordingIndex(msgspec.Struct, frozen=True):
     key: str
     """Of the program that was recorded: another one is not answered from it."""
     role: int
     steps: int
-    entries: tuple[Entry, ...]
+    entries: tuple[RecordedResult, ...]
 
 
 class RecordingError(ValueError):
@@ -74,7 +74,7 @@ class Recorder:
     def __init__(self, file: IO[bytes], key: str, role: int, limit: int, label: Callable[[Any], str]) -> None:
         self._file, self._key, self._role, self._limit, self._label = file, key, role, limit, label
         self._lock = threading.Lock()
-        self._entries: list[Entry] = []
+        self._entries: list[RecordedResult] = []
         self._known: dict[bytes, Result] = {}
         self._hash = xxhash.xxh3_128()
         self._size = 0
@@ -93,7 +93,7 @@ class Recorder:
                 return
             try:
                 results = tuple(self._keep(output) for output in outputs)
-                self._entries.append(Entry(self.phase, self._label(endpoint), kind, mark, peer, tag, results))
+                self._entries.append(RecordedResult(self.phase, self._label(endpoint), kind, mark, peer, tag, results))
             except Exception as error:  # the disk is full, the recording was given up, or memory that has no bytes
                 self.spoilt = True
                 log.warning("%s was not recorded: %s", called(kind, mark), error)
@@ -118,7 +118,7 @@ class Recorder:
         """The recording is complete: its digest and its size."""
         with self._lock:
             self._over = True
-            index = msgspec.msgpack.encode(Index(self._key, self._role, steps, tuple(self._entries)))
+            index = msgspec.msgpack.encode(RecordingIndex(self._key, self._role, steps, tuple(self._entries)))
             self._write(index)
             self._write(_TRAILER.pack(len(index), _MAGIC))
             self._file.flush()
@@ -135,7 +135,7 @@ class Recording:
             end = len(self._map) - _TRAILER.size
             if magic != _MAGIC or not 0 <= length <= end:
                 raise RecordingError("this is no recording")
-            self.index = msgspec.msgpack.decode(self._map[end - length : end], type=Index)
+            self.index = msgspec.msgpack.decode(self._map[end - length : end], type=RecordingIndex)
         except (OSError, ValueError, struct.error, msgspec.MsgspecError, RecursionError) as error:
             raise RecordingError(f"the recording cannot be read: {error}") from error
         if self.index.key != key:
@@ -153,7 +153,7 @@ class Recording:
         """Nothing of it is in this process's memory any more, until it is read again."""
         self._map.madvise(mmap.MADV_DONTNEED)
 
-    def __iter__(self) -> Iterator[Entry]:
+    def __iter__(self) -> Iterator[RecordedResult]:
         return iter(self.index.entries)
 
 

@@ -13,13 +13,13 @@ import torch.distributed as dist
 from .links.link import bytes_of
 from .links.pairs import Receive, Send
 from .ops import Op
-from .recording import MESSAGES, Entry, Recording, called
+from .recording import MESSAGES, RecordedResult, Recording, called
 from .reduction import Reduction
 from .signature import signature
 from .topology import GroupKey
 
 
-class Seat(Protocol):
+class SandboxSeat(Protocol):
     """A group, as the sandbox sees it."""
 
     key: GroupKey
@@ -30,15 +30,15 @@ class Seat(Protocol):
 class Sandbox(Protocol):
     """Answers operations in place of the other roles."""
 
-    def run(self, op: Op, seat: Seat) -> None: ...
+    def run(self, op: Op, seat: SandboxSeat) -> None: ...
 
-    def post(self, seat: Seat, *jobs: Send | Receive) -> None: ...
+    def post(self, seat: SandboxSeat, *jobs: Send | Receive) -> None: ...
 
 
 class Echo:
     """Answers as though every other role had sent what this role sends: values stay in a plausible range."""
 
-    def run(self, op: Op, seat: Seat) -> None:
+    def run(self, op: Op, seat: SandboxSeat) -> None:
         fold = op.reduction
         if op.kind in ("all_reduce", "reduce"):
             assert fold is not None
@@ -61,7 +61,7 @@ class Echo:
                 out.zero_()
                 out[:count].copy_(sent[:count])
 
-    def post(self, seat: Seat, *jobs: Send | Receive) -> None:
+    def post(self, seat: SandboxSeat, *jobs: Send | Receive) -> None:
         for job in jobs:
             if isinstance(job, Receive):
                 job.tensor.fill_(1)  # torch's pipeline asks by messages whether all shapes are known: 1 is yes
@@ -77,11 +77,11 @@ class Replay:
     """Answers from a recording. Where the script does something else than what was recorded, that group is answered by
     `otherwise` from there on, and `diverged` says what happened."""
 
-    def __init__(self, recording: Recording, label: Callable[[Seat], str], otherwise: Sandbox) -> None:
+    def __init__(self, recording: Recording, label: Callable[[SandboxSeat], str], otherwise: Sandbox) -> None:
         self._recording, self._label, self._otherwise = recording, label, otherwise
         self._lock = threading.Lock()
         self._phase = 0
-        self._waiting: dict[tuple[str, int, int], deque[Entry]] = {}
+        self._waiting: dict[tuple[str, int, int], deque[RecordedResult]] = {}
         """(group, peer, tag) → what comes next; collectives have peer and tag -1, messages from anybody peer -1."""
         self._strayed: set[str] = set()
         self._groups = {entry.group for entry in recording}
@@ -120,11 +120,11 @@ class Replay:
         self._strayed.add(group)
         self.diverged = self.diverged or f"group {group}: {how}"
 
-    def run(self, op: Op, seat: Seat) -> None:
+    def run(self, op: Op, seat: SandboxSeat) -> None:
         if op.kind == "barrier" or self._answer(seat, op.kind, op.signature, op.outputs, -1, -1) is None:
             self._otherwise.run(op, seat)
 
-    def post(self, seat: Seat, *jobs: Send | Receive) -> None:
+    def post(self, seat: SandboxSeat, *jobs: Send | Receive) -> None:
         for job in jobs:
             if isinstance(job, Send):
                 job.done.set()
@@ -139,8 +139,8 @@ class Replay:
                 self._otherwise.post(seat, job)
 
     def _answer(
-        self, seat: Seat, kind: str, mark: int, outputs: list[torch.Tensor], peer: int, tag: int
-    ) -> Entry | None:
+        self, seat: SandboxSeat, kind: str, mark: int, outputs: list[torch.Tensor], peer: int, tag: int
+    ) -> RecordedResult | None:
         """What the outputs now hold; None where they are to be filled otherwise."""
         group = self._label(seat)
         with self._lock:
@@ -183,7 +183,7 @@ def _name(kind: str, mark: int, peer: int, tag: int) -> str:
     return f"{called(kind, mark)} from {'anybody' if kind == 'recv_any' else f'rank {peer}'} with tag {tag}"
 
 
-def _named(entry: Entry) -> str:
+def _named(entry: RecordedResult) -> str:
     return _name(entry.kind, entry.mark, entry.peer, entry.tag)
 
 

@@ -14,13 +14,13 @@ from typing import Protocol
 import msgspec
 
 from understudy.agent.agent import PRELOAD, AgentSpec
-from understudy.agent.nursery import Child, Nursery
+from understudy.agent.fork_client import ForkClient, ForkedWorker
 
 Say = Callable[[str], None]
 """What is done with a line that a process has written."""
 
 
-class Agent(Protocol):
+class AgentProcess(Protocol):
     """An agent's process."""
 
     words: str
@@ -91,11 +91,11 @@ class Fork:
 
     def __init__(self, say: Say) -> None:
         self._say = say
-        self._child: Child | None = None
+        self._child: ForkedWorker | None = None
         self.words = ""
 
     @classmethod
-    async def start(cls, nursery: Nursery, spec: AgentSpec, say: Say) -> Fork:
+    async def start(cls, nursery: ForkClient, spec: AgentSpec, say: Say) -> Fork:
         fork = cls(say)
         fork._child = await nursery.spawn(
             "understudy.agent.agent:forked",
@@ -126,6 +126,6 @@ class Fork:
         self._say(text)
 
 
-async def nursery(env: Mapping[str, str]) -> Nursery:
+async def nursery(env: Mapping[str, str]) -> ForkClient:
     """Where agents are forked that begin together: what they import, they import once."""
-    return await Nursery.open([*PRELOAD, "understudy.agent.agent"], env=env)
+    return await ForkClient.open([*PRELOAD, "understudy.agent.agent"], env=env)

@@ -82,7 +82,7 @@ def own_name() -> str:
     return socket.gethostname().partition(".")[0]
 
 
-class Membership:
+class JoinedMachine:
     """One machine's part in a job, over as many lives of its agent as it takes."""
 
     def __init__(self, ticket: Ticket, say: Callable[[str], None]) -> None:

@@ -19,7 +19,7 @@ import msgspec
 
 from understudy.agent.agent import AGAIN, END, AgentSpec
 from understudy.agent.facts import facts_of
-from understudy.agent.nursery import Nursery, NurseryError
+from understudy.agent.fork_client import ForkClient, NurseryError
 from understudy.controller.client import Client, ControllerError
 from understudy.controller.core.company import OVER, PLAN
 from understudy.controller.server.spec import ControlSpec
@@ -27,7 +27,7 @@ from understudy.protocol.messages import WorkerSpec
 from understudy.steward import series
 
 from . import address, registry
-from .agents import Agent, Fork, Program, nursery
+from .agents import AgentProcess, Fork, Program, nursery
 from .provider import CommandProvider, Invitation, LocalProvider, Provider
 from .spec import JobSpec, SpecError
 
@@ -66,9 +66,9 @@ class LocalJob:
         stamp = time.strftime("%Y%m%d-%H%M%S")
         self.run_dir = Path(spec.run_dir or f"runs/{spec.title}-{stamp}-{os.getpid()}").resolve()
         self.secret = secrets.token_bytes(32)
-        self.agents: dict[str, Agent] = {}
+        self.agents: dict[str, AgentProcess] = {}
         self.controller: Program | None = None
-        self._nursery: Nursery | None = None
+        self._nursery: ForkClient | None = None
         """Of the machines that the job begins with."""
         self.restarts = 0
         self.view: dict[str, Any] = {}
@@ -122,7 +122,7 @@ class LocalJob:
             many = f"{awaited} machine{'s' if awaited > 1 else ''} more must join" if awaited else "machines may join"
             self._invite(many)
 
-    async def _open_nursery(self) -> Nursery:
+    async def _open_nursery(self) -> ForkClient:
         try:
             return await nursery({**os.environ, **self._variables})
         except NurseryError as error:
@@ -268,14 +268,14 @@ class LocalJob:
             probe=spec.probe,
         )
 
-    async def _start_agent(self, name: str, *, standby: bool, nursery: Nursery | None = None) -> None:
+    async def _start_agent(self, name: str, *, standby: bool, nursery: ForkClient | None = None) -> None:
         """Without a nursery it begins from nothing, as a machine that comes later does on a computer of its own."""
         incarnation, env = f"{name}-{secrets.token_hex(4)}", {**os.environ, **self._variables}
         worker = msgspec.structs.replace(self._worker(), machine=name)
         agent = AgentSpec(name, incarnation, standby, self.url, worker, str(self.run_dir), str(Path.cwd()), env)
         agent = msgspec.structs.replace(agent, grace=self.spec.grace, labels=self.spec.labels.get(name, {}))
         say = partial(self._show, name)
-        process: Agent
+        process: AgentProcess
         if nursery is not None:
             process = await Fork.start(nursery, agent, say)
         else:
@@ -292,7 +292,7 @@ class LocalJob:
         await self._start_agent(name, standby=True)
         return name
 
-    async def _attend(self, name: str, incarnation: str, process: Agent) -> None:
+    async def _attend(self, name: str, incarnation: str, process: AgentProcess) -> None:
         """Tell the controller when an agent is gone."""
         code = await process.wait()
         if not self._closing:
@@ -352,7 +352,7 @@ class LocalJob:
         await asyncio.to_thread(self.client.call, "POST", "/stop")
 
 
-async def _end(process: Agent) -> None:
+async def _end(process: AgentProcess) -> None:
     try:
         await asyncio.wait_for(process.wait(), _GRACE_S)
     except TimeoutError:

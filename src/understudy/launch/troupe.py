@@ -16,14 +16,14 @@ from typing import Any
 import torch
 
 from understudy.comm.fabric import Fabric
-from understudy.protocol.roster import Roster, Worker
+from understudy.protocol.roster import Roster, WorkerAddress
 from understudy.worker.entry import transport_named
 
 PRELOAD = ["understudy.launch.listening", "torch", "torch.distributed", "understudy.launch.troupe"]
 """What the fork server imports, from which workers are forked."""
 
 
-class Player:
+class TestWorker:
     """What a worker's function gets: its fabric and a wire to the parent."""
 
     def __init__(self, fabric: Fabric, wire: Connection) -> None:
@@ -67,7 +67,7 @@ def _live(
         fabric = Fabric(uid, machine, **options | {"transport": transport_named(options["transport"])})
         try:
             wire.send(("here", fabric.worker))
-            result = body(Player(fabric, wire), *args)
+            result = body(TestWorker(fabric, wire), *args)
         finally:
             fabric.close()
         wire.send(("done", result))
@@ -83,7 +83,7 @@ class Hand:
         self.uid = uid
         self._wire = wire
         self._life = life
-        self.worker: Worker = self._next("here", 60.0)
+        self.worker: WorkerAddress = self._next("here", 60.0)
 
     def _next(self, expected: str, timeout: float) -> Any:
         if not self._wire.poll(timeout):
@@ -181,6 +181,6 @@ def play(body: Body, machines: list[int], *args: Any, timeout: float = 60.0, **o
         return [hand.result(timeout) for hand in hands]
 
 
-def _enter(player: Player, body: Body, args: Any) -> Any:
+def _enter(player: TestWorker, body: Body, args: Any) -> Any:
     player.enter(player.hear())
     return body(player, *args)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from understudy.protocol.messages import Copied, Heard, Inject, Recorded, Said
+from understudy.protocol.messages import Copied, FromWorker, Inject, Recorded, ToWorker
 from understudy.protocol.samples import Sample
 
 # -- orders to an agent --------------------------------------------------------------------------------------------
@@ -20,7 +20,7 @@ class Tell(msgspec.Struct, frozen=True, tag="tell"):
     """Pass a word on to a worker."""
 
     uid: str
-    message: Heard
+    message: ToWorker
 
 
 class EndWorker(msgspec.Struct, frozen=True, tag="end-worker"):
@@ -48,11 +48,11 @@ Order = StartWorker | Tell | EndWorker | KeepCopy | Dismiss
 # -- reports of an agent -------------------------------------------------------------------------------------------
 
 
-class Word(msgspec.Struct, frozen=True, tag="said"):
+class Relayed(msgspec.Struct, frozen=True, tag="said"):
     """A worker has said something."""
 
     uid: str
-    message: Said
+    message: FromWorker
 
 
 class Exited(msgspec.Struct, frozen=True, tag="exited"):
@@ -85,7 +85,7 @@ class KeptCopy(msgspec.Struct, frozen=True, tag="kept-copy"):
     recorded: Recorded
 
 
-Report = Word | Exited | Stopped | Leaving | KeptCopy
+Report = Relayed | Exited | Stopped | Leaving | KeptCopy
 
 # -- frames: both streams are numbered from 1, kept until acknowledged, and sent again after a broken connection ------
 

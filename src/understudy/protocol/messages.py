@@ -7,7 +7,7 @@ from typing import Literal
 
 import msgspec
 
-from understudy.protocol.roster import Roster, Worker
+from understudy.protocol.roster import Roster, WorkerAddress
 
 from .framing import Framing
 from .samples import Sample
@@ -19,8 +19,8 @@ class Move(msgspec.Struct, frozen=True):
     """A role's state goes from one worker's memory to another's."""
 
     role: int
-    giver: Worker
-    taker: Worker
+    giver: WorkerAddress
+    taker: WorkerAddress
     part: int = 0
     parts: int = 1
     """Where several give at once: which of how many parts this one is."""
@@ -131,7 +131,7 @@ class Inject(msgspec.Struct, frozen=True, tag="inject"):
     """How many times as long everything is to take, for what is about that."""
 
 
-Heard = Rehearse | Prepare | Resume | Conclude | Arm | Cancel | Halt | Finish | Leave | Park | Stop
+ToWorker = Rehearse | Prepare | Resume | Conclude | Arm | Cancel | Halt | Finish | Leave | Park | Stop
 
 # -- said ----------------------------------------------------------------------------------------------------------
 
@@ -139,7 +139,7 @@ Heard = Rehearse | Prepare | Resume | Conclude | Arm | Cancel | Halt | Finish | 
 class Here(msgspec.Struct, frozen=True, tag="here"):
     """The worker listens."""
 
-    worker: Worker
+    worker: WorkerAddress
     pid: int = 0
 
 
@@ -282,7 +282,7 @@ class Failed(msgspec.Struct, frozen=True, tag="failed"):
     trace: str = ""
 
 
-Said = (
+FromWorker = (
     Here
     | Tracked
     | Rehearsed
@@ -327,11 +327,11 @@ class Copied(msgspec.Struct, frozen=True, tag="copied"):
     """For how much of it training had to wait."""
 
 
-Aside = Progress | Copied
+Telemetry = Progress | Copied
 """What an agent does not pass on."""
 
-TO_WORKER: Framing[Heard | Inject] = Framing(Heard | Inject, "controller's message")
-TO_AGENT: Framing[Said | Aside] = Framing(Said | Aside, "worker's message")
+TO_WORKER: Framing[ToWorker | Inject] = Framing(ToWorker | Inject, "controller's message")
+TO_AGENT: Framing[FromWorker | Telemetry] = Framing(FromWorker | Telemetry, "worker's message")
 
 
 class WorkerSpec(msgspec.Struct, frozen=True):

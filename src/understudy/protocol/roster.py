@@ -12,7 +12,7 @@ class RosterError(ValueError):
     """A roster that no job can run with; the message names the role and the worker."""
 
 
-class Worker(msgspec.Struct, frozen=True):
+class WorkerAddress(msgspec.Struct, frozen=True):
     """One training process and where it listens. A uid is never reused."""
 
     uid: str
@@ -37,7 +37,7 @@ class Roster(msgspec.Struct, frozen=True, dict=True):
 
     generation: int
     seats: tuple[str | None, ...]
-    workers: tuple[Worker, ...]
+    workers: tuple[WorkerAddress, ...]
     cells: tuple[int, ...]
     since: tuple[int, ...]
     fresh: bool = False
@@ -79,7 +79,7 @@ class Roster(msgspec.Struct, frozen=True, dict=True):
         cls,
         generation: int,
         assignment: Iterable[tuple[int, str]],
-        workers: Iterable[Worker],
+        workers: Iterable[WorkerAddress],
         *,
         roles: int | None = None,
         cells: Sequence[int] | None = None,
@@ -111,7 +111,7 @@ class Roster(msgspec.Struct, frozen=True, dict=True):
         return cls(generation, tuple(seats), workers, tuple(cells), (generation,) * count, fresh)
 
     def successor(
-        self, changes: Mapping[int, Worker | None], *, generation: int | None = None, fresh: bool = False
+        self, changes: Mapping[int, WorkerAddress | None], *, generation: int | None = None, fresh: bool = False
     ) -> Roster:
         """The next roster, with these roles given to other workers or vacated."""
         number = self.generation + 1 if generation is None else generation
@@ -141,7 +141,7 @@ class Roster(msgspec.Struct, frozen=True, dict=True):
         )
 
     @cached_property
-    def _by_uid(self) -> dict[str, Worker]:
+    def _by_uid(self) -> dict[str, WorkerAddress]:
         return {worker.uid: worker for worker in self.workers}
 
     @cached_property
@@ -158,10 +158,10 @@ class Roster(msgspec.Struct, frozen=True, dict=True):
         """The last role that is not vacant."""
         return max(self._role_of.values(), default=None)
 
-    def worker(self, uid: str) -> Worker | None:
+    def worker(self, uid: str) -> WorkerAddress | None:
         return self._by_uid.get(uid)
 
-    def player(self, role: int) -> Worker | None:
+    def player(self, role: int) -> WorkerAddress | None:
         """Who plays this role, or None while it is vacant."""
         uid = self.seats[role]
         return None if uid is None else self._by_uid[uid]

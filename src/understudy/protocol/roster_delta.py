@@ -11,7 +11,7 @@ from collections import OrderedDict
 import msgspec
 
 from understudy.protocol.messages import Prepare, Resume
-from understudy.protocol.roster import Roster, Worker
+from understudy.protocol.roster import Roster, WorkerAddress
 
 from .frames import Order, Tell
 from .framing import MAX_MESSAGE
@@ -31,7 +31,7 @@ class Succession(msgspec.Struct, frozen=True):
     generation: int
     fresh: bool
     seats: tuple[tuple[int, str | None], ...]
-    workers: tuple[Worker, ...]
+    workers: tuple[WorkerAddress, ...]
     since: tuple[tuple[int, int], ...]
 
 

@@ -28,7 +28,7 @@ class Ballot(msgspec.Struct, frozen=True):
     """The latest step of which its copies are complete."""
 
 
-class Outcome(msgspec.Struct, frozen=True):
+class VoteOutcome(msgspec.Struct, frozen=True):
     """What all roles have said."""
 
     generation: int | None
@@ -61,18 +61,18 @@ def numbers_of(ballot: Ballot) -> list[int]:
 WIDTH = len(numbers_of(Ballot(0, 0, 0)))
 
 
-def outcome_of(least: Sequence[int], current: int) -> Outcome:
+def outcome_of(least: Sequence[int], current: int) -> VoteOutcome:
     """What follows, given the least of everybody's numbers and the generation in play."""
     lowest, highest, first, last = least[0], -least[1], least[2], -least[3]
     stop, finished, unfinished = least[4] < 0, least[5], least[6]
     if finished != NOBODY and unfinished != NOBODY:
-        return Outcome(
+        return VoteOutcome(
             None,
             error=f"role {finished} has left its training function after {last if stop else first} steps while role "
             f"{unfinished} goes on; all roles must run the same number of steps",
         )
     if first != last:
-        return Outcome(None, error=f"the roles are in different steps ({first} to {last}); step together")
+        return VoteOutcome(None, error=f"the roles are in different steps ({first} to {last}); step together")
     sound, copied = bool(least[7]), least[8]
     agreed = lowest if lowest == highest and lowest > current and sound else None
-    return Outcome(agreed, stop, finished != NOBODY, sound, copied)
+    return VoteOutcome(agreed, stop, finished != NOBODY, sound, copied)

@@ -30,10 +30,10 @@ from .identity import watch_environment
 from .job import Job
 from .line import Line
 from .mishap import Mishaps
-from .runtime import Concluded, Dismissed, Player, Recast
+from .runtime import Concluded, Dismissed, Recast, WorkerRuntime
 
 Train = Callable[[Job], object]
-_player: Player | None = None
+_player: WorkerRuntime | None = None
 
 
 def run(train: Train) -> None:
@@ -45,7 +45,7 @@ def run(train: Train) -> None:
         _perform(_player, train)
 
 
-def _perform(player: Player, train: Train) -> None:
+def _perform(player: WorkerRuntime, train: Train) -> None:
     settle()  # from here on it may be killed at any moment; the script has had its chance to choose another place
     while (stopped := _enter(player, train)) is None:
         player.leave()
@@ -53,7 +53,7 @@ def _perform(player: Player, train: Train) -> None:
     player.done(stopped=stopped)
 
 
-def _enter(player: Player, train: Train) -> bool | None:
+def _enter(player: WorkerRuntime, train: Train) -> bool | None:
     """Whether training was stopped; None where it is to be entered again, for another role."""
     job = Job(player)
     player.identity.inside = True
@@ -89,7 +89,7 @@ def _alone(train: Train) -> None:
     _announce(spec)
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", torch.get_num_threads())))
     fabric = Fabric(spec.uid, spec.machine, job=spec.job, secret=spec.secret)
-    player = Player(spec, fabric, lambda message: None)
+    player = WorkerRuntime(spec, fabric, lambda message: None)
     try:
         player.hear(Resume(Roster.of(1, [(0, spec.uid)], [fabric.worker]), 0))
         player.enter()
@@ -137,7 +137,7 @@ def main(line_fd: int, data: bytes) -> None:
         transport=transport_named(spec.transport),
         limit=spec.limit,
     )
-    _player = player = Player(spec, fabric, line.say)
+    _player = player = WorkerRuntime(spec, fabric, line.say)
     try:
         line.start(Mishaps(player, line).hear, _orphaned)
         watch_environment(player.identity)

@@ -23,7 +23,7 @@ from .masked.averaging import Averaging, check_tracked
 from .masked.masking import Masking
 from .probe import Probe
 from .rng import seed_everything
-from .runtime import JobError, Player, Repeat
+from .runtime import JobError, Repeat, WorkerRuntime
 from .step import Step
 from .undo import Undo
 
@@ -32,7 +32,7 @@ class Job:
     """The job as one role sees it: what `train(job)` is given. `train` may be entered again in the same process, for
     another role and with another job; so nothing about the role belongs into a global."""
 
-    def __init__(self, player: Player) -> None:
+    def __init__(self, player: WorkerRuntime) -> None:
         spec = player.spec
         self._player = player
         self.seed = spec.seed

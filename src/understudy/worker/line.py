@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from understudy.protocol.framing import FramingError
-from understudy.protocol.messages import TO_AGENT, TO_WORKER, Aside, Heard, Inject, Said
+from understudy.protocol.messages import TO_AGENT, TO_WORKER, FromWorker, Inject, Telemetry, ToWorker
 
 
 class Line:
@@ -21,7 +21,7 @@ class Line:
         self._lock = threading.Lock()
         self._closed = False
 
-    def start(self, hear: Callable[[Heard | Inject], None], lost: Callable[[str], None]) -> None:
+    def start(self, hear: Callable[[ToWorker | Inject], None], lost: Callable[[str], None]) -> None:
         def listen() -> None:
             try:
                 while True:
@@ -32,7 +32,7 @@ class Line:
 
         threading.Thread(target=listen, name="understudy line", daemon=True).start()
 
-    def say(self, message: Said | Aside) -> None:
+    def say(self, message: FromWorker | Telemetry) -> None:
         """Never fails: without an agent this process is about to end anyway."""
         with self._lock, suppress(OSError):
             self._sock.sendall(TO_AGENT.encode(message))

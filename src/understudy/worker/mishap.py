@@ -17,11 +17,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from understudy.protocol.messages import Heard, Inject
+from understudy.protocol.messages import Inject, ToWorker
 
 if TYPE_CHECKING:  # so that whoever only wants the names need not import torch
     from .line import Line
-    from .runtime import Player
+    from .runtime import WorkerRuntime
 
 log = logging.getLogger("understudy.worker")
 
@@ -57,12 +57,12 @@ class InjectedError(RuntimeError):
 class Mishaps:
     """Between a worker's line and its player: passes on what it hears, and does what chaos asks for."""
 
-    def __init__(self, player: Player, line: Line) -> None:
+    def __init__(self, player: WorkerRuntime, line: Line) -> None:
         self._player, self._line = player, line
         self._factor = _DRAG
         """How many times as long everything takes that is to be slow."""
 
-    def hear(self, message: Heard | Inject) -> None:
+    def hear(self, message: ToWorker | Inject) -> None:
         if not isinstance(message, Inject):
             self._player.hear(message)
         elif not self._player.spec.chaos:

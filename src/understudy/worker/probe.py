@@ -22,7 +22,7 @@ from understudy.state.twins import twins
 
 from .glimpse import FALLEN, PACE, Glimpse, Pace, Scope, Value
 from .looks import Looker, feed_tensor, is_own, is_own_file, locals_of, members
-from .runtime import Player
+from .runtime import WorkerRuntime
 
 _LOOK_S = 0.01
 _PATIENCE_S = 3600.0
@@ -36,7 +36,7 @@ _HERE = str(Path(__file__).parents[1])
 class Probe:
     """Of one worker, in its training thread."""
 
-    def __init__(self, player: Player) -> None:
+    def __init__(self, player: WorkerRuntime) -> None:
         self._player = player
         self._folder = Path(player.spec.probe)
         self._twins: tuple[int, ...] = ()

@@ -17,10 +17,10 @@ from understudy.protocol.messages import (
     Cancelled,
     Conclude,
     Finish,
+    FromWorker,
     Gave,
     Halt,
     Halted,
-    Heard,
     Leave,
     Move,
     Park,
@@ -31,18 +31,18 @@ from understudy.protocol.messages import (
     Rehearse,
     Rehearsed,
     Resume,
-    Said,
     Stop,
     Switched,
+    ToWorker,
     Tracked,
     Unprepared,
 )
 from understudy.protocol.roster import Roster
-from understudy.protocol.vote import Ballot, Outcome
+from understudy.protocol.vote import Ballot, VoteOutcome
 
 
 class Say(msgspec.Struct, frozen=True):
-    message: Said
+    message: FromWorker
 
 
 class Open(msgspec.Struct, frozen=True):
@@ -57,7 +57,7 @@ class Close(msgspec.Struct, frozen=True):
     generation: int
 
 
-class Poison(msgspec.Struct, frozen=True):
+class PoisonFabric(msgspec.Struct, frozen=True):
     """Let everything that blocks in the generation in play return."""
 
     reason: str
@@ -80,7 +80,7 @@ class End(msgspec.Struct, frozen=True):
     """Nothing is left to do for this process."""
 
 
-Effect = Say | Open | Close | Poison | EnterTrain | Wake | End
+Effect = Say | Open | Close | PoisonFabric | EnterTrain | Wake | End
 
 
 class Begin(msgspec.Struct, frozen=True):
@@ -99,7 +99,7 @@ class Wait(msgspec.Struct, frozen=True):
     """Until woken."""
 
 
-class Over(msgspec.Struct, frozen=True):
+class HandedOver(msgspec.Struct, frozen=True):
     """This role is somebody else's now; what is left is to give its state."""
 
 
@@ -111,7 +111,7 @@ class GoBack(msgspec.Struct, frozen=True):
     source: Back
 
 
-class Keep(msgspec.Struct, frozen=True):
+class WriteCheckpoint(msgspec.Struct, frozen=True):
     """Write these roles' state to a checkpoint and end."""
 
     step: int
@@ -122,7 +122,7 @@ class Retreat(msgspec.Struct, frozen=True):
     """Leave the generation in play, then call `withdrew`."""
 
 
-Next = Begin | SwitchTo | Wait | Over | GoBack | Keep | Retreat
+Next = Begin | SwitchTo | Wait | HandedOver | GoBack | WriteCheckpoint | Retreat
 
 
 class ProtocolError(RuntimeError):
@@ -163,7 +163,7 @@ class Proposal(msgspec.Struct):
         return any(move.taker.uid == uid for move in self.moves)
 
 
-class Part:
+class WorkerProtocol:
     """What a worker knows and has promised."""
 
     def __init__(self, uid: str) -> None:
@@ -198,7 +198,7 @@ class Part:
         """The last vote has passed: the training function may return."""
         self.able = False
         """Whether the training function has come to a boundary, so that state can be put into what it tracks."""
-        self.last: Keep | None = None
+        self.last: WriteCheckpoint | None = None
         """What is left to do in a job that cannot go on."""
         self.forgiven = -1
         """The step whose gradients were found unsound: it is taken as it comes the second time."""
@@ -211,7 +211,7 @@ class Part:
 
     # -- what it is told ---------------------------------------------------------------------------------------------
 
-    def hear(self, message: Heard) -> list[Effect]:
+    def hear(self, message: ToWorker) -> list[Effect]:
         match message:
             case Rehearse(role, recorded, troupe):
                 self.role, self.able, self.holds = role, False, False
@@ -223,7 +223,7 @@ class Part:
             case Conclude(step, roles):
                 effects = self._drop()
                 self._go_on_from(step)
-                self.last = Keep(step, roles)
+                self.last = WriteCheckpoint(step, roles)
                 return [*effects, Wake()]
             case Arm(generation):
                 if self.proposal is not None and self.proposal.generation == generation:
@@ -234,7 +234,7 @@ class Part:
             case Halt(number, reason):
                 self.halt = number
                 self.halted = self.seated or self.holds  # others have nothing to hold still
-                return [Poison(reason), *self._drop(), Say(self._report(number)), Wake()]
+                return [PoisonFabric(reason), *self._drop(), Say(self._report(number)), Wake()]
             case Stop():
                 self.stop = True
                 return [Wake()]
@@ -398,7 +398,7 @@ class Part:
                 return SwitchTo(proposal.generation)
         if self.halted or (proposal is not None and proposal.direct) or self.generation == 0:
             return Wait()
-        return Begin(self.step) if self.seated else Over()
+        return Begin(self.step) if self.seated else HandedOver()
 
     def entered(self, generation: int, seconds: float = 0.0, size: int = 0, *, again: bool = False) -> list[Effect]:
         """The switch is done; a taker says how long its state took from the first byte on, and how much it was."""
@@ -427,7 +427,7 @@ class Part:
         sound = sound or self.forgiven == self.step
         return Ballot(self.role, self.step, named, self.stop, over, sound, copied)
 
-    def counted(self, outcome: Outcome) -> list[Effect] | None:
+    def counted(self, outcome: VoteOutcome) -> list[Effect] | None:
         """The vote is complete and everybody has complete gradients: from here on the step is applied, whatever
         happens. None where a halt came first: then it may or may not be."""
         if self.halted or self.again:

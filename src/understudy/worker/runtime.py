@@ -17,9 +17,20 @@ from understudy.comm.fabric import Fabric
 from understudy.comm.group import RoleGroup
 from understudy.comm.links.link import Link
 from understudy.comm.torch_backend import install, renamed, uninstall
-from understudy.protocol.messages import Aside, Done, Failed, Faulty, Heard, Here, Progress, Said, Settled, WorkerSpec
+from understudy.protocol.messages import (
+    Done,
+    Failed,
+    Faulty,
+    FromWorker,
+    Here,
+    Progress,
+    Settled,
+    Telemetry,
+    ToWorker,
+    WorkerSpec,
+)
 from understudy.protocol.roster import RosterError
-from understudy.protocol.vote import NOBODY, Outcome, numbers_of, outcome_of
+from understudy.protocol.vote import NOBODY, VoteOutcome, numbers_of, outcome_of
 from understudy.state.digest import digest
 from understudy.state.inventory import take_inventory
 from understudy.state.twins import twins
@@ -59,10 +70,10 @@ class JobError(RuntimeError):
     """The roles cannot go on together; the message says why and what to do."""
 
 
-class Player(Passing):
+class WorkerRuntime(Passing):
     """Belongs to one training thread. `hear` may be called from any other."""
 
-    def __init__(self, spec: WorkerSpec, fabric: Fabric, say: Callable[[Said | Aside], None]) -> None:
+    def __init__(self, spec: WorkerSpec, fabric: Fabric, say: Callable[[FromWorker | Telemetry], None]) -> None:
         super().__init__(spec, fabric)
         self.role = -1
         """The one that the training function has been entered for."""
@@ -83,7 +94,7 @@ class Player(Passing):
 
     # -- what the part wants ---------------------------------------------------------------------------------------
 
-    def hear(self, message: Heard) -> None:
+    def hear(self, message: ToWorker) -> None:
         with self._changed:
             self._do(self.part.hear(message))
 
@@ -107,7 +118,7 @@ class Player(Passing):
                         future.add_done_callback(partial(self._opened, generation))
                 case parts.Close(generation):
                     self.fabric.abandon(generation)
-                case parts.Poison(reason):
+                case parts.PoisonFabric(reason):
                     self.fabric.interrupt(reason)
                 case parts.EnterTrain():
                     self._entry = effect
@@ -302,7 +313,7 @@ class Player(Passing):
                     break
                 links = self._complete_links()
                 following = self.part.boundary()
-                if links is not None or not isinstance(following, parts.Wait | parts.Over):
+                if links is not None or not isinstance(following, parts.Wait | parts.HandedOver):
                     break
                 self._changed.wait()
             recast = self._entry is not None and self._archive is not None
@@ -317,7 +328,7 @@ class Player(Passing):
             return None
         if isinstance(following, parts.Begin):
             return following.step
-        if isinstance(following, parts.Keep):
+        if isinstance(following, parts.WriteCheckpoint):
             assert self._archive is not None
             self._archive.conclude(following)
             raise Concluded
@@ -351,7 +362,7 @@ class Player(Passing):
         if self._archive is not None and self._archive.busy:
             self.meter.note("state is being kept")
 
-    def vote(self, *, over: bool = False, sound: bool = True) -> Outcome:
+    def vote(self, *, over: bool = False, sound: bool = True) -> VoteOutcome:
         """Agree with all roles that this step counts. Raises Repeat where it does not."""
         self._watch.step_ends()
         proposal = self.part.proposal
@@ -394,7 +405,7 @@ class Player(Passing):
                 if giving.generation == self.part.agreed:
                     giving.update(optimizer, replayable=replayable)
 
-    def _verdict(self) -> Outcome:
+    def _verdict(self) -> VoteOutcome:
         """Wait for the decision of those who know how far everybody has come."""
         self.meter.note("interrupted")
         with self._changed:
@@ -403,7 +414,7 @@ class Player(Passing):
                 raise Dismissed
             if not self.part.verdict():
                 raise Repeat
-            return Outcome(None, over=self.part.over)
+            return VoteOutcome(None, over=self.part.over)
 
     def failed_in_step(self) -> bool:
         """An exception came out of a step: whether that is because the step was interrupted."""

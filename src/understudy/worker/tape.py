@@ -22,10 +22,10 @@ import torch
 from understudy.comm.endpoint import Endpoint
 from understudy.comm.fabric import Fabric
 from understudy.comm.recording import Recorder, Recording, RecordingError, digest_of
-from understudy.comm.sandbox import Echo, Replay, Sandbox, Seat
+from understudy.comm.sandbox import Echo, Replay, Sandbox, SandboxSeat
 from understudy.host.temporary import nameless
 from understudy.protocol.mesh import Mesh, alike, along
-from understudy.protocol.messages import Aside, Recorded, Said, WorkerSpec
+from understudy.protocol.messages import FromWorker, Recorded, Telemetry, WorkerSpec
 
 log = logging.getLogger("understudy.worker")
 
@@ -44,7 +44,7 @@ def program_key(spec: WorkerSpec) -> str:
     return hashlib.blake2b(repr(told).encode(), digest_size=16).hexdigest()
 
 
-def label(mesh: Mesh, seat: Seat) -> str:
+def label(mesh: Mesh, seat: SandboxSeat) -> str:
     """A group as all roles of a kind call it: by the dimensions it runs along."""
     names = along(mesh, seat.key.roles, seat.key.roles[seat.rank])
     return str(seat.key) if names is None else f"{'+'.join(names) or 'itself'}#{seat.key.ordinal}"
@@ -53,7 +53,7 @@ def label(mesh: Mesh, seat: Seat) -> str:
 class Tape:
     """Belongs to the training thread."""
 
-    def __init__(self, spec: WorkerSpec, fabric: Fabric, say: Callable[[Said | Aside], None]) -> None:
+    def __init__(self, spec: WorkerSpec, fabric: Fabric, say: Callable[[FromWorker | Telemetry], None]) -> None:
         self._spec, self._fabric, self._say = spec, fabric, say
         self._recorder: Recorder | None = None
         self._file: IO[bytes] | None = None
@@ -87,7 +87,7 @@ class Tape:
         self._recorder = Recorder(self._file, key, self._role, spec.recording_limit, self._label)
         self._fabric.record(self._recorder)
 
-    def _label(self, seat: Seat) -> str:
+    def _label(self, seat: SandboxSeat) -> str:
         return label(self._spec.mesh, seat)
 
     def first_boundary(self, same: tuple[int, ...], votes: Endpoint) -> None:

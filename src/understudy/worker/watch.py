@@ -9,9 +9,9 @@ from collections.abc import Callable
 from understudy.comm.endpoint import Endpoint
 from understudy.comm.fabric import Fabric
 from understudy.comm.work import longest_wait_for_messages
-from understudy.protocol.messages import Faulty, Said, Stalled, WorkerSpec
+from understudy.protocol.messages import Faulty, FromWorker, Stalled, WorkerSpec
 
-from .protocol import Part
+from .protocol import WorkerProtocol
 
 _LOOK_S = 1.0
 _STALL_S = 5.0
@@ -21,7 +21,9 @@ _STALL_S = 5.0
 class Watch:
     """A thread beside training. All workers' answers together show a deadlock, and who keeps the others waiting."""
 
-    def __init__(self, spec: WorkerSpec, fabric: Fabric, part: Part, say: Callable[[Said], None]) -> None:
+    def __init__(
+        self, spec: WorkerSpec, fabric: Fabric, part: WorkerProtocol, say: Callable[[FromWorker], None]
+    ) -> None:
         self._spec, self._fabric, self._part, self._say = spec, fabric, part, say
         self.votes: Endpoint | None = None
         """Where the votes are held."""

@@ -18,7 +18,7 @@ from understudy.comm.links.link import Link
 from understudy.comm.links.wire import Accept, Challenge, Hello, Message, Refusal, Response
 from understudy.comm.topology import LinkId
 from understudy.comm.transport import LinkFailed
-from understudy.protocol.roster import Roster, Worker
+from understudy.protocol.roster import Roster, WorkerAddress
 
 
 class Stage:
@@ -258,7 +258,7 @@ def test_a_prepared_roster_with_a_worker_of_another_job(stage: Stage) -> None:
 def test_nobody_listens(stage: Stage) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    gone = Worker("w9", "m9", "127.0.0.1", port)
+    gone = WorkerAddress("w9", "m9", "127.0.0.1", port)
     roster = Roster.of(3, [(0, "w0"), (1, "w1"), (2, "w9")], [stage.a.worker, stage.b.worker, gone])
     futures = [fabric.prepare(roster) for fabric in (stage.a, stage.b)]
     with within(1.0):

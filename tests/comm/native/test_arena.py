@@ -18,7 +18,7 @@ import torch
 from tests.comm.helpers import at_once
 from understudy.comm.faults import Fault, Interrupted, Poison
 from understudy.comm.native.arena import GENERATION_SHIFT, Arena
-from understudy.comm.native.stage import Member, Stage
+from understudy.comm.native.stage import ArenaStage, Member
 from understudy.comm.signature import signature
 
 CALL, OTHER = signature("all_reduce", torch.float32, 4, 0), signature("all_reduce", torch.float32, 5, 0)
@@ -28,18 +28,18 @@ def far() -> float:
     return time.monotonic() + 20
 
 
-def stages(count: int, poisons: list[Poison] | None = None, arena: Arena | None = None) -> list[Stage]:
+def stages(count: int, poisons: list[Poison] | None = None, arena: Arena | None = None) -> list[ArenaStage]:
     """Workers of one machine that have entered a generation."""
     shared = arena or Arena.create(count, 4096)
     members = tuple(Member(slot, f"role {slot} (w{slot} on m0)", f"w{slot}") for slot in range(count))
     poisons = poisons or [Poison() for _ in range(count)]
-    made = [Stage(shared, slot, members, 1, poisons[slot]) for slot in range(count)]
+    made = [ArenaStage(shared, slot, members, 1, poisons[slot]) for slot in range(count)]
     for stage in made:
         stage.arrive()
     return made
 
 
-def round_of(stage: Stage, call: int = CALL, sequence: int = 1) -> int:
+def round_of(stage: ArenaStage, call: int = CALL, sequence: int = 1) -> int:
     stage.announce(sequence, call)
     buffer = stage.begin(far())
     stage.mine(buffer, torch.int64)[0] = 10**stage.slot
@@ -62,7 +62,7 @@ def test_a_round_of_three() -> None:
     assert at_once(*[partial(_many, stage, 300) for stage in made]) == [[111] * 300] * 3
 
 
-def _many(stage: Stage, rounds: int) -> list[int]:
+def _many(stage: ArenaStage, rounds: int) -> list[int]:
     return [round_of(stage) for _ in range(rounds)]
 
 
@@ -72,7 +72,7 @@ def test_buffers_alternate() -> None:
     assert seen == [[0, 1, 0, 1]] * 2
 
 
-def _buffers(stage: Stage) -> list[int]:
+def _buffers(stage: ArenaStage) -> list[int]:
     found = []
     for _ in range(4):
         stage.announce(1, CALL)
@@ -85,7 +85,7 @@ def test_those_who_disagree_both_say_so() -> None:
     poisons = [Poison(), Poison()]
     made = stages(2, poisons)
 
-    def run(stage: Stage, call: int) -> None:
+    def run(stage: ArenaStage, call: int) -> None:
         with pytest.raises(Interrupted):
             round_of(stage, call)
 
@@ -106,7 +106,7 @@ def test_an_interrupt_wakes_within_fifty_milliseconds() -> None:
         made = stages(2, poisons)
         ended: list[float] = []
 
-        def run(stage: Stage = made[0], ended: list[float] = ended) -> None:
+        def run(stage: ArenaStage = made[0], ended: list[float] = ended) -> None:
             with pytest.raises(Interrupted):
                 round_of(stage)
             ended.append(time.monotonic())
@@ -165,7 +165,7 @@ def test_a_generation_does_not_begin_before_all_are_there() -> None:
     old = stages(2, arena=shared)
     at_once(*[partial(round_of, stage) for stage in old])
     members = tuple(Member(slot, f"role {slot}", f"w{slot}") for slot in range(2))
-    new = [Stage(shared, slot, members, 2, Poison()) for slot in range(2)]
+    new = [ArenaStage(shared, slot, members, 2, Poison()) for slot in range(2)]
     new[0].arrive()
     begun = threading.Event()
 
@@ -247,9 +247,9 @@ def test_two_processes() -> None:
     there.close()
 
 
-def _seat(arena: Arena, slot: int) -> Stage:
+def _seat(arena: Arena, slot: int) -> ArenaStage:
     members = tuple(Member(other, f"role {other} (w{other} on m0)", f"w{other}") for other in range(2))
-    stage = Stage(arena, slot, members, 1, Poison())
+    stage = ArenaStage(arena, slot, members, 1, Poison())
     stage.arrive()
     return stage
 

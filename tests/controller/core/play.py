@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 from understudy.controller.core.change import Change
-from understudy.controller.core.company import Plan
+from understudy.controller.core.company import JobPlan
 from understudy.controller.core.director import Director
 from understudy.controller.core.events import (
     Asked,
@@ -22,20 +22,20 @@ from understudy.controller.core.events import (
     Request,
     Tale,
 )
-from understudy.protocol.frames import Exited, Leaving, Order, Report, Stopped, Tell, Word
+from understudy.protocol.frames import Exited, Leaving, Order, Relayed, Report, Stopped, Tell
 from understudy.protocol.messages import (
+    FromWorker,
     Gave,
     Halted,
-    Heard,
     Here,
     Prepared,
     Rehearsed,
-    Said,
     Settled,
     Switched,
+    ToWorker,
     Tracked,
 )
-from understudy.protocol.roster import Worker
+from understudy.protocol.roster import WorkerAddress
 
 Stage = Literal["rehearse", "prepare", "armed", "switch", "seated", "settled"]
 STAGES: tuple[Stage, ...] = ("rehearse", "prepare", "armed", "switch", "seated", "settled")
@@ -47,7 +47,7 @@ class Play:
     last; with one worker each, wN is on mN."""
 
     def __init__(self, machines: int = 2, nproc: int = 1, **settings: Any) -> None:
-        self.plan = Plan(machines, nproc, **{"warm": 0, **settings})
+        self.plan = JobPlan(machines, nproc, **{"warm": 0, **settings})
         self.director = Director(self.plan)
         self.ledger: list[tuple[float, Event]] = []
         self.tales: list[Tale] = []
@@ -108,11 +108,11 @@ class Play:
             if actor.alive and actor.address is None:
                 self.say(actor.uid, Here(worker(actor.uid, name), pid=100 + int(actor.uid[1:])))
 
-    def say(self, uid: str, *messages: Said) -> None:
+    def say(self, uid: str, *messages: FromWorker) -> None:
         for message in messages:
-            self.report(self.director.actors[uid].machine, Word(uid, message))
+            self.report(self.director.actors[uid].machine, Relayed(uid, message))
 
-    def each(self, uids: Iterable[str], *messages: Said) -> None:
+    def each(self, uids: Iterable[str], *messages: FromWorker) -> None:
         """One worker after the other says all of it."""
         for uid in uids:
             self.say(uid, *messages)
@@ -155,9 +155,9 @@ class Play:
                 found[name] = new
         return found
 
-    def heard(self) -> dict[str, list[Heard]]:
+    def heard(self) -> dict[str, list[ToWorker]]:
         """The same by worker, of what is for workers."""
-        found: dict[str, list[Heard]] = {}
+        found: dict[str, list[ToWorker]] = {}
         for orders in self.orders().values():
             for order in orders:
                 if isinstance(order, Tell):
@@ -273,5 +273,5 @@ class Play:
         return 0 if self.director.roster is None else self.director.roster.generation
 
 
-def worker(uid: str, machine: str) -> Worker:
-    return Worker(uid, machine, port=1000 + int(uid[1:]))
+def worker(uid: str, machine: str) -> WorkerAddress:
+    return WorkerAddress(uid, machine, port=1000 + int(uid[1:]))

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from tests.controller.core.play import Play
-from understudy.controller.core.company import Plan
+from understudy.controller.core.company import JobPlan
 from understudy.controller.core.director import Director
 from understudy.controller.core.events import (
     AddStandby,
@@ -29,6 +29,7 @@ from understudy.protocol.messages import (
     Cancel,
     Cancelled,
     Done,
+    FromWorker,
     Gave,
     Halt,
     Halted,
@@ -36,7 +37,6 @@ from understudy.protocol.messages import (
     Prepared,
     Rehearse,
     Resume,
-    Said,
     Stop,
     Unprepared,
 )
@@ -69,7 +69,7 @@ def test_news_of_another_life_or_of_what_is_known_change_nothing(event: Event) -
 
 
 @pytest.mark.parametrize("message", [Prepared(1), Prepared(3), Unprepared(1, "late"), Cancelled(2), Gave(2), Gave(1)])
-def test_words_of_another_generation_or_phase_change_nothing(message: Said) -> None:
+def test_words_of_another_generation_or_phase_change_nothing(message: FromWorker) -> None:
     play = Play.training()
     play.replace(until="prepare")
     play.orders()
@@ -160,9 +160,9 @@ def test_the_history_is_worth_replaying() -> None:
 def test_the_same_events_give_the_same_orders_at_every_moment() -> None:
     """A new director that reads the first N events of the ledger is where the old one was after them, for every N."""
     ledger = history().ledger
-    old = Director(Plan(3, 2, warm=0))
+    old = Director(JobPlan(3, 2, warm=0))
     for count in range(len(ledger) + 1):
-        new = Director(Plan(3, 2, warm=0))
+        new = Director(JobPlan(3, 2, warm=0))
         for at, event in ledger[:count]:
             outputs = new.feed(msgspec.json.decode(msgspec.json.encode(event), type=Event), at)
         if count:

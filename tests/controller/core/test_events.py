@@ -34,10 +34,10 @@ from understudy.protocol.frames import (
     Numbered,
     Refused,
     Register,
+    Relayed,
     StartWorker,
     Tell,
     Welcome,
-    Word,
 )
 from understudy.protocol.messages import (
     Done,
@@ -52,21 +52,21 @@ from understudy.protocol.messages import (
     Switched,
     Tracked,
 )
-from understudy.protocol.roster import Roster, Worker
+from understudy.protocol.roster import Roster, WorkerAddress
 from understudy.protocol.samples import Sample, Traffic
 from understudy.protocol.sessions import Inbox, Outbox
 
-W0, W1 = Worker("w0", "m0", port=4, local="a"), Worker("w1", "m1")
+W0, W1 = WorkerAddress("w0", "m0", port=4, local="a"), WorkerAddress("w1", "m1")
 ROSTER = Roster.of(3, [(0, "w0"), (1, "w1")], [W0, W1])
 EVENTS: list[Event] = [
     Registered("m0", "m0-ab", True),
     Lost("m0", "m0-ab", "nothing heard"),
-    Reported("m0", "m0-ab", 1, Word("w0", Here(W0))),
-    Reported("m0", "m0-ab", 2, Word("w0", Tracked(0, (0, 1)))),
-    Reported("m0", "m0-ab", 3, Word("w0", Switched(2, 7, 0.5, 100))),
-    Reported("m0", "m0-ab", 4, Word("w0", Halted(0, 1, 2, True, True, False, "eof", "w1 is gone", "w1"))),
-    Reported("m0", "m0-ab", 5, Word("w0", Failed(3, "ValueError: ü", "a\nb"))),
-    Reported("m0", "m0-ab", 6, Word("w0", Done(9, "ff", True))),
+    Reported("m0", "m0-ab", 1, Relayed("w0", Here(W0))),
+    Reported("m0", "m0-ab", 2, Relayed("w0", Tracked(0, (0, 1)))),
+    Reported("m0", "m0-ab", 3, Relayed("w0", Switched(2, 7, 0.5, 100))),
+    Reported("m0", "m0-ab", 4, Relayed("w0", Halted(0, 1, 2, True, True, False, "eof", "w1 is gone", "w1"))),
+    Reported("m0", "m0-ab", 5, Relayed("w0", Failed(3, "ValueError: ü", "a\nb"))),
+    Reported("m0", "m0-ab", 6, Relayed("w0", Done(9, "ff", True))),
     Reported("m0", "m0-ab", 7, Exited("w0", -9, "last\nwords")),
     Asked("r1", Replace(("m0", "m1"), ("m2", "m3"), 12.5)),
     Asked("r2", AddStandby(2)),
@@ -92,7 +92,7 @@ FRAMES: list[Frame] = [
     Numbered(5, EndWorker("w0")),
     Numbered(6, Dismiss("over")),
     Numbered(6, KeepCopy(Recorded(0, "ab", 10, 3, "http://m1:80/recordings/ab"))),
-    Numbered(7, Word("w0", Here(W0))),
+    Numbered(7, Relayed("w0", Here(W0))),
     Numbered(8, Exited("w0", 1)),
     Ack(8),
     Beat(3, {"loss": 0.5}, 0.25, True),

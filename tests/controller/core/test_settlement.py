@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from understudy.controller.core.settlement import STRIPES, Holder, Hopeless, fall_back, settle
+from understudy.controller.core.settlement import STRIPES, Holder, StateLost, fall_back, settle
 from understudy.protocol.messages import Halted
 
 
@@ -57,7 +57,7 @@ def test_every_role_has_exactly_one_source_or_it_is_hopeless(ruin: Ruin) -> None
     copies = {role: [h for twin in {*ruin.twins[role], role} for h in by_role[twin]] for role in range(len(ruin.cells))}
     try:
         settlement = settle(ruin.holders, ruin.cells, ruin.twins)
-    except Hopeless as error:
+    except StateLost as error:
         assert not all(copies.values())
         assert not ruin.holders or str(error).startswith("role ")  # noqa: PT017
         return
@@ -85,7 +85,7 @@ def test_a_step_is_only_applied_by_those_who_have_voted_for_it(ruin: Ruin, data:
     holders = [holder(h.role, h.machine, data.draw(st.integers(0, 4)), data.draw(st.booleans())) for h in ruin.holders]
     try:
         settlement = settle(holders, ruin.cells, ruin.twins)
-    except Hopeless:
+    except StateLost:
         return
     by_uid = {h.uid: h for h in holders}
     sources = [by_uid[uid] for uids in settlement.givers.values() for uid in uids]
@@ -104,23 +104,23 @@ def test_it_does_not_depend_on_who_reported_first(ruin: Ruin) -> None:
         try:
             settlement = settle(holders, ruin.cells, ruin.twins)
             results.append((settlement.step, settlement.kept, settlement.missing, settlement.reason))
-        except Hopeless as error:
+        except StateLost as error:
             results.append(str(error))  # type: ignore[arg-type]
     assert results[0] == results[1]
 
 
 def test_nobody_is_left() -> None:
-    with pytest.raises(Hopeless, match="nobody who is left holds any state"):
+    with pytest.raises(StateLost, match="nobody who is left holds any state"):
         settle([], [0, 1], {})
 
 
 def test_the_role_that_is_lost_is_named() -> None:
-    with pytest.raises(Hopeless, match="role 1: no live replica holds its state"):
+    with pytest.raises(StateLost, match="role 1: no live replica holds its state"):
         settle([holder(0, "m0", 3)], [0, 1], {0: [0], 1: [1]})
 
 
 def test_a_twin_that_is_behind_and_has_not_voted_is_no_source() -> None:
-    with pytest.raises(Hopeless, match="role 1"):
+    with pytest.raises(StateLost, match="role 1"):
         settle([holder(0, "m0", 3), holder(2, "m2", 2)], [0, 1, 2], {1: [1, 2], 2: [1, 2]})
 
 
@@ -216,7 +216,7 @@ def test_all_go_back_to_the_latest_step_that_is_there_for_every_role(wreck: tupl
     steps = complete(ruin)
     try:
         settlement = fall_back(ruin.holders, ruin.cells, ruin.twins, saved, "role 1 is lost")
-    except Hopeless as error:
+    except StateLost as error:
         assert str(error) == "role 1 is lost"  # noqa: PT017
         assert not steps
         assert saved is None
@@ -239,7 +239,7 @@ def test_a_copy_comes_from_somebody_who_lives_and_has_it(wreck: tuple[Ruin, int 
     ruin, _ = wreck
     try:
         settlement = fall_back(ruin.holders, ruin.cells, ruin.twins, None, "lost")
-    except Hopeless:
+    except StateLost:
         return
     by_uid = {h.uid: h for h in ruin.holders}
 

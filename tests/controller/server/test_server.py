@@ -15,9 +15,9 @@ from aiohttp.test_utils import TestClient, TestServer
 from understudy.controller.server.server import Controller
 from understudy.controller.server.spec import ControlSpec, Offer
 from understudy.controller.server.views import job_view, machines_view, roster_view
-from understudy.protocol.frames import Ack, Facts, Frame, Numbered, Refused, Register, Report, Welcome, Word
+from understudy.protocol.frames import Ack, Facts, Frame, Numbered, Refused, Register, Relayed, Report, Welcome
 from understudy.protocol.messages import Here, WorkerSpec
-from understudy.protocol.roster import Worker
+from understudy.protocol.roster import WorkerAddress
 
 SECRET = b"s" * 32
 LIMIT_S = 20.0
@@ -98,8 +98,8 @@ def run(body: Callable[[], Coroutine[Any, Any, None]]) -> None:
     asyncio.run(limited())
 
 
-def here(uid: str, machine: str) -> Word:
-    return Word(uid, Here(Worker(uid, machine, port=1)))
+def here(uid: str, machine: str) -> Relayed:
+    return Relayed(uid, Here(WorkerAddress(uid, machine, port=1)))
 
 
 ROUTES = [

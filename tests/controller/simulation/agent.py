@@ -14,13 +14,13 @@ from understudy.protocol.frames import (
     KeptCopy,
     Leaving,
     Order,
+    Relayed,
     Report,
     StartWorker,
     Tell,
-    Word,
 )
 from understudy.protocol.messages import Here, Recorded
-from understudy.protocol.roster import Worker
+from understudy.protocol.roster import WorkerAddress
 from understudy.protocol.sessions import Inbox, Outbox
 
 from .worker import SimWorker
@@ -88,8 +88,8 @@ class SimAgent:
         match order:
             case StartWorker(uid):
                 worker = self.workers[uid] = self.world.workers[uid] = SimWorker(self.world, self, uid)
-                here = Here(Worker(uid, self.name))
-                worker.later(0.05 + self.world.delay(), lambda: self.report(Word(uid, here)))
+                here = Here(WorkerAddress(uid, self.name))
+                worker.later(0.05 + self.world.delay(), lambda: self.report(Relayed(uid, here)))
             case Tell(uid, message):
                 worker = self.workers[uid]
                 if worker.alive:

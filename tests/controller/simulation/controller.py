@@ -12,7 +12,7 @@ from understudy.controller.core.company import OVER
 from understudy.controller.core.director import Director
 from understudy.controller.core.events import Asked, Event, Lost, Output, Registered, Reply, Reported, Tale
 from understudy.controller.server.steward import Steward
-from understudy.protocol.frames import Report, Word
+from understudy.protocol.frames import Relayed, Report
 from understudy.protocol.messages import Saved
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ class SimController:
             self.world.say("controller crashes between its ledger and its orders")
             self.crash()
             return
-        if self.director.status not in OVER and isinstance(event, Reported) and isinstance(event.report, Word):
+        if self.director.status not in OVER and isinstance(event, Reported) and isinstance(event.report, Relayed):
             message = event.report.message
             if isinstance(message, Saved):
                 self.world.told.add((message.role, message.step))

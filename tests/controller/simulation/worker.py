@@ -6,11 +6,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from understudy.protocol.frames import Exited, Stopped, Word
-from understudy.protocol.messages import Done, Faulty, Heard, Recorded, Rehearse, Saved, Settled, Stalled
+from understudy.protocol.frames import Exited, Relayed, Stopped
+from understudy.protocol.messages import Done, Faulty, Recorded, Rehearse, Saved, Settled, Stalled, ToWorker
 from understudy.protocol.vote import numbers_of, outcome_of
 from understudy.worker import protocol as parts
-from understudy.worker.protocol import Part
+from understudy.worker.protocol import WorkerProtocol
 
 from .fabric import SimFabric
 from .violation import Violation
@@ -32,7 +32,7 @@ class SimWorker:
 
     def __init__(self, world: World, agent: SimAgent, uid: str) -> None:
         self.world, self.agent = world, agent
-        self.part = Part(uid)
+        self.part = WorkerProtocol(uid)
         self.part.usual = lambda: 1.0 if self.world.hurried else 0.0
         self.alive = True
         self.mode = "idle"
@@ -80,7 +80,7 @@ class SimWorker:
             for action in waiting:
                 self.later(0.0, action)
 
-    def hear(self, message: Heard) -> None:
+    def hear(self, message: ToWorker) -> None:
         if self.frozen:
             self.waiting.append(partial(self.hear, message))
         else:
@@ -107,7 +107,7 @@ class SimWorker:
         for effect in effects or ():
             match effect:
                 case parts.Say(message):
-                    self.agent.report(Word(self.part.uid, message))
+                    self.agent.report(Relayed(self.part.uid, message))
                 case parts.Open(roster):
                     fabric = self.world.fabrics.setdefault(roster.generation, SimFabric(self.world, roster))
                     if fabric.roster != roster:
@@ -121,7 +121,7 @@ class SimWorker:
                 case parts.Close(generation):
                     fabric = self.prepared.pop(generation)
                     fabric.close(self.part.uid)
-                case parts.Poison(reason):
+                case parts.PoisonFabric(reason):
                     if self.fabric is not None:
                         self.fabric.poison(reason, self.part.uid)
                 case parts.EnterTrain(role, rehearsal):
@@ -202,7 +202,7 @@ class SimWorker:
                     self.mode = "loading"
                     self.later(self.world.delay(), partial(self.went_back, generation, step, source))
                     return
-                case parts.Keep(step, roles):
+                case parts.WriteCheckpoint(step, roles):
                     self.mode = "closed"
                     if self.state != step:
                         raise Violation(f"{self.part.uid} is to keep step {step} and holds {self.state}")
@@ -231,7 +231,7 @@ class SimWorker:
                     self.copy()
                     self.mode = "compute"
                     if self.hangs:  # the rest of the process sees it
-                        bad = Word(self.part.uid, Faulty("it takes long", fatal=True))
+                        bad = Relayed(self.part.uid, Faulty("it takes long", fatal=True))
                         self.later(STEP_LIMIT, partial(self.agent.report, bad))
                     else:
                         self.later(self.world.random.uniform(0.05, 0.5), self.computed)
@@ -261,12 +261,12 @@ class SimWorker:
     def written(self, role: int, step: int) -> None:
         self.writing = 0 if self.writing == step else self.writing
         self.world.disk.add((role, step))
-        self.agent.report(Word(self.part.uid, Saved(role, step)))
+        self.agent.report(Relayed(self.part.uid, Saved(role, step)))
 
     def keep(self, roles: tuple[int, ...]) -> None:
         for role in roles:
             self.written(role, self.state)
-        self.agent.report(Word(self.part.uid, Done(self.part.step, stopped=True)))
+        self.agent.report(Relayed(self.part.uid, Done(self.part.step, stopped=True)))
         self.later(0.0, lambda: self.die(0))
 
     def copy(self) -> None:
@@ -301,7 +301,7 @@ class SimWorker:
 
     def stall(self, fabric: SimFabric, number: int) -> None:
         if self.mode == "voting" and self.fabric is fabric and fabric.rounds == number:
-            self.agent.report(Word(self.part.uid, Stalled(fabric.roster.generation, (0, 1), 1, "waits")))
+            self.agent.report(Relayed(self.part.uid, Stalled(fabric.roster.generation, (0, 1), 1, "waits")))
 
     def computed(self) -> None:
         over = self.part.step == self.world.steps
@@ -339,7 +339,7 @@ class SimWorker:
         self.later(self.world.delay(), self.apply)
 
     def finish(self) -> None:
-        self.agent.report(Word(self.part.uid, Done(self.part.step)))
+        self.agent.report(Relayed(self.part.uid, Done(self.part.step)))
         self.later(0.0, lambda: self.die(0))
 
     def apply(self) -> None:
@@ -349,10 +349,10 @@ class SimWorker:
         self.part.applied()
         role = self.role
         if self.state == RECORDED and self.part.generation == 1 and role == min(self.world.same(role or 0)):
-            self.agent.report(Word(self.part.uid, self.agent.keep(Recorded(role, f"of {role}", 100, RECORDED))))
+            self.agent.report(Relayed(self.part.uid, self.agent.keep(Recorded(role, f"of {role}", 100, RECORDED))))
         if self.said_settled != self.part.generation:
             self.said_settled = self.part.generation
-            self.agent.report(Word(self.part.uid, Settled(self.part.generation, self.part.step, 0.1)))
+            self.agent.report(Relayed(self.part.uid, Settled(self.part.generation, self.part.step, 0.1)))
         self.mode = "boundary"
         self.boundary()
 

@@ -9,10 +9,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
-from understudy.controller.core.company import OVER, Plan
+from understudy.controller.core.company import OVER, JobPlan
 from understudy.controller.core.director import Director
 from understudy.controller.core.events import AddStandby, Asked, Replace, Request, Scale, TakeBack
-from understudy.protocol.frames import Word
+from understudy.protocol.frames import Relayed
 from understudy.protocol.messages import Failed, Faulty, Recorded
 from understudy.protocol.roster import Roster
 from understudy.steward.decide import HOUR, Settings
@@ -50,7 +50,7 @@ class World:
         self.steps = self.random.choice([3, 6, 12, 30])
         self.copies = self.random.choice(["all", "all", "all", "halves", "none"])
         """Whether all roles hold the same state, each the same as another one, or each its own."""
-        self.plan = Plan(
+        self.plan = JobPlan(
             self.random.randint(2, 4),
             self.random.choice([1, 1, 2]),
             answer_limit=2.0,
@@ -330,11 +330,11 @@ class World:
                 elif kind == "hang":
                     worker.hangs = True
                 elif kind == "raise" and worker.mode == "compute":
-                    agent.report(Word(worker.part.uid, Failed(worker.part.step, "ValueError: bad luck")))
+                    agent.report(Relayed(worker.part.uid, Failed(worker.part.step, "ValueError: bad luck")))
                     worker.die(1)
                 elif kind in ("faulty", "fatal"):
                     self.distrusted |= {worker.part.uid} if kind == "fatal" else set()
-                    agent.report(Word(worker.part.uid, Faulty("it smells", kind == "fatal")))
+                    agent.report(Relayed(worker.part.uid, Faulty("it smells", kind == "fatal")))
                 elif worker.fabric is not None:
                     worker.fabric.poison("time-out", worker.part.uid)
 

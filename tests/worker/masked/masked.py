@@ -16,12 +16,12 @@ from torch import nn
 
 from understudy.comm.torch_backend import uninstall
 from understudy.launch.troupe import Hand, Troupe, first_roster
-from understudy.launch.troupe import Player as Wire
+from understudy.launch.troupe import TestWorker as Wire
 from understudy.protocol.messages import Halt, Halted, Resume, WorkerSpec
 from understudy.state.digest import digest
 from understudy.state.inventory import take_inventory
 from understudy.worker.job import Job
-from understudy.worker.runtime import Player
+from understudy.worker.runtime import WorkerRuntime
 
 WIDTH, BATCH = 12, 6
 LIMIT = 100.0
@@ -97,7 +97,7 @@ def act(wire: Wire, role: int, play: Play) -> Result:
         keep_gradients=play.keep,  # type: ignore[arg-type]
         recording_limit=0,
     )
-    player = Player(spec, wire.fabric, say)
+    player = WorkerRuntime(spec, wire.fabric, say)
 
     def listen() -> None:
         with suppress(EOFError, OSError, TimeoutError):

@@ -6,11 +6,11 @@ import pytest
 
 from understudy.masking.assignment import assign
 from understudy.masking.placement import parse
-from understudy.worker.masked.segments import Plan, Segment, still_good
+from understudy.worker.masked.segments import Segment, ShardPlan, still_good
 
 
-def plan(unit: int, live: tuple[int, ...], q: int = 3, units: int = 4, placement: str = "anywhere") -> Plan:
-    return Plan(assign(parse(placement, units), q, live), unit, deterministic=True)
+def plan(unit: int, live: tuple[int, ...], q: int = 3, units: int = 4, placement: str = "anywhere") -> ShardPlan:
+    return ShardPlan(assign(parse(placement, units), q, live), unit, deterministic=True)
 
 
 def test_everybody_there() -> None:
@@ -46,7 +46,7 @@ def test_a_later_part_of_another_unit_is_summed_on_its_own() -> None:
 
 
 def test_one_sum_where_the_order_does_not_count() -> None:
-    missing = Plan(assign(parse("anywhere", 4), 3, (0, 1)), 0, deterministic=False)
+    missing = ShardPlan(assign(parse("anywhere", 4), 3, (0, 1)), 0, deterministic=False)
     assert {missing.segment(number) for number in missing.mine} == {0}
 
 

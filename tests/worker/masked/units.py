@@ -14,8 +14,8 @@ from understudy.comm.group import RoleGroup
 from understudy.masking.assignment import assign
 from understudy.masking.placement import parse
 from understudy.protocol.roster import Roster
-from understudy.worker.masked.gradients import Interrupted, Synchroniser
-from understudy.worker.masked.segments import Plan, still_good
+from understudy.worker.masked.gradients import SumInterrupted, Synchroniser
+from understudy.worker.masked.segments import ShardPlan, still_good
 from understudy.worker.masked.share import Share
 
 SHAPES = ((3, 5), (7,), (), (64,), (2, 2, 2), (33,))
@@ -59,7 +59,7 @@ class Unit:
     def number(self) -> int:
         return self.group.endpoint.rank
 
-    def compute(self, plan: Plan) -> None:
+    def compute(self, plan: ShardPlan) -> None:
         """What is still to be computed, as a script would."""
         share = self.share
         if share is None or not still_good(share.done, plan):
@@ -74,13 +74,13 @@ class Unit:
             self.computed.append(number)
             share.add(number, {"loss": 0.1 * number})
 
-    def step(self, plan: Plan) -> dict[str, float] | None:
+    def step(self, plan: ShardPlan) -> dict[str, float] | None:
         """What was logged; None where it was interrupted."""
         self.compute(plan)
         assert self.share is not None
         try:
             means = self.twins.run(self.share, plan)
-        except Interrupted:
+        except SumInterrupted:
             return None
         self.share = None  # what the script has in its hands is not used again
         return means
@@ -108,9 +108,9 @@ class Cast:
         self.roster, self.live = roster, tuple(unit for unit in self.live if unit not in units)
         enter(roster, [self.units[unit].fabric for unit in self.live])
 
-    def plan(self, unit: int, placement: str, q: int, *, deterministic: bool) -> Plan:
+    def plan(self, unit: int, placement: str, q: int, *, deterministic: bool) -> ShardPlan:
         assignment = assign(parse(placement, len(self.units)), q, self.live)
-        return Plan(assignment, unit, deterministic)
+        return ShardPlan(assignment, unit, deterministic)
 
     def step(self, placement: str, q: int, *, deterministic: bool) -> list[dict[str, float] | None]:
         def one(unit: int) -> Callable[[], dict[str, float] | None]:

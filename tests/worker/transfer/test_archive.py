@@ -11,12 +11,12 @@ import pytest
 from torch import nn
 
 from understudy.comm.fabric import Fabric
-from understudy.protocol.messages import Aside, Said, Saved, WorkerSpec
-from understudy.protocol.roster import Roster, Worker
+from understudy.protocol.messages import FromWorker, Saved, Telemetry, WorkerSpec
+from understudy.protocol.roster import Roster, WorkerAddress
 from understudy.state.checkpoint import Saver, complete, place
 from understudy.worker.transfer.archive import Archive
 
-WORKERS = [Worker(f"w{role}", f"m{role}") for role in range(7)]
+WORKERS = [WorkerAddress(f"w{role}", f"m{role}") for role in range(7)]
 FIRST = Roster.of(1, [(role, worker.uid) for role, worker in enumerate(WORKERS)], WORKERS)
 
 
@@ -24,7 +24,7 @@ class Scene:
     """Role 0 of seven that hold the same."""
 
     def __init__(self, folder: Path, *, mask: str, every: int = 0) -> None:
-        self.said: list[Said | Aside] = []
+        self.said: list[FromWorker | Telemetry] = []
         self.stage = SimpleNamespace(roster=FIRST)
         self.spec = WorkerSpec(
             *("w0", "m0", 0, "job", b"x", "train.py", (), 1, (("dp", 7),)),

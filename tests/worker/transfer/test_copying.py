@@ -19,7 +19,7 @@ from understudy.state.digest import digest
 from understudy.state.errors import StreamBroken
 from understudy.state.inventory import take_inventory
 from understudy.worker.transfer.copying import CopyTaker, give_copy, send_copy
-from understudy.worker.transfer.handover import Goods, Keep, Last, Taker, Tempo, send
+from understudy.worker.transfer.handover import Goods, KeepStep, Last, Taker, Tempo, send
 
 Ends = tuple[list[Link], list[Link]]
 
@@ -147,7 +147,7 @@ def test_who_gives_is_gone_in_the_middle(ends: Ends) -> None:
     givers, takers = ends
     original = draft(made(1, 1), 1)
     taken = beside(lambda: CopyTaker(takers, never).take(lambda _: None))
-    send(givers[0].sock, Keep(0), never)
+    send(givers[0].sock, KeepStep(0), never)
     send(givers[0].sock, Goods(original.slots, tuple(range(len(original.slots))), True), never)
     givers[0].sock.send(b"x" * 100)
     for link in givers:
@@ -167,7 +167,7 @@ def test_it_ends_when_it_is_stopped(ends: Ends) -> None:
 def test_a_part_is_no_copy(ends: Ends) -> None:
     givers, takers = ends
     original = draft(made(1, 1), 1)
-    send(givers[0].sock, Keep(0), never)
+    send(givers[0].sock, KeepStep(0), never)
     send(givers[0].sock, Goods(original.slots, (0,), True), never)
     with pytest.raises(StreamBroken, match="a part of the state"):
         CopyTaker(takers, never).take(lambda _: None)

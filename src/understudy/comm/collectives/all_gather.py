@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from understudy.comm.links.channel import Channel
-from understudy.comm.native.stage import Stage
+from understudy.comm.native.stage import ArenaStage
 from understudy.comm.ops import Op
 
 from .reduce_scatter import segments
@@ -23,7 +23,7 @@ def all_gather(channel: Channel, op: Op) -> None:
         ring(channel, 0, iter([Window((), outputs)]), None, gather=True)
 
 
-def _staged(channel: Channel, stage: Stage, block: torch.Tensor, outputs: list[torch.Tensor]) -> None:
+def _staged(channel: Channel, stage: ArenaStage, block: torch.Tensor, outputs: list[torch.Tensor]) -> None:
     layout = channel.layout
     rows = [rank for cell in layout.alive for rank in layout.members[cell]]
     mine = rows.index(channel.rank)

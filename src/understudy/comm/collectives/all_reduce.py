@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from understudy.comm.links.channel import Channel
-from understudy.comm.native.stage import Stage
+from understudy.comm.native.stage import ArenaStage
 from understudy.comm.ops import Op
 from understudy.comm.reduction import Reduction
 
@@ -52,7 +52,7 @@ def around(channel: Channel, rail: int, value: torch.Tensor, fold: Reduction) ->
     ring(channel, rail, even_windows(value, value, channel.cells, fold.acc.itemsize), fold, gather=True)
 
 
-def _staged(channel: Channel, stage: Stage, value: torch.Tensor, fold: Reduction) -> None:
+def _staged(channel: Channel, stage: ArenaStage, value: torch.Tensor, fold: Reduction) -> None:
     width = stage.bytes // fold.acc.itemsize
     for low in range(0, value.numel(), width):
         window = value[low : low + width]
@@ -62,7 +62,7 @@ def _staged(channel: Channel, stage: Stage, value: torch.Tensor, fold: Reduction
             _sliced(channel, stage, window, fold)
 
 
-def _flat(channel: Channel, stage: Stage, window: torch.Tensor, fold: Reduction) -> None:
+def _flat(channel: Channel, stage: ArenaStage, window: torch.Tensor, fold: Reduction) -> None:
     """Everyone reads everyone's slot: one meeting within a machine, two with other machines involved."""
     count = window.numel()
     buffer = stage.begin(channel.deadline)
@@ -84,7 +84,7 @@ def _flat(channel: Channel, stage: Stage, window: torch.Tensor, fold: Reduction)
     window.copy_(result)
 
 
-def _sliced(channel: Channel, stage: Stage, window: torch.Tensor, fold: Reduction) -> None:
+def _sliced(channel: Channel, stage: ArenaStage, window: torch.Tensor, fold: Reduction) -> None:
     """Each driver folds its own slice: others' slices of the input go through the slots, its own is read in place."""
     count = window.numel()
     members = [slot for slot, _ in stage.members]
@@ -111,7 +111,7 @@ def _sliced(channel: Channel, stage: Stage, window: torch.Tensor, fold: Reductio
     window.copy_(result)
 
 
-def slices(channel: Channel, stage: Stage, count: int) -> tuple[list[int], list[tuple[int, int]]]:
+def slices(channel: Channel, stage: ArenaStage, count: int) -> tuple[list[int], list[tuple[int, int]]]:
     """(slot that folds it, bounds) for each slice of a window: one per rail, or one per member on a single machine."""
     members = [slot for slot, _ in stage.members]
     parts = channel.layout.rails if channel.cells > 1 else len(members)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from understudy.comm.links.channel import Channel
-from understudy.comm.native.stage import Stage
+from understudy.comm.native.stage import ArenaStage
 from understudy.comm.ops import Op
 
 from .tree import tree_broadcast
@@ -19,7 +19,7 @@ def broadcast(channel: Channel, op: Op) -> None:
         tree_broadcast(channel, value, channel.layout.cell_of[op.root])
 
 
-def _staged(channel: Channel, stage: Stage, value: torch.Tensor, root: int) -> None:
+def _staged(channel: Channel, stage: ArenaStage, value: torch.Tensor, root: int) -> None:
     cell = channel.layout.cell_of[root]
     width = stage.bytes // value.element_size()
     for low in range(0, value.numel(), width):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from understudy.comm.links.channel import PIECE, Channel
-from understudy.comm.native.stage import Stage
+from understudy.comm.native.stage import ArenaStage
 from understudy.comm.ops import Op
 from understudy.comm.reduction import Reduction
 
@@ -29,7 +29,9 @@ def reduce(channel: Channel, op: Op) -> None:
             value[low : low + width].copy_(total)
 
 
-def _staged(channel: Channel, stage: Stage, value: torch.Tensor, out: torch.Tensor, fold: Reduction, root: int) -> None:
+def _staged(
+    channel: Channel, stage: ArenaStage, value: torch.Tensor, out: torch.Tensor, fold: Reduction, root: int
+) -> None:
     width = stage.bytes // fold.acc.itemsize
     for low in range(0, value.numel(), width):
         window = value[low : low + width]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import torch
 
 from understudy.comm.links.channel import SEGMENT, Channel
-from understudy.comm.native.stage import Stage
+from understudy.comm.native.stage import ArenaStage
 from understudy.comm.ops import Op
 from understudy.comm.reduction import Reduction
 
@@ -38,7 +38,9 @@ def _columns(channel: Channel, blocks: list[torch.Tensor], out: torch.Tensor, fo
         yield Window(own, [out[low : low + width]] * len(ranks))
 
 
-def _staged(channel: Channel, stage: Stage, blocks: list[torch.Tensor], out: torch.Tensor, fold: Reduction) -> None:
+def _staged(
+    channel: Channel, stage: ArenaStage, blocks: list[torch.Tensor], out: torch.Tensor, fold: Reduction
+) -> None:
     """Slots hold one row per live rank, cell by cell, so that a cell's rows are one stretch of memory."""
     layout = channel.layout
     rows = [rank for cell in layout.alive for rank in layout.members[cell]]

@@ -10,7 +10,7 @@ from contextlib import suppress
 import torch
 
 from understudy.comm.faults import Fault, Poison
-from understudy.comm.native.stage import Stage
+from understudy.comm.native.stage import ArenaStage
 from understudy.comm.signature import describe
 from understudy.comm.topology import Layout, LinkId
 
@@ -24,7 +24,7 @@ SEGMENT = 1 << 21
 """Bytes of partial sums a worker may hold between two neighbours; bounds the scratch memory."""
 
 
-class Scratch:
+class ChannelScratch:
     """A fixed amount of private memory for partial sums, allocated when first needed and kept."""
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class Channel:
     """What the collectives work with: place in the layout, links by purpose, stage, poison, deadline."""
 
     def __init__(
-        self, layout: Layout, uid: str, links: dict[LinkId, Link], poison: Poison, scratch: Scratch, limit: float
+        self, layout: Layout, uid: str, links: dict[LinkId, Link], poison: Poison, scratch: ChannelScratch, limit: float
     ) -> None:
         role = layout.roster.role_of(uid)
         assert role is not None
@@ -58,7 +58,7 @@ class Channel:
         self.place = layout.alive.index(self.cell)
         self.cells = len(layout.alive)
         self.is_leader = layout.leader(self.cell) == self.rank
-        self.stage: Stage | None = None
+        self.stage: ArenaStage | None = None
         self.idle_pairs: Callable[[], list[Link]] = list
         """The pair links on which no message is half-way."""
         self.inquire: Callable[[Channel, str], None] = lambda channel, uid: None

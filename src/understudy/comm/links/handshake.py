@@ -8,7 +8,7 @@ from contextlib import suppress
 
 from understudy.comm.topology import LinkId
 from understudy.protocol.framing import FramingError
-from understudy.protocol.roster import Worker
+from understudy.protocol.roster import WorkerAddress
 
 from . import wire
 from .wire import Accept, Challenge, Farewell, Hello, Message, Refusal, Response, WireError
@@ -17,7 +17,7 @@ LIMIT_S = 5.0
 """How long one message of a handshake may take."""
 
 
-class Refused(Exception):
+class LinkRefused(Exception):
     """The other side did not want this link, or this side does not trust the other."""
 
 
@@ -33,7 +33,7 @@ async def receive(sock: socket.socket) -> Message:
         raise WireError(f"not an Understudy message: {error}") from None
 
 
-async def connect(worker: Worker, *, local: bool) -> socket.socket:
+async def connect(worker: WorkerAddress, *, local: bool) -> socket.socket:
     """A connected socket: within a machine through its Unix socket, otherwise TCP."""
     if local and worker.local:
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -59,12 +59,12 @@ async def introduce(
         await send(sock, hello)
         challenge = await receive(sock)
         if isinstance(challenge, Refusal):
-            raise Refused(challenge.reason)
+            raise LinkRefused(challenge.reason)
         if not isinstance(challenge, Challenge):
             raise WireError(f"{type(challenge).__name__} where a challenge was due")
         if not wire.proven(secret, "server", hello, challenge.nonce, challenge.proof):
             await send(sock, Refusal("the secrets differ"))
-            raise Refused("it does not know this job's secret")
+            raise LinkRefused("it does not know this job's secret")
         await send(sock, Response(wire.prove(secret, "client", hello, challenge.nonce)))
     try:
         async with asyncio.timeout(patience):
@@ -74,7 +74,7 @@ async def introduce(
             sock.send(wire.MESSAGES.encode(Farewell()))
         raise
     if isinstance(verdict, Refusal):
-        raise Refused(verdict.reason)
+        raise LinkRefused(verdict.reason)
     if not isinstance(verdict, Accept):
         raise WireError(f"{type(verdict).__name__} where a verdict was due")
 
@@ -89,11 +89,11 @@ async def authenticate(sock: socket.socket, secret: bytes, job: str) -> Hello:
         await send(sock, Challenge(nonce, wire.prove(secret, "server", hello, nonce)))
         response = await receive(sock)
     if isinstance(response, Refusal):
-        raise Refused(f"wrong secret ({response.reason})")
+        raise LinkRefused(f"wrong secret ({response.reason})")
     if not isinstance(response, Response) or not wire.proven(secret, "client", hello, nonce, response.proof):
         await send(sock, Refusal("wrong secret"))
-        raise Refused("wrong secret")
+        raise LinkRefused("wrong secret")
     if hello.job != job:
         await send(sock, Refusal(f"this is job {job}, not {hello.job}"))
-        raise Refused(f"it is of job {hello.job}")
+        raise LinkRefused(f"it is of job {hello.job}")
     return hello

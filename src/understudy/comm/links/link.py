@@ -27,7 +27,7 @@ _BATCH = 16
 """Buffers handed to one sendmsg or recvmsg_into."""
 
 
-class Tally:
+class LinkTally:
     """Bulk transfers over one link so far; seconds from a transfer's first byte on."""
 
     __slots__ = ("backed", "got", "pushing", "sent", "starved")
@@ -61,7 +61,7 @@ class Link:
         self.id = link
         self.peer = peer
         self.who = who
-        self.tally = Tally()
+        self.tally = LinkTally()
 
     def peek(self, count: int) -> bytes:
         """What has arrived and not been read, up to `count` bytes of it."""

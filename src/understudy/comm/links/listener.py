@@ -8,7 +8,7 @@ import socket
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
-from .handshake import Refused, authenticate, send
+from .handshake import LinkRefused, authenticate, send
 from .wire import Hello, Refusal, WireError
 
 log = logging.getLogger("understudy.comm")
@@ -70,7 +70,7 @@ class Listener:
         self._strangers += 1
         try:
             hello = await authenticate(sock, self._secret, self._job)
-        except (OSError, WireError, Refused, TimeoutError) as error:
+        except (OSError, WireError, LinkRefused, TimeoutError) as error:
             reason = "no greeting in time" if isinstance(error, TimeoutError) else error
             log.warning("%s: refused a connection from %s: %s", self.name, origin, reason)
             sock.close()
@@ -82,7 +82,7 @@ class Listener:
             self._strangers -= 1
         try:
             await self._welcome(hello, sock)
-        except Refused as error:
+        except LinkRefused as error:
             log.warning("%s: refused a %s link from %s at %s: %s", self.name, hello.kind, hello.source, origin, error)
             with suppress(OSError):
                 await send(sock, Refusal(str(error)))

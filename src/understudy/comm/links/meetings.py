@@ -12,7 +12,7 @@ from understudy.comm.topology import LinkId
 from understudy.comm.transport import LinkFailed
 from understudy.protocol.roster import Roster
 
-from .handshake import Refused, connect, introduce, receive, send
+from .handshake import LinkRefused, connect, introduce, receive, send
 from .io import IoLoop
 from .link import Link
 from .wire import Accept, Answer, Hello, WireError
@@ -89,7 +89,7 @@ class Meetings:
                     raise
                 finally:
                     self._open.pop((roster.generation, link), None)
-        except (OSError, WireError, Refused) as error:
+        except (OSError, WireError, LinkRefused) as error:
             reason = "time limit" if isinstance(error, TimeoutError) else error
             raise LinkFailed(f"{link.kind} link with {who}: {reason}") from None
         return Link(sock, link, peer, who)
@@ -114,7 +114,7 @@ class Meetings:
         link = LinkId("arena", group, 0, self.uid, provider)
         try:
             sock = await self._dial(roster, link, provider)
-        except (OSError, WireError, Refused) as error:
+        except (OSError, WireError, LinkRefused) as error:
             raise LinkFailed(f"arena of {group} from {roster.names(provider)}: {error}") from None
         with sock:
             readable, loop = asyncio.Event(), asyncio.get_running_loop()
@@ -139,7 +139,7 @@ class Meetings:
                     answer = await receive(sock)
             if not isinstance(answer, Answer):
                 raise WireError(f"{type(answer).__name__} where an answer was due")
-        except (OSError, WireError, Refused) as error:
+        except (OSError, WireError, LinkRefused) as error:
             raise LinkFailed(f"{kind} of {group} from {roster.names(of)}: {error}") from None
         return answer.value
 
@@ -152,18 +152,18 @@ class Meetings:
         except (TimeoutError, asyncio.CancelledError) as error:
             if isinstance(error, asyncio.CancelledError) and not meeting.cancelled():
                 raise
-            raise Refused(f"nobody here expects it in generation {hello.generation}") from None
+            raise LinkRefused(f"nobody here expects it in generation {hello.generation}") from None
         return thing
 
     async def bring(self, hello: Hello, sock: socket.socket, thing: Any, who: str) -> None:
         """Accept the dial and hand it, or what it came for, over."""
         exact = hello.kind in EXACT
         if exact and thing.done():
-            raise Refused("nobody here waits for it any more")
+            raise LinkRefused("nobody here waits for it any more")
         await send(sock, Accept())
         if exact:
             if thing.done():
-                raise Refused("nobody here waits for it any more")
+                raise LinkRefused("nobody here waits for it any more")
             thing.set_result(sock)
         elif isinstance(thing, Arena):
             with sock:

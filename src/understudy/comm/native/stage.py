@@ -18,7 +18,7 @@ class Member(NamedTuple):
     uid: str
 
 
-class Stage:
+class ArenaStage:
     """Rounds of meeting in the arena. A round uses one of two buffers, alternately, so that a fast worker may already
     fill the next one while a slow worker still reads the last; it can be no further ahead, because the next meeting
     needs the slow one."""

@@ -17,7 +17,7 @@ from understudy.comm.collectives.broadcast import broadcast
 from understudy.comm.collectives.reduce import reduce
 from understudy.comm.collectives.reduce_scatter import reduce_scatter
 from understudy.comm.faults import Fault, Poison
-from understudy.comm.links.channel import Channel, Scratch
+from understudy.comm.links.channel import Channel, ChannelScratch
 from understudy.comm.links.link import Link
 from understudy.comm.links.pairs import Pairs, Receive, Send
 from understudy.comm.ops import Op
@@ -27,7 +27,7 @@ from understudy.comm.transport import LinkFailed, Services, open_all
 from understudy.protocol.roster import Roster
 
 from .arena import Arena
-from .stage import Member, Stage
+from .stage import ArenaStage, Member
 
 _COLLECTIVES: dict[str, Callable[[Channel, Op], None]] = {
     "all_reduce": all_reduce,
@@ -48,7 +48,7 @@ _INQUIRE_S = 1.0
 """How often a stalled operation asks the same worker what it is doing."""
 
 
-class Seat:
+class NativeSeat:
     """A worker's channel and pair links in one generation."""
 
     def __init__(self, channel: Channel, arena: Arena | None, era: int) -> None:
@@ -66,13 +66,13 @@ class NativeGroup:
         self._key = key
         self._name = str(key)
         self._services = services
-        self._scratch = Scratch()
-        self._seat: Seat | None = None
+        self._scratch = ChannelScratch()
+        self._seat: NativeSeat | None = None
         self._switching = threading.Lock()
         self._inquired: dict[str, float] = {}
         self._pairs = Pairs(self._name, self._connect, services.limit)
 
-    async def prepare(self, roster: Roster, poison: Poison) -> Seat:
+    async def prepare(self, roster: Roster, poison: Poison) -> NativeSeat:
         now = None if roster.fresh else self._seat
         services, plan = self._services, layout(roster, self._key)
         needed = plan.links_of(services.uid)
@@ -81,7 +81,7 @@ class NativeGroup:
         missing = [link for link in needed if link not in kept]
         opened: list[Link] = []
         arena: Arena | None = None
-        seat: Seat | None = None
+        seat: NativeSeat | None = None
         try:
             arena = await self._arena(plan, None if now is None else now.arena)
             opened += await open_all([services.link(roster, link) for link in missing])
@@ -93,7 +93,7 @@ class NativeGroup:
                 self._scratch,
                 services.limit,
             )
-            seat = Seat(channel, arena, roster.generation if now is None else now.era)
+            seat = NativeSeat(channel, arena, roster.generation if now is None else now.era)
             channel.idle_pairs = self._pairs.idle
             channel.inquire = self._inquire
             services.offer(roster.generation, "call", self._name, channel)
@@ -113,7 +113,7 @@ class NativeGroup:
             cell = plan.cells[channel.cell]
             uids = ((cell.index(rank), plan.uid(rank)) for rank in plan.members[channel.cell])
             members = tuple(Member(slot, roster.names(uid), uid) for slot, uid in uids)
-            channel.stage = Stage(arena, cell.index(channel.rank), members, roster.generation, poison)
+            channel.stage = ArenaStage(arena, cell.index(channel.rank), members, roster.generation, poison)
         return seat
 
     async def _arena(self, plan: Layout, now: Arena | None) -> Arena | None:
@@ -137,10 +137,10 @@ class NativeGroup:
             os.close(fd)
             raise LinkFailed(f"arena of {self._name} from {roster.names(provider)}: {error}") from None
 
-    def _welcome_pair(self, seat: Seat, link: Link) -> None:
+    def _welcome_pair(self, seat: NativeSeat, link: Link) -> None:
         self._use_pair(seat, seat.channel.layout.uids.index(link.peer), link)
 
-    def _use_pair(self, seat: Seat, rank: int, link: Link) -> None:
+    def _use_pair(self, seat: NativeSeat, rank: int, link: Link) -> None:
         """A pair link that was opened in some seat is used now, or once that seat is taken, or not at all."""
         with self._switching:
             now = self._seat
@@ -151,7 +151,7 @@ class NativeGroup:
             else:
                 link.close()
 
-    async def _renew_pairs(self, seat: Seat) -> None:
+    async def _renew_pairs(self, seat: NativeSeat) -> None:
         """Where a pair in use needs a new stream, the lower rank dials. A newcomer cannot know of it: where that is the
         lower one, it dials when it first has something to say."""
         uids, dials = seat.channel.layout.uids, {}
@@ -171,7 +171,7 @@ class NativeGroup:
         if seat is not None and seat.channel.rank < rank:
             self._services.background(self._open_pair(seat, rank))
 
-    async def _open_pair(self, seat: Seat, rank: int) -> None:
+    async def _open_pair(self, seat: NativeSeat, rank: int) -> None:
         plan = seat.channel.layout
         try:
             link = await self._dial(plan.roster, plan.uid(rank))
@@ -198,7 +198,7 @@ class NativeGroup:
                 reason = f"{who} called {call} where this role called {describe(signature)}"
                 channel.poison.set(Fault("mismatch", reason))
 
-    def switch(self, prepared: Seat | None) -> tuple[Seat | None, Seat | None]:
+    def switch(self, prepared: NativeSeat | None) -> tuple[NativeSeat | None, NativeSeat | None]:
         self._inquired.clear()
         with self._switching:
             old, self._seat = self._seat, prepared
@@ -215,12 +215,12 @@ class NativeGroup:
                     channel.stage.arrive()
         return old, prepared
 
-    def cancel(self, prepared: Seat) -> None:
+    def cancel(self, prepared: NativeSeat) -> None:
         with self._switching:
             prepared.left = True
         self.discard((prepared, self._seat))
 
-    def discard(self, leftover: tuple[Seat | None, Seat | None]) -> None:
+    def discard(self, leftover: tuple[NativeSeat | None, NativeSeat | None]) -> None:
         gone, stays = leftover
         if gone is None:
             return

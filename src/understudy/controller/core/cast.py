@@ -8,20 +8,20 @@ from typing import Literal
 
 from understudy.protocol.frames import Order
 from understudy.protocol.messages import Done, Halted, Stalled
-from understudy.protocol.roster import Worker
+from understudy.protocol.roster import WorkerAddress
 from understudy.protocol.sessions import Inbox, Outbox
 
 MachineState = Literal["cast", "standby", "leaving", "quarantined", "gone"]
 
 
 @dataclass
-class Actor:
+class Worker:
     """One worker process."""
 
     uid: str
     machine: str
     slot: int
-    address: Worker | None = None
+    address: WorkerAddress | None = None
     """Known once it listens."""
     pid: int = 0
     role: int | None = None
@@ -59,9 +59,9 @@ class Machine:
     state: MachineState
     outbox: Outbox[Order] = field(default_factory=Outbox)
     inbox: Inbox = field(default_factory=Inbox)
-    actors: list[Actor] = field(default_factory=list)
+    actors: list[Worker] = field(default_factory=list)
     """By slot; a dead one stays until it is replaced."""
-    wings: list[list[Actor]] = field(default_factory=list)
+    wings: list[list[Worker]] = field(default_factory=list)
     """More workers of a standby, a set each, that have rehearsed other roles."""
     tour: dict[int, float] = field(default_factory=dict)
     """Cell → seconds that its workers have rehearsed it for, the last time."""
@@ -95,48 +95,48 @@ class Machine:
         return self.alive and all(actor.alive and actor.address is not None for actor in self.actors)
 
     @property
-    def sets(self) -> list[list[Actor]]:
+    def sets(self) -> list[list[Worker]]:
         """All its workers: those that play or would, then the others."""
         return [self.actors, *self.wings]
 
     @property
-    def everybody(self) -> list[Actor]:
+    def everybody(self) -> list[Worker]:
         return [actor for each in self.sets for actor in each]
 
-    def bring_forward(self, actors: list[Actor]) -> None:
+    def bring_forward(self, actors: list[Worker]) -> None:
         """Let these workers of a standby be the ones that would play."""
         if actors is not self.actors:
             self.wings = [each for each in self.sets if each is not actors]
             self.actors = actors
 
 
-def free(actors: Sequence[Actor]) -> bool:
+def free(actors: Sequence[Worker]) -> bool:
     """Whether these workers listen and hold nobody's state."""
     return all(actor.alive and actor.address is not None and not actor.holds for actor in actors)
 
 
-def suit(actors: Sequence[Actor], roles: Sequence[int]) -> bool:
+def suit(actors: Sequence[Worker], roles: Sequence[int]) -> bool:
     """Whether these workers could take these roles."""
     return free(actors) and all(_open_to(actor, role) for actor, role in zip(actors, roles, strict=True))
 
 
-def _open_to(actor: Actor, role: int) -> bool:
+def _open_to(actor: Worker, role: int) -> bool:
     if actor.entered:
         return actor.role == role
     return not actor.fixed or role in (actor.rehearsed, *actor.also)
 
 
-def warmth(actors: Sequence[Actor], roles: Sequence[int]) -> int:
+def warmth(actors: Sequence[Worker], roles: Sequence[int]) -> int:
     """How soon they could take these roles."""
     return min(_warmth(actor, role) for actor, role in zip(actors, roles, strict=True))
 
 
-def ready(actor: Actor, role: int) -> bool:
+def ready(actor: Worker, role: int) -> bool:
     """Whether a worker could take a role at once."""
     return actor.rehearsing is None and actor.rehearsed is not None and role in (actor.rehearsed, *actor.also)
 
 
-def _warmth(actor: Actor, role: int) -> int:
+def _warmth(actor: Worker, role: int) -> int:
     if ready(actor, role):
         return 5 if actor.rehearsed == role else 4
     if actor.rehearsing is not None:

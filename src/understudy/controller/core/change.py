@@ -19,7 +19,7 @@ Phase = Literal["rehearse", "prepare", "armed", "open", "cancel", "switch"]
 
 
 @dataclass
-class Wish:
+class QueuedReplacement:
     """A replacement that an operator has asked for, or one turn of it."""
 
     id: str
@@ -38,15 +38,15 @@ class Wish:
         request = self.request
         return Drain(self.id, request.machines, request.by, request.in_turns)
 
-    def part(self, machines: tuple[str, ...]) -> Wish:
+    def part(self, machines: tuple[str, ...]) -> QueuedReplacement:
         """The same for some of its machines."""
         request = self.request
         standbys = tuple(new for old, new in zip(request.machines, request.standbys, strict=False) if old in machines)
         request = msgspec.structs.replace(request, machines=machines, standbys=standbys)
-        return Wish(self.id, request, self.attempts, self.forced, self.warned)
+        return QueuedReplacement(self.id, request, self.attempts, self.forced, self.warned)
 
 
-class Outcome(msgspec.Struct, frozen=True):
+class TurnOutcome(msgspec.Struct, frozen=True):
     """What has become of one turn of a request."""
 
     machines: tuple[str, ...]
@@ -55,7 +55,7 @@ class Outcome(msgspec.Struct, frozen=True):
     data: dict[str, object]
 
 
-def summary(outcomes: list[Outcome]) -> Outcome:
+def summary(outcomes: list[TurnOutcome]) -> TurnOutcome:
     """Of all turns of a request."""
     if len(outcomes) == 1:
         return outcomes[0]
@@ -65,7 +65,7 @@ def summary(outcomes: list[Outcome]) -> Outcome:
     said = f"{len(done)} of {len(outcomes)} turns done, training lost {sum(losses):.3f} s"
     said += "".join(f"; {', '.join(each.machines)}: {each.text}" for each in outcomes if not each.ok)
     turns = [{"machines": each.machines, "ok": each.ok, "text": each.text, **each.data} for each in outcomes]
-    return Outcome(names, len(done) == len(outcomes), said, {"lost": sum(losses), "turns": turns})
+    return TurnOutcome(names, len(done) == len(outcomes), said, {"lost": sum(losses), "turns": turns})
 
 
 @dataclass
@@ -98,7 +98,7 @@ class Change:
     """Where everybody's state comes from in a direct change, if not from where it is."""
     waiting: set[str] = field(default_factory=set)
     """Who has not yet done what the phase is about."""
-    wish: Wish | None = None
+    wish: QueuedReplacement | None = None
     failed: str = ""
     """Why it is being cancelled."""
     clock: dict[str, float] = field(default_factory=dict)

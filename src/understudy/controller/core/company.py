@@ -9,11 +9,11 @@ from functools import cached_property
 from typing import Literal
 
 from understudy.protocol.frames import Dismiss, EndWorker, Order, StartWorker, Tell
-from understudy.protocol.messages import Heard, Move
-from understudy.protocol.roster import Roster, Worker
+from understudy.protocol.messages import Move, ToWorker
+from understudy.protocol.roster import Roster, WorkerAddress
 
-from .cast import Actor, Machine, suit, warmth
-from .change import Change, Wish
+from .cast import Machine, Worker, suit, warmth
+from .change import Change, QueuedReplacement
 from .events import Output, Replace, Reply, Tale
 
 Status = Literal["forming", "training", "halting", "recovering", "closing", "finished", "stopped", "failed"]
@@ -26,7 +26,7 @@ ATTEMPTS = 3
 
 
 @dataclass(frozen=True)
-class Plan:
+class JobPlan:
     """What the controller must know of a job."""
 
     machines: int
@@ -77,17 +77,17 @@ class Plan:
 
 
 class Company:
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: JobPlan) -> None:
         self.plan = plan
         self.status: Status = "forming"
         self.machines: dict[str, Machine] = {}
-        self.actors: dict[str, Actor] = {}
+        self.actors: dict[str, Worker] = {}
         self.roster: Roster | None = None
         """The latest that somebody is known to play in."""
         self.generations = 0
         self.change: Change | None = None
         """What is under way."""
-        self.queue: deque[Wish] = deque()
+        self.queue: deque[QueuedReplacement] = deque()
         """Replacements that have been asked for and not begun."""
         self.wanted = 0
         """Standbys that were asked for and have not come."""
@@ -105,7 +105,7 @@ class Company:
         """Machines that were given orders since somebody last looked, so that nobody has to look at all of them."""
         self._now = 0.0
         self._out: list[Output] = []
-        self._starting: dict[str, Actor] = {}
+        self._starting: dict[str, Worker] = {}
         """Workers that were started and have not said that they are there; some may have died."""
         self._at_home: tuple[Roster | None, dict[str, int]] = (None, {})
         """A roster, and the cell that each machine plays in it."""
@@ -158,7 +158,7 @@ class Company:
     def _next_roster(self, places: dict[int, str], *, fresh: bool, vacant: Iterable[int] = ()) -> Roster:
         """The roster in which these machines take these cells, and nobody these roles."""
         self.generations += 1
-        workers: dict[int, Worker | None]
+        workers: dict[int, WorkerAddress | None]
         workers = {role: self.actors[uid].address for role, uid in self._workers(places).items()}
         workers |= dict.fromkeys(vacant)
         if self.roster is None:
@@ -180,13 +180,13 @@ class Company:
 
     # -- machines and workers ----------------------------------------------------------------------------------------
 
-    def _start(self, machine: Machine, slot: int) -> Actor:
-        actor = Actor(f"w{len(self.actors)}", machine.name, slot, started=self._now)
+    def _start(self, machine: Machine, slot: int) -> Worker:
+        actor = Worker(f"w{len(self.actors)}", machine.name, slot, started=self._now)
         self.actors[actor.uid] = self._starting[actor.uid] = actor
         self._order(machine, StartWorker(actor.uid, slot))
         return actor
 
-    def _late_starters(self) -> list[Actor]:
+    def _late_starters(self) -> list[Worker]:
         """Living workers that have not said yet that they are there."""
         self._starting = {uid: actor for uid, actor in self._starting.items() if actor.alive and actor.address is None}
         return list(self._starting.values())
@@ -197,7 +197,7 @@ class Company:
         for actor in machine.everybody:
             actor.alive = False
 
-    def _restaff(self, actor: Actor) -> None:
+    def _restaff(self, actor: Worker) -> None:
         """A standby whose worker has died gets another one, a few times."""
         machine = self.machines[actor.machine]
         if machine.state != "standby" or self.status in OVER:
@@ -230,7 +230,7 @@ class Company:
         machine.wings.clear()
         return True
 
-    def _end_workers(self, actors: Iterable[Actor]) -> None:
+    def _end_workers(self, actors: Iterable[Worker]) -> None:
         for actor in actors:
             if actor.alive:
                 actor.alive = False
@@ -313,7 +313,7 @@ class Company:
     def _names(self, state: str) -> str:
         return ", ".join(m.name for m in self.machines.values() if m.state == state) or "none"
 
-    def _condemn(self, actor: Actor, why: str) -> None:
+    def _condemn(self, actor: Worker, why: str) -> None:
         """End a worker that may still live; what it says from now on is not heard."""
         machine = self.machines[actor.machine]
         self._order(machine, EndWorker(actor.uid))
@@ -330,7 +330,7 @@ class Company:
             return ""
         return f"waits for {missing} more of {founders} machines; here: {', '.join(here) or 'none'}"
 
-    def _name(self, actor: Actor) -> str:
+    def _name(self, actor: Worker) -> str:
         role = self._seat(actor.uid)
         if role is None:
             role = actor.rehearsed if actor.rehearsed is not None else actor.rehearsing
@@ -376,7 +376,7 @@ class Company:
 
     # -- words -------------------------------------------------------------------------------------------------------
 
-    def _tell(self, uid: str, message: Heard) -> None:
+    def _tell(self, uid: str, message: ToWorker) -> None:
         actor = self.actors[uid]
         if actor.alive:
             self._order(self.machines[actor.machine], Tell(uid, message))

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from operator import is_
 
-from understudy.protocol.frames import Exited, KeptCopy, Leaving, Stopped, Word
+from understudy.protocol.frames import Exited, KeptCopy, Leaving, Relayed, Stopped
 from understudy.protocol.messages import (
     Arm,
     Cancelled,
@@ -27,7 +27,7 @@ from understudy.protocol.messages import (
     Unprepared,
 )
 
-from .cast import Actor, Machine
+from .cast import Machine, Worker
 from .change import Change
 from .company import OVER
 from .events import Asked, Event, Expired, Lost, Noted, Output, Overdue, Registered, Rejected, Reported, Slipping
@@ -39,7 +39,7 @@ DULL = (Prepared, Cancelled, Switched, Gave, Settled, Saved)
 
 
 def _is_dull(event: Event) -> bool:
-    return isinstance(event, Reported) and isinstance(event.report, Word) and isinstance(event.report.message, DULL)
+    return isinstance(event, Reported) and isinstance(event.report, Relayed) and isinstance(event.report.message, DULL)
 
 
 class Director(Replacement):
@@ -89,9 +89,9 @@ class Director(Replacement):
         self._advance(dull=_is_dull(event) and all(map(is_, self._outline(), before)))
         return self._out
 
-    def _heed(self, report: Word | Exited | Stopped) -> None:
+    def _heed(self, report: Relayed | Exited | Stopped) -> None:
         actor = self.actors[report.uid]
-        if isinstance(report, Word) and isinstance(report.message, Saved):
+        if isinstance(report, Relayed) and isinstance(report.message, Saved):
             self.saves.setdefault(report.message.role, set()).add(report.message.step)  # whoever has written it
         if not actor.alive:
             return
@@ -205,7 +205,7 @@ class Director(Replacement):
         self._dismiss(machine, why, again=machine.notice is None)  # fences it, should it still live
         self._signal(source, dead, f"{machine.name} is gone: {why}", cast=cast)
 
-    def _exited(self, actor: Actor, report: Exited) -> None:
+    def _exited(self, actor: Worker, report: Exited) -> None:
         actor.alive = False
         self.halted.discard(actor.uid)
         machine = self.machines[actor.machine]
@@ -229,7 +229,7 @@ class Director(Replacement):
         self._tale("died", f"{self._name(actor)} {how}", machine=machine.name, uid=actor.uid)
         self._signal("exit", [actor], f"{self._name(actor)} {how}")
 
-    def _stumble(self, actor: Actor, text: str) -> None:
+    def _stumble(self, actor: Worker, text: str) -> None:
         """A script has failed where it played. Another worker tries once more; the second time it is the script."""
         if actor.alive:
             self._condemn(actor, text)
@@ -312,7 +312,7 @@ class Director(Replacement):
             self._starting = {uid: actor for uid, actor in self._starting.items() if actor.alive}
         return found is not None
 
-    def _is_awaited(self, actor: Actor) -> bool:
+    def _is_awaited(self, actor: Worker) -> bool:
         return actor.alive and self.machines[actor.machine].state == "cast"
 
     def _finish(self) -> None:

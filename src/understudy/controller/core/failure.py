@@ -5,10 +5,10 @@ from __future__ import annotations
 from understudy.protocol.messages import Conclude, Finish, Halt, Halted, Resume, Stalled, Switched
 from understudy.protocol.sentences import listed
 
-from .cast import Actor, Machine
+from .cast import Machine, Worker
 from .change import Change
 from .company import ATTEMPTS, OVER
-from .settlement import STATE, Holder, Hopeless, Settlement, fall_back, latest_copy, settle
+from .settlement import STATE, Holder, Settlement, StateLost, fall_back, latest_copy, settle
 from .vacancies import STUBBORN, Vacancies
 
 
@@ -41,7 +41,7 @@ class Failure(Vacancies):
             self._tell(uid, Halt(self.halts, why))
         self._involved = involved
 
-    def _halted(self, actor: Actor, halted: Halted) -> None:
+    def _halted(self, actor: Worker, halted: Halted) -> None:
         if halted.how == "mismatch":
             self._fail(f"{self._name(actor)} in step {halted.step}: {halted.reason}")
         elif halted.number == 0:
@@ -135,12 +135,12 @@ class Failure(Vacancies):
         self._phase(recover, "rehearse")
         self._rehearse(recover.joiners)
 
-    def _survivors(self) -> list[Actor]:
+    def _survivors(self) -> list[Worker]:
         """Who is left of those who were asked. Those of a standby that have only rehearsed other roles do not count."""
         living = [self.actors[uid] for uid in self._living(self._involved)]
         return [actor for actor in living if actor in self.machines[actor.machine].actors[actor.slot : actor.slot + 1]]
 
-    def _settlement(self, survivors: list[Actor], change: Change | None) -> Settlement | None:
+    def _settlement(self, survivors: list[Worker], change: Change | None) -> Settlement | None:
         """Where to go on and with whom; None where the job begins anew or has failed."""
         if self.roster is None:
             self._nothing_left("nobody who is left holds any state")
@@ -163,12 +163,12 @@ class Failure(Vacancies):
                 # who has come can stand in
                 settlement = settle(holders, cells, self.twins, [*leaving, *seated])
             return settlement
-        except Hopeless as error:
+        except StateLost as error:
             lost = str(error)
         able = [holder for holder in reports if holder.report.able]
         try:
             return fall_back(able, cells, self.twins, self._latest_checkpoint(), lost, [*coming, *seated], unwanted)
-        except Hopeless:
+        except StateLost:
             self._nothing_left(lost)
         return None
 
@@ -238,7 +238,7 @@ class Failure(Vacancies):
                 self._renew(machine)
         self.vacancies = len(self.plan.opening) - sum(m.state == "cast" for m in self.machines.values())
 
-    def _refound(self, actors: list[Actor]) -> None:
+    def _refound(self, actors: list[Worker]) -> None:
         """Before the first generation: somebody else for those who have died."""
         for actor in actors:
             machine = self.machines[actor.machine]
@@ -326,7 +326,7 @@ class Failure(Vacancies):
         if change.vacant:
             self._park(change)
 
-    def _switched(self, actor: Actor, switched: Switched) -> None:
+    def _switched(self, actor: Worker, switched: Switched) -> None:
         actor.entered, actor.parked = True, False
         change = self._in(switched.generation)
         if change is None or change.roster is None:

@@ -17,7 +17,7 @@ Place = tuple[str, str]
 
 
 @dataclass
-class Kept:
+class KeptRecording:
     """One role's recording."""
 
     recorded: Recorded
@@ -29,7 +29,7 @@ class Recordings:
     """By role. Nothing is ever forgotten here: what is gone is not in the way, and roles are few."""
 
     def __init__(self) -> None:
-        self._kept: dict[int, Kept] = {}
+        self._kept: dict[int, KeptRecording] = {}
         self._uncertain: dict[int, None] = {}
         """Roles of which something has changed since somebody last looked."""
         self._staying: frozenset[Place] = frozenset()
@@ -44,7 +44,7 @@ class Recordings:
 
     def made(self, place: Place, recorded: Recorded) -> None:
         """A role has recorded, or will not."""
-        self._kept[recorded.role] = Kept(recorded, {place: recorded.url})
+        self._kept[recorded.role] = KeptRecording(recorded, {place: recorded.url})
         self._uncertain[recorded.role] = None
 
     def copied(self, place: Place, recorded: Recorded) -> None:

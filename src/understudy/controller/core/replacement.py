@@ -7,8 +7,8 @@ from collections import Counter
 from understudy.protocol.frames import KeepCopy
 from understudy.protocol.messages import Cancel, Prepare, Stop
 
-from .cast import Actor, Machine, free, ready
-from .change import Change, Wish
+from .cast import Machine, Worker, free, ready
+from .change import Change, QueuedReplacement
 from .company import OVER
 from .events import (
     AddStandby,
@@ -39,7 +39,7 @@ class Replacement(Turns):
                     self._reply(id, False, problem)
                 else:
                     self._tale("asked", self._asked(request), id=id, **({"why": request.why} if request.why else {}))
-                    self.queue.append(Wish(id, request))
+                    self.queue.append(QueuedReplacement(id, request))
                     self._foresee()  # its turn may come at once
             case TakeBack(name):
                 self._take_back(id, name)
@@ -138,7 +138,7 @@ class Replacement(Turns):
             return
         kinds = self._kinds()
         homes: Counter[int] = Counter()
-        restless: list[tuple[Machine, list[Actor]]] = []
+        restless: list[tuple[Machine, list[Worker]]] = []
         for machine in idle:
             if len(machine.sets) < min(self.plan.warm, self.plan.machines) and self._is_warm(machine):
                 machine.wings.append([self._start(machine, slot) for slot in range(self.plan.nproc)])
@@ -162,7 +162,7 @@ class Replacement(Turns):
         """The kinds of roles that a machine's workers have not rehearsed."""
         return [kind for kind in kinds if not machine.tour.keys() & set(kind)]
 
-    def _home(self, machine: Machine, actors: list[Actor], kinds: list[tuple[int, ...]], homes: Counter[int]) -> int:
+    def _home(self, machine: Machine, actors: list[Worker], kinds: list[tuple[int, ...]], homes: Counter[int]) -> int:
         """The cell in which these workers are to wait: of the most common kind, in proportion to who waits there."""
         for actor in actors:
             if actor.fixed and actor.rehearsed is not None:
@@ -191,7 +191,7 @@ class Replacement(Turns):
                     likely.setdefault(twin, []).append((new, like))
         return [tuple(kind) for kind in kinds]
 
-    def _coverage(self, actors: list[Actor]) -> set[int]:
+    def _coverage(self, actors: list[Worker]) -> set[int]:
         """The cells that these workers could take at once, or will be able to."""
         going = {self.plan.cells[actor.rehearsing] for actor in actors if actor.rehearsing is not None}
         known = {self.plan.cells[role] for role in (actors[0].rehearsed, *actors[0].also) if role is not None}
@@ -200,7 +200,7 @@ class Replacement(Turns):
     def _is_warm(self, machine: Machine) -> bool:
         return all(actor.alive and actor.rehearsed is not None for actor in machine.everybody)
 
-    def _begin(self, wish: Wish, machines: list[Machine], chosen: list[Machine], reason: str) -> None:
+    def _begin(self, wish: QueuedReplacement, machines: list[Machine], chosen: list[Machine], reason: str) -> None:
         assert self.roster is not None
         homes = self._homes()
         places = {homes[old.name]: new.name for old, new in zip(machines, chosen, strict=True)}
@@ -227,7 +227,7 @@ class Replacement(Turns):
         for uid in sorted(change.waiting):
             self._tell(uid, Prepare(change.roster, change.moves))
 
-    def _unprepared(self, change: Change, actor: Actor, why: str) -> None:
+    def _unprepared(self, change: Change, actor: Worker, why: str) -> None:
         if not change.planned:
             self._halt(f"{self._name(actor)}: {why}")
         elif change.phase in ("prepare", "armed"):

@@ -57,7 +57,7 @@ class Settlement(msgspec.Struct, frozen=True):
         return self.step + self.repeated
 
 
-class Hopeless(Exception):
+class StateLost(Exception):
     """Some role's state is lost; the message says which."""
 
 
@@ -95,7 +95,7 @@ def settle(
     that go on where there is a choice, the best first, `unwanted` those that may give but not go on.
     """
     if not holders:
-        raise Hopeless("nobody who is left holds any state")
+        raise StateLost("nobody who is left holds any state")
     step = max(holder.report.step for holder in holders)
     able = [h for h in holders if h.report.step == step or (h.report.step == step - 1 and h.report.voted)]
     left = _Survivors(able, cells, prefer, unwanted)
@@ -106,7 +106,7 @@ def settle(
         own = left.by_role[role][:1]
         copies = own or [h for twin in twins.get(role, ()) if twin != role for h in left.by_role[twin][:1]]
         if not copies:
-            raise Hopeless(f"role {role}: no live replica holds its state")
+            raise StateLost(f"role {role}: no live replica holds its state")
         givers[role] = _share(copies, role, load)
     behind = any(holder.report.step < step for holder in able)
     verb = f"is next: somebody has applied step {step - 1}" if behind else "begins again"
@@ -199,7 +199,7 @@ def fall_back(
         reason = f"{why}: all go back to the copies of step {step} in memory{_times(repeated)}"
         return Settlement(step, left.kept, givers, tuple(left.missing), reason, "copy", repeated, copies)
     if saved is None:
-        raise Hopeless(why)
+        raise StateLost(why)
     repeated = max(0, reached - saved)
     reason = f"{why}: all go back to the checkpoint of step {saved}{_times(repeated)}"
     return Settlement(saved, left.kept, {}, tuple(left.missing), reason, "checkpoint", repeated)

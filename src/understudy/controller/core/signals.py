@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from .cast import Actor, Machine
-from .change import Change, Wish
+from .cast import Machine, Worker
+from .change import Change, QueuedReplacement
 from .events import Replace
 from .judgement import Situation, Source, Verdict, judge
 from .transition import Transition
@@ -23,7 +23,7 @@ class Signals(Transition):
     def _cancel(self, why: str) -> None:
         raise NotImplementedError
 
-    def _refound(self, actors: list[Actor]) -> None:
+    def _refound(self, actors: list[Worker]) -> None:
         raise NotImplementedError
 
     def _conclude_job(self, why: str) -> None:
@@ -34,7 +34,7 @@ class Signals(Transition):
     def _signal(
         self,
         source: Source,
-        actors: list[Actor],
+        actors: list[Worker],
         why: str,
         *,
         dead: bool = True,
@@ -104,7 +104,7 @@ class Signals(Transition):
             if self.machines[name].state == "cast":
                 if len(self._free(taken)) + self.wanted <= len(self.queue):
                     self._want(1)
-                self.queue.append(Wish("", Replace((name,))))
+                self.queue.append(QueuedReplacement("", Replace((name,))))
 
     def _want(self, count: int) -> None:
         self.wanted += count

@@ -7,11 +7,11 @@ from collections import Counter, deque
 import msgspec
 
 from understudy.protocol.messages import Recorded, Rehearse, Stop
-from understudy.protocol.roster import Roster, Worker
+from understudy.protocol.roster import Roster, WorkerAddress
 
-from .cast import Actor, Machine, ready
-from .change import Change, Outcome, Phase, Wish, summary
-from .company import ATTEMPTS, OVER, Company, Plan
+from .cast import Machine, Worker, ready
+from .change import Change, Phase, QueuedReplacement, TurnOutcome, summary
+from .company import ATTEMPTS, OVER, Company, JobPlan
 from .recordings import Place, Recordings
 
 RECENT = 5
@@ -19,7 +19,7 @@ RECENT = 5
 
 
 class Transition(Company):
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: JobPlan) -> None:
         super().__init__(plan)
         self.reason = ""
         """Why the job has failed."""
@@ -79,7 +79,7 @@ class Transition(Company):
         """Whether machines that go become standbys."""
         self._keepers: set[str] = set()
         """Who writes that."""
-        self._outcomes: dict[str, list[Outcome]] = {}
+        self._outcomes: dict[str, list[TurnOutcome]] = {}
         """Request → what has become of its turns so far."""
         self._took: deque[float] = deque(maxlen=RECENT)
         """Seconds of the last replacements, from the rehearsal to the first step."""
@@ -117,7 +117,7 @@ class Transition(Company):
             actor.role, actor.rehearsing, actor.rehearsed, actor.also = role, role, None, ()
             self._tell(actor.uid, Rehearse(role, self._recording(role, actor), troupe if role in mates else None))
 
-    def _troupe(self, mates: dict[int, Worker]) -> Roster | None:
+    def _troupe(self, mates: dict[int, WorkerAddress]) -> Roster | None:
         """A roster of those who rehearse together, where there are several."""
         if len(mates) < 2:
             return None
@@ -125,7 +125,7 @@ class Transition(Company):
         seats = [(role, worker.uid) for role, worker in mates.items()]
         return Roster.of(self.generations, seats, list(mates.values()), roles=self.plan.roles, cells=self.plan.cells)
 
-    def _recording(self, role: int, actor: Actor) -> Recorded | None:
+    def _recording(self, role: int, actor: Worker) -> Recorded | None:
         """What this role, or one that holds the same, has recorded, from a machine that is still there."""
         near = self.machines[actor.machine].place
         found = (self.recordings.found(other, self._is_there, near) for other in (role, *self.twins.get(role, ())))
@@ -147,17 +147,17 @@ class Transition(Company):
         if wish.forced or (wish.attempts < ATTEMPTS and self._expected() >= needed):
             request = wish.request  # where it was said who goes where, nobody else will do
             request = request if request.keep else msgspec.structs.replace(request, standbys=())
-            self.queue.appendleft(Wish(wish.id, request, wish.attempts, wish.forced, wish.warned))
+            self.queue.appendleft(QueuedReplacement(wish.id, request, wish.attempts, wish.forced, wish.warned))
         else:
             self._close_wish(wish, False, f"{why}; training goes on as before")
 
-    def _close_wish(self, wish: Wish | None, ok: bool, text: str, **data: object) -> None:
+    def _close_wish(self, wish: QueuedReplacement | None, ok: bool, text: str, **data: object) -> None:
         """A turn of a request is over; the last one answers it."""
         if wish is None or not wish.id:
             return
         wish.closed = True
         outcomes = self._outcomes.setdefault(wish.id, [])
-        outcomes.append(Outcome(wish.request.machines, ok, text, data))
+        outcomes.append(TurnOutcome(wish.request.machines, ok, text, data))
         under_way = [change.wish for change in (self.change, self._interrupted, self.settling) if change is not None]
         if any(other.id == wish.id and not other.closed for other in (*self.queue, *filter(None, under_way))):
             return
@@ -241,7 +241,7 @@ class Transition(Company):
         self.spent.append(machine.name)
         self._recycle()
 
-    def _settled(self, actor: Actor, generation: int, lost: float | None) -> None:
+    def _settled(self, actor: Worker, generation: int, lost: float | None) -> None:
         """The first step of a generation is done somewhere; training has lost what the slowest has."""
         self.begun = True
         for change in (self.change, self.settling):

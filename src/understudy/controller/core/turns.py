@@ -11,14 +11,14 @@ from understudy.protocol.frames import Leaving
 from understudy.steward.drains import Drain, Outlook, deadline, next_turn, outlooks
 
 from .cast import Machine
-from .change import Wish
+from .change import QueuedReplacement
 from .company import ATTEMPTS
 from .events import Overdue, Replace, Slipping
 from .scaling import Scaling
 
 
 class Turns(Scaling):
-    def _begin(self, wish: Wish, machines: list[Machine], chosen: list[Machine], reason: str) -> None:
+    def _begin(self, wish: QueuedReplacement, machines: list[Machine], chosen: list[Machine], reason: str) -> None:
         raise NotImplementedError
 
     # -- the queue -----------------------------------------------------------------------------------------------------
@@ -58,7 +58,7 @@ class Turns(Scaling):
             self._close_wish(wish, False, "no standby is left; add one with: understudy standby add")
         return False
 
-    def _still_wanted(self, wish: Wish) -> Wish | None:
+    def _still_wanted(self, wish: QueuedReplacement) -> QueuedReplacement | None:
         """What is left of a request whose turn has come; nothing where that is known to be over."""
         request = wish.request
         here = tuple(name for name in request.machines if self.machines[name].state == "cast")
@@ -70,7 +70,7 @@ class Turns(Scaling):
             return None
         return wish if len(here) == len(request.machines) else wish.part(here)
 
-    def _choose(self, wish: Wish) -> dict[str, Machine]:
+    def _choose(self, wish: QueuedReplacement) -> dict[str, Machine]:
         """Machine → the standby that is ready to take its place, for those that have one."""
         chosen: dict[str, Machine] = {}
         homes = self._homes()
@@ -120,7 +120,7 @@ class Turns(Scaling):
         free = len(self._free(taken))
         return outlooks(list(drains), free, self.plan.at_once, self._now, turn, self._busy(turn))
 
-    def prospects(self) -> list[tuple[Wish, Outlook]]:
+    def prospects(self) -> list[tuple[QueuedReplacement, Outlook]]:
         """Those who wait, in their order, and what is to be expected of each."""
         waiting = sorted(self.queue, key=lambda wish: deadline(wish.drain))
         found = self._outlooks((wish.drain for wish in waiting), self.lately())
@@ -130,7 +130,7 @@ class Turns(Scaling):
         """Also where even turns as short as the shortest lately would end too late."""
         if problem := super().objection(request):
             return problem
-        asked = Wish("asked", request).drain
+        asked = QueuedReplacement("asked", request).drain
         for outlook in self._outlooks([*(wish.drain for wish in self.queue), asked], min(self._took, default=None)):
             if outlook.id == asked.id and outlook.late:
                 return f"it cannot be done in time: {outlook.excuse}; name a later deadline, or none"
@@ -213,7 +213,7 @@ class Turns(Scaling):
         taken = set() if self.change is None else set(self.change.places.values())
         lacking = len(self._free(taken)) + self.wanted <= len(self.queue)
         request = Replace((machine.name,), by=machine.notice, why=machine.why)
-        self.queue.append(Wish(_notice(machine), request, forced=True))
+        self.queue.append(QueuedReplacement(_notice(machine), request, forced=True))
         if not lacking or machine.state != "cast":
             return
         then = "training waits for one then"

@@ -14,7 +14,7 @@ from understudy.masking.policy import Options, choose
 from understudy.masking.target import Outside, outside
 from understudy.protocol.messages import Park
 
-from .cast import Actor, Machine, ready
+from .cast import Machine, Worker, ready
 from .change import Change
 from .company import ATTEMPTS
 from .settlement import Settlement
@@ -124,7 +124,7 @@ class Vacancies(Signals):
 
     # -- the decision --------------------------------------------------------------------------------------------------
 
-    def _spared(self, settlement: Settlement, survivors: list[Actor]) -> tuple[int, ...]:
+    def _spared(self, settlement: Settlement, survivors: list[Worker]) -> tuple[int, ...]:
         """The roles that are vacant by plan, and stay so. Those who have just left come back where others are lost."""
         vacant = set(self.vacant())
         if not vacant or not self.known:
@@ -142,7 +142,7 @@ class Vacancies(Signals):
                 spared += roles
         return tuple(sorted(spared))
 
-    def _gone(self, settlement: Settlement, survivors: list[Actor]) -> set[int]:
+    def _gone(self, settlement: Settlement, survivors: list[Worker]) -> set[int]:
         """Roles of cells that need a machine, unless somebody on their own one could go on with them."""
         sound = {
             (actor.role, actor.machine)
@@ -156,7 +156,7 @@ class Vacancies(Signals):
             if (machine := self._dweller(cell)) is None or (role, machine.name) not in sound
         }
 
-    def _to_vacate(self, settlement: Settlement, survivors: list[Actor], spared: tuple[int, ...]) -> tuple[int, ...]:
+    def _to_vacate(self, settlement: Settlement, survivors: list[Worker], spared: tuple[int, ...]) -> tuple[int, ...]:
         """The roles without which to go on beside those that are vacant by plan; none where they are to be taken
         first."""
         if not self.plan.mask or not settlement.missing or settlement.back or not self.begun:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from understudy.controller.core.company import Plan, Scarcity
+from understudy.controller.core.company import JobPlan, Scarcity
 from understudy.protocol.frames import Facts
 from understudy.protocol.messages import WorkerSpec
 from understudy.steward import decide, series
@@ -46,8 +46,8 @@ class ControlSpec(msgspec.Struct, frozen=True):
     stragglers: series.Settings = series.Settings()
 
     @property
-    def plan(self) -> Plan:
-        return Plan(
+    def plan(self) -> JobPlan:
+        return JobPlan(
             self.machines,
             self.nproc,
             self.answer_limit,

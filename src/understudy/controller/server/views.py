@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from understudy.controller.core.cast import Machine, ready
-from understudy.controller.core.change import Wish
+from understudy.controller.core.change import QueuedReplacement
 from understudy.controller.core.director import Director
 from understudy.protocol.frames import Beat
 from understudy.protocol.mesh import Mesh, coordinates
@@ -157,7 +157,7 @@ def queue_view(director: Director) -> tuple[WaitingView, ...]:
     return tuple(found)
 
 
-def _waiting(wish: Wish, state: str) -> WaitingView:
+def _waiting(wish: QueuedReplacement, state: str) -> WaitingView:
     return WaitingView(wish.id, wish.request.machines, wish.request.by, wish.request.why, state)
 
 

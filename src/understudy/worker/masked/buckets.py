@@ -80,7 +80,7 @@ def buckets_of(parameters: Sequence[torch.Tensor], managed: Iterable[int], limit
     )
 
 
-class Scratch:
+class BucketScratch:
     """Memory for flat copies, used again and again: as much as the largest buckets in flight."""
 
     def __init__(self, places: int) -> None:

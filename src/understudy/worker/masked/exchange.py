@@ -16,14 +16,14 @@ from understudy.comm.group import RoleGroup
 from understudy.comm.reduction import accumulator
 
 from .buckets import Bucket
-from .segments import Plan, Segment
+from .segments import Segment, ShardPlan
 from .share import Gradients
 
 
 class Exchange:
     """One bucket on its way; messages are under way once this is made."""
 
-    def __init__(self, group: RoleGroup, plan: Plan, bucket: Bucket, sums: Mapping[int, Gradients]) -> None:
+    def __init__(self, group: RoleGroup, plan: ShardPlan, bucket: Bucket, sums: Mapping[int, Gradients]) -> None:
         self._group, self._plan, self._bucket = group, plan, bucket
         self._unit = plan.unit
         self._cuts = cuts(bucket.elements, plan.live)

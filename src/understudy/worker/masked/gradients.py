@@ -12,9 +12,9 @@ import torch.distributed as dist
 
 from understudy.comm.group import RoleGroup
 
-from .buckets import BYTES, Bucket, Scratch, buckets_of
+from .buckets import BYTES, Bucket, BucketScratch, buckets_of
 from .exchange import Exchange, broadcast
-from .segments import Plan
+from .segments import ShardPlan
 from .share import Gradients, Share
 
 NONE = 1 << 40
@@ -26,7 +26,7 @@ class Miscounted(RuntimeError):
     """The replicas do not agree about the step that they are in."""
 
 
-class Interrupted(Exception):
+class SumInterrupted(Exception):
     """What has come meanwhile may be undefined; what was settled before is not."""
 
 
@@ -46,9 +46,9 @@ class Synchroniser:
         self.divides = True
         """Whether what a framework would have reduced still has to be divided by the number of replicas."""
         self._sound = sound
-        self._scratch = Scratch(IN_FLIGHT)
+        self._scratch = BucketScratch(IN_FLIGHT)
 
-    def run(self, share: Share, plan: Plan, *, check: bool = True) -> dict[str, float]:
+    def run(self, share: Share, plan: ShardPlan, *, check: bool = True) -> dict[str, float]:
         """Afterwards all buckets are settled, and the parameters have the mean over all micro-shards as gradients.
         Returns the means of what was logged. Raises Interrupted where `sound` has become false on the way; what is
         settled by then is complete. `check` is off where nobody else is there."""
@@ -65,7 +65,7 @@ class Synchroniser:
                 under_way.append((bucket, self._start(share, plan, bucket, root if root < NONE else None, place)))
             while under_way:
                 self._settle(share, present, *under_way.popleft())
-        except Interrupted:
+        except SumInterrupted:
             for _, finish in under_way:
                 finish()  # at once, and whatever it is
             raise
@@ -74,7 +74,7 @@ class Synchroniser:
                 self.parameters[member].grad = total
         return means
 
-    def _agree(self, share: Share, plan: Plan, *, check: bool) -> tuple[list[int], list[bool]]:
+    def _agree(self, share: Share, plan: ShardPlan, *, check: bool) -> tuple[list[int], list[bool]]:
         """Who has the total of each bucket already, and which parameters anybody has a gradient of."""
         units, rank = plan.units, self.group.endpoint.rank
         counts = [NONE] * units
@@ -100,7 +100,7 @@ class Synchroniser:
         at = units + 2
         return least[at : at + len(roots)], [not flag for flag in least[at + len(roots) :]]
 
-    def _means(self, share: Share, plan: Plan) -> dict[str, float]:
+    def _means(self, share: Share, plan: ShardPlan) -> dict[str, float]:
         """Of what was logged, over all micro-shards; summed from the first to the last, if the order is to be kept."""
         names = _names(share)
         if not names:
@@ -119,7 +119,7 @@ class Synchroniser:
         return {name: total / plan.count for name, total in zip(names, sums, strict=True)}
 
     def _start(
-        self, share: Share, plan: Plan, bucket: Bucket, root: int | None, place: int
+        self, share: Share, plan: ShardPlan, bucket: Bucket, root: int | None, place: int
     ) -> Callable[[], torch.Tensor]:
         """Begin to reduce a bucket; what is returned waits for it."""
         divides = self.divides or not bucket.divided
@@ -161,7 +161,7 @@ class Synchroniser:
 
     def _check(self) -> None:
         if not self._sound():
-            raise Interrupted
+            raise SumInterrupted
 
     def _all_reduce(self, tensor: torch.Tensor, kind: Any) -> Any:
         options = dist.AllreduceOptions()
@@ -186,7 +186,7 @@ def _code(names: list[str]) -> int:
     return int.from_bytes(hashlib.blake2b(repr(names).encode(), digest_size=7).digest(), "little")
 
 
-def _check_counts(counts: list[int], plan: Plan) -> None:
+def _check_counts(counts: list[int], plan: ShardPlan) -> None:
     """Every micro-shard is in the sum exactly once."""
     for unit, due in enumerate(plan.loads):
         if counts[unit] != (due or NONE):

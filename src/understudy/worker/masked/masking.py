@@ -16,12 +16,12 @@ from understudy.comm.group import RoleGroup
 from understudy.masking.assignment import assign
 from understudy.masking.placement import PlacementError, parse
 from understudy.worker.rng import seed_everything
-from understudy.worker.runtime import JobError, Player, Unsound
+from understudy.worker.runtime import JobError, Unsound, WorkerRuntime
 
 from .apart import Apart, check_suitable, managed, trained
 from .buckets import local_gradient
-from .gradients import NONE, Interrupted, Miscounted, Synchroniser
-from .segments import Plan, still_good
+from .gradients import NONE, Miscounted, SumInterrupted, Synchroniser
+from .segments import ShardPlan, still_good
 from .share import Share
 
 AFTER = -1
@@ -31,7 +31,7 @@ AFTER = -1
 class Masking:
     """One role's side of masked steps, from the first boundary on."""
 
-    def __init__(self, player: Player, averaged: Sequence[nn.Module], over: tuple[int, ...]) -> None:
+    def __init__(self, player: WorkerRuntime, averaged: Sequence[nn.Module], over: tuple[int, ...]) -> None:
         spec = player.spec
         self._player, self._spec = player, spec
         same = player._same()
@@ -52,7 +52,7 @@ class Masking:
         self._twins = Synchroniser(self._group, self._parameters, self._managed, lambda: not self._faulty())
         self._apart = Apart(player.tracked, player.fabric.endpoints, same)
         self._share: Share | None = None
-        self._plan: Plan | None = None
+        self._plan: ShardPlan | None = None
         self._agreed = 0
         """The generation in which the roles of each unit have agreed on what is kept."""
         self._under_way = False
@@ -118,17 +118,17 @@ class Masking:
         """Random numbers for a micro-shard: those that any other unit would have for it."""
         seed_everything(self._spec.seed, step, number, self.same[0])
 
-    def _planned(self, micro: int) -> Plan:
+    def _planned(self, micro: int) -> ShardPlan:
         """Who computes what in this attempt; the same as in the last one as long as nobody comes or goes."""
         live, plan = self.live(), self._plan
         if plan is None or (plan.assignment.q, plan.live, plan.unit) != (micro, live, self.unit):
             assignment = assign(self._placement, micro, live)
             if assignment.lost:
                 raise JobError(f"--mask: {assignment.reason}")
-            plan = self._plan = Plan(assignment, self.unit, self._spec.deterministic)
+            plan = self._plan = ShardPlan(assignment, self.unit, self._spec.deterministic)
         return plan
 
-    def _agree(self, share: Share, plan: Plan) -> None:
+    def _agree(self, share: Share, plan: ShardPlan) -> None:
         """After an interruption: what is kept of the step counts where all roles of a unit have kept the same, and it
         is the beginning of what that unit is to compute now. All roles ask it at the same place."""
         roster = self._player.fabric.roster
@@ -146,14 +146,14 @@ class Masking:
         if least[plan.unit] != -least[plan.units + plan.unit] or not kept:
             share.forget()
 
-    def _synchronise(self, share: Share, plan: Plan) -> dict[str, float]:
+    def _synchronise(self, share: Share, plan: ShardPlan) -> dict[str, float]:
         share.store()
         if self._faulty():
             self._leave()
         self._twins.divides = self._apart.divides
         try:
             means = self._twins.run(share, plan, check=self._player.fabric.roster is not None)
-        except Interrupted:
+        except SumInterrupted:
             self._leave()
         except Miscounted as error:
             raise JobError(f"step {share.step}: {error}") from None

@@ -21,7 +21,7 @@ class Segment:
 
 
 @dataclass(frozen=True)
-class Plan:
+class ShardPlan:
     """One attempt of a step, the same for all who know who is live."""
 
     assignment: Assignment
@@ -84,6 +84,6 @@ def _cut(shard: int, where: tuple[int, ...]) -> tuple[Segment, ...]:
     )
 
 
-def still_good(done: list[int], plan: Plan) -> bool:
+def still_good(done: list[int], plan: ShardPlan) -> bool:
     """Whether what a unit has computed is the beginning of what it is to compute."""
     return tuple(done) == plan.mine[: len(done)]

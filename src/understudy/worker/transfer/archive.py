@@ -11,12 +11,12 @@ from understudy.comm.fabric import Fabric
 from understudy.comm.links.link import Link
 from understudy.masking.coverage import at_risk
 from understudy.masking.placement import parse
-from understudy.protocol.messages import Aside, Copied, Said, Saved, WorkerSpec
+from understudy.protocol.messages import Copied, FromWorker, Saved, Telemetry, WorkerSpec
 from understudy.protocol.roster import Roster
 from understudy.state.checkpoint import Saver, complete, load
 from understudy.state.inventory import take_inventory
 from understudy.state.tracked import Tracked
-from understudy.worker.protocol import GoBack, Keep, Proposal
+from understudy.worker.protocol import GoBack, Proposal, WriteCheckpoint
 
 from .buddy import Keeper
 from .copying import give_copy
@@ -35,7 +35,7 @@ class Archive:
         role: int,
         tracked: Tracked,
         twins: tuple[int, ...],
-        say: Callable[[Said | Aside], None],
+        say: Callable[[FromWorker | Telemetry], None],
     ) -> None:
         self._spec, self._role, self._tracked, self._twins, self._say = spec, role, tracked, twins, say
         self._fabric = fabric
@@ -188,7 +188,7 @@ class Archive:
 
     # -- the end -------------------------------------------------------------------------------------------------------
 
-    def conclude(self, keep: Keep) -> None:
+    def conclude(self, keep: WriteCheckpoint) -> None:
         """Write what is left of a job to disk: its own role's state, and that of lost roles with the same."""
         self.close()
         if self._spec.checkpoint:

@@ -13,7 +13,7 @@ from understudy.state.copy import Copy, Room
 from understudy.state.errors import StreamBroken
 from understudy.state.stream import take
 
-from .handover import Goods, Keep, Last, Ready, Stop, Taken, Tempo, expect, hand, send
+from .handover import Goods, KeepStep, Last, RoomReady, Stop, Taken, Tempo, expect, hand, send
 
 
 def give_copy(links: Sequence[Link], copy: Copy, stop: Stop, tempo: Tempo | None = None) -> int:
@@ -31,7 +31,7 @@ def give_copy(links: Sequence[Link], copy: Copy, stop: Stop, tempo: Tempo | None
 
 def send_copy(links: Sequence[Link], copy: Copy, keep: int, stop: Stop) -> int:
     """The same to a buddy, which may be a vote behind: it is told which step's copy it must not overwrite."""
-    send(links[0].sock, Keep(keep), stop)
+    send(links[0].sock, KeepStep(keep), stop)
     return give_copy(links, copy, stop)
 
 
@@ -47,19 +47,19 @@ class CopyTaker:
         """The next copy, whole and checked. `spare` is asked, when it begins to come, for one whose memory may be
         overwritten, and told which step's may not."""
         line, stop = self._sockets[0], self._stop
-        keep = expect(line, Keep, stop).step
+        keep = expect(line, KeepStep, stop).step
         goods = expect(line, Goods, stop)
         if not goods.check or goods.send != tuple(range(len(goods.slots))):
             raise StreamBroken("a part of the state where a whole copy was due")
         room = Room(spare(keep))
         tensors = room.tensors(goods.slots)
-        send(line, Ready(), stop)
+        send(line, RoomReady(), stop)
         self._bytes = take(self._sockets, tensors, stop=stop)
         last = expect(line, Last, stop)
         if last.send or last.check or len(last.gradients) != len(last.carried):
             raise StreamBroken("the end of a hand-over where that of a copy was due")
         carried = room.gradients(last.carried, last.gradients)
-        send(line, Ready(), stop)
+        send(line, RoomReady(), stop)
         self._bytes += take(self._sockets, list(carried.values()), stop=stop)
         return Copy(last.step, goods.slots, tensors, last.rest, carried, last.zeros)
 

@@ -56,7 +56,7 @@ class Goods(msgspec.Struct, frozen=True, tag="goods"):
     """Whether the streams are checked; what is offered early is not, for a digest of everything comes at the end."""
 
 
-class Ready(msgspec.Struct, frozen=True, tag="ready"):
+class RoomReady(msgspec.Struct, frozen=True, tag="ready"):
     """There is room."""
 
 
@@ -100,13 +100,13 @@ class Differs(msgspec.Struct, frozen=True, tag="differs"):
     """What has come does not have the digest of what was given: send everything."""
 
 
-class Keep(msgspec.Struct, frozen=True, tag="keep"):
+class KeepStep(msgspec.Struct, frozen=True, tag="keep"):
     """To a buddy, before a copy: the step of the one that must stay until this one is settled."""
 
     step: int
 
 
-Frame = Goods | Ready | Update | Last | Sum | Taken | Differs | Keep
+Frame = Goods | RoomReady | Update | Last | Sum | Taken | Differs | KeepStep
 _frames: Framing[Frame] = Framing(Frame, "frame of a hand-over", limit=1 << 30)
 Stop = Callable[[], bool]
 _Kind = TypeVar("_Kind", bound=Frame)
@@ -173,7 +173,7 @@ def hand(
 ) -> int:
     """Say what comes, and give it once there is room; how many bytes it was."""
     send(sockets[0], frame, stop)
-    expect(sockets[0], Ready, stop)
+    expect(sockets[0], RoomReady, stop)
     return give(sockets, tensors, stop=stop, check=check)
 
 
@@ -375,13 +375,13 @@ class Taker:
     def _take_part(self, sockets: list[socket.socket]) -> int:
         goods = expect(sockets[0], Goods, self._stop)
         inventory = self._grow(goods.slots)
-        send(sockets[0], Ready(), self._stop)
+        send(sockets[0], RoomReady(), self._stop)
         size = take(sockets, [inventory.tensors[number] for number in goods.send], stop=self._stop, check=goods.check)
         send(sockets[0], Taken(size), self._stop)
         return size
 
     def _take(self, tensors: list[torch.Tensor], check: bool) -> None:
-        send(self._sockets[0], Ready(), self._stop)
+        send(self._sockets[0], RoomReady(), self._stop)
         self._bytes += take(self._sockets, tensors, stop=self._stop, check=check)
 
     def _update(self, name: str, which: Sequence[int], rest: bytes) -> None:

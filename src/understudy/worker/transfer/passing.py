@@ -12,7 +12,7 @@ from understudy.protocol.messages import Move, WorkerSpec
 from understudy.state.errors import StateError, StreamBroken
 from understudy.state.inventory import take_inventory
 from understudy.worker import protocol as parts
-from understudy.worker.protocol import Part
+from understudy.worker.protocol import WorkerProtocol
 from understudy.worker.pulse import Pulse
 
 from .archive import Archive
@@ -27,7 +27,7 @@ class Passing:
 
     def __init__(self, spec: WorkerSpec, fabric: Fabric) -> None:
         self.spec, self.fabric = spec, fabric
-        self.part = Part(spec.uid)
+        self.part = WorkerProtocol(spec.uid)
         self.pulse = Pulse()
         self.part.usual = self.pulse.usual
         self.tracked: dict[str, object] = {}

@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Literal, NamedTuple
 
 from . import forkserver
-from .forkserver import MESSAGES, Exited, Failed, Inbox, Message, Ready, Refused, Spawn, Started
+from .forkserver import MESSAGES, ForkExited, ForkFailed, ForkInbox, ForkReady, ForkRefused, Message, Spawn, Started
 
 LONGEST_LINE = 1 << 16
 CLOSE_S = 5.0
@@ -33,7 +33,7 @@ class NurseryError(Exception):
     """No worker can be started here."""
 
 
-class Lines:
+class OutputLines:
     """Cuts a stream of bytes into lines, without their newlines; a longer one every LONGEST_LINE bytes."""
 
     def __init__(self) -> None:
@@ -65,7 +65,7 @@ class _Pipe:
         self._fd = fd
         self._stream = stream
         self._on_output = on_output
-        self._lines = Lines()
+        self._lines = OutputLines()
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(fd, self._read)
 
@@ -104,7 +104,7 @@ class _Pipe:
                 self._loop.call_exception_handler({"message": "on_output failed", "exception": error})
 
 
-class Child:
+class ForkedWorker:
     """A worker process, as its agent sees it."""
 
     def __init__(self, pid: int, pidfd: int, ends: _Ends) -> None:
@@ -161,7 +161,7 @@ class _Birth(NamedTuple):
     """A worker that was asked for and has not started."""
 
     ends: _Ends
-    child: asyncio.Future[Child]
+    child: asyncio.Future[ForkedWorker]
 
     def fail(self, reason: str) -> None:
         os.close(self.ends.out)
@@ -188,7 +188,7 @@ class _Forked:
         return self._code
 
 
-class Nursery:
+class ForkClient:
     """Workers and the server that forks them. Whatever way the agent ends, all of them end with it.
 
     Strictly: with the thread that called `open`, which is the one that runs the event loop."""
@@ -198,10 +198,10 @@ class Nursery:
         self._control = control
         self._server = server
         self._pidfd = os.pidfd_open(server.pid)
-        self._inbox = Inbox(control)
+        self._inbox = ForkInbox(control)
         self._outbox: deque[tuple[memoryview, tuple[int, ...]]] = deque()
         self._births: dict[int, _Birth] = {}
-        self._children: dict[int, Child] = {}
+        self._children: dict[int, ForkedWorker] = {}
         self._ids = itertools.count()
         self._ready: asyncio.Future[None] = self._loop.create_future()
         self._gone = asyncio.Event()
@@ -212,7 +212,7 @@ class Nursery:
         self._loop.add_reader(self._pidfd, self._lose)
 
     @classmethod
-    async def open(cls, preload: Sequence[str] = (), *, env: Mapping[str, str] | None = None) -> Nursery:
+    async def open(cls, preload: Sequence[str] = (), *, env: Mapping[str, str] | None = None) -> ForkClient:
         """The server has imported these modules, in this order. `env` is its environment, if not the agent's: what the
         modules read while they are imported, and PYTHONPATH, since the agent's working directory is not on its path."""
         ours, theirs = socket.socketpair()
@@ -240,7 +240,7 @@ class Nursery:
         return nursery
 
     @classmethod
-    def fork(cls) -> Nursery:
+    def fork(cls) -> ForkClient:
         """The server is made of this process, which has imported what workers need and has one thread."""
         control, pid = forkserver.fork()
         control.setblocking(False)
@@ -248,7 +248,7 @@ class Nursery:
         nursery._ready.set_result(None)
         return nursery
 
-    async def __aenter__(self) -> Nursery:
+    async def __aenter__(self) -> ForkClient:
         return self
 
     async def __aexit__(
@@ -258,7 +258,7 @@ class Nursery:
 
     async def spawn(
         self, target: str, spec: bytes = b"", *, env: Mapping[str, str], cwd: str, on_output: OnOutput
-    ) -> Child:
+    ) -> ForkedWorker:
         """A new worker that calls the function `module:function` with its line's descriptor and the spec.
 
         `env` is its whole environment. What goes wrong in the worker, such as a target that does not exist, is told on
@@ -329,7 +329,7 @@ class Nursery:
         self._children.clear()
         self._control.close()
 
-    def _abandon(self, child: Child) -> None:
+    def _abandon(self, child: ForkedWorker) -> None:
         child.kill()
         child.line.close()
 
@@ -370,22 +370,22 @@ class Nursery:
 
     def _take(self, message: Message, fds: list[int]) -> None:
         match message:
-            case Ready():
+            case ForkReady():
                 if not self._ready.done():
                     self._ready.set_result(None)
-            case Failed(module, error):
+            case ForkFailed(module, error):
                 if not self._ready.done():
                     self._ready.set_exception(NurseryError(f"the fork server cannot import {module}: {error}"))
             case Started(id, pid):
                 birth = self._births.pop(id)
-                child = self._children[id] = Child(pid, fds[0], birth.ends)
+                child = self._children[id] = ForkedWorker(pid, fds[0], birth.ends)
                 if birth.child.done():
                     self._abandon(child)
                 else:
                     birth.child.set_result(child)
-            case Refused(id, error):
+            case ForkRefused(id, error):
                 self._births.pop(id).fail(f"the fork server cannot fork: {error}")
-            case Exited(id, code):
+            case ForkExited(id, code):
                 self._children[id]._settle(code)
             case Spawn():
                 raise AssertionError("the fork server asks for nothing")

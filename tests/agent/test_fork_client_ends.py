@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.agent.raising import BODIES, ROOT, Output, died, fds, nursery, offspring, receive, run, spawn, watched
-from understudy.agent.nursery import Nursery, NurseryError
+from understudy.agent.fork_client import ForkClient, NurseryError
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -78,7 +78,7 @@ def test_a_cancelled_spawn_leaves_no_worker() -> None:
 
 def test_close_ends_everything_in_every_state() -> None:
     async def body() -> None:
-        warm = await Nursery.open(preload=["json"], env={**os.environ, "PYTHONPATH": str(ROOT)})
+        warm = await ForkClient.open(preload=["json"], env={**os.environ, "PYTHONPATH": str(ROOT)})
         running = [await spawn(warm, "wait") for _ in range(3)]
         done = await spawn(warm, "leave", b"4")
         waiting = [asyncio.create_task(spawn(warm, "wait")) for _ in range(3)]
@@ -100,7 +100,7 @@ def test_close_ends_everything_in_every_state() -> None:
 
 def test_a_close_that_is_cancelled_still_ends_everything() -> None:
     async def body() -> None:
-        warm = await Nursery.open(preload=["json"], env={**os.environ, "PYTHONPATH": str(ROOT)})
+        warm = await ForkClient.open(preload=["json"], env={**os.environ, "PYTHONPATH": str(ROOT)})
         child = await spawn(warm, "wait")
         with watched(child.pid) as pidfd:
             closing = asyncio.create_task(warm.close())
@@ -115,7 +115,7 @@ def test_a_close_that_is_cancelled_still_ends_everything() -> None:
 
 
 def test_a_server_that_hangs_does_not_keep_close_from_ending(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("understudy.agent.nursery.CLOSE_S", 0.05)
+    monkeypatch.setattr("understudy.agent.fork_client.CLOSE_S", 0.05)
 
     async def body() -> None:
         async with nursery() as warm:
@@ -158,7 +158,7 @@ def test_a_module_that_cannot_be_imported(tmp_path: Path, source: str, told: str
 
     async def body() -> None:
         with pytest.raises(NurseryError, match=f"the fork server cannot import broken: .*{told}"):
-            await Nursery.open(preload=["json", "broken"], env={**os.environ, "PYTHONPATH": str(tmp_path)})
+            await ForkClient.open(preload=["json", "broken"], env={**os.environ, "PYTHONPATH": str(tmp_path)})
 
     run(body)
 
@@ -168,7 +168,7 @@ def test_a_server_that_dies_early(tmp_path: Path) -> None:
 
     async def body() -> None:
         with pytest.raises(NurseryError, match="was killed by SIGKILL before it was ready"):
-            await Nursery.open(preload=["fatal"], env={**os.environ, "PYTHONPATH": str(tmp_path)})
+            await ForkClient.open(preload=["fatal"], env={**os.environ, "PYTHONPATH": str(tmp_path)})
 
     run(body)
 
@@ -177,7 +177,9 @@ def test_an_open_that_is_cancelled(tmp_path: Path) -> None:
     (tmp_path / "slow.py").write_text("import signal; signal.pause()")
 
     async def body() -> None:
-        opening = asyncio.create_task(Nursery.open(preload=["slow"], env={**os.environ, "PYTHONPATH": str(tmp_path)}))
+        opening = asyncio.create_task(
+            ForkClient.open(preload=["slow"], env={**os.environ, "PYTHONPATH": str(tmp_path)})
+        )
         await asyncio.sleep(0)
         opening.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -207,7 +209,7 @@ def test_fifty_workers_leak_nothing() -> None:
 
 AGENT = f"""
 import asyncio, os
-from understudy.agent.nursery import Nursery
+from understudy.agent.fork_client import Nursery
 
 async def main():
     nursery = await Nursery.open(preload=["json"])

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from tests.agent.raising import BODIES, ROOT, Output, nursery, offspring, receive, run, spawn
+from understudy.agent.fork_client import LONGEST_LINE, ForkClient, OutputLines
 from understudy.agent.forkserver import NO_TARGET
-from understudy.agent.nursery import LONGEST_LINE, Lines, Nursery
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -26,7 +26,7 @@ def test_lines_do_not_depend_on_how_the_bytes_arrive(step: int) -> None:
     if step == 1:
         sizes = sizes[:3]
     data = b"\n".join(long[:size] for size in sizes) + b"\nend"
-    lines = Lines()
+    lines = OutputLines()
     got = [line for at in range(0, len(data), step) for line in lines.feed(data[at : at + step])] + [*lines.end()]
     expected = [long[:size][at : at + LONGEST_LINE] for size in sizes for at in range(0, max(size, 1), LONGEST_LINE)]
     assert got == [*expected, b"end"]
@@ -254,7 +254,7 @@ def test_the_end_is_python_s(tmp_path: Path) -> None:
 
     async def body() -> None:
         env = {**os.environ, "PYTHONPATH": f"{ROOT}:{tmp_path}"}
-        async with await Nursery.open(preload=["registers"], env=env) as warm:
+        async with await ForkClient.open(preload=["registers"], env=env) as warm:
             output: Output = []
             child = await spawn(warm, "at_exit", output=output)
             assert await child.exited == 0
