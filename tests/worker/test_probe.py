@@ -15,6 +15,7 @@ from torch import nn
 
 from understudy.worker.glimpse import FALLEN, PACE, Glimpse, Pace, read_glimpses
 from understudy.worker.probe import Probe
+from understudy.worker.runtime import WorkerRuntime
 
 COUNT = {"calls": 0}
 
@@ -33,7 +34,7 @@ class Stand:
         self.part = SimpleNamespace(step=0)
 
     def probe(self) -> Probe:
-        return Probe(cast("WorkerRuntime", self))
+        return Probe(cast(WorkerRuntime, self))
 
 
 def values(glimpse: Glimpse) -> dict[str, str]:
