@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import AllgatherOptions, TCPStore
 
 from understudy.comm.group import RoleGroup
-from understudy.launch.troupe import TestWorker, Troupe, first_roster
+from understudy.launch.troupe import LocalWorker, Troupe, first_roster
 from understudy_bench.harness import Bench, Check, Progress, Result, interleave, median, spread
 
 SIZES = (1 << 12, 1 << 16, 1 << 20, 1 << 24, 1 << 26)
@@ -56,7 +56,7 @@ def _wait(work: Any) -> None:
     work.wait()
 
 
-def _measure(player: TestWorker, port: int, plan: list[tuple[str, int, int, int]]) -> None:
+def _measure(player: LocalWorker, port: int, plan: list[tuple[str, int, int, int]]) -> None:
     """Run the plan's (operation, bytes, rounds, repetitions); the first worker reports the times."""
     player.enter(player.hear())
     role, roster = player.fabric.role, player.fabric.roster

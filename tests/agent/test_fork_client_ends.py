@@ -209,10 +209,10 @@ def test_fifty_workers_leak_nothing() -> None:
 
 AGENT = f"""
 import asyncio, os
-from understudy.agent.fork_client import Nursery
+from understudy.agent.fork_client import ForkClient
 
 async def main():
-    nursery = await Nursery.open(preload=["json"])
+    nursery = await ForkClient.open(preload=["json"])
     children = [await nursery.spawn("{BODIES}:wait", env={{}}, cwd="/", on_output=print) for _ in range(3)]
     print(nursery._server.pid, *(child.pid for child in children), flush=True)
     await asyncio.Event().wait()

@@ -20,10 +20,10 @@ pytestmark = pytest.mark.timeout(60)
 
 HOST = """
 import asyncio, os, sys
-from understudy.agent.fork_client import Nursery
+from understudy.agent.fork_client import ForkClient
 
 async def main(kept):
-    async with Nursery.fork() as nursery:
+    async with ForkClient.fork() as nursery:
         said = []
         def spawn(body, spec=b""):
             heard = lambda line, stream: said.append(line)

@@ -16,7 +16,7 @@ from understudy.comm.faults import Fault
 from understudy.comm.links.pairs import Receive, Send
 from understudy.comm.ops import Op
 from understudy.comm.sandbox import Echo
-from understudy.launch.troupe import Hand, TestWorker, Troupe, first_roster
+from understudy.launch.troupe import Hand, LocalWorker, Troupe, first_roster
 from understudy.protocol.roster import Roster
 
 LARGE = 2_000_000
@@ -62,7 +62,7 @@ OPERATIONS: dict[str, Callable[[Endpoint, int], object]] = {
 }
 
 
-def act(player: TestWorker, role: int | None, roles: Sequence[int]) -> None:
+def act(player: LocalWorker, role: int | None, roles: Sequence[int]) -> None:
     """Words: a Roster to enter, ("do", operation, peer), ("interrupt", reason), "sum", None to end. Each is answered:
     by "entered", "going" and an Over, the moment of the interrupt, a sum."""
     fabric = player.fabric

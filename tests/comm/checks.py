@@ -17,7 +17,7 @@ import torch.distributed as dist
 
 from understudy.comm.group import RoleGroup
 from understudy.comm.torch_backend import install, uninstall
-from understudy.launch.troupe import TestWorker, play
+from understudy.launch.troupe import LocalWorker, play
 
 TRANSPORTS = ["native", "torch:gloo"]
 UNSUPPORTED: dict[str, set[str]] = {"native": set(), "torch:gloo": set()}
@@ -62,7 +62,7 @@ def perform(checks: Sequence[Check], machines: list[int], transport: str, timeou
     assert not wrong, "\n".join(f"roles {roles}, {report}" for report, roles in wrong.items())
 
 
-def _perform(player: TestWorker, checks: list[Check]) -> list[str]:
+def _perform(player: LocalWorker, checks: list[Check]) -> list[str]:
     warnings.simplefilter("ignore")
     roster = player.fabric.roster
     assert roster is not None

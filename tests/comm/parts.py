@@ -20,7 +20,7 @@ from understudy.comm.endpoint import Endpoint
 from understudy.comm.fabric import Fabric
 from understudy.comm.links.pairs import Receive, Send
 from understudy.comm.sandbox import Echo
-from understudy.launch.troupe import Hand, TestWorker, Troupe
+from understudy.launch.troupe import Hand, LocalWorker, Troupe
 from understudy.protocol.roster import Roster, WorkerAddress
 
 Groups = Sequence[tuple[int, ...]]
@@ -57,7 +57,7 @@ class Steps:
     ("prepared", generation), ("failed", generation, why), ("switched", generation), a Census.
     """
 
-    def __init__(self, player: TestWorker, groups: Groups, elements: Sequence[int]) -> None:
+    def __init__(self, player: LocalWorker, groups: Groups, elements: Sequence[int]) -> None:
         self.player, self.fabric = player, player.fabric
         role = self.fabric.role
         assert role is not None
@@ -166,13 +166,13 @@ def pass_on(endpoint: Endpoint, roster: Roster | None, step: int) -> None:
         assert right, f"rank {endpoint.rank}, step {step}: {got.unique().tolist()}"
 
 
-def stay(player: TestWorker, groups: Groups, elements: Sequence[int]) -> Ended:
+def stay(player: LocalWorker, groups: Groups, elements: Sequence[int]) -> Ended:
     """Play from the first generation on."""
     player.enter(player.hear())
     return Steps(player, groups, elements).run()
 
 
-def join(player: TestWorker, role: int, groups: Groups, elements: Sequence[int]) -> Ended:
+def join(player: LocalWorker, role: int, groups: Groups, elements: Sequence[int]) -> Ended:
     """Rehearse a role in the sandbox, then take it over."""
     player.fabric.assume(role, Echo())
     part = Steps(player, groups, elements)
@@ -188,7 +188,7 @@ def join(player: TestWorker, role: int, groups: Groups, elements: Sequence[int])
     return part.run()
 
 
-def lives(player: TestWorker, groups: Groups, elements: Sequence[int]) -> None:
+def lives(player: LocalWorker, groups: Groups, elements: Sequence[int]) -> None:
     """One worker after the other in one process: each rehearses the role it is given, plays until it is released and
     closes its fabric. Words: a role, or "census" between two lives. News: the worker, what `join` says, its end."""
     first, number = player.fabric, 0

@@ -22,7 +22,7 @@ from torch.distributed.tensor import DTensor
 
 from tests.comm.checks import TRANSPORTS, UNSUPPORTED
 from understudy.comm.torch_backend import install, uninstall
-from understudy.launch.troupe import TestWorker, play
+from understudy.launch.troupe import LocalWorker, play
 
 
 @dataclass
@@ -65,7 +65,7 @@ def compare(script: Script, machines: list[int], *args: object, scratch: Path, e
             play(_twice, machines, store, exact, script, able, transport=transport, timeout=200.0, limit=60.0)
 
 
-def _twice(player: TestWorker, store: Path, exact: bool, script: Script, args: list[object]) -> None:
+def _twice(player: LocalWorker, store: Path, exact: bool, script: Script, args: list[object]) -> None:
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
     roster, role = player.fabric.roster, player.fabric.role

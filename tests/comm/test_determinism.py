@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 from tests.comm.checks import on_every_layout
 from understudy.comm.torch_backend import install, uninstall
-from understudy.launch.troupe import Hand, TestWorker, Troupe
+from understudy.launch.troupe import Hand, LocalWorker, Troupe
 from understudy.protocol.roster import Roster
 
 CASES = [(torch.float32, count) for count in (1, 1003, 20_011, 300_003, 1_200_007)] + [
@@ -27,7 +27,7 @@ class Digests(NamedTuple):
     own: list[str]
 
 
-def reduce_everything(player: TestWorker) -> Digests:
+def reduce_everything(player: LocalWorker) -> Digests:
     roster = player.hear()
     player.enter(roster)
     install(player.fabric, len(roster.seats))

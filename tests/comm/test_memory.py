@@ -12,7 +12,7 @@ import torch.distributed as dist
 from tests.comm.helpers import all_reduce
 from understudy.comm.endpoint import Endpoint
 from understudy.comm.sandbox import Echo
-from understudy.launch.troupe import TestWorker, Troupe, first_roster
+from understudy.launch.troupe import LocalWorker, Troupe, first_roster
 from understudy.protocol.roster import Roster
 
 BUCKET = 25 * (1 << 20) // 4
@@ -45,7 +45,7 @@ def vote(end: Endpoint, prepared: int) -> int:
     return int(all_reduce(end, torch.tensor([prepared]), dist.ReduceOp.MIN))
 
 
-def hold(player: TestWorker, newcomer: int | None, roles: int, parameters: int) -> int | None:
+def hold(player: LocalWorker, newcomer: int | None, roles: int, parameters: int) -> int | None:
     """Hold a model and reduce its gradients, step after step, until a step after the switch. How many kilobytes the
     peak has grown from before the preparation until then; None for those who come or go."""
     fabric = player.fabric

@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from understudy.comm.sandbox import Echo
 from understudy.comm.torch_backend import install, uninstall
-from understudy.launch.troupe import TestWorker
+from understudy.launch.troupe import LocalWorker
 from understudy.protocol.roster import Roster
 
 
@@ -50,7 +50,7 @@ class Training:
         return found.hexdigest()
 
 
-def train(player: TestWorker, newcomer: int | None, roles: int, steps: int, stop_in: int | None) -> str:
+def train(player: LocalWorker, newcomer: int | None, roles: int, steps: int, stop_in: int | None) -> str:
     """Train for so many steps; the digest of the final state. A role that is to stop does so in the backward pass of
     that step, and says so. A newcomer rehearses its role and enters with the first roster it hears."""
     warnings.simplefilter("ignore")
@@ -94,7 +94,7 @@ def train(player: TestWorker, newcomer: int | None, roles: int, steps: int, stop
     return digest
 
 
-def enter(player: TestWorker, training: Training, step: int) -> int:
+def enter(player: LocalWorker, training: Training, step: int) -> int:
     """Play in the next roster; whoever has sat longest gives everybody its state. The step to go on with."""
     roster: Roster = player.hear()
     player.enter(roster)

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import nn
 
 from understudy.comm.torch_backend import install, uninstall
-from understudy.launch.troupe import TestWorker, play
+from understudy.launch.troupe import LocalWorker, play
 from understudy.state.digest import digest
 from understudy.state.errors import StateError
 from understudy.state.grow import grow
@@ -26,7 +26,7 @@ def played(script: Callable[[], Any], roles: int) -> list[Any]:
     return play(_installed, [roles], script, timeout=90.0, limit=30.0)
 
 
-def _installed(player: TestWorker, script: Callable[[], Any]) -> Any:
+def _installed(player: LocalWorker, script: Callable[[], Any]) -> Any:
     warnings.simplefilter("ignore")
     roster = player.fabric.roster
     assert roster is not None

@@ -109,7 +109,7 @@ def test_what_is_said_arrives_whole_from_several_threads() -> None:
         got: list[FromWorker | Telemetry] = []
         while len(got) < 4 * 20 * len(SAID):
             received += ends.agent.recv(1 << 16)
-        got += TO_AGENT.split(received)
+            got += TO_AGENT.split(received)
         for thread in threads:
             thread.join()
         assert all(got.count(message) == 80 for message in SAID)
@@ -118,7 +118,7 @@ def test_what_is_said_arrives_whole_from_several_threads() -> None:
 def test_the_agent_is_gone() -> None:
     with Ends() as ends:
         ends.agent.close()
-        assert ends.lost.get(timeout=10) == "the agent is gone"
+        assert ends.lost.get(timeout=10) == "closed"
         ends.line.say(SAID[0])
 
 

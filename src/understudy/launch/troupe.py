@@ -23,7 +23,7 @@ PRELOAD = ["understudy.launch.listening", "torch", "torch.distributed", "underst
 """What the fork server imports, from which workers are forked."""
 
 
-class TestWorker:
+class LocalWorker:
     """What a worker's function gets: its fabric and a wire to the parent."""
 
     def __init__(self, fabric: Fabric, wire: Connection) -> None:
@@ -67,7 +67,7 @@ def _live(
         fabric = Fabric(uid, machine, **options | {"transport": transport_named(options["transport"])})
         try:
             wire.send(("here", fabric.worker))
-            result = body(TestWorker(fabric, wire), *args)
+            result = body(LocalWorker(fabric, wire), *args)
         finally:
             fabric.close()
         wire.send(("done", result))
@@ -181,6 +181,6 @@ def play(body: Body, machines: list[int], *args: Any, timeout: float = 60.0, **o
         return [hand.result(timeout) for hand in hands]
 
 
-def _enter(player: TestWorker, body: Body, args: Any) -> Any:
+def _enter(player: LocalWorker, body: Body, args: Any) -> Any:
     player.enter(player.hear())
     return body(player, *args)

@@ -23,7 +23,7 @@ from understudy.comm.ops import Op
 from understudy.comm.reduction import reduction
 from understudy.comm.torch.transport import TorchTransport
 from understudy.comm.torch_backend import install, uninstall
-from understudy.launch.troupe import Hand, TestWorker, Troupe, first_roster, play
+from understudy.launch.troupe import Hand, LocalWorker, Troupe, first_roster, play
 from understudy.protocol.roster import Roster
 
 GLOO = "torch:gloo"
@@ -31,7 +31,7 @@ EVERYBODY = 111.0
 """The sum of what three roles give when role r gives 10 to the power of r."""
 
 
-def join(player: TestWorker, role: int, roles: int) -> Endpoint:
+def join(player: LocalWorker, role: int, roles: int) -> Endpoint:
     player.fabric.assume(role)
     group = player.fabric.group(range(roles))
     player.enter(player.hear())
@@ -52,7 +52,7 @@ def troupe_of(*machines: str, body: Callable[..., Any], **options: Any) -> tuple
 # -- what it computes --------------------------------------------------------------------------------------------------
 
 
-def every_collective(player: TestWorker) -> None:
+def every_collective(player: LocalWorker) -> None:
     install(player.fabric, 3)
     rank, ranks = dist.get_rank(), range(3)
     for dtype in (torch.float32, torch.bfloat16, torch.int64, torch.int16, torch.bool, torch.complex64):
@@ -95,7 +95,7 @@ def test_every_collective_on_three_machines() -> None:
     play(every_collective, [1, 1, 1], transport=GLOO, limit=20.0)
 
 
-def many_messages(player: TestWorker) -> None:
+def many_messages(player: LocalWorker) -> None:
     """More than fit into any buffer, both ways at once, with tags taken out of order; the waits in any order."""
     group = player.fabric.group(range(3))
     others = [rank for rank in range(3) if rank != group.rank]
@@ -126,7 +126,7 @@ def test_messages_cross_in_any_order() -> None:
     play(many_messages, [1, 1, 1], transport=GLOO, limit=20.0)
 
 
-def without_the_middle(player: TestWorker, role: int) -> list[float]:
+def without_the_middle(player: LocalWorker, role: int) -> list[float]:
     group = join(player, role, 3)
     given = torch.full((5,), 3.0 + 3 * role)
     blocks = [torch.full((4,), float(10 * role + rank)) for rank in range(3)]
@@ -154,7 +154,7 @@ def test_a_vacant_role_is_left_out_and_an_average_still_counts_it() -> None:
         assert hands[1].result() == [12.0, 4.0, 9.0, 24.0]
 
 
-def disagree(player: TestWorker) -> Fault | None:
+def disagree(player: LocalWorker) -> Fault | None:
     group = player.fabric.group(range(3))
     all_reduce(group, torch.ones(3))
     all_reduce(group, torch.ones(10 if group.rank else 7))
@@ -168,7 +168,7 @@ def test_roles_that_disagree_about_a_new_operation_are_told() -> None:
         assert "all_reduce(sum) of 10 float32" in fault.reason
 
 
-def alone(player: TestWorker, role: int, roles: int) -> tuple[Fault | None, float]:
+def alone(player: LocalWorker, role: int, roles: int) -> tuple[Fault | None, float]:
     """Role 0 sums what the others do not."""
     group = join(player, role, roles)
     total(group)
@@ -198,7 +198,7 @@ def test_an_operation_that_nobody_joins_ends_at_its_limit() -> None:
 # -- replacement -------------------------------------------------------------------------------------------------------
 
 
-def train(player: TestWorker, role: int, roles: int) -> list[tuple[int, float]]:
+def train(player: LocalWorker, role: int, roles: int) -> list[tuple[int, float]]:
     """Sum without a pause; at the boundary at which all have prepared the next roster, go on in that one."""
     fabric = player.fabric
     group = join(player, role, roles)
@@ -248,7 +248,7 @@ def test_a_worker_is_replaced_while_the_others_go_on() -> None:
     assert {generation for generation, _ in results[2]} == {2}
 
 
-def prepare_in_vain(player: TestWorker, role: int) -> float:
+def prepare_in_vain(player: LocalWorker, role: int) -> float:
     group = join(player, role, 3)
     with pytest.raises(PrepareFailed) as failed:
         player.fabric.prepare(player.hear()).result(20)
@@ -274,7 +274,7 @@ def resources() -> tuple[int, int]:
     return descriptors, threads
 
 
-def stay(player: TestWorker, role: int, roles: int) -> tuple[list[float], list[float]]:
+def stay(player: LocalWorker, role: int, roles: int) -> tuple[list[float], list[float]]:
     """Follow the parent from roster to roster. Returns what was found in each, and how long it took to get there."""
     group = join(player, role, roles)
     found, took, first = [total(group)], [], (0, 0)
@@ -290,7 +290,7 @@ def stay(player: TestWorker, role: int, roles: int) -> tuple[list[float], list[f
     return found, took
 
 
-def come_and_go(player: TestWorker, role: int, roles: int) -> float:
+def come_and_go(player: LocalWorker, role: int, roles: int) -> float:
     group = join(player, role, roles)
     found = total(group)
     roster = player.hear()
@@ -325,7 +325,7 @@ def test_replacements_leave_nothing_behind() -> None:
 # -- failure -----------------------------------------------------------------------------------------------------------
 
 
-def fail_and_recover(player: TestWorker, role: int, roles: int) -> tuple[Fault | None, float, float]:
+def fail_and_recover(player: LocalWorker, role: int, roles: int) -> tuple[Fault | None, float, float]:
     """Sum until something goes wrong; then play on in the next roster."""
     group = join(player, role, roles)
     player.tell("playing")
@@ -358,11 +358,11 @@ def test_a_killed_worker_is_noticed_at_once_and_replaced() -> None:
             print(f"noticed after {(noticed - killed) * 1e3:.1f} ms: {fault}")
 
 
-def newcomer_in_a_failed_job(player: TestWorker, role: int, roles: int) -> float:
+def newcomer_in_a_failed_job(player: LocalWorker, role: int, roles: int) -> float:
     return total(join(player, role, roles))
 
 
-def wait_for_nobody(player: TestWorker, role: int, roles: int) -> tuple[float, float, Fault | None, float]:
+def wait_for_nobody(player: LocalWorker, role: int, roles: int) -> tuple[float, float, Fault | None, float]:
     """Roles 0 and 1 wait for role 2: in a collective, and for a message. It interrupts instead."""
     group = join(player, role, roles)
     total(group)
@@ -408,7 +408,7 @@ def test_an_interrupt_ends_what_waits() -> None:
             assert max(message, collective) < 500
 
 
-def leave(player: TestWorker, role: int, roles: int) -> None:
+def leave(player: LocalWorker, role: int, roles: int) -> None:
     """Close the fabric while a collective and a message wait for somebody who never comes."""
     before = resources()
     group = join(player, role, roles)

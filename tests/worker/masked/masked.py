@@ -16,7 +16,7 @@ from torch import nn
 
 from understudy.comm.torch_backend import uninstall
 from understudy.launch.troupe import Hand, Troupe, first_roster
-from understudy.launch.troupe import TestWorker as Wire
+from understudy.launch.troupe import LocalWorker as Wire
 from understudy.protocol.messages import Halt, Halted, Resume, WorkerSpec
 from understudy.state.digest import digest
 from understudy.state.inventory import take_inventory

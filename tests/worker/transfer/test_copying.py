@@ -172,5 +172,5 @@ def test_a_part_is_no_copy(ends: Ends) -> None:
     with pytest.raises(StreamBroken, match="a part of the state"):
         CopyTaker(takers, never).take(lambda _: None)
     send(givers[0].sock, Last(1, (), (), (), b"", Tempo(), False), never)
-    with pytest.raises(StreamBroken, match="Last where Keep was due"):
+    with pytest.raises(StreamBroken, match="Last where KeepStep was due"):
         CopyTaker(takers, never).take(lambda _: None)

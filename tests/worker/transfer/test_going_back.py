@@ -16,7 +16,7 @@ from tests.comm.helpers import eventually
 from understudy.comm.links.link import Link
 from understudy.comm.sandbox import Echo
 from understudy.comm.torch_backend import install, uninstall
-from understudy.launch.troupe import Hand, TestWorker, Troupe, first_roster
+from understudy.launch.troupe import Hand, LocalWorker, Troupe, first_roster
 from understudy.protocol.roster import Roster
 from understudy.state.digest import digest
 from understudy.state.inventory import take_inventory
@@ -55,7 +55,7 @@ def never() -> bool:
 class Actor:
     """A worker that trains step by step, as it is told."""
 
-    def __init__(self, player: TestWorker, kind: str) -> None:
+    def __init__(self, player: LocalWorker, kind: str) -> None:
         self.player, self.fabric = player, player.fabric
         install(self.fabric, 3)
         self.tracked = build(kind)
@@ -141,7 +141,7 @@ class Actor:
         vars(handover)["give"] = halts
 
 
-def act(player: TestWorker, kind: str, role: int | None) -> None:
+def act(player: LocalWorker, kind: str, role: int | None) -> None:
     """Words are a method's name and its arguments; every one is answered with what it returned."""
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
