@@ -19,8 +19,8 @@ PLAYING = ["m0", "m0", "m1", "m1"]
 def _stage(fake: Fake) -> None:
     labels = {"m0": "r1", "m1": "r1", "m2": "r1", "m3": "r2"}
     fake.machines = [
-        MachineView("m0", "cast", (0, 1), ("w0", "w1"), (1, 2)),
-        MachineView("m1", "cast", (2, 3), ("w2", "w3"), (3, 4)),
+        MachineView("m0", "active", (0, 1), ("w0", "w1"), (1, 2)),
+        MachineView("m1", "active", (2, 3), ("w2", "w3"), (3, 4)),
         MachineView("m2", "standby", (), ("w4", "w5"), (5, 6)),
         MachineView("m3", "standby", (), ("w6", "w7"), (7, 8)),
         MachineView("m4", "gone", (), (), (), "it was replaced"),
