@@ -174,5 +174,5 @@ def test_status_shows_who_waits_and_where_machines_stand(fake: Fake, shell: Shel
     lines = [" ".join(line.split()) for line in shell("status")[1].splitlines()]
     assert "to be replaced: m0: under way: prepare" in lines
     assert "to be replaced by 18:00:00: m1, m2 (new firmware): waits for a standby" in lines
-    assert lines[-1].startswith("m0 cast, goes at 18:00:00 0 (dp=0 tp=0), 1 (dp=0 tp=1) w0 w1")
+    assert lines[-1].startswith("m0 active, goes at 18:00:00 0 (dp=0 tp=0), 1 (dp=0 tp=1) w0 w1")
     assert lines[-1].endswith("rack=r1")
