@@ -16,7 +16,7 @@ from understudy.controller.core.state import OVER, JobPlan
 from understudy.protocol.frames import Relayed
 from understudy.protocol.messages import Failed, Faulty, Recorded
 from understudy.protocol.roster import Roster
-from understudy.steward.decide import HOUR, Settings
+from understudy.steward.decide import HOUR, StewardSettings
 
 from .agent import SimAgent
 from .controller import SimController
@@ -100,11 +100,11 @@ class World:
         self.scaled_at = 0.0
         """When an operator has last been told that there will be as many replicas as they want."""
 
-    def stewarding(self) -> Settings:
+    def stewarding(self) -> StewardSettings:
         """Every other job has a steward that may do something."""
         if self.fate.random() < 0.5:
-            return Settings("off")
-        return Settings(
+            return StewardSettings("off")
+        return StewardSettings(
             self.fate.choice(["tell", "act", "act"]),
             self.fate.choice([None, 0, 1, 2]),
             self.fate.choice([0.0, 3.0]),

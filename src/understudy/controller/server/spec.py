@@ -7,7 +7,8 @@ import msgspec
 from understudy.controller.core.state import JobPlan, Scarcity
 from understudy.protocol.frames import Facts
 from understudy.protocol.messages import WorkerSpec
-from understudy.steward import decide, series
+from understudy.steward import decide
+from understudy.steward import stragglers as series
 
 
 class ControlSpec(msgspec.Struct, frozen=True):
@@ -42,8 +43,8 @@ class ControlSpec(msgspec.Struct, frozen=True):
     first: tuple[int, ...] = ()
     """Cells with which the job begins; empty: all."""
     at_once: int = 0
-    steward: decide.Settings = decide.Settings()
-    stragglers: series.Settings = series.Settings()
+    steward: decide.StewardSettings = decide.StewardSettings()
+    stragglers: series.StragglerSettings = series.StragglerSettings()
 
     @property
     def plan(self) -> JobPlan:

@@ -21,14 +21,14 @@ from understudy.controller.core.state import JobState, JobStatus
 from understudy.steward.decide import (
     HOUR,
     Action,
-    Drain,
-    Memory,
+    DrainDemand,
+    FreeStandby,
     Observed,
-    Release,
-    Replace,
-    Request,
-    Settings,
-    Standby,
+    ReleaseStandby,
+    ReplaceSlow,
+    RequestStandbys,
+    StewardMemory,
+    StewardSettings,
     Suspect,
     decide,
 )
@@ -49,7 +49,7 @@ class Finding(Protocol):
 class Steward:
     def __init__(
         self,
-        settings: Settings,
+        settings: StewardSettings,
         job: JobState,
         announcements: Sequence[Announcement],
         suspects: Callable[[], Mapping[str, Finding]] = dict,
@@ -65,7 +65,7 @@ class Steward:
         self._active: dict[str, float] | None = None
         """Machine → since when it is active, as far as that was seen."""
         self._listen()
-        self.memory = Memory(replaced=tuple(self._replaced))
+        self.memory = StewardMemory(replaced=tuple(self._replaced))
 
     def look(self, now: float) -> list[Event]:
         """Requests and notes that follow from the present state; nothing more than once a second."""
@@ -82,7 +82,7 @@ class Steward:
     def _carried_out(self, action: Action) -> list[Event]:
         request: events.Request
         match action:
-            case Replace(machine, why):
+            case ReplaceSlow(machine, why):
                 note: dict[str, str | float] = {"act": "replace", "machine": machine}
                 if self.settings.mode != "act":
                     return [Noted("steward", f"would replace {machine}: {why}", note)]
@@ -90,9 +90,9 @@ class Steward:
                     Noted("steward", f"replaces {machine}: {why}", note),
                     Asked(self._name(), events.Replace((machine,))),
                 ]
-            case Request(count, why):
+            case RequestStandbys(count, why):
                 text, request = f"asks for {count} standby{'s' if count > 1 else ''}: {why}", events.AddStandby(count)
-            case Release(machine, why):
+            case ReleaseStandby(machine, why):
                 text, request = f"lets {machine} go: {why}", events.RemoveStandby(machine, f"it is one too many: {why}")
         return [Noted("steward", text, {"act": "pool"}), Asked(self._name(), request)]
 
@@ -122,7 +122,9 @@ class Steward:
             job.status == JobStatus.TRAINING and not job.stopping and not job.closing_at,
             change is not None or job.settling is not None,
             tuple(
-                Standby(name, self._is_warm(machine), max((worker.started for worker in machine.workers), default=0.0))
+                FreeStandby(
+                    name, self._is_warm(machine), max((worker.started for worker in machine.workers), default=0.0)
+                )
                 for name, machine in machines.items()
                 if machine.state == MachineState.STANDBY and machine.notice is None and name not in taken
             ),
@@ -133,7 +135,7 @@ class Steward:
                 for name, finding in self._suspects().items()
                 if name in active
             ),
-            tuple(Drain(len(item.request.machines), item.request.by) for item in job.queue),
+            tuple(DrainDemand(len(item.request.machines), item.request.by) for item in job.queue),
             tuple(self._lost),
             tuple(self._requests),
         )
