@@ -13,6 +13,8 @@ import numpy as np
 import torch
 from torch.utils.data import IterableDataset
 
+from understudy.device.cpu import HOST
+
 from .errors import DataError
 from .permutation import permute
 
@@ -31,7 +33,7 @@ def check(dataset: object, samples: int = READ) -> int:
     """
     size = _size(dataset)
     chosen = sorted({0, size - 1, *permute(np.arange(min(samples, size)), size, 0).tolist()[: max(samples - 2, 0)]})
-    states = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    states = random.getstate(), np.random.get_state(), HOST.rng_state()
     try:
         before = {index: _leaves_of(dataset, index) for index in chosen}
         for index in reversed(chosen):
@@ -39,7 +41,7 @@ def check(dataset: object, samples: int = READ) -> int:
     finally:
         random.setstate(states[0])
         np.random.set_state(states[1])
-        torch.set_rng_state(states[2])
+        HOST.set_rng_state(states[2])
     return size
 
 
@@ -85,7 +87,7 @@ def _random_states() -> list[tuple[str, bytes]]:
     return [
         ("random", repr(random.getstate()).encode()),
         ("numpy", np.asarray(keys).tobytes() + str(place).encode()),
-        ("torch", torch.get_rng_state().numpy().tobytes()),
+        ("torch", HOST.rng_state().numpy().tobytes()),
     ]
 
 
@@ -96,7 +98,7 @@ def _leaves(value: Any, at: str, above: tuple[int, ...] = ()) -> Iterator[tuple[
     match value:
         case torch.Tensor():
             dense = value if value.layout == torch.strided else value.to_dense()
-            tensor = dense.detach().cpu().contiguous()
+            tensor = HOST.bring(dense)
             kind = f"{str(value.dtype).removeprefix('torch.')} of shape {tuple(value.shape)}"
             yield at, (kind, tensor.flatten().view(torch.uint8).numpy().tobytes())
         case np.ndarray() | np.generic() if value.dtype != object:
