@@ -28,7 +28,7 @@ class Copy:
     carried: dict[int, torch.Tensor]
     """The gradients that the boundary carries over, by the number of their parameter."""
     zeros: tuple[int, ...]
-    """The numbers of the parameters whose gradients exist and are zero."""
+    """The numbers of the parameters with a gradient that is zero."""
 
     @property
     def bytes(self) -> int:

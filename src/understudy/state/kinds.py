@@ -81,7 +81,7 @@ class Kind:
     """What the runtime can do with tracked objects of one kind.
 
     The state of an object is its *tensors*, which move as memory, and its *rest*: plain values that are encoded. The
-    defaults are those of an object without tensors, whose rest is its `state_dict()`."""
+    defaults are those of an object without tensors: its rest is its `state_dict()`."""
 
     name: str
     type: type
@@ -159,7 +159,7 @@ def find_kind(thing: object) -> Kind | None:
 
 
 class TrackedObject(NamedTuple):
-    """An object whose state moves with a role: one that the job tracks, or one inside of it."""
+    """An object with state that moves with a role: one that the job tracks, or one inside of it."""
 
     name: str
     thing: Any

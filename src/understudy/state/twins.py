@@ -40,7 +40,7 @@ def _follows_tensors(thing: object) -> bool:
 
 
 def _tensors(tracked: Tracked) -> Iterator[torch.Tensor]:
-    """The tensors of modules and the parameters of optimizers, whose state is held by the ranks of the parameter."""
+    """The tensors of modules and the parameters of optimizers: optimizer state is on the ranks of its parameter."""
     for _, tensor in module_tensors(tracked):
         yield tensor
     for _, optimizer in optimizers(tracked):
