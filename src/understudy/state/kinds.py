@@ -77,7 +77,7 @@ class ScalerUndo:
 
 
 @dataclass(frozen=True)
-class Kind:
+class TrackedKind:
     """What the runtime can do with tracked objects of one kind.
 
     The state of an object is its *tensors*, which move as memory, and its *rest*: plain values that are encoded. The
@@ -114,7 +114,7 @@ class Kind:
     """Whether the object itself deals with gradients that are not finite."""
 
 
-MODULE = Kind(
+MODULE = TrackedKind(
     name="module",
     type=nn.Module,
     tensors=module_kind.tensors,
@@ -129,7 +129,7 @@ MODULE = Kind(
     belongings=module_kind.belongings,
     follows_tensors=module_kind.follows_tensors,
 )
-OPTIMIZER = Kind(
+OPTIMIZER = TrackedKind(
     name="optimizer",
     type=Optimizer,
     inner=optimizer_kind.inner,
@@ -144,16 +144,16 @@ OPTIMIZER = Kind(
     belongings=optimizer_kind.belongings,
     follows_tensors=optimizer_kind.follows_tensors,
 )
-SCHEDULER = Kind(name="scheduler", type=LRScheduler, follows_tensors=lambda thing: True)
-SCALER = Kind(
+SCHEDULER = TrackedKind(name="scheduler", type=LRScheduler, follows_tensors=lambda thing: True)
+SCALER = TrackedKind(
     name="scaler", type=GradScaler, undo=ScalerUndo, follows_tensors=lambda thing: True, checks_gradients=True
 )
-OBJECT = Kind(name="object", type=Stateful)
+OBJECT = TrackedKind(name="object", type=Stateful)
 KINDS = (MODULE, OPTIMIZER, SCHEDULER, SCALER, OBJECT)
 """All kinds. An object is of the first that has its type; tensors are listed in this order."""
 
 
-def find_kind(thing: object) -> Kind | None:
+def find_kind(thing: object) -> TrackedKind | None:
     """The kind of an object; None if objects like it cannot be tracked."""
     return next((kind for kind in KINDS if isinstance(thing, kind.type)), None)
 
@@ -163,7 +163,7 @@ class TrackedObject(NamedTuple):
 
     name: str
     thing: Any
-    kind: Kind
+    kind: TrackedKind
 
 
 def tracked_objects(tracked: Tracked) -> list[TrackedObject]:
@@ -181,12 +181,12 @@ def tracked_objects(tracked: Tracked) -> list[TrackedObject]:
     return found + inside
 
 
-def members(tracked: Tracked, kind: Kind) -> dict[str, Any]:
+def members(tracked: Tracked, kind: TrackedKind) -> dict[str, Any]:
     """The tracked objects of one kind, by name."""
     return {name: thing for name, thing, found in tracked_objects(tracked) if found is kind}
 
 
-def by_kind(tracked: Tracked) -> list[tuple[Kind, dict[str, Any]]]:
+def by_kind(tracked: Tracked) -> list[tuple[TrackedKind, dict[str, Any]]]:
     """Every kind with the tracked objects of it, by name."""
     found = tracked_objects(tracked)
     return [(kind, {each.name: each.thing for each in found if each.kind is kind}) for kind in KINDS]
