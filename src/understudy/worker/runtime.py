@@ -17,6 +17,7 @@ from understudy.comm.fabric import Fabric
 from understudy.comm.group import RoleGroup
 from understudy.comm.links.link import Link
 from understudy.comm.torch_backend import install, renamed, uninstall
+from understudy.device.cpu import HOST
 from understudy.protocol.messages import (
     Done,
     Failed,
@@ -31,8 +32,7 @@ from understudy.protocol.messages import (
 )
 from understudy.protocol.roster import RosterError
 from understudy.protocol.vote import NOBODY, VoteOutcome, numbers_of, outcome_of
-from understudy.state.digest import digest
-from understudy.state.inventory import take_inventory
+from understudy.state.inventory import digest, take_inventory
 from understudy.state.twins import twins
 
 from . import protocol as parts
@@ -89,7 +89,7 @@ class WorkerRuntime(Passing):
         """The generation whose first step is under way."""
         self._opened_at = 0.0
         self._watch = Watch(spec, fabric, self.part, say)
-        self.meter = Meter(fabric.transport.devices == ("cpu",))
+        self.meter = Meter(fabric.transport.devices == (HOST.name,))
         self._say(Here(fabric.worker, os.getpid()))
 
     # -- what the part wants ---------------------------------------------------------------------------------------
