@@ -150,12 +150,13 @@ def _tell(deed: Deed, *, as_json: bool) -> None:
 
 def _attach(args: argparse.Namespace) -> int:
     from understudy.launch import registry
+    from understudy.launch.spec import FAULTS
     from understudy.verify.chaos.campaign import strike
     from understudy.verify.chaos.scene import Scene
 
     client = connection.connect(args)
     entry = None if args.controller else registry.find(args.job)
-    inside = bool(client.call("GET", "/inject")["chaos"])
+    inside = FAULTS in client.call("GET", "/extensions")
     plan = _plan(args, inside=inside)
     scene = Scene(
         client,

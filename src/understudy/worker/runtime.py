@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
+from typing import Protocol
 
 import torch
 import torch.distributed as dist
@@ -70,6 +71,17 @@ class JobError(RuntimeError):
     """The roles cannot go on together; the message says why and what to do."""
 
 
+class StepObserver(Protocol):
+    """Called in the training thread at fixed points of every step; an extension may set one."""
+
+    def before_boundary(self) -> None: ...
+
+    def at_boundary(self, step: int) -> None:
+        """Between two steps; `step` is about to begin."""
+
+    def before_vote(self, step: int) -> None: ...
+
+
 class WorkerRuntime(Passing):
     """Belongs to one training thread. `hear` may be called from any other."""
 
@@ -82,6 +94,7 @@ class WorkerRuntime(Passing):
         self.same: tuple[int, ...] = ()
         """Roles that the script says hold the same."""
         self.rehearsing = False
+        self.observer: StepObserver | None = None
         self._say = say
         self._entry: parts.EnterTrain | None = None
         self._votes: RoleGroup | None = None

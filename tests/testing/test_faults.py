@@ -1,46 +1,46 @@
-"""Faults inside a worker: each happens once, where it should, and only in a job that allows it."""
+"""Faults inside a worker and an agent: each happens once, in its place, and ends."""
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import threading
 import time
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
+import aiohttp
 import pytest
 import torch
 from torch import nn
 
+from understudy.agent.agent import Agent
 from understudy.protocol.framing import FramingError
-from understudy.protocol.messages import TO_AGENT, Inject, Stop
-from understudy.worker import mishap
+from understudy.protocol.messages import TO_AGENT, ExtensionMessage
+from understudy.testing import faults
+from understudy.testing.faults import GARBAGE, WORKER_FAULTS, InjectedError, WorkerFaults, agent_fault
 from understudy.worker.line import Line
-from understudy.worker.mishap import WORKER_MISHAPS, InjectedError, Mishaps
 
 
 class Worker:
-    """As much of one as mishaps touch."""
+    """As much of a worker as faults touch."""
 
-    def __init__(self, *, chaos: bool = True) -> None:
+    def __init__(self) -> None:
         self.agent, mine = socket.socketpair()
-        self.heard: list[object] = []
         self.endpoint = SimpleNamespace(perform=lambda op: None, post=lambda *jobs: None)
         player: Any = SimpleNamespace(
-            spec=SimpleNamespace(uid="w0", chaos=chaos),
+            spec=SimpleNamespace(uid="w0"),
             fabric=SimpleNamespace(_endpoints={"g": self.endpoint}),
-            hear=self.heard.append,
-            meter=SimpleNamespace(drag=1.0),
+            meter=SimpleNamespace(_turn=lambda part: None),
         )
-        self.meter = player.meter
         self.line = Line(mine)
-        self.mishaps = Mishaps(player, self.line)
+        self.faults = WorkerFaults(player, self.line)
 
     def suffer(self, kind: str, seconds: float = 0.05) -> None:
         before = set(threading.enumerate())
-        self.mishaps.hear(Inject(kind, "m0", "w0", seconds))
+        self.faults.hear(ExtensionMessage(kind, "m0", "w0", {"seconds": seconds}))
         for thread in set(threading.enumerate()) - before:
-            if thread.name == "understudy mishap":
+            if thread.name == "understudy fault":
                 thread.join(10)
 
     def __enter__(self) -> Worker:
@@ -52,24 +52,14 @@ class Worker:
 
 
 def test_every_kind_that_is_listed_can_happen() -> None:
-    assert mishap._MISHAPS.keys() == WORKER_MISHAPS.keys()
-
-
-def test_other_words_are_passed_on() -> None:
     with Worker() as worker:
-        worker.mishaps.hear(Stop())
-        assert worker.heard == [Stop()]
+        assert worker.faults._points.keys() == WORKER_FAULTS.keys()
 
 
-def test_nothing_happens_where_it_is_not_allowed_or_not_known(caplog: pytest.LogCaptureFixture) -> None:
-    module = nn.Linear(1, 1)
-    with Worker(chaos=False) as worker:
-        worker.suffer("raise-in-forward")
-        assert "not started with --chaos" in caplog.text
+def test_an_unknown_fault_does_not_happen(caplog: pytest.LogCaptureFixture) -> None:
     with Worker() as worker:
         worker.suffer("earthquake")
-        assert "there is no mishap 'earthquake'" in caplog.text
-    module(torch.ones(1))
+        assert "there is no fault 'earthquake' in a worker" in caplog.text
 
 
 def test_an_exception_comes_once() -> None:
@@ -121,7 +111,7 @@ def test_operations_are_late_for_a_while() -> None:
         start = time.monotonic()
         worker.endpoint.perform(None)
         worker.endpoint.post()
-        assert time.monotonic() - start >= 2 * mishap._DELAY_S
+        assert time.monotonic() - start >= 2 * faults.LINK_DELAY_S
         deadline = time.monotonic() + 10
         while (worker.endpoint.perform, worker.endpoint.post) != (perform, post):
             assert time.monotonic() < deadline
@@ -164,16 +154,85 @@ def test_connections_to_others_break_and_nothing_else() -> None:
 def test_a_burden_ends(kind: str) -> None:
     with Worker() as worker:
         worker.suffer(kind)
-    assert not [thread for thread in threading.enumerate() if thread.name == "understudy mishap"]
+    assert not [thread for thread in threading.enumerate() if thread.name == "understudy fault"]
 
 
-def test_everything_takes_longer_for_a_while_or_until_told_otherwise() -> None:
+def test_everything_takes_longer_for_a_while_or_until_another_factor_is_given() -> None:
     with Worker() as worker:
         worker.suffer("slow")
-        assert worker.meter.drag == 1.0
+        assert worker.faults._slowness is not None
+        assert worker.faults._slowness.factor == 1.0
         for factor in (1.7, 1.0):
             before = set(threading.enumerate())
-            worker.mishaps.hear(Inject("slow", "m0", "w0", factor=factor))
+            worker.faults.hear(ExtensionMessage("slow", "m0", "w0", {"factor": factor}))
             for thread in set(threading.enumerate()) - before:
                 thread.join(10)
-            assert worker.meter.drag == factor
+            assert worker.faults._slowness.factor == factor
+
+
+# -- between an agent and the controller -------------------------------------------------------------------------------
+
+
+class Socket:
+    def __init__(self) -> None:
+        self.sent: list[bytes] = []
+
+    async def send_bytes(self, data: bytes) -> None:
+        self.sent.append(data)
+
+    async def receive(self) -> str:
+        return "an order"
+
+
+def test_garbage_is_sent() -> None:
+    socket = Socket()
+    asyncio.run(agent_fault("corrupt-report", 0.0, socket))
+    assert socket.sent == [GARBAGE]
+
+
+def test_garbage_is_received_once() -> None:
+    socket: Any = Socket()
+    handler = faults.extend_agent(cast(Agent, SimpleNamespace(connection=socket)), "")
+    handler(ExtensionMessage("corrupt-order", "m0"))
+
+    async def receive() -> list[Any]:
+        return [await socket.receive(), await socket.receive()]
+
+    garbage, order = asyncio.run(receive())
+    assert (garbage.type, garbage.data, order) == (aiohttp.WSMsgType.BINARY, GARBAGE, "an order")
+
+
+def test_everything_comes_twice_for_a_while() -> None:
+    async def body() -> None:
+        socket = Socket()
+        task = asyncio.ensure_future(agent_fault("duplicate-control", 0.1, socket))
+        await asyncio.sleep(0)
+        await socket.send_bytes(b"one")
+        await task
+        await socket.send_bytes(b"two")
+        assert socket.sent == [b"one", b"one", b"two"]
+
+    asyncio.run(body())
+
+
+def test_everything_comes_late_for_a_while() -> None:
+    async def body() -> None:
+        socket = Socket()
+        task = asyncio.ensure_future(agent_fault("delay-control", 0.05, socket))
+        await asyncio.sleep(0)
+        sending = asyncio.ensure_future(socket.send_bytes(b"one"))
+        await task
+        assert socket.sent == []
+        await sending
+        assert socket.sent == [b"one"]
+
+    asyncio.run(body())
+
+
+def test_a_connection_that_is_gone_does_not_matter(caplog: pytest.LogCaptureFixture) -> None:
+    asyncio.run(agent_fault("drop-control", 0.0, object()))
+    handler = faults.extend_agent(cast(Agent, SimpleNamespace(connection=None)), "")
+    handler(ExtensionMessage("drop-control", "m0"))
+    assert not caplog.text
+    handler(ExtensionMessage("earthquake", "m0"))
+    assert "there is no fault 'earthquake' in an agent" in caplog.text

@@ -16,12 +16,12 @@ from torch import nn
 from torch.optim.lr_scheduler import StepLR
 from torch.utils.data import DataLoader
 
-from understudy.worker.glimpse import Value
-from understudy.worker.looks import Looker, kind_of, members, short
+from understudy.verify.script.observation import Value
+from understudy.verify.script.values import ValueReader, kind_of, members, short
 
 
-def look(value: object, skipped: set[int] | None = None) -> Value | None:
-    return Looker(skipped or set()).look(value)
+def read(value: object, skipped: set[int] | None = None) -> Value | None:
+    return ValueReader(skipped or set()).read(value)
 
 
 class Meter:
@@ -82,20 +82,20 @@ CHANGES: list[tuple[str, Callable[[], Any], Callable[[Any], object]]] = [
 @pytest.mark.parametrize(("kind", "make", "change"), CHANGES, ids=[str(number) for number in range(len(CHANGES))])
 def test_a_change_is_seen(kind: str, make: Callable[[], Any], change: Callable[[Any], object]) -> None:
     value = make()
-    before = look(value)
+    before = read(value)
     assert before is not None
     assert before.kind == kind
     assert before.digest
-    assert look(value) == before
+    assert read(value) == before
     change(value)
-    after = look(value)
+    after = read(value)
     assert after is not None
     assert after.digest != before.digest
 
 
 def test_equal_values_have_equal_digests() -> None:
     for value in (3, 2.5, "a", None, [1, {"b": (2, 3)}], {"x", "y", "z"}, torch.arange(4), random.Random(3)):
-        one, other = look(value), look(copy.deepcopy(value))
+        one, other = read(value), read(copy.deepcopy(value))
         assert one == other
 
 
@@ -104,7 +104,7 @@ def test_looking_draws_nothing_and_moves_nothing_on() -> None:
     states = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist()  # type: ignore[index]
     draws = random.Random(1)
     for each in (*iterators, draws, nn.Linear, Meter(), StepLR(optimizer(), 1), torch.rand):
-        look(each)
+        read(each)
     assert torch.equal(torch.get_rng_state(), states[0])
     assert random.getstate() == states[1]
     assert np.random.get_state()[1].tolist() == states[2]  # type: ignore[index]
@@ -114,38 +114,38 @@ def test_looking_draws_nothing_and_moves_nothing_on() -> None:
 
 def test_what_is_very_large_is_sampled() -> None:
     large = torch.zeros(6_000_000)
-    before = look(large)
+    before = read(large)
     large += 1
-    assert look(large) != before
-    assert look(np.zeros(4_000_000)) is not None
+    assert read(large) != before
+    assert read(np.zeros(4_000_000)) is not None
     many = list(range(30_000))
-    before = look(many)
+    before = read(many)
     many.append(1)
-    assert look(many) != before
+    assert read(many) != before
 
 
 def test_what_cannot_be_looked_into() -> None:
-    assert look(itertools.cycle([1])) == Value("iterator", "", "a cycle")
+    assert read(itertools.cycle([1])) == Value("iterator", "", "a cycle")
 
 
 def test_what_is_no_state() -> None:
     for value in (len, count, nn.Linear, torch, Meter, Meter(), object(), nn.ReLU(), nn.Module.forward):
-        assert look(value) is None
+        assert read(value) is None
 
 
 def test_what_is_tracked_is_left_out() -> None:
     model = nn.Linear(2, 2)
     skipped = {id(model.weight), id(model.bias)}
-    assert look(nn.Sequential(model), skipped) is None
-    assert look(nn.Sequential(model, nn.Linear(2, 2)), skipped) is not None
-    assert look(model.weight, skipped) is None
+    assert read(nn.Sequential(model), skipped) is None
+    assert read(nn.Sequential(model, nn.Linear(2, 2)), skipped) is not None
+    assert read(model.weight, skipped) is None
     data = [1, 2]
 
     def numbers(of: list[int]) -> Iterator[int]:
         yield from of
 
-    assert look(numbers(data), {id(data)}) is None
-    assert look(numbers(data)) is not None
+    assert read(numbers(data), {id(data)}) is None
+    assert read(numbers(data)) is not None
 
 
 def test_objects_of_the_script_are_open() -> None:

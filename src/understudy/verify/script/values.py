@@ -1,5 +1,7 @@
-"""Values of any kind as a digest and a few words. Looking changes nothing: no random number is drawn, no iterator is
-moved on, no object of the script is asked to do anything."""
+"""Values of any kind as a digest and a few words.
+
+Reading changes nothing: it draws no random number, advances no iterator and calls no method of the script.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ from understudy.device.cpu import HOST
 from understudy.state.errors import StateError
 from understudy.state.memory import local_part
 
-from .glimpse import Value
+from .observation import Value
 
 _DEPTH = 6
 _ITEMS = 20_000
@@ -41,20 +43,20 @@ _BUILTIN_ITERATORS: tuple[type, ...] = (
 )
 
 
-class Unseen(Exception):
-    """A value that cannot be looked into."""
+class Unreadable(Exception):
+    """A value that cannot be read."""
 
 
-class Looker:
-    """Looks at values beside those in `skipped`, which are known by their id: whatever is tracked."""
+class ValueReader:
+    """Reads values, except those whose ids are in `skipped`: tracked objects and their parts."""
 
     def __init__(self, skipped: set[int]) -> None:
         self.skipped = skipped
         self._left = _ITEMS
 
-    def look(self, value: object) -> Value | None:
-        """What it is; None for what is no state: functions, types, what is tracked, the runtime's own objects."""
-        if self._passes(value):
+    def read(self, value: object) -> Value | None:
+        """Read a value; None if it is no state: a function, a type, a tracked object, an object of the runtime."""
+        if self._ignored(value):
             return None
         kind = kind_of(value)
         if not kind:
@@ -63,13 +65,13 @@ class Looker:
         self._left = _ITEMS
         try:
             self._feed(hashed, value, _DEPTH)
-        except Unseen:
+        except Unreadable:
             return Value(kind, "", f"a {type(value).__name__}") if kind == "iterator" else None
-        except Exception:  # an object of the script's may not let itself be looked at
+        except Exception:  # an object of the script may refuse to be read
             return None
         return Value(kind, hashed.hexdigest(), short(value))
 
-    def _passes(self, value: object) -> bool:
+    def _ignored(self, value: object) -> bool:
         if id(value) in self.skipped or isinstance(value, _NEVER) or _ours(type(value)):
             return True
         if isinstance(value, nn.Module):
@@ -126,7 +128,7 @@ class Looker:
         for key, each in pairs.items():
             if isinstance(key, _PLAIN):
                 hashed.update(repr(key).encode(errors="replace"))
-                if not isinstance(each, nn.Module | Optimizer):  # they are looked at by themselves
+                if not isinstance(each, nn.Module | Optimizer):  # they are read separately
                     self._feed(hashed, each, depth - 1)
 
     def _alone(self, value: object, depth: int) -> str:
@@ -137,14 +139,14 @@ class Looker:
 
 
 def _sample(value: Any) -> Any:
-    """Of what is very large, such as a dataset, rows from all over it."""
+    """The value itself, or rows from all over it if it is very large, such as a dataset."""
     if value.nbytes <= _LARGE or not value.shape:
         return value
     return value[:: -(-value.nbytes // _LARGE)]
 
 
 def feed_tensor(hashed: Any, tensor: torch.Tensor) -> None:
-    """Shape, dtype and all bytes."""
+    """Hash a tensor: its shape, dtype and all bytes."""
     try:
         local = local_part(tensor.detach(), "")
     except StateError:
@@ -159,12 +161,12 @@ def feed_tensor(hashed: Any, tensor: torch.Tensor) -> None:
 
 
 def _ours(kind: type) -> bool:
-    """Objects of the runtime and of torch.distributed are no state of the script's."""
+    """Whether a class belongs to the runtime or to torch.distributed: its objects are no state of the script."""
     return kind.__module__.partition(".")[0] == "understudy" or kind.__module__.startswith("torch.distributed.device")
 
 
 def kind_of(value: object) -> str:
-    """In a word; empty where it is nothing that can hold state."""
+    """The kind of a value in a word; empty if it cannot hold state."""
     known: tuple[tuple[type | tuple[type, ...], str], ...] = (
         (nn.Module, "module"),
         (Optimizer, "optimizer"),
@@ -198,19 +200,19 @@ def kind_of(value: object) -> str:
 
 
 def is_own(kind: type) -> bool:
-    """Whether a class is the script's own, so that its attributes are variables of the script."""
+    """Whether a class belongs to the script, so that its attributes are variables of the script."""
     if kind.__module__ == "__main__":
         return True
     return is_own_file(getattr(sys.modules.get(kind.__module__), "__file__", None)) and not _ours(kind)
 
 
 def is_own_file(file: str | None) -> bool:
-    """Whether it was written by whoever wrote the script: no part of Python, of a package or of the runtime."""
+    """Whether a file belongs to the script: it is no part of Python, of a package or of the runtime."""
     return bool(file and file.startswith("/") and "-packages/" not in file) and not str(file).startswith(_LIBRARY)
 
 
 def generator_state(value: object) -> object | None:
-    """The state of something that draws random numbers; asking draws none."""
+    """The state of a random number generator, None for anything else; draws no number."""
     if isinstance(value, torch.Generator):
         return value.get_state()
     if isinstance(value, random.Random):
@@ -228,7 +230,7 @@ def _locals_of(generator: types.GeneratorType[Any, Any, Any]) -> dict[str, objec
 
 
 def locals_of(frame: types.FrameType) -> dict[str, object]:
-    """A frame's variables; no reference to them stays behind in the frame."""
+    """A frame's variables. The frame keeps no reference to them."""
     found = frame.f_locals
     kept = dict(found)
     if type(found) is dict and frame.f_code.co_flags & 1:  # CO_OPTIMIZED: a snapshot, not the variables themselves
@@ -237,7 +239,7 @@ def locals_of(frame: types.FrameType) -> dict[str, object]:
 
 
 def position(value: object) -> object:
-    """Where an iterator is."""
+    """The position of an iterator. Raises Unreadable if it cannot be known."""
     if isinstance(value, types.GeneratorType):
         frame = value.gi_frame
         return ("over",) if frame is None else (frame.f_lasti, _locals_of(value))
@@ -247,17 +249,17 @@ def position(value: object) -> object:
     if type(value).__module__ == "itertools":
         if isinstance(value, itertools.count | itertools.repeat):
             return repr(value)
-        raise Unseen
+        raise Unreadable
     if hasattr(value, "_num_yielded"):  # torch's loaders
         return value._num_yielded, getattr(value, "_sampler_iter", None) and type(value).__name__
-    raise Unseen
+    raise Unreadable
 
 
 # -- words -------------------------------------------------------------------------------------------------------------
 
 
 def short(value: object) -> str:
-    """A few words that tell one value from another."""
+    """A value in a few words that distinguish it from others."""
     try:
         return _cut(_short(value))
     except Exception:
@@ -314,7 +316,7 @@ def _cut(text: str) -> str:
 
 
 def members(value: object) -> Iterator[tuple[str, object]]:
-    """The attributes of an object of the script's own, and what a function of its own has closed over."""
+    """The attributes of an object of the script, and the variables that a function of the script has closed over."""
     if isinstance(value, types.FunctionType):
         for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=False):
             try:
