@@ -6,7 +6,6 @@ import gc
 import os
 import signal
 import threading
-import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from pathlib import Path
@@ -325,9 +324,6 @@ def asleep(processes: Iterable[int]) -> None:
         eventually(sleeps, limit=10)
 
 
-def kill(hand: Hand) -> float:
-    """The moment of its death, on the clock that all processes of a machine share."""
+def kill(hand: Hand) -> None:
     assert hand.process.pid is not None
-    moment = time.monotonic()
     os.kill(hand.process.pid, signal.SIGKILL)
-    return moment

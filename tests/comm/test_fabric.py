@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import socket
 import threading
-import time
 from functools import partial
 from pathlib import Path
 
@@ -253,9 +252,7 @@ def test_who_waits_for_somebody_who_has_left(ensemble: Ensemble, machines: tuple
     assert sums(endpoints)[0] > 1
     fabrics[-1].close()
     assert all(fabric.fault is None for fabric in fabrics[:-1])
-    start = time.monotonic()
     at_once(*[partial(all_reduce, endpoint, torch.ones(3)) for endpoint in endpoints[:-1]], limit=8)
-    assert time.monotonic() - start < 8.0
     for fabric in fabrics[:-1]:
         fault = fault_of(fabric)
         assert fault.how == "eof"
@@ -408,11 +405,9 @@ def test_the_news_of_a_failed_preparation_travels(ensemble: Ensemble) -> None:
     following = roster.successor({1: new.worker})
     new.close()
     futures = [fabric.prepare(following) for fabric in fabrics]
-    start = time.monotonic()
     for number in (0, 2):
         with pytest.raises(PrepareFailed, match="w3 on m9"):
             futures[number].result(8)
-    assert time.monotonic() - start < 8.0
     assert sums(endpoints) == [111.0] * 3
     assert [fabric.fault for fabric in fabrics] == [None] * 3
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from functools import partial
 
@@ -78,10 +77,8 @@ def test_a_group_that_cannot_be_opened(ensemble: Ensemble) -> None:
     thread = threading.Thread(target=lambda: made.append(fabrics[0].group((0, 1))), daemon=True)
     thread.start()
     eventually(lambda: bool(fabrics[0]._current and fabrics[0]._current.openings))
-    start = time.monotonic()
     fabrics[1].interrupt("a test")
     thread.join(5)
-    assert time.monotonic() - start < 8.0
     assert made
     assert fabrics[0].fault is not None
     all_reduce(made[0], torch.ones(3))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -135,12 +134,10 @@ def test_one_is_done_before_the_other(ensemble: Ensemble) -> None:
     at_once(partial(receive, ends[1], got, 0))
     assert got.tolist() == [5.0] * 4
     a.part_company()
-    start = time.monotonic()
     eventually(lambda: b._troupe is not None and b._troupe.poison.gone == {a.uid})
     late = b.group((0, 1))
     assert all_reduce(late, torch.ones(1)).item() == 2.0
     at_once(partial(all_reduce, ends[1], torch.ones(3)), limit=8)
-    assert time.monotonic() - start < 8.0
     b.part_company()
 
 
@@ -151,10 +148,8 @@ def test_what_a_mate_never_calls_does_not_hold_anybody_back(ensemble: Ensemble) 
     done = threading.Event()
     async_sum(ends[0], torch.ones(3), done.set)
     eventually(lambda: ends[0].doing is not None)
-    start = time.monotonic()
     mates[0].part_company()
     assert done.wait(5)
-    assert time.monotonic() - start < 8.0
     assert all_reduce(ends[0], torch.ones(1)).item() == 2.0
 
 
@@ -170,7 +165,6 @@ def test_a_mate_dies(ensemble: Ensemble, machines: tuple[str, ...], end: Callabl
     done = threading.Event()
     async_sum(ends[0], torch.ones(3), done.set)
     eventually(lambda: ends[0].doing is not None)
-    start = time.monotonic()
     end(b)
     assert done.wait(5)
     at_once(partial(all_reduce, ends[0], torch.ones(3)), limit=8)
@@ -181,7 +175,6 @@ def test_a_mate_dies(ensemble: Ensemble, machines: tuple[str, ...], end: Callabl
     late = a.group((0, 1))
     assert all_reduce(late, torch.ones(1)).item() == 2.0
     assert all_reduce(whole, torch.ones(1)).item() == 4.0
-    assert time.monotonic() - start < 8.0
     a.part_company()
     assert all_reduce(ends[0], torch.ones(1)).item() == 2.0
 
@@ -208,9 +201,7 @@ def test_nothing_is_left_of_who_is_closed_in_the_middle(ensemble: Ensemble) -> N
 def test_a_mate_that_does_not_come(ensemble: Ensemble, caplog: pytest.LogCaptureFixture) -> None:
     """After a while it is done without it, and without those who have come as well."""
     a, absent = ensemble.hire("m8", "m9", setup_limit=0.3)
-    start = time.monotonic()
     gather([a], 0, 1, 2, absent)
-    assert time.monotonic() - start < 8.0
     (record,) = [record for record in caplog.records if "rehearses without its mates" in record.message]
     assert record.levelname == "WARNING"
     assert record.message.startswith("w0 rehearses without its mates: generation 1 could not be prepared by w0: ")
@@ -228,9 +219,7 @@ def test_a_mate_that_makes_no_group(ensemble: Ensemble) -> None:
     """It rehearses something else: its mate waits for the group once, for as long as setting up may take."""
     a, b = ensemble.hire("m8", "m9", setup_limit=0.5)
     gather([a, b], 0, 1, 4)
-    start = time.monotonic()
     ends = [a.group((0, 1)), a.group((0, 1))]
-    assert time.monotonic() - start < 8.0
     assert [all_reduce(end, torch.ones(1)).item() for end in ends] == [2.0, 2.0]
 
 
