@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from understudy.comm.fabric import Fabric
+from understudy.comm.network import NetworkFabric
 from understudy.protocol.roster import Roster, WorkerAddress
 from understudy.worker.entry import transport_named
 
@@ -26,7 +26,7 @@ PRELOAD = ["understudy.launch.listening", "torch", "torch.distributed", "underst
 class LocalWorker:
     """What a worker's function gets: its fabric and a wire to the parent."""
 
-    def __init__(self, fabric: Fabric, wire: Connection) -> None:
+    def __init__(self, fabric: NetworkFabric, wire: Connection) -> None:
         self.fabric = fabric
         self._wire = wire
 
@@ -64,7 +64,7 @@ def _live(
     torch.set_num_threads(1)
     logging.basicConfig(level=options.pop("log_level"), format=f"{uid}: %(message)s")
     try:
-        fabric = Fabric(uid, machine, **options | {"transport": transport_named(options["transport"])})
+        fabric = NetworkFabric(uid, machine, **options | {"transport": transport_named(options["transport"])})
         try:
             wire.send(("here", fabric.worker))
             result = body(LocalWorker(fabric, wire), *args)

@@ -146,7 +146,7 @@ class Mishaps:
 
     def _delay_links(self, seconds: float) -> None:
         """Around what runs operations now; a new generation puts its own in that place."""
-        endpoints = list(self._player.fabric._endpoints.values())
+        endpoints = self._player.fabric.endpoints()
         for endpoint in endpoints:
             performed, posted = endpoint.perform, endpoint.post
 

@@ -10,12 +10,12 @@ from collections.abc import Iterator
 import pytest
 
 from tests.comm.helpers import SECRET, Ensemble, eventually, first_roster, prepare, sums
-from understudy.comm.fabric import Fabric, PrepareFailed
+from understudy.comm.faults import LinkFailed, PrepareFailed
 from understudy.comm.links import handshake, wire
 from understudy.comm.links.link import Link
 from understudy.comm.links.wire import Accept, Challenge, Hello, Message, Refusal, Response
+from understudy.comm.network import NetworkFabric
 from understudy.comm.topology import LinkId
-from understudy.comm.transport import LinkFailed
 from understudy.protocol.roster import Roster, WorkerAddress
 
 
@@ -35,7 +35,7 @@ class Stage:
     def refusals(self) -> list[str]:
         return [record.getMessage() for record in self._log.records if record.name == "understudy.comm"]
 
-    def dial(self, by: Fabric, roster: Roster, link: LinkId) -> Link:
+    def dial(self, by: NetworkFabric, roster: Roster, link: LinkId) -> Link:
         return self.ensemble.io.start(_dial(by, roster, link)).result(20)
 
     def goes_on(self, *expected: str) -> None:
@@ -51,8 +51,8 @@ class Stage:
             assert part in line
 
 
-async def _dial(by: Fabric, roster: Roster, link: LinkId) -> Link:
-    return await by._meetings.link(roster, link)
+async def _dial(by: NetworkFabric, roster: Roster, link: LinkId) -> Link:
+    return await by._rendezvous.link(roster, link)
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def stage(caplog: pytest.LogCaptureFixture) -> Iterator[Stage]:
         yield Stage(ensemble, caplog)
 
 
-def ring(source: Fabric, target: Fabric) -> LinkId:
+def ring(source: NetworkFabric, target: NetworkFabric) -> LinkId:
     return LinkId("ring", "g0[0-1]", 0, source.uid, target.uid)
 
 
@@ -117,14 +117,14 @@ def test_a_worker_that_is_not_in_the_roster(stage: Stage) -> None:
     stage.goes_on("w2 is not in the roster of generation 2")
 
 
-@pytest.mark.parametrize("kind", ["ring", "pair", "arena", "spine", "tree"])
+@pytest.mark.parametrize("kind", ["ring", "pair", "arena", "control", "tree"])
 def test_a_worker_that_came_before_the_roster_that_lacks_it(stage: Stage, kind: str) -> None:
     """It waits with a link for generation 3 before that is known here, and is not let in once it is."""
     (other,) = stage.ensemble.hire("m7")
     dialled = stage.ensemble.io.start(
         _dial(other, stage.roster.successor({}), LinkId(kind, "g0[0-1]", 0, other.uid, stage.a.uid))  # type: ignore[arg-type]
     )
-    eventually(lambda: stage.a._meetings.expected(3) > 0)
+    eventually(lambda: stage.a._rendezvous.expected(3) > 0)
     following = stage.roster.successor({})
     prepare(following, [stage.a, stage.b])
     if kind != "pair":
@@ -145,14 +145,14 @@ def test_meant_for_somebody_else(stage: Stage) -> None:
     stage.goes_on("this is w0, not w1")
 
 
-@pytest.mark.parametrize("kind", ["ring", "tree", "spine"])
+@pytest.mark.parametrize("kind", ["ring", "tree", "control"])
 def test_a_link_that_is_there_already(stage: Stage, kind: str) -> None:
     """Nobody waits for it in a generation that is in play."""
     with Talk(stage.a) as talk:
-        group = "" if kind == "spine" else "g0[0-1]"
+        group = "" if kind == "control" else "g0[0-1]"
         talk.enter(hello(stage.a, kind=kind, group=group, source="w1"))
-        assert talk.receive() == Refusal("nobody here expects it in generation 2")
-    stage.goes_on("nobody here expects it in generation 2")
+        assert talk.receive() == Refusal("this worker expects no such link in generation 2")
+    stage.goes_on("this worker expects no such link in generation 2")
 
 
 def test_a_pair_with_a_worker_outside_the_group(stage: Stage) -> None:
@@ -161,7 +161,7 @@ def test_a_pair_with_a_worker_outside_the_group(stage: Stage) -> None:
     prepare(roster, [stage.a, stage.b, third])
     for fabric in (stage.a, stage.b, third):
         fabric.switch(3)
-    with pytest.raises(LinkFailed, match=r"w2 plays no role of g0\[0-1\]"):
+    with pytest.raises(LinkFailed, match=r"w2 has no role of g0\[0-1\]"):
         stage.dial(third, roster, LinkId("pair", "g0[0-1]", 0, "w2", "w0"))
     stage.goes_on("a pair link from w2")
 
@@ -267,7 +267,7 @@ def test_the_proof_comes_before_the_news(stage: Stage) -> None:
     stage.goes_on("closed")
 
 
-def hello(to: Fabric, **changes: object) -> Hello:
+def hello(to: NetworkFabric, **changes: object) -> Hello:
     fields: dict[str, object] = {
         "magic": wire.MAGIC,
         "job": "test",
@@ -285,7 +285,7 @@ def hello(to: Fabric, **changes: object) -> Hello:
 class Talk:
     """A connection to a worker's port, without a fabric behind it."""
 
-    def __init__(self, to: Fabric) -> None:
+    def __init__(self, to: NetworkFabric) -> None:
         self.sock = socket.create_connection((to.worker.host, to.worker.port), timeout=5)
 
     def send(self, message: Message) -> None:

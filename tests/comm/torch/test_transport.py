@@ -15,8 +15,7 @@ from torch._C._distributed_c10d import _make_nccl_premul_sum
 
 from tests.comm.helpers import Ensemble, all_reduce, broadcast, eventually, sums
 from understudy.comm.endpoint import Endpoint
-from understudy.comm.fabric import PrepareFailed
-from understudy.comm.faults import Fault
+from understudy.comm.faults import Fault, PrepareFailed
 from understudy.comm.links.pairs import Receive, Send
 from understudy.comm.ops import Op
 from understudy.comm.reduction import reduction
@@ -86,7 +85,7 @@ def every_collective(player: LocalWorker) -> None:
     dist.all_reduce(value, _make_nccl_premul_sum(float(rank)))
     assert bool((value == 3.0).all())
     dist.barrier()
-    player.fabric.check()
+    assert player.fabric.fault is None, player.fabric.fault
     uninstall()
 
 
@@ -117,7 +116,7 @@ def many_messages(player: LocalWorker) -> None:
     assert all(job.done.wait(20) for job in jobs)
     assert sorted(job.peer for job in anybody if job.peer is not None) == others
     assert all(job.tensor[0] == job.peer for job in anybody)
-    player.fabric.check()
+    assert player.fabric.fault is None, player.fabric.fault
     total(group)
 
 
@@ -138,7 +137,7 @@ def without_the_middle(player: LocalWorker, role: int) -> list[float]:
         float(broadcast(group, given.clone(), 2)[0]),
         float(part[0]),
     ]
-    player.fabric.check()
+    assert player.fabric.fault is None, player.fabric.fault
     return found
 
 
@@ -204,7 +203,7 @@ def train(player: LocalWorker, role: int, roles: int) -> list[tuple[int, float]]
         if len(done) == 3:
             player.tell("playing")
         vote = all_reduce(group, torch.tensor([fabric.prepared, going]), dist.ReduceOp.MIN).tolist()
-        fabric.check()
+        assert fabric.fault is None, fabric.fault
         if vote[1] == 0:
             return done
         if vote[0] > fabric.generation:
