@@ -28,7 +28,7 @@ class Worker:
         self.endpoint = SimpleNamespace(perform=lambda op: None, post=lambda *jobs: None)
         player: Any = SimpleNamespace(
             spec=SimpleNamespace(uid="w0", chaos=chaos),
-            fabric=SimpleNamespace(_endpoints={"g": self.endpoint}),
+            fabric=SimpleNamespace(endpoints=lambda: [self.endpoint]),
             hear=self.heard.append,
             meter=SimpleNamespace(drag=1.0),
         )
