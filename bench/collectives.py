@@ -82,7 +82,8 @@ def _measure(player: LocalWorker, port: int, plan: list[tuple[str, int, int, int
             times[name].append((time.perf_counter() - start) / repetitions * 1e6)
         if role == 0:
             player.tell(times)
-    player.fabric.check()
+    if player.fabric.fault is not None:
+        raise RuntimeError(str(player.fabric.fault))
 
 
 def _plan(quick: bool) -> list[tuple[str, int, int, int]]:

@@ -16,9 +16,9 @@ from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 
-from understudy.comm.buddies import buddy_of
 from understudy.comm.fabric import Fabric
 from understudy.comm.links.link import Link
+from understudy.comm.topology import buddy_of
 from understudy.protocol.roster import Roster
 from understudy.state.copy import Copy, Draft
 from understudy.state.errors import StateError

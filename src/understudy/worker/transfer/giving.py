@@ -7,8 +7,8 @@ import threading
 import time
 
 from understudy.comm.fabric import Fabric
+from understudy.comm.faults import LinkFailed
 from understudy.comm.links.link import Link
-from understudy.comm.transport import LinkFailed
 from understudy.protocol.roster import Roster
 from understudy.state.errors import StreamBroken
 from understudy.state.inventory import Inventory

@@ -12,15 +12,15 @@ from .handshake import receive
 from .wire import Farewell, Message, WireError
 
 
-class SpineLink:
-    """Reads until the other side is gone and says how it went: with a farewell or without."""
+class ControlLink:
+    """A link for messages instead of tensors. Calls `heard` for each message, `lost` if it ends without a farewell."""
 
     def __init__(
         self,
         sock: socket.socket,
         peer: str,
-        heard: Callable[[SpineLink, Message], None],
-        lost: Callable[[SpineLink, str], None],
+        heard: Callable[[ControlLink, Message], None],
+        lost: Callable[[ControlLink, str], None],
     ) -> None:
         self.sock = sock
         self.peer = peer

@@ -1,4 +1,4 @@
-"""Where those who dial and those who expect the dial find each other, whoever comes first."""
+"""The place where a worker that dials a link and the worker that expects the link meet, in either order."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import socket
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from understudy.comm.faults import LinkFailed
 from understudy.comm.native.arena import Arena
 from understudy.comm.topology import LinkId
-from understudy.comm.transport import LinkFailed
 from understudy.protocol.roster import Roster
 
 from .handshake import LinkRefused, connect, introduce, receive, send
@@ -17,12 +17,12 @@ from .io import IoLoop
 from .link import Link
 from .wire import Accept, Answer, Hello, WireError
 
-EXACT = ("spine", "ring", "tree")
-"""Kinds whose both ends know of the link; of the others only the dialler does."""
+EXACT = ("control", "ring", "tree")
+"""Kinds of which both ends know that the link is due; of other kinds only the dialler knows."""
 
 
-class Meetings:
-    """The services of a fabric to its transports. All but `background` run on the event loop."""
+class Rendezvous:
+    """The services of a fabric to its transports. All methods but `background` run on the event loop."""
 
     def __init__(
         self,
@@ -152,18 +152,18 @@ class Meetings:
         except (TimeoutError, asyncio.CancelledError) as error:
             if isinstance(error, asyncio.CancelledError) and not meeting.cancelled():
                 raise
-            raise LinkRefused(f"nobody here expects it in generation {hello.generation}") from None
+            raise LinkRefused(f"this worker expects no such link in generation {hello.generation}") from None
         return thing
 
     async def bring(self, hello: Hello, sock: socket.socket, thing: Any, who: str) -> None:
         """Accept the dial and hand it, or what it came for, over."""
         exact = hello.kind in EXACT
         if exact and thing.done():
-            raise LinkRefused("nobody here waits for it any more")
+            raise LinkRefused("this worker does not wait for it any more")
         await send(sock, Accept())
         if exact:
             if thing.done():
-                raise LinkRefused("nobody here waits for it any more")
+                raise LinkRefused("this worker does not wait for it any more")
             thing.set_result(sock)
         elif isinstance(thing, Arena):
             with sock:
