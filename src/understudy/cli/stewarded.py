@@ -95,7 +95,7 @@ def _off(settings: StewardSettings) -> StewardSettings:
 def _asked(args: argparse.Namespace) -> tuple[StewardScenario, StewardSettings, int]:
     import msgspec
 
-    from understudy.planning.closed_form import enough
+    from understudy.planning.closed_form import enough_standbys
     from understudy.planning.inputs.assume import assume
     from understudy.planning.simulation.steward import StewardScenario
     from understudy.steward.decide import HOUR, StewardSettings
@@ -108,7 +108,7 @@ def _asked(args: argparse.Namespace) -> tuple[StewardScenario, StewardSettings, 
         noticed=_within(args, "noticed", asking.span, 0.0, 3.2e7, assumed.failures.noticed),
     )
     needed = 1 / failures.mtbf + sum(1 / each for each in (failures.maintenance, failures.straggling) if each)
-    pool = _within(args, "pool", asking.count, 0, 1_000_000, enough(needed * machines, durations.cold))
+    pool = _within(args, "pool", asking.count, 0, 1_000_000, enough_standbys(needed * machines, durations.cold))
     scene = StewardScenario(
         machines,
         failures,

@@ -33,7 +33,7 @@ def test_replicas_that_share_machines_go_together() -> None:
     assert surplus_replicas(parse("anywhere", 6), pairs, 4).replicas == (4, 5)
     found = surplus_replicas(parse("anywhere", 6), pairs, 3)
     assert found.replicas == (4, 5)
-    assert found.problem == "machines are shared by 2 replicas each, and come and go as a whole; ask for 4 or more"
+    assert found.problem == "each machine is shared by 2 replicas, which come and go together; ask for 4 or more"
 
 
 def test_a_shard_keeps_its_last_holder() -> None:
@@ -41,7 +41,7 @@ def test_a_shard_keeps_its_last_holder() -> None:
     assert surplus_replicas(blocks, single(4), 2).replicas == (1, 3)
     found = surplus_replicas(blocks, single(4), 1)
     assert found.replicas == (1, 3)
-    assert found.problem == "nobody who is left would hold shards 2 and 3 (blocks:r=2); ask for 2 or more"
+    assert found.problem == "no remaining replica would hold shards 2 and 3 (blocks:r=2); ask for 2 or more"
 
 
 @given(
