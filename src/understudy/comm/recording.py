@@ -18,7 +18,7 @@ import torch
 import xxhash
 
 from .links.link import bytes_of
-from .signature import describe
+from .ops import describe
 
 log = logging.getLogger("understudy.comm")
 

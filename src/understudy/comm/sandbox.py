@@ -12,10 +12,9 @@ import torch.distributed as dist
 
 from .links.link import bytes_of
 from .links.pairs import Receive, Send
-from .ops import Op
+from .ops import Op, signature
 from .recording import MESSAGES, RecordedResult, Recording, called
 from .reduction import Reduction
-from .signature import signature
 from .topology import GroupKey
 
 
