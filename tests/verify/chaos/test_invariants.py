@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from understudy.verify.chaos.check import (
-    Record,
-    begun_again,
+from understudy.verify.chaos.invariants import (
+    AppliedStep,
     ever_vacant,
     exactly_once,
     machines_lost,
     read_records,
+    repeated_by_successors,
     roll_backs,
     same_digests,
     same_values,
@@ -24,9 +24,9 @@ from understudy.verify.chaos.check import (
 ROLES, STEPS = 2, 6
 
 
-def perfect(machine: str = "") -> list[Record]:
+def perfect(machine: str = "") -> list[AppliedStep]:
     return [
-        Record(machine or f"m{role}", role, step, {"loss": 1.0 / (1 + step)})
+        AppliedStep(machine or f"m{role}", role, step, {"loss": 1.0 / (1 + step)})
         for role in range(ROLES)
         for step in range(STEPS)
     ]
@@ -45,21 +45,22 @@ def test_each_missing_step_is_found(role: int, step: int) -> None:
 
 @given(st.integers(0, ROLES - 1), st.integers(0, STEPS - 1), st.sampled_from(["m0", "m9"]))
 def test_each_repeated_step_is_found(role: int, step: int, machine: str) -> None:
-    records = [*perfect(), Record(machine, role, step)]
+    records = [*perfect(), AppliedStep(machine, role, step)]
     (found,) = exactly_once(records, ROLES, STEPS, lost={"m0", "m1", "m9"})
     assert found.startswith(f"role {role} has applied step {step} 2 times, on m{role}, {machine}")
 
 
 def test_steps_and_roles_that_there_are_not() -> None:
-    for stray in (Record("m0", 0, STEPS), Record("m0", 0, -1), Record("m0", ROLES, 0)):
+    for stray in (AppliedStep("m0", 0, STEPS), AppliedStep("m0", 0, -1), AppliedStep("m0", ROLES, 0)):
         (found,) = exactly_once([*perfect(), stray], ROLES, STEPS)
-        assert found == f"role {stray.role} has applied step {stray.step}, which there is not"
+        assert found == f"role {stray.role} has applied step {stray.step}, which does not exist"
 
 
 def test_notes_may_be_lost_with_their_machine_only() -> None:
     records = [record for record in perfect() if record.role or record.step not in (2, 3)]
     records = [
-        Record("m9", record.role, record.step) if record.role == 0 and record.step > 3 else record for record in records
+        AppliedStep("m9", record.role, record.step) if record.role == 0 and record.step > 3 else record
+        for record in records
     ]
     assert exactly_once(records, ROLES, STEPS, lost={"m0"}) == []
     assert exactly_once(records, ROLES, STEPS, lost={"m9"}) == ["role 0 has not applied step 2"]
@@ -91,11 +92,11 @@ def test_a_roll_back_allows_repeats_from_there_on() -> None:
 def test_values_are_compared_where_both_have_them() -> None:
     nan = float("nan")
     assert same_values(perfect(), perfect("m9")) == []
-    assert same_values([Record("m0", 0, 99, {"loss": 1.0})], perfect()) == []
-    assert same_values([Record("m0", 0, 0, {"loss": nan})], [Record("m0", 0, 0, {"loss": nan})]) == []
-    (found,) = same_values([Record("m0", 1, 2, {"loss": 0.5})], [Record("m0", 1, 2, {"loss": 0.25})])
+    assert same_values([AppliedStep("m0", 0, 99, {"loss": 1.0})], perfect()) == []
+    assert same_values([AppliedStep("m0", 0, 0, {"loss": nan})], [AppliedStep("m0", 0, 0, {"loss": nan})]) == []
+    (found,) = same_values([AppliedStep("m0", 1, 2, {"loss": 0.5})], [AppliedStep("m0", 1, 2, {"loss": 0.25})])
     assert found.startswith("role 1 logged {'loss': 0.5} in step 2, undisturbed it was")
-    assert same_values([Record("m0", 1, 2, {})], perfect())
+    assert same_values([AppliedStep("m0", 1, 2, {})], perfect())
 
 
 def test_digests() -> None:
@@ -114,11 +115,11 @@ def test_what_agents_write(tmp_path: Path) -> None:
         '{"step": 0, "role": 1, "seconds": 0.5, "loss": 2.0}\n{"step": 1, "role": 1, "seconds": 0.5}\n{"step": 2, "ro'
     )
     (tmp_path / "metrics-m1.jsonl").write_text("")
-    assert read_records(tmp_path) == [Record("m0", 1, 0, {"loss": 2.0}), Record("m0", 1, 1)]
+    assert read_records(tmp_path) == [AppliedStep("m0", 1, 0, {"loss": 2.0}), AppliedStep("m0", 1, 1)]
 
 
 def test_what_the_controller_tells() -> None:
-    tales = [
+    events = [
         {"kind": "machine", "data": {"machine": "m0"}},
         {"kind": "died", "data": {"machine": "m1", "uid": "w1"}},
         {"kind": "lost", "data": {"machine": "m2"}},
@@ -126,8 +127,8 @@ def test_what_the_controller_tells() -> None:
         {"kind": "decided", "data": {"step": 7, "missing": [0]}},
         {"kind": "decided", "data": {"step": 4, "repeated": 3}},
     ]
-    assert machines_lost(tales) == {"m1", "m2", "m3"}
-    assert roll_backs(tales) == [4]
+    assert machines_lost(events) == {"m1", "m2", "m3"}
+    assert roll_backs(events) == [4]
 
 
 @pytest.mark.parametrize("count", range(9))
@@ -140,12 +141,12 @@ def test_a_long_list_is_cut(count: int) -> None:
 def test_a_step_that_began_again_after_a_worker_had_applied_it() -> None:
     decided = {"kind": "decided", "data": {"step": 3, "roles": [1]}}
     other = {"kind": "decided", "data": {"step": 4}}
-    again = begun_again([decided, other, {"kind": "halt", "data": {}}])
+    again = repeated_by_successors([decided, other, {"kind": "halt", "data": {}}])
     assert again == {(1, 3): 1}
-    assert exactly_once([*perfect(), Record("m9", 1, 3)], ROLES, STEPS, lost={"m9"}, again=again) == []
+    assert exactly_once([*perfect(), AppliedStep("m9", 1, 3)], ROLES, STEPS, lost={"m9"}, again=again) == []
     for role, step in ((1, 2), (0, 3)):
-        assert exactly_once([*perfect(), Record("m9", role, step)], ROLES, STEPS, lost={"m9"}, again=again)
-    assert exactly_once([*perfect(), *[Record("m9", 1, 3)] * 2], ROLES, STEPS, lost={"m9"}, again=again)
+        assert exactly_once([*perfect(), AppliedStep("m9", role, step)], ROLES, STEPS, lost={"m9"}, again=again)
+    assert exactly_once([*perfect(), *[AppliedStep("m9", 1, 3)] * 2], ROLES, STEPS, lost={"m9"}, again=again)
 
 
 def test_steps_that_were_made_without_a_role() -> None:

@@ -1,4 +1,4 @@
-"""Whole rehearsals: scripts that forget something are told what and where, and the examples forget nothing."""
+"""Whole checks: scripts that forget something are told what and where, and the examples forget nothing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import pytest
 from tests.comm.helpers import eventually
 from tests.jobs.test_examples import EXAMPLES
 from understudy.cli.main import main
-from understudy.verify.chaos import processes
+from understudy.verify import processes
 
 pytestmark = [pytest.mark.job, pytest.mark.timeout(400)]
 
@@ -133,14 +133,14 @@ understudy.run(train)
 """
 
 
-class Rehearsed:
-    """One rehearsal: its exit code, its document, and what a person saw."""
+class Checked:
+    """One check: its exit code, its document, and what a person saw."""
 
     def __init__(self, folder: Path, script: str, *options: str) -> None:
         self.text = HEAD + script
         path = folder / "train.py"
         path.write_text(self.text)
-        self.code = main(["rehearse", "--json", str(folder / "found.json"), *options, str(path)])
+        self.code = main(["check", "--json", str(folder / "found.json"), *options, str(path)])
         self.document: dict[str, Any] = json.loads((folder / "found.json").read_text())
 
     @property
@@ -163,7 +163,7 @@ class Rehearsed:
 
 
 def test_everything_that_was_forgotten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run = Rehearsed(tmp_path, FORGETFUL)
+    run = Checked(tmp_path, FORGETFUL)
     diverged = [finding for finding in run.findings if finding["kind"] == "diverged"]
     assert ["replaced" in each["disturbance"] for each in diverged] == [True, False]
     assert [each["name"] for each in run.document["runs"]][2:] == ["undisturbed again", "disturbed 2"][::-1]
@@ -182,7 +182,7 @@ def test_everything_that_was_forgotten(tmp_path: Path, capsys: pytest.CaptureFix
         "warm": ("counter", run.line("warm = ")),
         "CALLS": ("dict", run.line("CALLS = ")),
     }
-    assert causes["batches"]["evidence"] == "before step 5: at 5 undisturbed, at 3 in the newcomer"
+    assert causes["batches"]["evidence"] == "before step 5: at 5 undisturbed, at 3 in the joiner"
     assert causes["ema"]["advice"] == "add it: job.track(ema=ema)"
     notes = {note["variable"]: note["kind"] for note in run.findings if not note["proven"]}
     assert notes == {"average": "forgotten", "RANK": "rank"}
@@ -193,7 +193,7 @@ def test_everything_that_was_forgotten(tmp_path: Path, capsys: pytest.CaptureFix
 
 @pytest.mark.long
 def test_chance(tmp_path: Path) -> None:
-    found = (run := Rehearsed(tmp_path, CHANCE)).proven
+    found = (run := Checked(tmp_path, CHANCE)).proven
     assert found["kind"] == "not-deterministic"
     assert found["step"] == 0
     first, second = found["causes"][:2]
@@ -212,7 +212,7 @@ def test_chance(tmp_path: Path) -> None:
     ],
 )
 def test_scripts_that_do_not_come_so_far(script: str, kind: str, words: str, tmp_path: Path) -> None:
-    run = Rehearsed(tmp_path, script)
+    run = Checked(tmp_path, script)
     assert run.proven["kind"] == kind
     assert words in run.proven["sentence"]
     assert [each["name"] for each in run.document["runs"]] == ["undisturbed"]
@@ -226,7 +226,7 @@ def test_however_it_ends_nothing_is_left(number: signal.Signals, tmp_path: Path)
     script.write_text(HEAD + UNTRACKED.replace("model, optim = parts(job)", "print('here')\n    time.sleep(1000)"))
     kept = tmp_path / "kept"
     env = {**os.environ, "UNDERSTUDY_TEST_MARK": mark, "TMPDIR": str(tmp_path)}
-    command = [sys.executable, "-m", "understudy.cli.main", "rehearse", "--keep", str(kept), str(script)]
+    command = [sys.executable, "-m", "understudy.cli.main", "check", "--keep", str(kept), str(script)]
     process = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         log = kept / "undisturbed" / "log.txt"
@@ -241,7 +241,7 @@ def test_however_it_ends_nothing_is_left(number: signal.Signals, tmp_path: Path)
         assert out == ""
         if number == signal.SIGINT:
             assert process.returncode == 130
-            assert err == "understudy rehearse: interrupted; everything is ended\n"
+            assert err == "understudy check: interrupted; all processes are ended\n"
         else:  # it could wait for nobody
             eventually(lambda: not processes.marked(f"UNDERSTUDY_TEST_MARK={mark}"))
             eventually(lambda: not list(tmp_path.glob("understudy-*")))
@@ -264,7 +264,7 @@ def test_however_it_ends_nothing_is_left(number: signal.Signals, tmp_path: Path)
 def test_the_examples_forget_nothing(example: str, options: tuple[str, ...], tmp_path: Path) -> None:
     target = tmp_path / "found.json"
     small = ("--width", "64", "--layers", "1", "--batch", "2")
-    assert main(["rehearse", "--json", str(target), *options, str(EXAMPLES / example), *small]) == 0
+    assert main(["check", "--json", str(target), *options, str(EXAMPLES / example), *small]) == 0
     document = json.loads(target.read_text())
     assert document["verdict"] == "clean"
     assert document["findings"] == []

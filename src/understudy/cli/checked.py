@@ -1,4 +1,4 @@
-"""How a rehearsal looks: a line for each run while it goes on, then what was found."""
+"""What a check shows: a line for each run while it goes on, then the findings."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ from rich.text import Text
 
 from understudy.protocol.mesh import Mesh, describe
 from understudy.verify.script.causes import Cause
-from understudy.verify.script.findings import Finding, named
-from understudy.verify.script.perform import Watcher
-from understudy.verify.script.rehearsal import Outcome
+from understudy.verify.script.check import CheckProgress, CheckResult
+from understudy.verify.script.findings import ScriptFinding, named
 from understudy.verify.script.runs import Run
 
 _SHOWN = 6
@@ -21,8 +20,8 @@ _SHOWN = 6
 _EDGE = "          "
 
 
-class Screen:
-    """On a terminal with a bar for the run that is under way, elsewhere in plain lines."""
+class CheckScreen:
+    """A bar for the current run on a terminal, plain lines elsewhere."""
 
     def __init__(self, script: str, steps: int, *, stderr: bool, console: Console | None = None) -> None:
         self._console = console or Console(stderr=stderr, highlight=False)
@@ -38,9 +37,9 @@ class Screen:
         )
         self._live = self._console.is_terminal
         self._task = self._bar.add_task("", total=steps, what="") if self._live else None
-        self.watcher = Watcher(say=self._say, step=self._step, begun=self._begun, ended=self._ended)
+        self.progress = CheckProgress(say=self._say, step=self._step, begun=self._begun, ended=self._ended)
 
-    def __enter__(self) -> Screen:
+    def __enter__(self) -> CheckScreen:
         if self._live:
             self._bar.start()
         return self
@@ -73,9 +72,9 @@ class Screen:
 
     # -- afterwards ----------------------------------------------------------------------------------------------------
 
-    def show(self, outcome: Outcome, mesh: Mesh) -> None:
-        proven = [finding for finding in outcome.found if finding.proven]
-        notes = [finding for finding in outcome.found if not finding.proven]
+    def show(self, result: CheckResult, mesh: Mesh) -> None:
+        proven = [finding for finding in result.found if finding.proven]
+        notes = [finding for finding in result.found if not finding.proven]
         shown: set[tuple[tuple[str, str], ...]] = set()
         for finding in proven:
             self._show(finding, shown)
@@ -86,22 +85,22 @@ class Screen:
         self.print("")
         if proven:
             more = f", and {_many(len(notes), 'note')}" if notes else ""
-            what = "survive replacement" if len(outcome.runs) > 1 else "run"
+            what = "survive replacement" if len(result.runs) > 1 else "run"
             self.print(Text(f"{self._script} does not {what} as it is{more}", style="bold red"))
             return
-        done = [each for run in outcome.runs for each in run.disturbances]
+        done = [each for run in result.runs for each in run.disturbances]
         classes = "; ".join(
-            describe(mesh, roles[0]) + (f" and {len(roles) - 1} more" if roles[1:] else "") for roles in outcome.classes
+            describe(mesh, roles[0]) + (f" and {len(roles) - 1} more" if roles[1:] else "") for roles in result.classes
         )
         self.print(Text(f"{self._script} survives replacement", style="bold green"))
         kinds = {kind: sum(each.kind == kind for each in done) for kind in ("replace", "kill")}
         self.print(
             f"{_many(kinds['replace'], 'planned replacement')} and {_many(kinds['kill'], 'death')} of a machine in "
-            f"{self._steps} steps: all bits of {_many(len(outcome.classes), 'role class', 'role classes')} are those "
+            f"{self._steps} steps: all bits of {_many(len(result.classes), 'role class', 'role classes')} are those "
             f"of an undisturbed run ({classes})"
         )
 
-    def _show(self, finding: Finding, shown: set[tuple[tuple[str, str], ...]]) -> None:
+    def _show(self, finding: ScriptFinding, shown: set[tuple[tuple[str, str], ...]]) -> None:
         self._head("proven", "red", finding.sentence)
         if finding.disturbance:
             self._more(finding.disturbance)
@@ -134,7 +133,7 @@ class Screen:
             self._indented(Text(before.lstrip() + text), len(_EDGE) + len(before) - len(before.lstrip()))
 
     def _indented(self, text: Text, edge: int) -> None:
-        """Also where a narrow terminal breaks the line."""
+        """Indent all lines, also those that a narrow terminal breaks."""
         self._console.print(Padding(text, (0, 0, 0, edge), expand=False))
 
 

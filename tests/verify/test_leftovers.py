@@ -7,42 +7,42 @@ import sys
 
 import pytest
 
-from understudy.verify.chaos import processes, remains
-from understudy.verify.chaos.remains import room
+from understudy.verify import leftovers, processes
+from understudy.verify.leftovers import enclosure
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
 
 
 @pytest.fixture(autouse=True)
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remains, "_GRACE_S", 0.1)
+    monkeypatch.setattr(leftovers, "_GRACE_S", 0.1)
 
 
 def test_a_process_that_still_runs_is_named_until_it_ends() -> None:
-    with room() as place:
+    with enclosure() as place:
         child = subprocess.Popen(SLEEP)
         try:
-            found = place.remains({child.pid: processes.table()[child.pid]})
+            found = place.leftovers({child.pid: processes.table()[child.pid]})
         finally:
             child.kill()
             child.wait()
         assert len(found) == 1
         assert f"process {child.pid} still runs" in found[0]
-        assert place.remains({}) == []
+        assert place.leftovers({}) == []
 
 
 def test_what_was_there_before_is_nobodys_fault() -> None:
     child = subprocess.Popen(SLEEP)
     try:
-        with room() as place:
-            assert place.remains({child.pid: processes.table()[child.pid]}) == []
+        with enclosure() as place:
+            assert place.leftovers({child.pid: processes.table()[child.pid]}) == []
     finally:
         child.kill()
         child.wait()
 
 
 def test_a_file_that_is_left_is_named() -> None:
-    with room() as place:
+    with enclosure() as place:
         (place.folder / "left").write_text("")
-        assert place.remains({}) == [f"temporary file {place.folder / 'left'}"]
+        assert place.leftovers({}) == [f"temporary file {place.folder / 'left'}"]
     assert not place.folder.exists()

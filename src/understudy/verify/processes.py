@@ -12,10 +12,12 @@ CONTROLLER = "understudy.controller.server.server"
 
 
 class Process(msgspec.Struct, frozen=True):
+    """A running process."""
+
     pid: int
     parent: int
     started: int
-    """Tells it from another one with the same number."""
+    """Distinguishes it from another process with the same pid."""
     command: str
 
 
@@ -23,7 +25,7 @@ Table = Mapping[int, Process]
 
 
 def table(proc: Path = Path("/proc")) -> dict[int, Process]:
-    """Everything that runs; what has ended and only waits to be collected does not."""
+    """All running processes, by pid; zombies are left out."""
     found = {}
     for folder in proc.iterdir():
         if folder.name.isdigit():
@@ -37,7 +39,7 @@ def table(proc: Path = Path("/proc")) -> dict[int, Process]:
 
 
 def offspring(root: int, known: Table) -> dict[int, Process]:
-    """All that descend from a process."""
+    """All processes that descend from `root`."""
     found: dict[int, Process] = {}
     parents = {root}
     while parents:
@@ -47,19 +49,19 @@ def offspring(root: int, known: Table) -> dict[int, Process]:
 
 
 def fork_server(worker: int, known: Table) -> int | None:
-    """Who has started a worker."""
+    """The fork server that started a worker."""
     process = known.get(worker)
     return None if process is None or process.parent not in known else process.parent
 
 
 def agent(worker: int, known: Table) -> int | None:
-    """Who has started a worker's fork server."""
+    """The agent that started a worker's fork server."""
     server = fork_server(worker, known)
     return None if server is None else fork_server(server, known)
 
 
 def marked(mark: str, proc: Path = Path("/proc")) -> set[int]:
-    """Processes in whose environment this text is, as far as they may be looked at."""
+    """Processes whose environment contains this text, as far as it can be read."""
     found = set()
     for folder in proc.iterdir():
         if folder.name.isdigit():

@@ -1,4 +1,4 @@
-"""Whether a job came through unharmed: every step applied exactly once by every role, with the same values."""
+"""What must hold after chaos: every role has applied every step exactly once, with the values of an undisturbed run."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import msgspec
 _SHOWN = 5
 
 
-class Record(msgspec.Struct, frozen=True):
-    """A machine's note that one of its workers has applied a step."""
+class AppliedStep(msgspec.Struct, frozen=True):
+    """An agent's note that one of its workers has applied a step."""
 
     machine: str
     role: int
@@ -22,8 +22,8 @@ class Record(msgspec.Struct, frozen=True):
     values: dict[str, float] = {}
 
 
-def read_records(run_dir: Path) -> list[Record]:
-    """What the agents have written. The last line of one that was killed may be torn."""
+def read_records(run_dir: Path) -> list[AppliedStep]:
+    """All notes of all agents. The last line of an agent that was killed may be torn and is left out."""
     found = []
     for file in sorted(run_dir.glob("metrics-*.jsonl")):
         machine = file.stem.removeprefix("metrics-")
@@ -31,42 +31,50 @@ def read_records(run_dir: Path) -> list[Record]:
         for line in lines:
             entry = json.loads(line)
             values = {key: value for key, value in entry.items() if key not in ("role", "step", "seconds")}
-            found.append(Record(machine, entry["role"], entry["step"], values))
+            found.append(AppliedStep(machine, entry["role"], entry["step"], values))
     return found
 
 
-def machines_lost(tales: Iterable[Mapping[str, Any]]) -> set[str]:
+# -- what the job's events say -----------------------------------------------------------------------------------------
+
+
+def machines_lost(events: Iterable[Mapping[str, Any]]) -> set[str]:
     """Machines that died, lost a worker, or left."""
-    return {str(tale["data"]["machine"]) for tale in tales if tale["kind"] in ("lost", "died", "released")}
+    return {str(event["data"]["machine"]) for event in events if event["kind"] in ("lost", "died", "released")}
 
 
-def roll_backs(tales: Iterable[Mapping[str, Any]]) -> list[int]:
-    """The steps to which everybody went back together: decisions that say how many steps are repeated."""
+def roll_backs(events: Iterable[Mapping[str, Any]]) -> list[int]:
+    """The steps to which all roles went back together: decisions with a number of repeated steps."""
     return [
-        int(tale["data"]["step"])
-        for tale in tales
-        if tale["kind"] == "decided" and int(tale["data"].get("repeated", 0) or 0) > 0
+        int(event["data"]["step"])
+        for event in events
+        if event["kind"] == "decided" and int(event["data"].get("repeated", 0) or 0) > 0
     ]
 
 
-def begun_again(tales: Iterable[Mapping[str, Any]]) -> Counter[tuple[int, int]]:
-    """(role, step) → how often a role was lost in a step that began again: if it had applied the step, and nobody who
-    is left knew, that is lost with it, and its successor applies the step."""
+def repeated_by_successors(events: Iterable[Mapping[str, Any]]) -> Counter[tuple[int, int]]:
+    """(role, step) → how often the role was lost in a step that was then repeated.
+
+    The lost worker may have applied the step without a survivor that knew; its successor applies the step again.
+    """
     return Counter(
-        (int(role), int(tale["data"]["step"]))
-        for tale in tales
-        if tale["kind"] == "decided"
-        for role in tale["data"].get("roles") or ()
+        (int(role), int(event["data"]["step"]))
+        for event in events
+        if event["kind"] == "decided"
+        for role in event["data"].get("roles") or ()
     )
 
 
-def ever_vacant(tales: Iterable[Mapping[str, Any]]) -> set[int]:
+def ever_vacant(events: Iterable[Mapping[str, Any]]) -> set[int]:
     """Roles without which steps were made."""
-    return {int(role) for tale in tales if tale["kind"] in ("masked", "vacated") for role in tale["data"]["roles"]}
+    return {int(role) for event in events if event["kind"] in ("masked", "vacated") for role in event["data"]["roles"]}
+
+
+# -- complaints: what does not hold, in words --------------------------------------------------------------------------
 
 
 def exactly_once(
-    records: Sequence[Record],
+    records: Sequence[AppliedStep],
     roles: int,
     steps: int,
     *,
@@ -75,16 +83,17 @@ def exactly_once(
     again: Mapping[tuple[int, int], int] | None = None,
     vacant: Collection[int] = (),
 ) -> list[str]:
-    """What speaks against every role having applied every step exactly once.
+    """Steps that a role has not applied, or has applied too often.
 
-    A machine's last notes may be lost with it (`lost`), so a gap counts against a job only where the machine before it
-    lives and its role was never vacant. Steps from one in `back` on were repeated by everybody, so they may be there
-    once more for each; so may those that a lost worker had applied before they began `again`."""
+    The last notes of a machine in `lost` may be lost with it: a gap counts only if the machine before it lives and the
+    role was never `vacant`. Steps from each one in `back` on were repeated by all roles and may be there once more; so
+    may the (role, step) pairs in `again`.
+    """
     found: list[str] = []
-    of: dict[int, list[Record]] = {role: [] for role in range(roles)}
+    of: dict[int, list[AppliedStep]] = {role: [] for role in range(roles)}
     for record in records:
         if record.role not in of or not 0 <= record.step < steps:
-            found.append(f"role {record.role} has applied step {record.step}, which there is not")
+            found.append(f"role {record.role} has applied step {record.step}, which does not exist")
         else:
             of[record.role].append(record)
     for role, notes in of.items():
@@ -104,21 +113,23 @@ def exactly_once(
     return found
 
 
-def once_by(records: Sequence[Record], tales: Sequence[Mapping[str, Any]], roles: int, steps: int) -> list[str]:
-    """The same, with what a job's events say about who was lost, and what began again."""
+def applied_once(
+    records: Sequence[AppliedStep], events: Sequence[Mapping[str, Any]], roles: int, steps: int
+) -> list[str]:
+    """The complaints of `exactly_once`, with what the job's events say about losses and repeated steps."""
     return exactly_once(
         records,
         roles,
         steps,
-        lost=machines_lost(tales),
-        back=roll_backs(tales),
-        again=begun_again(tales),
-        vacant=ever_vacant(tales),
+        lost=machines_lost(events),
+        back=roll_backs(events),
+        again=repeated_by_successors(events),
+        vacant=ever_vacant(events),
     )
 
 
-def same_values(records: Iterable[Record], undisturbed: Iterable[Record]) -> list[str]:
-    """Where what was logged with a step differs from an undisturbed run's."""
+def same_values(records: Iterable[AppliedStep], undisturbed: Iterable[AppliedStep]) -> list[str]:
+    """Steps that were logged with other values than in an undisturbed run."""
     truth = {(record.role, record.step): record.values for record in undisturbed}
     found = []
     for record in records:
@@ -137,8 +148,11 @@ def _same(one: Mapping[str, float], other: Mapping[str, float]) -> bool:
 
 
 def same_digests(found: Mapping[str, str], expected: Mapping[str, str], *, lost: Collection[str] = ()) -> list[str]:
-    """Roles that did not end in the state of an undisturbed run. Who died after the last step (`lost` says whether
-    anybody did) has not told its state; somebody must have."""
+    """Roles that did not end in the state of an undisturbed run.
+
+    A worker that died after the last step has not told its state: if machines were `lost`, one role that has told its
+    state is enough.
+    """
     roles = sorted({*found, *expected}, key=int)
     silent = [role for role in roles if role not in found]
     wrong = [role for role in roles if role in found and found[role] != expected.get(role)]
@@ -151,6 +165,6 @@ def same_digests(found: Mapping[str, str], expected: Mapping[str, str], *, lost:
 
 
 def shortened(complaints: Sequence[str]) -> list[str]:
-    """The first few, for people."""
+    """The first few complaints, for people."""
     more = len(complaints) - _SHOWN
     return [*complaints[:_SHOWN], *([f"and {more} more"] if more > 0 else [])]

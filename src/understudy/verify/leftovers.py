@@ -1,4 +1,4 @@
-"""What a job may have left behind: processes, shared memory, temporary files."""
+"""What a job leaves behind: processes, shared memory, temporary files."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ MARK = "UNDERSTUDY_CHAOS_MARK"
 _GRACE_S = 2.0
 
 
-class Room:
-    """A place of its own for all that a job's processes put away, so that what is left there is theirs."""
+class Enclosure:
+    """A temporary folder and an environment mark for a job's processes, so that leftovers are known to be theirs."""
 
     def __init__(self, folder: Path, mark: str) -> None:
         self.folder, self.mark = folder, mark
         self._shared = _shared_memory()
         self._before = processes.table()
 
-    def remains(self, seen: Mapping[int, Process]) -> list[str]:
-        """What is still there; processes that are about to end get a moment."""
+    def leftovers(self, seen: Mapping[int, Process]) -> list[str]:
+        """What is left, in words. `seen` are processes of the job; those that are about to end get a moment."""
         deadline = time.monotonic() + _GRACE_S
         while (alive := self._alive(seen)) and time.monotonic() < deadline:
             time.sleep(0.05)
@@ -47,7 +47,7 @@ class Room:
         return {pid: now[pid].command.strip() for pid in new}
 
     def _was_there(self, pid: int, process: Process) -> bool:
-        """Whether whoever checks had it before, such as a fork server of its own."""
+        """Whether a process ran before the enclosure was made, such as a fork server of the checking process."""
         return pid in self._before and self._before[pid].started == process.started
 
 
@@ -57,8 +57,8 @@ def _shared_memory() -> set[str]:
 
 
 @contextmanager
-def room() -> Iterator[Room]:
-    """For the processes that are started inside: they inherit the environment."""
+def enclosure() -> Iterator[Enclosure]:
+    """Give all processes that are started inside a temporary folder and a mark; they inherit the environment."""
     mark = secrets.token_hex(8)
     with scratch("understudy-chaos-") as folder:
         cache = os.environ.get("TORCHINDUCTOR_CACHE_DIR") or f"{folder.parent}/torchinductor_{os.getuid()}"
@@ -66,7 +66,7 @@ def room() -> Iterator[Room]:
         before = {name: os.environ.get(name) for name in ours}
         os.environ.update(ours)
         try:
-            yield Room(folder, mark)
+            yield Enclosure(folder, mark)
         finally:
             for name, value in before.items():
                 if value is None:

@@ -6,8 +6,8 @@ import os
 import subprocess
 import sys
 
-from understudy.verify.chaos.processes import CONTROLLER, Process, agent, fork_server, marked, offspring, table
-from understudy.verify.chaos.remains import MARK, room
+from understudy.verify.leftovers import MARK, enclosure
+from understudy.verify.processes import CONTROLLER, Process, agent, fork_server, marked, offspring, table
 
 COMMANDS = {
     1: (0, "init"),
@@ -51,19 +51,19 @@ def test_the_real_table() -> None:
 
 def test_what_is_left_is_found() -> None:
     before = os.environ.get("TMPDIR")
-    with room() as place:
+    with enclosure() as place:
         seen = dict(table())
         ours = {pid: seen[pid] for pid in offspring(os.getpid(), seen)}
-        assert place.remains({}) == []
+        assert place.leftovers({}) == []
         with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
             assert child.pid in marked(f"{MARK}={place.mark}")
             (place.folder / "scrap").touch()
-            found = place.remains(ours)
+            found = place.leftovers(ours)
             assert any(f"process {child.pid} still runs" in line for line in found)
             assert any("scrap" in line for line in found)
             child.kill()
         (place.folder / "scrap").unlink()
-        assert place.remains({child.pid: Process(child.pid, 0, 0, "")}) == []
+        assert place.leftovers({child.pid: Process(child.pid, 0, 0, "")}) == []
     assert os.environ.get("TMPDIR") == before
     assert MARK not in os.environ
     assert not place.folder.exists()

@@ -8,21 +8,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from understudy.verify.chaos.victims import (
-    Company,
-    Passed,
-    Worker,
-    a_standby,
-    a_worker,
-    company_of,
+from understudy.verify.victims import (
+    LiveWorker,
+    NotPossible,
+    Snapshot,
     orphaned,
-    some_machines,
+    pick_machines,
+    pick_standby,
+    pick_worker,
+    snapshot_of,
 )
 
 
-def company(nproc: int, twins: dict[int, tuple[int, ...]], machines: int, standbys: int = 0) -> Company:
+def snapshot(nproc: int, twins: dict[int, tuple[int, ...]], machines: int, standbys: int = 0) -> Snapshot:
     workers = [
-        Worker(
+        LiveWorker(
             f"w{number}",
             1000 + number,
             f"m{number // nproc}",
@@ -31,15 +31,15 @@ def company(nproc: int, twins: dict[int, tuple[int, ...]], machines: int, standb
         for number in range((machines + standbys) * nproc)
     ]
     states = {f"m{number}": "active" if number < machines else "standby" for number in range(machines + standbys)}
-    return Company(tuple(workers), twins, states)
+    return Snapshot(tuple(workers), twins, states)
 
 
-DDP = company(1, dict.fromkeys(range(3), (0, 1, 2)), machines=3, standbys=1)
-STAGES = company(2, {0: (0, 1), 1: (0, 1), 2: (2, 3), 3: (2, 3)}, machines=2)
+DDP = snapshot(1, dict.fromkeys(range(3), (0, 1, 2)), machines=3, standbys=1)
+STAGES = snapshot(2, {0: (0, 1), 1: (0, 1), 2: (2, 3), 3: (2, 3)}, machines=2)
 """Both copies of a stage on one machine."""
-REPLICAS = company(2, {0: (0, 2), 1: (1, 3), 2: (0, 2), 3: (1, 3)}, machines=2)
+REPLICAS = snapshot(2, {0: (0, 2), 1: (1, 3), 2: (0, 2), 3: (1, 3)}, machines=2)
 """A whole copy on each machine."""
-SHARDED = company(1, {0: (0,), 1: (1,)}, machines=2)
+SHARDED = snapshot(1, {0: (0,), 1: (1,)}, machines=2)
 
 
 def test_who_would_be_missed() -> None:
@@ -54,40 +54,40 @@ def test_who_would_be_missed() -> None:
 
 
 def test_nobody_is_struck_before_it_is_known_who_has_copies() -> None:
-    unknown = Company(DDP.workers, {}, DDP.states)
-    with pytest.raises(Passed, match="only copy"):
-        a_worker(unknown, Random(0))
-    assert a_worker(unknown, Random(0), reckless=True).role is not None
+    unknown = Snapshot(DDP.workers, {}, DDP.states)
+    with pytest.raises(NotPossible, match="only copy"):
+        pick_worker(unknown, Random(0))
+    assert pick_worker(unknown, Random(0), reckless=True).role is not None
 
 
 def test_the_last_copy_is_spared() -> None:
-    with pytest.raises(Passed, match="each worker that plays holds the only copy"):
-        a_worker(SHARDED, Random(0))
-    with pytest.raises(Passed, match="each machine that plays holds"):
-        some_machines(STAGES, Random(0))
-    with pytest.raises(Passed, match="any 2 machines that play hold"):
-        some_machines(REPLICAS, Random(0), 2)
-    assert len(some_machines(DDP, Random(0), 2)) == 2
-    with pytest.raises(Passed):
-        some_machines(DDP, Random(0), 3)
-    assert len(some_machines(DDP, Random(0), 3, reckless=True)) == 3
+    with pytest.raises(NotPossible, match="each worker with a role holds the only copy"):
+        pick_worker(SHARDED, Random(0))
+    with pytest.raises(NotPossible, match="each machine with roles holds"):
+        pick_machines(STAGES, Random(0))
+    with pytest.raises(NotPossible, match="any 2 machines with roles hold"):
+        pick_machines(REPLICAS, Random(0), 2)
+    assert len(pick_machines(DDP, Random(0), 2)) == 2
+    with pytest.raises(NotPossible):
+        pick_machines(DDP, Random(0), 3)
+    assert len(pick_machines(DDP, Random(0), 3, reckless=True)) == 3
 
 
 @given(st.integers(), st.sampled_from([DDP, STAGES, REPLICAS]))
-def test_a_choice_harms_nobody_for_good(seed: int, there: Company) -> None:
+def test_a_choice_harms_nobody_for_good(seed: int, there: Snapshot) -> None:
     dice = Random(seed)
-    one = a_worker(there, dice)
-    two = a_worker(there, dice, also={one.uid})
+    one = pick_worker(there, dice)
+    two = pick_worker(there, dice, also={one.uid})
     assert one.uid != two.uid
     assert one.role is not None
     assert orphaned(there, {one.uid, two.uid}) == []
-    assert a_worker(there, Random(seed)) == one
+    assert pick_worker(there, Random(seed)) == one
 
 
 def test_a_standby_is_needed() -> None:
-    assert a_standby(DDP, Random(0)) == "m3"
-    with pytest.raises(Passed, match="no standby is there"):
-        a_standby(STAGES, Random(0))
+    assert pick_standby(DDP, Random(0)) == "m3"
+    with pytest.raises(NotPossible, match="there is no standby"):
+        pick_standby(STAGES, Random(0))
 
 
 def test_from_what_the_controller_shows() -> None:
@@ -100,8 +100,8 @@ def test_from_what_the_controller_shows() -> None:
         {"role": 0, "worker": "w0", "machine": "m0", "twins": [0, 1]},
         {"role": 1, "worker": None, "machine": None, "twins": [0, 1]},
     ]
-    found = company_of(machines, roster)
-    assert found.workers == (Worker("w0", 10, "m0", 0), Worker("w2", 12, "m2", None))
+    found = snapshot_of(machines, roster)
+    assert found.workers == (LiveWorker("w0", 10, "m0", 0), LiveWorker("w2", 12, "m2", None))
     assert found.twins == {0: (0, 1), 1: (0, 1)}
     assert found.machines("standby") == ["m2"]
     assert found.machines("gone") == []
