@@ -14,7 +14,7 @@ way), and the one that is predicted. In the second, disturbed stretches of a min
 which the time of an undisturbed step is measured and all replicas come back.
 
 - `measured`: steps completed in the disturbed stretches × the undisturbed step time ÷ their length;
-- `simulated`: the efficiency by `planning/jump.py`, for as many machines, stretches of the same length, the
+- `simulated`: the efficiency by `planning/simulation/jump.py`, for as many machines, stretches of the same length, the
   calibration's durations and the same lives in the same order. Repairs are drawn anew in each of 100 runs;
 - `expected`: the same with lives that are drawn anew, 2,000 runs. `chance`: the range of 95 % of the means of as many
   stretches. It is wide: one draw of lives cannot be compared with the mean over all draws;
@@ -43,10 +43,10 @@ import msgspec
 import numpy as np
 
 from understudy.cli.calibration import calibrated
-from understudy.planning.calibrate import Calibrated
 from understudy.planning.failures import Failures, Repair, Times
-from understudy.planning.jump import simulate
-from understudy.planning.setting import Cluster, Setting, Work
+from understudy.planning.inputs.calibrate import Calibrated
+from understudy.planning.setting import Cluster, Setting, StepWork
+from understudy.planning.simulation.jump import simulate
 from understudy.planning.strategy import Strategy, mask_and_refill, trainmover
 from understudy_bench.harness.bench import Bench, Check, Progress, Result, median
 from understudy_bench.harness.job import BenchJob
@@ -282,7 +282,7 @@ def setting_of(system: str, known: Calibrated) -> Setting:
     if known.step is None:
         raise ValueError("no step was measured")
     compute = WORKS[WORK].micro * WORKS[WORK].length_s
-    work = Work(min(compute, known.step), max(0.0, known.step - compute))
+    work = StepWork(min(compute, known.step), max(0.0, known.step - compute))
     durations = known.durations
     if system == "masking":  # the dead worker's own machine brings it back, and `refill` is all of that
         durations = msgspec.structs.replace(durations, cold=0.0)

@@ -72,9 +72,7 @@ def batch(step: int, shard: int, size: int) -> tuple[torch.Tensor, torch.Tensor]
 def options(description: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--steps", type=int, default=60, help="number of steps (default 60)")
-    parser.add_argument(
-        "--width", type=int, default=128, help=f"width of the model, a multiple of {HEAD} (default 128)"
-    )
+    parser.add_argument("--width", type=int, default=128, help=f"a multiple of {HEAD} (default 128)")
     parser.add_argument("--layers", type=int, default=4, help="layers of the model (default 4)")
     parser.add_argument("--batch", type=int, default=16, help="sequences in a micro-shard (default 16)")
     parser.add_argument("--micro", type=int, default=1, help="micro-shards of one replica in a step (default 1)")

@@ -42,7 +42,7 @@ def train(job: understudy.Job) -> None:
     micro_batches = 2 * stages
     if args.batch % micro_batches:
         raise SystemExit(
-            f"--batch {args.batch} must be a multiple of {micro_batches}, the parts in which a shard goes through the pipeline"
+            f"--batch {args.batch} must be a multiple of {micro_batches}: a shard is cut into as many parts"
         )
     size = args.batch // micro_batches
     letters = torch.empty(size, CONTEXT, dtype=torch.long, device=job.device)
@@ -61,7 +61,7 @@ def train(job: understudy.Job) -> None:
     def loss_fn(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         return loss_of(logits, targets) / micro_batches
 
-    # A step may have several shards. With scale_grads the schedule would divide all gradients so far after each of them.
+    # A step may have several shards. scale_grads would divide all gradients so far after each of them.
     schedule = Schedule1F1B(stage, micro_batches, loss_fn=loss_fn, scale_grads=False)
 
     for step in job.steps(args.steps):

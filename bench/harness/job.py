@@ -190,5 +190,5 @@ class BenchJob:
 
     async def slow(self, machine: str, uid: str, factor: float) -> None:
         """Let everything that a worker computes from now on take `factor` times as long."""
-        body = {"type": "inject", "kind": "slow", "machine": machine, "uid": uid, "factor": factor}
-        await self.call("POST", "/inject", body)
+        body = {"type": "extension", "kind": "slow", "machine": machine, "uid": uid, "options": {"factor": factor}}
+        await self.call("POST", "/extensions", body)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 import subprocess
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -73,9 +72,7 @@ def test_no_worker_dies_before_its_time() -> None:
     try:
         started: Any = job
         hazard = Hazard(started, 1000.0, random.Random(1))
-        began = time.time()
         asyncio.run(hazard.kill_for(0.3))
-        assert time.time() - began < 1.3
         assert (hazard.deaths, job.alive) == ([], 2)
     finally:
         job.close()

@@ -90,9 +90,7 @@ class Session:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.recording", description=__doc__)
-    parser.add_argument(
-        "--steps", type=int, default=80, help="steps of the job; give more on a fast computer (default 80)"
-    )
+    parser.add_argument("--steps", type=int, default=80, help="steps of the job, more on a fast computer (default 80)")
     args = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as place:
         session = Session(Path(place).resolve(), args.steps)
