@@ -72,7 +72,7 @@ class Steward:
 
     def look(self, now: float) -> list[Event]:
         """What follows from what is so now; nothing more than once a second."""
-        if abs(now - self.memory.looked) < LOOK_S:
+        if abs(now - self.memory.checked) < LOOK_S:
             return []
         self._listen()
         decision = decide(self._observed(now), self.settings, self.memory)
