@@ -12,10 +12,10 @@ import resource
 import time
 from collections.abc import Iterable
 
-from understudy.comm.fabric import Fabric
 from understudy.comm.links.io import IoLoop
+from understudy.comm.network import NetworkFabric
 from understudy.comm.sandbox import Echo
-from understudy.comm.topology import GroupKey, LinkId, delta, links_needed, spine_of
+from understudy.comm.topology import GroupKey, LinkId, control_links, delta, links_needed
 from understudy.protocol.roster import Roster
 from understudy_bench.harness import Bench, Check, Progress, Result, median, spread
 
@@ -36,13 +36,15 @@ class Crowd:
         )
         self.key = GroupKey(tuple(range(roles)))
 
-    def _machine(self, name: str) -> list[Fabric]:
+    def _machine(self, name: str) -> list[NetworkFabric]:
         found = []
         for _ in range(PER_MACHINE):
             uid = f"w{self._hired}"
             self._hired += 1
             found.append(
-                Fabric(uid, name, job="setup", secret=b"setup", io=self.io, slot_bytes=1 << 16, setup_limit=300.0)
+                NetworkFabric(
+                    uid, name, job="setup", secret=b"setup", io=self.io, slot_bytes=1 << 16, setup_limit=300.0
+                )
             )
         return found
 
@@ -100,14 +102,14 @@ async def _idle() -> None:
     """Runs once the event loop has done what came before."""
 
 
-def _prepare(fabrics: Iterable[Fabric], roster: Roster) -> None:
+def _prepare(fabrics: Iterable[NetworkFabric], roster: Roster) -> None:
     for done in [fabric.prepare(roster) for fabric in fabrics]:
         done.result()
 
 
 def _links(roster: Roster, key: GroupKey) -> frozenset[LinkId]:
-    spine = frozenset[LinkId]().union(*(spine_of(roster, uid) for uid in roster.seats if uid is not None))
-    return spine | links_needed(roster, key)
+    control = frozenset[LinkId]().union(*(control_links(roster, uid) for uid in roster.seats if uid is not None))
+    return control | links_needed(roster, key)
 
 
 def _need_descriptors(roles: int) -> None:

@@ -177,7 +177,7 @@ def test_every_contestant_lives_in_every_round(
         for loss in ("worker", "machine")
     ]
     assert all(row["place"] == 1 for row in single if row["loss"] == "machine")
-    assert all(float(str(row["stall_s"])) < float(str(row["full_strength_s"])) < 30 for row in single)
+    assert all(float(str(row["stall_s"])) < float(str(row["full_strength_s"])) for row in single)
     assert all((row["repeated"], row["dropped"], row["restarted"]) == (0, 0, False) for row in single)
     assert ({"system": "torchft", "loss": NOT_INSTALLED} in result.rows) is not installed
     assert all(fake.prepared == 2 and not fake.open for fake in fakes)

@@ -17,19 +17,19 @@ import msgspec
 import torch
 import torch.distributed as dist
 
-from understudy.comm.fabric import Fabric
 from understudy.comm.native.transport import Native
+from understudy.comm.network import NetworkFabric
 from understudy.comm.torch.transport import TorchTransport
 from understudy.comm.torch_backend import uninstall
 from understudy.comm.transport import Transport
+from understudy.host.extensions import Extensions
 from understudy.host.temporary import settle
-from understudy.protocol.messages import Resume, WorkerSpec
+from understudy.protocol.messages import ExtensionMessage, Resume, ToWorker, WorkerSpec
 from understudy.protocol.roster import Roster
 
 from .identity import watch_environment
 from .job import Job
 from .line import Line
-from .mishap import Mishaps
 from .runtime import Concluded, Dismissed, Recast, WorkerRuntime
 
 Train = Callable[[Job], object]
@@ -88,7 +88,7 @@ def _alone(train: Train) -> None:
     spec = WorkerSpec("w0", "m0", 0, "alone", secrets.token_bytes(16), sys.argv[0], (), 1, (("dp", 1),))
     _announce(spec)
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", torch.get_num_threads())))
-    fabric = Fabric(spec.uid, spec.machine, job=spec.job, secret=spec.secret)
+    fabric = NetworkFabric(spec.uid, spec.machine, job=spec.job, secret=spec.secret)
     player = WorkerRuntime(spec, fabric, lambda message: None)
     try:
         player.hear(Resume(Roster.of(1, [(0, spec.uid)], [fabric.worker]), 0))
@@ -128,7 +128,7 @@ def main(line_fd: int, data: bytes) -> None:
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     _announce(spec)
     line = Line(socket.socket(fileno=line_fd))
-    fabric = Fabric(
+    fabric = NetworkFabric(
         spec.uid,
         spec.machine,
         job=spec.job,
@@ -139,7 +139,12 @@ def main(line_fd: int, data: bytes) -> None:
     )
     _player = player = WorkerRuntime(spec, fabric, line.say)
     try:
-        line.start(Mishaps(player, line).hear, _orphaned)
+        extensions = Extensions(spec.extensions, "extend_worker", player, line)
+
+        def hear(message: ToWorker | ExtensionMessage) -> None:
+            extensions.hear(message) if isinstance(message, ExtensionMessage) else player.hear(message)
+
+        line.start(hear, _orphaned)
         watch_environment(player.identity)
         player.enter()
         sys.argv = [spec.script, *spec.args]

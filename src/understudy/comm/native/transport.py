@@ -16,14 +16,15 @@ from understudy.comm.collectives.barrier import barrier
 from understudy.comm.collectives.broadcast import broadcast
 from understudy.comm.collectives.reduce import reduce
 from understudy.comm.collectives.reduce_scatter import reduce_scatter
-from understudy.comm.faults import Fault, Poison
+from understudy.comm.faults import Fault, LinkFailed, Poison
 from understudy.comm.links.channel import Channel, ChannelScratch
 from understudy.comm.links.link import Link
 from understudy.comm.links.pairs import Pairs, Receive, Send
 from understudy.comm.ops import Op
 from understudy.comm.signature import describe
-from understudy.comm.topology import GroupKey, Layout, LinkId, layout
-from understudy.comm.transport import LinkFailed, Services, open_all
+from understudy.comm.topology import GroupKey, Layout, LinkId, delta, layout, links_needed
+from understudy.comm.transport import Services, open_all
+from understudy.device.cpu import HOST
 from understudy.protocol.roster import Roster
 
 from .arena import Arena
@@ -75,20 +76,18 @@ class NativeGroup:
     async def prepare(self, roster: Roster, poison: Poison) -> NativeSeat:
         now = None if roster.fresh else self._seat
         services, plan = self._services, layout(roster, self._key)
-        needed = plan.links_of(services.uid)
         held = {} if now is None else now.channel.links
-        kept = {link: held[link] for link in needed & held.keys()}
-        missing = [link for link in needed if link not in kept]
+        change = delta(held, links_needed(roster, self._key, services.uid))
         opened: list[Link] = []
         arena: Arena | None = None
         seat: NativeSeat | None = None
         try:
             arena = await self._arena(plan, None if now is None else now.arena)
-            opened += await open_all([services.link(roster, link) for link in missing])
+            opened += await open_all([services.link(roster, link) for link in change.opened])
             channel = Channel(
                 plan,
                 services.uid,
-                kept | {link.id: link for link in opened},
+                {link: held[link] for link in change.kept} | {link.id: link for link in opened},
                 poison,
                 self._scratch,
                 services.limit,
@@ -256,7 +255,7 @@ class NativeGroup:
 
 class Native:
     name = "native"
-    devices: tuple[str, ...] = ("cpu",)
+    devices: tuple[str, ...] = (HOST.name,)
 
     def group(self, key: GroupKey, services: Services) -> NativeGroup:
         return NativeGroup(key, services)

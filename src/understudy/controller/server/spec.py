@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from understudy.controller.core.company import JobPlan, Scarcity
+from understudy.controller.core.state import JobPlan, Scarcity
 from understudy.protocol.frames import Facts
 from understudy.protocol.messages import WorkerSpec
 from understudy.steward import decide
@@ -28,8 +28,6 @@ class ControlSpec(msgspec.Struct, frozen=True):
     no_standby: Scarcity = "wait"
     quarantine: int = 3
     warm: int = 1
-    chaos: bool = False
-    """Whether faults may be let in from here."""
     facts: Facts | None = None
     """What every machine must have in common with the job; None: nothing is asked."""
     worker: WorkerSpec | None = None
