@@ -69,7 +69,7 @@ class Steward:
 
     def look(self, now: float) -> list[Event]:
         """Requests and notes that follow from the present state; nothing more than once a second."""
-        if abs(now - self.memory.looked) < LOOK_S:
+        if abs(now - self.memory.checked) < LOOK_S:
             return []
         self._listen()
         decision = decide(self._observed(now), self.settings, self.memory)
