@@ -92,7 +92,7 @@ UNSEEDED = "the state differs before the first step: call torch.manual_seed(job.
 FAILURES: tuple[tuple[tuple[str, ...], str, str], ...] = (
     (("nothing was tracked",), "never-tracks", "call job.track(model=…, optim=…) before job.steps(…)"),
     (
-        ("where this role called", "same operations in the same order"),
+        ("this role called", "same operations in the same order"),
         "collectives",
         "every role must call the same collectives in the same order: look for an `if` on the role, the rank or the "
         "data around one of the two places",
