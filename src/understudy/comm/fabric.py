@@ -38,7 +38,7 @@ class Fabric(Protocol):
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """Types of the devices whose memory the groups move, such as `("cpu",)`."""
+        """Types of the devices between which groups move tensors, such as `("cpu",)`."""
         ...
 
     @property

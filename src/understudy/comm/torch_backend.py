@@ -1,4 +1,4 @@
-"""Making a fabric's groups the ones that `torch.distributed` gives to everybody who asks."""
+"""Installing a fabric as the backend of `torch.distributed`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def install(fabric: Fabric, roles: int) -> None:
 
 
 def renamed() -> None:
-    """The fabric plays another role in other groups: let torch know who is in them."""
+    """Tell torch the members of its groups after the fabric has changed its role."""
     for group in dist.distributed_c10d._world.pg_group_ranks:
         if isinstance(group, RoleGroup):
             members = group.endpoint.key.roles
@@ -42,7 +42,7 @@ def renamed() -> None:
 
 
 def uninstall() -> None:
-    """Take the process group back; the fabric itself stays as it is."""
+    """Destroy the process group. The fabric itself stays as it is."""
     global _fabric
     if dist.is_initialized():
         dist.destroy_process_group()

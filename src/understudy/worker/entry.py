@@ -17,7 +17,7 @@ import msgspec
 import torch
 import torch.distributed as dist
 
-from understudy.comm.native.transport import Native
+from understudy.comm.native.transport import NativeTransport
 from understudy.comm.network import NetworkFabric
 from understudy.comm.torch.transport import TorchTransport
 from understudy.comm.torch_backend import uninstall
@@ -120,7 +120,7 @@ def _announce(spec: WorkerSpec) -> None:
 def transport_named(name: str) -> Transport:
     """`native`, or `torch:BACKEND` for one of torch's own, rebuilt for every generation."""
     if name == "native":
-        return Native()
+        return NativeTransport()
     if name.startswith("torch:"):
         return TorchTransport(name.removeprefix("torch:"))
     raise ValueError(f"there is no transport {name!r}; use native or torch:gloo")
