@@ -11,6 +11,10 @@ import urllib.request
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
+
+from understudy.protocol.provisioning import ProvisioningPage
+
 
 class ControllerError(RuntimeError):
     """The controller cannot be reached or does not want to; the message says which."""
@@ -56,6 +60,11 @@ class Client:
 
     def events(self, after: int = 0, wait: float = 0.0) -> Any:
         return self.call("GET", f"/events?after={after}&wait={wait}", limit=wait + 10)
+
+    def provision(self, after: int = 0, wait: float = 0.0) -> ProvisioningPage:
+        """Requests for machines that follow the first `after`."""
+        answer = self.call("GET", f"/provision?after={after}&wait={wait}", limit=wait + 10)
+        return msgspec.convert(answer, ProvisioningPage)
 
     def follow(self, after: int = 0) -> Iterator[dict[str, Any]]:
         """Events as they happen, until the caller has had enough."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import secrets
 import shlex
@@ -24,11 +25,12 @@ from understudy.controller.client import Client, ControllerError
 from understudy.controller.core.company import OVER, PLAN
 from understudy.controller.server.spec import ControlSpec
 from understudy.protocol.messages import WorkerSpec
+from understudy.protocol.provisioning import ReleaseMachine, StartMachines
 from understudy.steward import series
 
 from . import address, registry
 from .agents import AgentProcess, Fork, Program, nursery
-from .provider import CommandProvider, Invitation, LocalProvider, Provider
+from .sources import CommandMachines, InvitedMachines, LocalMachines, MachineSource
 from .spec import JobSpec, SpecError
 
 _LOOK_S = 0.2
@@ -76,12 +78,10 @@ class LocalJob:
         self._names = 0
         self._closing = False
         self._seen = 0
-        self._elsewhere: set[str] = set()
-        """Names of machines that others have started."""
         self._socket: socket.socket | None = None
         self._log: TextIO | None = None
         self._entry: Path | None = None
-        self._provider: Provider = LocalProvider(self.add_standby)
+        self._source: MachineSource = LocalMachines(self.add_standbys)
 
     async def __aenter__(self) -> LocalJob:
         try:
@@ -113,11 +113,12 @@ class LocalJob:
         self._names = self.spec.machines + self.spec.standbys
         awaited = self.spec.founders - self.spec.started_here
         if self.spec.provider_command:
-            self._provider = CommandProvider(self.spec.provider_command, self._told(), self._of_provider)
+            self._source = CommandMachines(self.spec.provider_command, self._told(), self._of_source)
             if awaited:
-                await self._provider.request(awaited)
+                await self._source.start(awaited)
         elif awaited:
-            self._provider = Invitation(self._wanted)
+            self._source = InvitedMachines(self._wanted)
+        self._keep(self._provision())
         if self.spec.open and not self.spec.provider_command:
             many = f"{awaited} machine{'s' if awaited > 1 else ''} more must join" if awaited else "machines may join"
             self._invite(many)
@@ -142,7 +143,7 @@ class LocalJob:
             "UNDERSTUDY_SCRIPT": shlex.join([str(Path(self.spec.script).resolve()), *self.spec.args]),
         }
 
-    def _of_provider(self, text: str) -> None:
+    def _of_source(self, text: str) -> None:
         self._on_tale({"kind": "provider", "text": text})
 
     def _wanted(self, count: int) -> None:
@@ -156,7 +157,7 @@ class LocalJob:
 
     async def __aexit__(self, *exc: object) -> None:
         self._closing = True
-        await self._provider.close()
+        await self._source.close()
         if self.spec.open and self.controller is not None:
             leaving = Client(self.url, self.secret.hex(), patience=0.0)
             with suppress(ControllerError):
@@ -283,14 +284,29 @@ class LocalJob:
         self.agents[name] = process
         self._keep(self._attend(name, incarnation, process))
 
-    async def add_standby(self) -> str:
-        name = f"m{self._names}"
-        self._names += 1
-        while name in self._elsewhere:
-            name = f"m{self._names}"
-            self._names += 1
-        await self._start_agent(name, standby=True)
-        return name
+    async def add_standbys(self, count: int = 1) -> None:
+        """Start more machines here, under names that no machine of the job has."""
+        machines = await asyncio.to_thread(self.client.call, "GET", "/machines")
+        taken = {machine["name"] for machine in machines} | self.agents.keys()
+        free = (name for number in itertools.count(self._names) if (name := f"m{number}") not in taken)
+        for name in itertools.islice(free, count):
+            await self._start_agent(name, standby=True)
+
+    async def _provision(self) -> None:
+        """Pass the job's requests for machines on to their source."""
+        client, seen = Client(self.url, self.secret.hex(), patience=0.0), 0
+        while not self._closing:
+            try:
+                page = await asyncio.to_thread(client.provision, seen, _WAIT_S)
+                for item in page.items:
+                    match item:
+                        case StartMachines(count):
+                            await self._source.start(count)
+                        case ReleaseMachine(machine):
+                            await self._source.release(machine)
+                    seen += 1
+            except ControllerError:
+                await asyncio.sleep(_LOOK_S)  # it comes back
 
     async def _attend(self, name: str, incarnation: str, process: AgentProcess) -> None:
         """Tell the controller when an agent is gone."""
@@ -330,12 +346,6 @@ class LocalJob:
                 continue
             self._seen = page["next"]
             for tale in page["events"]:
-                if tale["kind"] == "machine" and tale["data"]["machine"] not in self.agents:
-                    self._elsewhere.add(tale["data"]["machine"])
-                if tale["kind"] == "wanted":
-                    await self._provider.request(int(tale["data"].get("count", 1)))
-                elif tale["kind"] == "released":
-                    await self._provider.release(tale["data"]["machine"])
                 self._on_tale(tale)
             if over:
                 await self._let_agents_end()

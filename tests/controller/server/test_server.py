@@ -170,6 +170,26 @@ def test_a_number_of_standbys_that_makes_no_sense(tmp_path: Path, count: int) ->
     run(body)
 
 
+def test_requests_for_machines_are_numbered_and_survive_a_restart(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with Door(tmp_path / "ledger") as door:
+            waiting = asyncio.ensure_future(door.call("GET", "/provision?after=0&wait=10"))
+            await door.call("POST", "/standbys", b'{"type":"add-standby","count":2}')
+            _, page = await waiting
+            assert (page["next"], [item["type"] for item in page["items"]]) == (1, ["start-machines"])
+            await (await door.agent("m7", standby=True)).until(Welcome)
+            await door.call("DELETE", "/standbys/m7")
+            _, both = await door.call("GET", "/provision")
+            items = [(item["type"], item.get("count", item.get("machine"))) for item in both["items"]]
+            assert items == [("start-machines", 2), ("release-machine", "m7")]
+            assert (await door.call("GET", "/provision?after=1"))[1]["items"] == both["items"][1:]
+            assert (await door.call("GET", "/provision?after=2&wait=0"))[1] == {"next": 2, "items": []}
+        async with Door(tmp_path / "ledger") as door:
+            assert (await door.call("GET", "/provision"))[1] == both
+
+    run(body)
+
+
 def test_a_path_that_is_not_there(tmp_path: Path) -> None:
     async def body() -> None:
         async with Door(tmp_path / "ledger") as door:

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 
 from understudy.controller.core.company import OVER
 from understudy.controller.core.director import Director
-from understudy.controller.core.events import Asked, Event, Lost, Output, Registered, Reply, Reported, Tale
+from understudy.controller.core.events import Asked, Event, Lost, Registered, Reply, Reported, Tale
 from understudy.controller.server.steward import Steward
 from understudy.protocol.frames import Relayed, Report
 from understudy.protocol.messages import Saved
+from understudy.protocol.provisioning import StartMachines
 
 if TYPE_CHECKING:
     from .agent import SimAgent
@@ -73,7 +74,7 @@ class SimController:
         for at, event in self.ledger:
             outputs = director.feed(event, at)
             self.tales += [output for output in outputs if isinstance(output, Tale)]
-            wanted += sum(map(_wanted, outputs))
+            wanted += sum(output.count for output in outputs if isinstance(output, StartMachines))
         self.director = director
         self.appoint(director)
         self.provide(wanted)
@@ -122,12 +123,13 @@ class SimController:
                     self.world.plans()
                 if output.kind == "waiting":
                     self.world.waits(output.text)
-                self.provide(self.provided + _wanted(output))
                 self.world.say(f"tale: {output.kind}: {output.text}")
+            elif isinstance(output, StartMachines):
+                self.provide(self.provided + output.count)
         self.flush()
 
     def provide(self, wanted: int) -> None:
-        """Whoever starts machines reads all events, also those from before a crash."""
+        """The source of machines reads all requests, also those from before a crash."""
         while self.provided < wanted:
             self.provided += 1
             if self.world.generous:
@@ -201,8 +203,3 @@ class SimController:
             self.feed(event)
             if not self.alive:
                 return
-
-
-def _wanted(output: Output) -> int:
-    """How many machines it asks for."""
-    return int(str(output.data["count"])) if isinstance(output, Tale) and output.kind == "wanted" else 0

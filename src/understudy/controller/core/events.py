@@ -7,6 +7,7 @@ from typing import Literal
 import msgspec
 
 from understudy.protocol.frames import Report
+from understudy.protocol.provisioning import Provisioning
 
 from .judgement import Source
 
@@ -169,4 +170,4 @@ class Reply(msgspec.Struct, frozen=True):
     data: dict[str, object] = {}
 
 
-Output = Tale | Reply
+Output = Tale | Reply | Provisioning

@@ -6,6 +6,7 @@ from collections import Counter
 
 from understudy.protocol.frames import KeepCopy
 from understudy.protocol.messages import Cancel, Prepare, Stop
+from understudy.protocol.provisioning import ReleaseMachine
 
 from .cast import Machine, Worker, free, ready
 from .change import Change, QueuedReplacement
@@ -46,8 +47,7 @@ class Replacement(Turns):
             case AddStandby(count) if count < 1:
                 self._reply(id, False, f"{count} standbys cannot be added; ask for at least one")
             case AddStandby(count):
-                self.wanted += count
-                self._tale("wanted", f"{count} standby machine{'s' if count > 1 else ''} wanted", count=count)
+                self._want(count)
                 self._reply(id, True, f"{count} more asked for")
             case RemoveStandby(name, why):
                 machine = self.machines.get(name)
@@ -57,6 +57,7 @@ class Replacement(Turns):
                     self._reply(id, False, f"{name} is about to play; wait until the replacement is over")
                 else:
                     self._dismiss(machine, why)
+                    self._out.append(ReleaseMachine(name, self._now))
                     self._tale("released", f"{name} is dismissed", machine=name)
                     self._reply(id, True, f"{name} is dismissed")
             case Scale():

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from understudy.protocol.provisioning import StartMachines
+
 from .cast import Machine, Worker
 from .change import Change, QueuedReplacement
 from .events import Replace
@@ -108,6 +110,7 @@ class Signals(Transition):
 
     def _want(self, count: int) -> None:
         self.wanted += count
+        self._out.append(StartMachines(count, self._now))
         self._tale("wanted", f"{count} standby machine{'s' if count > 1 else ''} wanted", count=count)
 
     def _pending(self) -> bool:

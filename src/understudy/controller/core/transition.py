@@ -7,6 +7,7 @@ from collections import Counter, deque
 import msgspec
 
 from understudy.protocol.messages import Recorded, Rehearse, Stop
+from understudy.protocol.provisioning import ReleaseMachine
 from understudy.protocol.roster import Roster, WorkerAddress
 
 from .cast import Machine, Worker, ready
@@ -232,6 +233,7 @@ class Transition(Company):
 
     def _release(self, machine: Machine, change: Change | None = None) -> None:
         request = "" if change is None else change.request
+        self._out.append(ReleaseMachine(machine.name, self._now))
         self._tale("released", f"{machine.name} is released", machine=machine.name, change=request)
         replaced = change is not None and (change.wish is not None or change.kind == "refill")
         self._dismiss(machine, "it was replaced" if replaced else "fewer replicas are wanted")

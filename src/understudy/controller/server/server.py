@@ -27,12 +27,12 @@ from understudy.controller.core.events import (
     Asked,
     Event,
     Lost,
+    Output,
     Readmit,
     Registered,
     Rejected,
     RemoveStandby,
     Replace,
-    Reply,
     Reported,
     ReportFault,
     Request,
@@ -44,6 +44,7 @@ from understudy.controller.core.events import (
 from understudy.host.family import die_with_parent
 from understudy.protocol.frames import Ack, Beat, Frame, Numbered, Refused, Register, Report, Welcome
 from understudy.protocol.messages import Inject
+from understudy.protocol.provisioning import Provisioning, ProvisioningPage
 from understudy.protocol.roster_delta import Shortener
 from understudy.protocol.sessions import sign_of_life_s
 
@@ -73,6 +74,8 @@ class Controller:
         self.spec = spec
         self.director = Director(spec.plan)
         self.tales: list[Tale] = []
+        self.provisioning: list[Provisioning] = []
+        """All requests for machines, in order."""
         self.beats: dict[str, Beat] = {}
         self.observing = Observing(spec.stragglers, spec.mesh)
         self._ledger = Ledger(Path(spec.ledger))
@@ -89,8 +92,9 @@ class Controller:
         self.steward = Steward(spec.steward, self.director, self.tales, lambda: self.observing.suspects)
         self._seen = dict.fromkeys(self.director.machines, time.monotonic())
 
-    def _keep(self, outputs: list[Tale | Reply]) -> None:
+    def _keep(self, outputs: list[Output]) -> None:
         self.tales += [output for output in outputs if isinstance(output, Tale)]
+        self.provisioning += [output for output in outputs if isinstance(output, Provisioning)]
 
     # -- events --------------------------------------------------------------------------------------------------------
 
@@ -267,6 +271,14 @@ class Controller:
             await self._wait(min(wait, 60.0))
         return _json({"next": len(self.tales), "events": self.tales[after:]})
 
+    async def get_provision(self, request: web.Request) -> web.Response:
+        """Requests for machines that follow the first `after`; waits up to `wait` seconds for the first of them."""
+        after, wait = int(request.query.get("after", "0")), float(request.query.get("wait", "0"))
+        deadline = time.monotonic() + min(wait, 60.0)
+        while len(self.provisioning) <= after and (left := deadline - time.monotonic()) > 0:
+            await self._wait(left)
+        return _json(ProvisioningPage(len(self.provisioning), tuple(self.provisioning[after:])))
+
     async def post_replace(self, request: web.Request) -> web.Response:
         """Put standbys in the place of machines, all at one boundary; with `by` it is a drain."""
         return await self.ask(await _body(request, Replace))
@@ -383,6 +395,7 @@ class Controller:
                 web.get("/machines", self.get_machines),
                 web.get("/roster", self.get_roster),
                 web.get("/events", self.get_events),
+                web.get("/provision", self.get_provision),
                 web.get("/requests/{id}", self.get_answer),
                 web.post("/replace", self.post_replace),
                 web.post("/drain", self.post_drain),
