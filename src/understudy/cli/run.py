@@ -116,11 +116,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def seconds(text: str) -> float:
     """A time span on the command line: `30s`, `2m`, `30`."""
-    from understudy.planning.spans import SpanError, span
+    from understudy.protocol.durations import DurationError, parse_duration
 
     try:
-        return span(text)
-    except SpanError as error:
+        return parse_duration(text)
+    except DurationError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 

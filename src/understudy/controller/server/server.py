@@ -42,6 +42,7 @@ from understudy.controller.core.events import (
     Tale,
 )
 from understudy.host.family import die_with_parent
+from understudy.protocol.durations import parse_deadline, parse_duration
 from understudy.protocol.frames import Ack, Beat, Frame, Numbered, Refused, Register, Report, Welcome
 from understudy.protocol.messages import Inject
 from understudy.protocol.provisioning import Provisioning, ProvisioningPage
@@ -50,7 +51,6 @@ from understudy.protocol.sessions import sign_of_life_s
 
 from .admission import objection
 from .bodies import Ending, Illness, Maintenance
-from .deadline import moment
 from .ledger import Ledger
 from .observing import Observing
 from .silence import gone, quiet
@@ -249,7 +249,7 @@ class Controller:
 
     async def get_answer(self, request: web.Request) -> web.Response:
         """What has become of a request; waits up to `wait` seconds for its end."""
-        id, wait = request.match_info["id"], float(request.query.get("wait", "0"))
+        id, wait = request.match_info["id"], parse_duration(request.query.get("wait", "0"))
         if id not in self.director.requests:
             raise ValueError(f"there was no request {id}; its id is in the answer to whoever has asked")
         deadline = time.monotonic() + min(wait, 60.0)
@@ -266,14 +266,14 @@ class Controller:
 
     async def get_events(self, request: web.Request) -> web.StreamResponse:
         """Tales from number `after` on; waits up to `wait` seconds for the first."""
-        after, wait = int(request.query.get("after", "0")), float(request.query.get("wait", "0"))
+        after, wait = int(request.query.get("after", "0")), parse_duration(request.query.get("wait", "0"))
         if len(self.tales) <= after and wait > 0:
             await self._wait(min(wait, 60.0))
         return _json({"next": len(self.tales), "events": self.tales[after:]})
 
     async def get_provision(self, request: web.Request) -> web.Response:
         """Requests for machines that follow the first `after`; waits up to `wait` seconds for the first of them."""
-        after, wait = int(request.query.get("after", "0")), float(request.query.get("wait", "0"))
+        after, wait = int(request.query.get("after", "0")), parse_duration(request.query.get("wait", "0"))
         deadline = time.monotonic() + min(wait, 60.0)
         while len(self.provisioning) <= after and (left := deadline - time.monotonic()) > 0:
             await self._wait(left)
@@ -286,7 +286,7 @@ class Controller:
     async def post_drain(self, request: web.Request) -> web.Response:
         """Maintenance: {"machines": ["m1"], "by": "30m", "why": "…"}."""
         given: Maintenance = await _body(request, Maintenance)
-        by = moment(given.by, datetime.now()) if isinstance(given.by, str) else given.by
+        by = parse_deadline(given.by, datetime.now()) if isinstance(given.by, str) else given.by
         return await self.ask(Replace(given.machines, by=by, in_turns=True, why=given.why))
 
     async def delete_drain(self, request: web.Request) -> web.Response:
