@@ -1,4 +1,4 @@
-"""Durations and deadlines as text, such as `500ms`, `3s`, `2m` and `1.5h`: for the command line, TOML and HTTP bodies."""
+"""Durations and deadlines as text, such as `500ms`, `3s`, `2m` and `1.5h`: on the command line, in TOML, over HTTP."""
 
 from __future__ import annotations
 
