@@ -74,7 +74,7 @@ def test_other_mistakes(script: Path, tmp_path: Path, capsys: pytest.CaptureFixt
 def test_defaults(script: Path) -> None:
     args = build_parser().parse_args(["rehearse", str(script), "--width", "64"])
     spec = rehearse._spec(args)
-    assert (spec.machines, spec.nproc, spec.steps, spec.args) == (2, 1, 8, ("--width", "64"))
+    assert (spec.machines, spec.nproc, spec.settings.training.steps, spec.args) == (2, 1, 8, ("--width", "64"))
 
 
 def shown(outcome: Outcome, *, terminal: bool = False) -> str:

@@ -65,7 +65,7 @@ class Mishaps:
     def hear(self, message: ToWorker | Inject) -> None:
         if not isinstance(message, Inject):
             self._player.hear(message)
-        elif not self._player.spec.chaos:
+        elif not self._player.spec.settings.verify.chaos:
             log.warning("%s is asked for, but this job was not started with --chaos", message.kind)
         elif (work := _MISHAPS.get(message.kind)) is None:
             log.warning("there is no mishap %r", message.kind)

@@ -38,7 +38,7 @@ class Probe:
 
     def __init__(self, player: WorkerRuntime) -> None:
         self._player = player
-        self._folder = Path(player.spec.probe)
+        self._folder = Path(player.spec.settings.verify.probe)
         self._twins: tuple[int, ...] = ()
 
     def _pace(self) -> Pace:

@@ -18,6 +18,8 @@ from understudy.comm.torch_backend import uninstall
 from understudy.launch.troupe import Hand, Troupe, first_roster
 from understudy.launch.troupe import LocalWorker as Wire
 from understudy.protocol.messages import Halt, Halted, Resume, WorkerSpec
+from understudy.protocol.options import with_options
+from understudy.protocol.settings import Settings
 from understudy.state.digest import digest
 from understudy.state.inventory import take_inventory
 from understudy.worker.job import Job
@@ -82,20 +84,23 @@ def act(wire: Wire, role: int, play: Play) -> Result:
             wire.tell(message)
 
     spec = WorkerSpec(
-        wire.fabric.uid,
-        wire.fabric.machine,
-        0,
-        "troupe",
-        b"s",
-        "",
-        (),
-        1,
-        play.mesh,
-        seed=3,
-        mask=play.mask,
-        deterministic=play.deterministic,
-        keep_gradients=play.keep,  # type: ignore[arg-type]
-        recording_limit=0,
+        uid=wire.fabric.uid,
+        machine=wire.fabric.machine,
+        slot=0,
+        job="troupe",
+        secret=b"s",
+        script="",
+        args=(),
+        nproc=1,
+        mesh=play.mesh,
+        settings=with_options(
+            Settings(),
+            seed=3,
+            mask=play.mask,
+            deterministic=play.deterministic,
+            keep_gradients=play.keep,
+            recording_limit=0,
+        ),
     )
     player = WorkerRuntime(spec, wire.fabric, say)
 

@@ -12,7 +12,9 @@ from torch import nn
 
 from understudy.comm.fabric import Fabric
 from understudy.protocol.messages import FromWorker, Saved, Telemetry, WorkerSpec
+from understudy.protocol.options import with_options
 from understudy.protocol.roster import Roster, WorkerAddress
+from understudy.protocol.settings import Settings
 from understudy.state.checkpoint import Saver, complete, place
 from understudy.worker.transfer.archive import Archive
 
@@ -28,9 +30,7 @@ class Scene:
         self.stage = SimpleNamespace(roster=FIRST)
         self.spec = WorkerSpec(
             *("w0", "m0", 0, "job", b"x", "train.py", (), 1, (("dp", 7),)),
-            checkpoint=str(folder),
-            checkpoint_every=every,
-            mask=mask,
+            settings=with_options(Settings(), checkpoint=str(folder), checkpoint_every=every, mask=mask),
         )
         tracked = {"model": nn.Linear(2, 2)}
         fabric = cast("Fabric", self.stage)
@@ -120,7 +120,8 @@ def test_others_write_their_own_part_only(tmp_path: Path) -> None:
 def test_nothing_is_written_without_a_place(tmp_path: Path) -> None:
     scene = Scene(tmp_path, mask="spare:r=2")
     scene.archive._spec = WorkerSpec(
-        *("w0", "m0", 0, "job", b"x", "train.py", (), 1, (("dp", 7),)), mask="spare:r=2", checkpoint_every=1
+        *("w0", "m0", 0, "job", b"x", "train.py", (), 1, (("dp", 7),)),
+        settings=with_options(Settings(), mask="spare:r=2", checkpoint_every=1),
     )
     scene.enter(3)
     scene.archive.boundary(2)

@@ -11,13 +11,13 @@ from typing import Literal
 from understudy.protocol.frames import Dismiss, EndWorker, Order, StartWorker, Tell
 from understudy.protocol.messages import Move, ToWorker
 from understudy.protocol.roster import Roster, WorkerAddress
+from understudy.protocol.settings import NoStandby
 
 from .cast import Machine, Worker, suit, warmth
 from .change import Change, QueuedReplacement
 from .events import Output, Replace, Reply, Tale
 
 Status = Literal["forming", "training", "halting", "recovering", "closing", "finished", "stopped", "failed"]
-Scarcity = Literal["wait", "stop", "shrink"]
 OVER = ("finished", "stopped", "failed")
 PLAN = "plan.json"
 """The file beside a ledger with what its controller knew of the job."""
@@ -39,7 +39,7 @@ class JobPlan:
     """Seconds in which a worker comes to life, and in which a newcomer has rehearsed."""
     patience: float = 600.0
     """Seconds to wait for a machine where no standby is left."""
-    scarcity: Scarcity = "wait"
+    scarcity: NoStandby = "wait"
     """What to do then: ask for a machine and wait, stop, or go on without the replica."""
     quarantine: int = 3
     """Failures after which a machine is not used any more."""

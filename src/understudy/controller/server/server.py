@@ -122,18 +122,18 @@ class Controller:
 
     async def watch(self) -> None:
         """Whoever is silent for too long is gone."""
-        looked = time.monotonic()
+        looked, limits = time.monotonic(), self.spec.settings.recovery
         while True:
             await asyncio.sleep(_WATCH_S)
             now = time.monotonic()
             looked, absent = now, now - looked - _WATCH_S
-            if absent > self.spec.heartbeat / 2:  # it was this process that heard nothing
+            if absent > limits.heartbeat / 2:  # it was this process that heard nothing
                 self._seen = {name: seen + absent for name, seen in self._seen.items()}
                 continue
             if self._deaf(now):
                 continue
-            why = f"nothing heard from its agent for {self.spec.heartbeat:g} s"
-            for name in gone(self._heard(now), now, self.spec.heartbeat, self.spec.patience):
+            why = f"nothing heard from its agent for {limits.heartbeat:g} s"
+            for name in gone(self._heard(now), now, limits.heartbeat, limits.patience):
                 await self.feed(Lost(name, self.director.machines[name].incarnation, why))
             for limit, event in self.director.due():
                 if time.time() > limit and event not in self._expired:
@@ -150,9 +150,9 @@ class Controller:
     def _deaf(self, now: float) -> bool:
         """Whether nobody at all is heard. When that is over, not all are heard at once: connections that were cut take
         about as long to come back as they were away, or to be opened anew."""
-        heard, limit = self._heard(now), self.spec.heartbeat
+        heard, limit = self._heard(now), self.spec.settings.recovery.heartbeat
         silence = quiet(heard, now)
-        if limit < silence < self.spec.patience:
+        if limit < silence < self.spec.settings.recovery.patience:
             if not self._silence and self.director.status not in OVER:
                 log.warning("nothing heard from any machine for %g s: it is the controller that is cut off", limit)
             self._silence = silence
@@ -338,8 +338,7 @@ class Controller:
             raise ValueError("this job is not open for other machines")
         if name in spec.reserved or (machine is not None and machine.alive):
             raise ValueError(f"there is a machine {name} in this job already; {_RENAME}")
-        status, patience = self.director.status, spec.patience
-        return _json(Offer(spec.job, status, spec.worker, spec.env, spec.repair, patience))
+        return _json(Offer(spec.job, self.director.status, spec.worker, spec.env))
 
     async def post_disband(self, request: web.Request) -> web.Response:
         """The controller is about to go for good: nobody is to wait for it. Answers when all agents have gone, or
@@ -371,13 +370,13 @@ class Controller:
 
     async def get_inject(self, request: web.Request) -> web.Response:
         """Whether faults may be let into this job."""
-        return _json({"chaos": self.spec.chaos})
+        return _json({"chaos": self.spec.settings.verify.chaos})
 
     async def post_inject(self, request: web.Request) -> web.Response:
         """Chaos: have something go wrong in a worker or an agent."""
         inject: Inject = await _body(request, Inject)
         ws = self._sockets.get(inject.machine)
-        if not self.spec.chaos:
+        if not self.spec.settings.verify.chaos:
             raise ValueError("faults are not let into this job; start it with: understudy run --chaos")
         if ws is None:
             raise ValueError(f"no agent of {inject.machine} is connected")

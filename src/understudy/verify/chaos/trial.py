@@ -14,7 +14,8 @@ import msgspec
 
 from understudy.controller.client import Client
 from understudy.launch.local import Ended, LocalJob
-from understudy.launch.spec import JobSpec
+from understudy.protocol.options import with_options
+from understudy.protocol.settings import JobSpec
 
 from .campaign import Campaign, Deed, strike
 from .check import machines_lost, once_by, read_records, same_digests, same_values
@@ -69,11 +70,11 @@ async def trial(
 ) -> Verdict:
     """Run a job under chaos to its end, or until all faults have happened where it has no number of steps; then, unless
     it is known what it must come to (`expect`), run it undisturbed for as many steps."""
-    folder = Path(spec.run_dir).resolve()
+    folder, wanted = Path(spec.run_dir).resolve(), spec.settings.training.steps
     with room() as place:
-        disturbed = _apart(spec, folder / "disturbed", chaos=True, steps=spec.steps or ENDLESS)
+        disturbed = _apart(spec, folder / "disturbed", chaos=True, steps=wanted or ENDLESS)
         watcher.say(f"under chaos, in {disturbed.run_dir}")
-        ended, campaign, tales, complaints = await _disturbed(disturbed, plan, wishes, watcher, place, not spec.steps)
+        ended, campaign, tales, complaints = await _disturbed(disturbed, plan, wishes, watcher, place, not wanted)
         steps = int(ended.view.get("step", 0)) if ended is not None else 0
         digests: dict[str, str] = {} if ended is None else ended.view["digests"]
         records = read_records(Path(disturbed.run_dir))
@@ -96,12 +97,12 @@ async def trial(
 
 def _apart(spec: JobSpec, run_dir: Path, **changes: Any) -> JobSpec:
     """The same job with a folder and checkpoints of its own."""
-    if spec.checkpoint:
+    if folder := spec.settings.checkpoint.folder:
         own = run_dir / "checkpoints"
-        if Path(spec.checkpoint).is_dir():
-            shutil.copytree(spec.checkpoint, own)
+        if Path(folder).is_dir():
+            shutil.copytree(folder, own)
         changes["checkpoint"] = str(own)
-    return msgspec.structs.replace(spec, run_dir=str(run_dir), **changes)
+    return with_options(spec, run_dir=str(run_dir), **changes)
 
 
 async def _undisturbed(spec: JobSpec, watcher: Watcher) -> Ended:
@@ -115,7 +116,8 @@ async def _disturbed(
     tales: list[dict[str, Any]] = []
     ended: Ended | None = None
     async with LocalJob(spec, on_line=watcher.line, on_tale=tales.append) as job:
-        kept = spec.checkpoint_every if spec.checkpoint else 0  # with something to go back to, nobody has to be spared
+        checkpoint = spec.settings.checkpoint
+        kept = checkpoint.every if checkpoint.folder else 0  # with something to go back to, nobody has to be spared
         scene = Scene(
             Client(job.url, job.secret.hex(), patience=_PATIENCE_S),
             os.getpid(),

@@ -13,7 +13,8 @@ import msgspec
 
 from understudy.controller.client import Client
 from understudy.launch.local import Ended, LocalJob
-from understudy.launch.spec import JobSpec
+from understudy.protocol.options import with_options
+from understudy.protocol.settings import JobSpec
 from understudy.verify.chaos.scene import Scene
 from understudy.worker.glimpse import read_glimpses
 
@@ -47,7 +48,7 @@ async def perform(
     place = folder / name
     probe = place / "probe"
     probe.mkdir(parents=True)
-    own: dict[str, Any] = {"run_dir": str(place), "probe": str(probe), "checkpoint": None, "checkpoint_every": 0}
+    own: dict[str, Any] = {"run_dir": str(place), "probe": str(probe), "checkpoint": "", "checkpoint_every": 0}
     own |= {
         "standbys": min(len(disturbances), _STANDBYS),
         "repair": 0.0,
@@ -55,7 +56,7 @@ async def perform(
     }
     if any(disturbance.orphans for disturbance in disturbances):
         own |= {"copy_every": 1}
-    spec = msgspec.structs.replace(spec, **own)
+    spec = with_options(spec, **own)
     began = time.monotonic()
     watcher.begun(name)
 
@@ -76,8 +77,9 @@ async def perform(
         tasks: list[asyncio.Future[Any]] = [waiting]
         scene = Scene(Client(job.url, job.secret.hex()), os.getpid(), inside=False, patience=within, standbys=1)
         if disturbances:
-            assert spec.steps is not None
-            conductor = Conductor(scene, probe, spec.steps, watcher.say)
+            steps = spec.settings.training.steps
+            assert steps is not None
+            conductor = Conductor(scene, probe, steps, watcher.say)
             conductor.pace(held_at(0))
             tasks.append(asyncio.ensure_future(asyncio.to_thread(conductor.conduct, disturbances)))
         try:

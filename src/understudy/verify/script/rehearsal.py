@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from understudy.launch.spec import JobSpec
+from understudy.protocol.settings import JobSpec
 
 from .compare import Book, first_divergence
 from .findings import Finding, Show, findings, unclear
@@ -26,7 +26,8 @@ class Outcome(msgspec.Struct, frozen=True):
 async def rehearse(spec: JobSpec, folder: Path, watcher: Watcher, *, within: float) -> Outcome:
     """Undisturbed; then disturbed, as much in one run as there is room for. Where that differs, undisturbed once more,
     to know whether it does so by itself; and what a run left unclear is disturbed alone."""
-    assert spec.steps is not None
+    steps = spec.settings.training.steps
+    assert steps is not None
 
     async def made(name: str, *disturbances: Disturbance) -> Run:
         return await perform(spec, name, folder, watcher, disturbances=disturbances, within=within)
@@ -35,10 +36,10 @@ async def rehearse(spec: JobSpec, folder: Path, watcher: Watcher, *, within: flo
     again: Run | None = None
     disturbed: list[Run] = []
     classes = classes_of(calm.glimpses)
-    if calm.whole and calm.steps >= spec.steps:
+    if calm.whole and calm.steps >= steps:
         truth = Book(calm.glimpses)
         wanted = plan(classes, machines_of(calm.glimpses))
-        for number, some in enumerate(rounds(wanted, spec.steps), 1):
+        for number, some in enumerate(rounds(wanted, steps), 1):
             run = await made(f"disturbed {number}", *some)
             disturbed.append(run)
             if _by_itself(truth, run):
@@ -50,7 +51,7 @@ async def rehearse(spec: JobSpec, folder: Path, watcher: Watcher, *, within: flo
                 alone = [each for run in disturbed for each in unclear(calm, run)]
                 for number, each in enumerate(alone, len(disturbed) + 1):
                     disturbed.append(await made(f"disturbed {number}", each))
-    show = Show(spec.dimensions, spec.steps, calm, again, tuple(disturbed), _sources(spec, calm))
+    show = Show(spec.dimensions, steps, calm, again, tuple(disturbed), _sources(spec, calm))
     runs = [calm, *disturbed, *([again] if again is not None else [])]
     return Outcome(classes, runs, findings(show))
 

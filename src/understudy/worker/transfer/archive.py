@@ -44,7 +44,11 @@ class Archive:
         """The step of the last checkpoint that was begun."""
         self._put_off = -1
         """The step of the checkpoint for whose sake this worker has not left yet."""
-        self._keeper = Keeper(fabric, spec.uid, tracked, spec.streams) if spec.copy_every else None
+        self._keeper = (
+            Keeper(fabric, spec.uid, tracked, spec.settings.replacement.streams)
+            if spec.settings.checkpoint.copy_every
+            else None
+        )
         self._copied = self._told = -1
         """The last step of which a copy was begun, and the last of which the cost was told."""
         self._fresh = False
@@ -60,12 +64,12 @@ class Archive:
 
     def latest(self) -> int:
         """The latest checkpoint that is complete on disk; 0: none."""
-        folder = self._spec.checkpoint
+        folder = self._spec.settings.checkpoint.folder
         return max(complete(Path(folder), self._spec.roles), default=0) if folder else 0
 
     def load(self, step: int) -> None:
         """Make the state as it was when this checkpoint was written."""
-        load(Path(self._spec.checkpoint), step, self._role, self._tracked)
+        load(Path(self._spec.settings.checkpoint.folder), step, self._role, self._tracked)
         self._saved = step
         self._say(Saved(self._role, step))
 
@@ -85,8 +89,8 @@ class Archive:
     def boundary(self, step: int) -> None:
         """Keep the state with which this step begins, where its turn has come."""
         spec = self._spec
-        due = bool(spec.checkpoint_every) and step % spec.checkpoint_every == 0
-        if spec.checkpoint and step > self._saved and (due or (self._fresh and self._at_risk())):
+        due = bool(spec.settings.checkpoint.every) and step % spec.settings.checkpoint.every == 0
+        if spec.settings.checkpoint.folder and step > self._saved and (due or (self._fresh and self._at_risk())):
             if self._saver is None:
                 self._saver = self._make_saver(self._role)
             self._saver.save(step, take_inventory(self._tracked), self._vacant())
@@ -95,17 +99,17 @@ class Archive:
         fresh, self._fresh = self._fresh, False
         if self._keeper is None or (self._copied == step and not fresh):
             return
-        if fresh or step % spec.copy_every == 0:  # at the same boundaries everywhere
+        if fresh or step % spec.settings.checkpoint.copy_every == 0:  # at the same boundaries everywhere
             self._copied = step
             self._keeper.begin(step, force=fresh)
-            self._kept_now |= spec.copy_every > 1
+            self._kept_now |= spec.settings.checkpoint.copy_every > 1
 
     def lets_go(self, step: int) -> bool:
         """Whether whoever plays here may leave at the boundary after this step: not where a checkpoint begins, nor
         while its part of one is being written, since nobody else would write it. That is put off for one checkpoint;
         where the next is under way by then, it is waited for, or nobody could ever leave."""
-        every, writing = self._spec.checkpoint_every, self._saver is not None and self._saver.busy
-        begins = bool(self._spec.checkpoint) and every > 1 and (step + 1) % every == 0
+        every, writing = self._spec.settings.checkpoint.every, self._saver is not None and self._saver.busy
+        begins = bool(self._spec.settings.checkpoint.folder) and every > 1 and (step + 1) % every == 0
         if not writing and not begins:
             return True
         which = self._saved if writing else step + 1
@@ -120,10 +124,10 @@ class Archive:
         """Whether, while masking, another replica's loss would leave data that nobody has. All roles agree on it, since
         they have entered the generation at the same step."""
         roster = self._fabric.roster
-        if not self._spec.mask or roster is None or None not in roster.seats:
+        if not self._spec.settings.masking.mask or roster is None or None not in roster.seats:
             return False
         live = [unit for unit, role in enumerate(self._twins) if roster.seats[role] is not None]
-        return bool(at_risk(parse(self._spec.mask, len(self._twins)), live))
+        return bool(at_risk(parse(self._spec.settings.masking.mask, len(self._twins)), live))
 
     def _vacant(self) -> list[int]:
         """Roles that hold the same and are vacant, where this is the first that is not: it writes for them."""
@@ -169,7 +173,7 @@ class Archive:
             assert self._keeper is not None
             self._keeper.restore(to.step, (self._role, *self._twins))
         else:
-            load(Path(self._spec.checkpoint), to.step, self._role, self._tracked)
+            load(Path(self._spec.settings.checkpoint.folder), to.step, self._role, self._tracked)
             for _, parameter in take_inventory(self._tracked).parameters:
                 parameter.grad = None
         self._saved = to.step
@@ -180,7 +184,7 @@ class Archive:
         copy = self._keeper.copy(role, step)
         links: list[Link] = []
         try:
-            links = self._fabric.dial_state(roster, taker, self._spec.streams)
+            links = self._fabric.dial_state(roster, taker, self._spec.settings.replacement.streams)
             give_copy(links, copy, stop)
         finally:
             for link in links:
@@ -191,7 +195,7 @@ class Archive:
     def conclude(self, keep: WriteCheckpoint) -> None:
         """Write what is left of a job to disk: its own role's state, and that of lost roles with the same."""
         self.close()
-        if self._spec.checkpoint:
+        if self._spec.settings.checkpoint.folder:
             inventory = take_inventory(self._tracked)
             for role in keep.roles:
                 saver = self._make_saver(role)
@@ -202,7 +206,7 @@ class Archive:
         def saved(role: int, step: int) -> None:
             self._say(Saved(role, step))
 
-        return Saver(Path(self._spec.checkpoint), role, self._spec.roles, log.warning, saved)
+        return Saver(Path(self._spec.settings.checkpoint.folder), role, self._spec.roles, log.warning, saved)
 
     def close(self) -> None:
         if self._saver is not None:
