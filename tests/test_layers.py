@@ -124,7 +124,7 @@ def test_imports_only_go_down() -> None:
         ("masking/order.py", "import socket", "no I/O"),
         ("planning/plan.py", "from asyncio import Queue", "no I/O"),
         ("planning/plan.py", "import subprocess", "no I/O"),
-        ("planning/simgrid/stage.py", "import subprocess", "no I/O"),
+        ("planning/simgrid/prepare.py", "import subprocess", "no I/O"),
         ("planning/plan.py", "from understudy.comm.fabric import Fabric", "from above"),
         ("helpers/text.py", "", "not a layer"),
         ("helpers.py", "", "no layer"),
@@ -149,7 +149,7 @@ def test_an_offence_is_found(file: str, source: str, reason: str) -> None:
         ("planning/plan.py", "import torchlike_name\nimport math"),
         (
             "planning/simgrid/engine.py",
-            "import subprocess\nimport simgrid\nfrom understudy.planning.jump import simulate",
+            "import subprocess\nimport simgrid\nfrom understudy.planning.simulation.jump import simulate",
         ),
     ],
 )

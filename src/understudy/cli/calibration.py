@@ -15,19 +15,19 @@ if TYPE_CHECKING:
     from understudy.controller.core.change import Change
     from understudy.controller.core.director import Director
     from understudy.controller.core.events import Event, Output
-    from understudy.planning.calibrate import Calibrated, Measured, Seen
+    from understudy.planning.inputs.calibrate import Calibrated, MeasuredLoss, MeasuredRun
 
 LEDGER = "ledger.sqlite"
 
 
 def calibrated(run: Path) -> Calibrated:
     """Durations of a run in place of assumptions, where it has any; `UsageError` where it cannot be read."""
-    from understudy.planning.calibrate import calibrate
+    from understudy.planning.inputs.calibrate import calibrate
 
     return calibrate(measured(run))
 
 
-def measured(run: Path) -> Measured:
+def measured(run: Path) -> MeasuredRun:
     from understudy.controller.core.company import PLAN, JobPlan
     from understudy.controller.server.ledger import Ledger, LedgerError
 
@@ -95,9 +95,9 @@ class Tally:
         self._empty: set[int] = set()
         self._detected: list[float] = []
         self._recovered: list[float] = []
-        self._masked: list[Seen] = []
+        self._masked: list[MeasuredLoss] = []
         self._replaced: list[float] = []
-        self._joined: list[Seen] = []
+        self._joined: list[MeasuredLoss] = []
         self._refilled: list[float] = []
         self._prepared: list[float] = []
         self._away: list[float] = []
@@ -171,28 +171,28 @@ class Tally:
             self._empty.discard(role)
 
     def _settled(self, change: Change, lost: float) -> None:
-        from understudy.planning.calibrate import Seen
+        from understudy.planning.inputs.calibrate import MeasuredLoss
 
         units, live = self.director.replicas(change.vacant)
         if change.kind == "replace":
             self._replaced.append(lost)
         elif change.kind == "recover" and change.vacant != change.spared:
             if 0 < live < self._live:
-                self._masked.append(Seen(lost, units / live - units / self._live))
+                self._masked.append(MeasuredLoss(lost, units / live - units / self._live))
         elif change.kind == "recover" and change.joiners and not change.back:
             self._recovered.append(max(0.0, lost - self._waited - _waiting(change)))
             self._waited = 0.0
         elif change.kind == "refill":
             _, before = self.director.replicas((*change.vacant, *change.joiners))
             if before:
-                self._joined.append(Seen(lost, max(0.0, units / before - units / live)))
+                self._joined.append(MeasuredLoss(lost, max(0.0, units / before - units / live)))
 
-    def result(self, steps: list[tuple[int, float]]) -> Measured:
-        from understudy.planning.calibrate import Measured
+    def result(self, steps: list[tuple[int, float]]) -> MeasuredRun:
+        from understudy.planning.inputs.calibrate import MeasuredRun
 
         times = sorted(seconds for _, seconds in steps)
         usual = times[len(times) // 4] if times else 0.0
-        return Measured(
+        return MeasuredRun(
             usual,
             len(times),
             *(self._detected, self._recovered, self._masked, self._replaced, self._joined, self._refilled),

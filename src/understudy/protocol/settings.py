@@ -161,6 +161,12 @@ class StewardSettings:
         10, key="steward_looks", minimum=1, help="act if a machine is slow in N looks in a row, one a second"
     )
     replacements: int = option(4, key="steward_replacements", minimum=0, help="replace at most N slow machines an hour")
+    rest: float = 600.0
+    """Seconds for which a machine that came, or was to be replaced, is left alone."""
+    returning: float = 0.0
+    """Seconds in which a machine that was lost comes back by itself; 0: it does not."""
+    arrival: float = HOUR
+    """Seconds after which a machine that was requested is not expected any more."""
 
 
 @dataclass(frozen=True)
@@ -176,6 +182,8 @@ class StragglerSettings:
         help="how much slower than its peers a straggler is, as a share; 0: off",
     )
     window: int = option(20, key="straggler_window", minimum=5, help="report a straggler after N steps")
+    persistence: float = 0.8
+    """The share of these steps that must be slow."""
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,7 @@ from collections.abc import Collection, Iterable
 
 from understudy.masking.coverage import at_risk, wipe_out
 from understudy.masking.placement import Placement, parse
-from understudy.masking.policy import Options, choose
-from understudy.masking.target import Outside, outside
+from understudy.masking.policy import MaskOptions, Surplus, choose, surplus_replicas
 from understudy.protocol.messages import Park
 
 from .cast import Machine, Worker, ready
@@ -79,15 +78,17 @@ class Vacancies(Signals):
         """The numbers of the units that are not to play."""
         return set(self._outside(self.target(), self._sooner).replicas)
 
-    def _outside(self, target: int, sooner: Collection[int]) -> Outside:
+    def _outside(self, target: int, sooner: Collection[int]) -> Surplus:
         """The same, where there are to be so many."""
         units = self._units()
         if target >= len(units) or not self.known:
-            return Outside()
+            return Surplus()
         gone = set(self.vacant())
         vacant = [number for number, unit in enumerate(units) if not gone.isdisjoint(unit)]
         deserted = [n for n in vacant if all(self._dweller(cell) is None for cell in self._cells(units[n]))]
-        return outside(self._placement(), self._bundles(), target, vacant=vacant, deserted=deserted, sooner=sooner)
+        return surplus_replicas(
+            self._placement(), self._bundles(), target, vacant=vacant, deserted=deserted, sooner=sooner
+        )
 
     def _cells(self, roles: Iterable[int]) -> set[int]:
         return {self.plan.cells[role] for role in roles}
@@ -173,7 +174,7 @@ class Vacancies(Signals):
             self._tale("policy", said, act=choice.act)
         return roles if choice.act == "mask" else ()
 
-    def _options(self, settlement: Settlement, roles: tuple[int, ...], usual: float) -> Options:
+    def _options(self, settlement: Settlement, roles: tuple[int, ...], usual: float) -> MaskOptions:
         """What could be done about the cells that need a machine, other than to go on without these roles."""
         live = self._whole(roles)
         taken: set[str] = set()
@@ -184,8 +185,8 @@ class Vacancies(Signals):
             taken |= set() if machine is None else {machine.name}
         outside = sum(self._at_hand(cell) is None for cell in settlement.missing)
         size = max(self.sizes.get(role, 0) for cell in settlement.missing for role in self._roles(cell))
-        return Options(
-            units=len(self._units()),
+        return MaskOptions(
+            replicas=len(self._units()),
             live=len(live),
             ready=at_once,
             coming=len(self._free(set())) >= outside,

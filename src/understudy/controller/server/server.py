@@ -77,7 +77,7 @@ class Controller:
         self.provisioning: list[Provisioning] = []
         """All requests for machines, in order."""
         self.beats: dict[str, Beat] = {}
-        self.observing = Observing(spec.stragglers, spec.mesh)
+        self.observing = Observing(spec.settings.stragglers, spec.mesh)
         self._ledger = Ledger(Path(spec.ledger))
         self._seen: dict[str, float] = {}
         self._silence = 0.0

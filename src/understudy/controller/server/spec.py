@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import msgspec
 
 from understudy.controller.core.company import JobPlan
 from understudy.protocol.frames import Facts
 from understudy.protocol.messages import WorkerSpec
-from understudy.protocol.settings import RETURN_S, Settings
-from understudy.steward import decide, series
+from understudy.protocol.settings import RETURN_S, Settings, StewardSettings
 
 
 class ControlSpec(msgspec.Struct, frozen=True):
@@ -52,22 +53,10 @@ class ControlSpec(msgspec.Struct, frozen=True):
         )
 
     @property
-    def steward(self) -> decide.Settings:
+    def steward(self) -> StewardSettings:
         """A machine that comes back after its repair is not requested in between."""
-        steward, repair = self.settings.steward, self.settings.recovery.repair
-        return decide.Settings(
-            mode=steward.mode,
-            pool=steward.pool,
-            cool_down=steward.cool_down,
-            budget=steward.budget,
-            patience=steward.looks,
-            replacements=steward.replacements,
-            returning=repair + RETURN_S if repair else 0.0,
-        )
-
-    @property
-    def stragglers(self) -> series.Settings:
-        return series.Settings(self.settings.stragglers.threshold, self.settings.stragglers.window)
+        repair = self.settings.recovery.repair
+        return replace(self.settings.steward, returning=repair + RETURN_S if repair else 0.0)
 
 
 class Offer(msgspec.Struct, frozen=True):

@@ -16,17 +16,16 @@ from understudy.controller.core import events
 from understudy.controller.core.cast import Machine
 from understudy.controller.core.director import Director
 from understudy.controller.core.events import Asked, Event, Noted, Tale
+from understudy.protocol.settings import HOUR, StewardSettings
 from understudy.steward.decide import (
-    HOUR,
     Action,
-    Drain,
-    Memory,
+    DrainDemand,
+    FreeStandby,
     Observed,
-    Release,
-    Replace,
-    Request,
-    Settings,
-    Standby,
+    ReleaseStandby,
+    ReplaceSlow,
+    RequestStandbys,
+    StewardMemory,
     Suspect,
     decide,
 )
@@ -47,7 +46,7 @@ class Finding(Protocol):
 class Steward:
     def __init__(
         self,
-        settings: Settings,
+        settings: StewardSettings,
         director: Director,
         tales: Sequence[Tale],
         suspects: Callable[[], Mapping[str, Finding]] = dict,
@@ -68,7 +67,7 @@ class Steward:
         self._playing: dict[str, float] | None = None
         """Machine → since when it plays, as far as that was seen."""
         self._listen()
-        self.memory = Memory(replaced=tuple(self._replaced))
+        self.memory = StewardMemory(replaced=tuple(self._replaced))
 
     def look(self, now: float) -> list[Event]:
         """What follows from what is so now; nothing more than once a second."""
@@ -85,7 +84,7 @@ class Steward:
     def _carried_out(self, action: Action) -> list[Event]:
         request: events.Request
         match action:
-            case Replace(machine, why):
+            case ReplaceSlow(machine, why):
                 note: dict[str, str | float] = {"act": "replace", "machine": machine}
                 if self.settings.mode != "act":
                     return [Noted("steward", f"would replace {machine}: {why}", note)]
@@ -93,9 +92,9 @@ class Steward:
                     Noted("steward", f"replaces {machine}: {why}", note),
                     Asked(self._name(), events.Replace((machine,))),
                 ]
-            case Request(count, why):
+            case RequestStandbys(count, why):
                 text, request = f"asks for {count} standby{'s' if count > 1 else ''}: {why}", events.AddStandby(count)
-            case Release(machine, why):
+            case ReleaseStandby(machine, why):
                 text, request = f"lets {machine} go: {why}", events.RemoveStandby(machine, f"it is one too many: {why}")
         return [Noted("steward", text, {"act": "pool"}), Asked(self._name(), request)]
 
@@ -125,7 +124,7 @@ class Steward:
             director.status == "training" and not director.stopping and not director.closing_at,
             change is not None or director.settling is not None,
             tuple(
-                Standby(name, self._is_warm(machine), max((actor.started for actor in machine.actors), default=0.0))
+                FreeStandby(name, self._is_warm(machine), max((actor.started for actor in machine.actors), default=0.0))
                 for name, machine in machines.items()
                 if machine.state == "standby" and machine.notice is None and name not in taken
             ),
@@ -136,7 +135,7 @@ class Steward:
                 for name, finding in self._suspects().items()
                 if name in playing
             ),
-            tuple(Drain(len(wish.request.machines), wish.request.by) for wish in director.queue),
+            tuple(DrainDemand(len(wish.request.machines), wish.request.by) for wish in director.queue),
             tuple(self._lost),
             tuple(self._requests),
         )
