@@ -140,8 +140,8 @@ def main(line_fd: int, data: bytes) -> None:
         job=spec.job,
         secret=spec.secret,
         host=spec.host,
-        transport=transport_named(spec.transport),
-        limit=spec.limit,
+        transport=transport_named(spec.settings.comm.transport),
+        limit=spec.settings.comm.limit,
     )
     _player = player = WorkerRuntime(spec, fabric, line.say)
     try:

@@ -259,7 +259,7 @@ class WorkerRuntime(Passing):
         self.fabric.vouch(False)
         self.tape.first_boundary(same, self._votes.endpoint)
         begun = self.part.step
-        if self.spec.checkpoint and not begun:
+        if self.spec.settings.checkpoint.folder and not begun:
             begun = self._least([archive.latest()])[0]
             if begun:
                 archive.load(begun)
@@ -387,7 +387,9 @@ class WorkerRuntime(Passing):
         proposal = self.part.proposal
         healthy = proposal is not None and self.fabric.prepared >= proposal.generation
         if proposal is not None and proposal.gives(self.spec.uid):
-            healthy = healthy and (self._offered(proposal) if self.spec.overlap else self._may_leave(proposal))
+            healthy = healthy and (
+                self._offered(proposal) if self.spec.settings.replacement.overlap else self._may_leave(proposal)
+            )
         with self._changed:
             copied = -1 if self._archive is None else self._archive.copied
             ballot = self.part.ballot(healthy=healthy, over=over, sound=sound, copied=copied)

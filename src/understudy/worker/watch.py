@@ -43,7 +43,7 @@ class Watch:
 
     def _run(self) -> None:
         while not self._over.wait(_LOOK_S):
-            stalled = self._stall(min(_STALL_S, self._spec.limit / 2))
+            stalled = self._stall(min(_STALL_S, self._spec.settings.comm.limit / 2))
             if stalled != self._stalled:
                 self._stalled = stalled
                 self._say(stalled)
@@ -63,7 +63,7 @@ class Watch:
 
     def _look_at_the_clock(self) -> None:
         """A step that takes too long, and not because of others, is reported once."""
-        began, limit = self._began, self._spec.step_limit
+        began, limit = self._began, self._spec.settings.training.step_limit
         if limit and began and time.monotonic() - began > limit and not self._part.halted:
             self._began = 0.0
             self._say(Faulty(f"step {self._part.step} has taken longer than {limit:g} s", fatal=True))

@@ -21,7 +21,7 @@ from aiohttp import WSMsgType, web
 
 from understudy.controller.core.actions import UnexpectedEvent
 from understudy.controller.core.director import Director
-from understudy.controller.core.effects import Announcement, Effect, Provisioning
+from understudy.controller.core.effects import Announcement, Effect
 from understudy.controller.core.events import (
     AddStandby,
     Asked,
@@ -41,14 +41,15 @@ from understudy.controller.core.events import (
 )
 from understudy.controller.core.state import OVER
 from understudy.host.family import die_with_parent
+from understudy.protocol.durations import parse_deadline, parse_duration
 from understudy.protocol.frames import Ack, Beat, Frame, Numbered, Refused, Register, Report, Welcome
 from understudy.protocol.messages import ExtensionMessage
+from understudy.protocol.provisioning import Provisioning, ProvisioningPage
 from understudy.protocol.roster_delta import Shortener
 from understudy.protocol.sessions import sign_of_life_s
 
 from .admission import objection
 from .bodies import Ending, Illness, Maintenance
-from .deadline import moment
 from .ledger import Ledger
 from .observing import Observing
 from .silence import gone, quiet
@@ -75,7 +76,7 @@ class Controller:
         self.provisioning: list[Provisioning] = []
         """Requests for machines and releases, in their order."""
         self.beats: dict[str, Beat] = {}
-        self.observing = Observing(spec.stragglers, spec.mesh)
+        self.observing = Observing(spec.settings.stragglers, spec.mesh)
         self._ledger = Ledger(Path(spec.ledger))
         self._seen: dict[str, float] = {}
         self._silence = 0.0
@@ -127,18 +128,18 @@ class Controller:
 
     async def watch(self) -> None:
         """Whoever is silent for too long is gone."""
-        looked = time.monotonic()
+        looked, limits = time.monotonic(), self.spec.settings.recovery
         while True:
             await asyncio.sleep(_WATCH_S)
             now = time.monotonic()
             looked, absent = now, now - looked - _WATCH_S
-            if absent > self.spec.heartbeat / 2:  # it was this process that heard nothing
+            if absent > limits.heartbeat / 2:  # it was this process that heard nothing
                 self._seen = {name: seen + absent for name, seen in self._seen.items()}
                 continue
             if self._deaf(now):
                 continue
-            why = f"nothing heard from its agent for {self.spec.heartbeat:g} s"
-            for name in gone(self._heard(now), now, self.spec.heartbeat, self.spec.patience):
+            why = f"nothing heard from its agent for {limits.heartbeat:g} s"
+            for name in gone(self._heard(now), now, limits.heartbeat, limits.patience):
                 await self.feed(Lost(name, self.director.job.machines[name].incarnation, why))
             for limit, event in self.director.due():
                 if time.time() > limit and event not in self._expired:
@@ -157,9 +158,9 @@ class Controller:
     def _deaf(self, now: float) -> bool:
         """Whether nobody at all is heard. When that is over, not all are heard at once: connections that were cut take
         about as long to come back as they were away, or to be opened anew."""
-        heard, limit = self._heard(now), self.spec.heartbeat
+        heard, limit = self._heard(now), self.spec.settings.recovery.heartbeat
         silence = quiet(heard, now)
-        if limit < silence < self.spec.patience:
+        if limit < silence < self.spec.settings.recovery.patience:
             if not self._silence and self.director.job.status not in OVER:
                 log.warning("nothing heard from any machine for %g s: it is the controller that is cut off", limit)
             self._silence = silence
@@ -256,7 +257,7 @@ class Controller:
 
     async def get_answer(self, request: web.Request) -> web.Response:
         """What has become of a request; waits up to `wait` seconds for its end."""
-        id, wait = request.match_info["id"], float(request.query.get("wait", "0"))
+        id, wait = request.match_info["id"], parse_duration(request.query.get("wait", "0"))
         if id not in self.director.job.requests:
             raise ValueError(f"there was no request {id}; its id is in the answer to whoever has asked")
         deadline = time.monotonic() + min(wait, 60.0)
@@ -273,10 +274,18 @@ class Controller:
 
     async def get_events(self, request: web.Request) -> web.StreamResponse:
         """Announcements from number `after` on; waits up to `wait` seconds for the first."""
-        after, wait = int(request.query.get("after", "0")), float(request.query.get("wait", "0"))
+        after, wait = int(request.query.get("after", "0")), parse_duration(request.query.get("wait", "0"))
         if len(self.announcements) <= after and wait > 0:
             await self._wait(min(wait, 60.0))
         return _json({"next": len(self.announcements), "events": self.announcements[after:]})
+
+    async def get_provision(self, request: web.Request) -> web.Response:
+        """Requests for machines that follow the first `after`; waits up to `wait` seconds for the first of them."""
+        after, wait = int(request.query.get("after", "0")), parse_duration(request.query.get("wait", "0"))
+        deadline = time.monotonic() + min(wait, 60.0)
+        while len(self.provisioning) <= after and (left := deadline - time.monotonic()) > 0:
+            await self._wait(left)
+        return _json(ProvisioningPage(len(self.provisioning), tuple(self.provisioning[after:])))
 
     async def post_replace(self, request: web.Request) -> web.Response:
         """Put standbys in the place of machines, all at one boundary; with `by` it is a drain."""
@@ -285,7 +294,7 @@ class Controller:
     async def post_drain(self, request: web.Request) -> web.Response:
         """Maintenance: {"machines": ["m1"], "by": "30m", "why": "…"}."""
         given: Maintenance = await _body(request, Maintenance)
-        by = moment(given.by, datetime.now()) if isinstance(given.by, str) else given.by
+        by = parse_deadline(given.by, datetime.now()) if isinstance(given.by, str) else given.by
         return await self.ask(Replace(given.machines, by=by, in_turns=True, why=given.why))
 
     async def delete_drain(self, request: web.Request) -> web.Response:
@@ -337,8 +346,7 @@ class Controller:
             raise ValueError("this job is not open for other machines")
         if name in spec.reserved or (machine is not None and machine.alive):
             raise ValueError(f"there is a machine {name} in this job already; {_RENAME}")
-        status, patience = self.director.job.status, spec.patience
-        return _json(Offer(spec.job, status, spec.worker, spec.env, spec.repair, patience))
+        return _json(Offer(spec.job, self.director.job.status, spec.worker, spec.env))
 
     async def post_disband(self, request: web.Request) -> web.Response:
         """The controller is about to go for good: nobody is to wait for it. Answers when all agents have gone, or
@@ -394,6 +402,7 @@ class Controller:
                 web.get("/machines", self.get_machines),
                 web.get("/roster", self.get_roster),
                 web.get("/events", self.get_events),
+                web.get("/provision", self.get_provision),
                 web.get("/requests/{id}", self.get_answer),
                 web.post("/replace", self.post_replace),
                 web.post("/drain", self.post_drain),

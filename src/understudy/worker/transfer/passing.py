@@ -46,7 +46,9 @@ class Passing:
     def _offer(self) -> None:
         """Give what the coming step does not touch while it computes, if this worker is about to leave."""
         proposal = self.part.proposal
-        wanted = proposal is not None and not proposal.direct and proposal.armed and self.spec.overlap
+        wanted = (
+            proposal is not None and not proposal.direct and proposal.armed and self.spec.settings.replacement.overlap
+        )
         if proposal is None or not wanted or self.fabric.prepared < proposal.generation:
             return
         if not self._may_leave(proposal):
@@ -73,7 +75,9 @@ class Passing:
                 lambda: self.part.halted or proposal.generation not in (self.part.generation, self._proposed)
             )
             part = (move.part, move.parts)
-            giving = Giving(self.fabric, proposal.roster, taker, self.spec.streams, self.tracked, stop, part)
+            giving = Giving(
+                self.fabric, proposal.roster, taker, self.spec.settings.replacement.streams, self.tracked, stop, part
+            )
             self._giving[taker] = giving
         return giving
 
@@ -127,7 +131,7 @@ class Passing:
         if links is None or proposal is None:
             return None
         moves = sorted((m for m in proposal.moves if m.taker.uid == self.spec.uid), key=lambda move: move.part)
-        if len(links) < self.spec.streams * len(moves):
+        if len(links) < self.spec.settings.replacement.streams * len(moves):
             return None
         links = sorted(self._links.pop(wanted), key=lambda link: link.id.rail)
         return [[link for link in links if link.peer == move.giver.uid] for move in moves]
