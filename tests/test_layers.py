@@ -20,6 +20,7 @@ LAYERS = (
     "state",
     "comm",
     "data",
+    "device",
     "planning",
     "steward",
     "masking",
