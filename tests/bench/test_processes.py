@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.comm.helpers import eventually
-from understudy.verify.chaos import processes
+from understudy.verify import processes
 
 pytestmark = pytest.mark.timeout(60)
 

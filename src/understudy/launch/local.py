@@ -204,7 +204,6 @@ class LocalJob:
             self.spec.no_standby,
             self.spec.quarantine,
             self.spec.warm,
-            self.spec.chaos,
             facts_of(self._worker()),
             msgspec.structs.replace(self._worker(), secret=b"", script="", host=""),
             self._variables,
@@ -261,11 +260,10 @@ class LocalJob:
             copy_every=spec.copy_every,
             recordings=str(Path(spec.recordings).resolve()) if spec.recordings else "",
             recording_limit=int(spec.recording_limit * 1e6),
-            chaos=spec.chaos,
+            extensions=spec.loaded,
             mask=spec.masking,
             deterministic=spec.deterministic,
             keep_gradients=spec.keep_gradients,
-            probe=spec.probe,
         )
 
     async def _start_agent(self, name: str, *, standby: bool, nursery: ForkClient | None = None) -> None:

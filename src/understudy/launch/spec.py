@@ -22,6 +22,8 @@ from understudy.steward.decide import HOUR, Mode, Settings
 from . import address
 
 KeepGradients = Literal["own", "copy", "none"]
+FAULTS = "understudy.testing.faults"
+"""The extension that `understudy chaos` asks for faults."""
 _STARTING_S = 15.0
 """In which an agent that is started again has come."""
 
@@ -125,9 +127,14 @@ class JobSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     """Machine → what is said of it, such as the rack it stands in."""
     chaos: bool = False
     """Whether `understudy chaos` may let faults happen inside its processes."""
-    probe: str = ""
-    """Where workers write down what their roles hold at every boundary, for `understudy rehearse`."""
+    extensions: dict[str, str] = {}
+    """Modules that workers and agents import at their start, with an argument for each; see host/extensions.py."""
     env: dict[str, str] = {}
+
+    @property
+    def loaded(self) -> dict[str, str]:
+        """All extensions, with the one that lets faults happen."""
+        return {**self.extensions, FAULTS: ""} if self.chaos else self.extensions
 
     @property
     def dimensions(self) -> Mesh:

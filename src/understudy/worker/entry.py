@@ -22,8 +22,9 @@ from understudy.comm.native.transport import Native
 from understudy.comm.torch.transport import TorchTransport
 from understudy.comm.torch_backend import uninstall
 from understudy.comm.transport import Transport
+from understudy.host.extensions import Extensions
 from understudy.host.temporary import settle
-from understudy.protocol.messages import Resume, WorkerSpec
+from understudy.protocol.messages import ExtensionMessage, FailureCause, Resume, ToWorker, WorkerSpec
 from understudy.protocol.roster import Roster
 
 from .driver import Dismissed
@@ -31,8 +32,7 @@ from .identity import watch_environment
 from .interfaces import TorchProcess
 from .job import Job
 from .line import Line
-from .mishap import Mishaps
-from .runtime import Concluded, EnterAgain, WorkerRuntime
+from .runtime import Concluded, EnterAgain, JobError, WorkerRuntime
 
 Train = Callable[[Job], object]
 _runtime: WorkerRuntime | None = None
@@ -83,6 +83,12 @@ def _one_line(error: BaseException) -> str:
     where = f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
     text = str(error).strip().splitlines()
     return f"{type(error).__name__}: {text[0] if text else 'no message'}{where}"
+
+
+def _cause(error: BaseException) -> FailureCause:
+    if isinstance(error, JobError):
+        return error.cause
+    return "exits" if isinstance(error, SystemExit) else "raises"
 
 
 def _alone(train: Train) -> None:
@@ -141,7 +147,12 @@ def main(line_fd: int, data: bytes) -> None:
     )
     _runtime = runtime = WorkerRuntime(spec, fabric, line.say, TorchProcess(fabric))
     try:
-        line.start(Mishaps(runtime, line).hear, _orphaned)
+        extensions = Extensions(spec.extensions, "extend_worker", runtime, line)
+
+        def hear(message: ToWorker | ExtensionMessage) -> None:
+            extensions.hear(message) if isinstance(message, ExtensionMessage) else runtime.hear(message)
+
+        line.start(hear, _orphaned)
         watch_environment(runtime.identity)
         runtime.enter()
         sys.argv = [spec.script, *spec.args]
@@ -156,7 +167,7 @@ def main(line_fd: int, data: bytes) -> None:
             raise
         traceback.print_exc()
         sys.stderr.flush()
-        runtime.failed(_one_line(error), traceback.format_exc())
+        runtime.failed(_one_line(error), traceback.format_exc(), _cause(error))
         raise SystemExit(1) from None
     finally:
         if dist.is_initialized():

@@ -21,7 +21,6 @@ from understudy.state.undo import Undo
 from .identity import Places
 from .masked.averaging import Averaging, check_tracked
 from .masked.masking import Masking
-from .probe import Probe
 from .rng import seed_everything
 from .runtime import JobError, Repeat, WorkerRuntime
 from .step import Step
@@ -49,7 +48,7 @@ class Job:
         """The dimensions over which their gradients are averaged."""
         self._averaging: Averaging | None = None
         self._masking: Masking | None = None
-        self._probe = Probe(runtime) if spec.probe else None
+        self._observer = runtime.observer
         self._hook = register_optimizer_step_pre_hook(self._before_update)
         self._meter = runtime.meter
 
@@ -158,11 +157,11 @@ class Job:
         if self.rehearsing:
             yield from self._shadow_steps(total)
         while True:
-            if self._probe is not None:
-                self._probe.wait()
+            if self._observer is not None:
+                self._observer.before_boundary()
             index = self._runtime.boundary()
-            if self._probe is not None:
-                self._probe.look(index)
+            if self._observer is not None:
+                self._observer.at_boundary(index)
             if index >= total or self._stopped:
                 try:
                     self._runtime.vote(over=True)
@@ -235,8 +234,8 @@ class Job:
                 "step.shards():` around what computes them, and do not leave it early"
             )
         if not self.rehearsing:
-            if self._probe is not None:
-                self._probe.fall(step.index)
+            if self._observer is not None:
+                self._observer.before_vote(step.index)
             outcome = self._runtime.vote(sound=not self._spec.check_gradients or self._sound())
             self._stopped = self._stopped or outcome.stop
         step._voted = True

@@ -210,6 +210,10 @@ class WorkerProtocol:
         self.proposal = Proposal(message.roster, message.moves, direct=False)
         return [*effects, Open(message.roster)]
 
+    def _refuse_to_prepare(self, message: Prepare) -> list[Effect]:
+        """The training function was never entered, so that there is nothing to put state into."""
+        return [SendReport(Unprepared(message.roster.generation, f"{self.uid} has rehearsed no role"))]
+
     def _resume(self, message: Resume) -> list[Effect]:
         effects = self._drop()
         if self.state is WorkerState.PARKING:
@@ -527,8 +531,9 @@ _LIVE = (_STANDBY, _ENTERING, _TRAINING, _RELEASED, _PARKING)
 
 MESSAGES = _table(
     (Rehearse, (_NEW, _REHEARSING, _STANDBY), _P._rehearse),
-    (Prepare, (_STANDBY, _ENTERING, _TRAINING), _P._prepare),
-    (Resume, (_NEW, *_LIVE), _P._resume),
+    (Prepare, (_REHEARSING, _STANDBY, _ENTERING, _TRAINING), _P._prepare),
+    (Prepare, (_NEW,), _P._refuse_to_prepare),
+    (Resume, (_NEW, _REHEARSING, *_LIVE), _P._resume),
     (Park, (_STANDBY, _TRAINING, _RELEASED), _P._park),
     (Conclude, (_STANDBY, _TRAINING, _RELEASED), _P._conclude),
     (Halt, WorkerState, _P._halt),

@@ -4,9 +4,20 @@ from __future__ import annotations
 
 import gc
 import logging
+from typing import Protocol
 
 from understudy.host.world import REAL, World
-from understudy.protocol.messages import Done, Failed, Faulty, Here, Progress, Settled, ToWorker, WorkerSpec
+from understudy.protocol.messages import (
+    Done,
+    Failed,
+    FailureCause,
+    Faulty,
+    Here,
+    Progress,
+    Settled,
+    ToWorker,
+    WorkerSpec,
+)
 from understudy.protocol.vote import NOBODY, VoteOutcome, numbers_of, outcome_of
 from understudy.state.checkpoint import CheckpointStore
 from understudy.state.inventory import digest, take_inventory
@@ -47,6 +58,21 @@ class Concluded(BaseException):
 class JobError(RuntimeError):
     """The roles cannot continue together; the message says why and what to do."""
 
+    def __init__(self, message: str, cause: FailureCause = "raises") -> None:
+        super().__init__(message)
+        self.cause = cause
+
+
+class StepObserver(Protocol):
+    """Called in the training thread at fixed points of every step; an extension may set one."""
+
+    def before_boundary(self) -> None: ...
+
+    def at_boundary(self, step: int) -> None:
+        """Between two steps; `step` is about to begin."""
+
+    def before_vote(self, step: int) -> None: ...
+
 
 class WorkerRuntime:
     """Belongs to one training thread; `hear` may be called from any other. `send` sends a message to the agent. The
@@ -69,6 +95,7 @@ class WorkerRuntime:
         self.role = -1
         """The role for which the training function has been entered."""
         self.rehearsing = False
+        self.observer: StepObserver | None = None
         self.tracked: dict[str, object] = {}
         self.same: tuple[int, ...] = ()
         """Roles that hold the same state, according to the script."""
@@ -182,7 +209,8 @@ class WorkerRuntime:
         if not self.tracked:
             raise JobError(
                 "the first step begins, but nothing was tracked; call job.track(model=..., optim=...) before "
-                "job.steps(...), or a joiner would start from nothing"
+                "job.steps(...), or a joiner would start from nothing",
+                "never-tracks",
             )
         inventory = take_inventory(self.tracked)
         size = sum(slot.bytes for slot in inventory.slots)
@@ -354,7 +382,7 @@ class WorkerRuntime:
             return self.verdict()
         outcome = outcome_of(least, self.protocol.generation)
         if outcome.error:
-            raise JobError(outcome.error)
+            raise JobError(outcome.error, "steps")
         with self._changed:
             effects = self.protocol.counted(outcome)
             if effects is not None:
@@ -439,5 +467,6 @@ class WorkerRuntime:
         state = digest(take_inventory(self.tracked)) if self.tracked else ""
         self._send(Done(self.protocol.step, state, stopped))
 
-    def failed(self, error: str, trace: str) -> None:
-        self._send(Failed(self.protocol.step, error, trace))
+    def failed(self, error: str, trace: str, cause: FailureCause) -> None:
+        """Report the error that ended the training function."""
+        self._send(Failed(self.protocol.step, error, trace, cause))

@@ -11,6 +11,7 @@ from understudy.protocol.messages import (
     Cancelled,
     Done,
     Failed,
+    FailureCause,
     Faulty,
     Gave,
     Halted,
@@ -154,11 +155,11 @@ class Director(Replacement):
                 self._look_for_deadlock()
             case Faulty(reason, fatal):
                 self._signal("script", [actor], f"{self._name(actor)}: {reason}", dead=False, trusted=not fatal)
-            case Failed(step, error):
+            case Failed(step, error, _, cause):
                 if not self._plays(actor.uid):
                     self._tale("rehearsal", f"{self._name(actor)} failed: {error}", uid=actor.uid)
                 else:
-                    self._stumble(actor, f"{self._name(actor)} failed in step {step}: {error}")
+                    self._stumble(actor, f"{self._name(actor)} failed in step {step}: {error}", cause)
 
     def _copied(self, machine: Machine, recorded: Recorded) -> None:
         self.recordings.copied(machine.place, recorded)
@@ -222,23 +223,23 @@ class Director(Replacement):
                 words = "; let the script call understudy.run(train)"
             text = f"{self._name(actor)} {how} before the job was over{words}"
             if report.code == 0 or not actor.holds:
-                self._fail(text)
+                self._fail(text, "no-train" if report.code == 0 and not actor.holds else "exits")
             else:
-                self._stumble(actor, text)
+                self._stumble(actor, text, "exits")
             return
         self._tale("died", f"{self._name(actor)} {how}", machine=machine.name, uid=actor.uid)
         self._signal("exit", [actor], f"{self._name(actor)} {how}")
 
-    def _stumble(self, actor: Worker, text: str) -> None:
+    def _stumble(self, actor: Worker, text: str, cause: FailureCause) -> None:
         """A script has failed where it played. Another worker tries once more; the second time it is the script."""
         if actor.alive:
             self._condemn(actor, text)
         role = self._seat(actor.uid)
         if role is None or not actor.holds:
-            self._fail(text)  # it has not come to its first step
+            self._fail(text, cause)  # it has not come to its first step
             return
         self._stumbled[role] = text
-        self._tale("died", text, machine=actor.machine, uid=actor.uid)
+        self._tale("died", text, machine=actor.machine, uid=actor.uid, cause=cause)
         self._signal("script", [actor], text)
 
     # -- what follows from what is so ----------------------------------------------------------------------------------

@@ -43,7 +43,7 @@ class Failure(Vacancies):
 
     def _halted(self, actor: Worker, halted: Halted) -> None:
         if halted.how == "mismatch":
-            self._fail(f"{self._name(actor)} in step {halted.step}: {halted.reason}")
+            self._fail(f"{self._name(actor)} in step {halted.step}: {halted.reason}", "collectives")
         elif halted.number == 0:
             if self.status in ("training", "recovering") or (self.status == "forming" and self.change is not None):
                 why = halted.reason or f"{self._name(actor)} has noticed a failure"
@@ -370,7 +370,8 @@ class Failure(Vacancies):
         other = next(role for role in places[first].roles if role in places and places[role] != places[first])
         self._fail(
             f"{self._name(seats[first])} {places[first].what}, while {self._name(seats[other])} {places[other].what}: "
-            "all roles must run the same steps and call the same operations in the same order"
+            "all roles must run the same steps and call the same operations in the same order",
+            "collectives",
         )
 
 

@@ -6,7 +6,7 @@ from collections import Counter, deque
 
 import msgspec
 
-from understudy.protocol.messages import Recorded, Rehearse, Stop
+from understudy.protocol.messages import FailureCause, Recorded, Rehearse, Stop
 from understudy.protocol.roster import Roster, WorkerAddress
 
 from .cast import Machine, Worker, ready
@@ -272,11 +272,11 @@ class Transition(Company):
         if self.status == "training":
             self._unsettled()
 
-    def _fail(self, reason: str) -> None:
+    def _fail(self, reason: str, cause: FailureCause | None = None) -> None:
         if self.status in OVER:
             return
         self.status, self.reason = "failed", reason
-        self._tale("failed", reason)
+        self._tale("failed", reason, **({} if cause is None else {"cause": cause}))
         self._close("the job has failed")
 
     def _close(self, why: str) -> None:

@@ -19,7 +19,6 @@ from typing import Any
 import msgspec
 from aiohttp import WSMsgType, web
 
-from understudy.agent.mishap import GARBAGE
 from understudy.controller.core.company import OVER
 from understudy.controller.core.director import Director
 from understudy.controller.core.events import (
@@ -43,7 +42,7 @@ from understudy.controller.core.events import (
 )
 from understudy.host.family import die_with_parent
 from understudy.protocol.frames import Ack, Beat, Frame, Numbered, Refused, Register, Report, Welcome
-from understudy.protocol.messages import Inject
+from understudy.protocol.messages import ExtensionMessage
 from understudy.protocol.roster_delta import Shortener
 from understudy.protocol.sessions import sign_of_life_s
 
@@ -357,19 +356,19 @@ class Controller:
         """Who plays which role: a list of `RoleView`."""
         return _json(roster_view(self.director, self.spec.mesh))
 
-    async def get_inject(self, request: web.Request) -> web.Response:
-        """Whether faults may be let into this job."""
-        return _json({"chaos": self.spec.chaos})
+    async def get_extensions(self, request: web.Request) -> web.Response:
+        """The extensions of this job's workers and agents: module → argument."""
+        return _json({} if self.spec.worker is None else self.spec.worker.extensions)
 
-    async def post_inject(self, request: web.Request) -> web.Response:
-        """Chaos: have something go wrong in a worker or an agent."""
-        inject: Inject = await _body(request, Inject)
-        ws = self._sockets.get(inject.machine)
-        if not self.spec.chaos:
-            raise ValueError("faults are not let into this job; start it with: understudy run --chaos")
+    async def post_extensions(self, request: web.Request) -> web.Response:
+        """Send a message to the extensions of a worker or an agent."""
+        message: ExtensionMessage = await _body(request, ExtensionMessage)
+        ws = self._sockets.get(message.machine)
+        if self.spec.worker is None or not self.spec.worker.extensions:
+            raise ValueError("this job has no extensions; for faults, start it with: understudy run --chaos")
         if ws is None:
-            raise ValueError(f"no agent of {inject.machine} is connected")
-        await ws.send_bytes(GARBAGE if inject.kind == "corrupt-order" else _encoder.encode(inject))
+            raise ValueError(f"no agent of {message.machine} is connected")
+        await ws.send_bytes(_encoder.encode(message))
         return _json({})
 
     def app(self) -> web.Application:
@@ -391,8 +390,8 @@ class Controller:
                 web.delete("/standbys/{name}", self.delete_standby),
                 web.post("/scale", self.post_scale),
                 web.post("/stop", self.post_stop),
-                web.get("/inject", self.get_inject),
-                web.post("/inject", self.post_inject),
+                web.get("/extensions", self.get_extensions),
+                web.post("/extensions", self.post_extensions),
                 web.post("/machines/{name}/lost", self.post_lost),
                 web.post("/machines/{name}/fault", self.post_fault),
                 web.post("/machines/{name}/readmit", self.post_readmit),

@@ -27,8 +27,6 @@ class ControlSpec(msgspec.Struct, frozen=True):
     no_standby: Scarcity = "wait"
     quarantine: int = 3
     warm: int = 1
-    chaos: bool = False
-    """Whether faults may be let in from here."""
     facts: Facts | None = None
     """What every machine must have in common with the job; None: nothing is asked."""
     worker: WorkerSpec | None = None
