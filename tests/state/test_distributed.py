@@ -12,11 +12,10 @@ import torch.distributed as dist
 from torch import nn
 
 from understudy.comm.torch_backend import install, uninstall
-from understudy.state.digest import digest
 from understudy.state.errors import StateError
-from understudy.state.grow import grow
-from understudy.state.inventory import Slot, take_inventory
-from understudy.state.tracked import Tracked
+from understudy.state.inventory import digest, grow, take_inventory
+from understudy.state.kinds import Tracked
+from understudy.state.memory import Slot
 from understudy.state.twins import twins
 from understudy.testing.local_workers import LocalWorker, run_workers
 

@@ -30,7 +30,7 @@ class Worker:
         self.endpoint = SimpleNamespace(perform=lambda op: None, post=lambda *jobs: None)
         player: Any = SimpleNamespace(
             spec=SimpleNamespace(uid="w0"),
-            fabric=SimpleNamespace(_endpoints={"g": self.endpoint}),
+            fabric=SimpleNamespace(endpoints=lambda: [self.endpoint]),
             meter=SimpleNamespace(_turn=lambda part: None),
         )
         self.line = Line(mine)

@@ -148,7 +148,7 @@ class WorkerFaults:
 
     def _delay_links(self, seconds: float) -> None:
         """Disturb the current generation's operations; the next generation puts its own functions in their place."""
-        for endpoint in list(self._worker.fabric._endpoints.values()):
+        for endpoint in self._worker.fabric.endpoints():
             performed, posted = endpoint.perform, endpoint.post
 
             def perform(op: Any, performed: Any = performed) -> None:

@@ -18,6 +18,7 @@ from understudy.comm.fabric import Fabric
 from understudy.comm.group import RoleGroup
 from understudy.comm.links.link import Link
 from understudy.comm.torch_backend import install, renamed, uninstall
+from understudy.device.cpu import HOST
 from understudy.protocol.messages import (
     Done,
     Failed,
@@ -33,8 +34,7 @@ from understudy.protocol.messages import (
 )
 from understudy.protocol.roster import RosterError
 from understudy.protocol.vote import NOBODY, VoteOutcome, numbers_of, outcome_of
-from understudy.state.digest import digest
-from understudy.state.inventory import take_inventory
+from understudy.state.inventory import digest, take_inventory
 from understudy.state.twins import twins
 
 from . import protocol as parts
@@ -107,7 +107,7 @@ class WorkerRuntime(Passing):
         """The generation whose first step is under way."""
         self._opened_at = 0.0
         self._watch = Watch(spec, fabric, self.part, say)
-        self.meter = Meter(fabric.transport.devices == ("cpu",))
+        self.meter = Meter(fabric.devices == (HOST.name,))
         self._say(Here(fabric.worker, os.getpid()))
 
     # -- what the part wants ---------------------------------------------------------------------------------------
@@ -196,7 +196,7 @@ class WorkerRuntime(Passing):
         """Whether an exception has come out of a rehearsal because those who rehearse along are gone, or another role
         is wanted: then the training function is entered again."""
         with self._changed:
-            if not self.rehearsing or self._dismissed or (self._entry is None and not self.fabric.deserted):
+            if not self.rehearsing or self._dismissed or (self._entry is None and not self.fabric.lost_mates):
                 return False
             if self._entry is None:
                 self._entry = parts.EnterTrain(self.role, rehearsal=True)
@@ -300,7 +300,7 @@ class WorkerRuntime(Passing):
     def rehearsed(self, seconds: float) -> None:
         """The shadow steps are made, unless another role is wanted meanwhile."""
         also = self._also()
-        self.fabric.part_company()
+        self.fabric.end_rehearsal()
         self.tape.rehearsed()
         with self._changed:
             if self._entry is None:

@@ -16,8 +16,7 @@ from torch import nn
 
 from understudy.comm.torch_backend import uninstall
 from understudy.protocol.messages import Halt, Halted, Resume, WorkerSpec
-from understudy.state.digest import digest
-from understudy.state.inventory import take_inventory
+from understudy.state.inventory import digest, take_inventory
 from understudy.testing.local_workers import LocalWorker as Wire
 from understudy.testing.local_workers import LocalWorkers, WorkerHandle, first_roster
 from understudy.worker.job import Job

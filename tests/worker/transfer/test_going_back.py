@@ -17,8 +17,7 @@ from understudy.comm.links.link import Link
 from understudy.comm.sandbox import Echo
 from understudy.comm.torch_backend import install, uninstall
 from understudy.protocol.roster import Roster
-from understudy.state.digest import digest
-from understudy.state.inventory import take_inventory
+from understudy.state.inventory import digest, take_inventory
 from understudy.state.twins import twins
 from understudy.testing.local_workers import LocalWorker, LocalWorkers, WorkerHandle, first_roster
 from understudy.worker.transfer import copying, handover
@@ -78,7 +77,7 @@ class Actor:
         self.keeper.hold()
         optim.step()
         optim.zero_grad()
-        self.fabric.check()
+        assert self.fabric.fault is None, self.fabric.fault
 
     def begin(self, number: int, force: bool) -> bool:
         return self.keeper.begin(number, force=force)

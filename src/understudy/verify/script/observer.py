@@ -14,10 +14,10 @@ from typing import Any
 
 import msgspec
 import xxhash
-from torch.optim import Optimizer
 
 from understudy.state.codec import decode, encode
 from understudy.state.inventory import Inventory, take_inventory
+from understudy.state.kinds import tracked_objects
 from understudy.state.twins import twins
 from understudy.worker.line import Line
 from understudy.worker.runtime import WorkerRuntime
@@ -91,13 +91,9 @@ class ScriptObserver:
 
     def _tracked(self, inventory: Inventory) -> set[int]:
         """Ids of all tracked objects and of their parts."""
-        found = {id(thing) for thing in self._worker.tracked.values()}
-        found |= {id(tensor) for tensor in inventory.tensors} | {id(tensor) for _, tensor in inventory.parameters}
-        for thing in self._worker.tracked.values():
-            for part in getattr(thing, "modules", list)():
-                found |= {id(part), *map(id, part.parameters(recurse=False)), *map(id, part.buffers(recurse=False))}
-            if isinstance(thing, Optimizer):
-                found |= {id(thing.state), id(thing.param_groups), *map(id, thing.param_groups)}
+        found = {id(tensor) for tensor in inventory.tensors} | {id(tensor) for _, tensor in inventory.parameters}
+        for _, thing, kind in tracked_objects(self._worker.tracked):
+            found |= {id(thing), *map(id, kind.belongings(thing))}
         return found
 
 
