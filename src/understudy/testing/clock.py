@@ -11,7 +11,7 @@ from understudy.host.world import Condition, Thread
 
 
 class FakeClock:
-    """A `World` (see `understudy.host.world`) whose time stands still until `advance` is called.
+    """A `World` (see `understudy.host.world`) in which time stands still until `advance` is called.
 
     Threads are real. A thread that sleeps, or waits for a condition with a time-out, resumes when the clock has been
     advanced far enough:
@@ -35,7 +35,7 @@ class FakeClock:
         return self._now
 
     def advance(self, seconds: float) -> None:
-        """Move the clock forward and wake every thread whose waiting time has passed."""
+        """Move the clock forward and wake every thread that has waited long enough."""
         if seconds < 0:
             raise ValueError(f"a clock does not go back: advance({seconds:g})")
         with self._lock:
@@ -61,7 +61,7 @@ class FakeClock:
 
 
 class FakeCondition:
-    """A condition whose time-outs are measured by a `FakeClock`."""
+    """A condition with time-outs that a `FakeClock` measures."""
 
     def __init__(self, clock: FakeClock) -> None:
         self._clock = clock
