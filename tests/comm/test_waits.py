@@ -16,7 +16,7 @@ from understudy.comm.endpoint import Endpoint
 from understudy.comm.links.pairs import Send
 from understudy.comm.ops import Op
 from understudy.comm.topology import GroupKey
-from understudy.comm.work import MessageWork, Work
+from understudy.comm.work import GroupWork, MessageWork
 
 PAUSE_S = 0.05
 
@@ -30,7 +30,7 @@ def waited(before: float) -> float:
 
 
 def test_waiting_for_an_operation_counts_in_the_thread_that_waits() -> None:
-    before, work = waits.waited()[0], Work(None)
+    before, work = waits.waited()[0], GroupWork(None)
     elsewhere: list[float] = []
 
     def wait() -> None:
@@ -76,13 +76,13 @@ class Reduced:
 
     def __init__(self) -> None:
         self.now = 100.0
-        self.works: list[Work] = []
+        self.works: list[GroupWork] = []
         self._futures: list[Any] = []
 
     def hook(self, gradient: torch.Tensor) -> torch.Tensor:
         if not self.works:
             Variable._execution_engine.queue_callback(self._finish)
-        work = Work([gradient])
+        work = GroupWork([gradient])
         self.works.append(work)
         self._futures.append(work.get_future())
         if len(self.works) == 2:
@@ -116,9 +116,9 @@ def test_in_a_backward_pass_only_the_wait_at_its_end_counts(monkeypatch: pytest.
 
 def test_nobody_knows_when_other_futures_are_waited_for() -> None:
     _, before = waits.waited()
-    Work(None, done=True).get_future()
+    GroupWork(None, done=True).get_future()
     assert waits.waited()[1] == before
-    work = Work(None)
+    work = GroupWork(None)
     work.get_future()
     work.finish()
     assert waits.waited()[1] == before + 1

@@ -12,10 +12,9 @@ from typing import Any
 from . import waits
 from .faults import Fault, Interrupted, Poison
 from .links.pairs import Receive, Send
-from .ops import Op
+from .ops import Op, signature
 from .recording import Recorder
 from .sandbox import Sandbox
-from .signature import signature
 from .topology import GroupKey
 from .transport import GroupTransport
 
