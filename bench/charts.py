@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from understudy.planning.report.chart import Bar, Bars, Chart, Group, Line, Lines, Stack, Stacks
+from understudy.planning.report.chart import (
+    BarChart,
+    BarGroup,
+    Chart,
+    ChartBar,
+    ChartLine,
+    ChartStack,
+    LineChart,
+    StackChart,
+)
 from understudy_bench.folder import Results
 from understudy_bench.harness import median
 
@@ -16,7 +25,7 @@ OFF = ("no delta", "no overlap", "no standby", "no rehearsal")
 MASKING = "masking"
 
 
-def downtime(results: Results) -> Bars | None:
+def downtime(results: Results) -> BarChart | None:
     """What each kind of interruption costs each contestant."""
     groups = [
         _group("a machine is replaced", results.totals("replace"), "lost", skipped=OFF),
@@ -25,21 +34,21 @@ def downtime(results: Results) -> Bars | None:
         _group("one of four replicas dies", results.totals("mask"), "stall", _absent(results, "mask")),
     ]
     found = tuple(group for group in groups if group.bars)
-    return Bars("seconds that training stands still, less a usual step", "s", found) if found else None
+    return BarChart("seconds that training stands still, less a usual step", "s", found) if found else None
 
 
-def switched_off(results: Results) -> Bars | None:
+def switched_off(results: Results) -> BarChart | None:
     """What each technique is worth in a planned replacement."""
     rows = [row for row in results.totals("replace") if row["system"] in ("understudy", *OFF, "naive")]
     lost = _group("training loses", rows, "lost")
-    ready = [Bar(row["system"], row["ready_s"]) for row in rows if row.get("ready_s") is not None]
+    ready = [ChartBar(row["system"], row["ready_s"]) for row in rows if row.get("ready_s") is not None]
     if not any(row["system"] in OFF for row in rows):
         return None
-    groups = (lost, Group("from the request to the newcomer's first step", tuple(ready)))
-    return Bars("seconds", "s", tuple(group for group in groups if group.bars))
+    groups = (lost, BarGroup("from the request to the newcomer's first step", tuple(ready)))
+    return BarChart("seconds", "s", tuple(group for group in groups if group.bars))
 
 
-def dips(results: Results) -> dict[str, Lines]:
+def dips(results: Results) -> dict[str, LineChart]:
     """Throughput around an interruption, by the words for it."""
     found = {}
     for words, bench, where, mark in (
@@ -51,11 +60,11 @@ def dips(results: Results) -> dict[str, Lines]:
         rows = [row for row in results.rows(bench, part="around", **where) if row["system"] not in OFF]
         lines = tuple(line for line in map(_dip, rows) if line.xs)
         if lines:
-            found[words] = Lines("seconds", "throughput, share of usual", lines, mark=mark)
+            found[words] = LineChart("seconds", "throughput, share of usual", lines, mark=mark)
     return found
 
 
-def phases(results: Results) -> Stacks | None:
+def phases(results: Results) -> StackChart | None:
     """Where the time of a planned replacement goes: the median of each phase."""
     stacks = []
     for total in results.totals("replace"):
@@ -63,24 +72,26 @@ def phases(results: Results) -> Stacks | None:
         names = list(dict.fromkeys(name for phases in rows for name in phases))
         parts = tuple((name, median(phases.get(name, 0.0) for phases in rows)) for name in names)
         if parts:
-            stacks.append(Stack(total["system"], parts))
-    return Stacks("seconds of each phase; only some of them keep training waiting", tuple(stacks)) if stacks else None
+            stacks.append(ChartStack(total["system"], parts))
+    return (
+        StackChart("seconds of each phase; only some of them keep training waiting", tuple(stacks)) if stacks else None
+    )
 
 
-def memory(results: Results) -> Lines | None:
+def memory(results: Results) -> LineChart | None:
     """What each process holds over time, in the first replacement that was watched."""
     rows = [row for row in results.rows("memory", part="a replacement") if isinstance(row.get("curve"), Mapping)]
     first = [row for row in rows if row.get("round") == rows[0].get("round")]
-    lines: list[Line] = []
+    lines: list[ChartLine] = []
     for row in first:
         curve, who = row["curve"], str(row.get("who", "worker"))
         same = sum(line.name.rstrip(" 0123456789") == who for line in lines)
         name = f"{who} {same + 1}" if sum(other.get("who") == row.get("who") for other in first) > 1 else who
-        lines.append(Line(name, tuple(curve["seconds"]), tuple(size / 1e6 for size in curve["bytes"])))
-    return Lines("seconds", "megabytes", tuple(lines), mark="the request") if lines else None
+        lines.append(ChartLine(name, tuple(curve["seconds"]), tuple(size / 1e6 for size in curve["bytes"])))
+    return LineChart("seconds", "megabytes", tuple(lines), mark="the request") if lines else None
 
 
-def rebalancing(results: Results) -> Lines | None:
+def rebalancing(results: Results) -> LineChart | None:
     """The speed that is left when a machine is replaced every so many steps."""
     lines = []
     for system, column, words in (
@@ -92,36 +103,36 @@ def rebalancing(results: Results) -> Lines | None:
         rows.sort(key=lambda row: float(row["made"]))
         if rows:
             xs, ys = (tuple(float(row[name]) for row in rows) for name in ("made", column))
-            lines.append(Line(words, xs, ys, dashed=words.endswith("cores")))
-    return Lines("steps between two replacements", "share of undisturbed speed", tuple(lines)) if lines else None
+            lines.append(ChartLine(words, xs, ys, dashed=words.endswith("cores")))
+    return LineChart("steps between two replacements", "share of undisturbed speed", tuple(lines)) if lines else None
 
 
-def control(results: Results) -> Lines | None:
+def control(results: Results) -> LineChart | None:
     """What a change costs the controller, against the number of machines."""
     lines = []
     for what in dict.fromkeys(str(row["what"]) for row in results.rows("scale", part="changes")):
         rows = sorted(results.rows("scale", part="changes", what=what), key=lambda row: int(row["machines"]))
         xs, ys = tuple(float(row["machines"]) for row in rows), tuple(float(row["cpu_s"]) for row in rows)
-        lines.append(Line(what, xs, ys))
-    return Lines("machines", "processor seconds of the controller", tuple(lines), log=True) if lines else None
+        lines.append(ChartLine(what, xs, ys))
+    return LineChart("machines", "processor seconds of the controller", tuple(lines), log=True) if lines else None
 
 
-def collectives(results: Results) -> dict[str, Lines]:
+def collectives(results: Results) -> dict[str, LineChart]:
     """Against Gloo, by layout."""
     found = {}
     layouts = dict.fromkeys((row["path"], row["workers"]) for row in results.rows("collectives", op="all_reduce"))
     for path, workers in layouts:
         rows = results.rows("collectives", op="all_reduce", path=path, workers=workers)
         lines = tuple(
-            Line(name, tuple(float(row["bytes"]) for row in rows), tuple(row[f"{name}_us"] for row in rows))
+            ChartLine(name, tuple(float(row["bytes"]) for row in rows), tuple(row[f"{name}_us"] for row in rows))
             for name in ("understudy", "gloo")
         )
         where = "one machine, shared memory" if path == "arena" else "a machine each, TCP"
-        found[f"all-reduce, {workers} workers, {where}"] = Lines("bytes", "microseconds", lines, log=True)
+        found[f"all-reduce, {workers} workers, {where}"] = LineChart("bytes", "microseconds", lines, log=True)
     return found
 
 
-def setup(results: Results) -> Lines | None:
+def setup(results: Results) -> LineChart | None:
     """Replacing one machine against the size of the group."""
     rows = results.rows("setup")
     if not rows:
@@ -132,9 +143,9 @@ def setup(results: Results) -> Lines | None:
         "phase_one_ms": "phase one, while training goes on",
         "switch_all_ms": "the switch, all roles together",
     }
-    lines = (Line(words, sizes, tuple(row[column] for row in rows)) for column, words in names.items())
-    each = Line("the switch, one role", sizes, tuple(row["switch_us"] / 1e3 for row in rows), dashed=True)
-    return Lines("roles", "milliseconds", (*lines, each), log=True)
+    lines = (ChartLine(words, sizes, tuple(row[column] for row in rows)) for column, words in names.items())
+    each = ChartLine("the switch, one role", sizes, tuple(row["switch_us"] / 1e3 for row in rows), dashed=True)
+    return LineChart("roles", "milliseconds", (*lines, each), log=True)
 
 
 def pictured(results: Results) -> dict[str, tuple[str, Chart]]:
@@ -155,19 +166,19 @@ def pictured(results: Results) -> dict[str, tuple[str, Chart]]:
 
 
 def _group(
-    label: str, rows: Iterable[Row], column: str, absent: Sequence[Bar] = (), skipped: Sequence[str] = ()
-) -> Group:
+    label: str, rows: Iterable[Row], column: str, absent: Sequence[ChartBar] = (), skipped: Sequence[str] = ()
+) -> BarGroup:
     bars = []
     for row in rows:
         if row["system"] not in skipped and row.get(f"{column}_s") is not None:
             low, high = row.get(f"{column}_spread") or (None, None)
-            bars.append(Bar(row["system"], row[f"{column}_s"], low, high))
-    return Group(label, (*bars, *absent) if bars else ())
+            bars.append(ChartBar(row["system"], row[f"{column}_s"], low, high))
+    return BarGroup(label, (*bars, *absent) if bars else ())
 
 
-def _absent(results: Results, bench: str) -> list[Bar]:
+def _absent(results: Results, bench: str) -> list[ChartBar]:
     """Contestants that were not there."""
-    return [Bar(system, None, note=why) for system, why in absent(results, bench)]
+    return [ChartBar(system, None, note=why) for system, why in absent(results, bench)]
 
 
 def absent(results: Results, bench: str) -> list[tuple[str, str]]:
@@ -180,8 +191,8 @@ def absent(results: Results, bench: str) -> list[tuple[str, str]]:
     return found
 
 
-def _dip(row: Row) -> Line:
+def _dip(row: Row) -> ChartLine:
     series = row["series"]
     known = [(number, share) for number, share in enumerate(series["share"]) if share is not None]
     xs = tuple(round(series["from_s"] + (number + 0.5) * series["every_s"], 3) for number, _ in known)
-    return Line(row["system"], xs, tuple(share for _, share in known))
+    return ChartLine(row["system"], xs, tuple(share for _, share in known))

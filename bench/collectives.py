@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import AllgatherOptions, TCPStore
 
 from understudy.comm.group import RoleGroup
-from understudy.launch.troupe import LocalWorker, Troupe, first_roster
+from understudy.testing.local_workers import LocalWorker, LocalWorkers, first_roster
 from understudy_bench.harness import Bench, Check, Progress, Result, interleave, median, spread
 
 SIZES = (1 << 12, 1 << 16, 1 << 20, 1 << 24, 1 << 26)
@@ -104,11 +104,11 @@ def measure(quick: bool, progress: Progress) -> Result:
     checks: list[Check] = []
     for (path, workers), machines in LAYOUTS.items():
         store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-        with Troupe() as troupe:
+        with LocalWorkers() as started:
             hands = [
                 hand
                 for number, count in enumerate(machines)
-                for hand in troupe.hire(f"m{number}", count, _measure, store.port, plan)
+                for hand in started.start(f"m{number}", count, _measure, store.port, plan)
             ]
             roster = first_roster(hands)
             for hand in hands:

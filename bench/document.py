@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from understudy.planning.report.chart import short
 from understudy.planning.report.pictures import png_of
-from understudy.planning.report.sheet import Grid, Part, Sheet, html_of
+from understudy.planning.report.sheet import Sheet, SheetSection, SheetTable, html_of
 from understudy_bench import charts
 from understudy_bench.compared import behind, compared, lost_work, standing
 from understudy_bench.estimate import said
@@ -70,9 +70,9 @@ def _tiles(results: Results) -> tuple[tuple[str, str], ...]:
     return tuple(tiles)
 
 
-def _downtime(results: Results) -> Part:
+def _downtime(results: Results) -> SheetSection:
     bars = charts.downtime(results)
-    return Part(
+    return SheetSection(
         "downtime",
         "Downtime by kind of interruption",
         ("Medians; the thin lines reach from the 10th to the 90th percentile. Less is better.",) if bars else (),
@@ -81,9 +81,9 @@ def _downtime(results: Results) -> Part:
     )
 
 
-def _dips(results: Results) -> Part:
+def _dips(results: Results) -> SheetSection:
     found = charts.dips(results)
-    return Part(
+    return SheetSection(
         "dip",
         "Throughput around an interruption",
         ("The mean of all interruptions of a kind. Work that had been done before and is repeated counts as none.",)
@@ -94,10 +94,10 @@ def _dips(results: Results) -> Part:
     )
 
 
-def _breakdown(results: Results) -> Part:
+def _breakdown(results: Results) -> SheetSection:
     off, phases = charts.switched_off(results), charts.phases(results)
     drawn = [("Each technique switched off in turn", off)] if off else []
-    return Part(
+    return SheetSection(
         "breakdown",
         "What a planned replacement consists of",
         charts=(*drawn, *([("By phase", phases)] if phases else [])),
@@ -105,7 +105,7 @@ def _breakdown(results: Results) -> Part:
     )
 
 
-def _torchft(results: Results) -> Part:
+def _torchft(results: Results) -> SheetSection:
     """All from one run of one benchmark."""
     rows = []
     for loss in ("worker", "machine"):
@@ -124,16 +124,16 @@ def _torchft(results: Results) -> Part:
         "a usual step, s",
     )
     sentence = "Stall, lost work, time to full strength and the price of a usual step, all in one run, interleaved."
-    return Part(
+    return SheetSection(
         "torchft",
         "Against torchft and torchrun",
         (sentence,) if rows else (),
-        grids=(Grid((*titles, "survivors restarted"), tuple(rows)),) if rows else (),
+        grids=(SheetTable((*titles, "survivors restarted"), tuple(rows)),) if rows else (),
         missing="There is no result of failure.",
     )
 
 
-def _behind(results: Results) -> Part:
+def _behind(results: Results) -> SheetSection:
     rows = [
         (
             each.bench,
@@ -148,16 +148,16 @@ def _behind(results: Results) -> Part:
         (name, f"check {check.name}", cell(check.value), f"had to be {check.bar}", "fails")
         for name, check in checks_failed(results)
     ]
-    return Part(
+    return SheetSection(
         "behind",
         "Where Understudy is not ahead",
         ("Every comparison in which another one is at least as good, by medians, and every check that fails.",),
-        grids=(Grid(("benchmark", "what", "Understudy", "the other", ""), tuple(rows)),) if rows else (),
+        grids=(SheetTable(("benchmark", "what", "Understudy", "the other", ""), tuple(rows)),) if rows else (),
         missing="In no comparison of these results, and no check fails.",
     )
 
 
-def _missing(results: Results) -> Part:
+def _missing(results: Results) -> SheetSection:
     rows = [(name, system, why) for name in results.reports for system, why in charts.absent(results, name)]
     for name, report in results.reports.items():
         short = [row for row in report.rows if row.get("why") and "round" in row]  # others say where a value is from
@@ -171,17 +171,17 @@ def _missing(results: Results) -> Part:
     asked = {each.bench for each in results.run.outcomes} if results.run is not None else set()
     rows += [(n, "the benchmark", "no result here") for n in BENCHES if n not in results.reports and n not in asked]
     rows += [("", "a file", problem) for problem in results.problems]
-    return Part(
+    return SheetSection(
         "missing",
         "Missing",
-        grids=(Grid(("benchmark", "who", "why"), tuple(rows)),) if rows else (),
+        grids=(SheetTable(("benchmark", "who", "why"), tuple(rows)),) if rows else (),
         missing="Nothing: every contestant of every benchmark took part to the end.",
     )
 
 
-def _memory(results: Results) -> Part:
+def _memory(results: Results) -> SheetSection:
     lines = charts.memory(results)
-    return Part(
+    return SheetSection(
         "memory",
         "Memory over time",
         charts=(("", lines),) if lines else (),
@@ -189,16 +189,16 @@ def _memory(results: Results) -> Part:
     )
 
 
-def _collectives(results: Results) -> Part:
+def _collectives(results: Results) -> SheetSection:
     found = charts.collectives(results)
     missing = "There is no result of collectives."
-    return Part("collectives", "Collectives against Gloo", charts=tuple(found.items()), missing=missing)
+    return SheetSection("collectives", "Collectives against Gloo", charts=tuple(found.items()), missing=missing)
 
 
-def _setup(results: Results) -> Part:
+def _setup(results: Results) -> SheetSection:
     lines, control = charts.setup(results), charts.control(results)
     drawn = [("Replacing one machine: links", lines)] if lines else []
-    return Part(
+    return SheetSection(
         "setup",
         "Set-up cost against size",
         charts=(*drawn, *([("The controller's work for one change", control)] if control else [])),
@@ -206,9 +206,9 @@ def _setup(results: Results) -> Part:
     )
 
 
-def _rebalancing(results: Results) -> Part:
+def _rebalancing(results: Results) -> SheetSection:
     lines = charts.rebalancing(results)
-    return Part(
+    return SheetSection(
         "rebalancing",
         "Replacing machines all the time",
         charts=(("", lines),) if lines else (),
@@ -216,37 +216,39 @@ def _rebalancing(results: Results) -> Part:
     )
 
 
-def _checks(results: Results) -> Part:
+def _checks(results: Results) -> SheetSection:
     rows = [
         (name, check.name, cell(check.value), check.bar, "ok" if check.ok else "FAIL")
         for name, report in results.reports.items()
         for check in report.checks
     ]
     titles = ("benchmark", "check", "value", "had to be", "")
-    return Part("checks", "Checks", grids=(Grid(titles, tuple(rows)),) if rows else (), missing="There are none.")
+    return SheetSection(
+        "checks", "Checks", grids=(SheetTable(titles, tuple(rows)),) if rows else (), missing="There are none."
+    )
 
 
-def _numbers(name: str, report: Report) -> Part:
+def _numbers(name: str, report: Report) -> SheetSection:
     """A benchmark's rows as it left them, whatever it is."""
     grids = []
     for part in dict.fromkeys(str(row.get("part", "")) for row in report.rows):
         if part != "around":
             rows = [row for row in report.rows if str(row.get("part", "")) == part]
             grids.append(_grid(rows, f"{part or 'rows'}: {len(rows)}"))
-    return Part(f"rows-{name}", f"bench {name}, in numbers", grids=tuple(grids), missing="It has no rows.")
+    return SheetSection(f"rows-{name}", f"bench {name}, in numbers", grids=tuple(grids), missing="It has no rows.")
 
 
-def _grid(rows: Sequence[Row], title: str) -> Grid:
+def _grid(rows: Sequence[Row], title: str) -> SheetTable:
     keys = dict.fromkeys(key for row in rows for key in row if key != "part")
     columns = [key for key in keys if not any(_is_deep(row.get(key)) for row in rows)]
-    return Grid(tuple(columns), tuple(tuple(cell(row.get(key)) for key in columns) for row in rows), title)
+    return SheetTable(tuple(columns), tuple(tuple(cell(row.get(key)) for key in columns) for row in rows), title)
 
 
 def _is_deep(value: object) -> bool:
     return isinstance(value, Mapping) or (isinstance(value, list) and len(value) > 8)
 
 
-def _environment(results: Results) -> Part:
+def _environment(results: Results) -> SheetSection:
     took = {} if results.run is None else {each.bench: each.seconds for each in results.run.outcomes}
     rows = []
     for name, report in results.reports.items():
@@ -256,7 +258,7 @@ def _environment(results: Results) -> Part:
         how = "quick" if env.quick else "full"
         rows.append((name, how, said(took[name]) if name in took else "", str(env.cores), load, env.platform, versions))
     titles = ("benchmark", "run", "took", "cores", "load", "platform", "versions")
-    return Part("environment", "Where and when", grids=(Grid(titles, tuple(rows)),), missing="No result.")
+    return SheetSection("environment", "Where and when", grids=(SheetTable(titles, tuple(rows)),), missing="No result.")
 
 
 def _quick(results: Results) -> bool:

@@ -14,9 +14,9 @@ ledger in the same way), and the one that is predicted. In the second, disturbed
 undisturbed ones, in which the time of an undisturbed step is measured and everybody comes back.
 
 - `measured`: steps made in the disturbed stretches × the undisturbed step time ÷ their length;
-- `simulated`: efficiency by `planning/jump.py`, for as many machines, stretches of the same length, the calibration's
-  durations and the same lives: the simulator is dealt them in the order in which the job is, so that both have the same
-  luck. Repairs are drawn anew in each of 100 runs;
+- `simulated`: efficiency by `planning/simulation/jump.py`, for as many machines, stretches of the same length, the
+  calibration's durations and the same lives: the simulator is dealt them in the order in which the job is, so that both
+  have the same luck. Repairs are drawn anew in each of 100 runs;
 - `expected`: the same with lives that are drawn anew, 2,000 runs. `chance`: where 95 % of the means of as many
   stretches lie, which is why one draw of lives cannot be compared with the mean over all;
 - `naive`: what somebody would be off who forgot about failures, for the size of what there is to predict.
@@ -40,10 +40,10 @@ import msgspec
 import numpy as np
 
 from understudy.cli.calibration import calibrated
-from understudy.planning.calibrate import Calibrated
 from understudy.planning.failures import Failures, Repair, Times
-from understudy.planning.jump import simulate
-from understudy.planning.setting import Cluster, Setting, Work
+from understudy.planning.inputs.calibrate import Calibrated
+from understudy.planning.setting import Cluster, Setting, StepWork
+from understudy.planning.simulation.jump import simulate
 from understudy.planning.strategy import Strategy, mask_and_refill, trainmover
 from understudy_bench.harness import Bench, Check, Progress, Result, median
 from understudy_bench.hazard import Hazard, lives
@@ -208,7 +208,7 @@ def setting_of(system: str, known: Calibrated) -> Setting:
     if known.step is None:
         raise ValueError("no step was measured")
     compute = WORKS[WORK].micro * WORKS[WORK].length_s
-    work = Work(min(compute, known.step), max(0.0, known.step - compute))
+    work = StepWork(min(compute, known.step), max(0.0, known.step - compute))
     durations = known.durations
     if system == "masking":  # the dead worker's own machine brings it back, and `refill` is all of that
         durations = msgspec.structs.replace(durations, cold=0.0)

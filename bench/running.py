@@ -143,8 +143,8 @@ class Running:
 
     async def slow(self, machine: str, uid: str, factor: float) -> None:
         """From now on, everything that a worker computes takes so many times as long."""
-        body = {"type": "inject", "kind": "slow", "machine": machine, "uid": uid, "factor": factor}
-        await self.call("POST", "/inject", body)
+        body = {"type": "extension", "kind": "slow", "machine": machine, "uid": uid, "options": {"factor": factor}}
+        await self.call("POST", "/extensions", body)
 
     async def event(self, kind: str, since: float) -> dict[str, Any]:
         """The first of a kind after some time."""

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from understudy.agent.agent import BEAT_S
 from understudy.planning import spans
-from understudy.planning.assume import Ask, assume
+from understudy.planning.inputs.assume import Ask, assume
 from understudy_bench.figures import seconds, source, table
 from understudy_bench.folder import Results
 from understudy_bench.scale import FROM, slope

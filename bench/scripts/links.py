@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from understudy.comm.links.link import Link
-from understudy.worker.mishap import SO_MAX_PACING_RATE
+from understudy.testing.faults import SO_MAX_PACING_RATE
 from understudy.worker.transfer.handover import Giver
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.bench.made import everything, report
 from tests.planning.report.test_page import Reader
-from understudy.planning.report.chart import Bars, Lines
+from understudy.planning.report.chart import BarChart, LineChart
 from understudy_bench import charts
 from understudy_bench.document import page_of, sheet_of
 from understudy_bench.folder import Outcome, Results, RunInfo
@@ -58,7 +58,7 @@ def test_the_dip_ends_where_nobody_looked() -> None:
 
 def test_memory_is_drawn_in_megabytes_of_one_replacement() -> None:
     lines = charts.memory(everything())
-    assert isinstance(lines, Lines)
+    assert isinstance(lines, LineChart)
     assert [line.name for line in lines.lines] == ["stayer 1", "stayer 2", "leaver"]
     assert lines.lines[0].ys == pytest.approx((10.0, 10.0, 10.1))
 
@@ -74,7 +74,7 @@ def test_what_is_left_of_the_speed_and_what_a_change_costs_the_controller() -> N
 def test_the_pictures_are_those_that_there_is_something_for() -> None:
     found = charts.pictured(everything())
     assert list(found) == ["downtime", "dip", "memory"]
-    assert isinstance(found["downtime"][1], Bars)
+    assert isinstance(found["downtime"][1], BarChart)
     assert charts.pictured(Results({})) == {}
 
 

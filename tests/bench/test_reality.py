@@ -8,7 +8,7 @@ from itertools import islice
 import msgspec
 import pytest
 
-from understudy.planning.calibrate import Measured, Seen, calibrate
+from understudy.planning.inputs.calibrate import MeasuredLoss, MeasuredRun, calibrate
 from understudy_bench.hazard import DECK, lives, players
 from understudy_bench.outage import Mark
 from understudy_bench.reality import (
@@ -58,7 +58,9 @@ def test_the_undisturbed_step_is_of_its_own_stretch() -> None:
     assert step_time(seen, 0.0, 1.9) == pytest.approx(0.2)
 
 
-QUIET = Measured(0.16, 100, detected=[0.0], recovered=[0.08], masked=[Seen(0.0)], joined=[Seen(0.0)], away=[0.001])
+QUIET = MeasuredRun(
+    0.16, 100, detected=[0.0], recovered=[0.08], masked=[MeasuredLoss(0.0)], joined=[MeasuredLoss(0.0)], away=[0.001]
+)
 
 
 LENGTH = Length(0.0, 45.0, 3)

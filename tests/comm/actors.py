@@ -14,8 +14,8 @@ from understudy.comm.faults import Fault
 from understudy.comm.links.pairs import Receive, Send
 from understudy.comm.ops import Op
 from understudy.comm.sandbox import Echo
-from understudy.launch.troupe import Hand, LocalWorker, Troupe, first_roster
 from understudy.protocol.roster import Roster
+from understudy.testing.local_workers import LocalWorker, LocalWorkers, WorkerHandle, first_roster
 
 LARGE = 2_000_000
 
@@ -82,8 +82,8 @@ def act(player: LocalWorker, role: int | None, roles: Sequence[int]) -> None:
 class Scene:
     """Actors in role order under one roster."""
 
-    def __init__(self, troupe: Troupe, machines: Sequence[int]) -> None:
-        self.troupe = troupe
+    def __init__(self, local: LocalWorkers, machines: Sequence[int]) -> None:
+        self.local = local
         self.machines = [f"m{machine}" for machine, count in enumerate(machines) for _ in range(count)]
         self.roles = tuple(range(len(self.machines)))
         self.hands = [self._hire(machine, None) for machine in self.machines]
@@ -93,8 +93,8 @@ class Scene:
         for hand in self.hands:
             assert hand.hear() == "here"
 
-    def _hire(self, machine: str, role: int | None) -> Hand:
-        (hand,) = self.troupe.hire(machine, 1, act, role, self.roles)
+    def _hire(self, machine: str, role: int | None) -> WorkerHandle:
+        (hand,) = self.local.start(machine, 1, act, role, self.roles)
         return hand
 
     def start(self, operation: str, by: Sequence[int], peer: int = 0) -> None:

@@ -19,8 +19,8 @@ from understudy.comm.endpoint import Endpoint
 from understudy.comm.links.pairs import Receive, Send
 from understudy.comm.network import NetworkFabric
 from understudy.comm.sandbox import Echo
-from understudy.launch.troupe import Hand, LocalWorker, Troupe
 from understudy.protocol.roster import Roster, WorkerAddress
+from understudy.testing.local_workers import LocalWorker, LocalWorkers, WorkerHandle
 
 Groups = Sequence[tuple[int, ...]]
 
@@ -212,16 +212,16 @@ class Company:
     """Workers in role order under one roster, and the newcomers who are to replace them."""
 
     def __init__(
-        self, troupe: Troupe, machines: Sequence[int], groups: Groups | None = None, elements: Sequence[int] = (1,)
+        self, local: LocalWorkers, machines: Sequence[int], groups: Groups | None = None, elements: Sequence[int] = (1,)
     ) -> None:
-        self.troupe = troupe
+        self.local = local
         self.cells = [machine for machine, count in enumerate(machines) for _ in range(count)]
         self.groups = groups or [tuple(range(len(self.cells)))]
         self.elements = elements
         self._machines = 0
-        self.hands: list[Hand | None] = []
+        self.hands: list[WorkerHandle | None] = []
         for count in machines:
-            self.hands += troupe.hire(self._machine(), count, stay, self.groups, elements)
+            self.hands += local.start(self._machine(), count, stay, self.groups, elements)
         self.roster = Roster.of(
             1,
             [(role, hand.uid) for role, hand in enumerate(self.live)],
@@ -236,18 +236,20 @@ class Company:
         return f"m{self._machines - 1}"
 
     @property
-    def live(self) -> list[Hand]:
+    def live(self) -> list[WorkerHandle]:
         return [hand for hand in self.hands if hand is not None]
 
-    def hire(self, roles: Sequence[int]) -> dict[int, Hand]:
+    def hire(self, roles: Sequence[int]) -> dict[int, WorkerHandle]:
         """Newcomers for these roles, on one new machine, rehearsed."""
         machine = self._machine()
-        hired = {role: self.troupe.hire(machine, 1, join, role, self.groups, self.elements)[0] for role in roles}
+        hired = {role: self.local.start(machine, 1, join, role, self.groups, self.elements)[0] for role in roles}
         for hand in hired.values():
             assert hand.hear() == "rehearsed"
         return hired
 
-    def propose(self, changes: dict[int, Hand | None], *, number: int | None = None, fresh: bool = False) -> Roster:
+    def propose(
+        self, changes: dict[int, WorkerHandle | None], *, number: int | None = None, fresh: bool = False
+    ) -> Roster:
         """The next roster, told to everybody whom it concerns; not yet the one in play."""
         workers: dict[int, WorkerAddress | None] = {
             role: None if hand is None else hand.worker for role, hand in changes.items()
@@ -257,7 +259,7 @@ class Company:
             hand.tell(roster)
         return roster
 
-    def follow(self, roster: Roster, changes: dict[int, Hand | None]) -> list[Ended]:
+    def follow(self, roster: Roster, changes: dict[int, WorkerHandle | None]) -> list[Ended]:
         """That roster came into play: how the leavers' parts ended."""
         leavers = [hand for role in changes if (hand := self.hands[role]) is not None]
         for role, hand in changes.items():
@@ -269,7 +271,7 @@ class Company:
         return ended
 
     def replace(self, roles: Sequence[int]) -> list[Ended]:
-        changes: dict[int, Hand | None] = dict(self.hire(roles))
+        changes: dict[int, WorkerHandle | None] = dict(self.hire(roles))
         return self.follow(self.propose(changes), changes)
 
     def stop(self) -> list[Ended]:
@@ -278,7 +280,7 @@ class Company:
         return [result_of(hand) for hand in self.live]
 
 
-def hear_of(hand: Hand, generation: int, limit: float = 30.0) -> tuple[str, str]:
+def hear_of(hand: WorkerHandle, generation: int, limit: float = 30.0) -> tuple[str, str]:
     """What a worker has to say of a generation, and why; what it still says of earlier ones is passed over."""
     while True:
         kind, number, *why = hand.hear(limit)
@@ -287,27 +289,27 @@ def hear_of(hand: Hand, generation: int, limit: float = 30.0) -> tuple[str, str]
         assert number < generation
 
 
-def wait_for(hand: Hand, news: str, generation: int) -> None:
+def wait_for(hand: WorkerHandle, news: str, generation: int) -> None:
     """Until it has prepared, or switched to, that generation."""
     while (heard := hear_of(hand, generation)) != (news, ""):
         assert heard == ("prepared", ""), heard
 
 
-def wait_for_census(hand: Hand) -> Census:
+def wait_for_census(hand: WorkerHandle) -> Census:
     while not isinstance(heard := hand.hear(), Census):
         assert heard[0] == "prepared", heard
     return heard
 
 
-def result_of(hand: Hand) -> Ended:
+def result_of(hand: WorkerHandle) -> Ended:
     """How its part ended, whatever it said before."""
     while True:
-        kind, what = hand._wire.recv() if hand._wire.poll(30) else ("nothing for 30 s", None)
+        kind, what = hand._connection.recv() if hand._connection.poll(30) else ("nothing for 30 s", None)
         if isinstance(what, Ended):
             if kind == "done":
                 hand.process.join(10)
             return what
-        assert kind == "news", (kind, what)
+        assert kind == "message", (kind, what)
 
 
 def asleep(processes: Iterable[int]) -> None:
@@ -324,6 +326,6 @@ def asleep(processes: Iterable[int]) -> None:
         eventually(sleeps, limit=10)
 
 
-def kill(hand: Hand) -> None:
+def kill(hand: WorkerHandle) -> None:
     assert hand.process.pid is not None
     os.kill(hand.process.pid, signal.SIGKILL)

@@ -17,7 +17,7 @@ from tests.comm.actors import Scene
 from tests.comm.helpers import eventually
 from tests.comm.parts import asleep, kill
 from tests.comm.training import train
-from understudy.launch.troupe import Hand, Troupe, first_roster
+from understudy.testing.local_workers import LocalWorkers, WorkerHandle, first_roster
 
 LAYOUTS = [[1, 1, 1], [3], [2, 2]]
 BLOCKING = [
@@ -41,8 +41,8 @@ NEVER_S = 600.0
 @pytest.mark.parametrize("victim", [0, -1], ids=["first", "last"])
 @pytest.mark.parametrize("machines", LAYOUTS, ids=str)
 def test_a_worker_is_killed(machines: list[int], victim: int) -> None:
-    with Troupe(limit=NEVER_S) as troupe:
-        scene = Scene(troupe, machines)
+    with LocalWorkers(limit=NEVER_S) as local:
+        scene = Scene(local, machines)
         dead = scene.roles[victim]
         others = [role for role in scene.roles if role != dead]
         for operation in BLOCKING:
@@ -60,8 +60,8 @@ def test_a_worker_is_killed(machines: list[int], victim: int) -> None:
 
 @pytest.mark.parametrize("machines", LAYOUTS, ids=str)
 def test_an_interrupt(machines: list[int]) -> None:
-    with Troupe(limit=NEVER_S) as troupe:
-        scene = Scene(troupe, machines)
+    with LocalWorkers(limit=NEVER_S) as local:
+        scene = Scene(local, machines)
         for number, operation in enumerate(BLOCKING * 2):
             idle = scene.roles[-1 if number % 2 else 0]
             others = [role for role in scene.roles if role != idle]
@@ -78,8 +78,8 @@ def test_an_interrupt(machines: list[int]) -> None:
 @pytest.mark.parametrize("operation", ["small all_reduce", "large all_reduce", "recv"])
 @pytest.mark.parametrize("machines", [[1, 1, 1], [3]], ids=str)
 def test_a_worker_hangs(machines: list[int], operation: str) -> None:
-    with Troupe(limit=1.5) as troupe:
-        scene = Scene(troupe, machines)
+    with LocalWorkers(limit=1.5) as local:
+        scene = Scene(local, machines)
         (pid,) = scene.pids([1])
         os.kill(pid, signal.SIGSTOP)
         scene.start(operation, [0, 2], 1)
@@ -104,8 +104,8 @@ CALLS = [
 
 @pytest.mark.parametrize("machines", [[1, 1, 1], [3], [2, 1]], ids=str)
 def test_roles_call_different_operations(machines: list[int]) -> None:
-    with Troupe(limit=NEVER_S) as troupe:
-        scene = Scene(troupe, machines)
+    with LocalWorkers(limit=NEVER_S) as local:
+        scene = Scene(local, machines)
         for number, (one, other, first, second) in enumerate(CALLS):
             odd = number % 3
             scene.start(one, [role for role in scene.roles if role != odd])
@@ -129,9 +129,9 @@ def test_a_death_in_the_middle_of_a_backward_pass(machines: list[int], dead: int
     roles = sum(machines)
     homes = [f"m{machine}" for machine, count in enumerate(machines) for _ in range(count)]
     expected = _undisturbed(tuple(homes))
-    with Troupe(limit=20.0) as troupe:
-        hands = _company(troupe, homes, dead)
-        (newcomer,) = troupe.hire(homes[dead], 1, train, dead, roles, STEPS, None)
+    with LocalWorkers(limit=20.0) as local:
+        hands = _company(local, homes, dead)
+        (newcomer,) = local.start(homes[dead], 1, train, dead, roles, STEPS, None)
         assert newcomer.hear() == "rehearsed"
         others = [hand for role, hand in enumerate(hands) if role != dead]
         assert hands[dead].hear() == "in backward"
@@ -149,15 +149,15 @@ def test_a_death_in_the_middle_of_a_backward_pass(machines: list[int], dead: int
 
 @cache
 def _undisturbed(homes: tuple[str, ...]) -> str:
-    with Troupe(limit=20.0) as troupe:
-        (digest,) = {hand.result() for hand in _company(troupe, homes, None)}
+    with LocalWorkers(limit=20.0) as local:
+        (digest,) = {hand.result() for hand in _company(local, homes, None)}
     assert isinstance(digest, str)
     return digest
 
 
-def _company(troupe: Troupe, homes: Sequence[str], dead: int | None) -> list[Hand]:
+def _company(local: LocalWorkers, homes: Sequence[str], dead: int | None) -> list[WorkerHandle]:
     hands = [
-        troupe.hire(home, 1, train, None, len(homes), STEPS, INTERRUPTED if role == dead else None)[0]
+        local.start(home, 1, train, None, len(homes), STEPS, INTERRUPTED if role == dead else None)[0]
         for role, home in enumerate(homes)
     ]
     for hand in hands:
@@ -180,8 +180,8 @@ def test_when_all_are_killed_nothing_is_left(tmp_path: Path) -> None:
     process.wait(10)
     eventually(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), limit=10)
     eventually(lambda: not list(tmp_path.iterdir()), limit=10)
-    with Troupe(limit=20.0) as troupe:
-        scene = Scene(troupe, [2, 2])
+    with LocalWorkers(limit=20.0) as local:
+        scene = Scene(local, [2, 2])
         scene.start("large all_reduce", [0, 1, 2])
         asleep(scene.pids([0, 1, 2]))
         for role in scene.roles:
@@ -195,10 +195,10 @@ def test_when_all_are_killed_nothing_is_left(tmp_path: Path) -> None:
 _PARENT = """
 import threading
 from tests.comm.actors import Scene
-from understudy.launch.troupe import Troupe
+from understudy.testing.local_workers import LocalWorkers
 
 if __name__ == "__main__":
-    scene = Scene(Troupe(limit=20.0), [2, 2])
+    scene = Scene(LocalWorkers(limit=20.0), [2, 2])
     scene.start("small all_reduce", [0, 1, 2])
     print(*scene.pids(scene.roles), flush=True)
     threading.Event().wait()

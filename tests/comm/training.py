@@ -13,8 +13,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from understudy.comm.sandbox import Echo
 from understudy.comm.torch_backend import install, uninstall
-from understudy.launch.troupe import LocalWorker
 from understudy.protocol.roster import Roster
+from understudy.testing.local_workers import LocalWorker
 
 
 class Training:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from understudy.masking.coverage import wipe_out
 from understudy.masking.placement import parse
-from understudy.masking.target import outside
+from understudy.masking.policy import surplus_replicas
 
 
 def single(count: int) -> list[tuple[int, ...]]:
@@ -15,31 +15,31 @@ def single(count: int) -> list[tuple[int, ...]]:
 
 
 def test_the_last_go() -> None:
-    assert outside(parse("anywhere", 4), single(4), 2).replicas == (2, 3)
+    assert surplus_replicas(parse("anywhere", 4), single(4), 2).replicas == (2, 3)
 
 
 def test_vacant_ones_go_first_and_of_these_the_deserted() -> None:
     four = parse("anywhere", 4)
-    assert outside(four, single(4), 2, vacant=(0,)).replicas == (0, 3)
-    assert outside(four, single(4), 3, vacant=(0, 1), deserted=(0,)).replicas == (0,)
+    assert surplus_replicas(four, single(4), 2, vacant=(0,)).replicas == (0, 3)
+    assert surplus_replicas(four, single(4), 3, vacant=(0, 1), deserted=(0,)).replicas == (0,)
 
 
 def test_those_that_are_named_go_before_all_others() -> None:
-    assert outside(parse("anywhere", 4), single(4), 2, vacant=(0,), sooner=(1,)).replicas == (0, 1)
+    assert surplus_replicas(parse("anywhere", 4), single(4), 2, vacant=(0,), sooner=(1,)).replicas == (0, 1)
 
 
 def test_replicas_that_share_machines_go_together() -> None:
     pairs = [(0, 1), (2, 3), (4, 5)]
-    assert outside(parse("anywhere", 6), pairs, 4).replicas == (4, 5)
-    found = outside(parse("anywhere", 6), pairs, 3)
+    assert surplus_replicas(parse("anywhere", 6), pairs, 4).replicas == (4, 5)
+    found = surplus_replicas(parse("anywhere", 6), pairs, 3)
     assert found.replicas == (4, 5)
     assert found.problem == "machines are shared by 2 replicas each, and come and go as a whole; ask for 4 or more"
 
 
 def test_a_shard_keeps_its_last_holder() -> None:
     blocks = parse("blocks:r=2", 4)
-    assert outside(blocks, single(4), 2).replicas == (1, 3)
-    found = outside(blocks, single(4), 1)
+    assert surplus_replicas(blocks, single(4), 2).replicas == (1, 3)
+    found = surplus_replicas(blocks, single(4), 1)
     assert found.replicas == (1, 3)
     assert found.problem == "nobody who is left would hold shards 2 and 3 (blocks:r=2); ask for 2 or more"
 
@@ -54,7 +54,7 @@ def test_a_shard_keeps_its_last_holder() -> None:
 )
 def test_what_always_holds(placement: str, vacant: set[int], target: int, named: set[int]) -> None:
     seven = parse(placement, 7)
-    found = outside(seven, single(7), target, vacant=vacant, sooner=named)
+    found = surplus_replicas(seven, single(7), target, vacant=vacant, sooner=named)
     gone, live = set(found.replicas), set(range(7)) - vacant
     assert bool(found.problem) == (len(gone) < 7 - target)
     assert len(gone) <= 7 - target
@@ -62,4 +62,4 @@ def test_what_always_holds(placement: str, vacant: set[int], target: int, named:
         assert not wipe_out(seven, live - gone)
     if not found.problem and not named:
         assert gone <= vacant or vacant <= gone
-    assert outside(seven, single(7), target, vacant=vacant | gone, sooner=named).replicas == found.replicas
+    assert surplus_replicas(seven, single(7), target, vacant=vacant | gone, sooner=named).replicas == found.replicas

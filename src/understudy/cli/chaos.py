@@ -150,12 +150,13 @@ def _tell(deed: Deed, *, as_json: bool) -> None:
 
 def _attach(args: argparse.Namespace) -> int:
     from understudy.launch import registry
+    from understudy.launch.spec import FAULTS
     from understudy.verify.chaos.campaign import strike
     from understudy.verify.chaos.scene import Scene
 
     client = connection.connect(args)
     entry = None if args.controller else registry.find(args.job)
-    inside = bool(client.call("GET", "/inject")["chaos"])
+    inside = FAULTS in client.call("GET", "/extensions")
     plan = _plan(args, inside=inside)
     scene = Scene(
         client,
@@ -177,7 +178,7 @@ def _attach(args: argparse.Namespace) -> int:
 def _ends_as(client: Any, expect: str, run_dir: Path | None) -> list[str]:
     """Wait for the job's end; what is wrong with it."""
     from understudy.controller.client import ControllerError
-    from understudy.controller.core.company import OVER
+    from understudy.controller.core.state import OVER
     from understudy.verify.chaos.check import once_by, read_records
 
     tales: list[dict[str, Any]] = []

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from understudy.cli.main import Subparsers
-    from understudy.planning.planner import Option, Plan
+    from understudy.planning.planner import Plan, PlanOption
 
 DESCRIPTION = """\
 What resilience buys on your cluster, in seconds: every strategy with its best settings, what each would cost, which one
@@ -67,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _example(path: Path) -> int:
-    from understudy.planning.sample import example_log
+    from understudy.planning.inputs.incidents import example_log
 
     write(path, example_log(), "--example-csv")
     print(
@@ -82,7 +82,7 @@ def _page(found: Plan) -> str:
     return page(found, made())
 
 
-def settings(option: Option) -> str:
+def settings(option: PlanOption) -> str:
     """What one would have to set, in a few words."""
     strategy = option.strategy
     parts = []
@@ -104,7 +104,7 @@ def as_dict(found: Plan) -> dict[str, Any]:
     def finite(value: float) -> float | None:
         return value if isfinite(value) else None
 
-    def option(each: Option) -> dict[str, Any]:
+    def option(each: PlanOption) -> dict[str, Any]:
         strategy = each.strategy
         return {
             "strategy": strategy.name,

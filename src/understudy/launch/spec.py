@@ -12,16 +12,18 @@ from typing import Any, Literal, get_args
 
 import msgspec
 
-from understudy.controller.core.company import Scarcity
+from understudy.controller.core.state import Scarcity
 from understudy.masking.coverage import wipe_out
 from understudy.masking.placement import PlacementError, parse
 from understudy.protocol.mesh import Mesh, MeshError, check_mesh, first_replicas, parse_mesh, replica_of, roles_of
 from understudy.protocol.sentences import named
-from understudy.steward.decide import HOUR, Mode, Settings
+from understudy.steward.decide import HOUR, Mode, StewardSettings
 
 from . import address
 
 KeepGradients = Literal["own", "copy", "none"]
+FAULTS = "understudy.testing.faults"
+"""The extension that `understudy chaos` asks for faults."""
 _STARTING_S = 15.0
 """In which an agent that is started again has come."""
 
@@ -125,9 +127,14 @@ class JobSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     """Machine → what is said of it, such as the rack it stands in."""
     chaos: bool = False
     """Whether `understudy chaos` may let faults happen inside its processes."""
-    probe: str = ""
-    """Where workers write down what their roles hold at every boundary, for `understudy rehearse`."""
+    extensions: dict[str, str] = {}
+    """Modules that workers and agents import at their start, with an argument for each; see host/extensions.py."""
     env: dict[str, str] = {}
+
+    @property
+    def loaded(self) -> dict[str, str]:
+        """All extensions, with the one that lets faults happen."""
+        return {**self.extensions, FAULTS: ""} if self.chaos else self.extensions
 
     @property
     def dimensions(self) -> Mesh:
@@ -160,9 +167,9 @@ class JobSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
         return elsewhere or not address.loopback(address.parse(self.listen)[0])
 
     @property
-    def stewarding(self) -> Settings:
+    def stewarding(self) -> StewardSettings:
         """How far the steward may go. A machine that comes back after its repair is not asked for in between."""
-        return Settings(
+        return StewardSettings(
             self.steward,
             self.pool,
             self.cool_down,

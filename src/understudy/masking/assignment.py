@@ -91,7 +91,7 @@ def assign(placement: Placement, q: int, live: Iterable[int]) -> Assignment:
     held: list[tuple[int, ...]] = [(replica,) if alive[replica] else () for replica in range(placement.replicas)]
     normal = [(shard,) * q for shard in range(placement.replicas)]
     limit = load_bound(placement.replicas, q, placement.replicas - live_count(alive))
-    return arrange(placement, q, alive, limit, normal, lambda _: Start(where, held, vacant, vacant))
+    return arrange(placement, q, alive, limit, normal, lambda _: PartialAssignment(where, held, vacant, vacant))
 
 
 def mask(assignment: Assignment, replicas: Iterable[int], kept: Kept | None = None) -> Assignment:
@@ -126,7 +126,7 @@ def refill(assignment: Assignment, replicas: Iterable[int]) -> Assignment:
 
 
 @dataclass(frozen=True)
-class Start:
+class PartialAssignment:
     """Tables with gaps: `gaps` are the shards with parts that nobody computes, `changed` those unlike before."""
 
     where: list[tuple[int, ...]]
@@ -141,7 +141,7 @@ def arrange(
     alive: Alive,
     limit: int,
     before: Where,
-    start: Callable[[int], Start],
+    start: Callable[[int], PartialAssignment],
     kept: Kept | None = None,
 ) -> Assignment:
     """Fill the gaps of `start(limit)`, raising the limit only where it is proved to be too tight."""
@@ -160,7 +160,7 @@ def arrange(
     return Assignment(placement, q, alive, limit, moved, changed, (), reason, where, held)
 
 
-def taken_from(assignment: Assignment, failed: Iterable[int]) -> Start:
+def taken_from(assignment: Assignment, failed: Iterable[int]) -> PartialAssignment:
     """The assignment with nobody in the place of the failed replicas."""
     where, held = list(assignment.where), list(assignment.held)
     gaps: set[int] = set()
@@ -169,10 +169,10 @@ def taken_from(assignment: Assignment, failed: Iterable[int]) -> Start:
             where[shard] = tuple(NOBODY if replica == gone else replica for replica in where[shard])
         gaps.update(held[gone])
         held[gone] = ()
-    return Start(where, held, sorted(gaps), sorted(gaps))
+    return PartialAssignment(where, held, sorted(gaps), sorted(gaps))
 
 
-def _fill(spread: Spread, start: Start) -> int | None:
+def _fill(spread: Spread, start: PartialAssignment) -> int | None:
     for shard in start.gaps:
         blocked = spread.place(shard, start.where[shard].count(NOBODY))
         if blocked is not None:
@@ -180,7 +180,7 @@ def _fill(spread: Spread, start: Start) -> int | None:
     return None
 
 
-def _lifted(where: list[tuple[int, ...]], limit: int) -> Start:
+def _lifted(where: list[tuple[int, ...]], limit: int) -> PartialAssignment:
     """The same with every replica's guests beyond the limit taken off, those with the highest numbers first."""
     numbers: list[list[tuple[int, int]]] = [[] for _ in where]
     for shard, parts in enumerate(where):
@@ -194,7 +194,7 @@ def _lifted(where: list[tuple[int, ...]], limit: int) -> Start:
             computed.remove((shard, part))
     held = [tuple(dict.fromkeys(shard for shard, _ in computed)) for computed in numbers]
     rows = [tuple(lifted[shard]) if shard in lifted else parts for shard, parts in enumerate(where)]
-    return Start(rows, held, sorted(lifted), range(len(where)))
+    return PartialAssignment(rows, held, sorted(lifted), range(len(where)))
 
 
 def _replaced(table: list[tuple[int, ...]], changes: dict[int, tuple[int, ...]]) -> tuple[tuple[int, ...], ...]:

@@ -6,12 +6,7 @@ measures how far these are from what happens.
 
 from __future__ import annotations
 
-from math import exp, gamma, lgamma, log, pow
-
-
-def failures_of_blocks(replicas: int, r: int) -> float:
-    """Mean number of failures until wipe-out, the fatal one included, of classic replication. Exact."""
-    return _endured(replicas, r, replicas / r)
+from math import exp, gamma, lgamma, pow
 
 
 def failures_at_least(replicas: int, r: int) -> float:
@@ -51,17 +46,6 @@ def mean_depth_over_failures(replicas: int, endured: float) -> float:
     deepest = _deepest(replicas, endured)
     harmonic = sum(1 / k for k in range(1, deepest))
     return deepest - replicas / endured * (deepest - 1 - harmonic)
-
-
-def mean_depth_over_time(replicas: int, endured: float) -> float:
-    """Mean of the depth bound over time, when every live replica fails at the same rate."""
-    deepest = _deepest(replicas, endured)
-    return deepest - lgamma(deepest) / log(replicas / (replicas - endured))
-
-
-def depth_of_fixed_order(replicas: int, r: int, share_vacant: float) -> float:
-    """Mean depth that stacks would need if they were never reordered."""
-    return sum(1 - (1 - share_vacant**position) ** replicas for position in range(r))
 
 
 def _endured(replicas: int, r: int, groups: float) -> float:

@@ -61,7 +61,7 @@ def mean_of(values: NDArray[np.float64]) -> Mean:
     return Mean(middle, middle - half, middle + half)
 
 
-class Outcome:
+class SimulationOutcome:
     """Of every run: how long it took, how much of that was useful, and what became of the rest."""
 
     def __init__(

@@ -8,13 +8,13 @@ from math import inf, isfinite
 import msgspec
 
 from understudy.masking.placement import PlacementError
-from understudy.planning import pool
+from understudy.planning import closed_form as pool
 from understudy.planning import strategy as ways
-from understudy.planning.assume import Ask, Assumed, Assumption, assume
-from understudy.planning.closed import Estimate, best_period, estimate
-from understudy.planning.jump import simulate
+from understudy.planning.closed_form import Estimate, best_period, estimate
+from understudy.planning.inputs.assume import Ask, Assumed, Assumption, assume
 from understudy.planning.outcome import Mean
 from understudy.planning.setting import DAY, HOUR, WEEK, Setting
+from understudy.planning.simulation.jump import simulate
 from understudy.planning.strategy import Strategy
 
 HOLDERS = (2, 3, 4, 5, 6, 7, 8, 9, 10, 12)
@@ -27,7 +27,7 @@ WORTHLESS = 1000.0
 """An inflation beyond which a strategy is said not to get anywhere."""
 
 
-class Option(msgspec.Struct, frozen=True):
+class PlanOption(msgspec.Struct, frozen=True):
     """A strategy with its settings, and what to expect of it."""
 
     strategy: Strategy
@@ -42,7 +42,7 @@ class Option(msgspec.Struct, frozen=True):
         return self.estimate.inflation
 
 
-class Swing(msgspec.Struct, frozen=True):
+class InputSwing(msgspec.Struct, frozen=True):
     """What becomes of the goal when one input is halved and when it is doubled."""
 
     name: str
@@ -54,7 +54,7 @@ class Swing(msgspec.Struct, frozen=True):
         return abs(self.high - self.low)
 
 
-class Checked(msgspec.Struct, frozen=True):
+class SimulationCheck(msgspec.Struct, frozen=True):
     """A recommendation as the simulator sees it."""
 
     inflation: Mean
@@ -67,28 +67,28 @@ class Plan(msgspec.Struct, frozen=True):
 
     ask: Ask
     assumed: Assumed
-    best: Option
-    runner_up: Option | None
-    options: tuple[Option, ...]
+    best: PlanOption
+    runner_up: PlanOption | None
+    options: tuple[PlanOption, ...]
     """The best of every kind, the best one first."""
-    simulated: Checked
-    sensitivity: tuple[Swing, ...]
+    simulated: SimulationCheck
+    sensitivity: tuple[InputSwing, ...]
 
     @property
     def notes(self) -> tuple[Assumption, ...]:
         return self.assumed.notes
 
-    def seconds(self, option: Option) -> float:
+    def seconds(self, option: PlanOption) -> float:
         """Time to train."""
         return self.ask.days * DAY * option.inflation
 
-    def wasted_gpu_hours(self, option: Option) -> float:
+    def wasted_gpu_hours(self, option: PlanOption) -> float:
         """Per week, standbys included."""
         gpus = self.assumed.setting.cluster.gpus
         standbys = option.strategy.standbys * self.ask.gpus_per_machine
         return (gpus * (1 - option.estimate.efficiency) + standbys) * WEEK / HOUR
 
-    def money(self, option: Option) -> float:
+    def money(self, option: PlanOption) -> float:
         """Wasted per week."""
         return self.wasted_gpu_hours(option) * self.ask.price
 
@@ -106,7 +106,7 @@ def plan(ask: Ask, seed: int = 0, progress: Callable[[float], None] | None = Non
     return Plan(ask, assumed, best, others[0] if others else None, ordered, checked, swings)
 
 
-class Only(msgspec.Struct, frozen=True):
+class FixedChoices(msgspec.Struct, frozen=True):
     """Settings that are not to be chosen: whatever is given, is so."""
 
     standbys: int | None = None
@@ -120,14 +120,18 @@ class Only(msgspec.Struct, frozen=True):
         return self.r is None or not own or strategy.placement.endswith(f"r={self.r}")
 
 
-ANY = Only()
+ANY = FixedChoices()
 
 
 def best_of_kinds(
-    assumed: Assumed, ask: Ask, progress: Callable[[float], None], only: Only = ANY, names: Container[str] | None = None
-) -> dict[str, Option]:
+    assumed: Assumed,
+    ask: Ask,
+    progress: Callable[[float], None],
+    only: FixedChoices = ANY,
+    names: Container[str] | None = None,
+) -> dict[str, PlanOption]:
     """The best of every kind, or of those that are named, by kind."""
-    found: dict[str, Option] = {}
+    found: dict[str, PlanOption] = {}
     ways_to_go = [way for way in kinds(assumed, ask, only) if names is None or way[0] in names]
     for number, (kind, offered, candidates) in enumerate(ways_to_go):
         options = [priced(assumed, each, offered, only.period) for each in candidates if only.allows(each)]
@@ -137,18 +141,18 @@ def best_of_kinds(
     return found
 
 
-def _by(ask: Ask) -> Callable[[Option], tuple[float, float]]:
+def _by(ask: Ask) -> Callable[[PlanOption], tuple[float, float]]:
     return lambda option: merit(option, ask)
 
 
-def merit(option: Option, ask: Ask) -> tuple[float, float]:
+def merit(option: PlanOption, ask: Ask) -> tuple[float, float]:
     """The less the better; what the goal does not ask for decides between equals."""
     pair = (option.cost, option.inflation)
     first, second = pair if ask.goal == "cost" else pair[::-1]
     return (round(first, 6) if isfinite(first) else inf, second)
 
 
-def priced(assumed: Assumed, candidate: Strategy, offered: bool = True, period: float | None = None) -> Option:
+def priced(assumed: Assumed, candidate: Strategy, offered: bool = True, period: float | None = None) -> PlanOption:
     """The candidate with its best checkpoint period, or with this one."""
     setting, failures, repair = assumed.setting, assumed.failures, assumed.repair
     if period is None:
@@ -156,10 +160,10 @@ def priced(assumed: Assumed, candidate: Strategy, offered: bool = True, period: 
     chosen = msgspec.structs.replace(candidate, period=period)
     expected = estimate(setting, failures, chosen, repair)
     share = chosen.standbys / setting.cluster.machines
-    return Option(chosen, expected, expected.inflation * (1 + share), offered)
+    return PlanOption(chosen, expected, expected.inflation * (1 + share), offered)
 
 
-def kinds(assumed: Assumed, ask: Ask, only: Only = ANY) -> Iterator[tuple[str, bool, list[Strategy]]]:
+def kinds(assumed: Assumed, ask: Ask, only: FixedChoices = ANY) -> Iterator[tuple[str, bool, list[Strategy]]]:
     """Every way with the settings to choose from: (kind, whether Understudy does it, candidates)."""
     s, replicas = assumed.setting, assumed.setting.cluster.replicas
     pools = standby_counts(assumed) if only.standbys is None else [only.standbys]
@@ -209,7 +213,9 @@ def standby_counts(assumed: Assumed) -> list[int]:
     return [count for count in steps if count >= 1]
 
 
-def check(assumed: Assumed, chosen: Strategy, seed: int, progress: Callable[[float], None] | None = None) -> Checked:
+def check(
+    assumed: Assumed, chosen: Strategy, seed: int, progress: Callable[[float], None] | None = None
+) -> SimulationCheck:
     """The recommendation simulated, for as long as it takes to see some hundred failures."""
     wanted = max(FAILURES_LOOKED_AT / assumed.rate, 4 * chosen.period)
     horizon = min(30 * DAY, wanted, MOST_EVENTS / assumed.interruptions)
@@ -223,16 +229,16 @@ def check(assumed: Assumed, chosen: Strategy, seed: int, progress: Callable[[flo
         seed=seed,
         progress=progress,
     )
-    return Checked(found.inflation, found.runs, horizon / DAY)
+    return SimulationCheck(found.inflation, found.runs, horizon / DAY)
 
 
-def sensitivity(assumed: Assumed, chosen: Strategy, ask: Ask) -> tuple[Swing, ...]:
+def sensitivity(assumed: Assumed, chosen: Strategy, ask: Ask) -> tuple[InputSwing, ...]:
     """Which input matters most: the goal with each of them halved and doubled, all else as planned."""
     found = []
     for name in ("MTBF of a machine", "repair", "step", "standbys", *_DURATIONS):
         low, high = (_goal(*_changed(assumed, chosen, name, factor), ask) for factor in (0.5, 2.0))
         if isfinite(low) and isfinite(high) and low != high:
-            found.append(Swing(name, low, high))
+            found.append(InputSwing(name, low, high))
     return tuple(sorted(found, key=lambda swing: -swing.size))
 
 

@@ -30,7 +30,7 @@ class Cluster(msgspec.Struct, frozen=True):
         return self.machines // self.replicas
 
 
-class Work(msgspec.Struct, frozen=True):
+class StepWork(msgspec.Struct, frozen=True):
     """A step at full strength: everybody computes, then gradients are summed."""
 
     compute: float
@@ -45,7 +45,7 @@ class Work(msgspec.Struct, frozen=True):
         return self.compute + self.sync
 
     def stretched(self, load: float, live: int = 1) -> float:
-        """How many times as long a step takes in which each of the live units computes `load` shards instead of one."""
+        """How many times as long a step takes if each of `live` members computes `load` shards instead of one."""
         slowest = load + self.jitter * sqrt(load) * mean_largest(live) if self.jitter else load
         return (self.compute * slowest + self.sync) / self.step
 
@@ -84,5 +84,5 @@ class Setting(msgspec.Struct, frozen=True):
     """Everything that does not depend on how failures are dealt with."""
 
     cluster: Cluster
-    work: Work
+    work: StepWork
     durations: Durations = Durations()

@@ -11,7 +11,7 @@ import msgspec
 from understudy.masking.assignment import assign, load_bound
 from understudy.masking.formulas import depth_bound, patched_share
 from understudy.masking.placement import Placement, parse
-from understudy.masking.policy import Options, choose
+from understudy.masking.policy import MaskOptions, choose
 from understudy.planning.setting import Setting
 
 HEARTBEAT = 5.0
@@ -52,7 +52,7 @@ class Strategy(msgspec.Struct, frozen=True):
     q: int = 0
     """Micro-shards of a shard; 0: shards are computed whole."""
     evenly: bool = False
-    """Whether the work of missing units is spread without a remainder over all others."""
+    """Whether the work of missing members is spread without a remainder over all others."""
     by_machine: bool = False
     """Whether a missing machine takes only itself out of the job, not its replica."""
     redundancy: int = 1
@@ -69,41 +69,41 @@ class Strategy(msgspec.Struct, frozen=True):
     restart_after: int = 0
     """So many missing replicas are a reason for a planned restart; 0: only a wipe-out is."""
     restart_anew: bool = True
-    """Whether a failure during a restart begins it anew, or only the failed unit's own part of it."""
+    """Whether a failure during a restart begins it anew, or only the failed member's own part of it."""
 
-    def units(self, setting: Setting) -> int:
+    def members(self, setting: Setting) -> int:
         """What can be missing on its own."""
         return setting.cluster.machines if self.by_machine else setting.cluster.replicas
 
     def load(self, setting: Setting, missing: int) -> float:
-        """How many shards a unit computes in a step while so many are missing."""
-        units = self.units(setting)
-        if missing >= units:
+        """How many shards a member computes in a step while so many are missing."""
+        members = self.members(setting)
+        if missing >= members:
             return float("inf")
         if not missing or self.redundancy > 1:
             return 1.0
         if self.evenly:
-            return units / (units - missing)
+            return members / (members - missing)
         if not self.q:
-            return float(depth_bound(units, missing))
+            return float(depth_bound(members, missing))
         if self.placement == "anywhere":
-            return load_bound(units, self.q, missing) / self.q
+            return load_bound(members, self.q, missing) / self.q
         drawn, q = min(missing, DRAWN), min(self.q, FINEST)
-        above = mean_load(self.placement, units, q, drawn) - load_bound(units, q, drawn) / q
-        return load_bound(units, self.q, missing) / self.q + above
+        above = mean_load(self.placement, members, q, drawn) - load_bound(members, q, drawn) / q
+        return load_bound(members, self.q, missing) / self.q + above
 
     def stretch(self, setting: Setting, missing: int) -> float:
         """How many times as long a step takes as at full strength without redundancy."""
-        if missing >= self.units(setting):
+        if missing >= self.members(setting):
             return float("inf")
-        return setting.work.stretched(self.load(setting, missing) * self.redundancy, self.units(setting) - missing)
+        return setting.work.stretched(self.load(setting, missing) * self.redundancy, self.members(setting) - missing)
 
     def masks(self, setting: Setting, missing: int, ready: bool) -> bool:
         """What the runtime's policy says of so many that are missing: whether the others go on without them."""
-        units = self.units(setting)
-        options = Options(
-            units=units,
-            live=max(units - missing, 0),
+        members = self.members(setting)
+        options = MaskOptions(
+            replicas=members,
+            live=max(members - missing, 0),
             ready=ready,
             coming=bool(self.standbys),
             hand_over=self.recover,
@@ -126,7 +126,7 @@ class Strategy(msgspec.Struct, frozen=True):
         """How often a failure that comes when so many are missing costs a patch."""
         if self.q or self.placement == "anywhere":
             return 1.0
-        return patched_share(self.units(setting), missing)
+        return patched_share(self.members(setting), missing)
 
 
 @cache

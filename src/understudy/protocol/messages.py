@@ -119,16 +119,14 @@ class Stop(msgspec.Struct, frozen=True, tag="stop"):
     """End at the next boundary, together with everybody else."""
 
 
-class Inject(msgspec.Struct, frozen=True, tag="inject"):
-    """Chaos: have something go wrong, in a worker or, where none is named, in the agent. Only in jobs that allow it."""
+class ExtensionMessage(msgspec.Struct, frozen=True, tag="extension"):
+    """A message for the extensions of a worker or an agent. The runtime passes it on and does not read it."""
 
     kind: str
     machine: str
     uid: str = ""
-    seconds: float = 0.0
-    """For how long; 0: until told otherwise, where that is possible."""
-    factor: float = 0.0
-    """How many times as long everything is to take, for what is about that."""
+    """The worker; empty: the machine's agent."""
+    options: dict[str, float] = {}
 
 
 ToWorker = Rehearse | Prepare | Resume | Conclude | Arm | Cancel | Halt | Finish | Leave | Park | Stop
@@ -330,7 +328,7 @@ class Copied(msgspec.Struct, frozen=True, tag="copied"):
 Telemetry = Progress | Copied
 """What an agent does not pass on."""
 
-TO_WORKER: Framing[ToWorker | Inject] = Framing(ToWorker | Inject, "controller's message")
+TO_WORKER: Framing[ToWorker | ExtensionMessage] = Framing(ToWorker | ExtensionMessage, "controller's message")
 TO_AGENT: Framing[FromWorker | Telemetry] = Framing(FromWorker | Telemetry, "worker's message")
 
 
@@ -371,8 +369,8 @@ class WorkerSpec(msgspec.Struct, frozen=True):
     """Folder for what newcomers rehearse with; the system's own for temporary files where empty."""
     recording_limit: int = 1 << 30
     """Bytes of it for each role; 0: nothing is recorded."""
-    chaos: bool = False
-    """Whether it lets faults happen that chaos asks for."""
+    extensions: dict[str, str] = {}
+    """Modules that workers and agents import at their start, with an argument for each; see host/extensions.py."""
     mask: str = ""
     """Whether steps go on without a replica that is gone, and which data the others have: `anywhere`, or a placement
     such as `spare:r=3`; empty: all replicas are needed."""
@@ -381,8 +379,6 @@ class WorkerSpec(msgspec.Struct, frozen=True):
     keep_gradients: Literal["own", "copy", "none"] = "own"
     """What survivors keep of an interrupted step while masking: gradients that are sound where they are, also a copy
     after every micro-shard, or nothing."""
-    probe: str = ""
-    """Where it writes down what each role holds at every boundary, for `understudy rehearse`; empty: nowhere."""
 
     @property
     def roles(self) -> int:

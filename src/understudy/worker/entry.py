@@ -22,14 +22,14 @@ from understudy.comm.network import NetworkFabric
 from understudy.comm.torch.transport import TorchTransport
 from understudy.comm.torch_backend import uninstall
 from understudy.comm.transport import Transport
+from understudy.host.extensions import Extensions
 from understudy.host.temporary import settle
-from understudy.protocol.messages import Resume, WorkerSpec
+from understudy.protocol.messages import ExtensionMessage, Resume, ToWorker, WorkerSpec
 from understudy.protocol.roster import Roster
 
 from .identity import watch_environment
 from .job import Job
 from .line import Line
-from .mishap import Mishaps
 from .runtime import Concluded, Dismissed, Recast, WorkerRuntime
 
 Train = Callable[[Job], object]
@@ -139,7 +139,12 @@ def main(line_fd: int, data: bytes) -> None:
     )
     _player = player = WorkerRuntime(spec, fabric, line.say)
     try:
-        line.start(Mishaps(player, line).hear, _orphaned)
+        extensions = Extensions(spec.extensions, "extend_worker", player, line)
+
+        def hear(message: ToWorker | ExtensionMessage) -> None:
+            extensions.hear(message) if isinstance(message, ExtensionMessage) else player.hear(message)
+
+        line.start(hear, _orphaned)
         watch_environment(player.identity)
         player.enter()
         sys.argv = [spec.script, *spec.args]

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
+from typing import Protocol
 
 import torch
 import torch.distributed as dist
@@ -17,6 +18,7 @@ from understudy.comm.fabric import Fabric
 from understudy.comm.group import RoleGroup
 from understudy.comm.links.link import Link
 from understudy.comm.torch_backend import install, renamed, uninstall
+from understudy.device.cpu import HOST
 from understudy.protocol.messages import (
     Done,
     Failed,
@@ -31,8 +33,7 @@ from understudy.protocol.messages import (
 )
 from understudy.protocol.roster import RosterError
 from understudy.protocol.vote import NOBODY, VoteOutcome, numbers_of, outcome_of
-from understudy.state.digest import digest
-from understudy.state.inventory import take_inventory
+from understudy.state.inventory import digest, take_inventory
 from understudy.state.twins import twins
 
 from . import protocol as parts
@@ -70,6 +71,17 @@ class JobError(RuntimeError):
     """The roles cannot go on together; the message says why and what to do."""
 
 
+class StepObserver(Protocol):
+    """Called in the training thread at fixed points of every step; an extension may set one."""
+
+    def before_boundary(self) -> None: ...
+
+    def at_boundary(self, step: int) -> None:
+        """Between two steps; `step` is about to begin."""
+
+    def before_vote(self, step: int) -> None: ...
+
+
 class WorkerRuntime(Passing):
     """Belongs to one training thread. `hear` may be called from any other."""
 
@@ -82,6 +94,7 @@ class WorkerRuntime(Passing):
         self.same: tuple[int, ...] = ()
         """Roles that the script says hold the same."""
         self.rehearsing = False
+        self.observer: StepObserver | None = None
         self._say = say
         self._entry: parts.EnterTrain | None = None
         self._votes: RoleGroup | None = None
@@ -89,7 +102,7 @@ class WorkerRuntime(Passing):
         """The generation whose first step is under way."""
         self._opened_at = 0.0
         self._watch = Watch(spec, fabric, self.part, say)
-        self.meter = Meter(fabric.devices == ("cpu",))
+        self.meter = Meter(fabric.devices == (HOST.name,))
         self._say(Here(fabric.worker, os.getpid()))
 
     # -- what the part wants ---------------------------------------------------------------------------------------

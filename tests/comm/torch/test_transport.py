@@ -21,8 +21,8 @@ from understudy.comm.ops import Op
 from understudy.comm.reduction import reduction
 from understudy.comm.torch.transport import TorchTransport
 from understudy.comm.torch_backend import install, uninstall
-from understudy.launch.troupe import Hand, LocalWorker, Troupe, first_roster, play
 from understudy.protocol.roster import Roster
+from understudy.testing.local_workers import LocalWorker, LocalWorkers, WorkerHandle, first_roster, run_workers
 
 GLOO = "torch:gloo"
 EVERYBODY = 111.0
@@ -41,10 +41,10 @@ def total(group: Endpoint, elements: int = 1000) -> float:
     return float(value[elements // 2])
 
 
-def troupe_of(*machines: str, body: Callable[..., Any], **options: Any) -> tuple[Troupe, list[Hand]]:
+def workers_of(*machines: str, body: Callable[..., Any], **options: Any) -> tuple[LocalWorkers, list[WorkerHandle]]:
     """One worker per machine; each knows its role and how many there are."""
-    troupe = Troupe(transport=GLOO, **{"limit": 20.0, "setup_limit": 30.0} | options)
-    return troupe, [troupe.hire(machine, 1, body, role, len(machines))[0] for role, machine in enumerate(machines)]
+    local = LocalWorkers(transport=GLOO, **{"limit": 20.0, "setup_limit": 30.0} | options)
+    return local, [local.start(machine, 1, body, role, len(machines))[0] for role, machine in enumerate(machines)]
 
 
 # -- what it computes --------------------------------------------------------------------------------------------------
@@ -90,7 +90,7 @@ def every_collective(player: LocalWorker) -> None:
 
 
 def test_every_collective_on_three_machines() -> None:
-    play(every_collective, [1, 1, 1], transport=GLOO, limit=20.0)
+    run_workers(every_collective, [1, 1, 1], transport=GLOO, limit=20.0)
 
 
 def many_messages(player: LocalWorker) -> None:
@@ -121,7 +121,7 @@ def many_messages(player: LocalWorker) -> None:
 
 
 def test_messages_cross_in_any_order() -> None:
-    play(many_messages, [1, 1, 1], transport=GLOO, limit=20.0)
+    run_workers(many_messages, [1, 1, 1], transport=GLOO, limit=20.0)
 
 
 def without_the_middle(player: LocalWorker, role: int) -> list[float]:
@@ -142,8 +142,8 @@ def without_the_middle(player: LocalWorker, role: int) -> list[float]:
 
 
 def test_a_vacant_role_is_left_out_and_an_average_still_counts_it() -> None:
-    with Troupe(transport=GLOO, limit=20.0) as troupe:
-        hands = [troupe.hire(f"m{role}", 1, without_the_middle, role)[0] for role in (0, 2)]
+    with LocalWorkers(transport=GLOO, limit=20.0) as local:
+        hands = [local.start(f"m{role}", 1, without_the_middle, role)[0] for role in (0, 2)]
         workers = [hand.worker for hand in hands]
         roster = Roster.of(1, [(0, workers[0].uid), (2, workers[1].uid)], workers, roles=3)
         for hand in hands:
@@ -160,7 +160,7 @@ def disagree(player: LocalWorker) -> Fault | None:
 
 
 def test_roles_that_disagree_about_a_new_operation_are_told() -> None:
-    for fault in play(disagree, [1, 1, 1], transport=GLOO, limit=20.0):
+    for fault in run_workers(disagree, [1, 1, 1], transport=GLOO, limit=20.0):
         assert fault.how == "mismatch", fault
         assert "all_reduce(sum) of 7 float32" in fault.reason
         assert "all_reduce(sum) of 10 float32" in fault.reason
@@ -179,8 +179,8 @@ def alone(player: LocalWorker, role: int, roles: int) -> Fault | None:
 
 
 def test_an_operation_that_nobody_joins_ends_at_its_limit() -> None:
-    troupe, hands = troupe_of("m0", "m1", body=alone, limit=1.0)
-    with troupe:
+    local, hands = workers_of("m0", "m1", body=alone, limit=1.0)
+    with local:
         for hand in hands:
             hand.tell(first_roster(hands))
         assert [hand.hear() for hand in hands] == ["over"] * 2
@@ -222,13 +222,13 @@ def train(player: LocalWorker, role: int, roles: int) -> list[tuple[int, float]]
 
 
 def test_a_worker_is_replaced_while_the_others_go_on() -> None:
-    troupe, hands = troupe_of("m0", "m1", "m2", body=train)
-    with troupe:
+    local, hands = workers_of("m0", "m1", "m2", body=train)
+    with local:
         roster = first_roster(hands)
         for hand in hands:
             hand.tell(roster)
         assert [hand.hear() for hand in hands] == ["playing"] * 3
-        (joiner,) = troupe.hire("m3", 1, train, 1, 3)
+        (joiner,) = local.start("m3", 1, train, 1, 3)
         roster = roster.successor({1: joiner.worker})
         for hand in [*hands, joiner]:
             hand.tell(roster)
@@ -252,8 +252,8 @@ def prepare_in_vain(player: LocalWorker, role: int) -> float:
 
 
 def test_a_newcomer_that_died_on_its_way_stops_nobody() -> None:
-    with Troupe(transport=GLOO, limit=20.0, setup_limit=10.0) as troupe:
-        *hands, joiner = [troupe.hire(f"m{role}", 1, prepare_in_vain, role)[0] for role in range(3)]
+    with LocalWorkers(transport=GLOO, limit=20.0, setup_limit=10.0) as local:
+        *hands, joiner = [local.start(f"m{role}", 1, prepare_in_vain, role)[0] for role in range(3)]
         joiner.kill()
         roster = first_roster(hands, roles=3)
         for word in (roster, roster.successor({2: joiner.worker})):
@@ -292,10 +292,10 @@ def come_and_go(player: LocalWorker, role: int, roles: int) -> float:
 
 
 def test_replacements_leave_nothing_behind() -> None:
-    troupe = Troupe(transport=GLOO, limit=20.0)
-    with troupe:
-        stayers = [troupe.hire(f"m{role}", 1, stay, role, 3)[0] for role in (0, 1)]
-        guests = troupe.hire("m2", 23, come_and_go, 2, 3)
+    local = LocalWorkers(transport=GLOO, limit=20.0)
+    with local:
+        stayers = [local.start(f"m{role}", 1, stay, role, 3)[0] for role in (0, 1)]
+        guests = local.start("m2", 23, come_and_go, 2, 3)
         guest = guests.pop()
         roster = first_roster([*stayers, guest])
         for hand in (*stayers, guest):
@@ -328,14 +328,14 @@ def fail_and_recover(player: LocalWorker, role: int, roles: int) -> tuple[Fault 
 
 
 def test_a_killed_worker_is_noticed_and_replaced() -> None:
-    troupe, hands = troupe_of("m0", "m1", "m2", body=fail_and_recover)
-    with troupe:
+    local, hands = workers_of("m0", "m1", "m2", body=fail_and_recover)
+    with local:
         roster = first_roster(hands)
         for hand in hands:
             hand.tell(roster)
         assert [hand.hear() for hand in hands] == ["playing"] * 3
         hands[1].kill()
-        (newcomer,) = troupe.hire("m3", 1, newcomer_in_a_failed_job, 1, 3)
+        (newcomer,) = local.start("m3", 1, newcomer_in_a_failed_job, 1, 3)
         roster = roster.successor({1: newcomer.worker}, fresh=True)
         for hand in (hands[0], hands[2], newcomer):
             hand.tell(roster)
@@ -373,8 +373,8 @@ def wait_for_nobody(player: LocalWorker, role: int, roles: int) -> tuple[Fault |
 
 
 def test_an_interrupt_ends_what_waits() -> None:
-    troupe, hands = troupe_of("m0", "m1", "m2", body=wait_for_nobody)
-    with troupe:
+    local, hands = workers_of("m0", "m1", "m2", body=wait_for_nobody)
+    with local:
         roster = first_roster(hands)
         for hand in hands:
             hand.tell(roster)
@@ -407,8 +407,8 @@ def leave(player: LocalWorker, role: int, roles: int) -> None:
 
 
 def test_closing_ends_what_waits_and_leaves_nothing_behind() -> None:
-    troupe, hands = troupe_of("m0", "m1", body=leave)
-    with troupe:
+    local, hands = workers_of("m0", "m1", body=leave)
+    with local:
         for hand in hands:
             hand.tell(first_roster(hands))
         assert [hand.hear() for hand in hands] == ["ready"] * 2

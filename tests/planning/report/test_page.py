@@ -10,15 +10,16 @@ import msgspec
 import pytest
 
 from tests.planning.plans import planned
-from understudy.planning import series
-from understudy.planning.assume import Ask, Assumption
 from understudy.planning.failures import Repair
+from understudy.planning.inputs.assume import Ask, Assumption
 from understudy.planning.outcome import Mean
 from understudy.planning.planner import Plan
-from understudy.planning.report import plots, words
+from understudy.planning.report import plan_data as series
+from understudy.planning.report import plots
+from understudy.planning.report import sentences as words
 from understudy.planning.report.page import page
+from understudy.planning.report.plan_data import Simulated
 from understudy.planning.report.plots import ReportUnavailable
-from understudy.planning.series import Simulated
 
 SECTIONS = ("recommendation", "assumptions", "scale", "waste", "landscape", "breakdown", "sensitivity", "numbers")
 PLOTS = ("scale", "waste", "landscape", "breakdown", "sensitivity")

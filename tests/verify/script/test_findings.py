@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from understudy.verify.script.findings import Finding, Show, clean, findings, named, unclear
+from understudy.verify.script.observation import Observation, Scope, Value
 from understudy.verify.script.runs import Disturbance, Run
-from understudy.worker.glimpse import Glimpse, Scope, Value
 
 SCRIPT = dedent(
     """\
@@ -41,9 +41,11 @@ def value(kind: str, number: object) -> Value:
     return Value(kind, str(number), str(number))
 
 
-def glimpse(role: int, step: int, values: Mapping[str, Value] = {}, *, state: object = None, **more: object) -> Glimpse:
+def observation(
+    role: int, step: int, values: Mapping[str, Value] = {}, *, state: object = None, **more: object
+) -> Observation:
     bits = {"model.weight": f"{step if state is None else state}", "optim.lr": "1"}
-    made = Glimpse(role, step, f"w{role}", f"m{role}", bits, dict(values), SCOPES, twins=(0, 1), files=(FILE,))
+    made = Observation(role, step, f"w{role}", f"m{role}", bits, dict(values), SCOPES, twins=(0, 1), files=(FILE,))
     return msgspec.structs.replace(made, **more)
 
 
@@ -52,7 +54,7 @@ def calm(values: Mapping[str, str] = {}, constant: bool = False) -> Run:
     return Run(
         "undisturbed",
         [
-            glimpse(role, step, {name: value(kind, 0 if constant else step) for name, kind in values.items()})
+            observation(role, step, {name: value(kind, 0 if constant else step) for name, kind in values.items()})
             for role in (0, 1)
             for step in range(STEPS + 1)
         ],
@@ -69,7 +71,7 @@ def replaced(values: Mapping[str, str], *, at: int = 5, bad: bool, lasting: bool
             held = {name: value(kind, f"{step} of its own" if late else step) for name, kind in values.items()}
             state = f"{step}!" if bad and step > at else None
             uid = "w9" if new else f"w{role}"
-            found.append(glimpse(role, step, held, state=state, uid=uid, act=int(step >= at - 1)))
+            found.append(observation(role, step, held, state=state, uid=uid, disturbances=int(step >= at - 1)))
     return Run("disturbed 1", found, disturbances=(REPLACE,))
 
 
@@ -156,7 +158,7 @@ def test_an_iterator_that_cannot_be_looked_into() -> None:
     hidden = Value("iterator", "", "a cycle")
     runs = [
         msgspec.structs.replace(
-            run, glimpses=[msgspec.structs.replace(each, values={"0:it": hidden}) for each in run.glimpses]
+            run, observations=[msgspec.structs.replace(each, values={"0:it": hidden}) for each in run.observations]
         )
         for run in (first, second)
     ]
@@ -167,10 +169,12 @@ def test_an_iterator_that_cannot_be_looked_into() -> None:
 
 def test_a_repeated_step_changes_a_stayer_twice() -> None:
     held = {"0:warm": "counter"}
-    glimpses = [glimpse(role, step, {"0:warm": value("counter", step)}) for role in (0, 1) for step in range(5)]
-    glimpses += [glimpse(1, 4, {"0:warm": value("counter", 5)}, act=1)]
-    glimpses += [glimpse(role, 5, {"0:warm": value("counter", 6)}, state="5!", act=1) for role in (0, 1)]
-    run = Run("disturbed 1", glimpses, disturbances=(KILL,))
+    observations = [observation(role, step, {"0:warm": value("counter", step)}) for role in (0, 1) for step in range(5)]
+    observations += [observation(1, 4, {"0:warm": value("counter", 5)}, disturbances=1)]
+    observations += [
+        observation(role, 5, {"0:warm": value("counter", 6)}, state="5!", disturbances=1) for role in (0, 1)
+    ]
+    run = Run("disturbed 1", observations, disturbances=(KILL,))
     (found,) = judge(calm(held), run)
     (cause,) = found.causes
     assert "a step that is repeated changes it twice" in cause.sentence
@@ -195,7 +199,7 @@ def other(held: Mapping[str, str] = {}, *, at: int = 3) -> Run:
     return Run(
         "undisturbed again",
         [
-            glimpse(
+            observation(
                 role,
                 step,
                 {name: value(kind, f"{step}?") for name, kind in held.items()},
@@ -230,7 +234,9 @@ def test_the_clock_is_named_and_comes_first_where_its_variable_differs() -> None
     source = CLOCK.replace("def train(job):\n", "def train(job):\n    made = list(set(words))\n")
     scopes = (Scope(FILE, "train", 3, 7), SCOPES[1])
     runs = [
-        msgspec.structs.replace(run, glimpses=[msgspec.structs.replace(each, scopes=scopes) for each in run.glimpses])
+        msgspec.structs.replace(
+            run, observations=[msgspec.structs.replace(each, scopes=scopes) for each in run.observations]
+        )
         for run in (calm({"0:began": "number"}), other({"0:began": "number"}))
     ]
     (found,) = judge(runs[0], replaced({}, bad=True), again=runs[1], source=source)
@@ -253,9 +259,10 @@ def test_what_differs_from_run_to_run_anyway_is_not_said_to_be_forgotten() -> No
     first = calm({"0:warm": "number"})
     second = replaced({"0:warm": "number"}, bad=False)
     shaky = [
-        msgspec.structs.replace(each, values={"0:warm": value("number", f"{each.step}?")}) for each in second.glimpses
+        msgspec.structs.replace(each, values={"0:warm": value("number", f"{each.step}?")})
+        for each in second.observations
     ]
-    assert judge(first, msgspec.structs.replace(second, glimpses=shaky)) == []
+    assert judge(first, msgspec.structs.replace(second, observations=shaky)) == []
 
 
 # -- runs that come to no good end -------------------------------------------------------------------------------------
@@ -296,7 +303,7 @@ def test_a_collective_that_only_some_roles_call_is_named() -> None:
 
 
 def test_a_script_that_ends_early_or_never() -> None:
-    short = Run("undisturbed", [each for each in calm().glimpses if each.step <= 3])
+    short = Run("undisturbed", [each for each in calm().observations if each.step <= 3])
     (early,) = judge(short)
     assert (early.kind, early.proven) == ("ended-early", True)
     assert "after 3 of 8 steps" in early.sentence
@@ -320,8 +327,8 @@ def test_a_rank_that_is_read_at_import_is_a_note() -> None:
 
 def test_roles_that_hold_the_same_without_saying_so() -> None:
     def alone(run: Run) -> Run:
-        strangers = [msgspec.structs.replace(each, twins=(each.role,)) for each in run.glimpses]
-        return msgspec.structs.replace(run, glimpses=strangers)
+        strangers = [msgspec.structs.replace(each, twins=(each.role,)) for each in run.observations]
+        return msgspec.structs.replace(run, observations=strangers)
 
     (note,) = judge(alone(calm()), alone(replaced({}, bad=False)))
     assert (note.kind, note.proven) == ("unknown-twins", False)

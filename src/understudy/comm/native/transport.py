@@ -17,6 +17,7 @@ from understudy.comm.links.pairs import Pairs, Receive, Send
 from understudy.comm.ops import Op, describe
 from understudy.comm.topology import GroupKey, Layout, LinkId, delta, layout, links_needed
 from understudy.comm.transport import Services, open_all
+from understudy.device.cpu import HOST
 from understudy.protocol.roster import Roster
 
 from .arena import Arena, ArenaMember, ArenaRounds
@@ -250,7 +251,7 @@ class NativeGroup:
 class NativeTransport:
     """The transport of Understudy."""
 
-    devices: tuple[str, ...] = ("cpu",)
+    devices: tuple[str, ...] = (HOST.name,)
 
     def group(self, key: GroupKey, services: Services) -> NativeGroup:
         return NativeGroup(key, services)

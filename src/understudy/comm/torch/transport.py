@@ -24,6 +24,7 @@ from understudy.comm.links.pairs import Receive, Send
 from understudy.comm.ops import Op, describe
 from understudy.comm.topology import GroupKey, layout
 from understudy.comm.transport import Services
+from understudy.device.cpu import HOST
 from understudy.protocol.roster import Roster
 
 from .backend_group import BackendGroup, Waiters
@@ -201,7 +202,7 @@ class TorchTransport:
             raise ValueError(f"torch has no backend {backend!r}; register it with torch.distributed.Backend first")
         if not dist.is_backend_available(backend):
             raise ValueError(f"this build of torch has no {backend}; use torch:gloo or the native transport")
-        self.devices: tuple[str, ...] = ("cuda",) if backend == "nccl" else ("cpu",)
+        self.devices: tuple[str, ...] = ("cuda",) if backend == "nccl" else (HOST.name,)
         self._backend = backend
 
     def group(self, key: GroupKey, services: Services) -> TorchGroup:

@@ -8,7 +8,7 @@ from math import isfinite
 import msgspec
 
 
-class Bar(msgspec.Struct, frozen=True):
+class ChartBar(msgspec.Struct, frozen=True):
     """A contestant's value; None: it has none, and `note` says why."""
 
     name: str
@@ -25,49 +25,49 @@ class Bar(msgspec.Struct, frozen=True):
         return min(low, value), max(high, value)
 
 
-class Group(msgspec.Struct, frozen=True):
+class BarGroup(msgspec.Struct, frozen=True):
     """Contestants side by side under the same conditions."""
 
     label: str
-    bars: tuple[Bar, ...]
+    bars: tuple[ChartBar, ...]
 
 
-class Bars(msgspec.Struct, frozen=True, tag="bars"):
+class BarChart(msgspec.Struct, frozen=True, tag="bars"):
     """Less is better."""
 
     axis: str
     unit: str
-    groups: tuple[Group, ...]
+    groups: tuple[BarGroup, ...]
 
 
-class Line(msgspec.Struct, frozen=True):
+class ChartLine(msgspec.Struct, frozen=True):
     name: str
     xs: tuple[float, ...]
     ys: tuple[float, ...]
     dashed: bool = False
 
 
-class Lines(msgspec.Struct, frozen=True, tag="lines"):
+class LineChart(msgspec.Struct, frozen=True, tag="lines"):
     x: str
     y: str
-    lines: tuple[Line, ...]
+    lines: tuple[ChartLine, ...]
     log: bool = False
     """On both axes."""
     mark: str = ""
     """What happened at x = 0; empty: nothing."""
 
 
-class Stack(msgspec.Struct, frozen=True):
+class ChartStack(msgspec.Struct, frozen=True):
     label: str
     parts: tuple[tuple[str, float], ...]
 
 
-class Stacks(msgspec.Struct, frozen=True, tag="stacks"):
+class StackChart(msgspec.Struct, frozen=True, tag="stacks"):
     axis: str
-    stacks: tuple[Stack, ...]
+    stacks: tuple[ChartStack, ...]
 
 
-Chart = Bars | Lines | Stacks
+Chart = BarChart | LineChart | StackChart
 
 COLOURS = {
     "understudy": "#12908e",
@@ -100,22 +100,22 @@ def colours(names: list[str]) -> dict[str, str]:
 def names_of(chart: Chart) -> list[str]:
     """Contestants, lines or parts, in the order in which they first appear."""
     match chart:
-        case Bars(groups=groups):
+        case BarChart(groups=groups):
             found = [bar.name for group in groups for bar in group.bars]
-        case Lines(lines=lines):
+        case LineChart(lines=lines):
             found = [line.name for line in lines]
-        case Stacks(stacks=stacks):
+        case StackChart(stacks=stacks):
             found = [name for stack in stacks for name, _ in stack.parts]
     return list(dict.fromkeys(found))
 
 
-def values_of(chart: Bars) -> list[float]:
+def values_of(chart: BarChart) -> list[float]:
     """All ends of all bars; never none, so that there is a range to draw in."""
     ends = [end for group in chart.groups for bar in group.bars if bar.value is not None for end in bar.reach]
     return ends or [0.0, 1.0]
 
 
-def missing(chart: Bars) -> list[str]:
+def missing(chart: BarChart) -> list[str]:
     """Who has no bar, and why, in words."""
     return [
         f"{group.label}: {bar.name} is missing ({bar.note})"

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
-from understudy.planning import series
-from understudy.planning.planner import Option, Plan
-from understudy.planning.report import plots, words
-from understudy.planning.report.frame import document, drawing, table, tiles
-from understudy.planning.series import Simulated
+from understudy.planning.planner import Plan, PlanOption
+from understudy.planning.report import plan_data as series
+from understudy.planning.report import plots
+from understudy.planning.report import sentences as words
+from understudy.planning.report.html import document, drawing, table, tiles
+from understudy.planning.report.plan_data import Simulated
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -118,7 +119,7 @@ def _numbers(plan: Plan) -> str:
     )
 
 
-def _row(plan: Plan, option: Option) -> tuple[str, ...]:
+def _row(plan: Plan, option: PlanOption) -> tuple[str, ...]:
     return (
         option.strategy.name + ("" if option.offered else " *"),
         words.settings(option.strategy),

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import xxhash
 
-from understudy.planning.report.chart import Bars, Chart, Lines, Stacks, colours, names_of, short, values_of
+from understudy.planning.report.chart import BarChart, Chart, LineChart, StackChart, colours, names_of, short, values_of
 
 INK, SOFT, LINE, CARD = "#1f2933", "#5b6672", "#dfe3e8", "#fbfbfa"
 DOTS_PER_INCH, WIDTH = 150, 8.0
@@ -60,11 +60,11 @@ def png_of(title: str, chart: Chart) -> bytes:
         axes = figure.add_subplot()
         axes.set_title(title, loc="left", fontsize=11, fontweight="bold")
         match chart:
-            case Bars():
+            case BarChart():
                 _bars(axes, chart)
-            case Lines():
+            case LineChart():
                 _lines(axes, chart)
-            case Stacks():
+            case StackChart():
                 _stacks(axes, chart)
         handles, labels = axes.get_legend_handles_labels()
         unique = dict(zip(labels, handles, strict=True))
@@ -87,15 +87,15 @@ def digest_in(png: bytes) -> str:
 
 def _height(chart: Chart) -> float:
     match chart:
-        case Bars(groups=groups):
+        case BarChart(groups=groups):
             return 1.0 + 0.23 * sum(len(group.bars) + 1.4 for group in groups)
-        case Lines():
+        case LineChart():
             return 4.2
-        case Stacks(stacks=stacks):
+        case StackChart(stacks=stacks):
             return 1.6 + 0.42 * len(stacks)
 
 
-def _bars(axes: Any, chart: Bars) -> None:
+def _bars(axes: Any, chart: BarChart) -> None:
     paint = colours(names_of(chart))
     places: dict[float, str] = {}
     at = 0.0
@@ -121,7 +121,7 @@ def _bars(axes: Any, chart: Bars) -> None:
     axes.grid(axis="y", visible=False)
 
 
-def _lines(axes: Any, chart: Lines) -> None:
+def _lines(axes: Any, chart: LineChart) -> None:
     paint = colours(names_of(chart))
     for line in chart.lines:
         style = "--" if line.dashed else "-"
@@ -139,7 +139,7 @@ def _lines(axes: Any, chart: Lines) -> None:
     axes.set_ylabel(chart.y)
 
 
-def _stacks(axes: Any, chart: Stacks) -> None:
+def _stacks(axes: Any, chart: StackChart) -> None:
     paint = colours(names_of(chart))
     for place, stack in enumerate(chart.stacks):
         start = 0.0

@@ -11,8 +11,16 @@ from math import log10
 from typing import TYPE_CHECKING, Any
 
 from understudy.planning.outcome import Waste
-from understudy.planning.report.words import amount, change, share
-from understudy.planning.series import STANDING_BY, Bar, Landscape, OverScale, Simulated, Stack, Tornado
+from understudy.planning.report.plan_data import (
+    STANDING_BY,
+    Landscape,
+    OverScale,
+    Simulated,
+    Tornado,
+    WasteBar,
+    WasteStack,
+)
+from understudy.planning.report.sentences import amount, change, share
 from understudy.planning.setting import DAY
 from understudy.planning.spans import said
 
@@ -106,7 +114,7 @@ def over_scale(found: OverScale, best: str, days: float) -> Figure:
     return calm(figure, 560)
 
 
-def bars(found: tuple[Bar, ...]) -> Figure:
+def bars(found: tuple[WasteBar, ...]) -> Figure:
     go = require()
     figure = go.Figure()
     room = 1.3 * max(1.0, *(bar.gpu_hours for bar in found))
@@ -130,7 +138,7 @@ def bars(found: tuple[Bar, ...]) -> Figure:
     return calm(figure, 90 + ROW * len(found))
 
 
-def breakdown(found: tuple[Stack, ...]) -> Figure:
+def breakdown(found: tuple[WasteStack, ...]) -> Figure:
     go = require()
     figure = go.Figure()
     for words, colour in WASTES.items():

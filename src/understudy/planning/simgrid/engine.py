@@ -20,11 +20,11 @@ import numpy as np
 from understudy.host.family import die_with_parent
 from understudy.host.temporary import scratch
 from understudy.planning.failures import Failures, Repair
-from understudy.planning.jump import FOREVER, USUAL, Progress, must_end
-from understudy.planning.outcome import Outcome, Waste
+from understudy.planning.outcome import SimulationOutcome, Waste
 from understudy.planning.setting import Setting
-from understudy.planning.simgrid.scene import PLAYED, SCENE, Played
-from understudy.planning.simgrid.stage import Stage, staged
+from understudy.planning.simgrid.exchange import INPUT, RESULT, SimgridResult
+from understudy.planning.simgrid.prepare import PreparedRun, prepare
+from understudy.planning.simulation.jump import FOREVER, USUAL, Progress, must_end
 from understudy.planning.strategy import Strategy
 
 SYSTEM = "/usr/bin/python3"
@@ -53,19 +53,19 @@ def simulate(
     horizon: float = FOREVER,
     seed: int = 0,
     progress: Progress | None = None,
-) -> Outcome:
+) -> SimulationOutcome:
     """`runs` runs until all steps are done, or until `horizon`, one after the other."""
     must_end(setting, horizon)
     python = interpreter()
     found = []
     for number, own in enumerate(np.random.SeedSequence(seed).spawn(runs)):
-        found.append(_played(python, setting, failures, strategy, repair, horizon, own))
+        found.append(_one_run(python, setting, failures, strategy, repair, horizon, own))
         if progress:
             progress((number + 1) / runs)
     return outcome(found, strategy.standbys / setting.cluster.machines)
 
 
-def _played(
+def _one_run(
     python: str,
     setting: Setting,
     failures: Failures,
@@ -73,28 +73,28 @@ def _played(
     repair: Repair,
     horizon: float,
     seed: np.random.SeedSequence,
-) -> Played:
+) -> SimgridResult:
     """How long a run takes is not known when its failures are drawn: where they run out, more of the same follow."""
     known = min(horizon, LONGEST, 2 * setting.work.steps * setting.work.step or horizon)
     while True:
-        stage = staged(setting, failures, strategy, repair, horizon=horizon, known=known, seed=seed)
-        played = play(python, stage)
-        if not played.beyond:
-            return played
+        run = prepare(setting, failures, strategy, repair, horizon=horizon, known=known, seed=seed)
+        result = run_script(python, run)
+        if not result.beyond:
+            return result
         if known >= LONGEST:
             raise SimgridError(f"after {known / 3.15576e7:.0f} simulated years the steps are not done")
         known = min(2 * known, horizon, LONGEST)
 
 
-def play(python: str, stage: Stage, limit: float = LIMIT) -> Played:
+def run_script(python: str, run: PreparedRun, limit: float = LIMIT) -> SimgridResult:
     """One run. Nothing is left behind: neither the process, whatever interrupts this, nor the folder with its files."""
     with scratch("understudy-simgrid-") as folder:
-        (folder / "acts").symlink_to(Path(__file__).parent, target_is_directory=True)
-        (folder / SCENE).write_text(json.dumps(asdict(stage.scene)), encoding="utf-8")
-        for file, text in stage.files.items():
+        (folder / "understudy_simgrid").symlink_to(Path(__file__).parent, target_is_directory=True)
+        (folder / INPUT).write_text(json.dumps(asdict(run.inputs)), encoding="utf-8")
+        for file, text in run.files.items():
             (folder / file).write_text(text, encoding="utf-8")
-        said = _run([python, "-B", "-m", "acts.play", str(folder)], folder, limit)
-        return read(folder / PLAYED, said)
+        said = _run([python, "-B", "-m", "understudy_simgrid.script", str(folder)], folder, limit)
+        return read(folder / RESULT, said)
 
 
 def _run(command: Sequence[str], folder: Path, limit: float) -> str:
@@ -145,10 +145,10 @@ def _uninterrupted() -> Iterator[None]:
         signal.raise_signal(signal.SIGINT)
 
 
-def read(file: Path, said: str = "") -> Played:
+def read(file: Path, said: str = "") -> SimgridResult:
     """The result, or what is the matter with it."""
     try:
-        return msgspec.json.decode(file.read_bytes(), type=Played)
+        return msgspec.json.decode(file.read_bytes(), type=SimgridResult)
     except FileNotFoundError:
         raise SimgridError(f"a run in SimGrid left no result{_last_words(said)}") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -162,8 +162,8 @@ def _last_words(said: str) -> str:
     return f": {(loud or lines)[0]}" if lines else ""
 
 
-def outcome(found: Sequence[Played], standby_share: float) -> Outcome:
-    return Outcome(
+def outcome(found: Sequence[SimgridResult], standby_share: float) -> SimulationOutcome:
+    return SimulationOutcome(
         np.array([one.seconds for one in found]),
         np.array([one.useful for one in found]),
         np.array([[one.wasted.get(waste.name, 0.0) for waste in Waste] for one in found]),

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from understudy.agent.mishap import AGENT_MISHAPS
-from understudy.worker.mishap import WORKER_MISHAPS
+from understudy.testing.faults import AGENT_FAULTS, WORKER_FAULTS
 
 from .kinds import Strike, Wound, kind
 from .scene import Scene
@@ -44,7 +43,7 @@ def _in_agent(name: str) -> Strike:
     return strike
 
 
-for _name, _line in WORKER_MISHAPS.items():
+for _name, _line in WORKER_FAULTS.items():
     kind(_name, "inside", _line, _GAPS.get(_name, ""))(_in_worker(_name))
-for _name, _line in AGENT_MISHAPS.items():
+for _name, _line in AGENT_FAULTS.items():
     kind(_name, "inside", _line, _GAPS.get(_name, ""))(_in_agent(_name))

@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from understudy.controller.client import Client, ControllerError
-from understudy.controller.core.company import OVER
+from understudy.controller.core.state import OVER
 
 from . import processes
 from .processes import CONTROLLER, Process, Table
@@ -122,9 +122,9 @@ class Scene:
         """Have something happen inside a worker, or an agent where no worker is named."""
         if not self.inside:
             raise Passed("the job lets no faults into its processes; start it with: understudy run --chaos")
-        body = {"type": "inject", "kind": kind, "machine": machine, "uid": uid, "seconds": seconds}
+        body = {"type": "extension", "kind": kind, "machine": machine, "uid": uid, "options": {"seconds": seconds}}
         try:
-            self.client.call("POST", "/inject", body)
+            self.client.call("POST", "/extensions", body)
         except ControllerError as error:
             raise Passed(str(error)) from None
 

@@ -8,12 +8,11 @@ from pathlib import PurePath
 
 import msgspec
 
-from understudy.worker.glimpse import Glimpse, Scope, Value
-
 from . import advice
 from .carried import Use, carried, defined_at
 from .compare import Book, Divergence, Key, by_key, changing, differing, unsteady, variables
 from .hints import Hint, HintKind, hints
+from .observation import Observation, Scope, Value
 from .runs import Run
 
 _WEIGHT = {
@@ -88,23 +87,29 @@ def forgotten(
     its first step, or in somebody who repeats a step. Of one act, or of all. `lasting`: only those that still differ
     at the end. `idle`: those that feed no result, otherwise only those that do, if there are any."""
     moving = changing(truth)
-    calm = [glimpse for glimpse in run.glimpses if glimpse.act == 0]
+    calm = [observation for observation in run.observations if observation.disturbances == 0]
     shaky = unsteady(truth, calm)
     found: dict[Key, tuple[tuple[bool, int, int, str], Cause]] = {}
-    for glimpse, twice in _telling(run, act, lasting=lasting):
-        expected = truth.at(glimpse.role, glimpse.step)
-        if expected is None or differing(glimpse, expected):
+    for observation, twice in _telling(run, act, lasting=lasting):
+        expected = truth.at(observation.role, observation.step)
+        if expected is None or differing(observation, expected):
             continue
         before = by_key(expected)
-        for key, value, scope in variables(glimpse):
+        for key, value, scope in variables(observation):
             was = before.get(key)
-            if key in found or key in shaky or key not in moving or was is None or not _differs(value, was, glimpse):
+            if (
+                key in found
+                or key in shaky
+                or key not in moving
+                or was is None
+                or not _differs(value, was, observation)
+            ):
                 continue
             use = sources.use(scope, key[2])
             if use is None or (not value.digest and not use.drawn):
                 continue
             rank = (not _feeds(use, value), _WEIGHT.get(value.kind, 5), use.made, key[2])
-            found[key] = rank, _cause(key, value, was, use, glimpse, twice=twice)
+            found[key] = rank, _cause(key, value, was, use, observation, twice=twice)
     ranked = sorted(found.values(), key=lambda each: each[0])
     if lasting:
         return [cause for _, cause in ranked]
@@ -117,40 +122,46 @@ def _feeds(use: Use, value: Value) -> bool:
     return use.feeds or (use.acts and value.kind in _ACTING)
 
 
-def _differs(value: Value, was: Value, glimpse: Glimpse) -> bool:
-    return value.digest != was.digest or (not value.digest and glimpse.step > 0)
+def _differs(value: Value, was: Value, observation: Observation) -> bool:
+    return value.digest != was.digest or (not value.digest and observation.step > 0)
 
 
-def _telling(run: Run, act: int | None, *, lasting: bool) -> Iterator[tuple[Glimpse, bool]]:
-    """The glimpses that tell what somebody lacks, and whether it is because a step was repeated."""
+def _telling(run: Run, act: int | None, *, lasting: bool) -> Iterator[tuple[Observation, bool]]:
+    """The observations that tell what somebody lacks, and whether it is because a step was repeated."""
     if lasting:
-        end = max((glimpse.step for glimpse in run.glimpses), default=0)
-        first = {(glimpse.uid, glimpse.role) for glimpse in run.glimpses if glimpse.act == 0}
-        yield from ((glimpse, (glimpse.uid, glimpse.role) in first) for glimpse in run.glimpses if glimpse.step == end)
+        end = max((observation.step for observation in run.observations), default=0)
+        first = {
+            (observation.uid, observation.role) for observation in run.observations if observation.disturbances == 0
+        }
+        yield from (
+            (observation, (observation.uid, observation.role) in first)
+            for observation in run.observations
+            if observation.step == end
+        )
         return
     made: dict[tuple[str, int], int] = {}
-    repeats: list[Glimpse] = []
-    for glimpse in run.glimpses:  # of each worker in the order in which it wrote them
-        who = (glimpse.uid, glimpse.role)
-        new, again = who not in made, glimpse.step <= made.get(who, -1)
-        made[who] = max(glimpse.step, made.get(who, -1))
-        if glimpse.act == 0 or (act is not None and glimpse.act != act):
+    repeats: list[Observation] = []
+    for observation in run.observations:  # of each worker in the order in which it wrote them
+        who = (observation.uid, observation.role)
+        new, again = who not in made, observation.step <= made.get(who, -1)
+        made[who] = max(observation.step, made.get(who, -1))
+        if observation.disturbances == 0 or (act is not None and observation.disturbances != act):
             continue
         if new:
-            yield glimpse, False
+            yield observation, False
         elif again:
-            repeats.append(glimpse)
-    yield from ((glimpse, True) for glimpse in repeats)
+            repeats.append(observation)
+    yield from ((observation, True) for observation in repeats)
 
 
-def _cause(key: Key, value: Value, was: Value, use: Use, glimpse: Glimpse, *, twice: bool) -> Cause:
+def _cause(key: Key, value: Value, was: Value, use: Use, observation: Observation, *, twice: bool) -> Cause:
     file, _, name = key
-    who = f"in role {glimpse.role}, which repeated it" if twice else "in the newcomer"
-    evidence = f"before step {glimpse.step}: {was.short} undisturbed, {value.short} {who}"
+    who = f"in role {observation.role}, which repeated it" if twice else "in the newcomer"
+    evidence = f"before step {observation.step}: {was.short} undisturbed, {value.short} {who}"
     if not value.digest:
         evidence = f"{value.short}, which cannot be looked into; the newcomer has one of its own"
     elif value.short == was.short:
-        evidence = f"before step {glimpse.step} it is not the same {who}"
+        evidence = f"before step {observation.step} it is not the same {who}"
     return Cause(
         value.kind,
         place(file, use.made or use.changed),
@@ -164,10 +175,10 @@ def _cause(key: Key, value: Value, was: Value, use: Use, glimpse: Glimpse, *, tw
 # -- what differs by itself --------------------------------------------------------------------------------------------
 
 
-def clues(truth: Book, glimpses: Iterable[Glimpse], found: Divergence, sources: Sources) -> tuple[Cause, ...]:
+def clues(truth: Book, observations: Iterable[Observation], found: Divergence, sources: Sources) -> tuple[Cause, ...]:
     """Why two undisturbed runs differ: lines that read what differs from run to run, those first whose variable was
     seen to differ; then other variables that were."""
-    seen = _seen(truth, [glimpse for glimpse in glimpses if glimpse.step <= found.step], sources)
+    seen = _seen(truth, [observation for observation in observations if observation.step <= found.step], sources)
     causes: list[tuple[int, Cause]] = []
     explained = set()
     for file, hint in sources.hints:
@@ -188,18 +199,20 @@ def clues(truth: Book, glimpses: Iterable[Glimpse], found: Divergence, sources: 
     return tuple(cause for _, cause in sorted(causes, key=lambda each: (each[0], each[1].place)))
 
 
-def _seen(truth: Book, glimpses: Iterable[Glimpse], sources: Sources) -> dict[Key, str]:
+def _seen(truth: Book, observations: Iterable[Observation], sources: Sources) -> dict[Key, str]:
     """Variables that differ before the state does, or with it, and carry something: with what they were."""
     found: dict[Key, str] = {}
-    for glimpse in sorted(glimpses, key=lambda glimpse: glimpse.step):
-        expected = truth.at(glimpse.role, glimpse.step)
-        if expected is None or (glimpse.step and differing(glimpse, expected)):
+    for observation in sorted(observations, key=lambda observation: observation.step):
+        expected = truth.at(observation.role, observation.step)
+        if expected is None or (observation.step and differing(observation, expected)):
             continue
         before = by_key(expected)
-        for key, value, scope in variables(glimpse):
+        for key, value, scope in variables(observation):
             was = before.get(key)
             if was is not None and was.digest != value.digest and sources.use(scope, key[2]) is not None:
-                found.setdefault(key, f"before step {glimpse.step}: {was.short} in one run, {value.short} in the other")
+                found.setdefault(
+                    key, f"before step {observation.step}: {was.short} in one run, {value.short} in the other"
+                )
     return found
 
 

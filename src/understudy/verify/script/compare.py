@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from understudy.worker.glimpse import Glimpse, Scope, Value
+from .observation import Observation, Scope, Value
 
 Key = tuple[str, str, str]
 """A variable: file, function, path."""
@@ -26,60 +26,60 @@ class Divergence(msgspec.Struct, frozen=True):
 
 
 class Book:
-    """A run's glimpses, to look them up."""
+    """A run's observations, to look them up."""
 
-    def __init__(self, glimpses: Iterable[Glimpse]) -> None:
-        self.glimpses = list(glimpses)
-        self._first: dict[tuple[int, int], Glimpse] = {}
-        for glimpse in self.glimpses:
-            self._first.setdefault((glimpse.role, glimpse.step), glimpse)
+    def __init__(self, observations: Iterable[Observation]) -> None:
+        self.observations = list(observations)
+        self._first: dict[tuple[int, int], Observation] = {}
+        for observation in self.observations:
+            self._first.setdefault((observation.role, observation.step), observation)
 
-    def at(self, role: int, step: int) -> Glimpse | None:
+    def at(self, role: int, step: int) -> Observation | None:
         return self._first.get((role, step))
 
-    def of(self, role: int) -> list[Glimpse]:
-        return [glimpse for glimpse in self.glimpses if glimpse.role == role]
+    def of(self, role: int) -> list[Observation]:
+        return [observation for observation in self.observations if observation.role == role]
 
 
-def differing(glimpse: Glimpse, truth: Glimpse) -> tuple[str, ...]:
+def differing(observation: Observation, truth: Observation) -> tuple[str, ...]:
     """What is not the same in the state, in its order."""
-    names = dict.fromkeys([*truth.state, *glimpse.state])
-    return tuple(name for name in names if glimpse.state.get(name) != truth.state.get(name))
+    names = dict.fromkeys([*truth.state, *observation.state])
+    return tuple(name for name in names if observation.state.get(name) != truth.state.get(name))
 
 
-def first_divergence(truth: Book, glimpses: Iterable[Glimpse]) -> Divergence | None:
+def first_divergence(truth: Book, observations: Iterable[Observation]) -> Divergence | None:
     found: dict[int, dict[int, tuple[str, ...]]] = {}
-    for glimpse in glimpses:
-        expected = truth.at(glimpse.role, glimpse.step)
-        if expected is not None and (names := differing(glimpse, expected)):
-            found.setdefault(glimpse.step, {}).setdefault(glimpse.role, names)
+    for observation in observations:
+        expected = truth.at(observation.role, observation.step)
+        if expected is not None and (names := differing(observation, expected)):
+            found.setdefault(observation.step, {}).setdefault(observation.role, names)
     if not found:
         return None
     step = min(found)
     return Divergence(step, dict(sorted(found[step].items())))
 
 
-def variables(glimpse: Glimpse) -> Iterator[tuple[Key, Value, Scope]]:
+def variables(observation: Observation) -> Iterator[tuple[Key, Value, Scope]]:
     """Everything that nobody tracks, by a name that is the same in every run."""
-    for path, value in glimpse.values.items():
+    for path, value in observation.values.items():
         number, _, name = path.partition(":")
-        scope = glimpse.scopes[int(number)]
+        scope = observation.scopes[int(number)]
         yield (scope.file, scope.function, name), value, scope
 
 
-def by_key(glimpse: Glimpse) -> dict[Key, Value]:
-    return {key: value for key, value, _ in variables(glimpse)}
+def by_key(observation: Observation) -> dict[Key, Value]:
+    return {key: value for key, value, _ in variables(observation)}
 
 
-def unsteady(truth: Book, glimpses: Iterable[Glimpse]) -> set[Key]:
+def unsteady(truth: Book, observations: Iterable[Observation]) -> set[Key]:
     """Variables that differ from run to run although nothing has happened: times, process numbers, entropy. Only
     boundaries count at which the state is the same."""
     found = set()
-    for glimpse in glimpses:
-        expected = truth.at(glimpse.role, glimpse.step)
-        if expected is None or differing(glimpse, expected):
+    for observation in observations:
+        expected = truth.at(observation.role, observation.step)
+        if expected is None or differing(observation, expected):
             continue
-        mine, theirs = by_key(glimpse), by_key(expected)
+        mine, theirs = by_key(observation), by_key(expected)
         found |= {key for key in mine.keys() & theirs.keys() if mine[key].digest != theirs[key].digest}
     return found
 
@@ -89,10 +89,10 @@ def changing(book: Book) -> set[Key]:
     seen: dict[tuple[int, Key], set[str]] = {}
     first: dict[int, int] = {}
     late: set[Key] = set()
-    for glimpse in book.glimpses:
-        begun = first.setdefault(glimpse.role, glimpse.step)
-        for key, value in by_key(glimpse).items():
-            if (glimpse.role, key) not in seen and glimpse.step > begun:
+    for observation in book.observations:
+        begun = first.setdefault(observation.role, observation.step)
+        for key, value in by_key(observation).items():
+            if (observation.role, key) not in seen and observation.step > begun:
                 late.add(key)
-            seen.setdefault((glimpse.role, key), set()).add(value.digest)
+            seen.setdefault((observation.role, key), set()).add(value.digest)
     return {key for (_, key), digests in seen.items() if len(digests) > 1 or "" in digests} | late

@@ -10,8 +10,8 @@ import msgspec
 
 from understudy.verify.chaos.scene import Over, Scene, Unrecovered
 from understudy.verify.chaos.victims import Passed
-from understudy.worker.glimpse import FALLEN, PACE, Pace
 
+from .observation import AWAITS_KILL, PACE, Pace
 from .runs import Disturbance, held_at, said
 
 _READY = ("armed", "switch", "hand-over", "first step")
@@ -30,10 +30,10 @@ class Conductor:
         self.problem = ""
         """Why a disturbance did not come to its end."""
 
-    def pace(self, steps: int, *, falling: str = "") -> None:
+    def pace(self, steps: int, *, dying: str = "") -> None:
         """So many steps may begin."""
         draft = self._folder / f"{PACE}.draft"
-        draft.write_bytes(msgspec.json.encode(Pace(steps, len(self.begun), falling)))
+        draft.write_bytes(msgspec.json.encode(Pace(steps, len(self.begun), dying)))
         draft.replace(self._folder / PACE)
 
     def conduct(self, wanted: tuple[Disturbance, ...]) -> None:
@@ -88,8 +88,8 @@ class Conductor:
         machine = self._machine(disturbance.role)
         workers = [worker for worker in company.on(machine) if worker.role is not None]
         agent = scene.agent(company, machine)
-        self.pace(step + 1, falling=machine)
-        waiting = [self._folder / f"{FALLEN}{worker.uid}" for worker in workers]
+        self.pace(step + 1, dying=machine)
+        waiting = [self._folder / f"{AWAITS_KILL}{worker.uid}" for worker in workers]
         scene.until(lambda: all(file.exists() for file in waiting), f"{machine} to come to step {step}", every=_LOOK_S)
         scene.kill(agent, *(worker.pid for worker in company.on(machine)))
         gone = {worker.uid for worker in workers}

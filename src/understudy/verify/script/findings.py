@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from understudy.protocol.mesh import Mesh, alike, coordinates, describe
-from understudy.worker.glimpse import Glimpse
 
 from . import advice
 from .causes import Cause, Sources, clues, forgotten, lines
 from .compare import Book, Divergence, first_divergence
+from .observation import Observation
 from .runs import WORDS, Disturbance, Run, said
 
 _NAMED = 3
@@ -65,7 +65,7 @@ def findings(show: Show) -> list[Finding]:
         )
     if failed is not None:
         return [failed, *_notes_of_source(show)]
-    truth = Book(show.calm.glimpses)
+    truth = Book(show.calm.observations)
     chance = _chance(show, truth, sources)
     if chance is not None:
         return [chance, *_notes_of_source(show)]
@@ -79,7 +79,7 @@ def findings(show: Show) -> list[Finding]:
             proven |= {(cause.place, cause.variable) for cause in finding.causes}
     notes: dict[tuple[str, str], Finding] = {}
     for run in show.disturbed:
-        harmless = first_divergence(truth, run.glimpses) is None
+        harmless = first_divergence(truth, run.observations) is None
         for cause in forgotten(truth, run, None, sources, lasting=harmless, idle=not harmless):
             if (cause.place, cause.variable) not in proven:
                 notes.setdefault((cause.place, cause.variable), _note(cause))
@@ -94,9 +94,13 @@ def clean(found: Sequence[Finding]) -> bool:
 def unclear(truth: Run, run: Run) -> list[Disturbance]:
     """The disturbances of a run that it says nothing about: those after the one that made it differ, and, where it came
     to no good end, all from the last one on that was not alone in it."""
-    book = Book(truth.glimpses)
+    book = Book(truth.observations)
     acts = range(1, len(run.disturbances) + 1)
-    bad = [act for act in acts if first_divergence(book, [g for g in run.glimpses if g.act == act]) is not None]
+    bad = [
+        act
+        for act in acts
+        if first_divergence(book, [g for g in run.observations if g.disturbances == act]) is not None
+    ]
     if bad:
         return list(run.disturbances[bad[0] :])
     return [] if run.whole or len(run.disturbances) < 2 else list(run.disturbances[-1:])
@@ -125,14 +129,16 @@ def _failed(run: Run, how: str, sources: Sources) -> Finding | None:
 
 def _chance(show: Show, truth: Book, sources: Sources) -> Finding | None:
     """Whether two undisturbed runs differ, or a disturbed one before anything has happened to it."""
-    calm_parts: list[list[Glimpse]] = [[g for g in run.glimpses if g.act == 0] for run in show.disturbed]
+    calm_parts: list[list[Observation]] = [
+        [g for g in run.observations if g.disturbances == 0] for run in show.disturbed
+    ]
     if show.again is not None:
-        calm_parts.insert(0, show.again.glimpses)
-    for glimpses in calm_parts:
-        found = first_divergence(truth, glimpses)
+        calm_parts.insert(0, show.again.observations)
+    for observations in calm_parts:
+        found = first_divergence(truth, observations)
         if found is None:
             continue
-        causes = clues(truth, glimpses, found, sources)
+        causes = clues(truth, observations, found, sources)
         way = advice.UNSEEDED if found.step == 0 and not causes else "" if causes else advice.KERNEL
         return Finding(
             "not-deterministic",
@@ -152,7 +158,9 @@ def _in_run(show: Show, run: Run, truth: Book, sources: Sources) -> list[Finding
     failed = _failed(run, said(run.disturbances[-1]) if run.disturbances else "disturbed", sources)
     ended = [] if failed is None else [failed]
     for act, disturbance in enumerate(run.disturbances, 1):
-        found = first_divergence(truth, [glimpse for glimpse in run.glimpses if glimpse.act == act])
+        found = first_divergence(
+            truth, [observation for observation in run.observations if observation.disturbances == act]
+        )
         if found is None:
             continue
         causes = (*lines(sources, "zipped"), *forgotten(truth, run, act, sources))
@@ -197,10 +205,10 @@ def _note(cause: Cause) -> Finding:
 
 def _unknown_twins(show: Show) -> list[Finding]:
     """Roles that hold the same bits at every boundary, although the runtime does not know that they must."""
-    twins = {glimpse.role: set(glimpse.twins) for glimpse in show.calm.glimpses}
+    twins = {observation.role: set(observation.twins) for observation in show.calm.observations}
     states: dict[int, list[tuple[int, tuple[tuple[str, str], ...]]]] = {}
-    for glimpse in show.calm.glimpses:
-        states.setdefault(glimpse.role, []).append((glimpse.step, tuple(sorted(glimpse.state.items()))))
+    for observation in show.calm.observations:
+        states.setdefault(observation.role, []).append((observation.step, tuple(sorted(observation.state.items()))))
     found = []
     for role in sorted(states):
         same = tuple(other for other in sorted(states) if states[other] == states[role])

@@ -15,9 +15,9 @@ from understudy.controller.client import Client
 from understudy.launch.local import Ended, LocalJob
 from understudy.launch.spec import JobSpec
 from understudy.verify.chaos.scene import Scene
-from understudy.worker.glimpse import read_glimpses
 
 from .conduct import Conductor
+from .observation import EXTENSION, read_observations
 from .runs import Disturbance, Run, held_at, settled
 
 _GRACE_S = 5.0
@@ -47,7 +47,12 @@ async def perform(
     place = folder / name
     probe = place / "probe"
     probe.mkdir(parents=True)
-    own: dict[str, Any] = {"run_dir": str(place), "probe": str(probe), "checkpoint": None, "checkpoint_every": 0}
+    own: dict[str, Any] = {
+        "run_dir": str(place),
+        "extensions": {EXTENSION: str(probe)},
+        "checkpoint": None,
+        "checkpoint_every": 0,
+    }
     own |= {
         "standbys": min(len(disturbances), _STANDBYS),
         "repair": 0.0,
@@ -95,7 +100,7 @@ async def perform(
         reason = words[0]
     if conductor is not None and conductor.problem and status != "failed":
         status, reason = "stuck", conductor.problem
-    glimpses = settled(read_glimpses(probe), len(begun))
-    run = Run(name, glimpses, status, reason, begun, time.monotonic() - began, max(0, applied))
+    observations = settled(read_observations(probe), len(begun))
+    run = Run(name, observations, status, reason, begun, time.monotonic() - began, max(0, applied))
     watcher.ended(run)
     return run

@@ -34,10 +34,10 @@ async def rehearse(spec: JobSpec, folder: Path, watcher: Watcher, *, within: flo
     calm = await made("undisturbed")
     again: Run | None = None
     disturbed: list[Run] = []
-    classes = classes_of(calm.glimpses)
+    classes = classes_of(calm.observations)
     if calm.whole and calm.steps >= spec.steps:
-        truth = Book(calm.glimpses)
-        wanted = plan(classes, machines_of(calm.glimpses))
+        truth = Book(calm.observations)
+        wanted = plan(classes, machines_of(calm.observations))
         for number, some in enumerate(rounds(wanted, spec.steps), 1):
             run = await made(f"disturbed {number}", *some)
             disturbed.append(run)
@@ -56,16 +56,19 @@ async def rehearse(spec: JobSpec, folder: Path, watcher: Watcher, *, within: flo
 
 
 def _bad(truth: Book, run: Run) -> bool:
-    return not run.whole or first_divergence(truth, run.glimpses) is not None
+    return not run.whole or first_divergence(truth, run.observations) is not None
 
 
 def _by_itself(truth: Book, run: Run) -> bool:
     """Whether a run differs before anything has happened to it."""
-    return first_divergence(truth, [glimpse for glimpse in run.glimpses if glimpse.act == 0]) is not None
+    return (
+        first_divergence(truth, [observation for observation in run.observations if observation.disturbances == 0])
+        is not None
+    )
 
 
 def _sources(spec: JobSpec, calm: Run) -> dict[str, str]:
-    files = {str(Path(spec.script).resolve()): None} | {file: None for each in calm.glimpses for file in each.files}
+    files = {str(Path(spec.script).resolve()): None} | {file: None for each in calm.observations for file in each.files}
     found = {}
     for file in files:
         with suppress(OSError, UnicodeDecodeError):

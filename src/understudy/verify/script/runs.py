@@ -7,7 +7,7 @@ from typing import Literal
 
 import msgspec
 
-from understudy.worker.glimpse import Glimpse
+from .observation import Observation
 
 FIRST = 4
 """Steps before the first disturbance: more than a newcomer rehearses, so that no counter is right by accident."""
@@ -38,7 +38,7 @@ class Run(msgspec.Struct, frozen=True):
     """One performance of the script, from its beginning to its end."""
 
     name: str
-    glimpses: list[Glimpse]
+    observations: list[Observation]
     status: str = "finished"
     """As the controller has it, or `stuck`."""
     reason: str = ""
@@ -54,8 +54,8 @@ class Run(msgspec.Struct, frozen=True):
         if self.applied:
             return self.applied
         last: dict[int, int] = {}
-        for glimpse in self.glimpses:
-            last[glimpse.role] = max(glimpse.step, last.get(glimpse.role, 0))
+        for observation in self.observations:
+            last[observation.role] = max(observation.step, last.get(observation.role, 0))
         return min(last.values(), default=0)
 
     @property
@@ -63,17 +63,17 @@ class Run(msgspec.Struct, frozen=True):
         return self.status == "finished"
 
 
-def classes_of(glimpses: Iterable[Glimpse]) -> list[tuple[int, ...]]:
+def classes_of(observations: Iterable[Observation]) -> list[tuple[int, ...]]:
     """The role classes: roles that hold identical copies of state; where there are none, each role by itself."""
-    twins = {glimpse.role: glimpse.twins or (glimpse.role,) for glimpse in glimpses}
+    twins = {observation.role: observation.twins or (observation.role,) for observation in observations}
     return sorted({tuple(sorted({role, *twins[role]})) for role in twins})
 
 
-def machines_of(glimpses: Iterable[Glimpse]) -> list[tuple[int, ...]]:
+def machines_of(observations: Iterable[Observation]) -> list[tuple[int, ...]]:
     """The roles of each machine of an undisturbed run."""
     found: dict[str, set[int]] = {}
-    for glimpse in glimpses:
-        found.setdefault(glimpse.machine, set()).add(glimpse.role)
+    for observation in observations:
+        found.setdefault(observation.machine, set()).add(observation.role)
     return sorted(tuple(sorted(roles)) for roles in found.values())
 
 
@@ -115,19 +115,21 @@ def held_at(number: int) -> int:
     return FIRST + APART * number
 
 
-def settled(glimpses: Iterable[Glimpse], disturbances: int) -> list[Glimpse]:
+def settled(observations: Iterable[Observation], disturbances: int) -> list[Observation]:
     """The same, each with the number of disturbances that could have had an effect on it. One that is about to happen
     is known to workers while they are held, and has no effect on what they hold then. Of each worker in its order."""
     floor: dict[tuple[str, int], int] = {}
     last: dict[tuple[str, int], int] = {}
     found = []
-    for glimpse in glimpses:
-        who = (glimpse.uid, glimpse.role)
-        if who not in last or glimpse.step <= last[who]:  # a newcomer, or a step that is begun again
-            floor[who] = glimpse.act
-        last[who] = glimpse.step
-        past = sum(held_at(number) < glimpse.step for number in range(disturbances))
-        found.append(msgspec.structs.replace(glimpse, act=max(floor[who], min(glimpse.act, past))))
+    for observation in observations:
+        who = (observation.uid, observation.role)
+        if who not in last or observation.step <= last[who]:  # a newcomer, or a step that is begun again
+            floor[who] = observation.disturbances
+        last[who] = observation.step
+        past = sum(held_at(number) < observation.step for number in range(disturbances))
+        found.append(
+            msgspec.structs.replace(observation, disturbances=max(floor[who], min(observation.disturbances, past)))
+        )
     return found
 
 

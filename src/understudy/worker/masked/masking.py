@@ -195,9 +195,6 @@ class Masking:
 
     # -- checks --------------------------------------------------------------------------------------------------------
 
-    def complete(self, step: int) -> bool:
-        return self._finished == step
-
     def _submitted(self) -> int:
         return sum(endpoint.submitted for endpoint in self._player.fabric.endpoints())
 
