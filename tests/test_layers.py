@@ -123,7 +123,7 @@ def test_imports_only_go_down() -> None:
         ("worker/job.py", "from understudy import run", "the surface"),
         ("worker/job.py", "import understudy", "the surface"),
         ("worker/job.py", "from .. import run", "the surface"),
-        ("comm/ring.py", "import understudy_bench.harness", "a benchmark"),
+        ("comm/ring.py", "import understudy_bench.harness.bench", "a benchmark"),
         ("controller/machine.py", "import torch", "torch"),
         ("masking/order.py", "from torch.distributed import ProcessGroup", "torch"),
         ("protocol/roster.py", "import torch.distributed as dist", "torch"),

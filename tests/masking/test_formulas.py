@@ -44,5 +44,5 @@ def test_mean_depth_is_the_mean_of_depths(endured_: int) -> None:
 
 
 def test_more_failures_than_replicas_is_an_error() -> None:
-    with pytest.raises(ValueError, match="between none and all"):
+    with pytest.raises(ValueError, match="must be between 0 and 10"):
         formulas.mean_depth_over_failures(10, 10)

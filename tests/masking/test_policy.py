@@ -13,7 +13,7 @@ READY = MaskOptions(4, 3, ready=True, coming=True, hand_over=0.5, step=2.0)
 @pytest.mark.parametrize(
     ("changes", "act", "reason"),
     [
-        ({"live": 0}, "recover", "no replica is whole"),
+        ({"live": 0}, "recover", "no replica is complete"),
         ({"lost": "shard 3 has no live holder"}, "recover", "shard 3 has no live holder"),
         ({"coming": False, "ready": False}, "mask", "there is no standby"),
         ({"ready": False}, "mask", "no standby is ready"),

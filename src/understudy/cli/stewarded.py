@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from understudy.cli import asking
 from understudy.cli.errors import UsageError
-from understudy.cli.output import Bar, deliver, table
+from understudy.cli.output import ProgressBar, deliver, table
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -62,7 +62,7 @@ def run(args: argparse.Namespace, runs: int, horizon: float, seed: int) -> int:
     if args.runs == "100":
         runs = MOST_RUNS
     _feasible(scene, runs, horizon)
-    with Bar("simulate") as bar:
+    with ProgressBar("simulate") as bar:
         done = simulate(
             scene, settings, runs=runs, horizon=horizon, seed=seed, progress=lambda share: bar.show(share / 2)
         )
@@ -95,7 +95,7 @@ def _off(settings: StewardSettings) -> StewardSettings:
 def _asked(args: argparse.Namespace) -> tuple[StewardScenario, StewardSettings, int]:
     import msgspec
 
-    from understudy.planning.closed_form import enough
+    from understudy.planning.closed_form import enough_standbys
     from understudy.planning.inputs.assume import assume
     from understudy.planning.simulation.steward import StewardScenario
     from understudy.steward.decide import HOUR, StewardSettings
@@ -108,7 +108,7 @@ def _asked(args: argparse.Namespace) -> tuple[StewardScenario, StewardSettings, 
         noticed=_within(args, "noticed", asking.span, 0.0, 3.2e7, assumed.failures.noticed),
     )
     needed = 1 / failures.mtbf + sum(1 / each for each in (failures.maintenance, failures.straggling) if each)
-    pool = _within(args, "pool", asking.count, 0, 1_000_000, enough(needed * machines, durations.cold))
+    pool = _within(args, "pool", asking.count, 0, 1_000_000, enough_standbys(needed * machines, durations.cold))
     scene = StewardScenario(
         machines,
         failures,

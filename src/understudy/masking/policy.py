@@ -1,5 +1,4 @@
-"""A replica is gone: go on without it and refill it later, or wait until a standby has taken its place? Pure, with the
-reason."""
+"""Two pure decisions, with reasons: mask a lost replica or wait for a standby, and which replicas to keep vacant."""
 
 from __future__ import annotations
 
@@ -14,47 +13,49 @@ from understudy.masking.placement import Placement
 from understudy.protocol.sentences import counted, named
 
 REFILL_STEPS = 3
-"""How many steps a refill takes that can begin at once: to open, to stream the state beside a step, to switch."""
+"""Steps of a refill that begins at once: open links, stream the state during a step, switch."""
 
 
 class MaskOptions(msgspec.Struct, frozen=True):
-    """What could be done, and what is known of what it costs."""
+    """The state after a failure, and what masking and recovery would cost."""
 
     replicas: int
     """Model replicas of the job."""
     live: int
-    """Of these, those that are whole."""
+    """Replicas without a missing worker."""
     ready: bool = False
-    """For everybody who is missing there is a standby that has rehearsed the role."""
+    """Whether a standby that has rehearsed the role is available for every missing worker."""
     coming: bool = False
-    """… or at least a standby."""
+    """Whether a standby is available for every missing worker, rehearsed or not."""
     hand_over: float = 0.0
-    """Seconds in which a newcomer would have its state."""
+    """Seconds until a joiner would have its state."""
     step: float = 0.0
     """Seconds of an undisturbed step; 0: not known."""
     stretch: float = 0.0
-    """How many times as long a step takes without those who are missing; 0: as where their work is spread evenly."""
+    """Step time without the missing replicas, in normal step times; 0: as if their work is spread evenly."""
     lost: str = ""
-    """Why the live replicas cannot compute everything, where they cannot."""
+    """Why the live replicas cannot compute all shards; empty: they can."""
     enough: bool = False
-    """Whether there are to be no more replicas than those that are whole."""
+    """Whether the live replicas are as many as requested."""
     reluctant: bool = False
-    """Whether to go on without a replica only where there is no standby."""
+    """Whether to mask only if there is no standby."""
 
 
 class MaskChoice(msgspec.Struct, frozen=True):
+    """The decision: the live replicas go on (`mask`), or wait for a standby (`recover`)."""
+
     act: Literal["mask", "recover"]
     reason: str
 
 
 def choose(o: MaskOptions) -> MaskChoice:
-    """Whether the others go on without the replicas that are missing."""
+    """Whether the live replicas go on without the missing ones."""
     if not o.live:
-        return MaskChoice("recover", "no replica is whole")
+        return MaskChoice("recover", "no replica is complete")
     if o.lost:
         return MaskChoice("recover", o.lost)
     if o.enough:
-        return MaskChoice("mask", f"{o.live} of {o.replicas} replicas are as many as are wanted")
+        return MaskChoice("mask", f"{o.live} of {o.replicas} replicas are as many as requested")
     if o.reluctant and o.coming:
         return MaskChoice("recover", "there is a standby")
     if not o.coming:
@@ -69,12 +70,12 @@ def choose(o: MaskOptions) -> MaskChoice:
     return MaskChoice("mask", f"masking costs about {masked:.2g} s, the hand-over would take {o.hand_over:.2g} s")
 
 
-# -- Fewer replicas than there could be are wanted: which of them are not to play? Pure, with t
+# -- fewer replicas than possible --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Surplus:
-    """Replicas that are to be vacant. Where that are fewer than asked for, `problem` says why, and the way out."""
+    """Replicas to keep vacant. If they are fewer than requested, `problem` says why and what is possible."""
 
     replicas: tuple[int, ...] = ()
     problem: str = ""
@@ -89,10 +90,10 @@ def surplus_replicas(
     deserted: Collection[int] = (),
     sooner: Collection[int] = (),
 ) -> Surplus:
-    """All but `target` replicas, chosen so that few who play have to go, and every shard keeps a live holder.
+    """All but `target` replicas, chosen so that few training replicas leave and every shard keeps a live holder.
 
-    `bundles` are replicas that share machines: they come and go together. First go those in `sooner`, then the vacant
-    ones (before others those whose machines are gone, `deserted`), then the last.
+    `bundles` are replicas that share machines and leave together. The order: replicas in `sooner`, vacant replicas
+    (those without machines, `deserted`, first), then the replicas with the highest numbers.
     """
     surplus = placement.replicas - target
     gone: set[int] = set()
@@ -106,10 +107,10 @@ def surplus_replicas(
         if len(gone) + len(bundle) > surplus:
             continue
         left = set(range(placement.replicas)) - gone - set(bundle)
-        plays = not set(bundle) <= set(vacant)
-        lost = wipe_out(placement, left - set(vacant)) if plays else None
+        trains = not set(bundle) <= set(vacant)
+        lost = wipe_out(placement, left - set(vacant)) if trains else None
         if lost:
-            blocked = blocked or f"nobody who is left would hold {named('shard', lost.shards)} ({placement.name})"
+            blocked = blocked or f"no remaining replica would hold {named('shard', lost.shards)} ({placement.name})"
             continue
         gone |= set(bundle)
     if len(gone) == surplus:
@@ -117,5 +118,5 @@ def surplus_replicas(
     possible = placement.replicas - len(gone)
     if not blocked:
         size = max(map(len, bundles))
-        blocked = f"machines are shared by {counted(size, 'replica')} each, and come and go as a whole"
+        blocked = f"each machine is shared by {counted(size, 'replica')}, which come and go together"
     return Surplus(tuple(sorted(gone)), f"{blocked}; ask for {possible} or more")

@@ -1,15 +1,18 @@
-"""Time to train in closed form, for exponential failures: what the simulators find, in microseconds.
+"""Time to train in closed form, for exponential failures: the simulators' results within microseconds.
 
-Each formula is exact or nearly so under its assumptions, and `tests/planning/test_closed_form.py` holds it against the
+Each formula is exact or nearly exact under its assumptions; `tests/planning/test_closed_form.py` compares it with the
 simulation. In the order of `estimate`:
 
-- *restart*: a stretch between two checkpoints takes M·e^(R/M)·(e^((τ+C)/M) - 1), M the mean time between failures of
-  the job, R the restart, τ the period, C the save; a failure during a restart begins it anew.
-- *replace*: the job stands still if there was a failure within the last D seconds, which is so with probability
-  1 - e^(-D/M), and while more machines are away than there are standbys (`pool`).
-- *mask and refill*: the same with the short stall; besides, the number of missing replicas is Poisson distributed with
-  mean W/M, W the time until a refill, and each state has its own step time.
-- *mask without refill* (SPARe, replication): a cycle from everybody live to the wipe-out, see `endure`.
+- *restart*: the time from one checkpoint to the next is M·e^(R/M)·(e^((τ+C)/M) - 1), with M the job's mean time between
+  failures, R the restart, τ the period and C the save. A failure during a restart begins the restart again.
+- *replace*: the job stands still if a failure came within the last D seconds, with probability 1 - e^(-D/M), and while
+  more machines are in repair than there are standbys.
+- *mask and refill*: as *replace*, with the short stall. The number of missing replicas has a Poisson distribution with
+  mean W/M, W being the time until a refill, and each number of missing replicas has its own step time.
+- *mask without refill* (SPARe, replication): a cycle from all replicas live to the wipe-out, see `endurance`.
+
+The number of machines in repair has a Poisson distribution as well, whatever the distribution of repairs is: failures
+come at random, and repairs do not wait for each other.
 """
 
 from __future__ import annotations
@@ -19,7 +22,6 @@ from math import exp, expm1, inf, lgamma, log, sqrt
 
 import msgspec
 
-from understudy.planning import closed_form as pool
 from understudy.planning.endurance import cycle_of, useful_of
 from understudy.planning.failures import Failures, Repair
 from understudy.planning.outcome import Waste
@@ -29,11 +31,11 @@ from understudy.planning.strategy import Strategy, placed
 MOST_MISSING = 60
 NEGLIGIBLE = 1e-7
 LONGEST_PERIOD = 6 * 3600.0
-"""Somebody wants a checkpoint now and then, whatever else happens."""
+"""The planner never recommends a longer checkpoint period."""
 
 
 class Estimate(msgspec.Struct, frozen=True):
-    """What to expect of a strategy. Shares are shares of all time."""
+    """The expected result of a strategy. Shares are shares of all time."""
 
     efficiency: float
     """Useful share of the time, standbys not counted. Also called ETTR."""
@@ -45,10 +47,12 @@ class Estimate(msgspec.Struct, frozen=True):
 
     @property
     def inflation(self) -> float:
+        """Time to train, in times to train without interruption."""
         return 1 / self.efficiency if self.efficiency > 0 else inf
 
 
 def estimate(setting: Setting, failures: Failures, strategy: Strategy, repair: Repair) -> Estimate:
+    """The expected result of `strategy` in this setting."""
     rate = setting.cluster.machines / failures.mtbf
     if strategy.answer == "restart":
         found = _restarting(setting, strategy, rate)
@@ -62,7 +66,7 @@ def estimate(setting: Setting, failures: Failures, strategy: Strategy, repair: R
 
 
 def best_period(setting: Setting, failures: Failures, strategy: Strategy, repair: Repair) -> float:
-    """The checkpoint period with which a strategy does best, to about a percent of what it can be."""
+    """The checkpoint period with the smallest inflation, to about one percent of the period."""
 
     def inflation(period: float) -> float:
         return estimate(setting, failures, msgspec.structs.replace(strategy, period=period), repair).inflation
@@ -103,7 +107,7 @@ def _restarting(setting: Setting, strategy: Strategy, rate: float) -> Estimate:
 
 def _replacing(setting: Setting, strategy: Strategy, rate: float, repair: Repair) -> Estimate:
     if strategy.standbys:
-        waiting = pool.short(pool.in_repair(rate, repair.mean), strategy.standbys)
+        waiting = shortage(in_repair(rate, repair.mean), strategy.standbys)
         stalled = (1 - waiting) * (1 - exp(-rate * strategy.stall))
     else:
         still = 1 - exp(-rate * (strategy.stall + setting.durations.cold))
@@ -115,7 +119,7 @@ def _replacing(setting: Setting, strategy: Strategy, rate: float, repair: Repair
 
 def _refilling(setting: Setting, strategy: Strategy, rate: float, repair: Repair) -> Estimate:
     if strategy.standbys:
-        vacant = pool.vacant(pool.in_repair(rate, repair.mean), strategy.standbys)
+        vacant = mean_vacant(in_repair(rate, repair.mean), strategy.standbys)
     else:
         vacant = rate * setting.durations.cold
     if _recovers(setting, strategy):
@@ -144,7 +148,7 @@ def _refilling(setting: Setting, strategy: Strategy, rate: float, repair: Repair
 
 
 def _slowed(setting: Setting, strategy: Strategy, away: float) -> float:
-    """By how much steps are slower on average, while so many are missing on average."""
+    """Share of training time lost to longer steps, if `away` members are missing on average."""
     members = strategy.members(setting)
     if away > MOST_MISSING / 2:
         return 1 - 1 / strategy.stretch(setting, min(round(away), members))
@@ -158,12 +162,12 @@ def _slowed(setting: Setting, strategy: Strategy, away: float) -> float:
 
 
 def _recovers(setting: Setting, strategy: Strategy) -> bool:
-    """Whether the runtime's policy would rather wait for the standby, when the first replica is lost."""
+    """Whether the runtime's policy waits for the standby when the first replica is lost."""
     return strategy.may_recover and strategy.standbys > 0 and not strategy.masks(setting, 1, ready=True)
 
 
 def _wipe_outs(setting: Setting, strategy: Strategy, rate: float, window: float) -> float:
-    """Per second: all holders of a shard are gone within one window."""
+    """Wipe-outs per second: all holders of a shard fail within one `window`."""
     members = strategy.members(setting)
     placement = placed(strategy.placement, members)
     each = rate / members
@@ -198,7 +202,7 @@ def _saving(setting: Setting, strategy: Strategy, running: float) -> dict[Waste,
 
 
 def _interrupted(found: Estimate, setting: Setting, failures: Failures, strategy: Strategy) -> Estimate:
-    """With planned maintenance and slow machines."""
+    """The estimate, with planned maintenance and slow machines added."""
     machines = setting.cluster.machines
     planned = machines / failures.maintenance * strategy.planned if failures.maintenance else 0.0
     each = failures.noticed * failures.slow / (1 + failures.slow) + strategy.planned
@@ -214,44 +218,43 @@ def _interrupted(found: Estimate, setting: Setting, failures: Failures, strategy
     return Estimate(found.efficiency * left, 1 - (1 - found.availability) * left, shares, found.restarts * left)
 
 
-# -- How many standbys are enough: machines fail, are repaired and come back; somebody must sta
-
+# -- standbys ----------------------------------------------------------------------------------------------------------
 
 SIGMAS = 3.0
 
 
 def in_repair(rate: float, repair: float) -> float:
-    """Mean number of machines that are away, for so many failures per second."""
+    """Mean number of machines in repair, for `rate` failures per second."""
     return rate * repair
 
 
-def enough(rate: float, repair: float) -> int:
-    """The mean in repair and three standard deviations more: then hardly anybody ever waits for a machine."""
+def enough_standbys(rate: float, repair: float) -> int:
+    """Standbys with which a failure almost never waits for a machine: the mean in repair plus three deviations."""
     away = in_repair(rate, repair)
     return max(1, int(-(-(away + SIGMAS * sqrt(away)) // 1)))
 
 
 @lru_cache(1024)
-def short(away: float, standbys: int) -> float:
-    """How often there are fewer standbys than places to fill, `away` being how many machines are away on average."""
-    return 1.0 if _hopeless(away, standbys) else sum(_chances(away, standbys))
+def shortage(away: float, standbys: int) -> float:
+    """Share of time with more machines in repair than standbys; `away` is the mean number of machines in repair."""
+    return 1.0 if _always_short(away, standbys) else sum(_chances(away, standbys))
 
 
 @lru_cache(1024)
-def vacant(away: float, standbys: int) -> float:
-    """Mean number of places that wait for a machine."""
-    if _hopeless(away, standbys):
+def mean_vacant(away: float, standbys: int) -> float:
+    """Mean number of vacant machines' places; `away` is the mean number of machines in repair."""
+    if _always_short(away, standbys):
         return away - standbys
     return sum(place * chance for place, chance in enumerate(_chances(away, standbys), 1))
 
 
-def _hopeless(away: float, standbys: int) -> bool:
-    """Whether there are next to never enough, to the last digit."""
+def _always_short(away: float, standbys: int) -> bool:
+    """Whether a shortage has probability 1 within floating-point precision."""
     return away - standbys > 40 * sqrt(away) + 40
 
 
 def _chances(away: float, standbys: int) -> list[float]:
-    """With which probability 1, 2, … more are away than there are standbys."""
+    """Probabilities that 1, 2, … more machines are in repair than there are standbys."""
     if away <= 0:
         return []
     most = max(standbys + 1, int(away)) + int(12 * sqrt(away)) + 20

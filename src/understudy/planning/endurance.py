@@ -1,8 +1,8 @@
-"""Time to train when failures are masked until a wipe-out, in closed form. Exponential failures.
+"""Time to train if failures are masked until a wipe-out and no replica is refilled, in closed form.
 
-A cycle runs from one restart to the next. With f of N missing it lasts 1/(λ(N-f)) seconds if it gets so far, which it
-does with probability (1 - (f/N)^r)^B, B the number of groups of r holders that must not die as a whole. Within a few
-percent of simulation.
+Failures are exponential. A cycle runs from one restart to the next. The state with f of N members missing lasts
+1/(λ(N-f)) seconds and is reached with probability (1 - (f/N)^r)^B, B being the number of groups of r holders of which
+one must stay alive. The result is within a few percent of the simulation.
 """
 
 from __future__ import annotations
@@ -19,46 +19,48 @@ from understudy.planning.strategy import Strategy, placed
 
 GRID = 200
 LONGEST = 40
-"""Restarts that a recovery may take in the integral over it."""
+"""Restart durations that the integral over a recovery covers."""
 NEGLIGIBLE = 1e-9
-"""Where a cycle gets with a smaller chance than this, it does not get."""
+"""States that are reached with a smaller probability are left out."""
 
 
 class WipeOutCycle(msgspec.Struct, frozen=True):
-    """From restart to restart, in means, whatever the checkpoint period is. Speeds are shares of that at full strength
-    without redundancy."""
+    """Means of a cycle from restart to restart, independent of the checkpoint period.
+
+    Speeds are shares of the speed at full strength without redundancy.
+    """
 
     seconds: float
-    """Of training, stalls included and checkpoints left out of account, until a wipe-out or a planned restart."""
+    """Seconds until a wipe-out or a planned restart, with stalls and without checkpoints."""
     stalled: float
-    """Seconds of it in which a failure is noticed or lost shards are computed in addition."""
+    """Seconds of the cycle spent on noticing failures and on recomputing lost shards."""
     trained: float
-    """What it amounts to at a speed of 1."""
+    """Work of the cycle, in seconds at a speed of 1."""
     normal: float
-    """The speed when nobody is missing."""
+    """Speed with no member missing."""
     at_end: float
-    """The speed when it ends in a wipe-out; 0 where it does not."""
+    """Speed at the wipe-out, weighted by the probability that the cycle ends in one."""
     planned: float
-    """How likely it ends in a planned restart."""
+    """Probability that the cycle ends in a planned restart."""
     recovery: float
-    """Seconds until everybody is back."""
+    """Seconds of the restart until all members are back."""
 
 
 class Endurance(msgspec.Struct, frozen=True):
-    """What follows of a cycle for the time to train."""
+    """Time to train that follows from a cycle."""
 
     mtti: float
     """Seconds of training and saving until a wipe-out."""
     recovery: float
-    """Seconds until everybody is back."""
+    """Seconds of the restart until all members are back."""
     inflation: float
     availability: float
     best_period: float
-    """Seconds of training between two checkpoints at which `inflation` is smallest."""
+    """Seconds of training between two checkpoints with the smallest `inflation`."""
 
 
 def endured(setting: Setting, mtbf: float, strategy: Strategy) -> Endurance:
-    """For a strategy that masks and does not refill; `mtbf` is that of what can be missing on its own."""
+    """The endurance of a strategy that masks and does not refill; `mtbf` is the MTBF of one member."""
     found = cycle_of(setting, mtbf, strategy)
     useful, save = useful_of(found, setting, strategy), setting.durations.save
     total = found.seconds + found.recovery
@@ -68,25 +70,26 @@ def endured(setting: Setting, mtbf: float, strategy: Strategy) -> Endurance:
 
 
 def useful_of(cycle: WipeOutCycle, setting: Setting, strategy: Strategy) -> float:
-    """Seconds of work at a speed of 1 that a cycle adds for good. Not positive: a checkpoint is hardly ever reached."""
+    """Seconds of saved work per cycle, at a speed of 1. Zero or less: cycles end before a checkpoint is written."""
     period = strategy.period
     return cycle.trained * period / (period + setting.durations.save) - period / 2 * cycle.at_end
 
 
 def cycle_of(setting: Setting, mtbf: float, strategy: Strategy) -> WipeOutCycle:
+    """The cycle of a strategy that masks and does not refill; `mtbf` is the MTBF of one member."""
     return _cycle(setting, mtbf, msgspec.structs.replace(strategy, period=0.0))
 
 
 @lru_cache(1024)
 def _cycle(setting: Setting, mtbf: float, strategy: Strategy) -> WipeOutCycle:
-    """Kept, since the best period is searched for."""
+    """The cycle; cached, because a search for the best period asks for it many times."""
     members = strategy.members(setting)
     own = setting.durations.restart + setting.durations.outside
     recovery = _recovery(members, mtbf, own, anew=strategy.restart_anew)
     r = placed(strategy.placement, members).r
     groups = members / r if strategy.redundancy > 1 else members
     last = min(strategy.restart_after or members, members)
-    gone = round(members * (1 - exp(-(recovery - own) / mtbf)))  # while they waited for the others
+    gone = round(members * (1 - exp(-(recovery - own) / mtbf)))  # members that fail while they wait for the others
     missing = np.arange(min(gone, last - 1), last + 1)
     reached = (1 - (missing / members) ** r) ** groups
     likely = max(1, int(np.count_nonzero(reached[:-1] > NEGLIGIBLE)))
@@ -95,20 +98,20 @@ def _cycle(setting: Setting, mtbf: float, strategy: Strategy) -> WipeOutCycle:
     here = survived * mtbf / (members - missing[:-1])
     speed, stalled = _speeds(setting, mtbf, strategy, missing[:-1])
     return WipeOutCycle(
-        float(here.sum()),
-        float(here @ stalled),
-        float(here @ (speed * (1 - stalled))),
-        1 / strategy.stretch(setting, 0),
-        float(ended[0] * speed[0] + ended[1:] @ speed),
-        float(reached[-1]) if strategy.restart_after and missing[-1] == last else 0.0,
-        recovery,
+        seconds=float(here.sum()),
+        stalled=float(here @ stalled),
+        trained=float(here @ (speed * (1 - stalled))),
+        normal=1 / strategy.stretch(setting, 0),
+        at_end=float(ended[0] * speed[0] + ended[1:] @ speed),
+        planned=float(reached[-1]) if strategy.restart_after and missing[-1] == last else 0.0,
+        recovery=recovery,
     )
 
 
 def _speeds(
     setting: Setting, mtbf: float, strategy: Strategy, missing: NDArray[np.int_]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """(speed, share of time that is stalled) with so many missing. Failures within one step are noticed together."""
+    """Speeds and stalled shares of time for each number in `missing`. Failures within one step are noticed together."""
     stretch = np.array([strategy.stretch(setting, int(gone)) for gone in missing])
     patched = np.array([strategy.patched(setting, int(gone)) for gone in missing])
     step = setting.work.step * stretch
@@ -119,12 +122,12 @@ def _speeds(
 
 @lru_cache(1024)
 def _recovery(members: int, mtbf: float, own: float, *, anew: bool) -> float:
-    """Until everybody is there again: whoever fails on the way starts its own restart again, or all do."""
+    """Seconds until all members are back. A failure begins the whole restart again (`anew`), or the member's own."""
     return (exp(min(members / mtbf * own, 600)) - 1) * mtbf / members if anew else recovery_of_all(members, mtbf, own)
 
 
 def recovery_of_all(members: int, mtbf: float, restart: float) -> float:
-    """Mean time until all are back, when each needs `restart` and begins anew when it fails before it is."""
+    """Mean time until all members are back, if each needs `restart` seconds and begins again when it fails."""
     step = restart / GRID
     hazard = np.exp(-np.arange(GRID) * step / mtbf) * (1 - exp(-step / mtbf))
     late = np.ones(LONGEST * GRID)

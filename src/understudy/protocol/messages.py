@@ -271,6 +271,11 @@ class Done(msgspec.Struct, frozen=True, tag="done"):
     stopped: bool = False
 
 
+FailureCause = Literal["raises", "exits", "never-tracks", "no-train", "steps", "collectives"]
+"""How a script fails: it raises an exception, its process exits, nothing is tracked, it does not call
+`understudy.run`, roles make different steps, or roles call different operations."""
+
+
 class Failed(msgspec.Struct, frozen=True, tag="failed"):
     """The training function has raised; the job cannot go on."""
 
@@ -278,6 +283,7 @@ class Failed(msgspec.Struct, frozen=True, tag="failed"):
     error: str
     """One line."""
     trace: str = ""
+    cause: FailureCause = "raises"
 
 
 FromWorker = (

@@ -24,13 +24,13 @@ from understudy.comm.torch_backend import uninstall
 from understudy.comm.transport import Transport
 from understudy.host.extensions import Extensions
 from understudy.host.temporary import settle
-from understudy.protocol.messages import ExtensionMessage, Resume, ToWorker, WorkerSpec
+from understudy.protocol.messages import ExtensionMessage, FailureCause, Resume, ToWorker, WorkerSpec
 from understudy.protocol.roster import Roster
 
 from .identity import watch_environment
 from .job import Job
 from .line import Line
-from .runtime import Concluded, Dismissed, Recast, WorkerRuntime
+from .runtime import Concluded, Dismissed, JobError, Recast, WorkerRuntime
 
 Train = Callable[[Job], object]
 _player: WorkerRuntime | None = None
@@ -81,6 +81,12 @@ def _one_line(error: BaseException) -> str:
     where = f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
     text = str(error).strip().splitlines()
     return f"{type(error).__name__}: {text[0] if text else 'no message'}{where}"
+
+
+def _cause(error: BaseException) -> FailureCause:
+    if isinstance(error, JobError):
+        return error.cause
+    return "exits" if isinstance(error, SystemExit) else "raises"
 
 
 def _alone(train: Train) -> None:
@@ -159,7 +165,7 @@ def main(line_fd: int, data: bytes) -> None:
             raise
         traceback.print_exc()
         sys.stderr.flush()
-        player.failed(_one_line(error), traceback.format_exc())
+        player.failed(_one_line(error), traceback.format_exc(), _cause(error))
         raise SystemExit(1) from None
     finally:
         if dist.is_initialized():

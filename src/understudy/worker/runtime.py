@@ -22,6 +22,7 @@ from understudy.device.cpu import HOST
 from understudy.protocol.messages import (
     Done,
     Failed,
+    FailureCause,
     Faulty,
     FromWorker,
     Here,
@@ -69,6 +70,10 @@ class Concluded(BaseException):
 
 class JobError(RuntimeError):
     """The roles cannot go on together; the message says why and what to do."""
+
+    def __init__(self, message: str, cause: FailureCause = "raises") -> None:
+        super().__init__(message)
+        self.cause = cause
 
 
 class StepObserver(Protocol):
@@ -239,7 +244,8 @@ class WorkerRuntime(Passing):
         if not self.tracked:
             raise JobError(
                 "the first step begins, but nothing was tracked; call job.track(model=..., optim=...) before "
-                "job.steps(...), or a newcomer would start from nothing"
+                "job.steps(...), or a newcomer would start from nothing",
+                "never-tracks",
             )
         inventory = take_inventory(self.tracked)
         size = sum(slot.bytes for slot in inventory.slots)
@@ -395,7 +401,7 @@ class WorkerRuntime(Passing):
             return self._verdict()
         outcome = outcome_of(least, self.part.generation)
         if outcome.error:
-            raise JobError(outcome.error)
+            raise JobError(outcome.error, "steps")
         with self._changed:
             effects = self.part.counted(outcome)
             if effects is not None:
@@ -483,5 +489,5 @@ class WorkerRuntime(Passing):
     def done(self, *, stopped: bool) -> None:
         self._say(Done(self.part.step, digest(take_inventory(self.tracked)) if self.tracked else "", stopped))
 
-    def failed(self, error: str, trace: str) -> None:
-        self._say(Failed(self.part.step, error, trace))
+    def failed(self, error: str, trace: str, cause: FailureCause) -> None:
+        self._say(Failed(self.part.step, error, trace, cause))

@@ -46,7 +46,7 @@ def test_the_example_looks_as_it_should() -> None:
     assert 230 * DAY < found.failures.mtbf < 310 * DAY
     assert example_log(0) == example_log(0) != example_log(1)
     assert all(reason and " nan" not in reason for reason in found.reasons)
-    assert "one of all every 3" in found.mtbf.reason
+    assert "any machine every 3" in found.mtbf.reason
 
 
 @pytest.mark.parametrize("shape", [0.6, 2.0])
@@ -75,7 +75,7 @@ def test_few_lives_say_nothing_about_their_distribution() -> None:
     found = fit(log(*rows), 7)
     assert found.failures.shape == 1.0
     assert not found.shape.measured
-    assert found.shape.reason.startswith("failures are taken to come at any age alike: only 13 lives")
+    assert found.shape.reason.startswith("failures are assumed not to depend on age: the log has only 13 lifetimes")
 
 
 def test_failures_of_a_domain_within_a_minute_are_one() -> None:
@@ -84,7 +84,7 @@ def test_failures_of_a_domain_within_a_minute_are_one() -> None:
     found = fit(log(*rows), 10, window=400_000.0)
     assert found.together.value == pytest.approx(1 / 6)
     assert found.domain == 3
-    assert "6 unplanned failures (1 of them took 3 machines" in found.mtbf.reason
+    assert "6 unplanned failures (1 of them affected 3 machines" in found.mtbf.reason
 
 
 def test_maintenance_and_stragglers_are_no_failures() -> None:
@@ -126,23 +126,23 @@ def test_a_long_silence_is_told_of_and_chance_is_not() -> None:
     assert not fit(log(*rows), 200).warnings
     late = [f"{date + (20 * DAY if number > 100 else 0):.0f},m{number},gpu,1m," for number, date in enumerate(dates)]
     (said,) = fit(log(*late), 200).warnings
-    assert said.startswith("nothing is in the log for 20.1 d")
+    assert said.startswith("the log has no incident for 20.1 d")
     assert "(line 102)" in said
 
 
 def test_few_failures_are_told_of() -> None:
-    assert any("2 failures say little" in said for said in fit(log("0,a,gpu,,", "100000,b,gpu,,"), 2).warnings)
+    assert any("2 failures are too few" in said for said in fit(log("0,a,gpu,,", "100000,b,gpu,,"), 2).warnings)
 
 
 @pytest.mark.parametrize(
     ("rows", "machines", "window", "words"),
     [
-        (["0,a,gpu,,", "5,b,gpu,,"], 1, None, "the log names 2 machines, 1 were given"),
+        (["0,a,gpu,,", "5,b,gpu,,"], 1, None, "the log names 2 machines, but 1 are given"),
         (["0,a,maintenance,,", "99999,b,straggler,,"], 2, None, "no unplanned failure"),
-        (["5,a,gpu,,", "5,b,gpu,,"], 2, None, "all incidents are of one moment"),
-        (["5,a,gpu,,"], 2, None, "all incidents are of one moment"),
-        (["0,a,gpu,,", "900000,b,gpu,,"], 2, 60.0, "cannot have been watched for 1 min"),
-        (["0,a,gpu,,", "900000,b,gpu,,"], 2, float("nan"), "cannot have been watched"),
+        (["5,a,gpu,,", "5,b,gpu,,"], 2, None, "all incidents have the same date"),
+        (["5,a,gpu,,"], 2, None, "all incidents have the same date"),
+        (["0,a,gpu,,", "900000,b,gpu,,"], 2, 60.0, "--watched 1 min cannot be right"),
+        (["0,a,gpu,,", "900000,b,gpu,,"], 2, float("nan"), "cannot be right"),
         (["0,a,gpu,10d,", "10,a,gpu,10d,"], 1, 10.0, "under repair all the time"),
     ],
 )

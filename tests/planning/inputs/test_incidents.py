@@ -53,7 +53,7 @@ def test_columns_in_any_order_blank_lines_quotes_and_a_byte_order_mark() -> None
         ([HEADER], "no incident"),
         (["timestamp;machine;kind;repair", "1;a;gpu;"], "line 1: columns are not separated by commas"),
         (["timestamp,machine,kind"], "line 1: column repair is missing"),
-        (log(header="timestamp,machine,kind,repair,machine"), "line 1: column machine is there twice"),
+        (log(header="timestamp,machine,kind,repair,machine"), "line 1: column machine appears twice"),
         (log(header="timestamp,machine,kind,reapir"), "line 1: unknown column 'reapir'; did you mean repair?"),
         (log(header="timestamp,machine,kind,repair,pod"), "line 1: unknown column 'pod'"),
         (log("1,a,gpu"), "line 2: 3 values in place of 4"),
@@ -75,8 +75,8 @@ def test_columns_in_any_order_blank_lines_quotes_and_a_byte_order_mark() -> None
         (log("1,a, ,1h"), "line 2: no kind"),
         (log("1,a,gpu,1h", "2026-03-01,b,gpu,1h"), "lines 2 and 3 are more than fifty years apart"),
         (log("1,a\0b,gpu,1h"), "line 2: binary data"),
-        (log('1,"a,gpu,1h', "2,b,gpu,1h", "3,c,gpu,1h"), "line 2: a quote that is opened here and never closed"),
-        (log('1,"a,gpu,1h', '2,"b",gpu,1h'), "line 2: a quote that is opened here and never closed"),
+        (log('1,"a,gpu,1h', "2,b,gpu,1h", "3,c,gpu,1h"), "line 2: a quote is opened here and never closed"),
+        (log('1,"a,gpu,1h', '2,"b",gpu,1h'), "line 2: a quote is opened here and never closed"),
         (log("1,a,gpu,1h", '"2\n', '\n",b,gpu'), "line 3: 3 values in place of 4"),
         (log('1,"a"b,gpu,1h'), "line 2: ',' expected after '\"'; save the log as plain CSV"),
         (log("1," + "a" * 200_000 + ",gpu,1h"), "line 2: "),
@@ -101,18 +101,18 @@ def test_dates_in_the_wrong_order_are_sorted_and_told_of() -> None:
     assert found.at.tolist() == [100, 200, 300]
     assert found.line.tolist() == [3, 4, 2]
     (said,) = found.warnings
-    assert said == "line 3 is earlier than the one before it, once in this log: sorted by time"
+    assert said == "line 3 is earlier than the line before, once in this log: sorted by time"
 
 
 def test_the_same_row_twice_counts_once() -> None:
     found = read(log("100,a,gpu,1s", "200,a,gpu,1s", "100,a,gpu,1s", "100,b,gpu,1s"))
     assert len(found) == 3
-    assert "line 4 says the same as another one" in found.warnings[1]
+    assert "line 4 repeats another line" in found.warnings[1]
 
 
 def test_a_machine_that_fails_while_it_is_repaired_is_told_of_with_both_lines() -> None:
     found = read(log("100,a,gpu,1h", "200,b,gpu,1h", "300,a,host,1h", "9000,b,gpu,1h", "310,a,straggler,1h"))
-    assert len([said for said in found.warnings if "repaired" in said]) == 1
+    assert len([said for said in found.warnings if "repair" in said]) == 1
     assert any(said.startswith("line 4: 'a' is interrupted") and "(line 2)" in said for said in found.warnings)
 
 

@@ -43,9 +43,9 @@ def test_a_group_fails_so_often_that_the_system_does_every_300_seconds() -> None
 def test_what_is_not_possible_is_said() -> None:
     with pytest.raises(PlacementError, match="at most r="):
         case("spare", 60, 20)
-    with pytest.raises(HopelessCase, match="take r=2 or more"):
+    with pytest.raises(HopelessCase, match="use r=2 or more"):
         case("spare", 200, 1)
-    with pytest.raises(HopelessCase, match="take a larger n or r"):
+    with pytest.raises(HopelessCase, match="use a larger n or r"):
         case("replication", 5, 2)
 
 

@@ -135,13 +135,13 @@ def test_what_others_wrote_is_shown_and_never_run(usual: Plan) -> None:
 @pytest.mark.parametrize(
     ("ask", "missing", "instead"),
     [
-        (Ask(gpus=4096, replicas=1), {"landscape"}, "one replica only"),
+        (Ask(gpus=4096, replicas=1), {"landscape"}, "with a single replica"),
         (Ask(gpus=600_000, replicas=1), {"landscape", "scale"}, "no two scales"),
-        (Ask(gpus=1024, replicas=2), {"landscape"}, "No landscape to show"),
+        (Ask(gpus=1024, replicas=2), {"landscape"}, "No plot: on 2 replicas"),
         (
             Ask(gpus=4096, mtbf=60.0, repair=Repair(60.0)),
             {"landscape", "sensitivity"},
-            "Even so training gets nowhere",
+            "Even so training makes no progress",
         ),
     ],
     ids=["one replica", "one scale", "two replicas", "hopeless"],
@@ -159,7 +159,7 @@ def test_a_simulation_without_an_end_is_said(usual: Plan) -> None:
     endless = Mean(float("inf"), float("nan"), float("nan"))
     plan = msgspec.structs.replace(usual, simulated=msgspec.structs.replace(usual.simulated, inflation=endless))
     text = page(plan, MADE)
-    assert "does not see training get anywhere" in Reader(text).text
+    assert "Checked by simulation: training makes no progress" in Reader(text).text
     _no_number_is_missing(text)
 
 
@@ -178,7 +178,7 @@ def test_what_was_simulated_has_a_section_of_its_own(usual: Plan) -> None:
     found = [Simulated("trainmover", Mean(1.01, 1.0, 1.02), None), Simulated("checkpoint", endless, float("inf"))]
     text = page(usual, MADE, found)
     assert "plot-simulated" in Reader(text).ids
-    assert "Training gets nowhere with checkpoint." in Reader(text).text
+    assert "Training makes no progress with checkpoint." in Reader(text).text
     _no_number_is_missing(text)
     assert "plot-simulated" not in Reader(page(usual, MADE, found[1:])).ids
 

@@ -51,7 +51,9 @@ def nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_without_simgrid_there_is_one_sentence_and_a_way_out(tmp_path: Path) -> None:
-    with pytest.raises(SimgridMissing, match=r"no Python here has SimGrid: `make simgrid` .*python3-simgrid\)$"):
+    with pytest.raises(
+        SimgridMissing, match=r"no Python on this computer has SimGrid: `make simgrid` .*python3-simgrid\)$"
+    ):
         engine.interpreter([stand_in(tmp_path, "exit 1"), str(tmp_path / "nothing")])
 
 
@@ -92,7 +94,7 @@ def test_whatever_comes_instead_of_a_result_is_said(
 
 def test_a_run_that_takes_too_long_is_ended(tmp_path: Path, nothing_is_left: Path) -> None:
     noted = tmp_path / "pid"
-    with pytest.raises(SimgridError, match=r"took more than 0\.5 s; take fewer machines or steps"):
+    with pytest.raises(SimgridError, match=r"took more than 0\.5 s; use fewer machines or steps"):
         engine.run_script(stand_in(tmp_path, f"echo $$ > {noted}", "exec sleep 60"), prepared_run(), limit=0.5)
     assert not list(nothing_is_left.iterdir())
     assert_ended(noted)
@@ -145,7 +147,7 @@ def test_failures_are_drawn_for_longer_until_the_run_is_done(tmp_path: Path, mon
 
 def test_no_end_in_sight_is_refused() -> None:
     s = setting(steps=0)
-    with pytest.raises(ValueError, match="say how long to look"):
+    with pytest.raises(ValueError, match="give a horizon"):
         engine.simulate(s, failures(s), trainmover(s, 2, PERIOD), REPAIR, runs=1)
 
 

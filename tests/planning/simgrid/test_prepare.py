@@ -129,7 +129,7 @@ def test_where_everybody_holds_everything_there_is_no_table() -> None:
 
 def test_too_large_a_cluster_is_refused() -> None:
     big = setting(machines=1024, replicas=128)
-    with pytest.raises(ValueError, match=r"small cases, up to 256 machines, not 1,024; take another engine"):
+    with pytest.raises(ValueError, match=r"small cases of up to 256 machines, not 1,024; use another engine"):
         prepare(big, failures(big), checkpoint(big, PERIOD), REPAIR, horizon=1.0, known=1.0, seed=SeedSequence(0))
 
 

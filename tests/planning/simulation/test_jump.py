@@ -66,7 +66,7 @@ def test_bunches_are_put_together(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_end_is_needed() -> None:
-    with pytest.raises(ValueError, match="how long"):
+    with pytest.raises(ValueError, match="give a horizon"):
         simulate(SETTING, FAILURES, way("checkpoint"))
 
 

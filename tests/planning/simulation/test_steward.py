@@ -6,7 +6,7 @@ from math import exp
 
 import pytest
 
-from understudy.planning.closed_form import short
+from understudy.planning.closed_form import shortage
 from understudy.planning.failures import Failures
 from understudy.planning.setting import DAY, HOUR, WEEK
 from understudy.planning.simulation.steward import StewardScenario, _Run, simulate
@@ -52,9 +52,9 @@ def test_how_often_no_standby_is_there_is_poissons(pool: int) -> None:
     scene = StewardScenario(machines, Failures(machines * every), arrival=arrival)
     rules = StewardSettings("off", pool=pool, cool_down=0.0, arrival=4 * HOUR)
     found = simulate(scene, rules, runs=10, horizon=2 * WEEK, seed=3).means
-    near(found["missed"].value / found["failed"].value, short(arrival / every, pool - 1), 0.08)
+    near(found["missed"].value / found["failed"].value, shortage(arrival / every, pool - 1), 0.08)
     near(found["requested"].value, found["failed"].value, 0.02)
-    near(found["standing_by"].value / WEEK, sum(1 - short(arrival / every, number) for number in range(pool)), 0.12)
+    near(found["standing_by"].value / WEEK, sum(1 - shortage(arrival / every, number) for number in range(pool)), 0.12)
 
 
 def test_mistakes_are_replaced_only_where_they_last_longer_than_its_patience() -> None:

@@ -7,11 +7,11 @@ from understudy.verify.script.runs import (
     Disturbance,
     Run,
     classes_of,
+    described,
     held_at,
     machines_of,
     plan,
     rounds,
-    said,
     settled,
 )
 
@@ -65,7 +65,7 @@ def test_as_many_in_one_run_as_there_is_room_for() -> None:
     assert [len(each) for each in rounds(four, 12)] == [4]
     assert [len(each) for each in rounds(four, 6)] == [1, 1, 1, 1]
     assert [len(each) for each in rounds(four[:3], 8)] == [2, 1]
-    assert sorted(map(said, (each for some in rounds(four, 8) for each in some))) == sorted(map(said, four))
+    assert sorted(map(described, (each for some in rounds(four, 8) for each in some))) == sorted(map(described, four))
     assert held_at(1) - held_at(0) == 2
 
 

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from understudy.protocol.messages import Stop
+from understudy.protocol.messages import FailureCause, Stop
 
 from .actions import announce, dismiss, reply, tell
 from .settling import unsettle
 from .state import JobState, JobStatus
 
 
-def fail(job: JobState, reason: str) -> None:
+def fail(job: JobState, reason: str, cause: FailureCause | None = None) -> None:
+    """End the job as failed; `cause`: how its script has failed, if the script is at fault."""
     if job.over:
         return
     job.status, job.reason = JobStatus.FAILED, reason
-    announce(job, "failed", reason)
+    announce(job, "failed", reason, **({} if cause is None else {"cause": cause}))
     _close(job, "the job has failed")
 
 

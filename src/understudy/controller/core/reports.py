@@ -97,9 +97,9 @@ def _said(job: JobState, worker: Worker, message: FromWorker) -> None:
             stalled(job, worker, message)
         case Faulty(reason, fatal):
             signal(job, "script", [worker], f"{job.describe(worker)}: {reason}", dead=False, trusted=not fatal)
-        case Failed(step, error):
+        case Failed(step, error, _, cause):
             if job.has_role(worker.uid):
-                script_failed(job, worker, f"{job.describe(worker)} failed in step {step}: {error}")
+                script_failed(job, worker, f"{job.describe(worker)} failed in step {step}: {error}", cause)
             else:
                 announce(job, "rehearsal", f"{job.describe(worker)} failed: {error}", uid=worker.uid)
 

@@ -1,4 +1,4 @@
-"""From the little that an operator knows to everything that the models need, each guess with its reason."""
+"""Completes what a user says about a job into what the models need, with a reason for each assumption."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ LLAMA_RATE = 1.97e-5
 """Unplanned interruptions per GPU-hour in the training of Llama 3 (419 in 54 days on 16,384 GPUs)."""
 
 STATE_BYTES = 16
-"""Per parameter while training: weights and gradients in 16 bits, a copy and two moments in 32."""
+"""Bytes per parameter in training: weights and gradients in 16 bits, a copy and two moments in 32 bits."""
 SAVED_BYTES = 14
-"""Per parameter in a checkpoint: the same without gradients."""
+"""Bytes per parameter in a checkpoint: all of the training state but the gradients."""
 GPU_MEMORY = 80e9
 FOR_STATE = 0.6
 GPU_FLOPS = 400e12
-"""Of one GPU in training, what it really reaches."""
+"""Achieved floating-point operations per second of one GPU in training."""
 TOKENS_PER_STEP = 16e6
 NETWORK = 25e9
 """Bytes per second that one GPU sends."""
 STORAGE = 1e9
-"""Bytes per second that one GPU's share of the storage takes."""
+"""Bytes per second that the storage accepts per GPU."""
 STEP = 30.0
 COLD = 900.0
 GPUS_PER_REPLICA = 512
 MOST_GPUS = 2_000_000
 MOST_REPLICAS = 20_000
-"""Beyond, who holds whose shards takes too long to work out."""
+"""With more replicas, the placement of shards takes too long to compute."""
 SHORTEST_MTBF, LONGEST_MTBF = 1.0, 1000 * 365 * DAY
 
 
@@ -41,17 +41,19 @@ Note = Callable[[str, str, str], None]
 
 
 class AskError(ValueError):
-    """What is asked for makes no sense; the message names it and the way out."""
+    """An input is out of range or contradicts another; the message names the option and says what to give."""
 
 
 class Assumption(msgspec.Struct, frozen=True):
+    """A value that the user did not give, and why it was chosen."""
+
     name: str
     value: str
     why: str
 
 
 class Ask(msgspec.Struct, frozen=True):
-    """What an operator says. Whatever is None is guessed."""
+    """What the user says about the job. Fields that are None are assumed."""
 
     gpus: int
     gpus_per_machine: int = 8
@@ -59,20 +61,20 @@ class Ask(msgspec.Struct, frozen=True):
     params: float | None = None
     step: float | None = None
     mtbf: float | None = None
-    """Of one machine, in seconds."""
+    """Mean time between failures of one machine, in seconds."""
     failures: Failures | None = None
-    """Fitted to incidents; `mtbf` is not asked then."""
+    """Fitted to an incident log; overrides `mtbf`."""
     repair: Repair | None = None
     durations: Durations | None = None
-    """Measured ones; else guessed."""
+    """Measured durations; None: assumed."""
     restart: float | None = None
     save: float | None = None
     cold: float | None = None
-    """To get a machine that is no standby: fetched, started, rehearsed."""
+    """Seconds to make a machine ready that is not a standby: fetch, start, rehearse."""
     days: float = 30.0
-    """Of undisturbed training that there is to do."""
+    """Days of training without interruption that the job needs."""
     price: float = 2.0
-    """Of a GPU-hour."""
+    """Price of a GPU-hour."""
     goal: Literal["cost", "time"] = "cost"
     q: int = 16
     shared_data: bool = True
@@ -80,10 +82,10 @@ class Ask(msgspec.Struct, frozen=True):
     domain: int = 1
     """Machines that may fail together."""
     notes: tuple[Assumption, ...] = ()
-    """Where measured values come from."""
+    """Sources of measured values."""
 
     def with_failures(self, more: Mapping[str, float]) -> Ask:
-        """The same with other properties of failures, whatever they are otherwise taken from."""
+        """The request with some properties of failures overridden. Raises AskError for a value out of range."""
         for name, low, high in _FAILURES:
             if name in more and not low <= more[name] <= high:
                 say = said if low == SHORTEST_MTBF else "{:g}".format
@@ -101,6 +103,8 @@ _FAILURES = (
 
 
 class Assumed(msgspec.Struct, frozen=True):
+    """Everything that the models need, with the assumptions that were made."""
+
     setting: Setting
     failures: Failures
     repair: Repair
@@ -113,14 +117,14 @@ class Assumed(msgspec.Struct, frozen=True):
 
     @property
     def interruptions(self) -> float:
-        """Per second: failures, those that they take along, planned maintenance, slow machines."""
+        """Interruptions of the job per second: failures, failures of neighbours, maintenance, slow machines."""
         several = 1 + self.failures.together * (self.setting.cluster.domain - 1)
         others = sum(1 / every for every in (self.failures.maintenance, self.failures.straggling) if every)
         return self.rate * several + others * self.setting.cluster.machines
 
 
 def assume(ask: Ask) -> Assumed:
-    """Raises AskError where the numbers cannot be meant."""
+    """Completes the request. Raises AskError for a number out of range."""
     _check(ask)
     notes = list(ask.notes)
 
@@ -134,17 +138,17 @@ def assume(ask: Ask) -> Assumed:
     machines -= machines % replicas
     per_replica = machines // replicas * ask.gpus_per_machine
     if machines * ask.gpus_per_machine != ask.gpus:
-        note("GPUs used", f"{machines * ask.gpus_per_machine:,}", f"whole machines, alike in {replicas:,} replicas")
+        note("GPUs used", f"{machines * ask.gpus_per_machine:,}", f"whole machines, equal in {replicas:,} replicas")
     work = _work(ask, machines * ask.gpus_per_machine, per_replica, note)
     durations = _durations(ask, per_replica, note)
     failures = ask.failures or _failures(ask, note)
     repair = ask.repair or Repair()
     if ask.repair is None:
-        note("repair", "1 day", "usual for a machine that is sent to repair and comes back")
+        note("repair", "1 day", "usual for a machine that is sent to repair and returns")
     if replicas > 1 and replicas % 2 and replicas % 3:
-        note("replication", "left out", f"{replicas:,} replicas are no blocks of 2 or 3; --replicas says otherwise")
+        note("replication", "left out", f"{replicas:,} replicas cannot form blocks of 2 or 3; --replicas overrides")
     if replicas == 1 < machines:
-        note("state of a dead machine", "a copy", "another machine holds it (--copy-every 1): no second replica does")
+        note("state of a dead machine", "a copy", "held by another machine (--copy-every 1): there is one replica")
     cluster = Cluster(machines, replicas, ask.gpus_per_machine, ask.domain)
     return Assumed(Setting(cluster, work, durations), failures, repair, tuple(notes))
 
@@ -161,7 +165,7 @@ def _check(ask: Ask) -> None:
             raise AskError(f"--{name} {value:,.12g}: give a number from 1 to {most:,}")
     if ask.gpus < ask.gpus_per_machine:
         raise AskError(
-            f"--gpus {ask.gpus} are fewer than one machine has (--gpus-per-machine {ask.gpus_per_machine}); "
+            f"--gpus {ask.gpus} is less than one machine has (--gpus-per-machine {ask.gpus_per_machine}); "
             "give both as they are"
         )
     for name, number, low, high in (
@@ -191,7 +195,7 @@ def _replicas(ask: Ask, machines: int, note: Note) -> int:
         gpus = max(ask.gpus_per_machine, 1 << ceil(log2(max(needed, 1))))
         why = f"{STATE_BYTES} bytes of state per parameter in {FOR_STATE:.0%} of {GPU_MEMORY / 1e9:g} GB"
     else:
-        gpus, why = GPUS_PER_REPLICA, "usual for a large model; --replicas or --model-params says better"
+        gpus, why = GPUS_PER_REPLICA, "usual for a large model; --replicas or --model-params overrides"
     per_replica = max(1, gpus // ask.gpus_per_machine)
     if per_replica > machines:
         if ask.params is not None:
@@ -219,7 +223,7 @@ def _work(ask: Ask, gpus: int, per_replica: int, note: Note) -> StepWork:
             f"{TOKENS_PER_STEP / 1e6:g} million tokens at {GPU_FLOPS / 1e12:g} TFLOP/s a GPU",
         )
         return StepWork(compute, sync)
-    note("step", f"{STEP:g} s", "usual at this size; --step-seconds says better")
+    note("step", f"{STEP:g} s", "usual at this size; --step-seconds overrides")
     return StepWork(0.9 * STEP, 0.1 * STEP)
 
 
@@ -228,19 +232,17 @@ def _durations(ask: Ask, per_replica: int, note: Note) -> Durations:
     if found is None:
         found = Durations(detect=2.0, hand_over=18.0, planned=16.0, join=2.0, cold=COLD)
         note("hand-over", f"{found.detect + found.hand_over:g} s", "as published for 1,024 GPUs (TrainMover)")
-        note("join", f"{found.join:g} s", "state is streamed beside training; --calibrate RUN measures it")
+        note("join", f"{found.join:g} s", "state is streamed during training; --calibrate RUN measures it")
         if ask.params is not None:
             share = ask.params / per_replica
             found = msgspec.structs.replace(found, save=max(5.0, SAVED_BYTES * share / STORAGE))
             note("save", f"{found.save:.3g} s", f"{SAVED_BYTES} bytes per parameter at {STORAGE / 1e9:g} GB/s a GPU")
         elif ask.save is None:
-            note("save", f"{found.save:g} s", "usual; --save says better")
+            note("save", f"{found.save:g} s", "usual; --save overrides")
         if ask.cold is None:
-            note(
-                "a machine that is no standby", f"{COLD / 60:g} min", "fetched, started, rehearsed; --cold says better"
-            )
+            note("a machine that is no standby", f"{COLD / 60:g} min", "fetch, start, rehearse; --cold overrides")
         if ask.restart is None:
-            note("restart", f"{found.restart / 60:g} min", "usual for a large job; --restart says better")
+            note("restart", f"{found.restart / 60:g} min", "usual for a large job; --restart overrides")
     if ask.restart is not None:
         found = msgspec.structs.replace(found, restart=ask.restart)
     if ask.cold is not None:
@@ -254,6 +256,6 @@ def _failures(ask: Ask, note: Note) -> Failures:
     if ask.mtbf is not None:
         return Failures(ask.mtbf)
     mtbf = HOUR / (LLAMA_RATE * ask.gpus_per_machine)
-    why = "as in the training of Llama 3; --mtbf or --failures-csv says better"
+    why = "as in the training of Llama 3; --mtbf or --failures-csv overrides"
     note("MTBF of a machine", f"{mtbf / HOUR:,.0f} h", why)
     return Failures(mtbf)

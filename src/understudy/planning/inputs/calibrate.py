@@ -1,4 +1,4 @@
-"""What interruptions cost in a run that was measured, in place of assumptions."""
+"""Durations from a measured run, in place of assumptions."""
 
 from __future__ import annotations
 
@@ -13,43 +13,44 @@ from understudy.planning.setting import Durations
 ASSUMED = "assumed"
 USUAL = Durations()
 REGULAR = 0.3
-"""Repairs whose deviation is below this share of their mean count as equally long."""
+"""Repairs count as equally long if their standard deviation is below this share of their mean."""
 
 
 class MeasuredLoss(msgspec.Struct, frozen=True):
-    """What training has lost by a change, and how much more each replica computed, in shards, while that was measured:
-    that is no standstill."""
+    """Training time that a change has cost."""
 
     lost: float
+    """Seconds, as measured."""
     more: float = 0.0
+    """Additional shards that each replica computed during the measurement. Their time is not a standstill."""
 
 
 class MeasuredRun(msgspec.Struct, frozen=True):
-    """Seconds from one run, one for each time that something has happened."""
+    """Seconds measured in one run: one value per event of each kind."""
 
     step: float
-    """An undisturbed one; 0: not known."""
+    """An undisturbed step; 0: not known."""
     steps: int = 0
     detected: Sequence[float] = ()
-    """From the first sign of a death until everybody had answered."""
+    """From the first sign of a death until all survivors had answered."""
     recovered: Sequence[float] = ()
-    """Lost by a death whose place a standby took, without the time for which there was none that was ready."""
+    """Lost by a death that was followed by a recovery, without the wait for a ready standby."""
     masked: Sequence[MeasuredLoss] = ()
     replaced: Sequence[float] = ()
     joined: Sequence[MeasuredLoss] = ()
     refilled: Sequence[float] = ()
-    """From a death until its place was played again, where the others went on."""
+    """From a death until the vacant replica was refilled; the other replicas trained meanwhile."""
     prepared: Sequence[float] = ()
-    """From a machine's coming until it was a standby that is ready."""
+    """From a machine's arrival until it was a ready standby."""
     saved: Sequence[float] = ()
     started: Sequence[float] = ()
-    """From a job's first machine to its first step."""
+    """From the job's first machine to its first step."""
     away: Sequence[float] = ()
-    """From a machine's failure until it was ready again as a standby."""
+    """From a machine's failure until it was a ready standby again."""
 
 
 class Calibrated(msgspec.Struct, frozen=True):
-    """Durations with, for each, where it comes from; so for `step` and `repair`, where they were measured."""
+    """Durations, the step and repairs, with the source of each value. `step` and `repair` are None if not measured."""
 
     durations: Durations
     step: float | None
@@ -62,7 +63,7 @@ class Calibrated(msgspec.Struct, frozen=True):
 
 
 def calibrate(measured: MeasuredRun, assumed: Durations = USUAL) -> Calibrated:
-    """What was not measured is as assumed. Means, since what is lost adds up."""
+    """Means of the measured values; values that were not measured are taken from `assumed`."""
     m, step = measured, measured.step
     detect = fmean(m.detected) if m.detected else 0.0
     masked = [seen.lost - seen.more * step for seen in m.masked]
@@ -93,11 +94,12 @@ def calibrate(measured: MeasuredRun, assumed: Durations = USUAL) -> Calibrated:
 
 
 def regular(values: Sequence[float]) -> bool:
+    """Whether the values are about equal."""
     return pstdev(values) < REGULAR * fmean(values)
 
 
 def _told(values: Sequence[float], less: float, what: str) -> tuple[float, str] | None:
-    """The mean, less what is counted elsewhere, and where it comes from; None: nothing was measured."""
+    """The mean minus `less`, the time counted elsewhere, and the source in words. None: nothing was measured."""
     if not values:
         return None
     counted = f", {less:.2g} s of each counted elsewhere" if less else ""
@@ -109,7 +111,7 @@ def _told(values: Sequence[float], less: float, what: str) -> tuple[float, str] 
 
 
 def _count(number: int, what: str) -> str:
-    """`what` is in the plural."""
+    """The number with its noun; `what` is given in the plural."""
     if number != 1:
         return f"{number:,} {what}"
     first, _, rest = what.partition(" ")

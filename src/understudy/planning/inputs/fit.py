@@ -1,4 +1,4 @@
-"""What an incident log says about the machines: how often they fail, how, and how long they are away. With reasons."""
+"""Fits failure and repair distributions to an incident log, with a reason and a confidence interval for each value."""
 
 from __future__ import annotations
 
@@ -16,35 +16,35 @@ from understudy.planning.inputs.incidents import MAINTENANCE, STRAGGLER, Inciden
 from understudy.planning.spans import said
 
 TOGETHER = 60.0
-"""Failures in one domain that follow each other within these seconds have one cause."""
+"""Failures in one domain within this many seconds of each other count as one."""
 ENOUGH = 20
-"""Whole lives, from a repair to the next failure, below which nothing is said about their distribution."""
+"""Lifetimes, from a repair to the next failure, that a fit of their distribution needs."""
 CHANCE = 1e-3
-"""A silence that would come about less often than this by chance is worth a word."""
+"""A stretch without incidents is reported if its probability is below this."""
 Z = 1.96
 
 
 class FittedValue(msgspec.Struct, frozen=True):
-    """A value with its 95 % confidence interval, and why it is this one."""
+    """A value with its 95 % confidence interval and its reason."""
 
     value: float
     low: float
     high: float
     reason: str
     measured: bool = True
-    """Whether the log says so; else it is assumed."""
+    """Whether the value comes from the log; else it is assumed."""
 
 
 class Fitted(msgspec.Struct, frozen=True):
-    """What the simulator and the planner want to know, and on what grounds."""
+    """Failures and repairs for the simulator and the planner, with the values that they come from."""
 
     failures: Failures
     repair: Repair
     domain: int
-    """Machines that a failure takes which takes more than one."""
+    """Mean number of machines in a failure of several machines."""
     machines: int
     window: float
-    """Seconds that the log is about."""
+    """Seconds that the log covers."""
     mtbf: FittedValue
     shape: FittedValue
     together: FittedValue
@@ -60,12 +60,15 @@ class Fitted(msgspec.Struct, frozen=True):
 
 
 def fit(incidents: Incidents, machines: int, *, window: float | None = None) -> Fitted:
-    """`machines` were watched, those that never failed included, for `window` seconds: by default from the first to the
-    last incident, and a mean gap more."""
+    """Fits a log of `machines` machines, including those that never failed, over `window` seconds.
+
+    The default window is the time from the first to the last incident plus one mean gap. Raises IncidentError if the
+    log does not allow a fit.
+    """
     if machines < len(incidents.machines):
         named = len(incidents.machines)
         raise IncidentError(
-            f"the log names {named:,} machines, {machines:,} were given; say how many were watched (--observed)"
+            f"the log names {named:,} machines, but {machines:,} are given; set --observed to all observed machines"
         )
     start, end = _window(incidents, window)
     slow, planned = incidents.of_kind(STRAGGLER), incidents.of_kind(MAINTENANCE)
@@ -76,8 +79,8 @@ def fit(incidents: Incidents, machines: int, *, window: float | None = None) -> 
     if not count:
         least = up / 3.0
         raise IncidentError(
-            "no unplanned failure is in the log, so there is no rate: the MTBF of a machine is above "
-            f"{said(least)}; give one as --mtbf"
+            "the log has no unplanned failure, so there is no failure rate: the MTBF of a machine is above "
+            f"{said(least)}; give --mtbf"
         )
     mtbf = _mtbf(count, groups, up, machines, end - start, several)
     shape = _shape(incidents, failed, several, end)
@@ -108,16 +111,16 @@ def _window(log: Incidents, window: float | None) -> tuple[float, float]:
     seen = last - first
     if window is None:
         if not seen:
-            raise IncidentError("all incidents are of one moment; say how long the machines were watched (--watched)")
+            raise IncidentError("all incidents have the same date; give the length of the observation as --watched")
         window = seen * (len(log) + 1) / (len(log) - 1)
     if not seen <= window < np.inf or not window:
-        raise IncidentError(f"the log covers {said(seen)}, so machines cannot have been watched for {said(window)}")
+        raise IncidentError(f"the log covers {said(seen)}, so --watched {said(window)} cannot be right")
     rest = (window - seen) / 2
     return first - rest, last + rest
 
 
 def _ends(log: Incidents, chosen: NDArray[np.bool_], end: float) -> tuple[NDArray[np.intp], Times, NDArray[np.bool_]]:
-    """Rows by machine and time, when each one's repair is over at the latest, and whether its machine has another."""
+    """Rows by machine and time, the end of each repair, and whether the machine has a later row."""
     rows = np.flatnonzero(chosen)
     order = rows[np.lexsort((log.at[rows], log.machine[rows]))]
     limit = np.full(len(order), end)
@@ -128,7 +131,7 @@ def _ends(log: Incidents, chosen: NDArray[np.bool_], end: float) -> tuple[NDArra
 
 
 def _uptime(log: Incidents, stops: NDArray[np.bool_], machines: int, start: float, end: float) -> float:
-    """Seconds for which all machines together could have failed."""
+    """Machine-seconds in which a machine was up and could have failed."""
     order, ends, _ = _ends(log, stops, end)
     up = machines * (end - start) - float((ends - log.at[order]).sum())
     if up <= 0:
@@ -137,7 +140,7 @@ def _uptime(log: Incidents, stops: NDArray[np.bool_], machines: int, start: floa
 
 
 def _groups(log: Incidents, failed: NDArray[np.bool_]) -> tuple[int, NDArray[np.bool_]]:
-    """How many times machines of a domain failed together, and which rows tell of it."""
+    """The number of times that machines of a domain failed together, and the rows that belong to these failures."""
     several = np.zeros(len(log), dtype=bool)
     rows = np.flatnonzero(failed & (log.domain >= 0))
     if not len(rows):
@@ -158,17 +161,17 @@ def _size(log: Incidents, several: NDArray[np.bool_], groups: int) -> int:
 def _mtbf(count: int, groups: int, up: float, machines: int, window: float, several: NDArray[np.bool_]) -> FittedValue:
     low, high = rates(count)
     value = up / count
-    once = f" ({groups} of them took {int(several.sum())} machines, each counted once)" if groups else ""
+    once = f" ({groups} of them affected {int(several.sum())} machines, each counted once)" if groups else ""
     reason = (
         f"{count:,} unplanned {'failure' if count == 1 else 'failures'}{once} of {machines:,} machines in "
-        f"{said(window)}, repairs left out: a machine fails every {said(value)} (95 %: {said(up / high)} to "
-        f"{said(up / low)}), one of all every {said(value / machines)}"
+        f"{said(window)}, repairs excluded: a machine fails every {said(value)} (95 %: {said(up / high)} to "
+        f"{said(up / low)}), any machine every {said(value / machines)}"
     )
     return FittedValue(value, up / high, up / low, reason)
 
 
 def rates(count: int) -> tuple[float, float]:
-    """The 95 % interval of the number of events to expect where so many were seen (Poisson, exact for few)."""
+    """The 95 % interval of the expected number of events if `count` were observed (Poisson; exact for small counts)."""
     if count > 100:
         return (_wilson_hilferty(count, -Z), _wilson_hilferty(count + 1, Z))
     low = 0.0 if not count else _solve(lambda mean: _at_most(count - 1, mean) - 0.975, 0.0, count)
@@ -176,7 +179,7 @@ def rates(count: int) -> tuple[float, float]:
 
 
 def _wilson_hilferty(count: int, z: float) -> float:
-    """Half the quantile of the chi-square distribution with twice as many degrees of freedom."""
+    """Half the quantile of the chi-square distribution with 2 · `count` degrees of freedom."""
     return count * (1 - 1 / (9 * count) + z / (3 * sqrt(count))) ** 3
 
 
@@ -187,7 +190,7 @@ def _at_most(count: int, mean: float) -> float:
 
 
 def _solve(falling: Callable[[float], float], low: float, high: float) -> float:
-    """Where a falling function is zero."""
+    """The zero of a falling function between `low` and `high`."""
     for _ in range(80):
         middle = (low + high) / 2
         low, high = (middle, high) if falling(middle) > 0 else (low, middle)
@@ -195,37 +198,37 @@ def _solve(falling: Callable[[float], float], low: float, high: float) -> float:
 
 
 def _shape(log: Incidents, failed: NDArray[np.bool_], several: NDArray[np.bool_], end: float) -> FittedValue:
-    """Lives begin with a repair, since of no other one the beginning is known; those that have not ended count, too."""
+    """The Weibull shape of lifetimes. A lifetime begins with a repair; unfinished lifetimes count as censored."""
     order, ends, again = _ends(log, failed, end)
     until = np.full(len(order), end)
     until[:-1][again[:-1]] = log.at[order[1:]][again[:-1]]
     whole = again.copy()
-    whole[:-1] &= ~several[order[1:]]  # what takes a whole domain does not ask how old a machine is
-    lived = until > ends  # else it was interrupted while it was still being repaired
+    whole[:-1] &= ~several[order[1:]]  # failures of a whole domain do not depend on the age of a machine
+    lived = until > ends  # else the machine was interrupted during its repair
     lives, whole = (until - ends)[lived], whole[lived]
     count = int(whole.sum())
     if count < ENOUGH:
-        few = f"{count} {'life was' if count == 1 else 'lives were'} seen from a repair to the next failure"
-        return FittedValue(1.0, 1.0, 1.0, f"failures are taken to come at any age alike: only {few}", False)
+        few = f"{count} {'lifetime' if count == 1 else 'lifetimes'} from a repair to the next failure"
+        return FittedValue(1.0, 1.0, 1.0, f"failures are assumed not to depend on age: the log has only {few}", False)
     shape, error = weibull(lives, whole)
     low, high = shape * exp(-Z * error / shape), shape * exp(Z * error / shape)
-    found = f"{count:,} whole lives and {len(lives) - count:,} unfinished ones give a Weibull shape of {shape:.2f}"
+    found = f"{count:,} lifetimes and {len(lives) - count:,} unfinished ones give a Weibull shape of {shape:.2f}"
     between = f"(95 %: {low:.2f} to {high:.2f})"
     if low <= 1 <= high:
-        reason = f"failures come at any age alike: {found} {between}, which cannot be told from 1"
+        reason = f"failures do not depend on age: {found} {between}, which does not differ significantly from 1"
         return FittedValue(1.0, low, high, reason)
-    when = "most failures are early ones" if shape < 1 else "machines wear out"
+    when = "most failures are early" if shape < 1 else "machines wear out"
     return FittedValue(shape, low, high, f"{when}: {found} {between}")
 
 
 def weibull(lives: Times, whole: NDArray[np.bool_]) -> tuple[float, float]:
-    """The most likely shape and its standard error, where those lives that are not `whole` were cut off."""
+    """The maximum-likelihood shape and its standard error; lifetimes that are not `whole` are censored."""
     scaled = lives / lives.mean()
     logs, count = np.log(scaled), int(whole.sum())
     known = float(logs[whole].sum())
 
     def moments(shape: float) -> tuple[float, float]:
-        """Of the logarithms, weighed by each life's hazard."""
+        """First and second moment of the logarithms, weighted by hazard."""
         weights = np.exp(shape * (logs - logs.max()))
         total = weights.sum()
         return float((weights * logs).sum() / total), float((weights * logs * logs).sum() / total)
@@ -240,16 +243,16 @@ def _together(groups: int, count: int, known: bool) -> FittedValue:
     middle, half = (share + Z**2 / (2 * count)), Z * sqrt(share * (1 - share) / count + Z**2 / (4 * count**2))
     low, high = max(0.0, (middle - half) / (1 + Z**2 / count)), (middle + half) / (1 + Z**2 / count)
     if not known:
-        reason = "failures are taken to be of one machine each: the log has no domains"
+        reason = "each failure is assumed to affect one machine: the log has no domains"
         return FittedValue(0.0, 0.0, high if groups else 0.0, reason, False)
     if not groups:
         return FittedValue(0.0, 0.0, high, f"no two machines of a domain failed within {TOGETHER:g} s of each other")
-    reason = f"{groups} of {count:,} failures took several machines of a domain within {TOGETHER:g} s: {share:.1%}"
+    reason = f"{groups} of {count:,} failures affected several machines of a domain within {TOGETHER:g} s: {share:.1%}"
     return FittedValue(share, low, high, reason)
 
 
 def _every(count: int, up: float, kind: str, words: str) -> FittedValue:
-    """Mean time of a machine to something that is no failure; 0 where there is none."""
+    """Mean time of a machine to an interruption of this kind; 0 if there is none."""
     if not count:
         return FittedValue(0.0, 0.0, 0.0, f"no row of kind {kind}: {words} is left out", False)
     low, high = rates(count)
@@ -261,11 +264,11 @@ Spread = Literal["fixed", "exponential", "lognormal"]
 
 
 def _away(repairs: Times) -> tuple[FittedValue, Spread]:
-    """The mean repair and which of the known distributions is most likely."""
+    """The mean repair time and the distribution that fits best."""
     known = repairs[repairs >= 0]
     if not len(known):
         mean = Repair().mean
-        return FittedValue(mean, mean, mean, f"the log has no repairs; {said(mean)} are assumed", False), "exponential"
+        return FittedValue(mean, mean, mean, f"the log has no repairs; {said(mean)} is assumed", False), "exponential"
     mean, deviation = float(known.mean()), float(known.std())
     half = Z * deviation / sqrt(len(known))
     spread: Spread = "exponential"
@@ -277,20 +280,20 @@ def _away(repairs: Times) -> tuple[FittedValue, Spread]:
         lognormal = float(((np.log(scaled) + 0.5) ** 2 / 2 + np.log(scaled)).sum()) + len(known) * log(sqrt(2 * np.pi))
         spread = "lognormal" if lognormal < exponential else "exponential"
     unknown = len(repairs) - len(known)
-    also = f" ({unknown:,} more are not known)" if unknown else ""
-    reason = f"{len(known):,} repairs{also} took {said(mean)} in the mean; {_SPREADS[spread]}"
+    also = f" ({unknown:,} more have no duration)" if unknown else ""
+    reason = f"{len(known):,} repairs{also} took {said(mean)} on average; {_SPREADS[spread]}"
     return FittedValue(mean, max(mean - half, 0.0), mean + half, reason), spread
 
 
 _SPREADS = {
-    "fixed": "all about as long",
-    "exponential": "spread as an exponential distribution",
-    "lognormal": "spread as a lognormal distribution, a few very long",
+    "fixed": "all about equally long",
+    "exponential": "exponentially distributed",
+    "lognormal": "lognormally distributed, with a few very long ones",
 }
 
 
 def _silences(log: Incidents, window: float) -> Iterator[str]:
-    """A stretch without any incident that chance does not explain: perhaps nobody wrote then."""
+    """Warns of a stretch without incidents that is improbable: the log may have a gap."""
     starts = np.concatenate([[0], 1 + np.flatnonzero(np.diff(log.at) > TOGETHER)])
     at = log.at[starts]
     gaps = np.diff(at)
@@ -301,12 +304,12 @@ def _silences(log: Incidents, window: float) -> Iterator[str]:
     if len(gaps) * exp(-longest / max(usual, 1e-9)) < CHANCE:
         date = datetime.fromtimestamp(float(at[place]), UTC).isoformat(" ", "minutes").removesuffix("+00:00")
         yield (
-            f"nothing is in the log for {said(longest)} from {date} on (line {log.line[starts[place]]}), although "
-            f"there is something every {said(usual)} otherwise: if nobody wrote it then, split the log there"
+            f"the log has no incident for {said(longest)} from {date} on (line {log.line[starts[place]]}), but one "
+            f"every {said(usual)} otherwise; if incidents were not recorded in that time, split the log there"
         )
 
 
 def _thin(count: int, mtbf: FittedValue) -> Iterator[str]:
     if count < 10:
-        words = "failure says" if count == 1 else "failures say"
-        yield f"{count} {words} little: the MTBF may be anything from {said(mtbf.low)} to {said(mtbf.high)}"
+        few = "1 failure is" if count == 1 else f"{count} failures are"
+        yield f"{few} too few for a precise fit: the MTBF may be {said(mtbf.low)} to {said(mtbf.high)}"

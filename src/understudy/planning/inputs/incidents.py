@@ -1,4 +1,4 @@
-"""An incident log: which machine was interrupted when, by what, and for how long. Read from the lines of a CSV file."""
+"""Incident logs in CSV: which machine was interrupted when, why, and for how long. Reads logs and makes an example."""
 
 from __future__ import annotations
 
@@ -24,34 +24,34 @@ NEEDED = ("timestamp", "machine", "kind", "repair")
 OPTIONAL = ("domain",)
 COLUMNS = (*NEEDED, *OPTIONAL)
 MAINTENANCE, STRAGGLER = "maintenance", "straggler"
-"""Kinds that are no failures: planned, and slow."""
+"""Kinds that are not failures: planned maintenance, and a slow machine."""
 
 LATEST = 7.258e9
-"""Seconds since the epoch in the year 2200: what is later is written in milliseconds, or is no date."""
+"""Seconds since the epoch in the year 2200. A larger number is in milliseconds or not a date."""
 LONGEST_REPAIR = 3650 * DAY
 LONGEST_LOG = 50 * 365 * DAY
 UNKNOWN = -1.0
-"""In place of a repair that nobody has written down."""
+"""Stands for a repair without a duration."""
 SHOWN = 5
-"""Warnings of one sort that are told one by one."""
+"""Warnings of one kind that are listed one by one."""
 
 
 class IncidentError(ValueError):
-    """What is wrong with a log, in which line, and the way out."""
+    """The log cannot be used; the message names the line, the problem and the way out."""
 
 
 class Incidents(msgspec.Struct, frozen=True):
-    """All rows in the order of time, one entry of every array for each."""
+    """All rows by time; each array has one entry per row."""
 
     at: Times
     """Seconds since the epoch."""
     machine: Numbers
-    """Number of the name in `machines`."""
+    """Index in `machines`."""
     kind: Numbers
     repair: Times
     """Seconds; below 0: not known."""
     domain: Numbers
-    """Number of the name in `domains`; below 0: none."""
+    """Index in `domains`; below 0: none."""
     line: Numbers
     machines: tuple[str, ...]
     kinds: tuple[str, ...]
@@ -62,16 +62,17 @@ class Incidents(msgspec.Struct, frozen=True):
         return len(self.at)
 
     def of_kind(self, name: str) -> NDArray[np.bool_]:
+        """Which rows are of this kind."""
         number = self.kinds.index(name) if name in self.kinds else -1
         return np.asarray(self.kind == number)
 
 
 _UNDECODED = re.compile("[\udc80-\udcff]")
-"""What stands for bytes that are no UTF-8 where a file is opened with `surrogateescape`."""
+"""Characters that stand for invalid UTF-8 if a file is opened with `surrogateescape`."""
 
 
 def read(lines: Iterable[str]) -> Incidents:
-    """The log; raises `IncidentError` where it cannot be understood. What is merely odd is in its `warnings`."""
+    """Reads a log. Raises IncidentError if it cannot be understood; oddities are listed in `warnings`."""
     rows = _rows(lines)
     first, header = next(rows, (0, None))
     if header is None:
@@ -83,13 +84,13 @@ def read(lines: Iterable[str]) -> Incidents:
     kinds: dict[str, int] = {}
     domains: dict[str, int] = {}
     spans: dict[str, float] = {}
-    when, who, what, away, where = (place.get(name, -1) for name in COLUMNS)
+    when, which, what, away, where = (place.get(name, -1) for name in COLUMNS)
     for line, row in rows:
         if len(row) != len(header):
             raise IncidentError(f"line {line}: {len(row)} values in place of {len(header)}; {_as_header(header)}")
-        name, sort = row[who].strip(), row[what].strip().lower()
+        name, sort = row[which].strip(), row[what].strip().lower()
         if not name or not sort:
-            raise IncidentError(f"line {line}: no {'kind' if name else 'machine'}; write unknown where it is not known")
+            raise IncidentError(f"line {line}: no {'kind' if name else 'machine'}; write unknown if it is not known")
         text = row[away].strip()
         if text not in spans:
             if len(spans) > 100_000:
@@ -103,14 +104,14 @@ def read(lines: Iterable[str]) -> Incidents:
         domain.append(domains.setdefault(rack, len(domains)) if rack else -1)
         number.append(line)
     if not at:
-        raise IncidentError("the log has a header and no incident; there is nothing to learn from it")
+        raise IncidentError("the log has a header but no incident")
     columns = [np.frombuffer(each, dtype=np.int64) for each in (machine, kind, domain, number)]
     names = (tuple(machines), tuple(kinds), tuple(domains))
     return _in_order(np.frombuffer(at), np.frombuffer(repair), columns, names)
 
 
 def _rows(lines: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
-    """Rows that hold something, with the numbers of their first lines."""
+    """Rows that are not empty, with the number of the first line of each."""
     reader = csv.reader(_text(lines), strict=True)
     while True:
         line = reader.line_num + 1
@@ -121,7 +122,7 @@ def _rows(lines: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
         except csv.Error as error:
             wrong = f"{error}; save the log as plain CSV"
             if reader.line_num > line or "end of data" in wrong:
-                wrong = "a quote that is opened here and never closed; remove it, or close it"
+                wrong = "a quote is opened here and never closed; remove or close it"
             raise IncidentError(f"line {line}: {wrong}") from None
         if row and (row[0].strip() or any(map(str.strip, row))):
             yield line, row
@@ -137,7 +138,7 @@ def _text(lines: Iterable[str]) -> Iterator[str]:
 
 
 def _places(header: Sequence[str], line: int) -> dict[str, int]:
-    """Column → where it stands."""
+    """Position of each column by name."""
     names = [name.strip().lower() for name in header]
     if len(names) == 1 and re.search(r"[;\t|]", names[0]):
         raise IncidentError(
@@ -149,7 +150,7 @@ def _places(header: Sequence[str], line: int) -> dict[str, int]:
             hint = f"did you mean {close[0]}?" if close else "remove it."
             raise IncidentError(f"line {line}: unknown column {_short(name)}; {hint} Columns are {', '.join(COLUMNS)}")
         if names.count(name) > 1:
-            raise IncidentError(f"line {line}: column {name} is there twice; remove one")
+            raise IncidentError(f"line {line}: column {name} appears twice; remove one")
     for name in NEEDED:
         if name not in names:
             raise IncidentError(f"line {line}: column {name} is missing; the first line must be {','.join(NEEDED)}")
@@ -212,7 +213,7 @@ def _in_order(
     early = np.flatnonzero(np.diff(at) < 0)
     if len(early):
         number = columns[3][early[0] + 1]
-        warnings.append(f"line {number} is earlier than the one before it, {_times(len(early))}: sorted by time")
+        warnings.append(f"line {number} is earlier than the line before, {_times(len(early))}: sorted by time")
     order = np.argsort(at, kind="stable")
     at, repair = at[order], repair[order]
     machine, kind, domain, line = (column[order] for column in columns)
@@ -222,10 +223,21 @@ def _in_order(
     same = _repeated(at, machine, kind)
     if same.any():
         number = line[np.flatnonzero(same)[0]]
-        warnings.append(f"line {number} says the same as another one, {_times(int(same.sum()))}: counted once")
+        warnings.append(f"line {number} repeats another line, {_times(int(same.sum()))}: counted once")
         at, repair = at[~same], repair[~same]
         machine, kind, domain, line = (column[~same] for column in (machine, kind, domain, line))
-    incidents = Incidents(at, machine, kind, repair, domain, line, *names)
+    machines, kinds, domains = names
+    incidents = Incidents(
+        at=at,
+        machine=machine,
+        kind=kind,
+        repair=repair,
+        domain=domain,
+        line=line,
+        machines=machines,
+        kinds=kinds,
+        domains=domains,
+    )
     warnings += [*_misspelt(names[1]), *_overlaps(incidents)]
     return msgspec.structs.replace(incidents, warnings=tuple(warnings))
 
@@ -235,7 +247,7 @@ def _times(count: int) -> str:
 
 
 def _repeated(at: Times, machine: Numbers, kind: Numbers) -> NDArray[np.bool_]:
-    """Which rows repeat another one's date, machine and kind."""
+    """Which rows repeat the date, machine and kind of another row."""
     order = np.lexsort((kind, machine, at))
     again = np.zeros(len(at), dtype=bool)
     a, m, k = at[order], machine[order], kind[order]
@@ -251,7 +263,7 @@ def _misspelt(kinds: Sequence[str]) -> Iterator[str]:
 
 
 def _overlaps(log: Incidents) -> Iterator[str]:
-    """Where a machine is interrupted although it is still being repaired."""
+    """Warns of machines that are interrupted during a repair."""
     order = np.lexsort((log.at, log.machine))
     before, after = order[:-1], order[1:]
     slow = log.of_kind(STRAGGLER)
@@ -262,23 +274,22 @@ def _overlaps(log: Incidents) -> Iterator[str]:
     for place in found[:SHOWN]:
         name = log.machines[log.machine[after[place]]]
         yield (
-            f"line {log.line[after[place]]}: {_short(name)} is interrupted while it is still being repaired "
-            f"(line {log.line[before[place]]}); its repair is taken to end there"
+            f"line {log.line[after[place]]}: {_short(name)} is interrupted during its repair "
+            f"(line {log.line[before[place]]}); the repair is taken to end at the interruption"
         )
     if len(found) > SHOWN:
-        yield f"and {len(found) - SHOWN} more interruptions of machines that were still being repaired"
+        yield f"and {len(found) - SHOWN} more interruptions of machines during a repair"
 
 
-# -- An incident log as a large cluster writes it, made up from a seed: to try things with, and
-
+# -- an example --------------------------------------------------------------------------------------------------------
 
 KINDS = {"gpu": 0.36, "memory": 0.17, "software": 0.13, "network": 0.12, "host": 0.08, "storage": 0.06, "unknown": 0.08}
-"""Shares of the causes, after the same table."""
+"""Shares of the causes of failures, after the training of Llama 3."""
 BEGIN = datetime(2026, 3, 1, tzinfo=UTC).timestamp()
 
 
 class ExampleCluster(msgspec.Struct, frozen=True):
-    """What the log is drawn from."""
+    """The cluster that the example log is drawn from."""
 
     failures: Failures = Failures(
         HOUR / (LLAMA_RATE * 8), together=0.03, maintenance=180 * DAY, straggling=900 * DAY, noticed=900.0
@@ -293,7 +304,7 @@ EXAMPLE = ExampleCluster()
 
 
 def example_log(seed: int = 0, example: ExampleCluster = EXAMPLE) -> str:
-    """The text of a CSV file; the same seed gives the same one."""
+    """An incident log of a large cluster as the text of a CSV file; the same seed gives the same text."""
     rng = np.random.default_rng(seed)
     rows = [*_failures(rng, example), *_others(rng, example)]
     rows.sort()
@@ -309,7 +320,7 @@ Row = tuple[float, int, str, float]
 
 
 def _failures(rng: np.random.Generator, e: ExampleCluster) -> Iterator[Row]:
-    """Machines live and are repaired by turns; they have done so for long when the log begins, so all ages are met."""
+    """Failures and repairs of all machines. The log begins after a long lead time, so that machines have all ages."""
     horizon, lead = e.days * DAY, 20 * e.failures.mtbf if e.failures.shape != 1.0 else 0.0
     kinds, shares = list(KINDS), list(KINDS.values())
     at = e.failures.lifetimes(rng, e.machines) - lead
@@ -329,7 +340,7 @@ def _failures(rng: np.random.Generator, e: ExampleCluster) -> Iterator[Row]:
 
 
 def _neighbours(rng: np.random.Generator, e: ExampleCluster, machine: int, date: float) -> Iterator[Row]:
-    """The others of the rack go within seconds, by the same cause."""
+    """The other machines of the rack fail within seconds, for the same cause."""
     first = machine - machine % e.domain
     for other in range(first, min(first + e.domain, e.machines)):
         if other != machine:
@@ -347,7 +358,7 @@ def _others(rng: np.random.Generator, e: ExampleCluster) -> Iterator[Row]:
 
 
 def _rounded(seconds: Times) -> Times:
-    """As people write it down: to the minute."""
+    """Durations rounded to the minute, as in a log that is kept by hand."""
     return np.maximum(np.round(seconds / 60), 1.0) * 60
 
 

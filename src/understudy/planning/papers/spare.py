@@ -1,17 +1,16 @@
 """SPARe's table of times to train, simulated with its authors' parameters and recovery.
 
-Every group is one member that fails on its own. What the simulation takes from the authors: failures are noticed at the
-all-reduce of their step, which costs half of one more; dead groups stop failing and come back only with a global
-restart; in a restart each group needs its own hour, begins it anew when it fails meanwhile, and all wait for the last;
-availability counts that recovery only.
+SPARe calls a replica a group; each group fails on its own. As in the paper: a failure is noticed at the all-reduce of
+its step, which costs half an all-reduce more; dead groups come back only with a global restart; in a restart each group
+needs its own hour, begins again if it fails, and all groups wait for the last one; availability counts that recovery.
 
-What they leave open, and how it is read here:
+The paper leaves open, and the simulation assumes:
 
 - *jitter* is drawn for every shard's computation on every group, and a step waits for the slowest group;
-- a restart gives new lives to the dead groups only, the others keep their age (with new lives for all, Weibull failures
-  would make cycles a quarter to a half shorter than published);
-- a group that fails while it is ready and waits is missed when training goes on, not while it waits;
-- where r does not divide N, replication has the nearest number of groups that it divides.
+- a restart gives new lifetimes to dead groups only, and the others keep their age (with new lifetimes for all, Weibull
+  failures would make cycles a quarter to a half shorter than published);
+- a group that fails while it has restarted and waits is missed when training goes on;
+- if r does not divide N, replication uses the nearest number of groups that r divides.
 """
 
 from __future__ import annotations
@@ -32,8 +31,10 @@ from understudy.planning.strategy import Strategy, placed, replication, spare
 
 
 class Published(msgspec.Struct, frozen=True):
+    """A published row of SPARe's table."""
+
     ttt_ratio: float
-    """Time to train, in times of the same steps without any failure."""
+    """Time to train, in times to train without failures."""
     availability: float
 
 
@@ -44,7 +45,7 @@ STEPS = 10_000
 COMPUTE = 64.0
 """Seconds of one shard. Simulation parameters of the authors."""
 JITTER = 0.05
-"""Standard deviation of a computation, as a share of it. Simulation parameters of the authors."""
+"""Standard deviation of a shard's computing time, as a share of its mean. Simulation parameters of the authors."""
 SYNC_PER_GROUP = 0.01
 """Seconds of the all-reduce per group: 2, 6 and 10 s for 200, 600 and 1,000. Simulation parameters of the authors."""
 SAVE = 59.0
@@ -52,14 +53,14 @@ SAVE = 59.0
 RESTART = 3600.0
 """Seconds of a restart. Simulation parameters of the authors."""
 SHRINK = 0.1
-"""Seconds to go on without a group. Simulation parameters of the authors."""
+"""Seconds to continue without a group. Simulation parameters of the authors."""
 SHAPE = 0.78
-"""Of the Weibull distribution of a group's life. Simulation parameters of the authors."""
+"""Weibull shape of a group's lifetime. Simulation parameters of the authors."""
 SYSTEM_MTBF = 300.0
-"""Seconds between two failures anywhere; a group's mean life is N times that. Simulation parameters of the authors."""
+"""Mean seconds between failures of any group; a group's mean lifetime is N times that. Authors' parameters."""
 
 BEST_R = {200: 9, 600: 8, 1000: 9}
-"""SPARe's results: the r with which each N does best."""
+"""SPARe's results: the best r for each N."""
 
 PUBLISHED: dict[tuple[str, int, int], Published] = {
     ("spare", 200, 9): Published(2.92, 0.870),
@@ -77,11 +78,11 @@ Engine = Literal["jump", "steps"]
 
 KINDS: tuple[Kind, ...] = ("spare", "replication")
 LONGEST = 25.0
-"""Times T0: what takes longer, by its closed form, is not simulated."""
+"""A case is not simulated if its closed form exceeds this multiple of T0."""
 
 
 class HopelessCase(ValueError):
-    """So many wipe-outs that training would hardly move; the message says where and what to do."""
+    """Wipe-outs come so often that training makes hardly any progress; the message says what to change."""
 
 
 class SpareCase(msgspec.Struct, frozen=True):
@@ -104,28 +105,28 @@ class SpareRow(msgspec.Struct, frozen=True):
     availability: Mean
     restarts: float
     recovery: float | None
-    """Mean seconds of a restart until everybody is back."""
+    """Mean seconds of a restart until all groups are back; None: there was no restart."""
 
 
 def checkpoint_period(save: float, time_to_wipe_out: float, restart: float) -> float:
-    """From the beginning of one checkpoint to that of the next, for the highest `availability_bound`."""
+    """Seconds from the start of one checkpoint to the start of the next, with the highest availability."""
     return save + sqrt(save**2 + 2 * save * (time_to_wipe_out + restart))
 
 
 def best_r(replicas: int) -> int:
-    """SPARe's rule for the smallest J."""
+    """SPARe's rule for the best number of holders."""
     return floor(log2(replicas) + 0.833)
 
 
 def usual_r(n: int) -> tuple[int, ...]:
-    """The published best r, else SPARe's rule for it; and 3, the r of replication in the table."""
+    """The best r, published or by SPARe's rule, and 3, the r of replication in the table."""
     return tuple(dict.fromkeys((BEST_R.get(n) or best_r(n), 3)))
 
 
 def case(kind: Kind, n: int, r: int, work_steps: int = STEPS) -> SpareCase:
-    """Raises PlacementError where r holders do not fit, `HopelessCase` where there is no point."""
+    """A case of the table. Raises PlacementError if r holders do not fit, HopelessCase if training cannot progress."""
     if r < 2:
-        raise HopelessCase(f"r={r}: every failure would be a wipe-out; take r=2 or more")
+        raise HopelessCase(f"r={r}: every failure would be a wipe-out; use r=2 or more")
     groups = n if kind == "spare" else max(1, round(n / r)) * r
     sync = SYNC_PER_GROUP * n
     setting = Setting(
@@ -141,10 +142,10 @@ def case(kind: Kind, n: int, r: int, work_steps: int = STEPS) -> SpareCase:
     expected = endured(setting, SYSTEM_MTBF * n, strategy)
     if expected.inflation > LONGEST:
         raise HopelessCase(
-            f"{kind} with n={n}, r={r} would hardly move: a restart takes {expected.recovery:,.0f} s until all are "
-            f"back, and a wipe-out follows after {expected.mtti:,.0f} s of training on average; take a larger n or r"
+            f"{kind} with n={n}, r={r} would hardly progress: a restart takes {expected.recovery:,.0f} s, and a "
+            f"wipe-out follows after {expected.mtti:,.0f} s of training on average; use a larger n or r"
         )
-    return SpareCase(kind, n, r, groups, setting, strategy, expected.inflation)
+    return SpareCase(kind, n, r, groups, setting, strategy, closed_form=expected.inflation)
 
 
 def failures_of(n: int, distribution: Distribution) -> Failures:

@@ -2,7 +2,7 @@
 
     wasted = interruptions per week x GPUs x (downtime + infrastructure) + standby GPUs x hours of a week
 
-What the paper leaves open is a parameter of `Reading`.
+Details that the paper does not state are parameters of `Reading`.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from understudy.planning.strategy import Downtimes, Strategy, reconfigure, train
 SOURCE = "TrainMover, OSDI 2026, arXiv 2412.12636"
 
 MTTF = {1_024: 7.9 * HOUR, 8_192: 3.0 * HOUR, 16_384: 1.8 * HOUR, 131_072: 14 / 60 * HOUR}
-"""Seconds between two interruptions of a job on so many GPUs: Meta, as TrainMover's projection takes it."""
+"""Seconds between two interruptions of a job, by number of GPUs: Meta's figures, as used in TrainMover's projection."""
 EXPECTED_TO_UNEXPECTED = 1 / 8.9
 """TrainMover's projection."""
 INFRASTRUCTURE = 120.0
-"""Seconds per interruption whatever the system. TrainMover's projection."""
+"""Seconds per interruption with any system. TrainMover's projection."""
 EXPECTED_DOWNTIME = 16.6
 """Seconds at 1,024 GPUs. TrainMover's measurements."""
 UNEXPECTED_DOWNTIME = 21.1
 """Seconds at 1,024 GPUs, with a standby. TrainMover's measurements."""
 COLD_DOWNTIME = 221.0
-"""Seconds without state from a peer, set-up in advance and warm-up. TrainMover's breakdown, 5.12T MoE."""
+"""Seconds without state from a peer, early set-up and warm-up. TrainMover's breakdown, 5.12T MoE."""
 PARCAE_FEWER = 21.0
 """Seconds for one machine less at 32 GPUs. TrainMover's measurements of Parcae."""
 PARCAE_MORE = 200.0
@@ -47,9 +47,9 @@ PROJECTED: dict[tuple[str, int], float] = {
     ("parcae", 8_192): -0.828,
     ("parcae", 131_072): -0.88,
 }
-"""TrainMover's projection: wasted GPU-hours with standbys, against the same without and against Parcae."""
+"""TrainMover's projection: change of wasted GPU-hours by standbys, against no standby and against Parcae."""
 PROJECTED_SAVED_64K = 1.4e6
-"""GPU-hours a week at 65,536 GPUs. TrainMover's projection; against what is not said."""
+"""GPU-hours saved per week at 65,536 GPUs. TrainMover's projection; it does not say against which system."""
 
 SIZES = (1_024, 8_192, 65_536, 131_072)
 GPUS_PER_MACHINE = 8
@@ -59,14 +59,14 @@ SYSTEMS: tuple[System, ...] = ("standbys", "no standby", "parcae")
 
 
 class Reading(msgspec.Struct, frozen=True):
-    """How what the paper does not say is read."""
+    """Values for what the paper does not state."""
 
     words: str = "a pool for the machines in repair, 6 h each; Parcae slower at scale, as restarts are"
     standbys: int | None = None
-    """Standby machines; None: as many as are in repair on average and three standard deviations."""
+    """Standby machines; None: the mean number in repair plus three standard deviations."""
     repair: float = 6 * HOUR
     parcae_grows: float = RESTART_AT_1024 / RESTART_AT_32
-    """How many times as long as with 32 GPUs Parcae takes at scale."""
+    """Downtime of Parcae at scale, in downtimes at 32 GPUs."""
 
 
 USUAL = Reading()
@@ -78,7 +78,7 @@ OTHERS = (
 
 
 def mttf(gpus: int) -> float:
-    """Seconds between two interruptions: published sizes as they are, others on the line between, in logarithms."""
+    """Seconds between two interruptions: published for some sizes, else interpolated linearly in logarithms."""
     if gpus in MTTF:
         return MTTF[gpus]
     sizes = sorted(MTTF)
@@ -100,7 +100,7 @@ def standbys_for(gpus: int, reading: Reading = USUAL) -> int:
 
 
 def downtime(system: System, reading: Reading = USUAL) -> float:
-    """Seconds that an interruption costs everybody in the mean, infrastructure included."""
+    """Mean standstill of an interruption in seconds, infrastructure included."""
     if system == "parcae":
         fewer, more = _parcae(reading)
         return fewer + more + 2 * INFRASTRUCTURE
@@ -110,20 +110,20 @@ def downtime(system: System, reading: Reading = USUAL) -> float:
 
 
 def wasted(system: System, gpus: int, reading: Reading = USUAL) -> float:
-    """GPU-hours per week."""
+    """GPU-hours wasted per week."""
     held = standbys_for(gpus, reading) * GPUS_PER_MACHINE if system == "standbys" else 0
     return (WEEK / mttf(gpus) * gpus * downtime(system, reading) + held * WEEK) / HOUR
 
 
 def reduction(against: System, gpus: int, reading: Reading = USUAL) -> float:
-    """By which share standbys change what is wasted."""
+    """Relative change of the wasted GPU-hours if standbys are used instead of `against`."""
     return wasted("standbys", gpus, reading) / wasted(against, gpus, reading) - 1
 
 
 def simulated(
     system: System, gpus: int, reading: Reading = USUAL, *, weeks: float = 2.0, runs: int = 4, seed: int = 0
 ) -> float:
-    """GPU-hours per week as the simulator has them: interruptions may overlap, and standbys run out."""
+    """GPU-hours wasted per week by simulation: interruptions may overlap, and standbys may run out."""
     machines, share = gpus // GPUS_PER_MACHINE, unexpected_share()
     every = mttf(gpus) * machines
     durations = Durations(detect=0.0, cold=COLD_DOWNTIME, outside=INFRASTRUCTURE)
@@ -138,7 +138,7 @@ def simulated(
 
 
 def _strategy(system: System, setting: Setting, gpus: int, reading: Reading) -> Strategy:
-    """No checkpoints, since the projection has none; the published downtimes in place of the strategy's own."""
+    """The system as a strategy with the published downtimes, without checkpoints, as in the projection."""
     outside = INFRASTRUCTURE
     if system == "parcae":
         made = reconfigure(setting, Downtimes("parcae-like", *_parcae(reading)), jump.FOREVER)

@@ -1,4 +1,4 @@
-"""What every page of ours is made of: one string of HTML that holds everything it needs and may load nothing."""
+"""HTML of all report pages: one string that contains everything it needs and loads nothing."""
 
 from __future__ import annotations
 
@@ -18,56 +18,11 @@ CONFIG = {
 }
 
 
-def document(title: str, body: Iterable[str], made: str) -> str:
-    """The whole page; `made` says when and by what."""
-    from plotly.offline import get_plotlyjs
-
-    return "\n".join(
-        [
-            "<!doctype html>",
-            '<html lang="en"><head><meta charset="utf-8">',
-            '<meta name="viewport" content="width=device-width, initial-scale=1">',
-            f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">',
-            '<meta name="color-scheme" content="light dark">',
-            f"<title>{escape(title)}</title>",
-            f"<style>{STYLE}</style>",
-            f"<script>{get_plotlyjs()}</script>",
-            "</head><body><main>",
-            *body,
-            f"<footer>{escape(made)}</footer>",
-            f"</main><script>{SCRIPT}</script></body></html>",
-            "",
-        ]
-    )
-
-
-def drawing(name: str, title: str, figure: Figure) -> str:
-    from plotly.io import to_html
-
-    plot = to_html(figure, config=CONFIG, include_plotlyjs=False, full_html=False, div_id=f"plot-{name}")
-    return f'<figure aria-label="{escape(title)}">{plot}</figure>'
-
-
-def tiles(found: Iterable[tuple[str, str]]) -> str:
-    """(what, value), the value large."""
-    shown = "".join(f"<div><b>{escape(value)}</b><span>{escape(name)}</span></div>" for name, value in found)
-    return f'<div class="tiles">{shown}</div>'
-
-
-def table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    head = "".join(f"<th>{escape(title)}</th>" for title in titles)
-    body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
-    return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
-
-
-# -- How the page looks, in light and in dark, and what it may do.
-
-
 POLICY = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:; "
     "base-uri 'none'; form-action 'none'"
 )
-"""What the browser enforces: nothing is fetched from anywhere."""
+"""Content security policy: the browser fetches nothing."""
 
 STYLE = """
 :root { --ink: #1f2933; --soft: #5b6672; --line: #e3e7ec; --ground: #fbfbfa; --card: #ffffff; --accent: #0d7c7a; }
@@ -132,4 +87,46 @@ SCRIPT = """
   paint();
 })();
 """
-"""Text in the plots follows the page's colours."""
+"""Gives the text in plots the colours of the page."""
+
+
+def document(title: str, body: Iterable[str], made: str) -> str:
+    """The whole page; `made` is the footer with date and version."""
+    from plotly.offline import get_plotlyjs
+
+    return "\n".join(
+        [
+            "<!doctype html>",
+            '<html lang="en"><head><meta charset="utf-8">',
+            '<meta name="viewport" content="width=device-width, initial-scale=1">',
+            f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">',
+            '<meta name="color-scheme" content="light dark">',
+            f"<title>{escape(title)}</title>",
+            f"<style>{STYLE}</style>",
+            f"<script>{get_plotlyjs()}</script>",
+            "</head><body><main>",
+            *body,
+            f"<footer>{escape(made)}</footer>",
+            f"</main><script>{SCRIPT}</script></body></html>",
+            "",
+        ]
+    )
+
+
+def drawing(name: str, title: str, figure: Figure) -> str:
+    from plotly.io import to_html
+
+    plot = to_html(figure, config=CONFIG, include_plotlyjs=False, full_html=False, div_id=f"plot-{name}")
+    return f'<figure aria-label="{escape(title)}">{plot}</figure>'
+
+
+def tiles(found: Iterable[tuple[str, str]]) -> str:
+    """Tiles from pairs of name and value; the value is shown large."""
+    shown = "".join(f"<div><b>{escape(value)}</b><span>{escape(name)}</span></div>" for name, value in found)
+    return f'<div class="tiles">{shown}</div>'
+
+
+def table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    head = "".join(f"<th>{escape(title)}</th>" for title in titles)
+    body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+    return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'

@@ -1,8 +1,7 @@
-"""Measured charts as PNG by matplotlib, for pages that hold pictures only, such as a README.
+"""Charts of measurements as PNG, drawn by matplotlib, for pages without scripts such as a README.
 
-Colours are those of the page and can be seen on light and on dark; the ground is a light card of its own, so that the
-text can, too. A picture carries the digest of what it shows: whether it is that of certain results can be asked of the
-file.
+Colours are those of the HTML page and are visible on light and dark pages; the background is light, so that text is
+readable on both. A picture contains the digest of its chart, so that a test can tell which results it shows.
 """
 
 from __future__ import annotations
@@ -41,18 +40,18 @@ STYLE = {
 
 
 class PicturesUnavailable(RuntimeError):
-    """There is nothing to paint with; the message says what to install."""
+    """matplotlib is not installed; the message says what to install."""
 
 
 def png_of(title: str, chart: Chart) -> bytes:
-    """The same chart gives the same bytes with the same matplotlib."""
+    """The chart as PNG. The same chart gives the same bytes with the same version of matplotlib."""
     try:
         from matplotlib import rc_context
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError as error:
         raise PicturesUnavailable(
-            "pictures need matplotlib, which is not installed here: pip install 'understudy[report]'"
+            "pictures need matplotlib, which is not installed: pip install 'understudy[report]'"
         ) from error
     with rc_context(STYLE):
         figure = Figure(figsize=(WIDTH, _height(chart)), dpi=DOTS_PER_INCH, layout="constrained")
@@ -76,11 +75,12 @@ def png_of(title: str, chart: Chart) -> bytes:
 
 
 def digest(title: str, chart: Chart) -> str:
+    """Digest of a chart and its title."""
     return xxhash.xxh3_128_hexdigest(msgspec.json.encode((title, chart)))
 
 
 def digest_in(png: bytes) -> str:
-    """What the picture says that it shows; empty where it says nothing."""
+    """The digest that a picture contains; empty if there is none."""
     found = re.search(rb"tEXt" + KEY.encode() + rb"\x00([0-9a-f]{32})", png)
     return found[1].decode() if found else ""
 

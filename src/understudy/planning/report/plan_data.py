@@ -1,4 +1,4 @@
-"""What a plan looks like from further away: the data of the plots, by the closed forms. Every number is finite."""
+"""Data of the plots in a plan's report, by the closed forms. Every number is finite."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from understudy.planning.setting import HOUR, WEEK
 
 SCALES = (1024, 4096, 16_384, 65_536, 131_072, 262_144, 600_000)
 ALIKE = 6
-"""Replicas are taken by so many, that replication in pairs and in threes fits at every scale."""
+"""Numbers of replicas are multiples of this, so that replication in pairs and in threes fits at every scale."""
 MOST_REPLICAS = 10_000
-"""Beyond, the closed forms of enduring strategies take seconds."""
+"""With more replicas, the closed forms without refill take seconds."""
 MOST_SPREAD = 64
-"""Replicas beyond which the load of micro-shards that only some replicas can read takes seconds to draw."""
+"""With more replicas, the load of micro-shards with few holders takes seconds to draw."""
 MOST_AWAY = 3000
-"""Machines in repair beyond which a pool of standbys takes seconds to work out."""
+"""With more machines in repair, the number of vacant places takes seconds to compute."""
 NEAR = 0.1
-"""A scale that is nearer to the plan's own is left out."""
+"""Scales within this relative distance of the plan's own are left out."""
 PERIODS = 24
-"""Checkpoint periods of a landscape."""
+"""Number of checkpoint periods in the landscape."""
 STANDING_BY = "standbys held ready"
 
 
@@ -39,7 +39,7 @@ class ScalePoint(msgspec.Struct, frozen=True):
 
 
 class ScaleCurve(msgspec.Struct, frozen=True):
-    """The best of one kind at every scale at which it gets anywhere."""
+    """The best option of one kind at every scale at which it makes progress."""
 
     kind: str
     offered: bool
@@ -47,25 +47,25 @@ class ScaleCurve(msgspec.Struct, frozen=True):
 
 
 class OverScale(msgspec.Struct, frozen=True):
-    """The same replicas, machines and durations, more or fewer of them, for as many days of undisturbed training."""
+    """Time to train over scale: other numbers of the same replicas, for the same days of undisturbed training."""
 
     curves: tuple[ScaleCurve, ...]
-    """Those that go furthest first, the best one of them first."""
+    """Sorted by largest scale, then by inflation at that scale."""
     here: int
     """GPUs of the plan itself."""
 
 
 class WasteBar(msgspec.Struct, frozen=True):
-    """What a strategy wastes in a week."""
+    """Waste of a strategy in a week."""
 
     kind: str
     offered: bool
     gpu_hours: float
     money: float
     share: float
-    """Of the GPU-hours that are paid, standbys included."""
+    """Share of the paid GPU-hours, standbys included."""
     stuck: bool
-    """Whether it does not get anywhere."""
+    """Whether training makes no progress."""
 
 
 class WastePart(msgspec.Struct, frozen=True):
@@ -74,11 +74,11 @@ class WastePart(msgspec.Struct, frozen=True):
     words: str
     gpu_hours: float
     share: float
-    """Of the bar."""
+    """Share of the bar."""
 
 
 class WasteStack(msgspec.Struct, frozen=True):
-    """A bar and what it consists of; the shares add up to 1 where anything is wasted at all."""
+    """A bar and its parts. The shares add up to 1, unless nothing is wasted."""
 
     bar: WasteBar
     parts: tuple[WastePart, ...]
@@ -91,40 +91,41 @@ class LandscapeCell(msgspec.Struct, frozen=True):
 
 
 class Landscape(msgspec.Struct, frozen=True):
-    """SPARe over holders and checkpoint periods."""
+    """Inflation of SPARe over holders and checkpoint periods."""
 
     holders: tuple[int, ...]
     periods: tuple[float, ...]
     rows: tuple[tuple[float | None, ...], ...]
-    """Inflation, one row per period and one column per number of holders; None where it does not get anywhere."""
+    """Inflation: one row per period, one column per number of holders. None: no progress."""
     best: LandscapeCell
-    """No cell is better."""
+    """The cell with the smallest inflation."""
     planned: float | None
-    """What the best planned restarts reach in place of waiting for the wipe-out, where that is better."""
+    """Inflation of the best planned restarts, if it is smaller than that of the best cell."""
 
 
 class Simulated(msgspec.Struct, frozen=True):
-    """A strategy as a simulator sees it, beside the closed form."""
+    """Simulated inflation of a strategy, beside the closed form."""
 
     kind: str
     inflation: Mean
     closed: float | None
-    """None where there is none or it gets nowhere."""
+    """Inflation by the closed form. None: there is no closed form, or no progress."""
 
 
-def gets_anywhere(inflation: float) -> bool:
+def makes_progress(inflation: float) -> bool:
+    """Whether the inflation is finite and below the limit for a worthless strategy."""
     return isfinite(inflation) and inflation <= WORTHLESS
 
 
 def over_scale(plan: Plan) -> OverScale:
-    """Time to train of every kind from a thousand to 600,000 GPUs, as far as replicas of this size make up a scale."""
+    """Time to train of every kind from 1,024 to 600,000 GPUs, at the scales that replicas of this size can form."""
     here = plan.assumed.setting.cluster.gpus
     found: dict[str, ScaleCurve] = {}
     scaled = {assumed.setting.cluster.gpus: assumed for assumed in _scales(plan.assumed)}
     for gpus in sorted({*scaled, here}):
         options = plan.options if gpus == here else _options(scaled[gpus], plan.ask)
         for option in options:
-            if gets_anywhere(option.inflation):
+            if makes_progress(option.inflation):
                 kind = option.strategy.name
                 curve = found.get(kind, ScaleCurve(kind, option.offered, ()))
                 point = ScalePoint(gpus, option.inflation, plan.ask.days * option.inflation)
@@ -134,7 +135,7 @@ def over_scale(plan: Plan) -> OverScale:
 
 
 def at_scale(assumed: Assumed, replicas: int) -> Assumed:
-    """The same with another number of the same replicas."""
+    """The assumptions for another number of the same replicas."""
     replace, cluster = msgspec.structs.replace, assumed.setting.cluster
     changed = replace(cluster, machines=replicas * cluster.machines_per_replica, replicas=replicas)
     return replace(assumed, setting=replace(assumed.setting, cluster=changed))
@@ -155,14 +156,14 @@ def _scales(assumed: Assumed) -> Iterator[Assumed]:
 
 
 def _options(assumed: Assumed, ask: Ask) -> Iterable[PlanOption]:
-    """The best of every kind."""
+    """The best option of every kind."""
     large = assumed.setting.cluster.replicas > MOST_SPREAD
     names = {kind for kind, _, _ in kinds(assumed, ask) if not (large and kind == "mask-and-refill-local")}
     return best_of_kinds(assumed, ask, lambda done: None, names=names).values()
 
 
 def bars(plan: Plan) -> tuple[WasteBar, ...]:
-    """Waste of every strategy of the plan, the least first."""
+    """Waste of every strategy of the plan, the smallest first."""
     found = [_bar(plan, option) for option in plan.options]
     return tuple(sorted(found, key=lambda bar: bar.gpu_hours))
 
@@ -171,12 +172,12 @@ def _bar(plan: Plan, option: PlanOption) -> WasteBar:
     wasted = plan.wasted_gpu_hours(option)
     machines = plan.assumed.setting.cluster.machines + option.strategy.standbys
     paid = machines * plan.ask.gpus_per_machine * WEEK / HOUR
-    stuck = not gets_anywhere(option.inflation)
+    stuck = not makes_progress(option.inflation)
     return WasteBar(option.strategy.name, option.offered, wasted, plan.money(option), wasted / paid, stuck)
 
 
 def breakdown(plan: Plan) -> tuple[WasteStack, ...]:
-    """What the waste of every strategy consists of, in the order of `bars`."""
+    """Waste of every strategy by kind, in the order of `bars`."""
     found = [_stack(plan, option) for option in plan.options]
     return tuple(sorted(found, key=lambda stack: stack.bar.gpu_hours))
 
@@ -193,7 +194,7 @@ def _stack(plan: Plan, option: PlanOption) -> WasteStack:
 
 
 def landscape(plan: Plan) -> Landscape | None:
-    """None where shards cannot be placed on several replicas, or where SPARe gets nowhere."""
+    """The landscape of SPARe. None: shards cannot be placed on several replicas, or SPARe makes no progress."""
     assumed = plan.assumed
     setting, failures, repair = assumed.setting, assumed.failures, assumed.repair
     holders = tuple(r for r in HOLDERS if _fits(r, setting.cluster.replicas))
@@ -211,11 +212,11 @@ def landscape(plan: Plan) -> Landscape | None:
         for r, value in zip(holders, row, strict=True)
     ]
     best = min(cells, key=lambda cell: cell.inflation, default=None)
-    if best is None or not gets_anywhere(best.inflation):
+    if best is None or not makes_progress(best.inflation):
         return None
     tuned = best_period(setting, failures, ways.spare(setting, best.r, HOUR), repair)
     best = min(best, LandscapeCell(best.r, tuned, inflation(best.r, tuned)), key=lambda cell: cell.inflation)
-    kept = tuple(tuple(value if gets_anywhere(value) else None for value in row) for row in rows)
+    kept = tuple(tuple(value if makes_progress(value) else None for value in row) for row in rows)
     restarts = (option.inflation for option in plan.options if option.strategy.name == "spare-planned")
     planned = min(restarts, default=inf)
     return Landscape(holders, periods, kept, best, planned if planned < best.inflation else None)
@@ -230,7 +231,7 @@ def _fits(r: int, replicas: int) -> bool:
 
 
 class InputChange(msgspec.Struct, frozen=True):
-    """What one input does to the goal, in shares of the goal as planned: 0.1 is ten percent more."""
+    """Relative change of the goal when one input is halved and doubled: 0.1 is ten percent more."""
 
     name: str
     halved: float
@@ -238,25 +239,28 @@ class InputChange(msgspec.Struct, frozen=True):
 
 
 class Tornado(msgspec.Struct, frozen=True):
+    """Influence of each input on the goal."""
+
     changes: tuple[InputChange, ...]
     """The largest first."""
     breaks: tuple[str, ...]
-    """Inputs and what must not happen to them: then the plan gets nowhere as it is, so they have no bar."""
+    """Changes of an input with which the plan makes no progress; they have no bar."""
 
 
 def tornado(plan: Plan) -> Tornado:
+    """The influence of each input on the plan's goal."""
     goal = plan.best.cost if plan.ask.goal == "cost" else plan.best.inflation
     changes = tuple(
         InputChange(swing.name, swing.low / goal - 1, swing.high / goal - 1)
         for swing in plan.sensitivity
-        if gets_anywhere(swing.low) and gets_anywhere(swing.high)
+        if makes_progress(swing.low) and makes_progress(swing.high)
     )
-    return Tornado(changes if gets_anywhere(goal) else (), tuple(_breaks(plan)))
+    return Tornado(changes if makes_progress(goal) else (), tuple(_breaks(plan)))
 
 
 def _breaks(plan: Plan) -> Iterator[str]:
     replace, assumed, chosen = msgspec.structs.replace, plan.assumed, plan.best.strategy
-    if not gets_anywhere(plan.best.inflation):
+    if not makes_progress(plan.best.inflation):
         return
     failures, repair = assumed.failures, assumed.repair
     worse = (
@@ -265,16 +269,16 @@ def _breaks(plan: Plan) -> Iterator[str]:
         ("half as many standbys", failures, replace(chosen, standbys=round(chosen.standbys / 2)), repair),
     )
     for words, changed_failures, changed, changed_repair in worse:
-        if not gets_anywhere(estimate(assumed.setting, changed_failures, changed, changed_repair).inflation):
+        if not makes_progress(estimate(assumed.setting, changed_failures, changed, changed_repair).inflation):
             yield words
 
 
 def side_by_side(found: Sequence[Simulated]) -> tuple[Simulated, ...]:
-    """Those of which every number is one, the best first."""
+    """The simulated strategies that make progress, the best first."""
     kept = []
     for each in found:
         mean = each.inflation
-        if all(map(gets_anywhere, (mean.value, mean.low, mean.high))):
-            closed = each.closed if each.closed is not None and gets_anywhere(each.closed) else None
+        if all(map(makes_progress, (mean.value, mean.low, mean.high))):
+            closed = each.closed if each.closed is not None and makes_progress(each.closed) else None
             kept.append(msgspec.structs.replace(each, closed=closed))
     return tuple(sorted(kept, key=lambda each: each.inflation.value))

@@ -1,4 +1,4 @@
-"""What the page says: the sentences of a report. Nothing that is not a number is said as one."""
+"""The sentences of a plan's report. Values that are not finite are put in words."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from understudy.planning.report.plan_data import (
     Tornado,
     WasteBar,
     WasteStack,
-    gets_anywhere,
+    makes_progress,
 )
 from understudy.planning.setting import DAY
 from understudy.planning.spans import said
@@ -21,11 +21,11 @@ from understudy.planning.strategy import Strategy
 
 NEVER = "never"
 NARROW = "\N{NO-BREAK SPACE}"
-"""Between a number and its sign, so that no line breaks there."""
+"""Space between a number and its sign, without a line break."""
 
 
 def amount(value: float) -> str:
-    """`3.55 million`, `12,400`, `3.81`."""
+    """The value in words: `3.55 million`, `12,400`, `3.81`."""
     if not isfinite(value):
         return NEVER
     for size, name in ((1e12, "trillion"), (1e9, "billion"), (1e6, "million")):
@@ -35,20 +35,20 @@ def amount(value: float) -> str:
 
 
 def share(value: float) -> str:
-    """`96.9 %`; what is nearly all or nearly nothing keeps its figures: `99.97 %`."""
+    """The share in percent: `96.9 %`. Values near 0 or 1 have more digits: `99.97 %`."""
     near = min(abs(value), abs(1 - value))
     digits = 0 if near < 5e-6 else 1 if near >= 0.01 else 2 if near >= 0.0005 else 3
     return f"{100 * value:.{digits}f}{NARROW}%"
 
 
 def change(value: float) -> str:
-    """`+1.2 %`, `-0.03 %`."""
+    """The relative change in percent: `+1.2 %`, `-0.03 %`."""
     percent = 100 * value
     return f"{percent:+.1f}{NARROW}%" if abs(percent) >= 1 else f"{percent:+.2g}{NARROW}%"
 
 
 def settings(strategy: Strategy) -> str:
-    """What one would have to set, checkpoint period included."""
+    """The parameters of a strategy in words, with its checkpoint period."""
     count = strategy.standbys
     found = ["no standbys" if not count else f"{count:,} standby{'s' if count > 1 else ''}"]
     if strategy.answer == "mask" and not strategy.evenly:
@@ -61,19 +61,19 @@ def settings(strategy: Strategy) -> str:
 
 
 def time_to_train(plan: Plan, option: PlanOption) -> str:
-    return said(plan.seconds(option)) if gets_anywhere(option.inflation) else NEVER
+    return said(plan.seconds(option)) if makes_progress(option.inflation) else NEVER
 
 
 def recommendation(plan: Plan) -> str:
     best, cluster = plan.best, plan.assumed.setting.cluster
     where = f"{cluster.gpus:,} GPUs ({cluster.machines:,} machines, {cluster.replicas:,} replica"
     where += f"{'s' if cluster.replicas > 1 else ''}), of which one machine fails every {said(1 / plan.assumed.rate)}"
-    take = f"On {where}, take {best.strategy.name} with {settings(best.strategy)}: {best.strategy.words}."
-    if not gets_anywhere(best.inflation):
-        return f"{take} Even so training gets nowhere: failures come faster than anything recovers from them."
+    use = f"On {where}, use {best.strategy.name} with {settings(best.strategy)}: {best.strategy.words}."
+    if not makes_progress(best.inflation):
+        return f"{use} Even so training makes no progress: failures come faster than any strategy recovers from them."
     expected = best.estimate
     return (
-        f"{take} {said(plan.ask.days * DAY)} of undisturbed training then take {time_to_train(plan, best)}, with an "
+        f"{use} {said(plan.ask.days * DAY)} of undisturbed training then take {time_to_train(plan, best)}, with an "
         f"efficiency (ETTR) of {share(expected.efficiency)} and an availability of {share(expected.availability)}; "
         f"{amount(plan.wasted_gpu_hours(best))} GPU-hours a week are wasted, standbys included, which is "
         f"{amount(plan.money(best))} a week at {plan.ask.price:g} a GPU-hour."
@@ -83,34 +83,34 @@ def recommendation(plan: Plan) -> str:
 def runner_up(plan: Plan) -> str:
     other, best = plan.runner_up, plan.best
     if other is None:
-        return "There is no runner-up: nothing else that Understudy does fits this job."
+        return "There is no runner-up: no other strategy of Understudy fits this job."
     with_it = f"Runner-up: {other.strategy.name} with {settings(other.strategy)}"
-    if not gets_anywhere(other.inflation) or not gets_anywhere(best.inflation):
-        return f"{with_it}; with it training gets nowhere."
+    if not makes_progress(other.inflation) or not makes_progress(best.inflation):
+        return f"{with_it}; with it training makes no progress."
     by_cost = plan.ask.goal == "cost"
     more = other.cost / best.cost - 1 if by_cost else other.inflation / best.inflation - 1
     wasted = amount(plan.wasted_gpu_hours(other))
     if round(more, 5) <= 0:
-        return f"{with_it}; as {'cheap' if by_cost else 'fast'}, wasting {wasted} GPU-hours a week."
+        return f"{with_it}; equally {'cheap' if by_cost else 'fast'}, wasting {wasted} GPU-hours a week."
     return (
-        f"{with_it}; {change(more)[1:]} {'dearer' if by_cost else 'slower'} "
+        f"{with_it}; {change(more)[1:]} {'more expensive' if by_cost else 'slower'} "
         f"({time_to_train(plan, other)} to train, {wasted} GPU-hours a week wasted)."
     )
 
 
 def simulated(plan: Plan) -> str:
     found, runs = plan.simulated.inflation, f"{plan.simulated.runs} runs of {said(plan.simulated.days * DAY)}"
-    if not (gets_anywhere(found.value) and isfinite(found.low) and isfinite(found.high)):
-        return f"In {runs} the simulator does not see training get anywhere."
-    closed = f"{plan.best.inflation:.4f}" if gets_anywhere(plan.best.inflation) else "no end"
+    if not (makes_progress(found.value) and isfinite(found.low) and isfinite(found.high)):
+        return f"Checked by simulation: training makes no progress in {runs}."
+    closed = f"{plan.best.inflation:.4f} times" if makes_progress(plan.best.inflation) else "no progress"
     return (
-        f"Checked by simulation: {runs} find training {found.value:.4f} times as long as undisturbed "
-        f"({found.low:.4f} to {found.high:.4f}); the closed forms say {closed}."
+        f"Checked by simulation: in {runs}, training takes {found.value:.4f} times as long as undisturbed "
+        f"({found.low:.4f} to {found.high:.4f}); the closed forms give {closed}."
     )
 
 
 def of_scale(found: OverScale, best: str) -> str:
-    """Empty where one could not see a line."""
+    """The sentence about the plot over scale; empty if no curve has two points."""
     long = [curve for curve in found.curves if len(curve.points) > 1]
     if not long:
         return ""
@@ -121,9 +121,9 @@ def of_scale(found: OverScale, best: str) -> str:
         for curve in told
     )
     return (
-        f"With the same replicas and as many days of undisturbed training at every scale, {lines}. The dotted line is "
-        "this cluster; dashed are strategies to compare with; a line ends where its strategy gets nowhere, does not "
-        "fit or takes long to compute."
+        f"With the same replicas and the same days of undisturbed training at every scale, {lines}. The dotted line is "
+        "this cluster; dashed lines are strategies for comparison; a line ends if its strategy makes no progress, does "
+        "not fit or takes too long to compute."
     )
 
 
@@ -136,8 +136,8 @@ def of_bars(found: tuple[WasteBar, ...], best: str) -> str:
     times = most.gpu_hours / ours.gpu_hours
     many = f"{amount(times)} times as much" if times >= 1.05 else "hardly more"
     stuck = [bar.kind for bar in found if bar.stuck]
-    never = f" Nothing is left with {', '.join(stuck)}: training gets nowhere." if stuck else ""
-    return f"{seen}; {most.kind} wastes {many}. Standbys are included; pale are strategies to compare with.{never}"
+    never = f" Training makes no progress with {', '.join(stuck)}." if stuck else ""
+    return f"{seen}; {most.kind} wastes {many}. Standbys are included; pale bars are for comparison.{never}"
 
 
 def of_breakdown(found: tuple[WasteStack, ...], best: str) -> str:
@@ -146,8 +146,8 @@ def of_breakdown(found: tuple[WasteStack, ...], best: str) -> str:
         return f"{best} wastes nothing here."
     most = max(ours.parts, key=lambda part: part.gpu_hours)
     return (
-        f"The largest part of what {best} wastes: {most.words} ({share(most.share)}). Every bar is the whole waste of "
-        "its strategy, however much that is."
+        f"The largest part of what {best} wastes: {most.words} ({share(most.share)}). Every bar is scaled to the whole "
+        "waste of its strategy."
     )
 
 
@@ -155,31 +155,31 @@ def of_landscape(found: Landscape) -> str:
     best = found.best
     further = f" Planned restarts before the wipe-out reach {found.planned:.3f}." if found.planned is not None else ""
     return (
-        f"Without refilling, SPARe does best with every shard on r = {best.r} replicas and a checkpoint every "
+        f"Without refilling, SPARe is fastest with every shard on r = {best.r} replicas and a checkpoint every "
         f"{said(best.period)} (the star): training then takes {best.inflation:.3f} times as long as undisturbed. "
-        f"The darker, the worse; what is left blank gets nowhere.{further}"
+        f"Darker cells are slower; in blank cells training makes no progress.{further}"
     )
 
 
 def of_no_landscape(plan: Plan) -> str:
     replicas = plan.assumed.setting.cluster.replicas
     if replicas == 1:
-        return "There is one replica only, so no shard can have a second holder and there is no landscape to show."
+        return "No plot: with a single replica, no shard can have a second holder."
     return (
-        f"No landscape to show: on {replicas:,} replicas shards cannot be placed so that SPARe survives losses, or it "
-        "gets nowhere with any number of holders and any checkpoint period."
+        f"No plot: on {replicas:,} replicas shards cannot be placed so that SPARe survives losses, or training makes "
+        "no progress with any number of holders and any checkpoint period."
     )
 
 
 def of_simulated(found: Sequence[Simulated], kept: Sequence[Simulated]) -> str:
     known = {each.kind for each in kept}
     lost = [each.kind for each in found if each.kind not in known]
-    never = f" Training gets nowhere with {', '.join(lost)}." if lost else ""
+    never = f" Training makes no progress with {', '.join(lost)}." if lost else ""
     if not kept:
-        return f"No strategy that was simulated gets anywhere.{never}"
+        return f"Training makes progress with none of the simulated strategies.{never}"
     best = kept[0].inflation
     return (
-        f"{kept[0].kind} does best: {best.value:.4f} times as long as undisturbed ({best.low:.4f} to {best.high:.4f}, "
+        f"{kept[0].kind} is best: {best.value:.4f} times as long as undisturbed ({best.low:.4f} to {best.high:.4f}, "
         f"95{NARROW}% confidence). Dots are simulated, crosses are the closed forms.{never}"
     )
 
@@ -193,14 +193,14 @@ def of_tornado(found: Tornado, goal: str) -> str:
     if found.changes:
         first = found.changes[0]
         seen = (
-            f"With everything else as planned, {first.name} matters most among the bars: halved it changes the {what} "
-            f"by {change(first.halved)}, doubled by {change(first.doubled)}."
+            f"With all other inputs as planned, {first.name} has the most influence: halving it changes the {what} "
+            f"by {change(first.halved)}, doubling it by {change(first.doubled)}."
         )
     else:
-        seen = f"No input changes the {what} by a finite amount when it is halved or doubled, so there are no bars."
+        seen = f"No bars: halving or doubling an input does not change the {what} by a finite amount."
     if not found.breaks:
         return seen
     return (
-        f"{seen} More important than any bar: the plan as it is gets nowhere with {' or '.join(found.breaks)}. "
-        "If that can happen, plan for it."
+        f"{seen} More important than any bar: training makes no progress with this plan if: "
+        f"{' or '.join(found.breaks)}. If that can happen, plan for it."
     )

@@ -1,4 +1,4 @@
-"""Measurements as a page: sections of sentences, charts and tables, in the frame of all pages."""
+"""Measurements as an HTML page: sections of sentences, charts (by plotly) and tables."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from understudy.planning.report.chart import BarChart, Chart, LineChart, StackChart, colours, names_of, short, values_of
-from understudy.planning.report.plots import OTHER, ROW, calm, require
+from understudy.planning.report.plots import OTHER, ROW, require, without_frame
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -19,7 +19,7 @@ from understudy.planning.report.html import document, drawing, table, tiles
 
 
 class SheetTable(msgspec.Struct, frozen=True):
-    """A table; with `folded` one opens it first."""
+    """A table; if `folded` is given, the table is collapsed under this title."""
 
     titles: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
@@ -33,13 +33,15 @@ class SheetSection(msgspec.Struct, frozen=True):
     title: str
     sentences: tuple[str, ...] = ()
     charts: tuple[tuple[str, Chart], ...] = ()
-    """With the words above each."""
+    """Charts with the heading of each."""
     grids: tuple[SheetTable, ...] = ()
     missing: str = ""
-    """What is said where there is neither chart nor table."""
+    """Text of a section with neither chart nor table."""
 
 
 class Sheet(msgspec.Struct, frozen=True):
+    """A page of measurements."""
+
     title: str
     lead: str
     tiles: tuple[tuple[str, str], ...]
@@ -48,7 +50,7 @@ class Sheet(msgspec.Struct, frozen=True):
 
 
 def html_of(sheet: Sheet) -> str:
-    """One string that holds everything it needs. Raises ReportUnavailable where there is no plotly."""
+    """The page as one string that loads nothing. Raises ReportUnavailable if plotly is not installed."""
     require()
     top = (
         f'<header><p class="what">Understudy</p><h1>{escape(sheet.title)}</h1></header>'
@@ -78,14 +80,14 @@ def _grid(grid: SheetTable) -> str:
     return f"<details><summary>{escape(grid.folded)}</summary>{drawn}</details>" if grid.folded else drawn
 
 
-# -- Measured charts by plotly, for the page.
-
+# -- charts ------------------------------------------------------------------------------------------------------------
 
 APART = "\u200b"
-"""Not to be seen: plotly would give a name the same place in every group."""
+"""Invisible character that tells equal names in different groups apart: plotly would draw them in one place."""
 
 
 def figure_of(chart: Chart) -> Figure:
+    """The chart as a plotly figure."""
     match chart:
         case BarChart():
             return _bars(chart)
@@ -130,7 +132,7 @@ def _bars(chart: BarChart) -> Figure:
     figure.update_yaxes(autorange="reversed", automargin=True, showgrid=False, showdividers=False)
     figure.update_xaxes(title=escape(chart.axis), range=[min(0.0, *values), 1.15 * max(values)], nticks=7)
     figure.update_layout(showlegend=False)
-    return calm(figure, 110 + ROW * len(known))
+    return without_frame(figure, 110 + ROW * len(known))
 
 
 def _lines(chart: LineChart) -> Figure:
@@ -153,7 +155,7 @@ def _lines(chart: LineChart) -> Figure:
     figure.update_yaxes(title=escape(chart.y), type=kind, automargin=True)
     if not chart.log:
         figure.update_yaxes(rangemode="tozero")
-    return calm(figure, 420)
+    return without_frame(figure, 420)
 
 
 def _stacks(chart: StackChart) -> Figure:
@@ -170,4 +172,4 @@ def _stacks(chart: StackChart) -> Figure:
     figure.update_yaxes(autorange="reversed", automargin=True, showgrid=False)
     figure.update_xaxes(title=escape(chart.axis), nticks=7)
     figure.update_layout(barmode="stack")
-    return calm(figure, 190 + ROW * len(chart.stacks))
+    return without_frame(figure, 190 + ROW * len(chart.stacks))

@@ -1,4 +1,4 @@
-"""Runs in SimGrid, each in a process of an interpreter that has it, with the signature of the other engines."""
+"""Runs simulations in SimGrid, each in a process of an interpreter that has SimGrid."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ from understudy.planning.simulation.jump import FOREVER, USUAL, Progress, must_e
 from understudy.planning.strategy import Strategy
 
 SYSTEM = "/usr/bin/python3"
-"""Where Debian's package puts SimGrid: for the system's own interpreter."""
+"""The system's interpreter, for which Debian packages SimGrid."""
 LIMIT = 600.0
 """Seconds for one run."""
 LONGEST = 5e9
-"""Seconds of simulated time: beyond, a lifeline would end of itself."""
+"""Limit of simulated seconds: the message that serves as a machine's lifeline would end later."""
 
 
 class SimgridError(RuntimeError):
-    """A run in SimGrid brought no result; the message says what came instead."""
+    """A run in SimGrid has no result; the message says why."""
 
 
 class SimgridMissing(SimgridError):
-    """No interpreter here has SimGrid."""
+    """No interpreter on this computer has SimGrid."""
 
 
 def simulate(
@@ -54,7 +54,7 @@ def simulate(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> SimulationOutcome:
-    """`runs` runs until all steps are done, or until `horizon`, one after the other."""
+    """Simulates `runs` runs one after the other until all steps are done, or until `horizon`."""
     must_end(setting, horizon)
     python = interpreter()
     found = []
@@ -74,7 +74,7 @@ def _one_run(
     horizon: float,
     seed: np.random.SeedSequence,
 ) -> SimgridResult:
-    """How long a run takes is not known when its failures are drawn: where they run out, more of the same follow."""
+    """One run. Failures are drawn before the run; if the run lasts longer than they reach, it is repeated with more."""
     known = min(horizon, LONGEST, 2 * setting.work.steps * setting.work.step or horizon)
     while True:
         run = prepare(setting, failures, strategy, repair, horizon=horizon, known=known, seed=seed)
@@ -87,7 +87,7 @@ def _one_run(
 
 
 def run_script(python: str, run: PreparedRun, limit: float = LIMIT) -> SimgridResult:
-    """One run. Nothing is left behind: neither the process, whatever interrupts this, nor the folder with its files."""
+    """Runs the script once. The process and the folder are removed in every case."""
     with scratch("understudy-simgrid-") as folder:
         (folder / "understudy_simgrid").symlink_to(Path(__file__).parent, target_is_directory=True)
         (folder / INPUT).write_text(json.dumps(asdict(run.inputs)), encoding="utf-8")
@@ -98,11 +98,11 @@ def run_script(python: str, run: PreparedRun, limit: float = LIMIT) -> SimgridRe
 
 
 def _run(command: Sequence[str], folder: Path, limit: float) -> str:
-    """What the process said. It has a session of its own: after Ctrl-C it is ended here and says nothing."""
+    """Output of the command. The process has its own session, so that Ctrl-C ends it here and not by itself."""
     born: list[subprocess.Popen[str]] = []
     pipe, parent = subprocess.PIPE, os.getpid()
     try:
-        with _uninterrupted():  # else there might be a process that nobody knows of
+        with _uninterrupted():  # an interrupt between start and assignment would leave the process behind
             born.append(
                 subprocess.Popen(
                     command,
@@ -116,7 +116,7 @@ def _run(command: Sequence[str], folder: Path, limit: float) -> str:
             )
         said, _ = born[0].communicate(timeout=limit)
     except subprocess.TimeoutExpired:
-        raise SimgridError(f"a run in SimGrid took more than {limit:g} s; take fewer machines or steps") from None
+        raise SimgridError(f"a run in SimGrid took more than {limit:g} s; use fewer machines or steps") from None
     finally:
         for process in born:
             if process.poll() is None:
@@ -131,7 +131,7 @@ def _run(command: Sequence[str], folder: Path, limit: float) -> str:
 
 @contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """Ctrl-C comes only afterwards. It comes to the main thread alone."""
+    """Delays Ctrl-C until the block ends. Signals arrive in the main thread only."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -146,7 +146,7 @@ def _uninterrupted() -> Iterator[None]:
 
 
 def read(file: Path, said: str = "") -> SimgridResult:
-    """The result, or what is the matter with it."""
+    """Reads the result file. Raises SimgridError if it is missing or damaged."""
     try:
         return msgspec.json.decode(file.read_bytes(), type=SimgridResult)
     except FileNotFoundError:
@@ -156,13 +156,14 @@ def read(file: Path, said: str = "") -> SimgridResult:
 
 
 def _last_words(said: str) -> str:
-    """The first line that complains: SimGrid's own backtrace follows it."""
+    """The first line with an error; SimGrid's backtrace follows that line."""
     lines = [line.strip() for line in said.splitlines() if line.strip() and "Configuration change" not in line]
     loud = [line for line in lines if "CRITICAL" in line or "Error" in line]
     return f": {(loud or lines)[0]}" if lines else ""
 
 
 def outcome(found: Sequence[SimgridResult], standby_share: float) -> SimulationOutcome:
+    """The results of several runs in the form of the other simulators."""
     return SimulationOutcome(
         np.array([one.seconds for one in found]),
         np.array([one.useful for one in found]),
@@ -174,18 +175,18 @@ def outcome(found: Sequence[SimgridResult], standby_share: float) -> SimulationO
 
 
 def interpreter(candidates: Sequence[str] = ()) -> str:
-    """The first of this interpreter and the system's that can import SimGrid."""
+    """The first of this interpreter and the system's interpreter that can import SimGrid."""
     for python in candidates or (sys.executable, SYSTEM):
         if has_simgrid(python):
             return python
     raise SimgridMissing(
-        "no Python here has SimGrid: `make simgrid` installs it (Debian: apt-get install python3-simgrid)"
+        "no Python on this computer has SimGrid: `make simgrid` installs it (Debian: apt-get install python3-simgrid)"
     )
 
 
 @cache
 def has_simgrid(python: str) -> bool:
-    """Whether this interpreter can import SimGrid; it is started to find out."""
+    """Whether this interpreter can import SimGrid; starts the interpreter once."""
     try:
         tried = subprocess.run([python, "-c", "import simgrid; simgrid.Engine"], capture_output=True, timeout=30)
     except (OSError, subprocess.TimeoutExpired):

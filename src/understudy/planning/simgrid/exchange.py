@@ -1,4 +1,4 @@
-"""What the script in SimGrid's interpreter is told and what it answers. Both sides read this: standard library only."""
+"""Input and result of the script in SimGrid's interpreter. Both sides import this module: standard library only."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from dataclasses import dataclass
 
 INPUT, PLATFORM, RESULT = "input.json", "platform.xml", "result.json"
 SPEED = 1e9
-"""Of every host in operations and of every link in bytes per second: amounts are seconds times this."""
+"""Operations per second of every host and bytes per second of every link. Amounts are seconds times this speed."""
 BLINK = 1e-3
-"""Seconds for which a failed host is off. Who stands in its place from when on is the conductor's affair."""
+"""Seconds for which a failed host is off. The run decides when a machine takes its place."""
 
 
 @dataclass(frozen=True)
 class SimgridInput:
-    """What the conductor has to know; the words are those of `Strategy` and `Durations`."""
+    """Everything that the script needs. Fields have the names of `Strategy` and `Durations`."""
 
     machines: int
     members: int
@@ -22,7 +22,7 @@ class SimgridInput:
     steps: int
     horizon: float
     known: float
-    """Failures have been drawn until this date."""
+    """Failures are drawn until this date."""
     answer: str
     period: float
     save: float
@@ -39,21 +39,21 @@ class SimgridInput:
     restart_after: int
     restart_anew: bool
     slowness: float
-    """Seconds that a slow machine costs everybody until it is found out."""
+    """Seconds that the job loses to a slow machine until it is detected."""
     pace: float
-    """How long computing a shard takes where everybody waits for the slowest, in times to compute one: mean."""
+    """Mean computing time of the slowest member at full strength, in times to compute one shard."""
     loads: list[float]
-    """How long computing takes, in times to compute a shard, by the number of missing members."""
+    """Computing time by number of missing members, in times to compute one shard."""
     patch: float
-    """Seconds that a step lacks in which a member is lost whose work nobody else has done."""
+    """Seconds to recompute the work that is lost with a member in the middle of a step."""
     shares: list[float]
-    """How often a lost member is one of those, by the number of members that were missing before."""
+    """Share of losses that need a patch, by number of members that were missing before."""
     masks: list[list[bool]]
-    """Whether to mask, by the number of missing members and by whether a standby is ready."""
+    """Whether to mask, by number of missing members and by whether a standby is ready."""
     holders: list[list[list[int]]]
-    """Of every member, who holds each of the shards that it holds; nothing where everybody holds everything."""
+    """For every member, the holders of each shard that it holds; empty if every member holds every shard."""
     draws: list[float]
-    """Of every lost member a number between 0 and 1: below the share there is a patch."""
+    """A number between 0 and 1 for every loss: a number below the share means a patch."""
     repairs: list[float]
     maintained: list[float]
     slowed: list[float]
@@ -61,7 +61,7 @@ class SimgridInput:
 
 @dataclass(frozen=True)
 class SimgridResult:
-    """How it went. `wasted` has the names of `Waste`; `beyond`: failures were not drawn for long enough."""
+    """Result of a run. `wasted` has the names of `Waste`; `beyond`: the run lasted longer than the drawn failures."""
 
     seconds: float
     useful: float

@@ -1,4 +1,4 @@
-"""From a setting and a strategy to what SimGrid plays: failure dates, the platform, and tables of decisions. Pure."""
+"""Prepares a run in SimGrid: failure dates, the platform, and tables of the runtime's decisions. Pure."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from understudy.planning.simgrid.exchange import BLINK, SPEED, SimgridInput
 from understudy.planning.strategy import Strategy, placed
 
 MOST = 256
-"""Machines. It would work with more, for hours."""
+"""Largest number of machines; larger runs would take hours."""
 
 Dates = tuple[tuple[float, ...], ...]
-"""Of every machine's place, when whoever stands there fails."""
+"""Dates of the failures at every machine's place."""
 
 
 class SimgridUnsupported(ValueError):
-    """SimGrid cannot play this; the message says why and what can."""
+    """SimGrid cannot simulate this case; the message names the reason and another engine."""
 
 
 @dataclass(frozen=True)
 class PreparedRun:
-    """Everything of one run that is drawn or decided before it begins."""
+    """Everything that is drawn or decided before a run begins."""
 
     inputs: SimgridInput
     dates: Dates
 
     @property
     def files(self) -> Mapping[str, str]:
-        """The platform refers to the traces by name; no two resources may share one."""
+        """Files by name. The platform refers to traces by name, and no two resources may share a trace."""
         traces = {name: trace(self.dates[machine]) for machine, name in _profiles(self.dates)}
         return {"platform.xml": platform(self.dates), **traces}
 
@@ -49,7 +49,7 @@ def prepare(
     known: float,
     seed: SeedSequence,
 ) -> PreparedRun:
-    """The run with this seed; with a later `known` date it is the same run, with more failures at the end."""
+    """The run of this seed. A later `known` date adds failures at the end and changes nothing else."""
     refuse(setting, failures, strategy)
     ours = (SeedSequence(seed.entropy, spawn_key=(*seed.spawn_key, number)) for number in range(5))
     fates, repairs, maintained, slowed, draws = (default_rng(own) for own in ours)
@@ -94,21 +94,24 @@ def prepare(
 
 
 def refuse(setting: Setting, failures: Failures, strategy: Strategy) -> None:
-    """What cannot be result with dates that are drawn beforehand, or not in reasonable time."""
+    """Raises SimgridUnsupported if failures cannot be drawn before the run, or if the run would take too long."""
     if setting.cluster.machines > MOST:
         raise SimgridUnsupported(
-            f"SimGrid is for small cases, up to {MOST} machines, not {setting.cluster.machines:,}; take another engine"
+            f"SimGrid is for small cases of up to {MOST} machines, not {setting.cluster.machines:,}; use another engine"
         )
     memoryless = not failures.lives and failures.shape == 1.0 and failures.infant_factor == 1.0
     if not memoryless and strategy.answer == "mask" and not strategy.refills:
         raise SimgridUnsupported(
-            f"{strategy.name}: machines are new after a restart, whose date nobody knows beforehand, so SimGrid's "
-            "traces allow only failures at a constant rate; take another engine"
+            f"{strategy.name}: machines are new after a restart, and the date of a restart is not known in advance, so "
+            "SimGrid's traces allow only failures at a constant rate; use another engine"
         )
 
 
 def failure_dates(failures: Failures, cluster: Cluster, rng: Generator, until: float) -> Dates:
-    """In order of time, so that a later `until` adds failures and changes none. A new machine follows at once."""
+    """Failure dates of every place, drawn by time: a later `until` adds failures and changes none of the others.
+
+    A new machine takes the place at once.
+    """
     following = failures.lifetimes(rng, cluster.machines)
     dates: list[list[float]] = [[] for _ in range(cluster.machines)]
     while (at := float(following.min())) < until:
@@ -143,14 +146,14 @@ def _only_computing(setting: Setting) -> Setting:
 
 
 def shares(setting: Setting, strategy: Strategy) -> list[float]:
-    """How often a member that is lost while 0, 1, … are missing costs a patch."""
+    """Share of losses that need a patch, while 0, 1, … members are missing."""
     if strategy.answer != "mask":
         return []
     return [strategy.patched(setting, missing) for missing in range(strategy.members(setting))]
 
 
 def masks(setting: Setting, strategy: Strategy) -> list[list[bool]]:
-    """What the runtime's policy says, by the number of missing members and by whether a standby is ready."""
+    """Whether the runtime's policy masks, by number of missing members and by whether a standby is ready."""
     if strategy.answer != "mask":
         return []
     members = strategy.members(setting)
@@ -161,7 +164,7 @@ def masks(setting: Setting, strategy: Strategy) -> list[list[bool]]:
 
 
 def holders(strategy: Strategy, members: int) -> list[list[list[int]]]:
-    """Of every member, who holds each of its shards; nothing where everybody holds everything."""
+    """For every member, the holders of each of its shards; empty if every member holds every shard."""
     if strategy.answer != "mask" or strategy.placement == "off":
         return []
     placement = placed(strategy.placement, members)
@@ -171,12 +174,12 @@ def holders(strategy: Strategy, members: int) -> list[list[list[int]]]:
 
 
 def trace(dates: Iterable[float]) -> str:
-    """A state profile: off at every date, and on again right after it."""
+    """A state profile: the host is off at every date and on again right after it."""
     return "".join(f"{date!r} 0\n{date + BLINK!r} 1\n" for date in dates)
 
 
 def platform(dates: Dates) -> str:
-    """Machines around a switch, with a controller and a storage. A link is shared without anybody becoming slower."""
+    """The platform: machines, controller and storage around a switch. Transfers on a link do not slow each other."""
     off = {name: f' state_file="{name}"' for _, name in _profiles(dates)}
     names = [*(f"m{machine}" for machine in range(len(dates))), "controller", "storage"]
     links = f'bandwidth="{SPEED:g}Bps" latency="0s" sharing_policy="FATPIPE"'
@@ -196,5 +199,5 @@ def platform(dates: Dates) -> str:
 
 
 def _profiles(dates: Dates) -> list[tuple[int, str]]:
-    """(machine, file) of every trace: a machine that never fails has none."""
+    """Machine and file of every trace. A machine that never fails has no trace."""
     return [(machine, f"m{machine}.{what}") for machine, at in enumerate(dates) if at for what in ("host", "link")]

@@ -1,15 +1,17 @@
-"""One run in SimGrid, for whatever interpreter has it: standard library, SimGrid and what is beside this.
+"""One run in SimGrid. Imports only the standard library, SimGrid and `exchange`, so that any interpreter can run it.
 
-    python -m understudy_simgrid.script FOLDER      reads input.json and platform.xml there, writes result.json
+    python -m understudy_simgrid.script FOLDER      reads input.json and platform.xml in FOLDER, writes result.json
 
-`understudy_simgrid` is a link to this package under another name: under its own it would stand before SimGrid's module.
+`understudy_simgrid` is a link to this package: under its own name, `simgrid`, the package would hide SimGrid's module.
 
-A single actor conducts: SimGrid's Python holds the interpreter's lock when an activity is given to another host, and a
-second actor that runs at the same instant would wait for ever.
+Machines are hosts that compute. Their failures come from state profiles in the platform; gradients and checkpoints are
+messages. Each machine keeps a message to the controller open, its lifeline, which breaks when the machine fails.
 
-Whom to mask, how long the others then compute and what is a wipe-out are read from tables that the runtime's functions
-have filled: they depend on nothing but numbers that are known beforehand. What is left to chance, such as whether a
-lost member needs a patch, has been drawn beforehand too.
+A single actor runs the whole training: SimGrid's Python holds the interpreter's lock when an activity is given to
+another host, and a second actor that runs at the same instant would wait for ever.
+
+The runtime's functions have filled the tables that say whether to mask, how long the live members compute, and what is
+a wipe-out. Random numbers, such as whether a lost member needs a patch, are drawn before the run as well.
 """
 
 from __future__ import annotations
@@ -35,10 +37,105 @@ OPTIONS = (
     "--cfg=maxmin/precision:1e-9",
 )
 """Messages take their size divided by the bandwidth and nothing else; dates are exact to a nanosecond."""
+LIFELINE = 2**63
+"""Bytes of the message that is a machine's lifeline: never delivered within a run."""
+
+
+class SimgridMachines:
+    """Activities on hosts and links.
+
+    Only machines with a lifeline get activities: a failure in a place without a machine must not be seen.
+    """
+
+    def __init__(self, simgrid: Any, count: int) -> None:
+        self.sg = simgrid
+        self.hosts = [simgrid.Host.by_name(f"m{number}") for number in range(count)]
+        self.controller, self.storage = simgrid.Host.by_name("controller"), simgrid.Host.by_name("storage")
+        self.lifelines: dict[int, Any] = {}
+        self.failed: list[int] = []
+        self.activities = 0
+
+    @property
+    def now(self) -> float:
+        return float(self.sg.Engine.clock)
+
+    def enter(self, machine: int) -> None:
+        """Opens the machine's lifeline: its failures are seen from now on."""
+        if machine not in self.lifelines:
+            self.lifelines[machine] = self.sg.Comm.sendto_async(self.hosts[machine], self.controller, LIFELINE)
+
+    def leave(self) -> None:
+        for lifeline in self.lifelines.values():
+            lifeline.cancel()
+
+    def compute(self, machines: Sequence[int], seconds: float) -> list[Any] | None:
+        """Starts a computation on each machine. None: a host is off and its failure is not noticed yet."""
+        started: list[Any] = []
+        try:
+            for host in self._seen(machines):
+                activity = self.sg.this_actor.exec_init(seconds * SPEED)
+                activity.host = host
+                started.append(activity.start())
+        except self.sg.HostFailureException:
+            for activity in started:
+                activity.cancel()
+            return None
+        return started
+
+    def sum_up(self, machines: Sequence[int], seconds: float) -> list[Any]:
+        """Starts the messages of an all-reduce around the ring of these machines."""
+        ring = self._seen(machines)
+        following = [self.controller] if len(ring) == 1 else [*ring[1:], *ring[:1]]
+        return [self._send(one, other, seconds) for one, other in zip(ring, following, strict=True)]
+
+    def _seen(self, machines: Sequence[int]) -> list[Any]:
+        return [self.hosts[machine] for machine in machines if machine in self.lifelines]
+
+    def save(self, seconds: float) -> list[Any]:
+        return [self._send(self.controller, self.storage, seconds)]
+
+    def _send(self, one: Any, other: Any, seconds: float) -> Any:
+        return self.sg.Comm.sendto_async(one, other, max(1, round(seconds * SPEED)))
+
+    def wait(self, seconds: float, until: float, activities: list[Any]) -> bool:
+        """Waits for activities of `seconds`. Returns False if a machine fails or `until` comes first.
+
+        A machine that fails at the instant in which the activities end has completed them; its lifeline breaks then.
+        """
+        self.activities += len(activities)
+        now = self.now
+        self._watch(max(min(seconds, until - now), 0.0))
+        if not self.failed and now + seconds <= until:
+            over = [self._over(activity) for activity in activities]
+            if not all(over):
+                self._watch(BLINK)
+            return True
+        for activity in activities:
+            activity.cancel()
+        return False
+
+    def _over(self, activity: Any) -> bool:
+        try:
+            activity.wait()
+        except (self.sg.HostFailureException, self.sg.NetworkFailureException):
+            return False
+        return True
+
+    def _watch(self, seconds: float) -> None:
+        """Waits until the time is over or a lifeline breaks, and puts failed machines into `failed`."""
+        if not self.lifelines:
+            self.sg.this_actor.sleep_for(seconds)
+            return
+        try:
+            self.sg.Comm.wait_any_for(list(self.lifelines.values()), seconds)
+        except self.sg.NetworkFailureException:
+            self.failed = sorted(machine for machine, line in self.lifelines.items() if line.state_str == "FAILED")
+            for machine in self.failed:
+                del self.lifelines[machine]
 
 
 class SimgridRun:
-    """Trains step by step, and answers whatever happens meanwhile."""
+    """Trains step by step and handles failures, joins and maintenance."""
 
     def __init__(self, simgrid: Any, inputs: SimgridInput) -> None:
         self.inputs, self.all = inputs, SimgridMachines(simgrid, inputs.machines)
@@ -87,8 +184,8 @@ class SimgridRun:
 
     def train(self) -> None:
         while self.now < self.end - INSTANT and not (self.inputs.steps and self.done >= self.inputs.steps):
-            if self.all.fallen:
-                self.fail(self.all.fallen.pop(0))
+            if self.all.failed:
+                self.fail(self.all.failed.pop(0))
             elif self.due and self.due[0][0] <= self.now + INSTANT:
                 self.happen(*heapq.heappop(self.due)[1:])
             elif self.holds:
@@ -104,13 +201,13 @@ class SimgridRun:
     def result(self) -> SimgridResult:
         finished = bool(self.inputs.steps) and self.done >= self.inputs.steps
         return SimgridResult(
-            self.now,
-            self.useful((self.done, self.computed, self.synced)),
-            self.wasted,
-            self.failures,
-            self.restarts,
-            self.all.activities,
-            not finished and self.inputs.known < self.inputs.horizon,
+            seconds=self.now,
+            useful=self.useful((self.done, self.computed, self.synced)),
+            wasted=self.wasted,
+            failures=self.failures,
+            restarts=self.restarts,
+            activities=self.all.activities,
+            beyond=not finished and self.inputs.known < self.inputs.horizon,
         )
 
     def stand_still(self) -> None:
@@ -137,7 +234,7 @@ class SimgridRun:
         self.trained += spent
 
     def sum_up(self) -> None:
-        """Gradients go round the machines, and the step is done."""
+        """Sums gradients around the machines and completes the step."""
         begin, left = self.now, (1.0 - self.synced) * self.inputs.sync
         if left > INSTANT:
             whole = self.wait(left, self.all.sum_up(self.working(), left))
@@ -162,7 +259,7 @@ class SimgridRun:
         return [machine for machine in range(self.inputs.machines) if not self.gone[machine // self.per_member]]
 
     def wait(self, seconds: float, activities: list[Any]) -> bool:
-        """True when the activities, which take so long, are over; False if something else happens first."""
+        """Waits for activities of `seconds`. Returns False if another event comes first."""
         return self.all.wait(seconds, min(self.end, self.due[0][0] if self.due else inf), activities)
 
     def expect(self, date: float, kind: str, number: int = 0) -> None:
@@ -182,13 +279,13 @@ class SimgridRun:
             self.hold(self.resume + self.inputs.slowness + self.inputs.planned, "STRAGGLING")
 
     def appear(self, machine: int, date: float) -> None:
-        """From this date on there is a machine in the place again, and it can fail."""
+        """Puts a machine into the place at this date; from then on it can fail."""
         self.there[machine] = date
         if date < inf:
             self.expect(max(date, self.now + BLINK if self.now else 0.0), "appear", machine)
 
     def hold(self, until: float, cause: str) -> None:
-        """Nobody trains before this date."""
+        """Training stands still until this date; the time added to the standstill counts as `cause`."""
         if until > self.resume + INSTANT:
             self.holds.append((until, cause))
 
@@ -209,7 +306,10 @@ class SimgridRun:
             self.hold(self.now + BLINK, "STALLED")
 
     def fail_while_restarting(self, machine: int) -> None:
-        """All begin anew, or the failed member does; what fails while it waits is missed only when training goes on."""
+        """Begins the restart again: all of it, or the failed member's own.
+
+        A failure of a member that has restarted and waits counts only when training goes on.
+        """
         member, again = machine // self.per_member, self.now + self.inputs.restart
         if self.inputs.restart_anew or self.ready[member] > self.now:
             self.ready[member] = again
@@ -218,10 +318,10 @@ class SimgridRun:
         else:
             self.there[machine] = self.resume
             self.expect(self.resume, "fail", machine)
-            self.failures -= 1  # it counts then
+            self.failures -= 1  # counted when training goes on
 
     def fetch(self, cold: float) -> float:
-        """When there is a machine for the place; the broken one will be a standby once it is repaired."""
+        """When a machine is available for the vacant place. The failed machine becomes a standby after its repair."""
         if not self.free:
             return self.now + cold
         soonest = min(self.free)
@@ -261,7 +361,7 @@ class SimgridRun:
             self.go_back(inputs.restart, self.now + inputs.save, "SAVING")
 
     def masking(self) -> float:
-        """Seconds to go on without one more. Failures within one step are noticed and made up for together."""
+        """Seconds to continue without one more member. Failures within one step are noticed and patched together."""
         step, at = self.struck
         noticed = self.now >= self.resume - INSTANT or self.now <= at + INSTANT
         same = step == self.done and noticed and not self.inputs.redo
@@ -276,7 +376,7 @@ class SimgridRun:
         return any(all(self.gone[holder] for holder in holders) for holders in self.inputs.holders[member])
 
     def go_back(self, cost: float, begin: float, before: str) -> None:
-        """Everybody starts again from what was saved; whoever was missing is there again."""
+        """Restarts the job from the last checkpoint; missing members are back."""
         self.restarts += 1
         self.waste("REPEATED", self.useful((self.done, self.computed, self.synced)) - self.useful(self.saved))
         self.done, self.computed, self.synced = self.saved
@@ -318,103 +418,3 @@ def main(folder: Path) -> None:
 
 if __name__ == "__main__":
     main(Path(sys.argv[1]))
-
-
-# -- The machines in SimGrid, and waiting for them. Standard library and `inputs` beside this on
-
-
-LIFELINE = 2**63
-
-
-class SimgridMachines:
-    """What is done on hosts and links; who takes part is said by the conductor.
-
-    Of these only machines with a lifeline are given something to do: the others would take as long, and a failure in a
-    place where nobody stands yet is nobody's.
-    """
-
-    def __init__(self, simgrid: Any, count: int) -> None:
-        self.sg = simgrid
-        self.hosts = [simgrid.Host.by_name(f"m{number}") for number in range(count)]
-        self.controller, self.storage = simgrid.Host.by_name("controller"), simgrid.Host.by_name("storage")
-        self.lifelines: dict[int, Any] = {}
-        self.fallen: list[int] = []
-        self.activities = 0
-
-    @property
-    def now(self) -> float:
-        return float(self.sg.Engine.clock)
-
-    def enter(self, machine: int) -> None:
-        """From now on the machine's failure is seen."""
-        if machine not in self.lifelines:
-            self.lifelines[machine] = self.sg.Comm.sendto_async(self.hosts[machine], self.controller, LIFELINE)
-
-    def leave(self) -> None:
-        for lifeline in self.lifelines.values():
-            lifeline.cancel()
-
-    def compute(self, machines: Sequence[int], seconds: float) -> list[Any] | None:
-        """Computation on every one of them; None where a host is off just now, unnoticed."""
-        started: list[Any] = []
-        try:
-            for host in self._seen(machines):
-                activity = self.sg.this_actor.exec_init(seconds * SPEED)
-                activity.host = host
-                started.append(activity.start())
-        except self.sg.HostFailureException:
-            for activity in started:
-                activity.cancel()
-            return None
-        return started
-
-    def sum_up(self, machines: Sequence[int], seconds: float) -> list[Any]:
-        """Messages around the ring of these machines."""
-        ring = self._seen(machines)
-        following = [self.controller] if len(ring) == 1 else [*ring[1:], *ring[:1]]
-        return [self._send(one, other, seconds) for one, other in zip(ring, following, strict=True)]
-
-    def _seen(self, machines: Sequence[int]) -> list[Any]:
-        return [self.hosts[machine] for machine in machines if machine in self.lifelines]
-
-    def save(self, seconds: float) -> list[Any]:
-        return [self._send(self.controller, self.storage, seconds)]
-
-    def _send(self, one: Any, other: Any, seconds: float) -> Any:
-        return self.sg.Comm.sendto_async(one, other, max(1, round(seconds * SPEED)))
-
-    def wait(self, seconds: float, until: float, activities: list[Any]) -> bool:
-        """True when the activities, which take so long, are over; False if a machine fails or `until` comes first.
-
-        What fails in the very instant in which they are over has done its part; its lifeline breaks right then.
-        """
-        self.activities += len(activities)
-        now = self.now
-        self._watch(max(min(seconds, until - now), 0.0))
-        if not self.fallen and now + seconds <= until:
-            over = [self._over(activity) for activity in activities]
-            if not all(over):
-                self._watch(BLINK)
-            return True
-        for activity in activities:
-            activity.cancel()
-        return False
-
-    def _over(self, activity: Any) -> bool:
-        try:
-            activity.wait()
-        except (self.sg.HostFailureException, self.sg.NetworkFailureException):
-            return False
-        return True
-
-    def _watch(self, seconds: float) -> None:
-        """Until the time is over, or a lifeline breaks: then the machine is among the fallen."""
-        if not self.lifelines:
-            self.sg.this_actor.sleep_for(seconds)
-            return
-        try:
-            self.sg.Comm.wait_any_for(list(self.lifelines.values()), seconds)
-        except self.sg.NetworkFailureException:
-            self.fallen = sorted(machine for machine, line in self.lifelines.items() if line.state_str == "FAILED")
-            for machine in self.fallen:
-                del self.lifelines[machine]

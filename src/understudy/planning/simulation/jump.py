@@ -1,10 +1,10 @@
-"""Simulation that jumps from event to event, many runs side by side.
+"""Simulation that jumps from event to event, with many runs side by side.
 
-Between two events nothing changes, so progress, checkpoints and waste follow in closed form. Each run has its own time;
-in every round each run takes its own next event, whatever it is. The same seed gives the same runs.
+Nothing changes between two events, so progress, checkpoints and waste follow in closed form. Each run has its own time;
+in every round, each run handles its own next event. The same seed gives the same runs.
 
-Who can still compute what, how much more that is, and whether to mask or to wait for a standby are asked of the same
-functions that the runtime asks.
+The functions of the runtime decide which replicas compute what, how much they compute, and whether to mask or to wait
+for a standby.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from understudy.planning.spans import said
 from understudy.planning.strategy import Strategy, placed
 
 AT_ONCE = 8_000_000
-"""Machines of all runs together that are simulated side by side; more runs are done one bunch after the other."""
+"""Machines, over all runs, that are simulated side by side. More runs are simulated batch by batch."""
 
 FOREVER = 1e15
 USUAL = Repair()
@@ -35,15 +35,15 @@ STANDSTILLS = (
     Waste.WAITING,
     Waste.SAVING,
 )
-"""Why nobody trains, what comes last first."""
+"""Causes of a standstill, in reverse order of their succession."""
 
 Progress = Callable[[float], None]
 
 
 def must_end(setting: Setting, horizon: float) -> None:
-    """Raises where a simulation would go on for ever."""
+    """Raises ValueError if a simulation would never end."""
     if horizon >= FOREVER and not setting.work.steps:
-        raise ValueError("say how long to look, or how many steps there are to do")
+        raise ValueError("give a horizon or a number of steps")
 
 
 def simulate(
@@ -57,16 +57,17 @@ def simulate(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> SimulationOutcome:
-    """`runs` runs until all steps are done, or until `horizon`."""
+    """Simulates `runs` runs until all steps are done, or until `horizon`."""
     must_end(setting, horizon)
-    bunch = max(1, min(runs, AT_ONCE // setting.cluster.machines))
-    seeds = np.random.SeedSequence(seed).spawn(-(-runs // bunch))
+    size = max(1, min(runs, AT_ONCE // setting.cluster.machines))
+    seeds = np.random.SeedSequence(seed).spawn(-(-runs // size))
     found = []
     for number, own in enumerate(seeds):
-        count = min(bunch, runs - number * bunch)
-        begun = number * bunch / runs
+        count = min(size, runs - number * size)
+        begun = number * size / runs
         tell = (lambda done, begun=begun, count=count: progress(begun + done * count / runs)) if progress else None
-        found.append(_Batch(setting, failures, strategy, repair, count, horizon, np.random.default_rng(own)).run(tell))
+        batch = _Batch(setting, failures, strategy, repair, runs=count, horizon=horizon, rng=np.random.default_rng(own))
+        found.append(batch.run(tell))
     return SimulationOutcome(
         np.concatenate([one.now for one in found]),
         np.concatenate([one.work for one in found]),
@@ -83,17 +84,17 @@ EventLog = list[tuple[float, str]]
 def simulate_with_log(
     setting: Setting, failures: Failures, strategy: Strategy, repair: Repair = USUAL, *, horizon: float, seed: int = 0
 ) -> tuple[SimulationOutcome, EventLog]:
-    """One run, and what happens in it in words."""
+    """Simulates one run and returns its events in words."""
     rng = np.random.default_rng(np.random.SeedSequence(seed).spawn(1)[0])
-    one = _Batch(setting, failures, strategy, repair, 1, horizon, rng)
-    one.story = []
+    one = _Batch(setting, failures, strategy, repair, runs=1, horizon=horizon, rng=rng)
+    one.log = []
     one.run(None)
     share = strategy.standbys / setting.cluster.machines
-    return SimulationOutcome(one.now, one.work, one.wasted, one.failed, one.restarts, share), one.story
+    return SimulationOutcome(one.now, one.work, one.wasted, one.failed, one.restarts, share), one.log
 
 
 class _Batch:
-    """Runs side by side; one row of every array belongs to one run."""
+    """Runs side by side; each array has one row per run."""
 
     def __init__(
         self,
@@ -101,6 +102,7 @@ class _Batch:
         failures: Failures,
         strategy: Strategy,
         repair: Repair,
+        *,
         runs: int,
         horizon: float,
         rng: np.random.Generator,
@@ -134,7 +136,7 @@ class _Batch:
         self.struck = np.full((runs, 2), -1.0)
         self.patched = np.zeros(runs, dtype=bool)
         self.back = np.full((runs, 4), NEVER)
-        self.comer = np.zeros((runs, 4), dtype=np.intp)
+        self.joined = np.zeros((runs, 4), dtype=np.intp)
         self.free = np.zeros((runs, strategy.standbys))
         self.burst = np.zeros(runs, dtype=np.int64)
         self.maintained = self._rate(failures.maintenance, runs)
@@ -149,7 +151,7 @@ class _Batch:
             else None
         )
         self._acts: dict[tuple[int, bool], bool] = {}
-        self.story: EventLog | None = None
+        self.log: EventLog | None = None
 
     def _rate(self, every: float, count: int) -> Times:
         if not every:
@@ -202,12 +204,12 @@ class _Batch:
         return np.asarray(self.stretch[missing])
 
     def _trained(self, phase: Times) -> Times:
-        """Seconds of training in so many seconds of training and saving by turns."""
+        """Seconds of training in `phase` seconds of alternating training and saving."""
         whole = np.floor(phase / self.cycle)
         return np.asarray(whole * self.period + np.minimum(phase - whole * self.cycle, self.period))
 
     def _finish(self, runs: Runs) -> Times:
-        """When the run ends, if nothing comes between."""
+        """When each run ends if no further event comes."""
         if self.goal >= FOREVER:
             return np.full(len(runs), self.horizon)
         needed = self._trained(self.phase[runs]) + (self.goal - self.work[runs]) * self._stretch(runs)
@@ -234,7 +236,7 @@ class _Batch:
         self.work[runs], self.phase[runs], self.now[runs] = work, rest, to
 
     def _hold(self, runs: Runs, until: Times, cause: Waste) -> None:
-        """Nobody trains before this date; what that adds to a standstill is put down to the cause."""
+        """Training stands still until this date; the time added to the standstill counts as `cause`."""
         now, resume = self.now[runs], self.resume[runs]
         self.due[runs[resume <= now]] = 0.0
         begin = np.maximum(resume, now)
@@ -245,7 +247,7 @@ class _Batch:
         self.cause[runs[end > begin]] = cause
 
     def _release(self, runs: Runs) -> None:
-        """The standstill is over, or the run is: what was still to come of it is not wasted."""
+        """Ends the standstill: its remaining time is not wasted."""
         rest = np.maximum(self.resume[runs] - self.now[runs], 0.0)
         self.resume[runs] -= rest
         for cause in STANDSTILLS:
@@ -254,23 +256,23 @@ class _Batch:
             self.due[runs, cause] -= spared
             rest = rest - spared
 
-    def _tell(self, what: str) -> None:
-        if self.story is not None:
-            self.story.append((float(self.now[0]), what))
+    def _note(self, what: str) -> None:
+        if self.log is not None:
+            self.log.append((float(self.now[0]), what))
 
-    def _tell_state(self) -> None:
-        if self.story is not None:
+    def _note_state(self) -> None:
+        if self.log is not None:
             missing = int(self.missing[0])
             slower = float(self.stretch[missing] / self.stretch[0]) if missing < len(self.stretch) else 0.0
             pace = f", steps take {slower:.3g} times as long" if slower > 1 else ""
-            self._tell(f"  {missing} of {self.members:,} missing{pace}" if missing else "  at full strength")
+            self._note(f"  {missing} of {self.members:,} missing{pace}" if missing else "  at full strength")
 
     # -- events --------------------------------------------------------------------------------------------------------
 
     def _fail(self, runs: Runs) -> None:
-        at, slots = self.now[runs], self.clock.who(runs)
+        at, slots = self.now[runs], self.clock.failing(runs)
         self.failed[runs] += 1
-        self._tell(f"machine {slots[0]:,} of replica {slots[0] // self.setting.cluster.machines_per_replica:,} fails")
+        self._note(f"machine {slots[0]:,} of replica {slots[0] // self.setting.cluster.machines_per_replica:,} fails")
         self._spread(runs, slots)
         restarting = (self.cause[runs] == Waste.RESTARTING) & (self.resume[runs] > at)
         if restarting.any():
@@ -288,7 +290,7 @@ class _Batch:
             self._lose(runs, slots)
 
     def _spread(self, runs: Runs, slots: Slots) -> None:
-        """Some failures take their neighbours with them, at the same instant."""
+        """Lets the neighbours of a machine fail at the same instant, for a share of the failures."""
         domain = self.setting.cluster.domain
         first = self.burst[runs] == 0
         self.burst[runs] -= ~first
@@ -303,8 +305,10 @@ class _Batch:
             self.burst[run] = len(others)
 
     def _fail_while_restarting(self, runs: Runs, slots: Slots) -> None:
-        """Either all begin anew, or the failed member does and the others wait for it. What fails while it waits is
-        missed only when training goes on."""
+        """Begins the restart again: all of it, or the failed member's own while the others wait.
+
+        A failure of a member that has restarted and waits counts only when training goes on.
+        """
         at = self.now[runs]
         if self.ready is None:
             self.clock.renew(runs, slots, at)
@@ -318,10 +322,10 @@ class _Batch:
         self.clock.renew(ill, its, at[starting])
         idle = runs[~starting]
         self.clock.put(idle, slots[~starting], self.resume[idle])
-        self.failed[idle] -= 1  # it counts then
+        self.failed[idle] -= 1  # counted when training goes on
 
     def _fetch(self, runs: Runs, at: Times, cold: float) -> Times:
-        """When there is a machine for the place; the broken one comes back to the standbys once it is repaired."""
+        """When a machine is available for the vacant place. The failed machine becomes a standby after its repair."""
         if not self.strategy.standbys:
             return at + cold
         which = self.free[runs].argmin(axis=1)
@@ -335,15 +339,15 @@ class _Batch:
         self.clock.renew(runs, slots, served)
         self._hold(runs, served, Waste.WAITING)
         self._hold(runs, served + stall, Waste.STALLED)
-        self._tell(f"  everybody waits for {said(float(self.resume[runs[0]] - at[0]))}, then another is in its place")
+        self._note(f"  training waits for {said(float(self.resume[runs[0]] - at[0]))} until the machine is replaced")
 
     def _lose(self, runs: Runs, slots: Slots) -> None:
-        """A replica is masked, or, where that costs less, replaced while all wait."""
+        """Masks a replica, or replaces it while training waits if that costs less."""
         strategy = self.strategy
         members = slots // self.per_member
         fresh = self.gone[runs, members] == 0
         if not strategy.refills:
-            self.clock.silence(runs, slots)
+            self.clock.disable(runs, slots)
             runs, members, slots = runs[fresh], members[fresh], slots[fresh]
             fresh = np.ones(len(runs), dtype=bool)
         elif strategy.may_recover:
@@ -365,7 +369,7 @@ class _Batch:
         self.missing[newly] += 1
         if len(newly):
             self._stretch(newly)
-            self._tell_state()
+            self._note_state()
         wiped = self._wiped(newly, members[fresh])
         if wiped.any():
             self._go_back(newly[wiped], self.restart, self.now[newly[wiped]])
@@ -376,7 +380,7 @@ class _Batch:
             self._go_back(full, self.restart, self.now[full] + self.setting.durations.save, Waste.SAVING)
 
     def _masking(self, runs: Runs) -> Times:
-        """Seconds to go on without one more. Failures within one step are noticed and made up for together."""
+        """Seconds to continue without one more member. Failures within one step are noticed and patched together."""
         now, step = self.now[runs], np.floor(self.work[runs] / self.setting.work.step)
         noticed = (now >= self.resume[runs]) | (now == self.struck[runs, 1])
         same = (step == self.struck[runs, 0]) & noticed & (not self.strategy.redo)
@@ -390,7 +394,7 @@ class _Batch:
         return np.where(same, 0.0, self.strategy.stall) + patch
 
     def _masks(self, runs: Runs) -> NDArray[np.bool_]:
-        """What the runtime's policy says, for one more missing replica."""
+        """Whether the runtime's policy masks one more missing replica."""
         at, missing = self.now[runs], self.missing[runs] + 1
         standbys = self.strategy.standbys
         ready = self.free[runs].min(axis=1) <= at if standbys else np.zeros(len(runs), dtype=bool)
@@ -399,18 +403,18 @@ class _Batch:
         return np.array([self._acts[key] for key in zip(missing.tolist(), ready.tolist(), strict=True)])
 
     def _expect(self, runs: Runs, members: Slots, at: Times) -> None:
-        """Somebody joins this member at that date."""
+        """Schedules a machine to join each member at the date `at`."""
         empty = self.back[runs] == NEVER
         if not empty.any(axis=1).all():
             self.back = np.concatenate([self.back, np.full_like(self.back, NEVER)], axis=1)
-            self.comer = np.concatenate([self.comer, np.zeros_like(self.comer)], axis=1)
+            self.joined = np.concatenate([self.joined, np.zeros_like(self.joined)], axis=1)
             empty = self.back[runs] == NEVER
         place = empty.argmax(axis=1)
         self.back[runs, place] = at
-        self.comer[runs, place] = members
+        self.joined[runs, place] = members
 
     def _wiped(self, runs: Runs, members: Slots) -> NDArray[np.bool_]:
-        """Whether some shard of the members just lost has no live holder."""
+        """Whether a shard of the lost members has no live holder."""
         if self.hosts is None or self.stacks is None:
             return np.asarray(self.missing[runs] >= self.members)
         holders = self.hosts[self.stacks[members]]
@@ -418,11 +422,11 @@ class _Batch:
         return np.asarray(~held)
 
     def _go_back(self, runs: Runs, cost: float, begin: Times, before: Waste = Waste.WAITING) -> None:
-        """Everybody starts again from the last checkpoint; whoever was missing is there again."""
+        """Restarts the job from the last checkpoint; missing members are back."""
         if not len(runs):
             return
         self.restarts[runs] += 1
-        self._tell(
+        self._note(
             f"  back to the last checkpoint: {said(float(self.work[runs[0]] - self.saved[runs[0]]))} of work lost"
         )
         self.wasted[runs, Waste.REPEATED] += self.work[runs] - self.saved[runs]
@@ -438,11 +442,11 @@ class _Batch:
         if self.ready is not None:
             self.ready[runs] = (begin + cost)[:, None]
         if not self.strategy.refills and self.strategy.answer == "mask":
-            self.clock.revive(runs, begin)
+            self.clock.renew_disabled(runs, begin)
 
     def _join(self, runs: Runs) -> None:
         place = self.back[runs].argmin(axis=1)
-        members = self.comer[runs, place]
+        members = self.joined[runs, place]
         self.back[runs, place] = NEVER
         self.gone[runs, members] -= 1
         whole = self.gone[runs, members] == 0
@@ -450,22 +454,22 @@ class _Batch:
         self.missing[entered] -= 1
         self._hold(entered, np.maximum(self.now[entered], self.resume[entered]) + self.strategy.join, Waste.JOINING)
         if len(entered):
-            self._tell(
-                f"member {members[0]:,} is refilled"
+            self._note(
+                f"machine {members[0]:,} is replaced"
                 if self.strategy.by_machine
                 else f"replica {members[0]:,} is refilled"
             )
-            self._tell_state()
+            self._note_state()
 
     def _maintain(self, runs: Runs) -> None:
         self.maintained[runs] = self.now[runs] + self._rate(self.failures.maintenance, len(runs))
         self._hold(runs, self.now[runs] + self.strategy.planned, Waste.PLANNED)
-        self._tell(f"planned maintenance of a machine: training stands still for {said(self.strategy.planned)}")
+        self._note(f"planned maintenance of a machine: training stands still for {said(self.strategy.planned)}")
 
     def _straggle(self, runs: Runs) -> None:
-        """Until it is found out, everybody is as slow; taken as a standstill of the time that this loses."""
+        """A slow machine slows the whole job until it is detected. The lost time is modelled as a standstill."""
         self.slowed[runs] = self.now[runs] + self._rate(self.failures.straggling, len(runs))
         lost = self.failures.noticed * self.failures.slow / (1 + self.failures.slow)
         start = np.maximum(self.resume[runs], self.now[runs])
         self._hold(runs, start + lost + self.strategy.planned, Waste.STRAGGLING)
-        self._tell(f"a machine becomes slow, is noticed and replaced: {said(lost + self.strategy.planned)} lost")
+        self._note(f"a machine becomes slow, is detected and replaced: {said(lost + self.strategy.planned)} lost")

@@ -1,4 +1,4 @@
-"""What masking does to a step, asked of the functions that the runtime asks: one object per way, for `steps`."""
+"""What masking does to a step, by the runtime's own functions: one class per kind of masking, for `steps`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from understudy.planning.strategy import Strategy, placed
 
 
 class Patch:
-    """What a step lacks: shards for the one who has most of them to compute, and how many compute some."""
+    """Work that a step lacks: `shards` of the replica with the most, shared among `by` replicas."""
 
     def __init__(self, shards: float, by: int) -> None:
         self.shards, self.by = shards, by
@@ -25,6 +25,8 @@ NOTHING = Patch(0.0, 0)
 
 
 class StepMasking(Protocol):
+    """Which members are live, and what each computes in a step."""
+
     @property
     def load(self) -> float:
         """Shards that a member computes in a step."""
@@ -35,7 +37,7 @@ class StepMasking(Protocol):
     def join(self, members: Collection[int]) -> None: ...
 
     def lost(self, alive: bytes, member: int) -> bool:
-        """Whether something of the member that has just gone cannot be computed by those alive."""
+        """Whether the live members cannot compute a shard of the member that was just lost."""
         ...
 
 
@@ -61,7 +63,7 @@ class StackMasking:
 
 
 class MicroShardMasking:
-    """Micro-shards on whoever holds them; whole ones where everybody holds everything."""
+    """Micro-shards, spread over the live holders; with the placement `anywhere`, also whole shards."""
 
     def __init__(self, placement: Placement, q: int) -> None:
         self.placement, self.q = placement, q
@@ -89,7 +91,7 @@ class MicroShardMasking:
 
 
 class EvenMasking:
-    """The batch is smaller, or the work of the missing is spread without a remainder."""
+    """A smaller batch, or the work of missing members spread without a remainder."""
 
     def __init__(self, members: int) -> None:
         self.members, self.live = members, members
@@ -110,7 +112,7 @@ class EvenMasking:
 
 
 class ReplicatedMasking:
-    """Classic replication: whoever is left of a block has computed it all anyway."""
+    """Classic replication: each live replica of a block has computed all of the block's shards."""
 
     load = 1.0
 
@@ -128,7 +130,7 @@ class ReplicatedMasking:
 
 
 def step_masking(setting: Setting, strategy: Strategy) -> StepMasking:
-    """Everybody live."""
+    """The masking of a strategy, with all members live."""
     members = strategy.members(setting)
     if strategy.answer != "mask" or strategy.evenly:
         return EvenMasking(members)

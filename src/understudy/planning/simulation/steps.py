@@ -1,4 +1,4 @@
-"""Simulation step by step: slower than `jump`, and exact where that one takes means. It is there to check it.
+"""Simulation step by step, to check `jump`: slower, and exact if `jump` uses means.
 
 Runs are simulated one after the other. A step computes, then sums gradients; a checkpoint follows at its period. A heap
 holds every machine's next failure. A failure takes what the lost replica had computed from its step. The runtime's own
@@ -37,7 +37,7 @@ def simulate(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> SimulationOutcome:
-    """As `jump.simulate`, whose arguments these are. The same seed gives the same runs, but not those of `jump`."""
+    """Simulates `runs` runs, with the arguments of `jump.simulate`. The same seed gives other runs than in `jump`."""
     must_end(setting, horizon)
     done = []
     for number, own in enumerate(np.random.SeedSequence(seed).spawn(runs)):
@@ -74,18 +74,18 @@ class _Run:
         self.now = self.work = self.saved = self.since = 0.0
         """`since`: seconds of training since the last checkpoint."""
         self.saving = 0.0
-        """Seconds of a checkpoint that are still to come."""
+        """Remaining seconds of the checkpoint that is being written."""
         self.standing: deque[tuple[float, Waste]] = deque()
-        """Standstills one after the other: until when, and why."""
+        """Successive standstills: end and cause."""
         self.wasted = [0.0] * len(Waste)
         self.failed = self.restarts = 0
 
         self.open = False
         self.left = self.spent = self.slow = 0.0
         self.load = 1.0
-        """The step under way: seconds still to come, seconds it took, of these by jitter; how many shards each has."""
+        """The current step: remaining seconds, seconds spent, seconds of jitter among them, and shards per member."""
         self.pending: set[int] = set()
-        """Units that are lost and not yet made up for."""
+        """Members that are lost and not masked yet."""
 
         self.masking = step_masking(setting, strategy)
         self.gone = [0] * self.members
@@ -139,7 +139,7 @@ class _Run:
         return self
 
     def _begin(self) -> None:
-        """A step. Whoever has been lost since the last one is missing from the start: there is nothing to patch."""
+        """Begins a step. Members that were lost before the step are missing from its start and need no patch."""
         if self.pending:
             self._make_up(in_step=False)
         work = self.setting.work
@@ -150,7 +150,7 @@ class _Run:
         self.spent, self.open = 0.0, True
 
     def _jitter(self, shards: float, count: int) -> float:
-        """By how many shards the slowest of `count` is later than the mean."""
+        """Delay of the slowest of `count` members beyond the mean, in shards."""
         jitter = self.setting.work.jitter
         if not jitter * shards:
             return 0.0
@@ -158,7 +158,7 @@ class _Run:
         return jitter * sqrt(shards) * NORMAL.inv_cdf(share)
 
     def _end(self) -> None:
-        """The step is complete, or what was lost on the way is computed first."""
+        """Completes the step, or patches what was lost during the step first."""
         if self.pending:
             self._make_up(in_step=True)
             return
@@ -170,14 +170,14 @@ class _Run:
             self.saving = self.setting.durations.save
 
     def _make_up(self, *, in_step: bool) -> None:
-        """Go on without those who are lost; a step under way lacks what they had computed of it."""
+        """Masks the lost members; a step under way is patched with what they had computed."""
         patch = self.masking.lose(self.pending)
         self.pending.clear()
         shards = patch.shards + self._jitter(patch.shards, patch.by) if in_step else 0.0
         self._hold(self.now + self.strategy.stall + self.setting.work.compute * shards, Waste.STALLED)
 
     def _count(self, share: float) -> None:
-        """So much of the step is work done; the rest of the time it took goes where it belongs."""
+        """Counts this share of the step as work, and the rest of its time as waste by kind."""
         work, redundancy = self.setting.work, self.strategy.redundancy
         self.work += work.step * share
         self.since += self.spent
@@ -192,7 +192,7 @@ class _Run:
             self.open = False
 
     def _hold(self, until: float, cause: Waste) -> None:
-        """Nobody trains before this date; what that adds to a standstill is put down to the cause."""
+        """Training stands still until this date; the time added to the standstill counts as `cause`."""
         if until > self._resume:
             self.standing.append((until, cause))
 
@@ -261,7 +261,7 @@ class _Run:
             self._hold(self.now + self.restart, Waste.RESTARTING)
         else:
             self._put(slot, self._resume)
-            self.failed -= 1  # it counts then
+            self.failed -= 1  # counted when training goes on
 
     def _fetch(self, cold: float) -> float:
         if not self.free:
@@ -272,7 +272,7 @@ class _Run:
         return served
 
     def _replace(self, slot: int, stall: float) -> None:
-        """The step is begun again: what was done of it is lost, in place of the half that `stall` holds for that."""
+        """Replaces a machine while training waits. The step is repeated: its time replaces the half step in `stall`."""
         served = self._fetch(self.setting.durations.cold)
         self._renew(slot, served)
         self._abandon(Waste.STALLED)
@@ -280,7 +280,7 @@ class _Run:
         self._hold(served + stall - self.setting.work.step / 2, Waste.STALLED)
 
     def _lose(self, slot: int) -> None:
-        """A replica is masked, or, where that costs less, replaced while all wait."""
+        """Masks a replica, or replaces it while training waits if that costs less."""
         strategy, member = self.strategy, slot // self.per_member
         fresh = not self.gone[member]
         if not fresh and not strategy.refills:
@@ -320,7 +320,7 @@ class _Run:
         self._hold(self._resume + self.strategy.join, Waste.JOINING)
 
     def _go_back(self, cost: float, begin: float, cause: Waste) -> None:
-        """Everybody starts again from the last checkpoint; whoever was missing is there again."""
+        """Restarts the job from the last checkpoint; missing members are back."""
         self.restarts += 1
         self._abandon(Waste.REPEATED)
         self.wasted[Waste.REPEATED] += self.work - self.saved

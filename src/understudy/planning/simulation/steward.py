@@ -1,7 +1,8 @@
-"""Weeks of failures, slow machines and maintenance under the steward: the very function that decides in a running job.
+"""Simulates weeks of failures, slow machines and maintenance under the steward.
 
-Events come at random, looks at fixed times; while there is nothing to decide, the looks in between are left out.
-A machine that is slow holds everybody up, whoever else is slow. Who has no standby is masked until one comes.
+`steward.decide`, the function that decides in a running job, decides here as well. Events come at random, observations
+at fixed times; observations that cannot change anything are left out. One slow machine slows the whole job, and further
+slow machines slow it no more. A place without a standby is vacant until a machine comes.
 """
 
 from __future__ import annotations
@@ -33,59 +34,59 @@ from understudy.steward.decide import (
 )
 
 SPARSE = 60
-"""Looks of which one is taken where only a limit of an hour, or of minutes, can pass."""
+"""One of this many observations is made while the steward waits for a limit of minutes or hours to pass."""
 _ONE, _FIRST = np.zeros(1, dtype=np.intp), np.zeros(1, dtype=np.intp)
 
 
 class StewardScenario(msgspec.Struct, frozen=True):
-    """A job and what happens to its machines. `failures` says how often they fail, become slow and are maintained."""
+    """A job and what happens to its machines. `failures`: how often they fail, become slow and are maintained."""
 
     machines: int
     failures: Failures
     arrival: float = 900.0
-    """From a request until the machine is a standby that is ready."""
+    """Seconds from a request until the machine is a ready standby."""
     planned: float = 16.0
-    """Seconds for which everybody stands still when a machine is replaced by plan."""
+    """Standstill of a planned replacement, in seconds."""
     lasting: float = DAY
-    """Mean time for which a slow machine stays slow if nobody does anything about it."""
+    """Mean seconds for which a slow machine stays slow if it is not replaced."""
     mistaken: float = 0.0
-    """Mean time of one machine until it is taken for slow by mistake; 0: never."""
+    """Mean seconds until one machine is taken for slow by mistake; 0: never."""
     mistake: float = 60.0
-    """Mean time for which it is."""
+    """Mean seconds for which a mistake lasts."""
     notice: float = HOUR
-    """How long before it begins maintenance is announced."""
-    look: float = 1.0
-    """Between two looks."""
+    """Seconds between the announcement and the start of maintenance."""
+    interval: float = 1.0
+    """Seconds between two observations."""
 
 
 class StewardCounts(msgspec.Struct):
-    """What one run has seen."""
+    """Counts and times of one run."""
 
     replaced: int = 0
-    """Slow machines, or what was taken for one."""
+    """Machines replaced because they were slow or taken for slow."""
     falsely: int = 0
-    """Of these, those that were not slow."""
+    """Replaced machines that were not slow."""
     slowed: float = 0.0
-    """Machine-seconds lost because somebody was slow."""
+    """Machine-seconds lost to slow machines."""
     paused: float = 0.0
     """Machine-seconds lost by replacing slow machines."""
     standing_by: float = 0.0
     """Machine-seconds of standbys."""
     vacant: float = 0.0
-    """Machine-seconds for which a place was not filled."""
+    """Machine-seconds of vacant places."""
     requested: int = 0
     released: int = 0
     at_most: int = 0
-    """Machines asked for in any one hour."""
+    """Largest number of machines requested within an hour."""
     missed: int = 0
-    """Failures and announcements for which no standby was there."""
+    """Failures and announced maintenances without a free standby."""
     failed: int = 0
     maintained: int = 0
     became_slow: int = 0
 
 
 class StewardMeans(msgspec.Struct, frozen=True):
-    """Means over runs, by the name of what is counted; by week, but for the most in an hour."""
+    """Means over runs, by field of `StewardCounts`: per week, except `at_most`."""
 
     means: dict[str, Mean]
     runs: int
@@ -93,7 +94,7 @@ class StewardMeans(msgspec.Struct, frozen=True):
 
 
 def simulate(
-    scene: StewardScenario,
+    scenario: StewardScenario,
     settings: StewardSettings,
     *,
     runs: int = 20,
@@ -101,56 +102,58 @@ def simulate(
     seed: int = 0,
     progress: Callable[[float], None] = lambda done: None,
 ) -> StewardMeans:
-    """The same seed gives the same slow machines, mistakes and maintenance, whatever the settings are."""
-    accounts = []
+    """Simulates `runs` runs. The same seed gives the same slow machines, mistakes and maintenance with any settings."""
+    all_counts = []
     for number, own in enumerate(np.random.SeedSequence(seed).spawn(runs)):
-        accounts.append(_Run(scene, settings, horizon, own).run())
+        all_counts.append(_Run(scenario, settings, horizon, own).run())
         progress((number + 1) / runs)
     weeks = horizon / WEEK
     means = {}
     for name in msgspec.structs.fields(StewardCounts):
-        values = np.array([float(getattr(account, name.name)) for account in accounts])
+        values = np.array([float(getattr(counts, name.name)) for counts in all_counts])
         means[name.name] = mean_of(values if name.name == "at_most" else values / weeks)
     return StewardMeans(means, runs, weeks)
 
 
 class _Run:
     def __init__(
-        self, scene: StewardScenario, settings: StewardSettings, horizon: float, seed: np.random.SeedSequence
+        self, scenario: StewardScenario, settings: StewardSettings, horizon: float, seed: np.random.SeedSequence
     ) -> None:
-        self.scene, self.settings, self.horizon = scene, settings, horizon
+        self.scenario, self.settings, self.horizon = scenario, settings, horizon
         failing, slowing, mistaking, maintaining = (np.random.default_rng(each) for each in seed.spawn(4))
-        self.clock = FailureClock(scene.failures, 1, scene.machines, failing)
-        self.account, self.memory = StewardCounts(), StewardMemory()
+        self.clock = FailureClock(scenario.failures, 1, scenario.machines, failing)
+        self.counts, self.memory = StewardCounts(), StewardMemory()
         self.now, self.paid = 0.0, 0.0
         self.names: dict[int, str] = {}
-        """Place → who came there later."""
+        """Place → name of the machine that took it later."""
         self.since: dict[int, float] = {}
         self.slow: dict[int, int] = {}
-        """Place → which spell of slowness."""
+        """Place → number of its spell of slowness."""
         self.suspects: dict[int, int] = {}
-        """Place → which spell, or mistake."""
+        """Place → number of its spell of slowness, or of the mistake."""
         self.free: dict[str, float] = {f"s{number}": 0.0 for number in range(settings.pool or 0)}
         self.coming = 0
         self.vacant: deque[int] = deque()
         self.drains: deque[tuple[int, float]] = deque()
         self.requests: deque[float] = deque()
         self.next = 0.0
-        """The time of the next look that may matter."""
-        self._comers = count()
+        """Time of the next observation."""
+        self._joiners = count()
         self._spells = count()
         self._order = count()
         self.queue: list[tuple[float, int, Callable[[], None]]] = []
-        self._sow(slowing, scene.failures.straggling, self._slows, scene.lasting)
-        self._sow(mistaking, scene.mistaken, self._mistaken, scene.mistake)
-        self._sow(maintaining, scene.failures.maintenance, self._maintain, 0.0)
+        self._schedule_all(slowing, scenario.failures.straggling, self._slows, scenario.lasting)
+        self._schedule_all(mistaking, scenario.mistaken, self._mistaken, scenario.mistake)
+        self._schedule_all(maintaining, scenario.failures.maintenance, self._maintain, 0.0)
 
-    def _sow(self, rng: np.random.Generator, every: float, what: Callable[[int, float], None], lasts: float) -> None:
-        """Events of one kind from now to the horizon, each at a random machine."""
+    def _schedule_all(
+        self, rng: np.random.Generator, every: float, what: Callable[[int, float], None], lasts: float
+    ) -> None:
+        """Schedules events of one kind until the horizon, each at a random machine."""
         if not every:
             return
-        number = int(rng.poisson(self.horizon * self.scene.machines / every))
-        dates, places = rng.random(number) * self.horizon, rng.integers(0, self.scene.machines, number)
+        number = int(rng.poisson(self.horizon * self.scenario.machines / every))
+        dates, places = rng.random(number) * self.horizon, rng.integers(0, self.scenario.machines, number)
         spells = rng.standard_exponential(number) * lasts
         for at, place, spell in zip(dates.tolist(), places.tolist(), spells.tolist(), strict=True):
             self._at(at, partial(what, place, spell))
@@ -165,44 +168,44 @@ class _Run:
             at = min(event, failure, self.next, self.horizon)
             self._pass(at)
             if at >= self.horizon:
-                return self.account
+                return self.counts
             if at == failure:
                 self._fail()
             elif at == event:
                 heapq.heappop(self.queue)[2]()
             else:
-                self._look()
+                self._observe()
                 continue
             self._serve()
-            self.next = self._next_look(self.now)
+            self.next = self._next_observation(self.now)
 
     def _pass(self, to: float) -> None:
-        """Time passes: who is slow holds up everybody else, and standbys wait."""
-        passed, account = to - self.now, self.account
-        slow = self.scene.failures.slow
+        """Advances the time, and counts slowed, standby and vacant machine-seconds."""
+        passed, counts = to - self.now, self.counts
+        slow = self.scenario.failures.slow
         if self.slow:
-            account.slowed += passed * self.scene.machines * slow / (1 + slow)
-        account.standing_by += passed * len(self.free)
-        account.vacant += passed * len(self.vacant)
+            counts.slowed += passed * self.scenario.machines * slow / (1 + slow)
+        counts.standing_by += passed * len(self.free)
+        counts.vacant += passed * len(self.vacant)
         self.now = to
 
-    # -- what happens --------------------------------------------------------------------------------------------------
+    # -- events --------------------------------------------------------------------------------------------------------
 
     def _fail(self) -> None:
-        place = int(self.clock.who(_ONE)[0])
-        self.account.failed += 1
+        place = int(self.clock.failing(_ONE)[0])
+        self.counts.failed += 1
         self._forget(place)
-        self.clock.silence(_ONE, _FIRST + place)
+        self.clock.disable(_ONE, _FIRST + place)
         self.drains = deque(drain for drain in self.drains if drain[0] != place)
-        self.account.missed += not self.free
+        self.counts.missed += not self.free
         self.vacant.append(place)
 
     def _slows(self, place: int, lasts: float) -> None:
         if place in self.slow or place in self.vacant:
             return
         spell = self.slow[place] = next(self._spells)
-        self.account.became_slow += 1
-        self._at(self.now + self.scene.failures.noticed, lambda: self._noticed(place, spell))
+        self.counts.became_slow += 1
+        self._at(self.now + self.scenario.failures.noticed, lambda: self._noticed(place, spell))
         self._at(self.now + lasts, lambda: self._over(place, spell))
 
     def _noticed(self, place: int, spell: int) -> None:
@@ -222,28 +225,30 @@ class _Run:
     def _maintain(self, place: int, _: float) -> None:
         if place in self.vacant or any(place == other for other, _ in self.drains):
             return
-        self.account.maintained += 1
-        self.account.missed += not self.free
-        self.drains.append((place, self.now + self.scene.notice))
+        self.counts.maintained += 1
+        self.counts.missed += not self.free
+        self.drains.append((place, self.now + self.scenario.notice))
 
     def _come(self) -> None:
         self.coming -= 1
-        self.free[f"c{next(self._comers)}"] = self.now
+        self.free[f"c{next(self._joiners)}"] = self.now
 
     def _serve(self) -> None:
-        """Standbys go where a place is vacant, then where somebody has to leave; where none is left for a vacant place
-        and none comes, one is asked for, as the controller does."""
+        """Puts standbys into vacant places, then into places to be drained.
+
+        Requests a machine, as the controller does, for every vacant place without a standby or an expected machine.
+        """
         while self.free and (self.vacant or self.drains):
-            self._seat(self.vacant.popleft() if self.vacant else self.drains.popleft()[0])
+            self._fill(self.vacant.popleft() if self.vacant else self.drains.popleft()[0])
         if len(self.vacant) > self.coming:
             self._ask(len(self.vacant) - self.coming)
 
-    def _seat(self, place: int) -> None:
-        """The standby that has waited longest takes a place."""
-        comer = min(self.free, key=lambda name: (self.free[name], name))
-        del self.free[comer]
+    def _fill(self, place: int) -> None:
+        """Puts the standby that has waited longest into the place."""
+        joiner = min(self.free, key=lambda name: (self.free[name], name))
+        del self.free[joiner]
         self._forget(place)
-        self.names[place], self.since[place] = comer, self.now
+        self.names[place], self.since[place] = joiner, self.now
         self.clock.renew(_ONE, _FIRST + place, np.array([self.now]))
 
     def _forget(self, place: int) -> None:
@@ -251,14 +256,14 @@ class _Run:
         self.suspects.pop(place, None)
 
     def _ask(self, number: int) -> None:
-        self.account.requested += number
+        self.counts.requested += number
         self.coming += number
         for _ in range(number):
             self.requests.append(self.now)
-            self._at(self.now + self.scene.arrival, self._come)
+            self._at(self.now + self.scenario.arrival, self._come)
         self._recent()
         lately = sum(self.now - at < HOUR for at in self.requests)
-        self.account.at_most = max(self.account.at_most, lately)
+        self.counts.at_most = max(self.counts.at_most, lately)
 
     def _recent(self) -> None:
         keep = max(HOUR, self.settings.arrival)
@@ -267,7 +272,7 @@ class _Run:
 
     # -- the steward ---------------------------------------------------------------------------------------------------
 
-    def _look(self) -> None:
+    def _observe(self) -> None:
         self._recent()
         decision = decide(self._observed(), self.settings, self.memory)
         self.memory = decision.memory
@@ -279,15 +284,15 @@ class _Run:
                     self._ask(number)
                 case ReleaseStandby(machine):
                     del self.free[machine]
-                    self.account.released += 1
-        self.next = self._next_look(self.now if decision.actions else self._idle_until())
+                    self.counts.released += 1
+        self.next = self._next_observation(self.now if decision.actions else self._idle_until())
 
     def _replace(self, place: int) -> None:
-        self.account.replaced += 1
-        self.account.falsely += place not in self.slow
+        self.counts.replaced += 1
+        self.counts.falsely += place not in self.slow
         if self.settings.mode == "act":
-            self.account.paused += self.scene.planned * self.scene.machines
-            self._seat(place)
+            self.counts.paused += self.scenario.planned * self.scenario.machines
+            self._fill(place)
 
     def _observed(self) -> Observed:
         return Observed(
@@ -299,7 +304,7 @@ class _Run:
             suspects=tuple(
                 Suspect(
                     f"{place}.{self.names.get(place, '')}",
-                    1 + self.scene.failures.slow,
+                    1 + self.scenario.failures.slow,
                     "slow",
                     self.since.get(place, 0.0),
                 )
@@ -309,15 +314,14 @@ class _Run:
             requests=tuple(self.requests),
         )
 
-    def _next_look(self, moment: float) -> float:
-        """The first that is not before this moment."""
-        look = self.scene.look
-        return max(self.now // look + 1, ceil(moment / look)) * look
+    def _next_observation(self, moment: float) -> float:
+        """The first observation at or after this moment."""
+        interval = self.scenario.interval
+        return max(self.now // interval + 1, ceil(moment / interval)) * interval
 
     def _idle_until(self) -> float:
-        """When something may be found to do although nothing happens before. Where only a limit of minutes, or of an
-        hour, can pass, most looks are left out."""
-        sparse = self.now + SPARSE * self.scene.look
+        """When the steward may act although no event comes before. Most observations are skipped while it waits."""
+        sparse = self.now + SPARSE * self.scenario.interval
         until = self.horizon
         if self.settings.pool is not None:
             needed = self.settings.pool + len(self.vacant) + len(self.drains)
