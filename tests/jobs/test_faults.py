@@ -23,6 +23,7 @@ from understudy.comm.fabric import Fabric
 from understudy.worker.transfer.handover import Giver, Taker
 from understudy.worker.protocol import WorkerProtocol
 from understudy.worker.runtime import WorkerRuntime
+from understudy.worker.transfer.transfers import StateTransfers
 
 HERE = Path(__file__).parent
 STEPS = int(sys.argv[1])
@@ -52,16 +53,16 @@ on(Fabric, "expect_state", "joiner prepares")
 on(Taker, "_take", "joiner takes goods")
 on(Taker, "_update", "joiner takes gradients")
 on(Taker, "_last", "joiner takes the last")
-on(WorkerRuntime, "_switch", "joiner switches", lambda player, generation: player._arrival is not None)
+on(WorkerRuntime, "_switch", "joiner switches", lambda runtime, generation: runtime.transfers._arrival is not None)
 on(WorkerProtocol, "_propose", "leaver prepares", lambda part, proposal: proposal.gives(part.uid))
 on(Giver, "offer", "leaver offers")
-on(WorkerRuntime, "_offered", "leaver votes")
+on(StateTransfers, "offered", "leaver votes")
 on(Giver, "update", "leaver gives gradients")
 on(Giver, "finish", "leaver finishes")
 on(WorkerProtocol, "gave", "leaver has given")
 on(WorkerProtocol, "_propose", "stayer prepares", lambda part, proposal: stays(part, proposal))
 on(WorkerProtocol, "ballot", "stayer votes", lambda part: stays(part, part.proposal))
-on(WorkerRuntime, "_switch", "stayer switches", lambda player, generation: stays(player.part, player.part.proposal))
+on(WorkerRuntime, "_switch", "stayer switches", lambda one, generation: stays(one.protocol, one.protocol.proposal))
 
 def train(job):
     torch.manual_seed(1)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import socket
 import threading
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,6 +14,7 @@ import pytest
 import torch
 from torch import nn
 
+from understudy.host.world import RealWorld, Thread
 from understudy.protocol.framing import FramingError
 from understudy.protocol.messages import TO_AGENT, Inject, Stop
 from understudy.worker import mishap
@@ -19,16 +22,52 @@ from understudy.worker.line import Line
 from understudy.worker.mishap import WORKER_MISHAPS, InjectedError, Mishaps
 
 
+class HeldWorld(RealWorld):
+    """Notes what is slept; one length of sleep ends when the test says so."""
+
+    def __init__(self) -> None:
+        self.slept: list[float] = []
+        self._threads: list[Thread] = []
+        self._held, self._asleep, self._go = 0.0, threading.Event(), threading.Event()
+
+    def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        if seconds == self._held:
+            self._asleep.set()
+            assert self._go.wait(20)
+        else:
+            super().sleep(seconds)
+
+    def start(self, target: Callable[[], object], name: str) -> Thread:
+        self._threads.append(super().start(target, name))
+        if self._held:
+            assert self._asleep.wait(20)
+        return self._threads[-1]
+
+    @contextmanager
+    def held(self, seconds: float) -> Iterator[None]:
+        self._held = seconds
+        yield
+        self._go.set()
+
+    def join(self) -> None:
+        for thread in self._threads:
+            thread.join(20)
+            assert not thread.is_alive()
+
+
 class Worker:
     """As much of one as mishaps touch."""
 
     def __init__(self, *, chaos: bool = True) -> None:
         self.agent, mine = socket.socketpair()
+        self.world = HeldWorld()
         self.heard: list[object] = []
         self.endpoint = SimpleNamespace(perform=lambda op: None, post=lambda *jobs: None)
         player: Any = SimpleNamespace(
             spec=SimpleNamespace(uid="w0", chaos=chaos),
-            fabric=SimpleNamespace(_endpoints={"g": self.endpoint}),
+            world=self.world,
+            fabric=SimpleNamespace(endpoints=lambda: [self.endpoint]),
             hear=self.heard.append,
             meter=SimpleNamespace(drag=1.0),
         )
@@ -37,11 +76,8 @@ class Worker:
         self.mishaps = Mishaps(player, self.line)
 
     def suffer(self, kind: str, seconds: float = 0.05) -> None:
-        before = set(threading.enumerate())
         self.mishaps.hear(Inject(kind, "m0", "w0", seconds))
-        for thread in set(threading.enumerate()) - before:
-            if thread.name == "understudy mishap":
-                thread.join(10)
+        self.world.join()
 
     def __enter__(self) -> Worker:
         return self
@@ -117,22 +153,21 @@ def test_the_disk_is_full_for_a_while() -> None:
 def test_operations_are_late_for_a_while() -> None:
     with Worker() as worker:
         perform, post = worker.endpoint.perform, worker.endpoint.post
-        worker.suffer("delay-links", 0.2)
-        start = time.monotonic()
-        worker.endpoint.perform(None)
-        worker.endpoint.post()
-        assert time.monotonic() - start >= 2 * mishap._DELAY_S
-        deadline = time.monotonic() + 10
-        while (worker.endpoint.perform, worker.endpoint.post) != (perform, post):
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        with worker.world.held(60.0):
+            worker.mishaps.hear(Inject("delay-links", "m0", "w0", 60.0))
+            worker.endpoint.perform(None)
+            worker.endpoint.post()
+            assert worker.world.slept == [60.0, mishap._DELAY_S, mishap._DELAY_S]
+        worker.world.join()
+        assert (worker.endpoint.perform, worker.endpoint.post) == (perform, post)
 
 
 def test_a_generation_s_own_way_is_not_undone() -> None:
     with Worker() as worker:
-        worker.suffer("delay-links", 0.05)
-        worker.endpoint.perform = mine = lambda op: None
-        time.sleep(0.2)
+        with worker.world.held(60.0):
+            worker.mishaps.hear(Inject("delay-links", "m0", "w0", 60.0))
+            worker.endpoint.perform = mine = lambda op: None
+        worker.world.join()
         assert worker.endpoint.perform is mine
 
 
@@ -164,7 +199,7 @@ def test_connections_to_others_break_and_nothing_else() -> None:
 def test_a_burden_ends(kind: str) -> None:
     with Worker() as worker:
         worker.suffer(kind)
-    assert not [thread for thread in threading.enumerate() if thread.name == "understudy mishap"]
+    assert not [thread for thread in threading.enumerate() if thread.name == "understudy fault"]
 
 
 def test_everything_takes_longer_for_a_while_or_until_told_otherwise() -> None:

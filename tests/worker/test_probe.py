@@ -13,6 +13,7 @@ import msgspec
 import torch
 from torch import nn
 
+from understudy.host.world import REAL
 from understudy.worker.glimpse import FALLEN, PACE, Glimpse, Pace, read_glimpses
 from understudy.worker.probe import Probe
 from understudy.worker.runtime import WorkerRuntime
@@ -31,7 +32,7 @@ class Stand:
     def __post_init__(self) -> None:
         self.spec = SimpleNamespace(probe=str(self.folder), uid="w0", machine="m0")
         self.role = 0
-        self.part = SimpleNamespace(step=0)
+        self.protocol, self.world = SimpleNamespace(step=0), REAL
 
     def probe(self) -> Probe:
         return Probe(cast(WorkerRuntime, self))
@@ -98,7 +99,7 @@ def test_it_waits_until_its_step_may_begin(tmp_path: Path) -> None:
     stand = Stand(tmp_path, {"model": nn.Linear(2, 2)})
     probe = stand.probe()
     (tmp_path / PACE).write_bytes(msgspec.json.encode(Pace(3, act=1)))
-    stand.part.step = 3
+    stand.protocol.step = 3
     probe.wait()  # a newcomer
     probe.look(3)
     waiting = threading.Thread(target=probe.wait)

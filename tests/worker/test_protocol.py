@@ -36,7 +36,7 @@ from understudy.worker.protocol import (
     Open,
     PoisonFabric,
     ProtocolError,
-    Say,
+    SendReport,
     SwitchTo,
     Wait,
     Wake,
@@ -76,7 +76,7 @@ def rehearsed() -> WorkerProtocol:
     """w2, which waits for role 1."""
     part = WorkerProtocol("w2")
     assert part.hear(Rehearse(1)) == [EnterTrain(1, rehearsal=True)]
-    assert part.rehearsed(0.5) == [Say(Rehearsed(1, 0.5))]
+    assert part.rehearsed(0.5) == [SendReport(Rehearsed(1, 0.5))]
     return part
 
 
@@ -88,10 +88,10 @@ def test_a_job_begins() -> None:
     assert part.boundary() == Wait()
     assert part.hear(Resume(FIRST, 0)) == [Open(FIRST), EnterTrain(1, rehearsal=False), Wake()]
     assert part.boundary() == Wait()
-    assert part.opened(1, 0.25) == [Say(Prepared(1, 0.25)), Wake()]
+    assert part.opened(1, 0.25) == [SendReport(Prepared(1, 0.25)), Wake()]
     assert part.boundary() == SwitchTo(1)
-    assert part.entered(1) == [Say(Switched(1, 0))]
-    assert part.tracked((0, 1), 12) == [Say(Tracked(1, (0, 1), 12))]
+    assert part.entered(1) == [SendReport(Switched(1, 0))]
+    assert part.tracked((0, 1), 12) == [SendReport(Tracked(1, (0, 1), 12))]
     assert part.boundary() == Begin(0)
     assert part.ballot() == Ballot(1, 0, 1)
     assert part.counted(VoteOutcome(None)) == []
@@ -108,7 +108,7 @@ def test_who_stays_switches_when_the_vote_agrees() -> None:
     assert part.counted(VoteOutcome(2)) == []
     part.applied()
     assert part.boundary() == SwitchTo(2)
-    assert part.entered(2) == [Say(Switched(2, 1))]
+    assert part.entered(2) == [SendReport(Switched(2, 1))]
     assert part.boundary() == Begin(1)
 
 
@@ -124,7 +124,7 @@ def test_who_gives_names_the_generation_only_when_armed() -> None:
     assert part.boundary() == SwitchTo(2)
     part.entered(2)
     assert part.boundary() == HandedOver()
-    assert part.gave(2) == [Say(Gave(2))]
+    assert part.gave(2) == [SendReport(Gave(2))]
 
 
 def test_who_comes_enters_when_it_has_the_state() -> None:
@@ -135,7 +135,7 @@ def test_who_comes_enters_when_it_has_the_state() -> None:
     assert not part.took(1, 5)
     assert part.took(2, 5)
     assert part.boundary() == SwitchTo(2)
-    assert part.entered(2) == [Say(Switched(2, 5))]
+    assert part.entered(2) == [SendReport(Switched(2, 5))]
     assert part.boundary() == Begin(5)
 
 
@@ -147,7 +147,7 @@ def test_what_could_not_be_opened_is_forgotten() -> None:
     part = playing()
     part.hear(Prepare(SECOND, MOVE))
     assert part.not_opened(9, "no") == part.opened(9) == []
-    assert part.not_opened(2, "no way") == [Say(Unprepared(2, "no way"))]
+    assert part.not_opened(2, "no way") == [SendReport(Unprepared(2, "no way"))]
     assert part.opened(2) == []
     assert part.ballot() == Ballot(0, 0, 1)
 
@@ -161,18 +161,18 @@ def test_a_newer_proposal_closes_the_older() -> None:
 
 
 def test_cancelled_before_the_vote() -> None:
-    assert prepared().hear(Cancel(2)) == [Close(2), Say(Cancelled(2))]
+    assert prepared().hear(Cancel(2)) == [Close(2), SendReport(Cancelled(2))]
 
 
 def test_cancelled_without_knowing_of_it() -> None:
-    assert playing().hear(Cancel(2)) == [Say(Cancelled(2))]
+    assert playing().hear(Cancel(2)) == [SendReport(Cancelled(2))]
 
 
 def test_cancelled_during_the_vote_that_does_not_agree() -> None:
     part = prepared()
     part.ballot()
     assert part.hear(Cancel(2)) == []
-    assert part.counted(VoteOutcome(None)) == [Close(2), Say(Cancelled(2))]
+    assert part.counted(VoteOutcome(None)) == [Close(2), SendReport(Cancelled(2))]
 
 
 def test_cancelled_during_the_vote_that_agrees() -> None:
@@ -199,7 +199,7 @@ def test_cancelled_too_late() -> None:
 
 def report(part: WorkerProtocol) -> Halted:
     """What it says to a halt."""
-    (said,) = [e.message for e in part.hear(Halt(4, "w9 is gone")) if isinstance(e, Say)]
+    (said,) = [e.message for e in part.hear(Halt(4, "w9 is gone")) if isinstance(e, SendReport)]
     assert isinstance(said, Halted)
     assert said.number == 4
     return said
@@ -209,7 +209,7 @@ def test_a_halt_lets_go_of_everything() -> None:
     assert prepared().hear(Halt(4, "w9 is gone")) == [
         PoisonFabric("w9 is gone"),
         Close(2),
-        Say(Halted(4, 1, 0, voted=False, holds=True, able=True)),
+        SendReport(Halted(4, 1, 0, voted=False, holds=True, able=True)),
         Wake(),
     ]
 
@@ -242,7 +242,7 @@ def test_nothing_passes_while_it_is_halted() -> None:
     assert part.verdict() is None
     assert part.boundary() == Wait()
     assert part.interrupted("eof", "y") == []
-    assert part.hear(Prepare(SECOND)) == [Say(Unprepared(2, "w0 has halted"))]
+    assert part.hear(Prepare(SECOND)) == [SendReport(Unprepared(2, "w0 has halted"))]
     assert part.hear(Cancel(2)) == []
 
 
@@ -251,7 +251,7 @@ def test_it_notices_a_failure_by_itself_once() -> None:
     part.ballot()
     assert part.interrupted("eof", "w1 is gone", "w1") == [
         Close(2),
-        Say(Halted(0, 1, 0, voted=True, holds=True, how="eof", reason="w1 is gone", who="w1", able=True)),
+        SendReport(Halted(0, 1, 0, voted=True, holds=True, how="eof", reason="w1 is gone", who="w1", able=True)),
     ]
     assert part.interrupted("eof", "w1 is gone", "w1") == []
 

@@ -25,7 +25,7 @@ from understudy.worker.protocol import (
     GoBack,
     Open,
     ProtocolError,
-    Say,
+    SendReport,
     SwitchTo,
     Wait,
     Wake,
@@ -57,7 +57,7 @@ def test_it_goes_back_before_it_switches(source: Back) -> None:
     assert part.boundary() == GoBack(3, 3, source)
     part.went_back(3, 3)
     assert part.boundary() == SwitchTo(3)
-    assert part.entered(3) == [Say(Switched(3, 3))]
+    assert part.entered(3) == [SendReport(Switched(3, 3))]
     assert part.boundary() == Begin(3)
     assert part.ballot() == Ballot(0, 3, 3)
 
@@ -292,7 +292,7 @@ def test_cancelled_during_a_vote_that_does_not_count() -> None:
     part.opened(2)
     part.ballot(sound=False)
     assert part.hear(Cancel(2)) == []
-    assert part.counted(VoteOutcome(None, sound=False)) == [Close(2), Say(Cancelled(2))]
+    assert part.counted(VoteOutcome(None, sound=False)) == [Close(2), SendReport(Cancelled(2))]
 
 
 def test_how_far_its_copies_are_is_in_the_ballot() -> None:

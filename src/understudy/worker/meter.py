@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from understudy.comm import waits
-from understudy.comm.fabric import Fabric
+from understudy.host.world import REAL, World
 from understudy.protocol.samples import PARTS, Sample, Traffic
+
+from .interfaces import WorkerFabric
 
 _DATA, _FORWARD, _BACKWARD, _OPTIMIZER = range(len(PARTS))
 _FIRST = 3
@@ -24,10 +25,10 @@ _LEAST_DRAG_S = 1e-4
 class Meter:
     """Belongs to the training thread. A step is in one of its parts at any moment."""
 
-    def __init__(self, known: bool = True, *, clock: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(self, known: bool = True, *, world: World = REAL) -> None:
         self._known = known
         """Whether it can be seen where this thread waits; with a device that waits by itself it cannot."""
-        self._clock = clock
+        self._clock, self._sleep = world.monotonic, world.sleep
         self.drag = 1.0
         """Chaos: how many times as long everything is to take."""
         self.odd = ""
@@ -100,7 +101,7 @@ class Meter:
         waited = blocked - self._blocked
         own = max(0.0, now - self._since - waited)
         if self.drag > 1.0 and own * (self.drag - 1) > _LEAST_DRAG_S:
-            time.sleep(own * (self.drag - 1))
+            self._sleep(own * (self.drag - 1))
             now = self._clock()
             own = max(0.0, now - self._since - waited)
         self._own[self._part] += own
@@ -161,7 +162,7 @@ class _Left(_Hook):
             self._meter.left()
 
 
-def traffic_of(fabric: Fabric) -> tuple[Traffic, ...]:
+def traffic_of(fabric: WorkerFabric) -> tuple[Traffic, ...]:
     """Bulk transfers with each neighbour since this was last asked."""
     found: dict[str, Traffic] = {}
     for link in [link for endpoint in fabric.endpoints() for link in endpoint.transport.links()]:

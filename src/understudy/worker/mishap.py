@@ -11,9 +11,9 @@ import os
 import socket
 import sys
 import threading
-import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -57,22 +57,22 @@ class InjectedError(RuntimeError):
 class Mishaps:
     """Between a worker's line and its player: passes on what it hears, and does what chaos asks for."""
 
-    def __init__(self, player: WorkerRuntime, line: Line) -> None:
-        self._player, self._line = player, line
+    def __init__(self, runtime: WorkerRuntime, line: Line) -> None:
+        self._runtime, self._line, self._world = runtime, line, runtime.world
         self._factor = _DRAG
         """How many times as long everything takes that is to be slow."""
 
     def hear(self, message: ToWorker | Inject) -> None:
         if not isinstance(message, Inject):
-            self._player.hear(message)
-        elif not self._player.spec.chaos:
+            self._runtime.hear(message)
+        elif not self._runtime.spec.chaos:
             log.warning("%s is asked for, but this job was not started with --chaos", message.kind)
         elif (work := _MISHAPS.get(message.kind)) is None:
             log.warning("there is no mishap %r", message.kind)
         else:
-            log.warning("%s: %s, on request", self._player.spec.uid, message.kind)
+            log.warning("%s: %s, on request", self._runtime.spec.uid, message.kind)
             self._factor = message.factor or _DRAG
-            threading.Thread(target=work, args=(self, message.seconds), name="understudy mishap", daemon=True).start()
+            self._world.start(partial(work, self, message.seconds), "understudy fault")
 
     # -- in the training thread ----------------------------------------------------------------------------------------
 
@@ -104,17 +104,17 @@ class Mishaps:
     def _hang(self, seconds: float) -> None:
         def strike() -> None:
             while True:
-                time.sleep(0.01)
+                self._world.sleep(0.01)
 
         self._in_forward(strike)
 
     def _slow(self, seconds: float) -> None:
         """Each part of each step, by sleeping at its end; without seconds until another factor is given."""
-        self._player.meter.drag = factor = self._factor
+        self._runtime.meter.drag = factor = self._factor
         if seconds:
-            time.sleep(seconds)
-            if self._player.meter.drag == factor:
-                self._player.meter.drag = 1.0
+            self._world.sleep(seconds)
+            if self._runtime.meter.drag == factor:
+                self._runtime.meter.drag = 1.0
 
     def _nan(self, seconds: float) -> None:
         import torch
@@ -136,7 +136,7 @@ class Mishaps:
 
     def _throttle_links(self, seconds: float) -> None:
         self._pace(_PACE)
-        time.sleep(seconds)
+        self._world.sleep(seconds)
         self._pace(_UNPACED)
 
     def _pace(self, rate: int) -> None:
@@ -146,20 +146,23 @@ class Mishaps:
 
     def _delay_links(self, seconds: float) -> None:
         """Around what runs operations now; a new generation puts its own in that place."""
-        endpoints = list(self._player.fabric._endpoints.values())
-        for endpoint in endpoints:
+        undo = []
+        for endpoint in self._runtime.fabric.endpoints():
             performed, posted = endpoint.perform, endpoint.post
 
             def perform(op: Any, performed: Any = performed) -> None:
-                time.sleep(_DELAY_S)
+                self._world.sleep(_DELAY_S)
                 performed(op)
 
             def post(*jobs: Any, posted: Any = posted) -> None:
-                time.sleep(_DELAY_S)
+                self._world.sleep(_DELAY_S)
                 posted(*jobs)
 
             endpoint.perform, endpoint.post = perform, post
-            threading.Timer(seconds, _undo, (endpoint, perform, performed, post, posted)).start()
+            undo.append(partial(_undo, endpoint, perform, performed, post, posted))
+        self._world.sleep(seconds)
+        for each in undo:
+            each()
 
     # -- everything else ---------------------------------------------------------------------------------------------
 
@@ -175,17 +178,17 @@ class Mishaps:
 
         before = saver.save
         saver.save = full
-        time.sleep(seconds)
+        self._world.sleep(seconds)
         saver.save = before
 
     def _leak_memory(self, seconds: float) -> None:
         taken = bytearray(os.urandom(1 << 12) * (_LEAK >> 12))
-        time.sleep(seconds)
+        self._world.sleep(seconds)
         del taken
 
     def _burn_cpu(self, seconds: float) -> None:
-        until = time.monotonic() + seconds
-        while time.monotonic() < until:
+        until = self._world.monotonic() + seconds
+        while self._world.monotonic() < until:
             sum(range(1000))
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from pathlib import Path
 from types import FrameType, FunctionType
 from typing import Any
@@ -36,9 +35,9 @@ _HERE = str(Path(__file__).parents[1])
 class Probe:
     """Of one worker, in its training thread."""
 
-    def __init__(self, player: WorkerRuntime) -> None:
-        self._player = player
-        self._folder = Path(player.spec.probe)
+    def __init__(self, runtime: WorkerRuntime) -> None:
+        self._runtime, self._world = runtime, runtime.world
+        self._folder = Path(runtime.spec.probe)
         self._twins: tuple[int, ...] = ()
 
     def _pace(self) -> Pace:
@@ -49,30 +48,30 @@ class Probe:
 
     def wait(self) -> None:
         """Before a boundary: until the next step may begin. A newcomer, which has no step yet, does not wait."""
-        deadline = time.monotonic() + _PATIENCE_S
-        while self._twins and self._player.part.step >= self._pace().steps and time.monotonic() < deadline:
-            time.sleep(_LOOK_S)
+        deadline = self._world.monotonic() + _PATIENCE_S
+        while self._twins and self._runtime.protocol.step >= self._pace().steps and self._world.monotonic() < deadline:
+            self._world.sleep(_LOOK_S)
 
     def fall(self, step: int) -> None:
         """Before a vote: a machine that is to die in this step comes no further."""
         pace = self._pace()
-        if pace.falling == self._player.spec.machine and step == pace.steps - 1:
-            (self._folder / f"{FALLEN}{self._player.spec.uid}").touch()
-            time.sleep(_PATIENCE_S)
+        if pace.falling == self._runtime.spec.machine and step == pace.steps - 1:
+            (self._folder / f"{FALLEN}{self._runtime.spec.uid}").touch()
+            self._world.sleep(_PATIENCE_S)
 
     def look(self, step: int) -> None:
         """Write down what this role holds, between two steps."""
-        player = self._player
-        inventory = take_inventory(player.tracked)
-        role = player.role
+        runtime = self._runtime
+        inventory = take_inventory(runtime.tracked)
+        role = runtime.role
         if not self._twins:
-            self._twins = tuple(sorted({*twins(player.tracked), *player.same, role}))
+            self._twins = tuple(sorted({*twins(runtime.tracked), *runtime.same, role}))
         values, scopes, files = _surroundings(sys._getframe(1), self._skipped(inventory))
         glimpse = Glimpse(
             role,
             step,
-            player.spec.uid,
-            player.spec.machine,
+            runtime.spec.uid,
+            runtime.spec.machine,
             _state(inventory),
             values,
             scopes,
@@ -81,15 +80,15 @@ class Probe:
             self._pace().act,
         )
         line = msgspec.json.encode(glimpse) + b"\n"
-        file = os.open(self._folder / f"{player.spec.uid}.jsonl", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        file = os.open(self._folder / f"{runtime.spec.uid}.jsonl", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.write(file, line)
         os.close(file)
 
     def _skipped(self, inventory: Inventory) -> set[int]:
         """By id: what is tracked, and what belongs to that."""
-        found = {id(thing) for thing in self._player.tracked.values()}
+        found = {id(thing) for thing in self._runtime.tracked.values()}
         found |= {id(tensor) for tensor in inventory.tensors} | {id(tensor) for _, tensor in inventory.parameters}
-        for thing in self._player.tracked.values():
+        for thing in self._runtime.tracked.values():
             for part in getattr(thing, "modules", list)():
                 found |= {id(part), *map(id, part.parameters(recurse=False)), *map(id, part.buffers(recurse=False))}
             if isinstance(thing, Optimizer):

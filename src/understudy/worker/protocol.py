@@ -41,7 +41,9 @@ from understudy.protocol.roster import Roster
 from understudy.protocol.vote import Ballot, VoteOutcome
 
 
-class Say(msgspec.Struct, frozen=True):
+class SendReport(msgspec.Struct, frozen=True):
+    """Send a message to the controller."""
+
     message: FromWorker
 
 
@@ -80,7 +82,7 @@ class End(msgspec.Struct, frozen=True):
     """Nothing is left to do for this process."""
 
 
-Effect = Say | Open | Close | PoisonFabric | EnterTrain | Wake | End
+Effect = SendReport | Open | Close | PoisonFabric | EnterTrain | Wake | End
 
 
 class Begin(msgspec.Struct, frozen=True):
@@ -118,11 +120,11 @@ class WriteCheckpoint(msgspec.Struct, frozen=True):
     roles: tuple[int, ...]
 
 
-class Retreat(msgspec.Struct, frozen=True):
+class Withdraw(msgspec.Struct, frozen=True):
     """Leave the generation in play, then call `withdrew`."""
 
 
-Next = Begin | SwitchTo | Wait | HandedOver | GoBack | WriteCheckpoint | Retreat
+Next = Begin | SwitchTo | Wait | HandedOver | GoBack | WriteCheckpoint | Withdraw
 
 
 class ProtocolError(RuntimeError):
@@ -234,7 +236,7 @@ class WorkerProtocol:
             case Halt(number, reason):
                 self.halt = number
                 self.halted = self.seated or self.holds  # others have nothing to hold still
-                return [PoisonFabric(reason), *self._drop(), Say(self._report(number)), Wake()]
+                return [PoisonFabric(reason), *self._drop(), SendReport(self._report(number)), Wake()]
             case Stop():
                 self.stop = True
                 return [Wake()]
@@ -255,7 +257,7 @@ class WorkerProtocol:
         if proposal.generation <= self.generation:
             raise ProtocolError(f"{self.uid} in generation {self.generation} is told to prepare {proposal.generation}")
         if self.halted:  # it will be told what to do instead
-            return [Say(Unprepared(proposal.generation, f"{self.uid} has halted"))]
+            return [SendReport(Unprepared(proposal.generation, f"{self.uid} has halted"))]
         effects = self._drop()
         self.proposal = proposal
         return [*effects, Open(proposal.roster)]
@@ -296,7 +298,7 @@ class WorkerProtocol:
         if generation in (self.agreed, self.generation) or self.halted:
             return []  # it is entered, or something else has come between: what it says of that is the answer
         effects = self._drop() if self.proposal is not None and self.proposal.generation == generation else []
-        return [*effects, Say(Cancelled(generation))]
+        return [*effects, SendReport(Cancelled(generation))]
 
     def _drop(self) -> list[Effect]:
         """Forget the proposal, if there is one."""
@@ -328,13 +330,13 @@ class WorkerProtocol:
         if self.proposal is None or self.proposal.generation != generation:
             return []
         self.proposal.ready = True
-        return [Say(Prepared(generation, seconds)), Wake()]
+        return [SendReport(Prepared(generation, seconds)), Wake()]
 
     def not_opened(self, generation: int, why: str) -> list[Effect]:
         if self.proposal is None or self.proposal.generation != generation:
             return []
         self._drop()
-        return [Say(Unprepared(generation, why))]
+        return [SendReport(Unprepared(generation, why))]
 
     def rehearsed(
         self, seconds: float = 0.0, also: tuple[int, ...] = (), diverged: str = "", *, fixed: bool = False
@@ -342,13 +344,13 @@ class WorkerProtocol:
         """The training function has come to the boundary where it waits for its entry."""
         assert self.role is not None
         self.able = True
-        return [Say(Rehearsed(self.role, seconds, also, diverged, fixed))]
+        return [SendReport(Rehearsed(self.role, seconds, also, diverged, fixed))]
 
     def tracked(self, twins: tuple[int, ...], size: int = 0) -> list[Effect]:
         """The first boundary: from here on there is state that others can have."""
         assert self.role is not None
         self.holds = self.able = True
-        return [Say(Tracked(self.role, twins, size))]
+        return [SendReport(Tracked(self.role, twins, size))]
 
     def took(self, generation: int, step: int) -> bool:
         """A role's whole state has come, verified, for this generation. False where it comes too late."""
@@ -361,7 +363,7 @@ class WorkerProtocol:
         return True
 
     def gave(self, generation: int) -> list[Effect]:
-        return [Say(Gave(generation))]
+        return [SendReport(Gave(generation))]
 
     def went_back(self, generation: int, step: int) -> list[Effect]:
         """The state is as it was at this step; where it is to take another one meanwhile, it waits for that."""
@@ -370,7 +372,7 @@ class WorkerProtocol:
         if self.proposal is not None and self.proposal.generation == generation:
             self.proposal.restored = True
         if self.proposal is None and self.halt:
-            return [Say(self._report(self.halt))]  # it had said that it holds nothing
+            return [SendReport(self._report(self.halt))]  # it had said that it holds nothing
         return []
 
     # -- the training thread: at the boundary ------------------------------------------------------------------------
@@ -379,14 +381,14 @@ class WorkerProtocol:
         """The generation is left; until another one is entered, this is a newcomer that has rehearsed its role."""
         assert self.role is not None
         self.generation, self.parking, self.again = 0, False, False
-        return [Say(Parked(self.role))]
+        return [SendReport(Parked(self.role))]
 
     def boundary(self) -> Next:
         """What to do now that no step is under way."""
         if self.last is not None:
             return self.last
         if self.parking:
-            return Retreat()
+            return Withdraw()
         proposal = self.proposal
         if proposal is not None and proposal.goes_back(self.uid):
             self.holds = False  # until all of it is there
@@ -408,7 +410,7 @@ class WorkerProtocol:
         self.generation, self.seated = generation, proposal.roster.role_of(self.uid) is not None
         self.promised, self.withdrawn, self.agreed = 0, False, 0
         self.halted = self.again = False
-        return [Say(Switched(generation, self.step, seconds, size, again))]
+        return [SendReport(Switched(generation, self.step, seconds, size, again))]
 
     # -- the training thread: at the vote ----------------------------------------------------------------------------
 
@@ -441,7 +443,7 @@ class WorkerProtocol:
         if outcome.generation is not None:
             self.agreed = outcome.generation
         elif withdrawn:
-            return [*self._drop(), Say(Cancelled(promised))]
+            return [*self._drop(), SendReport(Cancelled(promised))]
         return []
 
     def interrupted(self, how: str, reason: str, who: str = "") -> list[Effect]:
@@ -449,7 +451,7 @@ class WorkerProtocol:
         if self.halted or self.again:
             return []
         self.halted = True
-        return [*self._drop(), Say(self._report(0, how, reason, who))]
+        return [*self._drop(), SendReport(self._report(0, how, reason, who))]
 
     def verdict(self) -> bool | None:
         """After a vote that failed: apply the step (True), begin it again (False), or not known yet (None)."""

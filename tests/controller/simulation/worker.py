@@ -106,7 +106,7 @@ class SimWorker:
     def do(self, effects: list[parts.Effect] | None) -> None:
         for effect in effects or ():
             match effect:
-                case parts.Say(message):
+                case parts.SendReport(message):
                     self.agent.report(Relayed(self.part.uid, message))
                 case parts.Open(roster):
                     fabric = self.world.fabrics.setdefault(roster.generation, SimFabric(self.world, roster))
@@ -208,7 +208,7 @@ class SimWorker:
                         raise Violation(f"{self.part.uid} is to keep step {step} and holds {self.state}")
                     self.later(self.world.delay(), partial(self.keep, roles))
                     return
-                case parts.Retreat():
+                case parts.Withdraw():
                     self.fabric = None
                     self.do(self.part.withdrew())
                 case parts.SwitchTo(generation):

@@ -3,26 +3,69 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Protocol
 
 from understudy.comm import waits
-from understudy.comm.fabric import Fabric
 from understudy.comm.links.link import Link
+from understudy.host.world import REAL, World
 from understudy.masking.coverage import at_risk
 from understudy.masking.placement import parse
 from understudy.protocol.messages import Copied, FromWorker, Saved, Telemetry, WorkerSpec
 from understudy.protocol.roster import Roster
 from understudy.state.checkpoint import Saver, complete, load
-from understudy.state.inventory import take_inventory
+from understudy.state.inventory import Inventory, take_inventory
 from understudy.state.tracked import Tracked
+from understudy.worker.interfaces import WorkerFabric
 from understudy.worker.protocol import GoBack, Proposal, WriteCheckpoint
 
 from .buddy import Keeper
-from .copying import give_copy
 from .handover import Stop
+from .wire import SOCKETS, StateWire
 
 log = logging.getLogger("understudy.worker")
+
+
+class CheckpointWriter(Protocol):
+    """Writes one role's parts of checkpoints, one at a time, beside training."""
+
+    @property
+    def busy(self) -> bool: ...
+
+    def save(self, step: int, inventory: Inventory, others: Sequence[int] = ()) -> None: ...
+
+    def wait(self) -> None: ...
+
+
+class Checkpoints(Protocol):
+    """The checkpoints of a job, as one worker uses them."""
+
+    def latest(self) -> int:
+        """The step of the latest complete checkpoint; 0: none."""
+        ...
+
+    def load(self, step: int, role: int, tracked: Tracked) -> None: ...
+
+    def writer(self, role: int, saved: Callable[[int, int], None]) -> CheckpointWriter:
+        """`saved` is called with each (role, step) that is complete."""
+        ...
+
+
+class CheckpointFolder:
+    """Checkpoints in a folder that all workers share."""
+
+    def __init__(self, folder: Path, roles: int) -> None:
+        self._folder, self._roles = folder, roles
+
+    def latest(self) -> int:
+        return max(complete(self._folder, self._roles), default=0)
+
+    def load(self, step: int, role: int, tracked: Tracked) -> None:
+        load(self._folder, step, role, tracked)
+
+    def writer(self, role: int, saved: Callable[[int, int], None]) -> CheckpointWriter:
+        return Saver(self._folder, role, self._roles, log.warning, saved)
 
 
 class Archive:
@@ -31,20 +74,30 @@ class Archive:
     def __init__(
         self,
         spec: WorkerSpec,
-        fabric: Fabric,
+        fabric: WorkerFabric,
         role: int,
         tracked: Tracked,
         twins: tuple[int, ...],
-        say: Callable[[FromWorker | Telemetry], None],
+        send: Callable[[FromWorker | Telemetry], None],
+        *,
+        world: World = REAL,
+        wire: StateWire = SOCKETS,
+        checkpoints: Checkpoints | None = None,
     ) -> None:
-        self._spec, self._role, self._tracked, self._twins, self._say = spec, role, tracked, twins, say
-        self._fabric = fabric
-        self._saver: Saver | None = None
+        """Without `checkpoints`: those in the folder that the spec names, if it names one."""
+        self._spec, self._role, self._tracked, self._twins, self._send = spec, role, tracked, twins, send
+        self._fabric, self._wire = fabric, wire
+        if checkpoints is None and spec.checkpoint:
+            checkpoints = CheckpointFolder(Path(spec.checkpoint), spec.roles)
+        self._checkpoints = checkpoints
+        self._writer: CheckpointWriter | None = None
         self._saved = 0
         """The step of the last checkpoint that was begun."""
         self._put_off = -1
         """The step of the checkpoint for whose sake this worker has not left yet."""
-        self._keeper = Keeper(fabric, spec.uid, tracked, spec.streams) if spec.copy_every else None
+        self._keeper: Keeper | None = None
+        if spec.copy_every:
+            self._keeper = Keeper(fabric, spec.uid, tracked, spec.streams, world=world, wire=wire)
         self._copied = self._told = -1
         """The last step of which a copy was begun, and the last of which the cost was told."""
         self._fresh = False
@@ -58,16 +111,21 @@ class Archive:
 
     # -- beginning -----------------------------------------------------------------------------------------------------
 
+    @property
+    def has_checkpoints(self) -> bool:
+        """Whether checkpoints are written and read at all."""
+        return self._checkpoints is not None
+
     def latest(self) -> int:
         """The latest checkpoint that is complete on disk; 0: none."""
-        folder = self._spec.checkpoint
-        return max(complete(Path(folder), self._spec.roles), default=0) if folder else 0
+        return 0 if self._checkpoints is None else self._checkpoints.latest()
 
     def load(self, step: int) -> None:
         """Make the state as it was when this checkpoint was written."""
-        load(Path(self._spec.checkpoint), step, self._role, self._tracked)
+        assert self._checkpoints is not None
+        self._checkpoints.load(step, self._role, self._tracked)
         self._saved = step
-        self._say(Saved(self._role, step))
+        self._send(Saved(self._role, step))
 
     def entered(self, roster: Roster, proposal: Proposal | None = None) -> None:
         """This worker plays in another generation from now on."""
@@ -86,10 +144,11 @@ class Archive:
         """Keep the state with which this step begins, where its turn has come."""
         spec = self._spec
         due = bool(spec.checkpoint_every) and step % spec.checkpoint_every == 0
-        if spec.checkpoint and step > self._saved and (due or (self._fresh and self._at_risk())):
-            if self._saver is None:
-                self._saver = self._make_saver(self._role)
-            self._saver.save(step, take_inventory(self._tracked), self._vacant())
+        checkpoints = self._checkpoints
+        if checkpoints is not None and step > self._saved and (due or (self._fresh and self._at_risk())):
+            if self._writer is None:
+                self._writer = checkpoints.writer(self._role, self._wrote)
+            self._writer.save(step, take_inventory(self._tracked), self._vacant())
             self._saved = step
         self._kept_now = self._saved == step
         fresh, self._fresh = self._fresh, False
@@ -104,16 +163,16 @@ class Archive:
         """Whether whoever plays here may leave at the boundary after this step: not where a checkpoint begins, nor
         while its part of one is being written, since nobody else would write it. That is put off for one checkpoint;
         where the next is under way by then, it is waited for, or nobody could ever leave."""
-        every, writing = self._spec.checkpoint_every, self._saver is not None and self._saver.busy
-        begins = bool(self._spec.checkpoint) and every > 1 and (step + 1) % every == 0
+        every, writing = self._spec.checkpoint_every, self._writer is not None and self._writer.busy
+        begins = self._checkpoints is not None and every > 1 and (step + 1) % every == 0
         if not writing and not begins:
             return True
         which = self._saved if writing else step + 1
         if self._put_off in (-1, which):
             self._put_off = which
             return False
-        if self._saver is not None:
-            self._saver.wait()
+        if self._writer is not None:
+            self._writer.wait()
         return True
 
     def _at_risk(self) -> bool:
@@ -136,7 +195,7 @@ class Archive:
     def busy(self) -> bool:
         """Whether the step under way began with something to keep, or a checkpoint is still being written. Where copies
         are renewed at every step, that is usual."""
-        return self._kept_now or (self._saver is not None and self._saver.busy)
+        return self._kept_now or (self._writer is not None and self._writer.busy)
 
     def hold(self) -> None:
         """Before an optimizer steps: let what it changes be copied first."""
@@ -155,7 +214,7 @@ class Archive:
         self._keeper.settle(step)
         if step > self._told:
             self._told = step
-            self._say(Copied(self._role, step, self._keeper.bytes, self._keeper.seconds, self._keeper.waited))
+            self._send(Copied(self._role, step, self._keeper.bytes, self._keeper.seconds, self._keeper.waited))
 
     def kept(self) -> tuple[tuple[int, int], ...]:
         """(role, step) of whole copies that are here."""
@@ -169,7 +228,8 @@ class Archive:
             assert self._keeper is not None
             self._keeper.restore(to.step, (self._role, *self._twins))
         else:
-            load(Path(self._spec.checkpoint), to.step, self._role, self._tracked)
+            assert self._checkpoints is not None
+            self._checkpoints.load(to.step, self._role, self._tracked)
             for _, parameter in take_inventory(self._tracked).parameters:
                 parameter.grad = None
         self._saved = to.step
@@ -181,7 +241,7 @@ class Archive:
         links: list[Link] = []
         try:
             links = self._fabric.dial_state(roster, taker, self._spec.streams)
-            give_copy(links, copy, stop)
+            self._wire.give_copy(links, copy, stop)
         finally:
             for link in links:
                 link.close()
@@ -191,21 +251,18 @@ class Archive:
     def conclude(self, keep: WriteCheckpoint) -> None:
         """Write what is left of a job to disk: its own role's state, and that of lost roles with the same."""
         self.close()
-        if self._spec.checkpoint:
+        if self._checkpoints is not None:
             inventory = take_inventory(self._tracked)
             for role in keep.roles:
-                saver = self._make_saver(role)
-                saver.save(keep.step, inventory)
-                saver.wait()
+                writer = self._checkpoints.writer(role, self._wrote)
+                writer.save(keep.step, inventory)
+                writer.wait()
 
-    def _make_saver(self, role: int) -> Saver:
-        def saved(role: int, step: int) -> None:
-            self._say(Saved(role, step))
-
-        return Saver(Path(self._spec.checkpoint), role, self._spec.roles, log.warning, saved)
+    def _wrote(self, role: int, step: int) -> None:
+        self._send(Saved(role, step))
 
     def close(self) -> None:
-        if self._saver is not None:
-            self._saver.wait()
+        if self._writer is not None:
+            self._writer.wait()
         if self._keeper is not None:
             self._keeper.close()

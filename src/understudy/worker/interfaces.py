@@ -1,0 +1,171 @@
+"""What a worker's runtime needs of its surroundings. `WorkerRuntime` gets each of these as a parameter, so that the
+simulation can run the same runtime without sockets, processes and disks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Protocol
+
+import torch
+import torch.distributed as dist
+
+from understudy.comm.endpoint import Endpoint
+from understudy.comm.fabric import Fabric
+from understudy.comm.faults import Fault
+from understudy.comm.group import RoleGroup
+from understudy.comm.links.link import Link
+from understudy.comm.recording import Recorder
+from understudy.comm.sandbox import Sandbox
+from understudy.comm.torch_backend import install, renamed, uninstall
+from understudy.protocol.roster import Roster, WorkerAddress
+
+
+class WorkerFabric(Protocol):
+    """The part of `comm.fabric.Fabric` that a worker's runtime uses."""
+
+    @property
+    def worker(self) -> WorkerAddress: ...
+
+    @property
+    def generation(self) -> int: ...
+
+    @property
+    def roster(self) -> Roster | None: ...
+
+    @property
+    def prepared(self) -> int: ...
+
+    @property
+    def fault(self) -> Fault | None: ...
+
+    @property
+    def deserted(self) -> bool: ...
+
+    def prepare(self, roster: Roster) -> Future[None]: ...
+
+    def abandon(self, generation: int) -> None: ...
+
+    def switch(self, generation: int) -> None: ...
+
+    def withdraw(self) -> None: ...
+
+    def interrupt(self, reason: str, who: str = "") -> None: ...
+
+    def assume(self, role: int, sandbox: Sandbox | None = None, troupe: Roster | None = None) -> None: ...
+
+    def become(self, role: int, groups: dict[str, tuple[int, ...]]) -> None: ...
+
+    def part_company(self) -> None: ...
+
+    def vouch(self, vouching: bool) -> None: ...
+
+    def record(self, recorder: Recorder | None) -> None: ...
+
+    def endpoints(self) -> list[Endpoint]: ...
+
+    def longest_wait(self) -> tuple[Endpoint, int, str, float] | None: ...
+
+    def expect_state(self, generation: int, take: Callable[[Link], None]) -> None: ...
+
+    def dial_state(self, roster: Roster, taker: str, count: int) -> list[Link]: ...
+
+    def expect_copy(self, generation: int, take: Callable[[Link], None]) -> None: ...
+
+    def dial_copy(self, roster: Roster, keeper: str, count: int, *, attempt: int = 0) -> Future[list[Link]]: ...
+
+
+class VoteGroup(Protocol):
+    """The group of all roles in which votes are held."""
+
+    @property
+    def endpoint(self) -> Endpoint: ...
+
+    def least(self, numbers: list[int]) -> list[int]:
+        """The minimum over all roles, number by number. Undefined if the fabric is poisoned meanwhile."""
+        ...
+
+
+class TrainingProcess(Protocol):
+    """The process that a runtime lives in: its default process group and what scripts read of it."""
+
+    @property
+    def pid(self) -> int: ...
+
+    @property
+    def waits_known(self) -> bool:
+        """Whether the time that operations block is measured on this process's devices."""
+        ...
+
+    def group(self, roles: Sequence[int], *, told: bool = True) -> RoleGroup:
+        """A process group over these roles."""
+        ...
+
+    def vote_group(self, roles: int) -> VoteGroup: ...
+
+    def install(self, roles: int) -> None:
+        """Make the fabric the default process group, over this many roles."""
+        ...
+
+    def uninstall(self) -> None: ...
+
+    def role_changed(self, role: int) -> None:
+        """The fabric has changed to another role before its first generation."""
+        ...
+
+    def announce(self, role: int) -> None:
+        """Set the environment variables by which scripts and libraries learn their rank."""
+        ...
+
+
+class TorchVotes:
+    """Votes as an all-reduce over a process group."""
+
+    def __init__(self, group: RoleGroup) -> None:
+        self._group = group
+
+    @property
+    def endpoint(self) -> Endpoint:
+        return self._group.endpoint
+
+    def least(self, numbers: list[int]) -> list[int]:
+        tensor = torch.tensor(numbers)
+        options = dist.AllreduceOptions()
+        options.reduceOp = dist.ReduceOp(dist.ReduceOp.MIN)
+        options.asyncOp = False
+        self._group.allreduce([tensor], options).wait()
+        return [int(number) for number in tensor.tolist()]
+
+
+class TorchProcess:
+    """This process, with torch.distributed over a fabric."""
+
+    def __init__(self, fabric: Fabric) -> None:
+        self._fabric = fabric
+
+    @property
+    def pid(self) -> int:
+        return os.getpid()
+
+    @property
+    def waits_known(self) -> bool:
+        return self._fabric.transport.devices == ("cpu",)
+
+    def group(self, roles: Sequence[int], *, told: bool = True) -> RoleGroup:
+        return RoleGroup(self._fabric.group(roles, told=told))
+
+    def vote_group(self, roles: int) -> VoteGroup:
+        return TorchVotes(self.group(range(roles)))
+
+    def install(self, roles: int) -> None:
+        install(self._fabric, roles)
+
+    def uninstall(self) -> None:
+        uninstall()
+
+    def role_changed(self, role: int) -> None:
+        renamed()
+
+    def announce(self, role: int) -> None:
+        os.environ["RANK"] = os.environ["GROUP_RANK"] = str(role)
