@@ -29,10 +29,8 @@ from understudy.state.digest import digest
 from understudy.state.errors import StateError, StreamBroken
 from understudy.state.grow import gradient_of, grow
 from understudy.state.inventory import Inventory, Slot, take_inventory
-from understudy.state.stream import give, take
+from understudy.state.stream import WorldStop, give, take, wait_ready
 from understudy.state.tracked import Tracked, is_dtensor, local_part, optimizers, places
-
-_LOOK_MS = 50
 
 
 class Tempo(msgspec.Struct, frozen=True):
@@ -152,10 +150,8 @@ def receive(sock: socket.socket, stop: Stop) -> Frame:
 
 
 def _wait(sock: socket.socket, event: int, stop: Stop) -> None:
-    poller = select.poll()
-    poller.register(sock, event)
     while not stop():
-        if poller.poll(_LOOK_MS):
+        if wait_ready(sock, event, stop):
             return
     raise StreamBroken("it was stopped")
 
@@ -326,7 +322,7 @@ class Taker:
     ) -> None:
         self._sockets = [link.sock for link in links]
         self._tracked, self._broken = tracked, False
-        self._stop = lambda: self._broken or stop()
+        self._stop = WorldStop(lambda: self._broken or stop(), world)
         self._inventory: Inventory | None = None
         self._world, self._growing = world, world.condition()
         self._bytes = 0
