@@ -29,6 +29,7 @@ class Door:
     def __init__(self, ledger: Path, machines: int = 2, **more: Any) -> None:
         spec = ControlSpec("gpt", SECRET, machines, 1, (("dp", machines),), str(ledger), **more)
         server = ControllerServer(spec)
+        self.ledger = server.ledger
         self.controller = server.controller
         self.client: Any = TestClient(TestServer(server.app()))
 
@@ -38,7 +39,7 @@ class Door:
 
     async def __aexit__(self, *exc: object) -> None:
         await self.client.close()
-        self.controller.ledger.close()
+        self.ledger.close()
 
     async def call(self, method: str, path: str, data: bytes | None = None, token: str | None = "") -> tuple[int, Any]:
         headers = {} if token is None else {"Authorization": f"Bearer {token or SECRET.hex()}"}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from understudy.controller.core.company import OVER
@@ -29,7 +29,6 @@ from understudy.protocol.frames import Ack, Beat, Frame, Numbered, Refused, Regi
 from understudy.protocol.roster_delta import Shortener
 
 from .admission import objection
-from .ledger import Ledger
 from .observing import Observing
 from .silence import gone, quiet
 from .spec import ControlSpec
@@ -43,6 +42,14 @@ WATCH_S = 0.1
 _RETURN_S = 8.0
 """Seconds within which agents that were cut off from the controller have reached it again."""
 RENAME = "choose another --name"
+
+
+class EventLog(Protocol):
+    """Events in order; see `ledger.Ledger`."""
+
+    def append(self, at: float, event: Event) -> None: ...
+
+    def read(self) -> Iterator[tuple[float, Event]]: ...
 
 
 class Connection(Protocol):
@@ -65,7 +72,7 @@ class Controller:
     """Every event is in the ledger before anything follows from it."""
 
     def __init__(
-        self, spec: ControlSpec, ledger: Ledger, *, world: World = REAL, new_id: Callable[[], str] = random_id
+        self, spec: ControlSpec, ledger: EventLog, *, world: World = REAL, new_id: Callable[[], str] = random_id
     ) -> None:
         self.spec, self.ledger = spec, ledger
         self._world, self._new_id = world, new_id

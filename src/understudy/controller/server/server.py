@@ -90,8 +90,8 @@ class ControllerServer:
     """The surface of a controller for agents and operators."""
 
     def __init__(self, spec: ControlSpec) -> None:
-        self.spec = spec
-        self.controller = Controller(spec, Ledger(Path(spec.ledger)))
+        self.spec, self.ledger = spec, Ledger(Path(spec.ledger))
+        self.controller = Controller(spec, self.ledger)
         self.controller.on_news = self._tell
         self._waiting: set[asyncio.Future[None]] = set()
 
