@@ -16,13 +16,14 @@ from torch.optim.lr_scheduler import LRScheduler
 from .tracked import Tracked, extra_states, is_dtensor, is_partitioned, module_tensors, modules, optimizers, places
 
 
-def twins(tracked: Tracked) -> frozenset[int]:
-    """The global ranks that hold an identical copy of everything tracked, this one included.
+def twins(tracked: Tracked, me: int | None = None) -> frozenset[int]:
+    """The global ranks that hold an identical copy of everything tracked, `me` included: the rank of this process.
 
     Known from how the objects were made, not by comparing: DDP keeps parameters equal over its group, and a DTensor is
     equal along the dimensions of its mesh where it is replicated. Anything else is taken to differ from rank to rank:
     plain tensors, statistics of the batch, objects of other kinds."""
-    me = dist.get_rank() if dist.is_initialized() else 0
+    if me is None:
+        me = dist.get_rank() if dist.is_initialized() else 0
     alone = frozenset({me})
     if not all(_follows_tensors(thing) for thing in tracked.values()):
         return alone

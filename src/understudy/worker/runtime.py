@@ -178,7 +178,7 @@ class WorkerRuntime:
 
     def twins(self) -> tuple[int, ...]:
         """Roles that hold the same state as this one, this one included."""
-        return tuple(sorted({*twins(self.tracked), *self.same}))
+        return tuple(sorted({*twins(self.tracked, self.role), *self.same}))
 
     def _interchangeable(self) -> tuple[int, ...]:
         """Roles that this worker could take without entering the training function again."""

@@ -56,7 +56,7 @@ class SimConnection:
     def send(self, frame: Frame) -> None:
         """From the controller."""
         self._deliver(0, partial(self._to_agent, frame))
-        if isinstance(frame, Numbered) and self._job.random.random() < _AGAIN:
+        if isinstance(frame, Numbered) and not frame.seating and self._job.random.random() < _AGAIN:
             self._deliver(0, partial(self._to_agent, frame))
 
     def report(self, frame: Frame) -> None:
@@ -191,7 +191,8 @@ class SimAgent:
                 if worker is not None and worker.alive:
                     worker.hear(message)
             case EndWorker(uid):
-                self.workers[uid].process.kill()
+                if (worker := self.workers.get(uid)) is not None:
+                    worker.process.kill()
             case KeepCopy(recorded):
                 self.job.network.later(self._fetched, recorded)
             case Dismiss():

@@ -140,7 +140,7 @@ class SimWorker:
         if model.steps != step:
             self._fail(Rule.STEP_ORDER, f"is in step {step} with {model.steps} steps applied")
         elif not model.sound or model.kind != self._job.setting.same(self.runtime.role)[0]:
-            self._fail(Rule.SAME_STATE, f"has another state than an undisturbed run in step {step}")
+            self._fail(Rule.SAME_STATE, f"is in step {step} of role {self.runtime.role} with {model.state_dict()}")
 
     def _fail(self, rule: Rule, what: str) -> None:
         self._job.scheduler.fail(Violation(rule, f"{self.uid} {what}"))
