@@ -216,7 +216,9 @@ class WorkerRuntime:
         self.recordings.first_boundary(same, self._votes.endpoint)
         begun = self.protocol.step
         if archive.has_checkpoints and not begun:
-            begun = self.least([archive.latest()])[0]
+            latest = archive.latest()
+            least = self.least([latest])[0]
+            begun = least if self.fabric.fault is None else latest  # an interrupted all-reduce has no result
             if begun:
                 archive.load(begun)
         if self.fabric.roster is not None:

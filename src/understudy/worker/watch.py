@@ -13,6 +13,8 @@ from .interfaces import WorkerFabric
 from .protocol import WorkerProtocol
 
 _LOOK_S = 1.0
+_LATE_S = 0.5
+"""Delay of a look that shows that the process was stopped meanwhile."""
 _STALL_S = 5.0
 """Waiting for so long is worth a word to the controller."""
 
@@ -54,7 +56,11 @@ class Watch:
             return self._changed.wait_for(lambda: self._closed, _LOOK_S)
 
     def _run(self) -> None:
+        looked = self._world.monotonic()
         while not self._wait():
+            looked, late = self._world.monotonic(), self._world.monotonic() - looked - _LOOK_S
+            if late > _LATE_S:
+                continue  # the whole process was stopped: an operation that is over may not have been noticed yet
             stalled = self._stall(min(_STALL_S, self._spec.limit / 2))
             if stalled != self._stalled:
                 self._stalled = stalled
