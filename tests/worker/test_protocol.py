@@ -8,12 +8,14 @@ from understudy.protocol.messages import (
     Arm,
     Cancel,
     Cancelled,
+    Conclude,
     Finish,
     Gave,
     Halt,
     Halted,
     Leave,
     Move,
+    Park,
     Prepare,
     Prepared,
     Rehearse,
@@ -27,7 +29,7 @@ from understudy.protocol.messages import (
 )
 from understudy.protocol.roster import Roster, WorkerAddress
 from understudy.protocol.vote import Ballot, VoteOutcome
-from understudy.worker.protocol import (
+from understudy.worker.instructions import (
     Begin,
     Close,
     End,
@@ -35,13 +37,13 @@ from understudy.worker.protocol import (
     HandedOver,
     Open,
     PoisonFabric,
-    ProtocolError,
     SendReport,
     SwitchTo,
     Wait,
     Wake,
-    WorkerProtocol,
 )
+from understudy.worker.protocol import MESSAGES, WorkerProtocol
+from understudy.worker.states import IllegalTransition, Proposal, ProposalState, ProtocolError, StepState, WorkerState
 
 W0, W1, W2 = WorkerAddress("w0", "m0"), WorkerAddress("w1", "m1"), WorkerAddress("w2", "m2")
 FIRST = Roster.of(1, [(0, "w0"), (1, "w1")], [W0, W1])
@@ -114,11 +116,13 @@ def test_who_stays_switches_when_the_vote_agrees() -> None:
 
 def test_who_gives_names_the_generation_only_when_armed() -> None:
     part = prepared("w1")
-    assert part.ballot() == Ballot(1, 0, 1)
-    assert part.hear(Arm(7)) == []
-    assert part.ballot() == Ballot(1, 0, 1)
+    for _ in range(2):
+        assert part.hear(Arm(7)) == []
+        assert part.ballot() == Ballot(1, part.step, 1)
+        part.counted(VoteOutcome(None))
+        part.applied()
     part.hear(Arm(2))
-    assert part.ballot() == Ballot(1, 0, 2)
+    assert part.ballot() == Ballot(1, 2, 2)
     part.counted(VoteOutcome(2))
     part.applied()
     assert part.boundary() == SwitchTo(2)
@@ -341,10 +345,54 @@ def test_impossible_orders(message: ToWorker, says: str) -> None:
         playing(step=3).hear(message)
 
 
-def test_impossible_acts() -> None:
-    with pytest.raises(ProtocolError, match="has applied step 0 without a vote"):
+def test_impossible_reports() -> None:
+    with pytest.raises(IllegalTransition, match="applied is not possible while computing"):
         playing().applied()
-    with pytest.raises(ProtocolError, match="has entered generation 5, which nobody proposed"):
+    with pytest.raises(IllegalTransition, match="entered is not possible while absent"):
         prepared().entered(5)
-    with pytest.raises(ProtocolError, match="has entered generation 1, which nobody proposed"):
+    with pytest.raises(IllegalTransition, match="entered is not possible while entered"):
         playing().entered(1)
+    part = playing()
+    part.ballot()
+    with pytest.raises(IllegalTransition, match="came to the vote is not possible while voted"):
+        part.ballot()
+
+
+def test_an_error_tells_what_came_before() -> None:
+    part = prepared()
+    part.ballot()
+    with pytest.raises(IllegalTransition, match="Rehearse is not possible while training") as caught:
+        part.hear(Rehearse(1))
+    assert [event.rpartition(": ")[2] for event in caught.value.story] == [
+        *("Resume", "opened", "entered", "tracked", "Prepare", "opened", "came to the vote")
+    ]
+    assert str(caught.value).count("\n") == len(caught.value.story)
+
+
+@pytest.mark.parametrize("state", WorkerState)
+def test_every_message_has_its_states(state: WorkerState) -> None:
+    """What may come in any state does; a worker that concludes hears of no other change."""
+    for message in (Halt, Stop, Finish, Leave):
+        assert (state, message) in MESSAGES
+    if state is WorkerState.CONCLUDING:
+        assert not {(state, message) for message in (Rehearse, Prepare, Resume, Park, Conclude)} & MESSAGES.keys()
+
+
+def test_what_never_holds_is_found() -> None:
+    for broken in (
+        {"holds": False},
+        {"generation": 0},
+        {"role": None},
+        {"step_state": StepState.REPEATING},
+        {"state": WorkerState.STANDBY},
+        {"proposal": Proposal(FIRST, (), direct=False)},
+        {"proposal": Proposal(SECOND, (), direct=False, state=ProposalState.PROMISED)},
+        {"proposal": Proposal(SECOND, (), direct=True, state=ProposalState.AGREED)},
+        {"proposal": Proposal(SECOND, (), direct=False), "halted": True},
+    ):
+        part = playing()
+        part.validate()
+        for name, value in broken.items():
+            setattr(part, name, value)
+        with pytest.raises(ProtocolError, match="it does not hold that"):
+            part.validate()

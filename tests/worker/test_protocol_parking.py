@@ -7,7 +7,8 @@ import pytest
 from tests.worker.test_protocol import FIRST, W0, W1, playing
 from understudy.protocol.messages import Halt, Halted, Move, Park, Parked, Prepare, Resume
 from understudy.protocol.vote import VoteOutcome
-from understudy.worker.protocol import Begin, Close, Open, SendReport, SwitchTo, Wait, Wake, Withdraw, WorkerProtocol
+from understudy.worker.instructions import Begin, Close, Open, SendReport, SwitchTo, Wait, Wake, Withdraw
+from understudy.worker.protocol import WorkerProtocol
 
 MASKED = FIRST.successor({1: None}, generation=2, fresh=True)
 REFILLED = MASKED.successor({1: W1}, generation=3)

@@ -11,18 +11,9 @@ from understudy.host.world import World
 from understudy.protocol.messages import FromWorker, Telemetry, ToWorker, WorkerSpec
 from understudy.protocol.roster import Roster, RosterError
 
+from .instructions import Close, Effect, End, EnterTrain, Open, PoisonFabric, SendReport, Wake
 from .interfaces import WorkerFabric
-from .protocol import (
-    Close,
-    Effect,
-    End,
-    EnterTrain,
-    Open,
-    PoisonFabric,
-    SendReport,
-    Wake,
-    WorkerProtocol,
-)
+from .protocol import WorkerProtocol
 
 Send = Callable[[FromWorker | Telemetry], None]
 

@@ -14,20 +14,11 @@ from understudy.state.twins import twins
 
 from .driver import Dismissed, ProtocolDriver, Send
 from .identity import Identity
+from .instructions import Begin, EnterTrain, GoBack, HandedOver, SwitchTo, Wait, Withdraw, WriteCheckpoint
 from .interfaces import TrainingProcess, VoteGroup, WorkerFabric
 from .meter import Meter, traffic_of
-from .protocol import (
-    Begin,
-    EnterTrain,
-    GoBack,
-    HandedOver,
-    Proposal,
-    SwitchTo,
-    Wait,
-    Withdraw,
-    WriteCheckpoint,
-)
 from .pulse import Pulse
+from .states import Proposal
 from .tape import Tape
 from .transfer.archive import Archive, Checkpoints
 from .transfer.transfers import StateTransfers
@@ -224,8 +215,7 @@ class WorkerRuntime:
         if self.fabric.roster is not None:
             archive.entered(self.fabric.roster)
         with self._changed:
-            self.protocol.step = begun
-            self._driver.do(self.protocol.tracked(same, size))
+            self._driver.do(self.protocol.tracked(same, size, begun))
 
     def least(self, numbers: list[int]) -> list[int]:
         """The minimum over all roles, number by number; undefined if the fabric is poisoned meanwhile."""
@@ -397,7 +387,7 @@ class WorkerRuntime:
         """Whether an exception in a step was caused by an interruption, which is reported then."""
         fault = self.fabric.fault
         with self._changed:
-            if self.protocol.passed or (fault is None and not self.protocol.halted and not self.protocol.again):
+            if self.protocol.passed or (fault is None and not self.protocol.halted and not self.protocol.repeating):
                 return False
             if fault is not None:
                 self._driver.do(self.protocol.interrupted(fault.how, fault.reason, fault.who))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from understudy.protocol.frames import Exited, Relayed, Stopped
 from understudy.protocol.messages import Done, Faulty, Recorded, Rehearse, Saved, Settled, Stalled, ToWorker
 from understudy.protocol.vote import numbers_of, outcome_of
-from understudy.worker import protocol as parts
+from understudy.worker import instructions as parts
 from understudy.worker.protocol import WorkerProtocol
 
 from .fabric import SimFabric
@@ -104,6 +104,7 @@ class SimWorker:
             fabric.consider(member)
 
     def do(self, effects: list[parts.Effect] | None) -> None:
+        self.part.validate()
         for effect in effects or ():
             match effect:
                 case parts.SendReport(message):

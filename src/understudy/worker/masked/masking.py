@@ -165,7 +165,7 @@ class Masking:
         protocol = self._runtime.protocol
         if self._runtime.rehearsing:
             return False
-        return self._runtime.fabric.fault is not None or protocol.halted or protocol.again
+        return self._runtime.fabric.fault is not None or protocol.halted or protocol.repeating
 
     def _leave(self) -> NoReturn:
         """The step is interrupted: say so, and wait for what is decided."""

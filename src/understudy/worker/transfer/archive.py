@@ -17,8 +17,9 @@ from understudy.protocol.roster import Roster
 from understudy.state.checkpoint import Saver, complete, load
 from understudy.state.inventory import Inventory, take_inventory
 from understudy.state.tracked import Tracked
+from understudy.worker.instructions import GoBack, WriteCheckpoint
 from understudy.worker.interfaces import WorkerFabric
-from understudy.worker.protocol import GoBack, Proposal, WriteCheckpoint
+from understudy.worker.states import Proposal
 
 from .buddy import Keeper
 from .handover import Stop

@@ -16,8 +16,8 @@ from understudy.state.inventory import Inventory, take_inventory
 from understudy.state.tracked import Tracked
 from understudy.worker.driver import ProtocolDriver
 from understudy.worker.interfaces import WorkerFabric
-from understudy.worker.protocol import Proposal
 from understudy.worker.pulse import Pulse
+from understudy.worker.states import Proposal
 
 from .archive import Archive
 from .handover import Arrival, Stop, Tempo
