@@ -25,7 +25,7 @@ from .fabric import Network
 from .host import ControllerHost
 from .judge import Judge
 from .model import SimDisk
-from .scheduler import Scheduler
+from .scheduler import Deadlock, Scheduler
 from .setting import COLLECTIVE_S, Setting, setting_of
 from .verdicts import Rule, Violation
 from .worker import SimWorker
@@ -99,8 +99,15 @@ class SimJob:
         for _ in range(chance.choice([0, 0, 1, 1, 2, 3])):
             scheduler.after(chance.uniform(0.0, horizon), self.mishap)
         scheduler.at(LIMIT_S, self._hangs)
-        scheduler.run()
-        self.judge.at_the_end()
+        try:
+            scheduler.run()
+            self.judge.at_the_end()
+        except Violation:
+            raise
+        except Deadlock as error:
+            raise Violation(Rule.NO_DEADLOCK, str(error)) from None
+        except Exception as error:
+            raise Violation(Rule.NO_CRASH, f"{type(error).__name__}: {error}") from error
 
     def _hangs(self) -> None:
         if not self.judge.may_wait():

@@ -174,7 +174,8 @@ class Judge:
             for worker in [job.workers[uid] for uid in seats if uid is not None]:
                 if worker.code == 0 and worker.steps != setting.steps and director.status == "finished":
                     raise Violation(Rule.ALL_STEPS, f"{worker.uid} ended after {worker.steps} of {setting.steps}")
-                if worker.code == 0 and worker.model is not None and not worker.model.sound:
+                kind = setting.same(worker.role or 0)[0]
+                if worker.code == 0 and worker.model is not None and not worker.model.is_sound(kind):
                     raise Violation(Rule.SAME_END, f"{worker.uid} ended with another state")
         change = director.change
         if change is not None and change.phase == "cancel":

@@ -32,22 +32,27 @@ class SimModel:
 
     def __init__(self, kind: int) -> None:
         self.kind, self.steps, self.history = kind, 0, history_after(kind, 0)
-        self.changing = False
+        self.batches = 0
+        """Changes with the computation of a step, before its vote, as statistics of batches do."""
+
+    def see_batch(self) -> None:
+        self.batches += 1
 
     def apply(self, step: int) -> None:
         self.history = _after(self.history, step)
         self.steps += 1
 
-    @property
-    def sound(self) -> bool:
-        """Whether this is a state of an undisturbed run."""
-        return self.history == history_after(self.kind, self.steps)
+    def is_sound(self, kind: int, *, computed: bool = False) -> bool:
+        """Whether this is a state of an undisturbed run, at a boundary or with the batch of a step `computed`."""
+        expected = kind, history_after(kind, self.steps), self.steps + computed
+        return (self.kind, self.history, self.batches) == expected
 
     def state_dict(self) -> dict[str, Any]:
-        return {"kind": self.kind, "steps": self.steps, "history": self.history}
+        return {"kind": self.kind, "steps": self.steps, "history": self.history, "batches": self.batches}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.kind, self.steps, self.history = state["kind"], state["steps"], state["history"]
+        self.kind, self.steps = state["kind"], state["steps"]
+        self.history, self.batches = state["history"], state["batches"]
 
 
 class SimDisk:

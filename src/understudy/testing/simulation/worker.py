@@ -9,6 +9,7 @@ from understudy.protocol.messages import FromWorker, Telemetry, ToWorker, Worker
 from understudy.worker.entry import live, perform
 from understudy.worker.job import Job
 from understudy.worker.runtime import WorkerRuntime
+from understudy.worker.states import ProtocolError
 
 from .fabric import SimFabric, SimTrainingProcess
 from .model import SimCheckpoints, SimModel
@@ -20,6 +21,10 @@ if TYPE_CHECKING:
 
 START_S = 0.05
 """Seconds that a process takes at least to start."""
+
+
+class BadLuck(Exception):
+    """The error of a simulated script."""
 
 
 class SimWorker:
@@ -83,6 +88,14 @@ class SimWorker:
             message = self._heard.popleft()
             self._job.say(f"{self.uid} hears {message}")
             self.runtime.hear(message)
+            self._validate()
+
+    def _validate(self) -> None:
+        assert self.runtime is not None
+        try:
+            self.runtime.protocol.validate()
+        except ProtocolError as error:
+            self._fail(Rule.STATE_VALID, str(error))
 
     def _send(self, message: FromWorker | Telemetry) -> None:
         self.process.check()
@@ -102,6 +115,8 @@ class SimWorker:
         )
         self._listener = process.start(self._listen, "line")
         error = live(runtime, lambda: perform(runtime, self._train))
+        if error is not None and not isinstance(error, BadLuck):
+            job.scheduler.fail(error)
         runtime.close()
         fabric.close()
         self.code = 0 if error is None else 1
@@ -128,18 +143,20 @@ class SimWorker:
         for step in job.steps(plan.steps):
             with step:
                 self._check(step.index, model, job)
+                model.see_batch()
                 self._compute(job)
                 job._before_update(model, (), {})  # type: ignore[arg-type]  # as the hook of an optimizer does
-                self._check(step.index, model, job)
+                self._check(step.index, model, job, computed=True)
                 model.apply(step.index)
 
-    def _check(self, step: int, model: SimModel, job: Job) -> None:
+    def _check(self, step: int, model: SimModel, job: Job, *, computed: bool = False) -> None:
         assert self.runtime is not None
         if job.rehearsing:
             return
+        kind = self._job.setting.same(self.runtime.role)[0]
         if model.steps != step:
             self._fail(Rule.STEP_ORDER, f"is in step {step} with {model.steps} steps applied")
-        elif not model.sound or model.kind != self._job.setting.same(self.runtime.role)[0]:
+        elif not model.is_sound(kind, computed=computed):
             self._fail(Rule.SAME_STATE, f"is in step {step} of role {self.runtime.role} with {model.state_dict()}")
 
     def _fail(self, rule: Rule, what: str) -> None:
@@ -158,6 +175,6 @@ class SimWorker:
             job.report_fault("it smells", fatal=fatal)
         if self.raises:
             self.raises = False
-            raise ValueError("bad luck")
+            raise BadLuck("bad luck")
         while self.hangs:
             self.process.sleep(1e6)
