@@ -32,6 +32,7 @@ from .worker import SimWorker
 
 LIMIT_S = 2000.0
 """Simulated seconds after which a job that is not over hangs."""
+_LOOK_S = 0.5
 _KINDS = (
     "worker",
     "machine",
@@ -99,6 +100,7 @@ class SimJob:
         for _ in range(chance.choice([0, 0, 1, 1, 2, 3])):
             scheduler.after(chance.uniform(0.0, horizon), self.mishap)
         scheduler.at(LIMIT_S, self._hangs)
+        self._look()
         try:
             scheduler.run()
             self.judge.at_the_end()
@@ -116,12 +118,13 @@ class SimJob:
             raise Violation(Rule.NO_HANG, f"{state}\n{self.scheduler.stacks()}")
         self.scheduler.stop()
 
-    def is_over(self) -> None:
-        """End the run if the job is over and all machines are gone."""
-        if self.controller.over and not any(agent.alive for agent in self.agents.values()):
-            self.scheduler.stop()
-        else:
-            self.scheduler.after(0.5, self.is_over)
+    def _look(self) -> None:
+        """End the run when the job is over and all machines are gone."""
+        if self.controller.over:
+            self.judge.ended_at = self.judge.ended_at or self.scheduler.now
+            if not any(agent.alive for agent in self.agents.values()):
+                self.scheduler.stop()
+        self.scheduler.after(_LOOK_S, self._look)
 
     def add_agent(self, name: str, *, standby: bool) -> None:
         self.agents[name] = agent = SimAgent(self, name, standby=standby)
@@ -149,7 +152,6 @@ class SimJob:
             self.scheduler.after(self.random.choice([0.02, 0.2, 0.6]) * self.random.random(), self.strike)
         if tale.kind in OVER:
             self.judge.ended_at = self.scheduler.now
-            self.is_over()
         self.judge.told(tale)
 
     # -- what operators do ---------------------------------------------------------------------------------------------
