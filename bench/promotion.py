@@ -59,7 +59,7 @@ def kinds_of(roster: Sequence[Entry]) -> set[frozenset[int]]:
 
 def is_ready(standby: Entry, kinds: set[frozenset[int]]) -> bool:
     """Whether it has rehearsed every kind of role and waits in one of them."""
-    seen = set(map(int, standby["tour"]))
+    seen = set(map(int, standby["rehearsal_seconds"]))
     return standby["state"] == "standby" and bool(standby["rehearsed"]) and all(kind & seen for kind in kinds)
 
 

@@ -111,11 +111,11 @@ ROSTER = [
 def test_a_standby_is_ready_when_it_has_rehearsed_every_kind_and_waits() -> None:
     kinds = kinds_of(ROSTER)
     assert kinds == {frozenset({0, 1}), frozenset({2, 3})}
-    standby = {"state": "standby", "rehearsed": [0, 1], "tour": {"1": 0.5, "2": 0.5}}
+    standby = {"state": "standby", "rehearsed": [0, 1], "rehearsal_seconds": {"1": 0.5, "2": 0.5}}
     assert is_ready(standby, kinds)
-    assert not is_ready({**standby, "tour": {"1": 0.5}}, kinds)
+    assert not is_ready({**standby, "rehearsal_seconds": {"1": 0.5}}, kinds)
     assert not is_ready({**standby, "rehearsed": []}, kinds)
-    assert not is_ready({**standby, "state": "cast"}, kinds)
+    assert not is_ready({**standby, "state": "active"}, kinds)
     assert how_taken([1], standby) == "at once"
     assert how_taken([1, 2], standby) == "entered again"
     assert stage_of({"pp": 1, "dp": 0, "tp": 1}) == "pp=1 tp=1"

@@ -177,7 +177,7 @@ def _attach(args: argparse.Namespace) -> int:
 def _ends_as(client: Any, expect: str, run_dir: Path | None) -> list[str]:
     """Wait for the job's end; what is wrong with it."""
     from understudy.controller.client import ControllerError
-    from understudy.controller.core.company import OVER
+    from understudy.controller.core.state import OVER
     from understudy.verify.chaos.check import once_by, read_records
 
     tales: list[dict[str, Any]] = []

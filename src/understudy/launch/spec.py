@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args
 
 import msgspec
 
-from understudy.controller.core.company import Scarcity
+from understudy.controller.core.state import Scarcity
 from understudy.masking.coverage import wipe_out
 from understudy.masking.placement import PlacementError, parse
 from understudy.protocol.mesh import Mesh, MeshError, check_mesh, first_replicas, parse_mesh, replica_of, roles_of

@@ -11,19 +11,19 @@ import uuid
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
-from understudy.controller.core.company import OVER
+from understudy.controller.core.actions import UnexpectedEvent
 from understudy.controller.core.director import Director
+from understudy.controller.core.effects import Announcement, Effect, Provisioning
 from understudy.controller.core.events import (
     Asked,
     Event,
     Lost,
     Registered,
     Rejected,
-    Reply,
     Reported,
     Request,
-    Tale,
 )
+from understudy.controller.core.state import OVER, JobState
 from understudy.host.world import REAL, World
 from understudy.protocol.frames import Ack, Beat, Frame, Numbered, Refused, Register, Report, Welcome
 from understudy.protocol.roster_delta import Shortener
@@ -77,7 +77,9 @@ class Controller:
         self.spec, self.ledger = spec, ledger
         self._world, self._new_id = world, new_id
         self.director = Director(spec.plan)
-        self.tales: list[Tale] = []
+        self.announcements: list[Announcement] = []
+        self.provisioning: list[Provisioning] = []
+        """Requests for machines and releases, in their order."""
         self.beats: dict[str, Beat] = {}
         self.observing = Observing(spec.stragglers, spec.mesh)
         self.connections: dict[str, Connection] = {}
@@ -90,13 +92,25 @@ class Controller:
         self._expired: set[Event] = set()
         self._shortener = Shortener()
         for at, event in ledger.read():
-            self._keep(self.director.feed(event, at))
-        self.steward = Steward(spec.steward, self.director, self.tales, lambda: self.observing.suspects, new_id)
+            self._decide(event, at)
+        self.steward = Steward(spec.steward, self.job, self.announcements, lambda: self.observing.suspects, new_id)
         self._looked = world.monotonic()
-        self._seen = dict.fromkeys(self.director.machines, self._looked)
+        self._seen = dict.fromkeys(self.job.machines, self._looked)
 
-    def _keep(self, outputs: list[Tale | Reply]) -> None:
-        self.tales += [output for output in outputs if isinstance(output, Tale)]
+    @property
+    def job(self) -> JobState:
+        return self.director.job
+
+    def _decide(self, event: Event, now: float) -> None:
+        """Feed the director and keep the effects; an event that the protocol rules out is announced and ignored."""
+        effects: list[Effect]
+        try:
+            effects = self.director.feed(event, now)
+        except UnexpectedEvent as error:
+            log.error("ignored: %s", error)
+            effects = [Announcement("unexpected", f"{error.what}; the event is ignored", now)]
+        self.announcements += [effect for effect in effects if isinstance(effect, Announcement)]
+        self.provisioning += [effect for effect in effects if isinstance(effect, Provisioning)]
 
     # -- events --------------------------------------------------------------------------------------------------------
 
@@ -104,10 +118,10 @@ class Controller:
         """Write an event down, decide, and send the orders that follow."""
         now = self._world.time()
         self.ledger.append(now, event)
-        self._keep(self.director.feed(event, now))
+        self._decide(event, now)
         self.on_news()
-        while self.director.addressed:
-            name, _ = self.director.addressed.popitem()
+        while self.job.addressed:
+            name, _ = self.job.addressed.popitem()
             self._flush(name)
 
     def ask(self, request: Request) -> str:
@@ -118,13 +132,13 @@ class Controller:
 
     def answer(self, id: str) -> dict[str, object]:
         """The state of a request, and its answer if there is one."""
-        reply = self.director.answers.get(id)
+        reply = self.job.answers.get(id)
         if reply is None:
-            return {"done": False, "state": state_of(self.director, id)}
+            return {"done": False, "state": state_of(self.job, id)}
         return {"done": True, "ok": reply.ok, "text": reply.text, "at": reply.at, **reply.data}
 
     def _flush(self, name: str) -> None:
-        machine, connection = self.director.machines.get(name), self.connections.get(name)
+        machine, connection = self.job.machines.get(name), self.connections.get(name)
         if machine is None or connection is None:
             return
         for number, order in machine.outbox.after(0):
@@ -145,18 +159,18 @@ class Controller:
             return
         why = f"nothing heard from its agent for {self.spec.heartbeat:g} s"
         for name in gone(self._heard(now), now, self.spec.heartbeat, self.spec.patience):
-            self.feed(Lost(name, self.director.machines[name].incarnation, why))
+            self.feed(Lost(name, self.job.machines[name].incarnation, why))
         for limit, event in self.director.due():
             if self._world.time() > limit and event not in self._expired:
                 self._expired.add(event)
                 self.feed(event)
-        for noted in self.observing.look(self.director, now):
+        for noted in self.observing.look(self.job, now):
             self.feed(noted)
         for request in self.steward.look(self._world.time()):
             self.feed(request)
 
     def _heard(self, now: float) -> dict[str, float]:
-        return {name: self._seen.get(name, now) for name, machine in self.director.machines.items() if machine.alive}
+        return {name: self._seen.get(name, now) for name, machine in self.job.machines.items() if machine.alive}
 
     def _cut_off(self, now: float) -> bool:
         """Whether no machine at all is heard. Afterwards not all are heard at once: connections that were cut take
@@ -164,7 +178,7 @@ class Controller:
         heard, limit = self._heard(now), self.spec.heartbeat
         silence = quiet(heard, now)
         if limit < silence < self.spec.patience:
-            if not self.silence and self.director.status not in OVER:
+            if not self.silence and self.job.status not in OVER:
                 log.warning("nothing heard from any machine for %g s: it is the controller that is cut off", limit)
             self.silence = silence
             return True
@@ -178,7 +192,7 @@ class Controller:
     def admit(self, connection: Connection, register: Register) -> bool:
         """Take an agent's connection in, or refuse it."""
         name = register.machine
-        known = self.director.machines.get(name)
+        known = self.job.machines.get(name)
         why = objection(name, register.facts, self.spec.facts)
         if not why and known is not None and known.alive and known.incarnation != register.incarnation:
             there = self.connections.get(name)
@@ -190,7 +204,7 @@ class Controller:
         self._seen[name] = self._world.monotonic()
         if known is None or known.incarnation != register.incarnation:
             self.feed(Registered(name, register.incarnation, register.standby, register.labels))
-        machine = self.director.machines[name]
+        machine = self.job.machines[name]
         machine.outbox.acknowledged(register.received)
         self._sent[name] = register.received
         if not machine.alive and not list(machine.outbox.after(register.received)):
@@ -206,7 +220,7 @@ class Controller:
         """A frame has come over the connection of an agent that was admitted."""
         name, incarnation = register.machine, register.incarnation
         self._seen[name] = self._world.monotonic()
-        machine = self.director.machines[name]
+        machine = self.job.machines[name]
         if machine.incarnation != incarnation:
             connection.send(Refused("another agent has this machine's name"))
             connection.close()

@@ -18,8 +18,6 @@ import msgspec
 from aiohttp import WSMsgType, web
 
 from understudy.agent.mishap import GARBAGE
-from understudy.controller.core.company import OVER
-from understudy.controller.core.director import Director
 from understudy.controller.core.events import (
     AddStandby,
     Lost,
@@ -32,6 +30,7 @@ from understudy.controller.core.events import (
     StopJob,
     TakeBack,
 )
+from understudy.controller.core.state import OVER, JobState
 from understudy.host.family import die_with_parent
 from understudy.protocol.frames import Frame, Refused, Register
 from understudy.protocol.messages import Inject
@@ -96,8 +95,8 @@ class ControllerServer:
         self._waiting: set[asyncio.Future[None]] = set()
 
     @property
-    def director(self) -> Director:
-        return self.controller.director
+    def job(self) -> JobState:
+        return self.controller.director.job
 
     def _tell(self) -> None:
         """Wake the requests that wait for news."""
@@ -151,10 +150,10 @@ class ControllerServer:
     async def get_answer(self, request: web.Request) -> web.Response:
         """What has become of a request; waits up to `wait` seconds for its end."""
         id, wait = request.match_info["id"], float(request.query.get("wait", "0"))
-        if id not in self.director.requests:
+        if id not in self.job.requests:
             raise ValueError(f"there was no request {id}; its id is in the answer to whoever has asked")
         deadline = time.monotonic() + min(wait, 60.0)
-        while id not in self.director.answers and (left := deadline - time.monotonic()) > 0:
+        while id not in self.job.answers and (left := deadline - time.monotonic()) > 0:
             await self._wait(left)
         return _json({"id": id, **self.controller.answer(id)})
 
@@ -166,11 +165,11 @@ class ControllerServer:
         self._waiting.discard(news)
 
     async def get_events(self, request: web.Request) -> web.StreamResponse:
-        """Tales from number `after` on; waits up to `wait` seconds for the first."""
+        """Announcements from number `after` on; waits up to `wait` seconds for the first."""
         after, wait = int(request.query.get("after", "0")), float(request.query.get("wait", "0"))
-        if len(self.controller.tales) <= after and wait > 0:
+        if len(self.controller.announcements) <= after and wait > 0:
             await self._wait(min(wait, 60.0))
-        return _json({"next": len(self.controller.tales), "events": self.controller.tales[after:]})
+        return _json({"next": len(self.controller.announcements), "events": self.controller.announcements[after:]})
 
     async def post_replace(self, request: web.Request) -> web.Response:
         """Put standbys in the place of machines, all at one boundary; with `by` it is a drain."""
@@ -205,7 +204,7 @@ class ControllerServer:
     async def post_lost(self, request: web.Request) -> web.Response:
         """Whoever starts machines has seen one die."""
         name = request.match_info["name"]
-        machine = self.director.machines.get(name)
+        machine = self.job.machines.get(name)
         news: Ending = await _body(request, Ending)
         if machine is None:
             if not news.joined:
@@ -226,18 +225,18 @@ class ControllerServer:
     async def get_spec(self, request: web.Request) -> web.Response:
         """What a machine has to know to join, if it may have the name it wants."""
         spec, name = self.spec, request.query.get("machine", "")
-        machine = self.director.machines.get(name)
+        machine = self.job.machines.get(name)
         if spec.worker is None:
             raise ValueError("this job is not open for other machines")
         if name in spec.reserved or (machine is not None and machine.alive):
             raise ValueError(f"there is a machine {name} in this job already; {RENAME}")
-        status, patience = self.director.status, spec.patience
+        status, patience = self.job.status, spec.patience
         return _json(Offer(spec.job, status, spec.worker, spec.env, spec.repair, patience))
 
     async def post_disband(self, request: web.Request) -> web.Response:
         """The controller is about to go for good: nobody is to wait for it. Answers when all agents have gone, or
         after a few seconds."""
-        if self.director.status not in OVER:
+        if self.job.status not in OVER:
             for connection in list(self.controller.connections.values()):
                 connection.send(Refused("the job was ended"))
         deadline = time.monotonic() + _DISBAND_S
@@ -248,7 +247,7 @@ class ControllerServer:
     async def get_job(self, request: web.Request) -> web.Response:
         """How the job is: a `JobView`."""
         silence = self.controller.silence
-        view = job_view(self.spec.job, self.director, self.controller.beats, self.controller.observing.findings)
+        view = job_view(self.spec.job, self.job, self.controller.beats, self.controller.observing.findings)
         if silence and view.status not in OVER:
             why = f"nothing heard from any machine for {silence:.0f} s: the controller seems to be cut off"
             view = msgspec.structs.replace(view, reason="; ".join(filter(None, (why, view.reason))))
@@ -256,11 +255,11 @@ class ControllerServer:
 
     async def get_machines(self, request: web.Request) -> web.Response:
         """All machines that have ever come: a list of `MachineView`."""
-        return _json(machines_view(self.director))
+        return _json(machines_view(self.job))
 
     async def get_roster(self, request: web.Request) -> web.Response:
         """Who plays which role: a list of `RoleView`."""
-        return _json(roster_view(self.director, self.spec.mesh))
+        return _json(roster_view(self.job, self.spec.mesh))
 
     async def get_inject(self, request: web.Request) -> web.Response:
         """Whether faults may be let into this job."""

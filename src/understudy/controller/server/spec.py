@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from understudy.controller.core.company import JobPlan, Scarcity
+from understudy.controller.core.state import JobPlan, Scarcity
 from understudy.protocol.frames import Facts
 from understudy.protocol.messages import WorkerSpec
 from understudy.steward import decide, series

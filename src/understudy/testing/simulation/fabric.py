@@ -28,7 +28,7 @@ from understudy.protocol.roster import Roster, RosterError, WorkerAddress
 from understudy.worker.interfaces import VoteGroup
 
 from .scheduler import Process, Scheduler, Task
-from .verdicts import Rule, Violation
+from .verdicts import Rule, RuleBroken
 
 SETUP_S = 5.0
 """Seconds after which links that do not open are given up."""
@@ -142,7 +142,7 @@ class SharedGeneration:
             network.later(self.poison, Fault("eof", f"{min(missing)} has left", min(missing), uid, 0.0), uid)
         if not missing:
             if len({len(each) for each in ballot.given.values()}) > 1:
-                network.fail(Violation(Rule.VOTE_TOGETHER, f"different collectives meet in {self.roster.generation}"))
+                network.fail(RuleBroken(Rule.VOTE_TOGETHER, f"different collectives meet in {self.roster.generation}"))
             ballot.least = [min(column) for column in zip(*ballot.given.values(), strict=False)]
             network.watcher.voted(self.roster, ballot.given)
             for member in self.members:
@@ -176,7 +176,7 @@ class Network:
     def later(self, action: Callable[..., None], *arguments: object) -> None:
         self.scheduler.after(self.delay(), partial(action, *arguments))
 
-    def fail(self, violation: Violation) -> None:
+    def fail(self, violation: RuleBroken) -> None:
         self.scheduler.fail(violation)
 
     def is_dead(self, uid: str) -> bool:
@@ -188,7 +188,7 @@ class Network:
         if found is None:
             found = self.generations[roster.generation] = SharedGeneration(self, roster)
         elif found.roster != roster:
-            self.fail(Violation(Rule.ONE_ROSTER, f"{roster} and {found.roster}"))
+            self.fail(RuleBroken(Rule.ONE_ROSTER, f"{roster} and {found.roster}"))
         return found
 
     def false_alarm(self, uid: str) -> None:

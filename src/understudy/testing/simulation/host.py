@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from understudy.controller.core.company import OVER
-from understudy.controller.core.director import Director
-from understudy.controller.core.events import Asked, Event, Lost, Noted, Tale
+from understudy.controller.core.effects import StartMachines
+from understudy.controller.core.events import Asked, Event, Lost, Noted
+from understudy.controller.core.machines import MachineState
+from understudy.controller.core.state import JobState, Violation
 from understudy.controller.server.controller import Controller
 from understudy.protocol.samples import Sample
 
 from .scheduler import Process
+from .verdicts import Rule, RuleBroken
 
 if TYPE_CHECKING:
     from .job import SimJob
@@ -81,7 +83,7 @@ class ChanceObserving:
     def hear(self, samples: Iterable[Sample]) -> None:
         pass
 
-    def look(self, director: Director, now: float) -> list[Noted]:
+    def look(self, job: JobState, now: float) -> list[Noted]:
         return []
 
 
@@ -112,7 +114,7 @@ class ControllerHost:
         controller.observing = ChanceObserving(self._job)  # type: ignore[assignment]
         controller.on_news = self._news
         self.controller = controller
-        self._read, self._answered = len(controller.tales), len(controller.director.answers)
+        self._read, self._answered = len(controller.announcements), len(controller.job.answers)
         self._provide()
         self._look_later(self._lives)
         known = {event.id for _, event in self.ledger.read() if isinstance(event, Asked)}
@@ -163,31 +165,35 @@ class ControllerHost:
     def _mourn(self) -> None:
         """The launcher tells of machines that died before they registered."""
         for agent in list(self._job.agents.values()):
-            director = self.director
-            provided = agent.name.startswith("x") and not agent.alive and director is not None
-            if provided and agent.name not in director.machines and agent.incarnation not in self._mourned:  # type: ignore[union-attr]
+            if self.state is None or agent.alive or not agent.name.startswith("x"):
+                continue
+            if agent.name not in self.state.machines and agent.incarnation not in self._mourned:
                 self._mourned.add(agent.incarnation)
                 self.feed(Lost(agent.name, "", "its agent has ended"))
 
     def _news(self) -> None:
         controller = self.controller
         assert controller is not None
-        tales = controller.tales[self._read :]
-        self._read = len(controller.tales)
-        for tale in tales:
-            self._job.told(tale)
-        for id, reply in list(controller.director.answers.items())[self._answered :]:
+        try:
+            controller.job.validate()
+        except Violation as error:
+            self._job.scheduler.fail(RuleBroken(Rule.STATE_VALID, str(error)))
+        announced = controller.announcements[self._read :]
+        self._read = len(controller.announcements)
+        for announcement in announced:
+            self._job.told(announcement)
+        for id, reply in list(controller.job.answers.items())[self._answered :]:
             self._answered += 1
             if reply.ok and id.startswith("c"):
                 self._job.judge.scaled_at = self._job.scheduler.now
-        workers, known = self._job.workers, controller.director.actors
+        workers, known = self._job.workers, controller.job.workers
         self._job.judge.known = {uid for uid in workers if uid in known and known[uid].alive}
         self._provide()
 
     def _provide(self) -> None:
         """The launcher starts the machines that are asked for; it reads all events, also those from before a crash."""
         assert self.controller is not None
-        wanted = sum(map(_wanted, self.controller.tales))
+        wanted = sum(each.count for each in self.controller.provisioning if isinstance(each, StartMachines))
         while self._provided < wanted:
             self._provided += 1
             if self._job.setting.generous:
@@ -196,28 +202,23 @@ class ControllerHost:
     # -- what the simulation reads of the controller -------------------------------------------------------------------
 
     @property
-    def director(self) -> Director | None:
-        return None if self.controller is None else self.controller.director
+    def state(self) -> JobState | None:
+        """The controller's state of the job; None while there is no controller."""
+        return None if self.controller is None else self.controller.job
 
     @property
     def over(self) -> bool:
-        director = self.director
-        return director is not None and director.status in OVER
+        return self.state is not None and self.state.over
 
     @property
     def training_machines(self) -> list[str]:
         """Machines that have roles."""
-        director = self.director
-        return [] if director is None else [m.name for m in director.machines.values() if m.state == "cast"]
+        if self.state is None:
+            return []
+        return [machine.name for machine in self.state.machines.values() if machine.state is MachineState.ACTIVE]
 
     @property
     def involved(self) -> list[str]:
         """Machines that take part in the change under way."""
-        director = self.director
-        change = None if director is None else director.change or director.settling
+        change = None if self.state is None else self.state.change or self.state.settling
         return [] if change is None else [*change.places.values(), *change.leaving]
-
-
-def _wanted(tale: Tale) -> int:
-    """The number of machines that a tale asks for."""
-    return int(str(tale.data["count"])) if tale.kind == "wanted" else 0

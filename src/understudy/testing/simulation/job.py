@@ -5,18 +5,9 @@ from __future__ import annotations
 import random
 from functools import partial
 
-from understudy.controller.core.company import OVER
-from understudy.controller.core.events import (
-    AddStandby,
-    Asked,
-    Event,
-    Replace,
-    Reported,
-    Request,
-    Scale,
-    TakeBack,
-    Tale,
-)
+from understudy.controller.core.effects import Announcement
+from understudy.controller.core.events import AddStandby, Asked, Event, Replace, Reported, Request, Scale, TakeBack
+from understudy.controller.core.replicas import count
 from understudy.protocol.frames import Relayed
 from understudy.protocol.messages import Recorded, Saved
 
@@ -27,7 +18,7 @@ from .judge import Judge
 from .model import SimDisk
 from .scheduler import Deadlock, Scheduler
 from .setting import COLLECTIVE_S, Setting, setting_of
-from .verdicts import Rule, Violation
+from .verdicts import Rule, RuleBroken
 from .worker import SimWorker
 
 LIMIT_S = 2000.0
@@ -83,12 +74,12 @@ class SimJob:
     # -- the run -------------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Simulate the job to its end. Raises `Violation` if a rule does not hold."""
+        """Simulate the job to its end. Raises `RuleBroken` if a rule does not hold."""
         setting, scheduler, chance = self.setting, self.scheduler, self.random
         self.controller.start()
-        director = self.controller.director
-        assert director is not None
-        for number in range(len(director.plan.opening)):
+        state = self.controller.state
+        assert state is not None
+        for number in range(len(state.plan.opening)):
             self.add_agent(f"m{number}", standby=False)
         for number in range(setting.standbys):
             self.add_agent(f"s{number}", standby=True)
@@ -104,18 +95,18 @@ class SimJob:
         try:
             scheduler.run()
             self.judge.at_the_end()
-        except Violation:
+        except RuleBroken:
             raise
         except Deadlock as error:
-            raise Violation(Rule.NO_DEADLOCK, str(error)) from None
+            raise RuleBroken(Rule.NO_DEADLOCK, str(error)) from None
         except Exception as error:
-            raise Violation(Rule.NO_CRASH, f"{type(error).__name__}: {error}") from error
+            raise RuleBroken(Rule.NO_CRASH, f"{type(error).__name__}: {error}") from error
 
     def _hangs(self) -> None:
         if not self.judge.may_wait():
-            director = self.controller.director
-            state = "no controller" if director is None else f"{director.status}, {director.change}"
-            raise Violation(Rule.NO_HANG, f"{state}\n{self.scheduler.stacks()}")
+            state = self.controller.state
+            where = "no controller" if state is None else f"{state.status}, {state.change}"
+            raise RuleBroken(Rule.NO_HANG, f"{where}\n{self.scheduler.stacks()}")
         self.scheduler.stop()
 
     def _look(self) -> None:
@@ -135,7 +126,7 @@ class SimJob:
         """Whether a recording can be had at its address; it was there in any case."""
         agent = self.incarnations[recorded.url.removesuffix(f"/{recorded.digest}")]
         if recorded.digest not in agent.kept:
-            raise Violation(Rule.RECORDING_EXISTS, f"{recorded}")
+            raise RuleBroken(Rule.RECORDING_EXISTS, f"{recorded}")
         return agent.alive
 
     def recorded(self, event: Event) -> None:
@@ -145,14 +136,14 @@ class SimJob:
             if isinstance(message, Saved) and not self.controller.over:
                 self.judge.saved.add((message.role, message.step))
 
-    def told(self, tale: Tale) -> None:
-        """The controller has told something."""
-        self.say(f"tale: {tale.kind}: {tale.text}")
-        if tale.kind in ("phase", "seated") and self.random.random() < self.setting.malice:
+    def told(self, announcement: Announcement) -> None:
+        """The controller has announced something."""
+        self.say(f"{announcement.kind}: {announcement.text}")
+        if announcement.kind in ("phase", "seated") and self.random.random() < self.setting.malice:
             self.scheduler.after(self.random.choice([0.02, 0.2, 0.6]) * self.random.random(), self.strike)
-        if tale.kind in OVER:
-            self.judge.ended_at = self.scheduler.now
-        self.judge.told(tale)
+        if self.controller.over:
+            self.judge.ended_at = self.judge.ended_at or self.scheduler.now
+        self.judge.told(announcement)
 
     # -- what operators do ---------------------------------------------------------------------------------------------
 
@@ -164,15 +155,15 @@ class SimJob:
 
     def _scale(self, id: str) -> None:
         """Ask for more or fewer replicas, mostly as many as are possible."""
-        director, chance = self.controller.director, self.random
-        if director is None or (not director.begun and chance.random() < 0.98):
+        state, chance = self.controller.state, self.random
+        if state is None or (not state.begun and chance.random() < 0.98):
             self.scheduler.after(0.3, partial(self._scale, id))
             return
-        most = director.replicas()[0]
+        most = count(state)[0]
         training = self.controller.training_machines
         without = (chance.choice(training),) if training and chance.random() < 0.2 else ()
-        count = chance.choice([*range(0, most + 1, self.setting.nproc), most // 2, chance.randint(0, 9)])
-        self._submit(id, Scale(count, without, keep=chance.random() < 0.3))
+        wanted = chance.choice([*range(0, most + 1, self.setting.nproc), most // 2, chance.randint(0, 9)])
+        self._submit(id, Scale(wanted, without, keep=chance.random() < 0.3))
 
     def _submit(self, id: str, request: Request) -> None:
         self.requests.append(id)
@@ -245,13 +236,13 @@ class SimJob:
     def _comes_back(self, old: SimAgent) -> None:
         """A machine whose agent has died is started again."""
         if self.agents[old.name] is old and not old.alive:
-            director = self.controller.director
-            known = director is not None and old.name in director.machines
+            state = self.controller.state
+            known = state is not None and old.name in state.machines
             self.add_agent(old.name, standby=known or old.standby)
 
 
 def simulate_seed(seed: int, *, verbose: bool = False) -> SimJob:
-    """Simulate the job of a seed. Raises `Violation`, with the seed, if a rule does not hold."""
+    """Simulate the job of a seed. Raises `RuleBroken`, with the seed, if a rule does not hold."""
     job = SimJob(setting_of(seed), verbose=verbose)
     try:
         job.run()

@@ -11,7 +11,7 @@ from understudy.state.inventory import Inventory, take_inventory
 from understudy.state.tracked import Tracked
 
 from .scheduler import Process
-from .verdicts import Rule, Violation
+from .verdicts import Rule, RuleBroken
 
 KEPT = 2
 """Complete checkpoints that are kept."""
@@ -58,7 +58,7 @@ class SimModel:
 class SimDisk:
     """Checkpoints that survive all processes."""
 
-    def __init__(self, roles: int, fail: Callable[[Violation], None]) -> None:
+    def __init__(self, roles: int, fail: Callable[[RuleBroken], None]) -> None:
         self.roles, self.fail = roles, fail
         self.parts: dict[tuple[int, int], bytes] = {}
         """By role and step."""
@@ -87,7 +87,7 @@ class SimCheckpoints:
     def load(self, step: int, role: int, tracked: Tracked) -> None:
         data = self._disk.parts.get((role, step))
         if data is None:
-            self._disk.fail(Violation(Rule.FROM_CHECKPOINT, f"there is none of step {step} for role {role}"))
+            self._disk.fail(RuleBroken(Rule.FROM_CHECKPOINT, f"there is none of step {step} for role {role}"))
             self._process.kill()
         self._process.sleep(self._delay())
         take_inventory(tracked).restore_rest(data or b"")

@@ -1,4 +1,4 @@
-"""What must hold in a simulated job, as types: a seed that breaks it ends with a `Violation` of one of these kinds."""
+"""What must hold in a simulated job, as types: a seed that breaks it ends with a `RuleBroken` of one of these kinds."""
 
 from __future__ import annotations
 
@@ -34,10 +34,11 @@ class Rule(StrEnum):
     CHECKPOINT_USED = "the job does not fail for want of a checkpoint that is there"
     CAUSE_KNOWN = "a job fails only for a cause that there was"
     STEWARD_LIMIT = "the steward asks for no more replacements in an hour than it may"
-    STATE_VALID = "the controller's state keeps its invariants"
+    EXPECTED = "the controller is told only what its protocol expects"
+    STATE_VALID = "the states of the controller and of the workers keep their invariants"
 
 
-class Violation(Exception):
+class RuleBroken(Exception):
     """A rule does not hold in this seed."""
 
     def __init__(self, rule: Rule, detail: str) -> None:

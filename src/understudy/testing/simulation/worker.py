@@ -14,7 +14,7 @@ from understudy.worker.states import ProtocolError
 from .fabric import SimFabric, SimTrainingProcess
 from .model import SimCheckpoints, SimModel
 from .scheduler import Process, Task
-from .verdicts import Rule, Violation
+from .verdicts import Rule, RuleBroken
 
 if TYPE_CHECKING:
     from .agent import SimAgent
@@ -160,7 +160,7 @@ class SimWorker:
             self._fail(Rule.SAME_STATE, f"is in step {step} of role {self.runtime.role} with {model.state_dict()}")
 
     def _fail(self, rule: Rule, what: str) -> None:
-        self._job.scheduler.fail(Violation(rule, f"{self.uid} {what}"))
+        self._job.scheduler.fail(RuleBroken(rule, f"{self.uid} {what}"))
         self.process.check()
 
     def _compute(self, job: Job) -> None:

@@ -230,7 +230,7 @@ def replace(scene: Scene, dice: Random) -> Wound:
 
 def _replace(scene: Scene, dice: Random) -> tuple[str, str]:
     company = scene.company()
-    leaver = dice.choice(company.machines("cast"))
+    leaver = dice.choice(company.machines("active"))
     return leaver, scene.ask("/replace", type="replace", machines=[leaver])
 
 
@@ -281,7 +281,7 @@ def replace_and_kill_joiner(scene: Scene, dice: Random) -> Wound:
 def replace_and_kill_stayer(scene: Scene, dice: Random) -> Wound:
     scene.ready(2)
     company, victim = _worker(scene, dice)
-    leavers = [name for name in company.machines("cast") if name != victim.machine]
+    leavers = [name for name in company.machines("active") if name != victim.machine]
     if not leavers:
         raise Passed("there is only one machine")
     leaver = dice.choice(leavers)

@@ -81,7 +81,7 @@ def a_worker(company: Company, dice: Random, *, reckless: bool = False, also: Co
 
 def some_machines(company: Company, dice: Random, count: int = 1, *, reckless: bool = False) -> tuple[str, ...]:
     """So many that play and may be lost at once."""
-    playing = company.machines("cast")
+    playing = company.machines("active")
     able = [
         names
         for names in combinations(playing, count)
