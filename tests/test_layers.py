@@ -21,6 +21,7 @@ LAYERS = (
     "state",
     "comm",
     "data",
+    "device",
     "planning",
     "steward",
     "masking",

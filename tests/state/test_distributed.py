@@ -13,11 +13,10 @@ from torch import nn
 
 from understudy.comm.torch_backend import install, uninstall
 from understudy.launch.troupe import LocalWorker, play
-from understudy.state.digest import digest
 from understudy.state.errors import StateError
-from understudy.state.grow import grow
-from understudy.state.inventory import Slot, take_inventory
-from understudy.state.tracked import Tracked
+from understudy.state.inventory import digest, grow, take_inventory
+from understudy.state.kinds import Tracked
+from understudy.state.memory import Slot
 from understudy.state.twins import twins
 
 

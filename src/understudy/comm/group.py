@@ -11,6 +11,8 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 
+from understudy.device.cpu import HOST
+
 from .endpoint import Endpoint
 from .links.pairs import Receive, Send
 from .ops import Op
@@ -30,7 +32,7 @@ class RoleGroup(dist.ProcessGroup):
         self,
         endpoint: Endpoint,
         forget: Callable[[Endpoint], None] | None = None,
-        devices: tuple[str, ...] = ("cpu",),
+        devices: tuple[str, ...] = (HOST.name,),
     ) -> None:
         super().__init__(endpoint.rank, endpoint.size)  # type: ignore[call-arg]  # the form without a store
         self.endpoint = endpoint

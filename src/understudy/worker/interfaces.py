@@ -19,6 +19,7 @@ from understudy.comm.links.link import Link
 from understudy.comm.recording import Recorder
 from understudy.comm.sandbox import Sandbox
 from understudy.comm.torch_backend import install, renamed, uninstall
+from understudy.device.cpu import HOST
 from understudy.protocol.roster import Roster, WorkerAddress
 
 
@@ -150,7 +151,7 @@ class TorchProcess:
 
     @property
     def waits_known(self) -> bool:
-        return self._fabric.transport.devices == ("cpu",)
+        return self._fabric.transport.devices == (HOST.name,)
 
     def group(self, roles: Sequence[int], *, told: bool = True) -> RoleGroup:
         return RoleGroup(self._fabric.group(roles, told=told))

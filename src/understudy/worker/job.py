@@ -7,14 +7,16 @@ from functools import cached_property
 
 import torch
 from torch import nn
-from torch.amp.grad_scaler import GradScaler
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.nn import Module
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 
+from understudy.device.interface import local_device
 from understudy.protocol.mesh import alike, dimensions, replica_of
 from understudy.state.inventory import take_inventory
+from understudy.state.kinds import tracked_objects
+from understudy.state.undo import Undo
 
 from .identity import Places
 from .masked.averaging import Averaging, check_tracked
@@ -23,7 +25,6 @@ from .probe import Probe
 from .rng import seed_everything
 from .runtime import JobError, Repeat, WorkerRuntime
 from .step import Step
-from .undo import Undo
 
 
 class Job:
@@ -35,7 +36,7 @@ class Job:
         self._runtime = runtime
         self.seed = spec.seed
         """Of all random numbers, the same on all roles: `torch.manual_seed(job.seed)` before the model is made."""
-        self.device = torch.device("cpu")
+        self.device = local_device().torch_device()
         """Where this worker's tensors belong."""
         self._spec = spec
         self._undo: Undo | None = None
@@ -67,7 +68,7 @@ class Job:
     def mesh(self) -> DeviceMesh:
         """The device mesh over all roles, with the dimensions given to `understudy run`."""
         names, sizes = dimensions(self._spec.mesh)
-        return init_device_mesh("cpu", tuple(sizes), mesh_dim_names=tuple(names))
+        return init_device_mesh(local_device().name, tuple(sizes), mesh_dim_names=tuple(names))
 
     @property
     def replicas(self) -> tuple[int, int]:
@@ -243,8 +244,7 @@ class Job:
     @torch.no_grad()
     def _sound(self) -> bool:
         """Whether all gradients are numbers; with a scaler they need not be, it looks itself."""
-        things = list(self._runtime.tracked.values())
-        if any(isinstance(thing, GradScaler) for thing in things):
+        if any(each.kind.checks_gradients for each in tracked_objects(self._runtime.tracked)):
             return True
         found = [grad for _, grad in take_inventory(self._runtime.tracked).gradients() if grad is not None]
         norms = torch._foreach_norm(found, ord=float("inf")) if found else ()

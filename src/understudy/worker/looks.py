@@ -19,8 +19,9 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from understudy.device.cpu import HOST
 from understudy.state.errors import StateError
-from understudy.state.tracked import local_part
+from understudy.state.memory import local_part
 
 from .glimpse import Value
 
@@ -149,7 +150,7 @@ def feed_tensor(hashed: Any, tensor: torch.Tensor) -> None:
     except StateError:
         return
     hashed.update(f"{tuple(local.shape)}{local.dtype}".encode())
-    flat = local.cpu().contiguous().flatten()
+    flat = HOST.bring(local).flatten()
     if flat.numel():
         hashed.update(flat.view(torch.uint8).numpy().data)
 

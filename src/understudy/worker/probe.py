@@ -13,10 +13,10 @@ from typing import Any
 
 import msgspec
 import xxhash
-from torch.optim import Optimizer
 
 from understudy.state.codec import decode, encode
 from understudy.state.inventory import Inventory, take_inventory
+from understudy.state.kinds import tracked_objects
 from understudy.state.twins import twins
 
 from .glimpse import FALLEN, PACE, Glimpse, Pace, Scope, Value
@@ -86,13 +86,9 @@ class Probe:
 
     def _skipped(self, inventory: Inventory) -> set[int]:
         """By id: what is tracked, and what belongs to that."""
-        found = {id(thing) for thing in self._runtime.tracked.values()}
-        found |= {id(tensor) for tensor in inventory.tensors} | {id(tensor) for _, tensor in inventory.parameters}
-        for thing in self._runtime.tracked.values():
-            for part in getattr(thing, "modules", list)():
-                found |= {id(part), *map(id, part.parameters(recurse=False)), *map(id, part.buffers(recurse=False))}
-            if isinstance(thing, Optimizer):
-                found |= {id(thing.state), id(thing.param_groups), *map(id, thing.param_groups)}
+        found = {id(tensor) for tensor in inventory.tensors} | {id(tensor) for _, tensor in inventory.parameters}
+        for _, thing, kind in tracked_objects(self._runtime.tracked):
+            found |= {id(thing), *map(id, kind.belongings(thing))}
         return found
 
 

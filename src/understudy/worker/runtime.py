@@ -8,8 +8,8 @@ import logging
 from understudy.host.world import REAL, World
 from understudy.protocol.messages import Done, Failed, Faulty, Here, Progress, Settled, ToWorker, WorkerSpec
 from understudy.protocol.vote import NOBODY, VoteOutcome, numbers_of, outcome_of
-from understudy.state.digest import digest
-from understudy.state.inventory import take_inventory
+from understudy.state.checkpoint import CheckpointStore
+from understudy.state.inventory import digest, take_inventory
 from understudy.state.twins import twins
 
 from .driver import Dismissed, ProtocolDriver, Send
@@ -20,7 +20,7 @@ from .meter import Meter, traffic_of
 from .pulse import Pulse
 from .states import Proposal
 from .tape import Tape
-from .transfer.archive import Archive, Checkpoints
+from .transfer.archive import Archive
 from .transfer.transfers import StateTransfers
 from .transfer.wire import SocketWire, StateWire
 from .watch import Watch
@@ -61,7 +61,7 @@ class WorkerRuntime:
         *,
         world: World = REAL,
         wire: StateWire | None = None,
-        checkpoints: Checkpoints | None = None,
+        checkpoints: CheckpointStore | None = None,
     ) -> None:
         self.spec, self.fabric, self.process, self.world = spec, fabric, process, world
         self._send, self._checkpoints = send, checkpoints

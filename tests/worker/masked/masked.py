@@ -18,8 +18,7 @@ from understudy.comm.torch_backend import uninstall
 from understudy.launch.troupe import Hand, Troupe, first_roster
 from understudy.launch.troupe import LocalWorker as Wire
 from understudy.protocol.messages import Halt, Halted, Resume, WorkerSpec
-from understudy.state.digest import digest
-from understudy.state.inventory import take_inventory
+from understudy.state.inventory import digest, take_inventory
 from understudy.worker.interfaces import TorchProcess
 from understudy.worker.job import Job
 from understudy.worker.runtime import WorkerRuntime

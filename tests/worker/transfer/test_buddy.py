@@ -14,9 +14,8 @@ from torch import nn
 from tests.comm.helpers import Ensemble, enter, eventually
 from understudy.protocol.roster import Roster
 from understudy.state.copy import Copy, Draft
-from understudy.state.digest import digest
 from understudy.state.errors import StateError
-from understudy.state.inventory import take_inventory
+from understudy.state.inventory import digest, take_inventory
 from understudy.worker.transfer.buddy import Keeper
 from understudy.worker.transfer.copying import CopyTaker, send_copy
 from understudy.worker.transfer.wire import SocketWire

@@ -18,8 +18,7 @@ from understudy.comm.sandbox import Echo
 from understudy.comm.torch_backend import install, uninstall
 from understudy.launch.troupe import Hand, LocalWorker, Troupe, first_roster
 from understudy.protocol.roster import Roster
-from understudy.state.digest import digest
-from understudy.state.inventory import take_inventory
+from understudy.state.inventory import digest, take_inventory
 from understudy.state.twins import twins
 from understudy.worker.transfer import copying, handover
 from understudy.worker.transfer.buddy import Keeper

@@ -24,6 +24,7 @@ from understudy.comm.ops import Op
 from understudy.comm.signature import describe
 from understudy.comm.topology import GroupKey, Layout, LinkId, layout
 from understudy.comm.transport import LinkFailed, Services, open_all
+from understudy.device.cpu import HOST
 from understudy.protocol.roster import Roster
 
 from .arena import Arena
@@ -256,7 +257,7 @@ class NativeGroup:
 
 class Native:
     name = "native"
-    devices: tuple[str, ...] = ("cpu",)
+    devices: tuple[str, ...] = (HOST.name,)
 
     def group(self, key: GroupKey, services: Services) -> NativeGroup:
         return NativeGroup(key, services)

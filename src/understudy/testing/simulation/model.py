@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any
 
 from understudy.state.inventory import Inventory, take_inventory
-from understudy.state.tracked import Tracked
+from understudy.state.kinds import Tracked
 
 from .scheduler import Process
 from .verdicts import Rule, RuleBroken

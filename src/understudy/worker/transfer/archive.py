@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
 
 from understudy.comm import waits
 from understudy.comm.links.link import Link
@@ -14,9 +13,9 @@ from understudy.masking.coverage import at_risk
 from understudy.masking.placement import parse
 from understudy.protocol.messages import Copied, FromWorker, Saved, Telemetry, WorkerSpec
 from understudy.protocol.roster import Roster
-from understudy.state.checkpoint import Saver, complete, load
-from understudy.state.inventory import Inventory, take_inventory
-from understudy.state.tracked import Tracked
+from understudy.state.checkpoint import CheckpointFolder, CheckpointStore, CheckpointWriter
+from understudy.state.inventory import take_inventory
+from understudy.state.kinds import Tracked
 from understudy.worker.instructions import GoBack, WriteCheckpoint
 from understudy.worker.interfaces import WorkerFabric
 from understudy.worker.states import Proposal
@@ -26,47 +25,6 @@ from .handover import Stop
 from .wire import SOCKETS, StateWire
 
 log = logging.getLogger("understudy.worker")
-
-
-class CheckpointWriter(Protocol):
-    """Writes one role's parts of checkpoints, one at a time, beside training."""
-
-    @property
-    def busy(self) -> bool: ...
-
-    def save(self, step: int, inventory: Inventory, others: Sequence[int] = ()) -> None: ...
-
-    def wait(self) -> None: ...
-
-
-class Checkpoints(Protocol):
-    """The checkpoints of a job, as one worker uses them."""
-
-    def latest(self) -> int:
-        """The step of the latest complete checkpoint; 0: none."""
-        ...
-
-    def load(self, step: int, role: int, tracked: Tracked) -> None: ...
-
-    def writer(self, role: int, saved: Callable[[int, int], None]) -> CheckpointWriter:
-        """`saved` is called with each (role, step) that is complete."""
-        ...
-
-
-class CheckpointFolder:
-    """Checkpoints in a folder that all workers share."""
-
-    def __init__(self, folder: Path, roles: int) -> None:
-        self._folder, self._roles = folder, roles
-
-    def latest(self) -> int:
-        return max(complete(self._folder, self._roles), default=0)
-
-    def load(self, step: int, role: int, tracked: Tracked) -> None:
-        load(self._folder, step, role, tracked)
-
-    def writer(self, role: int, saved: Callable[[int, int], None]) -> CheckpointWriter:
-        return Saver(self._folder, role, self._roles, log.warning, saved)
 
 
 class Archive:
@@ -83,13 +41,13 @@ class Archive:
         *,
         world: World = REAL,
         wire: StateWire = SOCKETS,
-        checkpoints: Checkpoints | None = None,
+        checkpoints: CheckpointStore | None = None,
     ) -> None:
         """Without `checkpoints`: those in the folder that the spec names, if it names one."""
         self._spec, self._role, self._tracked, self._twins, self._send = spec, role, tracked, twins, send
         self._fabric, self._wire = fabric, wire
         if checkpoints is None and spec.checkpoint:
-            checkpoints = CheckpointFolder(Path(spec.checkpoint), spec.roles)
+            checkpoints = CheckpointFolder(Path(spec.checkpoint), spec.roles, log.warning)
         self._checkpoints = checkpoints
         self._writer: CheckpointWriter | None = None
         self._saved = 0

@@ -21,7 +21,7 @@ from understudy.protocol.roster import Roster
 from understudy.state.copy import Copy, Draft
 from understudy.state.errors import StateError
 from understudy.state.inventory import take_inventory
-from understudy.state.tracked import Tracked
+from understudy.state.kinds import Tracked
 from understudy.worker.interfaces import WorkerFabric
 
 from .shelf import Shelf

@@ -13,7 +13,7 @@ from understudy.protocol.messages import Move, WorkerSpec
 from understudy.protocol.roster import Roster
 from understudy.state.errors import StateError, StreamBroken
 from understudy.state.inventory import Inventory, take_inventory
-from understudy.state.tracked import Tracked
+from understudy.state.kinds import Tracked
 from understudy.worker.driver import ProtocolDriver
 from understudy.worker.interfaces import WorkerFabric
 from understudy.worker.pulse import Pulse

@@ -9,8 +9,8 @@ from understudy.comm.links.link import Link
 from understudy.host.world import REAL, World
 from understudy.state.copy import Copy
 from understudy.state.inventory import Inventory
+from understudy.state.kinds import Tracked
 from understudy.state.stream import WorldStop
-from understudy.state.tracked import Tracked
 
 from .copying import CopyTaker, give_copy, send_copy
 from .handover import Arrival, Giver, Stop, Taker, Tempo

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from understudy.data.ahead import Ahead
+from understudy.data.prefetch import Prefetcher
 
 Key = tuple[int, int, int]
 
@@ -56,7 +56,7 @@ def _nothing_is_left() -> Iterator[None]:
 
 def test_the_next_steps_are_made_ahead_and_no_more() -> None:
     maker = Maker()
-    ahead = Ahead(maker, 2)
+    ahead = Prefetcher(maker, 2)
     assert ahead.get(0, 1, 4) == (0, 1, 4)
     maker.wait_for((1, 1, 4), (2, 1, 4))
     assert ahead.get(1, 1, 4) == (1, 1, 4)
@@ -66,7 +66,7 @@ def test_the_next_steps_are_made_ahead_and_no_more() -> None:
 
 
 def test_any_order_is_right() -> None:
-    ahead = Ahead(Maker(), 3)
+    ahead = Prefetcher(Maker(), 3)
     for step, number in [(5, 0), (5, 1), (0, 1), (1, 1), (1, 1), (9, 0), (6, 0), (2, 1), (3, 1)]:
         assert ahead.get(step, number, 2) == (step, number, 2)
         assert all(step <= key[0] <= step + 3 for key in ahead._coming)
@@ -76,7 +76,7 @@ def test_any_order_is_right() -> None:
 def test_an_error_is_raised_where_its_batch_is_asked_for() -> None:
     maker = Maker()
     maker.broken = {1}
-    ahead = Ahead(maker, 1)
+    ahead = Prefetcher(maker, 1)
     ahead.get(0, 0, 1)
     maker.wait_for((1, 0, 1))
     with pytest.raises(ValueError, match="step 1 is broken"):
@@ -87,7 +87,7 @@ def test_an_error_is_raised_where_its_batch_is_asked_for() -> None:
 
 def test_closing_ends_the_thread_and_what_waits_in_line() -> None:
     maker = Maker()
-    ahead = Ahead(maker, 50)
+    ahead = Prefetcher(maker, 50)
     ahead.get(0, 0, 1)
     maker.open.clear()
     closing = threading.Thread(target=ahead.close)
@@ -100,11 +100,11 @@ def test_closing_ends_the_thread_and_what_waits_in_line() -> None:
 
 
 def test_forgetting_it_ends_the_thread() -> None:
-    ahead = Ahead(Maker(), 2)
+    ahead = Prefetcher(Maker(), 2)
     ahead.get(0, 0, 1)
     assert threads()
 
 
 def test_without_steps_there_is_no_thread() -> None:
-    assert Ahead(Maker(), 0).get(3, 0, 1) == (3, 0, 1)
+    assert Prefetcher(Maker(), 0).get(3, 0, 1) == (3, 0, 1)
     assert not threads()

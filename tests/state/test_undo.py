@@ -9,7 +9,7 @@ from torch import nn
 from torch.amp.grad_scaler import GradScaler
 from torch.optim.lr_scheduler import StepLR
 
-from understudy.worker.undo import Undo
+from understudy.state.undo import Undo
 
 
 class Net(nn.Module):

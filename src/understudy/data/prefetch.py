@@ -10,11 +10,12 @@ from typing import Generic, TypeVar
 Batch = TypeVar("Batch")
 
 
-class Ahead(Generic[Batch]):
-    """Calls `make(step, number, count)`, also in a thread, for up to `steps` steps beyond those that are asked for.
+class Prefetcher(Generic[Batch]):
+    """Calls `make(step, number, count)` for batches that are asked for and, in a thread, for the same micro-shards of
+    the next `steps` steps.
 
-    Whoever asks for a micro-shard is likely to ask for the same one in the next steps: any order is right, this one is
-    fast. Two batches are never made at once. What `make` raises is raised where its batch is asked for.
+    A replica usually computes the same micro-shards in the next steps; any other order is correct and slower. Two
+    batches are never made at once. An exception of `make` is raised when its batch is asked for.
     """
 
     def __init__(self, make: Callable[[int, int, int], Batch], steps: int) -> None:
@@ -24,7 +25,7 @@ class Ahead(Generic[Batch]):
         self._coming: dict[tuple[int, int, int], Future[Batch]] = {}
 
     def get(self, step: int, number: int, count: int) -> Batch:
-        """The batch, which is then the caller's: asked for again, it is made again."""
+        """The batch. The prefetcher drops its reference; a batch that is asked for again is made again."""
         future = self._coming.pop((step, number, count), None)
         self._forget(step)
         for later in range(step + 1, step + 1 + self._steps):
@@ -36,7 +37,7 @@ class Ahead(Generic[Batch]):
         return future.result()
 
     def close(self) -> None:
-        """Ends the thread; afterwards batches are made when they are asked for."""
+        """End the thread. Afterwards batches are made when they are asked for."""
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
         self._pool = None
@@ -47,6 +48,6 @@ class Ahead(Generic[Batch]):
             return self._make(step, number, count)
 
     def _forget(self, step: int) -> None:
-        """Nobody is going to ask for what is before this step, or far after it."""
+        """Drop batches of steps before this one, and of steps too far after it."""
         for key in [key for key in self._coming if not step <= key[0] <= step + self._steps]:
             self._coming.pop(key).cancel()
