@@ -11,6 +11,7 @@ import pytest
 SRC = Path(__file__).parents[1] / "src"
 
 LAYERS = (
+    "testing",
     "cli",
     "verify",
     "testing",

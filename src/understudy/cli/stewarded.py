@@ -122,7 +122,7 @@ def _asked(args: argparse.Namespace) -> tuple[StewardScenario, StewardSettings, 
         pool,
         cool_down=_within(args, "cool_down", asking.span, 0.0, HOUR, 30.0),
         budget=_within(args, "budget", asking.count, 0, 1_000_000, 0),
-        patience=_within(args, "looks", asking.count, 1, 1_000_000, 10),
+        looks=_within(args, "looks", asking.count, 1, 1_000_000, 10),
         replacements=_within(args, "replacements", asking.count, 0, 1_000_000, 4),
         arrival=max(HOUR, 2 * durations.cold),
     )

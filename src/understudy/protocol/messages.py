@@ -272,7 +272,7 @@ class Done(msgspec.Struct, frozen=True, tag="done"):
     stopped: bool = False
 
 
-FailureCause = Literal["raises", "exits", "never-tracks", "no-train", "steps", "collectives"]
+ScriptFailure = Literal["raises", "exits", "never-tracks", "no-train", "steps", "collectives"]
 """How a script fails: it raises an exception, its process exits, nothing is tracked, it does not call
 `understudy.run`, roles make different steps, or roles call different operations."""
 
@@ -284,7 +284,7 @@ class Failed(msgspec.Struct, frozen=True, tag="failed"):
     error: str
     """One line."""
     trace: str = ""
-    cause: FailureCause = "raises"
+    cause: ScriptFailure = "raises"
 
 
 FromWorker = (

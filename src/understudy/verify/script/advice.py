@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from understudy.protocol.messages import FailureCause
+from understudy.protocol.messages import ScriptFailure
 
 from .hints import Hint
 
@@ -89,7 +89,7 @@ NO_CAUSE = (
     "incomplete state_dict(), or for a kernel that is not deterministic and happened to be so twice"
 )
 UNSEEDED = "the state differs before the first step: call torch.manual_seed(job.seed) before the model is made"
-WAYS_OUT: dict[FailureCause, str] = {
+WAYS_OUT: dict[ScriptFailure, str] = {
     "never-tracks": "call job.track(model=…, optim=…) before job.steps(…)",
     "collectives": (
         "every role must call the same collectives in the same order: look for an `if` on the role, the rank or the "
