@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from understudy.cli import cluster_options
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
     from understudy.planning.outcome import Mean
     from understudy.planning.simulation.steward import StewardMeans, StewardScenario
-    from understudy.steward.decide import StewardSettings
+    from understudy.protocol.settings import StewardSettings
 
 OPTIONS = ("pool", "cool_down", "budget", "looks", "replacements", "slow", "noticed", "lasting", "mistaken", "mistake")
 MOST_EVENTS = 2_000_000
@@ -91,9 +92,7 @@ def run(args: argparse.Namespace, runs: int, horizon: float, seed: int) -> int:
 
 
 def _off(settings: StewardSettings) -> StewardSettings:
-    import msgspec
-
-    return msgspec.structs.replace(settings, mode="off")
+    return dataclasses.replace(settings, mode="off")
 
 
 def _asked(args: argparse.Namespace) -> tuple[StewardScenario, StewardSettings, int]:
@@ -102,7 +101,7 @@ def _asked(args: argparse.Namespace) -> tuple[StewardScenario, StewardSettings, 
     from understudy.planning.closed_form import enough_standbys
     from understudy.planning.inputs.assume import assume
     from understudy.planning.simulation.steward import StewardScenario
-    from understudy.steward.decide import HOUR, StewardSettings
+    from understudy.protocol.settings import HOUR, StewardSettings
 
     assumed = assume(cluster_options.ask(args))
     machines, durations = assumed.setting.cluster.machines, assumed.setting.durations
@@ -129,7 +128,7 @@ def _asked(args: argparse.Namespace) -> tuple[StewardScenario, StewardSettings, 
         pool,
         cool_down=_within(args, "cool_down", cluster_options.span, 0.0, HOUR, 30.0),
         budget=_within(args, "budget", cluster_options.count, 0, 1_000_000, 0),
-        patience=_within(args, "looks", cluster_options.count, 1, 1_000_000, 10),
+        looks=_within(args, "looks", cluster_options.count, 1, 1_000_000, 10),
         replacements=_within(args, "replacements", cluster_options.count, 0, 1_000_000, 4),
         arrival=max(HOUR, 2 * durations.cold),
     )
