@@ -1,12 +1,12 @@
-"""The interface between a worker and the other workers of its job.
+"""The interface between a worker's runtime and the other workers of its job.
 
-The worker runtime uses a `Fabric` and nothing else to reach other workers. `network.NetworkFabric` moves bytes over
-sockets and shared memory; the simulation has a fabric of its own with the same interface.
+`network.NetworkFabric` moves bytes over sockets and shared memory. The simulation runs the same runtime over a fabric
+of its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Protocol
 
@@ -22,28 +22,13 @@ from .sandbox import Sandbox
 class Fabric(Protocol):
     """One worker's generation, groups and links. All methods may be called from any thread.
 
-    The life of a fabric: `assume` a role and rehearse, or start without a role; then, for each roster, `prepare` in the
-    background while operations run and `switch` at a step boundary; in the end `close`.
+    A worker that rehearses first calls `assume`. Then, for each roster: `prepare` in the background while operations
+    run, and `switch` at a step boundary.
     """
-
-    @property
-    def uid(self) -> str:
-        """The uid of this worker."""
-        ...
 
     @property
     def worker(self) -> WorkerAddress:
         """The address under which rosters list this worker."""
-        ...
-
-    @property
-    def devices(self) -> tuple[str, ...]:
-        """Types of the devices between which groups move tensors, such as `("cpu",)`."""
-        ...
-
-    @property
-    def role(self) -> int | None:
-        """The role of this worker; None before the first roster or rehearsal, and after the role was given away."""
         ...
 
     # -- generations -----------------------------------------------------------------------------------------------
@@ -96,19 +81,8 @@ class Fabric(Protocol):
 
     # -- groups ----------------------------------------------------------------------------------------------------
 
-    def group(self, roles: Sequence[int], *, recorded: bool = True) -> Endpoint:
-        """This worker's end of a new group over these roles. All of the roles make it, in the same order of groups.
-
-        If the group cannot be opened the current generation is poisoned, and the group opens with the next one.
-        `recorded` False keeps its results out of recordings."""
-        ...
-
     def endpoints(self) -> list[Endpoint]:
         """This worker's ends of all open groups."""
-        ...
-
-    def forget(self, endpoint: Endpoint) -> None:
-        """Close a group that is not used any more. Its name is not used again."""
         ...
 
     def longest_wait(self) -> tuple[Endpoint, int, str, float] | None:
@@ -165,8 +139,4 @@ class Fabric(Protocol):
 
         The rails of the links are numbered from attempt * count on, so that the keeper can tell which links belong
         together after some were lost."""
-        ...
-
-    def close(self) -> None:
-        """Leave: end every operation, close all links and groups. Does nothing the second time."""
         ...

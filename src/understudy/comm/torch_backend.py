@@ -8,11 +8,11 @@ from typing import Any
 import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore
 
-from .fabric import Fabric
 from .group import RoleGroup
+from .network import NetworkFabric
 
 BACKEND = "understudy"
-_fabric: Fabric | None = None
+_fabric: NetworkFabric | None = None
 
 
 def _create(options: Any, _: Any) -> RoleGroup:
@@ -22,7 +22,7 @@ def _create(options: Any, _: Any) -> RoleGroup:
     return RoleGroup(_fabric.group(roles), _fabric.forget, _fabric.devices)
 
 
-def install(fabric: Fabric, roles: int) -> None:
+def install(fabric: NetworkFabric, roles: int) -> None:
     """Make `fabric` the default process group of this process, over this many roles."""
     global _fabric
     if BACKEND.upper() not in dist.Backend._plugins:
