@@ -24,7 +24,7 @@ from understudy.comm.torch_backend import uninstall
 from understudy.comm.transport import Transport
 from understudy.host.extensions import Extensions
 from understudy.host.temporary import settle
-from understudy.protocol.messages import ExtensionMessage, FailureCause, Resume, ToWorker, WorkerSpec
+from understudy.protocol.messages import ExtensionMessage, Resume, ScriptFailure, ToWorker, WorkerSpec
 from understudy.protocol.roster import Roster
 
 from .driver import Dismissed
@@ -44,11 +44,12 @@ def run(train: Train) -> None:
     if _runtime is None:
         _alone(train)
     else:
-        _perform(_runtime, train)
+        settle()  # from here on it may be killed at any moment; the script has had its chance to choose another place
+        perform(_runtime, train)
 
 
-def _perform(runtime: WorkerRuntime, train: Train) -> None:
-    settle()  # from here on it may be killed at any moment; the script has had its chance to choose another place
+def perform(runtime: WorkerRuntime, train: Train) -> None:
+    """Enter a training function, again for each role that this worker is given, until training ends."""
     while (stopped := _enter(runtime, train)) is None:
         runtime.leave()
         runtime.enter()
@@ -85,7 +86,7 @@ def _one_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {text[0] if text else 'no message'}{where}"
 
 
-def _cause(error: BaseException) -> FailureCause:
+def _cause(error: BaseException) -> ScriptFailure:
     if isinstance(error, JobError):
         return error.cause
     return "exits" if isinstance(error, SystemExit) else "raises"
@@ -101,7 +102,8 @@ def _alone(train: Train) -> None:
     try:
         runtime.hear(Resume(Roster.of(1, [(0, spec.uid)], [fabric.worker]), 0))
         runtime.enter()
-        _perform(runtime, train)
+        settle()
+        perform(runtime, train)
     finally:
         uninstall()
         runtime.close()
@@ -142,8 +144,8 @@ def main(line_fd: int, data: bytes) -> None:
         job=spec.job,
         secret=spec.secret,
         host=spec.host,
-        transport=transport_named(spec.transport),
-        limit=spec.limit,
+        transport=transport_named(spec.settings.comm.transport),
+        limit=spec.settings.comm.limit,
     )
     _runtime = runtime = WorkerRuntime(spec, fabric, line.say, TorchProcess(fabric))
     try:
@@ -154,10 +156,24 @@ def main(line_fd: int, data: bytes) -> None:
 
         line.start(hear, _orphaned)
         watch_environment(runtime.identity)
+        error = live(runtime, lambda: _run_script(spec))
+        if error is not None:
+            traceback.print_exception(error)
+            sys.stderr.flush()
+            raise SystemExit(1)
+    finally:
+        if dist.is_initialized():
+            uninstall()
+        runtime.close()
+        fabric.close()
+        line.close()
+
+
+def live(runtime: WorkerRuntime, script: Callable[[], object]) -> BaseException | None:
+    """Wait for a role, run the script, and report how it ends. Returns the error that ended it, if one did."""
+    try:
         runtime.enter()
-        sys.argv = [spec.script, *spec.args]
-        sys.path.insert(0, str(Path(spec.script).resolve().parent))
-        runpy.run_path(spec.script, run_name="__main__")
+        script()
     except Dismissed:
         pass
     except Concluded:
@@ -165,16 +181,15 @@ def main(line_fd: int, data: bytes) -> None:
     except BaseException as error:
         if isinstance(error, SystemExit) and not error.code:
             raise
-        traceback.print_exc()
-        sys.stderr.flush()
         runtime.failed(_one_line(error), traceback.format_exc(), _cause(error))
-        raise SystemExit(1) from None
-    finally:
-        if dist.is_initialized():
-            uninstall()
-        _runtime.close()
-        fabric.close()
-        line.close()
+        return error
+    return None
+
+
+def _run_script(spec: WorkerSpec) -> None:
+    sys.argv = [spec.script, *spec.args]
+    sys.path.insert(0, str(Path(spec.script).resolve().parent))
+    runpy.run_path(spec.script, run_name="__main__")
 
 
 def _orphaned(why: str) -> None:

@@ -40,7 +40,7 @@ class Masking:
             )
         check_suitable(runtime.tracked, same, averaged, over)
         try:
-            self._placement = parse(spec.mask, len(same))
+            self._placement = parse(spec.settings.masking.mask, len(same))
         except PlacementError as error:
             raise JobError(f"--mask: {error}") from None
         self.same = same
@@ -86,7 +86,7 @@ class Masking:
         if share is None or (share.step, share.micro) != (step, micro):
             share = self._share = Share(step, micro, self._parameters)
         self._agree(share, plan)
-        copies = self._spec.keep_gradients == "copy"
+        copies = self._spec.settings.masking.keep_gradients == "copy"
         self._apart.start()
         try:
             for number in plan.mine[len(share.done) :]:
@@ -111,11 +111,11 @@ class Masking:
             self._apart.end()
         values.clear()
         values |= self._synchronise(share, plan)
-        seed_everything(self._spec.seed, step, self.same[0], AFTER)
+        seed_everything(self._spec.settings.training.seed, step, self.same[0], AFTER)
 
     def seed(self, step: int, number: int) -> None:
         """Random numbers for a micro-shard: those that any other unit would have for it."""
-        seed_everything(self._spec.seed, step, number, self.same[0])
+        seed_everything(self._spec.settings.training.seed, step, number, self.same[0])
 
     def _planned(self, micro: int) -> ShardPlan:
         """Who computes what in this attempt; the same as in the last one as long as nobody comes or goes."""
@@ -124,7 +124,7 @@ class Masking:
             assignment = assign(self._placement, micro, live)
             if assignment.lost:
                 raise JobError(f"--mask: {assignment.reason}")
-            plan = self._plan = ShardPlan(assignment, self.unit, self._spec.deterministic)
+            plan = self._plan = ShardPlan(assignment, self.unit, self._spec.settings.masking.deterministic)
         return plan
 
     def _agree(self, share: Share, plan: ShardPlan) -> None:
@@ -183,7 +183,7 @@ class Masking:
         if under_way:
             share.spoil()
         share.store()
-        if isinstance(error, Unsound) or self._spec.keep_gradients == "none":
+        if isinstance(error, Unsound) or self._spec.settings.masking.keep_gradients == "none":
             self._share = None
 
     def begin(self) -> None:

@@ -30,9 +30,7 @@ from understudy.state.inventory import Inventory, digest, grow, take_inventory
 from understudy.state.kinds import Tracked, optimizers
 from understudy.state.memory import Slot, gradient_of, is_dtensor, local_part
 from understudy.state.optimizers import optimizer_parameters
-from understudy.state.stream import give, take
-
-_LOOK_MS = 50
+from understudy.state.stream import WorldStop, give, take, wait_ready
 
 
 class Tempo(msgspec.Struct, frozen=True):
@@ -152,10 +150,8 @@ def receive(sock: socket.socket, stop: Stop) -> Frame:
 
 
 def _wait(sock: socket.socket, event: int, stop: Stop) -> None:
-    poller = select.poll()
-    poller.register(sock, event)
     while not stop():
-        if poller.poll(_LOOK_MS):
+        if wait_ready(sock, event, stop):
             return
     raise StreamBroken("it was stopped")
 
@@ -326,7 +322,7 @@ class Taker:
     ) -> None:
         self._sockets = [link.sock for link in links]
         self._tracked, self._broken = tracked, False
-        self._stop = lambda: self._broken or stop()
+        self._stop = WorldStop(lambda: self._broken or stop(), world)
         self._inventory: Inventory | None = None
         self._world, self._growing = world, world.condition()
         self._bytes = 0

@@ -10,6 +10,7 @@ from understudy.host.world import REAL, World
 from understudy.state.copy import Copy
 from understudy.state.inventory import Inventory
 from understudy.state.kinds import Tracked
+from understudy.state.stream import WorldStop
 
 from .copying import CopyTaker, give_copy, send_copy
 from .handover import Arrival, Giver, Stop, Taker, Tempo
@@ -64,7 +65,7 @@ class SocketWire:
         self._world = world
 
     def giver(self, links: Sequence[Link], tracked: Tracked, stop: Stop, part: tuple[int, int]) -> StateGiver:
-        return Giver(links, tracked, stop, part)
+        return Giver(links, tracked, WorldStop(stop, self._world), part)
 
     def taker(
         self, links: Sequence[Link], tracked: Tracked, stop: Stop, others: Sequence[Sequence[Link]]
@@ -72,13 +73,13 @@ class SocketWire:
         return Taker(links, tracked, stop, others, world=self._world)
 
     def give_copy(self, links: Sequence[Link], copy: Copy, stop: Stop) -> int:
-        return give_copy(links, copy, stop)
+        return give_copy(links, copy, WorldStop(stop, self._world))
 
     def send_copy(self, links: Sequence[Link], copy: Copy, keep: int, stop: Stop) -> int:
-        return send_copy(links, copy, keep, stop)
+        return send_copy(links, copy, keep, WorldStop(stop, self._world))
 
     def copies_taker(self, links: Sequence[Link], stop: Stop) -> CopiesTaker:
-        return CopyTaker(links, stop)
+        return CopyTaker(links, WorldStop(stop, self._world))
 
 
 SOCKETS: StateWire = SocketWire()
