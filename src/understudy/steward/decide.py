@@ -6,37 +6,9 @@ its arguments: a restarted controller knows from its ledger what was done in the
 
 from __future__ import annotations
 
-from typing import Literal
-
 import msgspec
 
-HOUR = 3600.0
-
-Mode = Literal["off", "tell", "act"]
-
-
-class StewardSettings(msgspec.Struct, frozen=True):
-    """Limits of the steward."""
-
-    mode: Mode = "tell"
-    """About slow machines: `off` ignores them, `tell` reports what it would do, `act` does it. The pool is independent
-    of the mode."""
-    pool: int | None = None
-    """Number of standbys to keep; None: the steward does not change it."""
-    cool_down: float = 30.0
-    """Seconds between two requests for machines, and seconds with too many standbys before one is released."""
-    budget: int = 0
-    """Limit of machines requested per hour, by the steward or others; 0: no limit."""
-    patience: int = 10
-    """Consecutive checks in which a machine is slow before it is replaced."""
-    rest: float = 600.0
-    """Seconds for which a machine is left alone after it has joined, or after its replacement was requested."""
-    replacements: int = 4
-    """Limit of slow machines replaced per hour."""
-    returning: float = 0.0
-    """Seconds in which a lost machine comes back by itself; 0: it does not."""
-    arrival: float = HOUR
-    """Seconds after which a requested machine is no longer expected."""
+from understudy.protocol.settings import HOUR, StewardSettings
 
 
 class Suspect(msgspec.Struct, frozen=True):
@@ -186,7 +158,7 @@ def _replace(
     at = observed.at
     for each in sorted(observed.suspects, key=lambda each: (-each.ratio, each.machine)):
         name = each.machine
-        if slow.get(name, 0) < settings.patience or observed.busy:
+        if slow.get(name, 0) < settings.looks or observed.busy:
             continue
         if any(machine == name and at - when < settings.rest for when, machine in replaced):
             continue  # the decision was reported when it was made

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from statistics import median
 
 from understudy.protocol.samples import Sample, Traffic
-from understudy.steward.stragglers import StragglerSettings
+from understudy.protocol.settings import StragglerSettings
 
 from .stragglers import Straggler, StragglerNews
 

@@ -17,6 +17,7 @@ from typing import Literal
 import msgspec
 
 from understudy.protocol.samples import PARTS, Sample
+from understudy.protocol.settings import StragglerSettings
 
 Part = Literal["data", "forward", "backward", "optimizer", "compute", "link"]
 _PARTS: tuple[Part, ...] = ("data", "forward", "backward", "optimizer")
@@ -38,17 +39,6 @@ _SPREAD = 1.4826 * 1.2533
 _SURE = 5.0
 """Standard errors that a slowdown must exceed. The value is high because several quantities of many workers are tested
 after every step."""
-
-
-class StragglerSettings(msgspec.Struct, frozen=True):
-    """Criteria for a slow worker or link."""
-
-    threshold: float = 0.10
-    """Slowdown against the class, as a share of its time; 0: no detection."""
-    window: int = 20
-    """Recent steps that are examined."""
-    persistence: float = 0.8
-    """Share of these steps that must be slow."""
 
 
 class RatioSeries:

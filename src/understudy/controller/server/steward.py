@@ -18,8 +18,8 @@ from understudy.controller.core.events import Asked, Event, Noted
 from understudy.controller.core.machines import Machine, MachineState
 from understudy.controller.core.replicas import to_fill
 from understudy.controller.core.state import JobState, JobStatus
+from understudy.protocol.settings import HOUR, StewardSettings
 from understudy.steward.decide import (
-    HOUR,
     Action,
     DrainDemand,
     FreeStandby,
@@ -28,7 +28,6 @@ from understudy.steward.decide import (
     ReplaceSlow,
     RequestStandbys,
     StewardMemory,
-    StewardSettings,
     Suspect,
     decide,
 )
