@@ -7,16 +7,16 @@ import pytest
 
 from understudy.planning.endurance import endured, recovery_of_all
 from understudy.planning.failures import Failures
-from understudy.planning.setting import Cluster, Durations, Setting, StepWork
+from understudy.planning.setting import Cluster, Durations, PlanningSetting, StepWork
 from understudy.planning.simulation import jump
 from understudy.planning.strategy import Strategy, replication, spare
 
 WITHIN = 0.045
 
 
-def of(kind: str, groups: int, r: int, period: float) -> tuple[Setting, Strategy]:
+def of(kind: str, groups: int, r: int, period: float) -> tuple[PlanningSetting, Strategy]:
     durations = Durations(detect=1.0, save=30.0, restart=600.0)
-    setting = Setting(Cluster(groups, groups), StepWork(30.0, 2.0, 4000), durations)
+    setting = PlanningSetting(Cluster(groups, groups), StepWork(30.0, 2.0, 4000), durations)
     return setting, (spare if kind == "spare" else replication)(setting, r, period)
 
 

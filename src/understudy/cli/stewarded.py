@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from understudy.cli import asking
 from understudy.cli.errors import UsageError
 from understudy.cli.output import ProgressBar, deliver, table
+from understudy.protocol.durations import readable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -174,7 +175,6 @@ def _show(
     notes: list[str],
     out: Console,
 ) -> None:
-    from understudy.planning.spans import said
 
     rows = (
         ("machines that fail", "failed", 1.0),
@@ -196,12 +196,12 @@ def _show(
         cells = [cell for found in (done, without) for cell in _cells(found.means[name], unit)]
         made.add_row(title, *cells)
     out.print(
-        f"{scene.machines:,} machines, {settings.pool:,} standbys kept, a machine comes after {said(scene.arrival)}"
+        f"{scene.machines:,} machines, {settings.pool:,} standbys kept, a machine comes after {readable(scene.arrival)}"
     )
     out.print(made)
     for note in notes:
         out.print(note)
-    out.print(f"{done.runs:,} run{'s' if done.runs > 1 else ''} of {said(done.weeks * 604800)} each", style="dim")
+    out.print(f"{done.runs:,} run{'s' if done.runs > 1 else ''} of {readable(done.weeks * 604800)} each", style="dim")
 
 
 def _cells(mean: Mean, unit: float) -> tuple[str, str]:
