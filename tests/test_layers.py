@@ -13,6 +13,7 @@ SRC = Path(__file__).parents[1] / "src"
 LAYERS = (
     "cli",
     "verify",
+    "testing",
     "launch",
     "controller",
     "agent",
@@ -20,6 +21,7 @@ LAYERS = (
     "state",
     "comm",
     "data",
+    "device",
     "planning",
     "steward",
     "masking",
@@ -27,6 +29,8 @@ LAYERS = (
     "host",
 )
 """Top to bottom."""
+MAY_USE_TESTING = ("verify", "testing")
+"""Production code never imports `understudy.testing`; `verify` tests jobs and asks for its faults."""
 
 WITHOUT_TORCH = (
     "controller",
@@ -77,6 +81,9 @@ def offences(source: str, file: PurePosixPath) -> list[str]:
     found = []
     for line, name in imports(source, file):
         top, _, rest = name.partition(".")
+        if name.startswith("understudy.testing") and layer not in MAY_USE_TESTING:
+            found.append(f"{file}:{line}: {layer} imports {name}, which is for tests")
+            continue
         if top == "understudy" and layer != "cli":
             other = rest.partition(".")[0]
             if other not in LAYERS:
@@ -116,7 +123,7 @@ def test_imports_only_go_down() -> None:
         ("worker/job.py", "from understudy import run", "the surface"),
         ("worker/job.py", "import understudy", "the surface"),
         ("worker/job.py", "from .. import run", "the surface"),
-        ("comm/ring.py", "import understudy_bench.harness", "a benchmark"),
+        ("comm/ring.py", "import understudy_bench.harness.bench", "a benchmark"),
         ("controller/machine.py", "import torch", "torch"),
         ("masking/order.py", "from torch.distributed import ProcessGroup", "torch"),
         ("protocol/roster.py", "import torch.distributed as dist", "torch"),
@@ -126,6 +133,8 @@ def test_imports_only_go_down() -> None:
         ("planning/plan.py", "import subprocess", "no I/O"),
         ("planning/simgrid/prepare.py", "import subprocess", "no I/O"),
         ("planning/plan.py", "from understudy.comm.fabric import Fabric", "from above"),
+        ("launch/local.py", "from understudy.testing.faults import WORKER_FAULTS", "for tests"),
+        ("cli/run.py", "from understudy import testing", "for tests"),
         ("helpers/text.py", "", "not a layer"),
         ("helpers.py", "", "no layer"),
     ],
@@ -141,6 +150,7 @@ def test_an_offence_is_found(file: str, source: str, reason: str) -> None:
         ("__init__.py", "from understudy.worker.job import Job"),
         ("cli/main.py", "from understudy import __version__\nimport understudy_bench.harness\nimport torch"),
         ("cli/main.py", "from understudy.launch import local"),
+        ("verify/chaos/faults.py", "from understudy.testing.faults import WORKER_FAULTS"),
         ("worker/job.py", "from understudy.comm.group import Group\nimport torch"),
         ("worker/job.py", "from understudy.worker import vote\nfrom . import undo\nfrom .vote import ballot"),
         ("comm/ring.py", "import socket\nimport torch\nfrom .roster import Roster"),

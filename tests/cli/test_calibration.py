@@ -44,7 +44,7 @@ def recovery() -> Play:
     play.all_switch()
     play.settled(0.4)
     play.here("m1")
-    play.say(play.director.machines["m1"].actors[0].uid, Rehearsed(0, 1.0, (0, 1, 2)))
+    play.say(play.director.job.machines["m1"].workers[0].uid, Rehearsed(0, 1.0, (0, 1, 2)))
     return play
 
 
@@ -58,7 +58,7 @@ def test_a_recovery(tmp_path: Path) -> None:
     first_step = next(at for at, event in play.ledger if b"settled" in msgspec.json.encode(event))
     assert found.started == [first_step - play.ledger[0][0]]
     (away,) = found.away
-    died = next(tale.at for tale in play.tales if tale.kind == "died")
+    died = next(event.at for event in play.announcements if event.kind == "died")
     assert away == play.now - died
     assert not found.masked
     assert not found.replaced

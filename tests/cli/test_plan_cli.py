@@ -224,12 +224,12 @@ def test_no_file_is_asked_to_be_two_things(capsys: pytest.CaptureFixture[str], t
     read = ("plan", "--gpus", "64", "--failures-csv", str(log))
     code, out, err = said(capsys, *read, "--json", str(tmp_path / "." / "log.csv"))
     assert (code, out) == (2, "")
-    assert "that is the file of --failures-csv; name another one" in err
+    assert "this is the file of --failures-csv; name another one" in err
     assert log.read_text().startswith(LOG)
     pytest.importorskip("plotly", reason="the extra 'report' is not installed")
     code, out, err = said(capsys, *read, "--json", str(tmp_path / "a"), "--report", str(tmp_path / "a"))
     assert (code, out) == (2, "")
-    assert "that is the file of --json; name another one" in err
+    assert "this is the file of --json; name another one" in err
     assert not (tmp_path / "a").exists()
 
 
@@ -285,5 +285,5 @@ def test_an_answer_that_cannot_be_written_is_one_sentence() -> None:
     with Path("/dev/full").open("wb") as full:
         done = subprocess.run(call, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
     assert done.returncode == 2
-    assert done.stderr.startswith("understudy simulate: cannot write the answer to standard output: ")
+    assert done.stderr.startswith("understudy simulate: cannot write to standard output: ")
     assert done.stderr.count("\n") == 1

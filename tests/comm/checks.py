@@ -17,7 +17,7 @@ import torch.distributed as dist
 
 from understudy.comm.group import RoleGroup
 from understudy.comm.torch_backend import install, uninstall
-from understudy.launch.troupe import LocalWorker, play
+from understudy.testing.local_workers import LocalWorker, run_workers
 
 TRANSPORTS = ["native", "torch:gloo"]
 UNSUPPORTED: dict[str, set[str]] = {"native": set(), "torch:gloo": set()}
@@ -54,7 +54,7 @@ on_every_layout = pytest.mark.parametrize(
 def perform(checks: Sequence[Check], machines: list[int], transport: str, timeout: float = 60.0) -> None:
     """Run the checks that this transport can pass on every role of one generation; fail with all that went wrong."""
     able = [check for check in checks if check.__name__ not in UNSUPPORTED.get(transport, ())]
-    reports = play(_perform, machines, able, transport=transport, timeout=timeout, limit=20.0)
+    reports = run_workers(_perform, machines, able, transport=transport, timeout=timeout, limit=20.0)
     wrong: dict[str, list[int]] = {}
     for role, found in enumerate(reports):
         for report in found:

@@ -6,22 +6,21 @@ import gc
 import os
 import signal
 import threading
-import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 
 from tests.comm.helpers import all_reduce, eventually
 from understudy.comm.endpoint import Endpoint
-from understudy.comm.fabric import Fabric
 from understudy.comm.links.pairs import Receive, Send
+from understudy.comm.network import NetworkFabric
 from understudy.comm.sandbox import Echo
-from understudy.launch.troupe import Hand, LocalWorker, Troupe
 from understudy.protocol.roster import Roster, WorkerAddress
+from understudy.testing.local_workers import LocalWorker, LocalWorkers, WorkerHandle
 
 Groups = Sequence[tuple[int, ...]]
 
@@ -102,14 +101,14 @@ class Steps:
             for elements in self.elements:
                 check_sum(endpoint, self.fabric.roster, self.step, elements)
         pass_on(self.world, self.fabric.roster, self.step)
-        self.fabric.check()
+        assert self.fabric.fault is None, self.fabric.fault
 
     def vote(self) -> bool:
         """True where it is over for this worker."""
         ballot = torch.tensor([self.fabric.prepared, 0 if self.stopping else 1, self.step])
         mine = ballot.clone()
         all_reduce(self.world, ballot, dist.ReduceOp.MIN)
-        self.fabric.check()
+        assert self.fabric.fault is None, self.fabric.fault
         assert ballot[2] == mine[2], "steps differ"
         self.stopping = not ballot[1]
         agreed = int(ballot[0])
@@ -125,7 +124,7 @@ class Steps:
         """A newcomer learns where the others are."""
         where = torch.tensor([self.step])
         all_reduce(self.world, where, dist.ReduceOp.MAX)
-        self.fabric.check()
+        assert self.fabric.fault is None, self.fabric.fault
         self.step = int(where)
 
 
@@ -192,14 +191,14 @@ def lives(player: LocalWorker, groups: Groups, elements: Sequence[int]) -> None:
     """One worker after the other in one process: each rehearses the role it is given, plays until it is released and
     closes its fabric. Words: a role, or "census" between two lives. News: the worker, what `join` says, its end."""
     first, number = player.fabric, 0
+    known = first._rendezvous
+    inherited: dict[str, Any] = {"job": known._job, "secret": known._secret, "limit": known.limit}
     while (role := player.hear()) is not None:
         if role == "census":
             player.tell(census())
             continue
         number += 1
-        player.fabric = Fabric(
-            f"{first.uid}.{number}", f"{first.uid}.{number}", job=first.job, secret=first._secret, limit=first.limit
-        )
+        player.fabric = NetworkFabric(f"{first.uid}.{number}", f"{first.uid}.{number}", **inherited)
         player.tell(player.fabric.worker)
         player.tell(join(player, role, groups, elements))
         player.fabric.close()
@@ -213,16 +212,16 @@ class Company:
     """Workers in role order under one roster, and the newcomers who are to replace them."""
 
     def __init__(
-        self, troupe: Troupe, machines: Sequence[int], groups: Groups | None = None, elements: Sequence[int] = (1,)
+        self, local: LocalWorkers, machines: Sequence[int], groups: Groups | None = None, elements: Sequence[int] = (1,)
     ) -> None:
-        self.troupe = troupe
+        self.local = local
         self.cells = [machine for machine, count in enumerate(machines) for _ in range(count)]
         self.groups = groups or [tuple(range(len(self.cells)))]
         self.elements = elements
         self._machines = 0
-        self.hands: list[Hand | None] = []
+        self.hands: list[WorkerHandle | None] = []
         for count in machines:
-            self.hands += troupe.hire(self._machine(), count, stay, self.groups, elements)
+            self.hands += local.start(self._machine(), count, stay, self.groups, elements)
         self.roster = Roster.of(
             1,
             [(role, hand.uid) for role, hand in enumerate(self.live)],
@@ -237,18 +236,20 @@ class Company:
         return f"m{self._machines - 1}"
 
     @property
-    def live(self) -> list[Hand]:
+    def live(self) -> list[WorkerHandle]:
         return [hand for hand in self.hands if hand is not None]
 
-    def hire(self, roles: Sequence[int]) -> dict[int, Hand]:
+    def hire(self, roles: Sequence[int]) -> dict[int, WorkerHandle]:
         """Newcomers for these roles, on one new machine, rehearsed."""
         machine = self._machine()
-        hired = {role: self.troupe.hire(machine, 1, join, role, self.groups, self.elements)[0] for role in roles}
+        hired = {role: self.local.start(machine, 1, join, role, self.groups, self.elements)[0] for role in roles}
         for hand in hired.values():
             assert hand.hear() == "rehearsed"
         return hired
 
-    def propose(self, changes: dict[int, Hand | None], *, number: int | None = None, fresh: bool = False) -> Roster:
+    def propose(
+        self, changes: dict[int, WorkerHandle | None], *, number: int | None = None, fresh: bool = False
+    ) -> Roster:
         """The next roster, told to everybody whom it concerns; not yet the one in play."""
         workers: dict[int, WorkerAddress | None] = {
             role: None if hand is None else hand.worker for role, hand in changes.items()
@@ -258,7 +259,7 @@ class Company:
             hand.tell(roster)
         return roster
 
-    def follow(self, roster: Roster, changes: dict[int, Hand | None]) -> list[Ended]:
+    def follow(self, roster: Roster, changes: dict[int, WorkerHandle | None]) -> list[Ended]:
         """That roster came into play: how the leavers' parts ended."""
         leavers = [hand for role in changes if (hand := self.hands[role]) is not None]
         for role, hand in changes.items():
@@ -270,7 +271,7 @@ class Company:
         return ended
 
     def replace(self, roles: Sequence[int]) -> list[Ended]:
-        changes: dict[int, Hand | None] = dict(self.hire(roles))
+        changes: dict[int, WorkerHandle | None] = dict(self.hire(roles))
         return self.follow(self.propose(changes), changes)
 
     def stop(self) -> list[Ended]:
@@ -279,7 +280,7 @@ class Company:
         return [result_of(hand) for hand in self.live]
 
 
-def hear_of(hand: Hand, generation: int, limit: float = 30.0) -> tuple[str, str]:
+def hear_of(hand: WorkerHandle, generation: int, limit: float = 30.0) -> tuple[str, str]:
     """What a worker has to say of a generation, and why; what it still says of earlier ones is passed over."""
     while True:
         kind, number, *why = hand.hear(limit)
@@ -288,27 +289,27 @@ def hear_of(hand: Hand, generation: int, limit: float = 30.0) -> tuple[str, str]
         assert number < generation
 
 
-def wait_for(hand: Hand, news: str, generation: int) -> None:
+def wait_for(hand: WorkerHandle, news: str, generation: int) -> None:
     """Until it has prepared, or switched to, that generation."""
     while (heard := hear_of(hand, generation)) != (news, ""):
         assert heard == ("prepared", ""), heard
 
 
-def wait_for_census(hand: Hand) -> Census:
+def wait_for_census(hand: WorkerHandle) -> Census:
     while not isinstance(heard := hand.hear(), Census):
         assert heard[0] == "prepared", heard
     return heard
 
 
-def result_of(hand: Hand) -> Ended:
+def result_of(hand: WorkerHandle) -> Ended:
     """How its part ended, whatever it said before."""
     while True:
-        kind, what = hand._wire.recv() if hand._wire.poll(30) else ("nothing for 30 s", None)
+        kind, what = hand._connection.recv() if hand._connection.poll(30) else ("nothing for 30 s", None)
         if isinstance(what, Ended):
             if kind == "done":
                 hand.process.join(10)
             return what
-        assert kind == "news", (kind, what)
+        assert kind == "message", (kind, what)
 
 
 def asleep(processes: Iterable[int]) -> None:
@@ -325,9 +326,6 @@ def asleep(processes: Iterable[int]) -> None:
         eventually(sleeps, limit=10)
 
 
-def kill(hand: Hand) -> float:
-    """The moment of its death, on the clock that all processes of a machine share."""
+def kill(hand: WorkerHandle) -> None:
     assert hand.process.pid is not None
-    moment = time.monotonic()
     os.kill(hand.process.pid, signal.SIGKILL)
-    return moment

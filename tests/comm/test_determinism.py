@@ -11,8 +11,8 @@ import torch.distributed as dist
 
 from tests.comm.checks import on_every_layout
 from understudy.comm.torch_backend import install, uninstall
-from understudy.launch.troupe import Hand, LocalWorker, Troupe
 from understudy.protocol.roster import Roster
+from understudy.testing.local_workers import LocalWorker, LocalWorkers, WorkerHandle
 
 CASES = [(torch.float32, count) for count in (1, 1003, 20_011, 300_003, 1_200_007)] + [
     (torch.bfloat16, count) for count in (1003, 300_003)
@@ -46,7 +46,7 @@ def reduce_everything(player: LocalWorker) -> Digests:
             value = torch.empty(count, dtype=dtype)
             dist.reduce_scatter_single(value, blocks)
             own.append(_digest(value))
-    player.fabric.check()
+    assert player.fabric.fault is None, player.fabric.fault
     dist.barrier()
     uninstall()
     return Digests(shared, own)
@@ -65,14 +65,14 @@ def _digest(tensor: torch.Tensor) -> str:
 
 def performance(machines: list[int], transport: str, *, reshuffled: bool) -> list[Digests]:
     """Play the same roles with workers hired first to last; or last to first, on machines with other names."""
-    with Troupe(transport=transport, limit=20.0) as troupe:
-        cast: dict[int, list[Hand]] = {}
+    with LocalWorkers(transport=transport, limit=20.0) as local:
+        cast: dict[int, list[WorkerHandle]] = {}
         for cell in reversed(range(len(machines))) if reshuffled else range(len(machines)):
             name = f"host{7 - cell}" if reshuffled else f"m{cell}"
-            cast[cell] = troupe.hire(name, machines[cell], reduce_everything)
+            cast[cell] = local.start(name, machines[cell], reduce_everything)
         seats = [hand for cell in range(len(machines)) for hand in (reversed(cast[cell]) if reshuffled else cast[cell])]
         uids = [(role, hand.uid) for role, hand in enumerate(seats)]
-        roster = Roster.of(1, uids, [hand.worker for hand in troupe.hands])
+        roster = Roster.of(1, uids, [hand.worker for hand in local.handles])
         for hand in seats:
             hand.tell(roster)
         return [hand.result() for hand in seats]

@@ -12,8 +12,8 @@ import torch.distributed as dist
 from tests.comm.helpers import all_reduce
 from understudy.comm.endpoint import Endpoint
 from understudy.comm.sandbox import Echo
-from understudy.launch.troupe import LocalWorker, Troupe, first_roster
 from understudy.protocol.roster import Roster
+from understudy.testing.local_workers import LocalWorker, LocalWorkers, first_roster
 
 BUCKET = 25 * (1 << 20) // 4
 """Elements of one of DDP's buckets."""
@@ -71,14 +71,14 @@ def hold(player: LocalWorker, newcomer: int | None, roles: int, parameters: int)
     while fabric.generation < roster.generation:
         sweep(end, gradients)
         agreed = vote(end, fabric.prepared)
-        fabric.check()
+        assert fabric.fault is None, fabric.fault
         if agreed == roster.generation:
             fabric.switch(roster.generation)
     if fabric.role is None:
         return None
     sweep(end, gradients)
     grown = memory().peak - before.resident
-    fabric.check()
+    assert fabric.fault is None, fabric.fault
     assert bool((gradients == 1).all())
     assert model[-1] == 1
     return grown if newcomer is None else None
@@ -88,17 +88,17 @@ def hold(player: LocalWorker, newcomer: int | None, roles: int, parameters: int)
 @pytest.mark.parametrize("millions", [10, 100])
 def test_stayers_allocate_nothing_that_grows_with_the_model(machines: list[int], millions: int) -> None:
     roles, parameters = sum(machines), millions * 1_000_000
-    with Troupe(limit=20.0) as troupe:
+    with LocalWorkers(limit=20.0) as local:
         hands = [
             hand
             for machine, count in enumerate(machines)
-            for hand in troupe.hire(f"m{machine}", count, hold, None, roles, parameters)
+            for hand in local.start(f"m{machine}", count, hold, None, roles, parameters)
         ]
         second = first_roster(hands).successor({})
         for hand in hands:
             hand.tell(first_roster(hands))
             hand.tell(second)
-        (newcomer,) = troupe.hire("m9", 1, hold, roles - 1, roles, parameters)
+        (newcomer,) = local.start("m9", 1, hold, roles - 1, roles, parameters)
         for hand in (*hands, newcomer):
             assert hand.hear() == "here"
         roster = second.successor({roles - 1: newcomer.worker})

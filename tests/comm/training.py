@@ -13,8 +13,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from understudy.comm.sandbox import Echo
 from understudy.comm.torch_backend import install, uninstall
-from understudy.launch.troupe import LocalWorker
 from understudy.protocol.roster import Roster
+from understudy.testing.local_workers import LocalWorker
 
 
 class Training:
@@ -102,5 +102,5 @@ def enter(player: LocalWorker, training: Training, step: int) -> int:
     where = torch.tensor([step])
     for tensor in (where, *training.state()):
         dist.broadcast(tensor, root)
-    player.fabric.check()
+    assert player.fabric.fault is None, player.fabric.fault
     return int(where)

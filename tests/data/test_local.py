@@ -18,7 +18,7 @@ import pytest
 import torch
 
 from understudy.data import DataError, Local, Tokens, cut, files
-from understudy.data.shards import Folder, opened
+from understudy.data.shards import ShardFolder, open_shards
 from understudy.masking.placement import PlacementError, golomb
 
 REPLICAS = 7
@@ -26,10 +26,10 @@ LIMIT = 10
 
 
 @pytest.fixture
-def source(tmp_path: Path) -> Folder:
+def source(tmp_path: Path) -> ShardFolder:
     np.arange(700).astype("<u2").tofile(tmp_path / "tokens")
     cut(tmp_path / "tokens", tmp_path / "source", REPLICAS)
-    return opened(tmp_path / "source")
+    return open_shards(tmp_path / "source")
 
 
 @pytest.fixture(autouse=True)
@@ -64,11 +64,11 @@ def here(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir() if not path.name.startswith(".")}
 
 
-def names(source: Folder, *shards: int) -> set[str]:
+def names(source: ShardFolder, *shards: int) -> set[str]:
     return {source.path(shard).name for shard in shards}
 
 
-def test_a_replica_gets_its_stack_and_nothing_else(source: Folder, tmp_path: Path) -> None:
+def test_a_replica_gets_its_stack_and_nothing_else(source: ShardFolder, tmp_path: Path) -> None:
     held = Local(tmp_path / "disk", source.folder, "spare:r=3", 2)
     assert held.stack == golomb(REPLICAS, 3).stack(2)
     held.wait()
@@ -81,7 +81,7 @@ def test_a_replica_gets_its_stack_and_nothing_else(source: Folder, tmp_path: Pat
         held.path(stranger)
 
 
-def test_batches_are_the_same_as_from_the_source(source: Folder, tmp_path: Path) -> None:
+def test_batches_are_the_same_as_from_the_source(source: ShardFolder, tmp_path: Path) -> None:
     held = Local(tmp_path / "disk", source.folder, golomb(REPLICAS, 3), 4)
     near, far = Tokens(held, 8, 2, prefetch=1), Tokens(source.folder, 8, 2)
     for step in range(12):
@@ -93,7 +93,7 @@ def test_batches_are_the_same_as_from_the_source(source: Folder, tmp_path: Path)
 
 
 def test_its_own_shard_comes_first_and_who_asks_does_not_wait_for_others(
-    source: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    source: ShardFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gate = Gate(1)
     monkeypatch.setattr(files, "write", gate)
@@ -110,7 +110,7 @@ def test_its_own_shard_comes_first_and_who_asks_does_not_wait_for_others(
 
 
 def test_what_is_interrupted_is_removed_and_goes_on_later(
-    source: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    source: ShardFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gate = Gate(1)
     monkeypatch.setattr(files, "PIECE", 50)
@@ -134,11 +134,11 @@ def test_what_is_interrupted_is_removed_and_goes_on_later(
     assert again.left == 0
 
 
-def test_what_a_killed_process_left_is_taken_over(source: Folder, tmp_path: Path) -> None:
+def test_what_a_killed_process_left_is_taken_over(source: ShardFolder, tmp_path: Path) -> None:
     folder = tmp_path / "disk"
     folder.mkdir()
     for shard in range(REPLICAS):
-        files.part_of(folder / source.path(shard).name).write_bytes(b"half of it, or too much" * 50)
+        files.partial_path(folder / source.path(shard).name).write_bytes(b"half of it, or too much" * 50)
     held = Local(folder, source.folder, "spare:r=3", 5)
     held.wait()
     assert here(folder) == names(source, *held.stack)
@@ -146,11 +146,11 @@ def test_what_a_killed_process_left_is_taken_over(source: Folder, tmp_path: Path
         assert held.path(shard).read_bytes() == source.path(shard).read_bytes()
 
 
-def test_two_processes_share_a_folder(source: Folder, tmp_path: Path) -> None:
+def test_two_processes_share_a_folder(source: ShardFolder, tmp_path: Path) -> None:
     """While another process writes a shard, this one waits for it; if that one dies, it does the work."""
     folder = tmp_path / "disk"
     folder.mkdir()
-    part = files.part_of(folder / source.path(0).name)
+    part = files.partial_path(folder / source.path(0).name)
     other = os.open(part, os.O_RDWR | os.O_CREAT)
     fcntl.flock(other, fcntl.LOCK_EX)
     os.write(other, b"half")
@@ -161,7 +161,7 @@ def test_two_processes_share_a_folder(source: Folder, tmp_path: Path) -> None:
 
 
 def test_a_full_disk_is_told_and_leaves_nothing_half_written(
-    source: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    source: ShardFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gate = Gate(1, OSError(errno.ENOSPC, "No space left on device"))
     monkeypatch.setattr(files, "write", gate)
@@ -178,7 +178,7 @@ def test_a_full_disk_is_told_and_leaves_nothing_half_written(
     assert held.report().failed == ()
 
 
-def test_too_small_a_disk_is_told_at_once(source: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_small_a_disk_is_told_at_once(source: ShardFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Usage:
         free = 500
 
@@ -188,7 +188,7 @@ def test_too_small_a_disk_is_told_at_once(source: Folder, tmp_path: Path, monkey
     Local(tmp_path / "disk", source.folder, "off", 0).wait()
 
 
-def test_a_damaged_shard_is_told_and_not_kept(source: Folder, tmp_path: Path) -> None:
+def test_a_damaged_shard_is_told_and_not_kept(source: ShardFolder, tmp_path: Path) -> None:
     content = bytearray(source.path(3).read_bytes())
     content[17] ^= 1
     source.path(3).write_bytes(content)
@@ -199,7 +199,7 @@ def test_a_damaged_shard_is_told_and_not_kept(source: Folder, tmp_path: Path) ->
     assert not list((tmp_path / "disk").iterdir())
 
 
-def test_a_source_that_is_missing_or_too_short_is_told(source: Folder, tmp_path: Path) -> None:
+def test_a_source_that_is_missing_or_too_short_is_told(source: ShardFolder, tmp_path: Path) -> None:
     source.path(0).unlink()
     source.path(1).write_bytes(b"x" * 10)
     for replica, sentence in ((0, "cannot be read: No such file"), (1, "ends after 10 bytes of 200 bytes")):
@@ -209,7 +209,7 @@ def test_a_source_that_is_missing_or_too_short_is_told(source: Folder, tmp_path:
         Local(tmp_path / "disk", "nowhere", "off", 0)
 
 
-def test_numbers_that_do_not_fit_are_told(source: Folder, tmp_path: Path) -> None:
+def test_numbers_that_do_not_fit_are_told(source: ShardFolder, tmp_path: Path) -> None:
     disk = tmp_path / "disk"
     with pytest.raises(PlacementError, match="r=8 holders per shard need 8 replicas and there are 7"):
         Local(disk, source.folder, "spare:r=8", 0)
@@ -224,7 +224,7 @@ def test_numbers_that_do_not_fit_are_told(source: Folder, tmp_path: Path) -> Non
         Local(disk, source.folder, "off", 0)
 
 
-def test_a_process_that_ends_while_copying_leaves_nothing_half_written(source: Folder, tmp_path: Path) -> None:
+def test_a_process_that_ends_while_copying_leaves_nothing_half_written(source: ShardFolder, tmp_path: Path) -> None:
     script = f"""
 import threading
 from understudy.data import Local, files

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from understudy.data.permutation import LARGEST, ROUNDS, mixed, permute
+from understudy.data.permutation import LARGEST, ROUNDS, hash_numbers, permute
 
 keys = st.integers(0, 2**64 - 1)
 
@@ -34,19 +34,19 @@ def test_every_index_comes_to_every_place_equally_often() -> None:
     size, tries = 12, 2400
     seen = np.zeros((size, size))
     for key in range(tries):
-        seen[np.arange(size), permute(np.arange(size), size, mixed(key))] += 1
+        seen[np.arange(size), permute(np.arange(size), size, hash_numbers(key))] += 1
     expected = tries / size
     assert ((seen - expected) ** 2 / expected).sum() < 180  # chi squared, 121 degrees of freedom: one key in a thousand
 
 
 def test_neighbours_part() -> None:
-    moved = permute(np.arange(10_000), 10_000, mixed(7))
+    moved = permute(np.arange(10_000), 10_000, hash_numbers(7))
     assert abs(np.corrcoef(moved[:-1], moved[1:])[0, 1]) < 0.05
 
 
 def test_the_numbers_never_change() -> None:
-    assert mixed() == 0
-    assert [hex(mixed(0)), hex(mixed(1, 2, 3)), hex(mixed(-1))] == GOLDEN_HASHES
+    assert hash_numbers() == 0
+    assert [hex(hash_numbers(0)), hex(hash_numbers(1, 2, 3)), hex(hash_numbers(-1))] == GOLDEN_HASHES
     assert permute(np.arange(10), 10, 0).tolist() == GOLDEN_TEN
     assert permute(np.arange(4), 10**12, 1).tolist() == GOLDEN_LARGE
 
@@ -64,8 +64,8 @@ def undone(index: int, size: int, key: int) -> int:
     while True:
         a, b = divmod(index, low)
         for number in reversed(range(0, ROUNDS, 2)):
-            b = (b - hashed(a + mixed(key, number + 1)) % low) % low
-            a = (a - hashed(b + mixed(key, number)) % high) % high
+            b = (b - hashed(a + hash_numbers(key, number + 1)) % low) % low
+            a = (a - hashed(b + hash_numbers(key, number)) % high) % high
         index = a * low + b
         if index < size:
             return index

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from understudy.data import DataError, Sampler, partition
-from understudy.data.sampler import place
+from understudy.data.sampler import shard_position
 
 sizes, batches, counts = st.integers(1, 60), st.integers(1, 7), st.integers(1, 6)
 
@@ -89,7 +89,9 @@ def test_a_partition_has_everything_once_in_nearly_equal_shards(size: int, shard
 
 
 def test_a_micro_shard_is_a_part_of_a_shard() -> None:
-    assert [place(number, 6, 3) for number in range(6)] == [(k, part, 2) for k in range(3) for part in range(2)]
+    assert [shard_position(number, 6, 3) for number in range(6)] == [
+        (k, part, 2) for k in range(3) for part in range(2)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -102,8 +104,8 @@ def test_a_micro_shard_is_a_part_of_a_shard() -> None:
         (lambda: Sampler(5, 1, 2).indices(-1, 0), "there is no step -1"),
         (lambda: Sampler(5, 1, 2).indices(0, 2), "there is no micro-shard 2: they are numbered 0 to 1"),
         (lambda: partition(5, 0), "at least one shard, not 0"),
-        (lambda: place(0, 10, 4), "10 micro-shards cannot be shared out evenly among 4 shards"),
-        (lambda: place(8, 8, 4), "there is no micro-shard 8"),
+        (lambda: shard_position(0, 10, 4), "10 micro-shards cannot be shared out evenly among 4 shards"),
+        (lambda: shard_position(8, 8, 4), "there is no micro-shard 8"),
     ],
 )
 def test_what_cannot_be_is_refused_in_a_sentence(call: object, sentence: str) -> None:

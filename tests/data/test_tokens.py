@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from understudy.data import DataError, Tokens, cut, files
-from understudy.data.shards import opened
+from understudy.data.shards import open_shards
 
 
 def tokens(path: Path, first: int, count: int, dtype: str = "<u2") -> Path:
@@ -72,7 +72,7 @@ def test_made_ahead_it_is_the_same(tmp_path: Path) -> None:
 def test_what_is_cut_has_all_tokens_and_each_shard_draws_from_its_own(tmp_path: Path) -> None:
     paths = [tokens(tmp_path / "a", 0, 130), tokens(tmp_path / "b", 200, 70)]
     index = cut(paths, tmp_path / "cut", 4)
-    folder = opened(tmp_path / "cut")
+    folder = open_shards(tmp_path / "cut")
     assert folder.index == index
     assert [piece.runs for piece in index.shards] == [(50,), (50,), (30, 20), (50,)]
     whole = np.concatenate([np.fromfile(folder.path(k), "<u2") for k in range(4)])
@@ -152,7 +152,7 @@ def test_shards_that_do_not_fit_are_told(tmp_path: Path) -> None:
         Tokens(tmp_path / "cut", 8, 1, dtype="int32")
     with pytest.raises(DataError, match="4 micro-shards cannot be shared out evenly among 10 shards"):
         Tokens(tmp_path / "cut", 8, 1).batch(0, (0, 4))
-    folder = opened(tmp_path / "cut")
+    folder = open_shards(tmp_path / "cut")
     tokens(folder.path(0), 0, 7)
     with pytest.raises(DataError, match="has 7 tokens and its index says 10"):
         Tokens(folder, 8, 1).batch(0, (0, 10))
@@ -165,7 +165,7 @@ def test_an_index_that_does_not_fit_is_told(tmp_path: Path) -> None:
     index["shards"][1]["file"] = "../a"
     path.write_text(json.dumps(index))
     with pytest.raises(DataError, match=re.escape("does not fit together at '../a'")):
-        opened(tmp_path / "cut")
+        open_shards(tmp_path / "cut")
     path.write_text("{")
     with pytest.raises(DataError, match="is no index of shards"):
-        opened(tmp_path / "cut")
+        open_shards(tmp_path / "cut")

@@ -15,7 +15,7 @@ import pytest
 
 from tests.comm.helpers import eventually
 from understudy.host.temporary import nameless, scratch, settle
-from understudy.verify.chaos import processes
+from understudy.verify import processes
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -19,7 +19,7 @@ import functools, os, signal, sys, time, torch, understudy
 from pathlib import Path
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
-from understudy.comm.fabric import Fabric
+from understudy.comm.network import NetworkFabric
 from understudy.worker.transfer.handover import Giver, Taker
 from understudy.worker.protocol import WorkerProtocol
 from understudy.worker.runtime import WorkerRuntime
@@ -48,7 +48,7 @@ def on(owner, name, point, when=lambda *args: True):
 def stays(part, proposal):
     return proposal is not None and not (proposal.direct or proposal.gives(part.uid) or proposal.takes(part.uid))
 
-on(Fabric, "expect_state", "joiner prepares")
+on(NetworkFabric, "expect_state", "joiner prepares")
 on(Taker, "_take", "joiner takes goods")
 on(Taker, "_update", "joiner takes gradients")
 on(Taker, "_last", "joiner takes the last")

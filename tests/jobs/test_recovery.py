@@ -12,7 +12,7 @@ import pytest
 
 from tests.jobs.stage import Stage, perform, same_bits
 from tests.jobs.test_examples import EXAMPLES, SMALL, UNHURRIED
-from understudy.state.checkpoint import complete
+from understudy.state.checkpoint import CheckpointFolder
 
 pytestmark = [pytest.mark.job, pytest.mark.timeout(400)]
 
@@ -43,11 +43,11 @@ def test_state_that_only_one_role_has(tmp_path: Path) -> None:
         assert await _trains_on(stage, 1) == "copy"
 
         async def saved() -> bool:
-            return bool(complete(tmp_path / "checkpoints", roles=2))
+            return bool(CheckpointFolder(tmp_path / "checkpoints", 2, pytest.fail).complete())
 
         await stage.until(saved, "a checkpoint that everybody has written")
         for machine in await stage.machines():
-            if machine["state"] == "cast":
+            if machine["state"] == "active":
                 os.kill(machine["pids"][0], signal.SIGKILL)
         assert await _trains_on(stage, len(_decided(stage)) + 1) == "checkpoint"
 

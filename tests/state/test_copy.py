@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from understudy.state.copy import Copy, Draft
-from understudy.state.digest import digest
 from understudy.state.errors import StateError
-from understudy.state.inventory import take_inventory
+from understudy.state.inventory import digest, take_inventory
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -12,18 +12,17 @@ import torch.distributed as dist
 from torch import nn
 
 from understudy.comm.torch_backend import install, uninstall
-from understudy.launch.troupe import LocalWorker, play
-from understudy.state.digest import digest
 from understudy.state.errors import StateError
-from understudy.state.grow import grow
-from understudy.state.inventory import Slot, take_inventory
-from understudy.state.tracked import Tracked
+from understudy.state.inventory import digest, grow, take_inventory
+from understudy.state.kinds import Tracked
+from understudy.state.memory import Slot
 from understudy.state.twins import twins
+from understudy.testing.local_workers import LocalWorker, run_workers
 
 
 def played(script: Callable[[], Any], roles: int) -> list[Any]:
     """What the script returns on each role."""
-    return play(_installed, [roles], script, timeout=90.0, limit=30.0)
+    return run_workers(_installed, [roles], script, timeout=90.0, limit=30.0)
 
 
 def _installed(player: LocalWorker, script: Callable[[], Any]) -> Any:

@@ -13,12 +13,11 @@ import torch
 from torch import nn
 from torch.optim import lr_scheduler
 
-from understudy.state.digest import digest
 from understudy.state.errors import StateError
-from understudy.state.grow import grow
-from understudy.state.inventory import Inventory, Slot, take_inventory
+from understudy.state.inventory import Inventory, digest, grow, take_inventory
+from understudy.state.kinds import Tracked
+from understudy.state.memory import Slot
 from understudy.state.stream import give, take
-from understudy.state.tracked import Tracked
 
 pytestmark = pytest.mark.filterwarnings("ignore:Detected call of .lr_scheduler.step")
 

@@ -15,13 +15,13 @@ from understudy.protocol.messages import (
     Cancel,
     Copied,
     Done,
+    ExtensionMessage,
     Failed,
     Finish,
     FromWorker,
     Halt,
     Halted,
     Here,
-    Inject,
     Leave,
     Prepare,
     Prepared,
@@ -71,7 +71,7 @@ class Ends:
         self.agent, worker = socket.socketpair()
         self.agent.settimeout(10)
         self.line = Line(worker)
-        self.heard: Queue[ToWorker | Inject] = Queue()
+        self.heard: Queue[ToWorker | ExtensionMessage] = Queue()
         self.lost: Queue[str] = Queue()
         self.line.start(self.heard.put, self.lost.put)
 

@@ -57,7 +57,7 @@ def test_one_seed_of_a_step_cannot_be_taken_for_another() -> None:
 def test_without_an_accelerator_the_numbers_are_those_of_manual_seed(monkeypatch: pytest.MonkeyPatch) -> None:
     found = []
     for accelerated in (False, True):
-        monkeypatch.setattr("understudy.worker.rng._accelerated", lambda there=accelerated: there)
+        monkeypatch.setattr("understudy.device.cpu._accelerated", lambda there=accelerated: there)
         seed_everything(3, 14)
         found.append(torch.get_rng_state())
     assert torch.equal(*found)

@@ -18,6 +18,7 @@ from typing import Any, NoReturn
 import aiohttp
 import msgspec
 
+from understudy.host.extensions import Extensions
 from understudy.host.family import die_with_parent
 from understudy.protocol.frames import (
     Ack,
@@ -46,8 +47,8 @@ from understudy.protocol.messages import (
     TO_WORKER,
     Copied,
     Done,
+    ExtensionMessage,
     FromWorker,
-    Inject,
     Progress,
     Recorded,
     Telemetry,
@@ -61,7 +62,6 @@ from understudy.protocol.sessions import Inbox, Outbox, sign_of_life_s
 from .facts import facts_of
 from .fork_client import ForkClient, ForkedWorker
 from .library import Library
-from .mishap import mishap
 
 log = logging.getLogger("understudy.agent")
 
@@ -143,7 +143,7 @@ class Agent:
         self._outbox: Outbox[Report] = Outbox()
         self._inbox = Inbox()
         self._seats = Seats()
-        self._socket: aiohttp.ClientWebSocketResponse | None = None
+        self.connection: aiohttp.ClientWebSocketResponse | None = None
         self._unsent = asyncio.Event()
         self._sent = 0
         self._beat = Beat()
@@ -162,6 +162,10 @@ class Agent:
         """Since when the controller cannot be reached."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._library = Library(spec.worker.host, spec.worker.secret)
+        extensions = spec.worker.settings.verify.modules
+        self._extensions = Extensions(extensions, "extend_agent", self)
+        if extensions:
+            log.warning("%s runs extensions: %s", spec.machine, ", ".join(extensions))
         self._metrics = (Path(spec.run_dir) / f"metrics-{spec.machine}.jsonl").open("a", buffering=1)
 
     async def run(self) -> None:
@@ -191,15 +195,15 @@ class Agent:
             while not self._over.is_set():
                 try:
                     async with asyncio.timeout(_CONNECT_S):
-                        self._socket = await session.ws_connect(
+                        self.connection = await session.ws_connect(
                             f"{self.spec.url}/agent", heartbeat=self._ping_s, max_msg_size=MAX_MESSAGE
                         )
-                    async with self._socket:
-                        await self._converse(self._socket)
+                    async with self.connection:
+                        await self._converse(self.connection)
                     self._last_sign = asyncio.get_running_loop().time()
                 except (OSError, aiohttp.ClientError, TimeoutError, msgspec.MsgspecError) as error:
                     self._unreachable(error)
-                self._socket = None
+                self.connection = None
                 await asyncio.sleep(_AGAIN_S)
 
     def _unreachable(self, error: Exception) -> None:
@@ -240,8 +244,8 @@ class Agent:
                         await ws.send_bytes(_encoder.encode(Ack(self._inbox.last)))
                     case Ack(number):
                         self._outbox.acknowledged(number)
-                    case Inject() if spec.worker.settings.verify.chaos:
-                        await self._inject(frame, ws)
+                    case ExtensionMessage():
+                        await self._pass_on(frame)
                     case Refused(reason, unfit):
                         log.warning("%s", reason if unfit else f"{spec.machine} is not wanted: {reason}")
                         self.code = UNFIT if unfit else 0
@@ -284,12 +288,12 @@ class Agent:
                 staff.reported = True
                 self._report(Stopped(staff.uid, now - staff.stopped_at))
 
-    async def _inject(self, inject: Inject, ws: aiohttp.ClientWebSocketResponse) -> None:
-        if (staff := self._staff.get(inject.uid)) is not None:
+    async def _pass_on(self, message: ExtensionMessage) -> None:
+        if (staff := self._staff.get(message.uid)) is not None:
             with suppress(OSError):
-                await asyncio.get_running_loop().sock_sendall(staff.child.line, TO_WORKER.encode(inject))
-        elif not inject.uid:
-            self._later(mishap(inject.kind, inject.seconds, ws))
+                await asyncio.get_running_loop().sock_sendall(staff.child.line, TO_WORKER.encode(message))
+        elif not message.uid:
+            self._extensions.hear(message)
 
     def _later(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.ensure_future(work)

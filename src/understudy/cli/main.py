@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from understudy import __version__
-from understudy.cli import bench, chaos, join, plan, rebalance, rehearse, reproduce, run, scale, simulate, status
+from understudy.cli import bench, chaos, check, join, plan, rebalance, reproduce, run, scale, simulate, status
 from understudy.cli.errors import UsageError
 from understudy.cli.operate import Events, Report, Standby, Stop
 from understudy.cli.replace import Drain, Replace
@@ -27,7 +27,7 @@ examples:
   understudy join --secret-file FILE --host ADDRESS URL SCRIPT      on another computer: one more machine
   understudy replace m1                               in another terminal, while it trains
   understudy scale --replicas 4                       more replicas, or fewer, of a job with --mask
-  understudy rehearse train.py                        does it survive replacement? what was forgotten?
+  understudy check train.py                           does it survive replacement? what was forgotten?
   understudy plan --gpus 65536 --model-params 405B    what resilience buys on your cluster
   understudy bench --list                             which benchmarks there are
   understudy bench collectives --quick                a first impression in a minute
@@ -59,13 +59,17 @@ COMMANDS: dict[str, Command] = {
     "report": Report,
     "events": Events,
     "stop": Stop,
-    "rehearse": rehearse,
+    "check": check,
     "chaos": chaos,
     "plan": plan,
     "simulate": simulate,
     "bench": bench,
     "reproduce": reproduce,
 }
+
+
+FORMER_NAMES = {"rehearse": "check"}
+"""Commands that have been renamed; a former name works for one version."""
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -84,7 +88,11 @@ def build_parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code: 2 for a mistake in the call, 130 after Ctrl-C."""
-    args = build_parser().parse_args(argv)
+    words = list(sys.argv[1:] if argv is None else argv)
+    if words and (name := FORMER_NAMES.get(words[0])) is not None:
+        print(f"understudy {words[0]} is now called understudy {name}; the next version has only that", file=sys.stderr)
+        words[0] = name
+    args = build_parser().parse_args(words)
     try:
         return COMMANDS[args.command].run(args)
     except UsageError as error:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from understudy.cli import asking
-from understudy.cli.output import Bar, deliver, made, writable, write
+from understudy.cli.output import ProgressBar, deliver, made, writable, write
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
     seed = asking.seed(args)
     writable(args)
     ask = msgspec.structs.replace(asking.ask(args), goal=args.goal)
-    with Bar("plan") as bar:
+    with ProgressBar("plan") as bar:
         found = plan(ask, seed, bar.show)
     return deliver(args, as_dict(found), lambda out: show(found, out), lambda: _page(found))
 

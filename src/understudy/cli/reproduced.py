@@ -14,7 +14,7 @@ from understudy.cli.errors import UsageError
 from understudy.masking.placement import PlacementError
 from understudy.planning.papers import spare, trainmover
 from understudy.planning.papers.trainmover import SYSTEMS, System
-from understudy_bench.harness import Check, Progress, Result, Row
+from understudy_bench.harness.bench import Check, Progress, Result, Row
 
 TICKS = 20
 """Of the progress bar, for each row."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from understudy.cli import asking, stewarded
 from understudy.cli.errors import UsageError
-from understudy.cli.output import Bar, deliver, made, table, writable
+from understudy.cli.output import ProgressBar, deliver, made, table, writable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -97,7 +97,7 @@ def run(args: argparse.Namespace) -> int:
         return _timeline(args, seed)
     rows: list[Row] = []
     points = list(_points(args))
-    with Bar("simulate") as bar:
+    with ProgressBar("simulate") as bar:
         for place, (label, ask, only) in enumerate(points):
             assumed, options = _chosen(args, ask, only)
             _feasible(assumed, len(options), runs, horizon, args)

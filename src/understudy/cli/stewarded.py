@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from understudy.cli import asking
 from understudy.cli.errors import UsageError
-from understudy.cli.output import Bar, deliver, table
+from understudy.cli.output import ProgressBar, deliver, table
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -63,7 +63,7 @@ def run(args: argparse.Namespace, runs: int, horizon: float, seed: int) -> int:
     if args.runs == "100":
         runs = MOST_RUNS
     _feasible(scene, runs, horizon)
-    with Bar("simulate") as bar:
+    with ProgressBar("simulate") as bar:
         done = simulate(
             scene, settings, runs=runs, horizon=horizon, seed=seed, progress=lambda share: bar.show(share / 2)
         )

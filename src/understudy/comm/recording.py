@@ -17,8 +17,10 @@ import msgspec
 import torch
 import xxhash
 
+from understudy.device.cpu import HOST
+
 from .links.link import bytes_of
-from .signature import describe
+from .ops import describe
 
 log = logging.getLogger("understudy.comm")
 
@@ -99,7 +101,7 @@ class Recorder:
                 log.warning("%s was not recorded: %s", called(kind, mark), error)
 
     def _keep(self, output: torch.Tensor) -> Result:
-        data = bytes_of(output.detach().cpu().contiguous())
+        data = bytes_of(HOST.bring(output))
         digest = xxhash.xxh3_128_digest(data)
         known = self._known.get(digest)
         if known is None:

@@ -10,12 +10,13 @@ from typing import Protocol
 import torch
 import torch.distributed as dist
 
+from understudy.device.cpu import HOST
+
 from .links.link import bytes_of
 from .links.pairs import Receive, Send
-from .ops import Op
+from .ops import Op, signature
 from .recording import MESSAGES, RecordedResult, Recording, called
 from .reduction import Reduction
-from .signature import signature
 from .topology import GroupKey
 
 
@@ -188,7 +189,7 @@ def _named(entry: RecordedResult) -> str:
 
 
 def _fill(output: torch.Tensor, data: memoryview) -> None:
-    if output.device.type == "cpu":
+    if HOST.holds(output):
         bytes_of(output)[:] = data
     else:
         output.copy_(torch.frombuffer(bytearray(data), dtype=output.dtype))

@@ -1,4 +1,4 @@
-"""Data by index: the same samples for a micro-shard of a step, whoever computes it."""
+"""Data by index: a micro-shard of a step has the same samples on every replica that computes it."""
 
 from .determinism import check
 from .errors import DataError

@@ -1,4 +1,4 @@
-"""Whether a dataset gives the same sample for an index every time: without it nobody can compute another's shard."""
+"""The check that a dataset gives the same sample for an index every time, so that any replica can compute any shard."""
 
 from __future__ import annotations
 
@@ -13,25 +13,27 @@ import numpy as np
 import torch
 from torch.utils.data import IterableDataset
 
+from understudy.device.cpu import HOST
+
 from .errors import DataError
 from .permutation import permute
 
 READ = 8
-"""How many samples are read to find out."""
+"""The number of samples that are read."""
 
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 _WAY_OUT = "seed what is random from the index, such as torch.Generator().manual_seed(index)"
 
 
 def check(dataset: object, samples: int = READ) -> int:
-    """The number of samples of a dataset that gives the same bits for an index whenever it is read.
+    """Check that a dataset gives the same bits for an index whenever it is read. Returns its number of samples.
 
-    A few samples are read, and again in another order. What differs, or draws from the global random numbers, which
-    belong to training, is refused. These are left as they were.
+    Reads a few samples, and again in another order. Raises DataError if a sample differs, or draws from the global
+    random numbers, which belong to training. The state of these is restored.
     """
     size = _size(dataset)
     chosen = sorted({0, size - 1, *permute(np.arange(min(samples, size)), size, 0).tolist()[: max(samples - 2, 0)]})
-    states = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    states = random.getstate(), np.random.get_state(), HOST.rng_state()
     try:
         before = {index: _leaves_of(dataset, index) for index in chosen}
         for index in reversed(chosen):
@@ -39,7 +41,7 @@ def check(dataset: object, samples: int = READ) -> int:
     finally:
         random.setstate(states[0])
         np.random.set_state(states[1])
-        torch.set_rng_state(states[2])
+        HOST.set_rng_state(states[2])
     return size
 
 
@@ -60,7 +62,7 @@ def _size(dataset: object) -> int:
 
 
 Leaves = dict[str, tuple[str, bytes]]
-"""The values that a sample consists of: where each is, what kind of thing it is, and its bits."""
+"""The values of a sample: by path, the type and the bits of each."""
 
 
 def _leaves_of(dataset: Any, index: int) -> Leaves:
@@ -73,7 +75,7 @@ def _leaves_of(dataset: Any, index: int) -> Leaves:
 
 
 def read(dataset: Any, index: int) -> Any:
-    """A sample, or a sentence about what happened to it."""
+    """A sample. Raises DataError if the dataset cannot read it."""
     try:
         return dataset[index]
     except Exception as error:
@@ -85,7 +87,7 @@ def _random_states() -> list[tuple[str, bytes]]:
     return [
         ("random", repr(random.getstate()).encode()),
         ("numpy", np.asarray(keys).tobytes() + str(place).encode()),
-        ("torch", torch.get_rng_state().numpy().tobytes()),
+        ("torch", HOST.rng_state().numpy().tobytes()),
     ]
 
 
@@ -96,7 +98,7 @@ def _leaves(value: Any, at: str, above: tuple[int, ...] = ()) -> Iterator[tuple[
     match value:
         case torch.Tensor():
             dense = value if value.layout == torch.strided else value.to_dense()
-            tensor = dense.detach().cpu().contiguous()
+            tensor = HOST.bring(dense)
             kind = f"{str(value.dtype).removeprefix('torch.')} of shape {tuple(value.shape)}"
             yield at, (kind, tensor.flatten().view(torch.uint8).numpy().tobytes())
         case np.ndarray() | np.generic() if value.dtype != object:
@@ -115,7 +117,7 @@ def _leaves(value: Any, at: str, above: tuple[int, ...] = ()) -> Iterator[tuple[
             yield at, (type(value).__name__, str(len(value)).encode())
             for number, item in enumerate(value):
                 yield from _leaves(item, f"{at}[{number}]", inside)
-        case _ if callable(getattr(value, "tobytes", None)):  # an image, for one
+        case _ if callable(getattr(value, "tobytes", None)):  # such as an image
             yield at, (type(value).__name__, value.tobytes())
         case _ if dataclasses.is_dataclass(value) or hasattr(value, "__dict__"):
             for key, item in _fields(value):

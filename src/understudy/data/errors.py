@@ -1,14 +1,14 @@
-"""What can go wrong with a job's data."""
+"""The errors of a job's data."""
 
 from __future__ import annotations
 
 
 class DataError(Exception):
-    """The data cannot be had as asked for; the message names it, says why, and what to do."""
+    """Data cannot be read or written as asked for. The message names the data, the reason and the way out."""
 
 
 def amount(size: int) -> str:
-    """`512 bytes`, `1.5 MB`: a number of bytes to read."""
+    """A number of bytes as text: `512 bytes`, `1.5 MB`."""
     for unit, power in (("TB", 4), ("GB", 3), ("MB", 2), ("kB", 1)):
         if size >= 1000**power:
             return f"{size / 1000**power:,.1f} {unit}"

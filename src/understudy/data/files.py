@@ -1,4 +1,4 @@
-"""Files that are there as a whole or not at all."""
+"""Files that appear only when they are complete."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from .errors import DataError, amount
 
 PIECE = 1 << 22
 POLL = 0.05
-"""Seconds between two looks whether another process has finished with a file."""
+"""Seconds between two checks whether another process has finished a file."""
 
 
-class Stopped(Exception):
-    """Somebody asked to stop."""
+class CopyingStopped(Exception):
+    """Raised when copying was asked to stop."""
 
 
 def write(file: int, piece: memoryview | bytes) -> None:
-    """All of it."""
+    """Write all bytes of a piece."""
     view = memoryview(piece)
     while view:
         view = view[os.write(file, view) :]
 
 
-def written(file: int, path: Path, pieces: Iterable[memoryview | bytes]) -> tuple[int, str]:
-    """(bytes, digest) of what has been written and is on the disk."""
+def write_pieces(file: int, path: Path, pieces: Iterable[memoryview | bytes]) -> tuple[int, str]:
+    """Write pieces to a file and flush it to the disk. Returns (bytes, digest)."""
     size, hashed = 0, xxhash.xxh3_128()
     try:
         for piece in pieces:
@@ -47,14 +47,14 @@ def written(file: int, path: Path, pieces: Iterable[memoryview | bytes]) -> tupl
     return size, hashed.hexdigest()
 
 
-def pieces_of(source: Path, first: int, end: int, stop: Event | None = None) -> Iterator[bytes]:
-    """Bytes `first` to `end` of a file."""
+def read_pieces(source: Path, first: int, end: int, stop: Event | None = None) -> Iterator[bytes]:
+    """Bytes `first` to `end` of a file, in pieces."""
     try:
         with source.open("rb") as file:
             file.seek(first)
             while first < end:
                 if stop is not None and stop.is_set():
-                    raise Stopped
+                    raise CopyingStopped
                 piece = file.read(min(PIECE, end - first))
                 if not piece:
                     raise DataError(f"{source} ends after {amount(first)} of {amount(end)}; is it still being written?")
@@ -64,19 +64,19 @@ def pieces_of(source: Path, first: int, end: int, stop: Event | None = None) -> 
         raise DataError(f"{source} cannot be read: {error.strerror or error}") from None
 
 
-def part_of(path: Path) -> Path:
-    """Where a file is while it is not complete."""
+def partial_path(path: Path) -> Path:
+    """The path of a file while it is incomplete."""
     return path.with_name(f".{path.name}.part")
 
 
 @contextmanager
-def claimed(path: Path, stop: Event) -> Iterator[int | None]:
-    """A file to write to that nobody else writes to, to become `path` with `keep`; None if `path` is there meanwhile.
+def claim(path: Path, stop: Event) -> Iterator[int | None]:
+    """Open a locked file for writing, which `publish` turns into `path`; None if another process has published `path`.
 
-    Its lock goes with the process that holds it, so what a process that was killed has left behind is taken over. What
-    has not become `path` when the block is left is removed.
+    The lock ends with the process that holds it, so the file of a killed process is taken over. At the end of the block
+    a file that was not published is removed.
     """
-    part = part_of(path)
+    part = partial_path(path)
     while not path.exists():
         file = os.open(part, os.O_RDWR | os.O_CREAT, 0o644)
         try:
@@ -91,17 +91,17 @@ def claimed(path: Path, stop: Event) -> Iterator[int | None]:
         finally:
             os.close(file)
         if stop.wait(POLL):
-            raise Stopped
+            raise CopyingStopped
     yield None
 
 
-def keep(path: Path) -> None:
-    """What has been written becomes the file."""
-    part_of(path).rename(path)
+def publish(path: Path) -> None:
+    """Give the complete file its final name."""
+    partial_path(path).rename(path)
 
 
-def sweep(folder: Path) -> None:
-    """Remove what processes that were killed have left behind."""
+def remove_leftovers(folder: Path) -> None:
+    """Remove the incomplete files of processes that were killed."""
     for part in folder.glob(".*.part"):
         with suppress(OSError):
             file = os.open(part, os.O_RDWR)
@@ -117,7 +117,7 @@ def _locked(file: int, part: Path) -> bool:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
-    return _is(file, part)  # else whoever had the lock has finished with it
+    return _is(file, part)  # otherwise the process that had the lock has removed or published the file
 
 
 def _is(file: int, path: Path) -> bool:

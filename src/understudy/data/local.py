@@ -14,8 +14,8 @@ from understudy.masking.placement import Placement, parse
 from understudy.protocol.sentences import counted, named
 
 from .errors import DataError, amount
-from .files import Stopped, claimed, keep, pieces_of, sweep, written
-from .shards import Folder, Index, opened
+from .files import CopyingStopped, claim, publish, read_pieces, remove_leftovers, write_pieces
+from .shards import ShardFolder, ShardIndex, open_shards
 
 
 @dataclass(frozen=True)
@@ -24,14 +24,15 @@ class Report:
 
     folder: Path
     shards: int
-    """How many it holds."""
+    """The number of shards in the stack."""
     here: int
-    """How many of them are there."""
+    """The number of shards that are complete on the disk."""
     size: int
-    """Bytes of all of them."""
+    """Bytes of all shards in the stack."""
     size_here: int
+    """Bytes of the shards that are complete on the disk."""
     failed: tuple[DataError, ...]
-    """What was in the way of those that were tried in the background and are not there."""
+    """Why shards are missing that the background thread has tried to copy."""
 
     def __str__(self) -> str:
         sizes = f"{amount(self.size_here)} of {amount(self.size)}"
@@ -40,11 +41,11 @@ class Report:
 
 
 class Local:
-    """Copies the shards that a replica holds, its own first, from a folder that `cut` has written to a local one.
+    """Copies the shards of a replica's stack, its own first, from a folder that `cut` has written to a local folder.
 
-    It does so in a thread; a shard that is asked for before its turn is copied at once. Its file is there when all of
-    it is and its digest is right. Shards that are there are not copied again, whoever copied them: several workers
-    of a machine may share a folder.
+    A thread copies in the background; a shard that is asked for before its turn is copied at once. A file appears when
+    it is complete and its digest is right. A shard that is on the disk is not copied again, so several workers of a
+    machine may share a folder.
     """
 
     def __init__(
@@ -54,7 +55,7 @@ class Local:
         placement: Placement | str,
         replica: int,
     ) -> None:
-        self._folder, self._source = Path(folder), opened(source)
+        self._folder, self._source = Path(folder), open_shards(source)
         shards = len(self.index.shards)
         self._placement = parse(placement, shards) if isinstance(placement, str) else placement
         self._replica = replica
@@ -66,43 +67,50 @@ class Local:
         if not 0 <= replica < shards:
             raise DataError(f"there is no replica {replica}: they are numbered 0 to {shards - 1}")
         self.stack = self._placement.stack(replica)
-        """The shards that this replica holds, its own first."""
+        """The shards of this replica's stack, its own first."""
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise DataError(f"folder {folder} for local shards cannot be made: {error.strerror or error}") from None
-        sweep(self._folder)
+        remove_leftovers(self._folder)
         self._has_room()
         self._fetching = _Fetching(self._folder, self._source, self.stack)
         self._end = weakref.finalize(self, self._fetching.end)
 
     @property
-    def index(self) -> Index:
-        """What the source's folder has: sizes and digests of all shards."""
+    def index(self) -> ShardIndex:
+        """Sizes and digests of all shards in the source folder."""
         return self._source.index
 
     def path(self, shard: int) -> Path:
-        """The shard's file. Copies it first if it is not there yet."""
+        """The file of a shard of the stack. Copies the shard first if it is missing."""
         if shard not in self.stack:
             held = f"it holds {named('shard', self.stack)} ({self._placement.name})"
             raise DataError(f"replica {self._replica} does not hold shard {shard}: {held}")
         return self._fetching.fetch(shard)
 
     def wait(self) -> None:
-        """Until all shards are there; raises what is in the way."""
+        """Wait until all shards of the stack are on the disk. Raises DataError if one cannot be copied."""
         for shard in self.stack:
             self.path(shard)
 
     def report(self) -> Report:
-        """What is there now."""
+        """How much of the stack is on the disk now."""
         sizes = {shard: self.index.shards[shard].size for shard in self.stack}
         here = [shard for shard in self.stack if (self._folder / self.index.shards[shard].file).exists()]
         failed = tuple(error for shard, error in self._fetching.failed.items() if shard not in here)
         size_here = sum(sizes[shard] for shard in here)
-        return Report(self._folder, len(self.stack), len(here), sum(sizes.values()), size_here, failed)
+        return Report(
+            folder=self._folder,
+            shards=len(self.stack),
+            here=len(here),
+            size=sum(sizes.values()),
+            size_here=size_here,
+            failed=failed,
+        )
 
     def close(self) -> None:
-        """Ends the copying; what is not complete is removed. It happens at the latest when the process ends."""
+        """End the copying and remove incomplete files. Happens at the end of the process at the latest."""
         self._end()
 
     def _has_room(self) -> None:
@@ -117,9 +125,9 @@ class Local:
 
 
 class _Fetching:
-    """The thread, and what it shares with those who ask. It knows nothing of `Local`, so that can be forgotten."""
+    """The thread that copies, and its state. Holds no reference to `Local`, which can be garbage-collected."""
 
-    def __init__(self, folder: Path, source: Folder, stack: tuple[int, ...]) -> None:
+    def __init__(self, folder: Path, source: ShardFolder, stack: tuple[int, ...]) -> None:
         self._folder, self._source, self._stack = folder, source, stack
         self._stop = Event()
         self.failed: dict[int, DataError] = {}
@@ -133,16 +141,16 @@ class _Fetching:
             return path
         origin = self._source.path(shard)
         try:
-            with claimed(path, self._stop) as file:
+            with claim(path, self._stop) as file:
                 if file is not None:
-                    _, digest = written(file, path, pieces_of(origin, 0, piece.size, self._stop))
+                    _, digest = write_pieces(file, path, read_pieces(origin, 0, piece.size, self._stop))
                     if digest != piece.digest:
                         raise DataError(
                             f"{origin} is not what its index says: digest {digest}, not {piece.digest}; "
                             f"it was changed or damaged, write the shards again with cut(...)"
                         )
-                    keep(path)
-        except Stopped:
+                    publish(path)
+        except CopyingStopped:
             raise DataError(f"shard {shard} is not in {self._folder}, and copying has been ended") from None
         except OSError as error:
             raise DataError(f"{path} cannot be written: {error.strerror or error}") from None

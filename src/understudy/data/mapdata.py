@@ -1,4 +1,4 @@
-"""Batches of a dataset that is read by index."""
+"""Batches of a map-style dataset."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from typing import Any
 
 from torch.utils.data import default_collate
 
-from .ahead import Ahead
 from .determinism import check, read
-from .sampler import MicroShard, Sampler, numbers, partition, place
+from .prefetch import Prefetcher
+from .sampler import MicroShard, Sampler, number_and_count, partition, shard_position
 
 
 class MapData:
-    """A map-style dataset, `batch` samples for each micro-shard. It is checked at once: see `check`.
+    """A map-style dataset, `batch` samples for each micro-shard. The constructor checks the dataset: see `check`.
 
-    With `shards`, one for each replica, shard k draws from part k of `partition(len(dataset), shards)` only, for data
-    that is not everywhere. `prefetch` is the number of steps whose batches are made ahead, in a thread.
+    With `shards`, one for each replica, shard k draws only from part k of `partition(len(dataset), shards)`, for data
+    that not every machine has. `prefetch` is the number of steps to make batches ahead for, in a thread.
     """
 
     def __init__(
@@ -32,27 +32,35 @@ class MapData:
         prefetch: int = 0,
     ) -> None:
         self.size = check(dataset)
-        """How many samples the dataset has."""
+        """The number of samples of the dataset."""
         self._dataset, self._batch, self._collate = dataset, batch, collate
         self._seed, self._shuffle, self._drop = seed, shuffle, drop
         self._parts: Sequence[range] = partition(self.size, shards)
-        self._ahead: Ahead[Any] = Ahead(self._make, prefetch)
+        self._ahead: Prefetcher[Any] = Prefetcher(self._make, prefetch)
         self.indices(0, (0, shards))
 
     def indices(self, step: int, shard: MicroShard) -> list[int]:
-        """The samples of a micro-shard."""
-        k, part, q = place(*numbers(shard), len(self._parts))
+        """The indices of the samples of a micro-shard."""
+        k, part, q = shard_position(*number_and_count(shard), len(self._parts))
         own = self._parts[k]
-        sampler = Sampler(len(own), self._batch, q, self._seed, self._shuffle, self._drop, stream=k)
+        sampler = Sampler(
+            size=len(own),
+            batch=self._batch,
+            count=q,
+            seed=self._seed,
+            shuffle=self._shuffle,
+            drop=self._drop,
+            stream=k,
+        )
         found: list[int] = (own.start + sampler.indices(step, part)).tolist()
         return found
 
     def batch(self, step: int, shard: MicroShard) -> Any:
-        """The collated samples of a micro-shard: the same whoever asks, and whenever."""
-        return self._ahead.get(step, *numbers(shard))
+        """The collated samples of a micro-shard: equal on every replica, at any time."""
+        return self._ahead.get(step, *number_and_count(shard))
 
     def close(self) -> None:
-        """Ends the thread that makes batches ahead."""
+        """End the thread that makes batches ahead."""
         self._ahead.close()
 
     def _make(self, step: int, number: int, count: int) -> Any:

@@ -1,8 +1,9 @@
-"""Shuffling without a list: where an index of a range goes, computed from a key.
+"""Shuffling without a list: a permutation of a range, computed index by index from a key.
 
 The range is laid out as a rectangle of about equal sides. In turn, each coordinate is moved along its side by a hash of
-the other one, which can be undone, so it is a permutation of the rectangle (a Feistel network). What lands in the few
-fields beyond the range is moved again until it does not. Nothing but whole numbers modulo 2^64: the same everywhere.
+the other one. Each such move can be undone, so all together are a permutation of the rectangle (a Feistel network). An
+index that lands in one of the few fields beyond the range is moved again until it is inside. All numbers are integers
+modulo 2^64, so the result is the same on every machine.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ _MASK = 2**64 - 1
 _STEP, _FIRST, _SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 
 
-def mixed(*numbers: int) -> int:
-    """A hash of 64 bits of whole numbers, any of which may be negative or large (SplitMix64 over their words)."""
+def hash_numbers(*numbers: int) -> int:
+    """A 64-bit hash of integers of any sign and size (SplitMix64 over their words)."""
     state = 0
     for number in numbers:
         state = _mix((state ^ (number & _MASK)) + _STEP & _MASK)
@@ -30,10 +31,10 @@ def mixed(*numbers: int) -> int:
 
 
 def permute(indices: Indices, size: int, key: int) -> Indices:
-    """Where the permutation of 0 … size - 1 that belongs to the key takes each of the indices."""
+    """The images of these indices under the permutation of 0 … size - 1 that belongs to the key."""
     high = isqrt(size - 1) + 1
     low = -(-size // high)
-    keys = [np.uint64(mixed(key, number)) for number in range(ROUNDS)]
+    keys = [np.uint64(hash_numbers(key, number)) for number in range(ROUNDS)]
     moved = _once(indices.astype(np.uint64), np.uint64(high), np.uint64(low), keys)
     while (beyond := moved >= np.uint64(size)).any():
         moved[beyond] = _once(moved[beyond], np.uint64(high), np.uint64(low), keys)

@@ -1,4 +1,4 @@
-"""Which samples a micro-shard of a step has: a function of numbers, the same for whoever computes it, and whenever."""
+"""Which samples a micro-shard of a step has: a pure function of numbers, the same on every replica at any time."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Protocol
 import numpy as np
 
 from .errors import DataError
-from .permutation import LARGEST, Indices, mixed, permute
+from .permutation import LARGEST, Indices, hash_numbers, permute
 
 
-class Numbered(Protocol):
-    """A micro-shard: `number` of `count`, as `step.shards()` gives them."""
+class NumberedShard(Protocol):
+    """A micro-shard as `step.shards()` gives it: `number` of `count`."""
 
     @property
     def number(self) -> int: ...
@@ -20,18 +20,18 @@ class Numbered(Protocol):
     def count(self) -> int: ...
 
 
-MicroShard = Numbered | tuple[int, int]
-"""What a batch is asked for with: a shard of `step.shards()`, or (number, count)."""
+MicroShard = NumberedShard | tuple[int, int]
+"""Names a batch: a shard of `step.shards()`, or (number, count)."""
 
 
 @dataclass(frozen=True)
 class Sampler:
     """Draws from `size` samples: `batch` for each of a step's `count` micro-shards.
 
-    Epochs follow each other without gap or repeat: each uses every sample exactly once, in an order of its own. Where
-    an epoch is no whole number of steps, the step at its end goes on with the next epoch; with `drop` it is left out,
-    and with it the up to `batch * count - 1` samples that come last in that epoch. `stream` tells apart samplers that
-    share a seed. Nothing is remembered: any step can be asked for, at the cost of one batch.
+    Epochs follow each other without gap or repeat: each uses every sample exactly once, in an order of its own. If an
+    epoch is no whole number of steps, its last step continues with the next epoch; with `drop` that step is left out,
+    and so are the up to `batch * count - 1` samples that come last in the epoch. `stream` distinguishes samplers that
+    share a seed. A sampler has no state: any step can be asked for, at the cost of one batch.
     """
 
     size: int
@@ -56,12 +56,12 @@ class Sampler:
 
     @property
     def epoch_size(self) -> int:
-        """How many samples an epoch uses."""
+        """The number of samples that an epoch uses."""
         used = self.batch * self.count
         return self.size // used * used if self.drop else self.size
 
     def indices(self, step: int, number: int) -> Indices:
-        """The samples of micro-shard `number` of a step."""
+        """The indices of the samples of micro-shard `number` of a step."""
         if step < 0:
             raise DataError(f"there is no step {step}: steps are numbered from 0")
         if not 0 <= number < self.count:
@@ -72,14 +72,14 @@ class Sampler:
             epoch, first = divmod(place, self.epoch_size)
             last = min(first + end - place, self.epoch_size)
             plain: Indices = np.arange(first, last, dtype=np.int64)
-            key = mixed(self.seed, self.stream, epoch)
+            key = hash_numbers(self.seed, self.stream, epoch)
             parts.append(permute(plain, self.size, key) if self.shuffle else plain)
             place += last - first
         return np.concatenate(parts)
 
 
 def partition(size: int, shards: int) -> tuple[range, ...]:
-    """Which of `size` samples (or tokens) belong to which shard: neighbours, shards as equal as possible."""
+    """Cut `size` samples (or tokens) into shards of neighbours, as equal as possible: the range of each shard."""
     if shards < 1:
         raise DataError(f"there must be at least one shard, not {shards}")
     if size < shards:
@@ -87,12 +87,12 @@ def partition(size: int, shards: int) -> tuple[range, ...]:
     return tuple(range(size * k // shards, size * (k + 1) // shards) for k in range(shards))
 
 
-def numbers(shard: MicroShard) -> tuple[int, int]:
+def number_and_count(shard: MicroShard) -> tuple[int, int]:
     """(number, count) of a micro-shard."""
     return shard if isinstance(shard, tuple) else (shard.number, shard.count)
 
 
-def place(number: int, count: int, shards: int) -> tuple[int, int, int]:
+def shard_position(number: int, count: int, shards: int) -> tuple[int, int, int]:
     """(k, part, q): the micro-shard is part `part` of the q of shard k."""
     if count % shards:
         raise DataError(

@@ -22,7 +22,7 @@ from understudy.agent.agent import AGAIN, END, AgentSpec
 from understudy.agent.facts import facts_of
 from understudy.agent.fork_client import ForkClient, NurseryError
 from understudy.controller.client import Client, ControllerError
-from understudy.controller.core.company import OVER, PLAN
+from understudy.controller.core.state import OVER, PLAN
 from understudy.controller.server.spec import ControlSpec
 from understudy.protocol.messages import WorkerSpec
 from understudy.protocol.provisioning import ReleaseMachine, StartMachines

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from understudy.protocol.messages import Copied, FromWorker, Inject, Recorded, ToWorker
+from understudy.protocol.messages import Copied, ExtensionMessage, FromWorker, Recorded, ToWorker
 from understudy.protocol.samples import Sample
 
 # -- orders to an agent --------------------------------------------------------------------------------------------
@@ -158,4 +158,4 @@ class Refused(msgspec.Struct, frozen=True, tag="refused"):
     """Whether something is wrong with its machine that must be put right there."""
 
 
-Frame = Register | Welcome | Numbered | Ack | Beat | Refused | Inject
+Frame = Register | Welcome | Numbered | Ack | Beat | Refused | ExtensionMessage

@@ -120,16 +120,14 @@ class Stop(msgspec.Struct, frozen=True, tag="stop"):
     """End at the next boundary, together with everybody else."""
 
 
-class Inject(msgspec.Struct, frozen=True, tag="inject"):
-    """Chaos: have something go wrong, in a worker or, where none is named, in the agent. Only in jobs that allow it."""
+class ExtensionMessage(msgspec.Struct, frozen=True, tag="extension"):
+    """A message for the extensions of a worker or an agent. The runtime passes it on and does not read it."""
 
     kind: str
     machine: str
     uid: str = ""
-    seconds: float = 0.0
-    """For how long; 0: until told otherwise, where that is possible."""
-    factor: float = 0.0
-    """How many times as long everything is to take, for what is about that."""
+    """The worker; empty: the machine's agent."""
+    options: dict[str, float] = {}
 
 
 ToWorker = Rehearse | Prepare | Resume | Conclude | Arm | Cancel | Halt | Finish | Leave | Park | Stop
@@ -274,6 +272,11 @@ class Done(msgspec.Struct, frozen=True, tag="done"):
     stopped: bool = False
 
 
+FailureCause = Literal["raises", "exits", "never-tracks", "no-train", "steps", "collectives"]
+"""How a script fails: it raises an exception, its process exits, nothing is tracked, it does not call
+`understudy.run`, roles make different steps, or roles call different operations."""
+
+
 class Failed(msgspec.Struct, frozen=True, tag="failed"):
     """The training function has raised; the job cannot go on."""
 
@@ -281,6 +284,7 @@ class Failed(msgspec.Struct, frozen=True, tag="failed"):
     error: str
     """One line."""
     trace: str = ""
+    cause: FailureCause = "raises"
 
 
 FromWorker = (
@@ -331,7 +335,7 @@ class Copied(msgspec.Struct, frozen=True, tag="copied"):
 Telemetry = Progress | Copied
 """What an agent does not pass on."""
 
-TO_WORKER: Framing[ToWorker | Inject] = Framing(ToWorker | Inject, "controller's message")
+TO_WORKER: Framing[ToWorker | ExtensionMessage] = Framing(ToWorker | ExtensionMessage, "controller's message")
 TO_AGENT: Framing[FromWorker | Telemetry] = Framing(FromWorker | Telemetry, "worker's message")
 
 

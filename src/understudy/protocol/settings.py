@@ -18,6 +18,8 @@ NoStandby = Literal["wait", "stop", "shrink"]
 KeepGradients = Literal["own", "copy", "none"]
 StewardMode = Literal["off", "tell", "act"]
 HOUR = 3600.0
+FAULTS = "understudy.testing.faults"
+"""The extension that `understudy chaos` asks for faults."""
 RETURN_S = 15.0
 """Time for an agent that was started again to register."""
 
@@ -191,7 +193,14 @@ class VerifySettings:
     """For the checks of a job and its script."""
 
     chaos: bool = option(False, help="allow understudy chaos to cause faults inside the processes")
-    probe: str = option("", flag="", help="folder in which workers record what their roles hold at every step boundary")
+    extensions: dict[str, str] = option(
+        {}, flag="", help="modules that workers and agents import at their start, with an argument for each"
+    )
+
+    @property
+    def modules(self) -> dict[str, str]:
+        """All extensions, with the one that causes faults if `chaos` allows it; see host/extensions.py."""
+        return {**self.extensions, FAULTS: ""} if self.chaos else self.extensions
 
 
 @dataclass(frozen=True)

@@ -1,1 +1,1 @@
-"""What moves with a role: which tensors, what else, and how both get from one worker to another."""
+"""What moves with a role: its tensors and other values, and how they get to another worker or to a disk."""

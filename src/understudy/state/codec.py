@@ -1,7 +1,7 @@
-"""Nested Python values, such as what `state_dict()` returns, as bytes and back. Nothing is ever unpickled.
+"""Nested Python values, such as those of a `state_dict()`, as bytes and back. Nothing is ever unpickled.
 
-None, bool, float, bytes and most int and str are their own MessagePack. Everything else is an array that begins with a
-tag; so a tuple stays a tuple, and a declared size is always checked against bytes that are there.
+None, bool, float, bytes and most int and str are plain MessagePack. Every other value is an array that begins with a
+tag; so a tuple stays a tuple, and a declared size is always checked against the bytes that have arrived.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ import msgspec
 import numpy as np
 import torch
 
+from understudy.device.cpu import HOST
+
 from .errors import StateError
-from .memory import flat_bytes
+from .memory import DTYPES, dtype_name, flat_bytes
 
 _DEEPEST = 100
-"""Levels of nesting; a structure that contains itself is found by it."""
+"""Levels of nesting. The limit also finds a structure that contains itself."""
 _MOST_DIMENSIONS = 64
 _ARRAY_DTYPE = re.compile(r"[<>|](b1|[iu][1248]|f(2|4|8|16)|c(8|16|32)|[SU]\d{1,9}|[mM]8(\[\w{1,16}\])?)")
-DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in vars(torch).values() if isinstance(dtype, torch.dtype)}
-"""By the name they have in a message."""
 
 
 class _Tag(IntEnum):
@@ -57,7 +57,7 @@ _MAPPINGS = {dict: _Tag.DICT, defaultdict: _Tag.DICT, OrderedDict: _Tag.ORDERED_
 
 
 class _Unmovable(Exception):
-    """Where and why, the path built from the inside out."""
+    """A value that cannot be encoded: the reason, and the path to the value, built from the inside out."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -70,7 +70,7 @@ class _Unmovable(Exception):
 
 
 def encode(value: object, where: str, *, sort_keys: bool = False) -> bytes:
-    """`value` as bytes that `decode` turns back into an equal one. Equal values give equal bytes, in every process.
+    """`value` as bytes that `decode` turns back into an equal value. Equal values give equal bytes, in every process.
 
     The order of a dict is kept, and counts, unless `sort_keys`. `where` is the name of the value in errors."""
     try:
@@ -82,7 +82,7 @@ def encode(value: object, where: str, *, sort_keys: bool = False) -> bytes:
 
 
 def decode(data: bytes | bytearray | memoryview) -> Any:
-    """What `encode` was given; tensors on the CPU. Whatever is wrong with the bytes is a StateError."""
+    """The value that `encode` was given, with tensors on the host. Raises StateError for any fault in the bytes."""
     try:
         return _build(msgspec.msgpack.decode(data))
     except StateError:
@@ -100,7 +100,7 @@ class _Encoder:
         self.sort_keys = sort_keys
 
     def plain(self, value: object, depth: int) -> object:
-        """The value as something that MessagePack has."""
+        """The value as one of the types that MessagePack has."""
         kind = type(value)
         if kind in _PLAIN:
             return value
@@ -178,7 +178,7 @@ def _leaf(value: object) -> object:
     if isinstance(value, complex) and type(value) is complex:
         return [_Tag.COMPLEX, value.real, value.imag]
     if isinstance(value, torch.dtype):
-        return [_Tag.DTYPE, str(value).removeprefix("torch.")]
+        return [_Tag.DTYPE, dtype_name(value)]
     if isinstance(value, torch.device):
         return [_Tag.DEVICE, str(value)]
     raise _unsafe(type(value).__name__)
@@ -194,8 +194,8 @@ def _tensor(value: torch.Tensor) -> object:
         raise _unsafe(f"{type(value).__name__} ({value.layout})")
     if value.is_meta:
         raise _Unmovable("a tensor on the meta device holds nothing to move; give it memory first")
-    flat = value.detach().resolve_conj().resolve_neg().cpu().contiguous()
-    return [_Tag.TENSOR, str(value.dtype).removeprefix("torch."), list(value.shape), flat_bytes(flat)]
+    flat = HOST.bring(value.detach().resolve_conj().resolve_neg())
+    return [_Tag.TENSOR, dtype_name(value.dtype), list(value.shape), flat_bytes(flat)]
 
 
 def _array(tag: _Tag, value: np.ndarray[Any, Any]) -> object:
@@ -234,7 +234,7 @@ def _to_tensor(parts: list[Any]) -> torch.Tensor:
     name, shape, raw = _parts(parts, str, list, bytes)
     dtype = _to_dtype([name])
     _check_size(shape, dtype.itemsize, raw)
-    tensor = torch.empty(shape, dtype=dtype)
+    tensor = HOST.empty(shape, dtype)
     if raw:
         flat_bytes(tensor)[:] = raw
     return tensor

@@ -7,17 +7,17 @@ from dataclasses import dataclass
 
 import torch
 
-from .codec import DTYPES
+from understudy.device.interface import local_device
+
 from .errors import StateError
-from .grow import gradient_of, grow
-from .inventory import Inventory, Slot, dtype_name
-from .memory import size_of
-from .tracked import Tracked
+from .inventory import Inventory, grow
+from .kinds import Tracked
+from .memory import Slot, dtype_name, dtype_of, gradient_of, size_of, slot_of
 
 
 @dataclass(frozen=True, eq=False)
 class Copy:
-    """The state with which a step begins. All tensors are contiguous, on the host, and nobody else's."""
+    """The state with which a step begins. All tensors are contiguous, on the host, and used by nothing else."""
 
     step: int
     slots: tuple[Slot, ...]
@@ -25,21 +25,22 @@ class Copy:
     """One for each slot."""
     rest: bytes
     carried: dict[int, torch.Tensor]
-    """Gradients that are carried over the boundary, by the number of their parameter."""
+    """The gradients that the boundary carries over, by the number of their parameter."""
     zeros: tuple[int, ...]
-    """Parameters whose gradients are there, and zero."""
+    """The numbers of the parameters with a gradient that is zero."""
 
     @property
     def bytes(self) -> int:
+        """The size of the copy."""
         return sum(map(size_of, (*self.tensors, *self.carried.values()))) + len(self.rest)
 
     @property
     def gradients(self) -> tuple[Slot, ...]:
-        """What the carried gradients look like."""
+        """The description of each carried gradient."""
         return _slots(self.carried)
 
     def restore(self, tracked: Tracked) -> None:
-        """Make what is tracked as it was, to the bit, in the memory that it has."""
+        """Set all tracked state to the copy, to the bit. Tensors keep their memory."""
         inventory = grow(tracked, self.slots)
         for tensor, kept in zip(inventory.tensors, self.tensors, strict=True):
             tensor.copy_(kept)
@@ -54,10 +55,7 @@ class Copy:
 
 
 def _slots(gradients: dict[int, torch.Tensor]) -> tuple[Slot, ...]:
-    return tuple(
-        Slot(str(number), tuple(grad.shape), dtype_name(grad.dtype), size_of(grad))
-        for number, grad in gradients.items()
-    )
+    return tuple(slot_of(str(number), grad) for number, grad in gradients.items())
 
 
 def _fill_gradient(grad: torch.Tensor, kept: torch.Tensor, name: str) -> None:
@@ -69,49 +67,48 @@ def _fill_gradient(grad: torch.Tensor, kept: torch.Tensor, name: str) -> None:
     grad.copy_(kept)
 
 
-class Room:
-    """Memory for a copy: that of an older one where it fits, new where it does not."""
+class CopyMemory:
+    """Memory for a copy: that of a spare copy if it fits, new memory otherwise."""
 
     def __init__(self, spare: Copy | None = None) -> None:
         self._tensors = {} if spare is None else dict(zip(spare.slots, spare.tensors, strict=True))
         self._gradients = {} if spare is None else dict(zip(spare.gradients, spare.carried.values(), strict=True))
 
     def tensors(self, slots: Sequence[Slot]) -> list[torch.Tensor]:
+        """Memory for each of these slots."""
         return [_memory(self._tensors.pop(slot, None), slot) for slot in slots]
 
     def gradients(self, numbers: Sequence[int], slots: Sequence[Slot]) -> dict[int, torch.Tensor]:
+        """Memory for the gradients of these parameters."""
         return {
             number: _memory(self._gradients.pop(slot, None), slot) for number, slot in zip(numbers, slots, strict=True)
         }
 
 
 def _memory(old: torch.Tensor | None, slot: Slot) -> torch.Tensor:
-    if old is not None:
-        return old
-    dtype = DTYPES.get(slot.dtype)
-    if dtype is None:
-        raise StateError(f"{slot.name}: there is no dtype {slot.dtype} here; run the same version of torch everywhere")
-    return torch.empty(slot.shape, dtype=dtype, device="cpu")
+    return local_device().host_empty(slot.shape, dtype_of(slot)) if old is None else old
 
 
 class Draft:
-    """A copy in the making. What a step changes before its optimizers do is taken at once; the rest, which is most, by
-    `finish`, at any time before an optimizer steps."""
+    """A copy that is being made. The constructor takes what a step changes before its optimizers; `finish` takes the
+    rest, which is most, at any time before an optimizer steps."""
 
     def __init__(self, step: int, inventory: Inventory, spare: Copy | None = None) -> None:
-        room = Room(spare)
+        memory = CopyMemory(spare)
         self._inventory = inventory
         carried, zeros = inventory.carried()
-        tensors = room.tensors(inventory.slots)
+        tensors = memory.tensors(inventory.slots)
         self._copy = Copy(step, inventory.slots, tensors, inventory.rest(), {}, zeros)
-        for number, kept in room.gradients(tuple(carried), _slots(carried)).items():
+        for number, kept in memory.gradients(tuple(carried), _slots(carried)).items():
             self._copy.carried[number] = kept.copy_(carried[number])
         self._early = inventory.changing()
         for number in self._early:
             tensors[number].copy_(inventory.tensors[number])
 
     def finish(self) -> Copy:
-        for number, tensor in enumerate(self._inventory.tensors):
-            if number not in self._early:
-                self._copy.tensors[number].copy_(tensor)
+        """The whole copy."""
+        with local_device().side_stream():
+            for number, tensor in enumerate(self._inventory.tensors):
+                if number not in self._early:
+                    self._copy.tensors[number].copy_(tensor)
         return self._copy

@@ -1,11 +1,11 @@
-"""What can go wrong with a role's state."""
+"""The errors of a role's state."""
 
 from __future__ import annotations
 
 
 class StateError(Exception):
-    """This state cannot be moved, or is not what it should be. Trying again with the same objects will not help."""
+    """The state cannot be moved, or is not what it should be. Another attempt with the same objects fails as well."""
 
 
 class StreamBroken(Exception):
-    """The state did not get across: a connection ended or somebody asked to stop. What has arrived is incomplete."""
+    """A transfer of state ended early: a connection broke or it was stopped. The taker's state is incomplete."""

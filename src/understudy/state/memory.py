@@ -1,39 +1,146 @@
-"""A tensor's bytes in logical order: in place where they lie so, through a small buffer otherwise."""
+"""The memory of tensors: this role's part of one, its description, and its bytes in logical order."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
+from typing import Any, TypeGuard
 
+import msgspec
 import torch
+from torch import nn
 
 from understudy.comm.links.link import bytes_of
+from understudy.device.cpu import HOST
+from understudy.device.interface import local_device
+
+from .errors import StateError
 
 PIECE = 4 << 20
-"""Bytes of the buffer, and of what moves at a time. A multiple of every element's size."""
+"""Bytes of a staging buffer, and of what moves at a time. A multiple of every element's size."""
+DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in vars(torch).values() if isinstance(dtype, torch.dtype)}
+"""By the name that a dtype has in a message."""
+
+
+class Slot(msgspec.Struct, frozen=True):
+    """The description of a tensor: what a taker must know before the bytes arrive."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    bytes: int
+
+
+def slot_of(name: str, tensor: torch.Tensor) -> Slot:
+    """The description of a tensor under this name."""
+    return Slot(name, tuple(tensor.shape), dtype_name(tensor.dtype), size_of(tensor))
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """The name of a dtype in a message, such as `float32`."""
+    return str(dtype).removeprefix("torch.")
+
+
+def dtype_of(slot: Slot) -> torch.dtype:
+    """The dtype of a slot. Raises StateError if this version of torch has no such dtype."""
+    if slot.dtype not in DTYPES:
+        raise StateError(f"{slot.name}: there is no dtype {slot.dtype} here; run the same version of torch everywhere")
+    return DTYPES[slot.dtype]
 
 
 def size_of(tensor: torch.Tensor) -> int:
+    """The bytes of all elements."""
     return tensor.numel() * tensor.element_size()
 
 
+# -- this role's part of a tensor --------------------------------------------------------------------------------------
+
+
+def loaded_class(module: str, name: str) -> Any:
+    """A class of a module that takes long to import; None before the module is imported, when no object can be an
+    instance of the class."""
+    return getattr(sys.modules.get(module), name, None)
+
+
+def is_dtensor(thing: object) -> TypeGuard[Any]:
+    """Whether the object is a DTensor."""
+    kind = loaded_class("torch.distributed.tensor", "DTensor")
+    return kind is not None and isinstance(thing, kind)
+
+
+def _is_pending(thing: object) -> TypeGuard[Any]:
+    """Whether the object is the result of a collective that may still run."""
+    kind = loaded_class("torch.distributed._functional_collectives", "AsyncCollectiveTensor")
+    return kind is not None and isinstance(thing, kind)
+
+
+def local_part(tensor: torch.Tensor, name: str) -> torch.Tensor:
+    """The tensor, or this role's part of a DTensor: an alias of the memory that training uses."""
+    if isinstance(tensor, nn.UninitializedParameter | nn.UninitializedBuffer):
+        raise StateError(f"{name}: has no shape before the first forward; run one before the first step")
+    if is_dtensor(tensor):
+        with torch.no_grad():
+            return local_part(tensor.to_local(), name)
+    if _is_pending(tensor):
+        return local_part(tensor.wait(), name)
+    if hasattr(tensor, "__tensor_flatten__") or tensor.layout != torch.strided or tensor.is_quantized:
+        kind = type(tensor).__name__
+        raise StateError(f"{name}: a {kind} ({tensor.layout}, {tensor.dtype}) is not plain memory and cannot be moved")
+    if tensor.is_meta:
+        raise StateError(f"{name}: is on the meta device; give it memory before tracking it")
+    alias = tensor.detach().as_subclass(torch.Tensor)
+    for dimension, (size, stride) in enumerate(zip(alias.shape, alias.stride(), strict=True)):
+        if stride == 0 and size > 1:  # an expanded dimension is the same memory over and over
+            alias = alias.narrow(dimension, 0, 1)
+    return alias
+
+
+def distributed_like(parameter: torch.Tensor, local: torch.Tensor) -> torch.Tensor:
+    """A DTensor with the layout of `parameter`, of which `local` is this role's part."""
+    from torch.distributed.tensor import DTensor
+
+    assert isinstance(parameter, DTensor)
+    return DTensor.from_local(
+        local,
+        parameter.device_mesh,
+        parameter.placements,
+        run_check=False,
+        shape=parameter.shape,
+        stride=parameter.stride(),
+    )
+
+
+@torch.no_grad()
+def gradient_of(parameter: torch.Tensor, name: str) -> torch.Tensor:
+    """The memory of this role's part of a parameter's gradient; allocated if the parameter has no gradient."""
+    if parameter.grad is None:
+        local = torch.empty_like(local_part(parameter, name))
+        parameter.grad = distributed_like(parameter, local) if is_dtensor(parameter) else local
+    return local_part(parameter.grad, name)
+
+
+# -- bytes in logical order --------------------------------------------------------------------------------------------
+
+
 def in_place(tensor: torch.Tensor) -> memoryview | None:
-    """The very memory of the tensor, if it is one piece of CPU memory in logical order."""
-    plain = tensor.device.type == "cpu" and tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
+    """The memory of the tensor itself, if it is one piece of host memory in logical order."""
+    plain = HOST.holds(tensor) and tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
     return flat_bytes(tensor) if plain else None
 
 
 def flat_bytes(tensor: torch.Tensor) -> memoryview:
-    """The memory of a contiguous CPU tensor, also of a single element, whose stride may be anything."""
+    """The memory of a contiguous host tensor. A tensor of a single element may have any stride."""
     return bytes_of(tensor.detach().as_strided((tensor.numel(),), (1,)))
 
 
 class Staging:
-    """A buffer through which parts of other tensors pass, one at a time."""
+    """A host buffer through which pieces of other tensors pass, one at a time."""
 
     def __init__(self, size: int = PIECE) -> None:
-        self._buffer = torch.empty(size, dtype=torch.uint8)
+        self._buffer = local_device().host_empty((size,), torch.uint8)
 
     def view(self, length: int) -> memoryview:
+        """The first `length` bytes of the buffer."""
         return bytes_of(self._buffer[:length])
 
     def read(self, tensor: torch.Tensor, offset: int, length: int) -> memoryview:
@@ -43,7 +150,7 @@ class Staging:
         return self.view(length)
 
     def write(self, tensor: torch.Tensor, offset: int, length: int) -> None:
-        """Put the first `length` bytes of the buffer at that offset of the tensor."""
+        """Copy the first `length` bytes of the buffer to this offset of the tensor."""
         for part, element in self._pairs(tensor, offset, length):
             part.copy_(element)
 
@@ -59,7 +166,7 @@ class Staging:
 
 
 def blocks(tensor: torch.Tensor, start: int, stop: int) -> Iterator[torch.Tensor]:
-    """Views that are, one after the other, the elements start to stop in logical order; a few for each dimension."""
+    """Views that together are the elements start to stop in logical order; a few views for each dimension."""
     if start >= stop:
         return
     if start == 0 and stop == tensor.numel():

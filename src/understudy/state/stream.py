@@ -1,7 +1,7 @@
 """Tensors over several connections at once, from memory into memory.
 
-Both sides know the sizes, hence the plan, hence no headers are needed: every stream is its bytes and, where nobody
-checks the whole afterwards, their digest.
+Both sides compute the same plan from the sizes, so no headers are needed: a stream is its bytes and, unless a digest of
+the whole state follows later, their digest.
 """
 
 from __future__ import annotations
@@ -22,19 +22,21 @@ from .errors import StateError, StreamBroken
 from .memory import PIECE, Staging, in_place, size_of
 
 _LOOK_MS = 50
-"""How long a stream that cannot move waits before it looks whether it should stop."""
+"""Milliseconds after which a stream that cannot move asks whether it should stop."""
 _BATCH = 16
-"""Buffers handed to one call of the kernel."""
+"""Buffers of one system call."""
 
 
 class Piece(NamedTuple):
+    """Bytes offset to offset + length of the tensor with this number."""
+
     tensor: int
     offset: int
     length: int
 
 
 def plan(sizes: Sequence[int], streams: int, piece: int = PIECE) -> list[list[Piece]]:
-    """What each stream carries, in order: every byte once, the streams' totals within one piece of each other."""
+    """The pieces of each stream, in order: every byte once, the streams' totals within one piece of each other."""
     carried: list[list[Piece]] = [[] for _ in range(streams)]
     loads = [(0, stream) for stream in range(streams)]
     for tensor, size in enumerate(sizes):
@@ -54,10 +56,10 @@ def give(
     piece: int = PIECE,
     check: bool = True,
 ) -> int:
-    """Send the tensors' bytes to a worker that takes tensors of the same sizes; how many there were.
+    """Send the tensors' bytes to a worker that takes tensors of the same sizes. Returns the number of bytes.
 
-    The tensors must not change meanwhile. `stop` is asked from several threads. The sockets stay the caller's."""
-    return _run(_Giver, sockets, tensors, stop, piece, check)
+    The tensors must not change meanwhile. `stop` is called from several threads. The sockets stay open."""
+    return _run(_GIVE, sockets, tensors, stop, piece, check)
 
 
 def take(
@@ -68,11 +70,33 @@ def take(
     piece: int = PIECE,
     check: bool = True,
 ) -> int:
-    """Fill the tensors with what the giver sends over the same connections in the same order; how many bytes.
+    """Fill the tensors with the bytes that the giver sends over the same connections. Returns the number of bytes.
 
-    Returns only if every stream carried what was sent, where streams are checked; both sides must agree on that. After
-    an error the tensors hold parts of it."""
-    return _run(_Taker, sockets, tensors, stop, piece, check)
+    With `check`, which must be equal on both sides, every stream is compared with the giver's digest. After an error
+    the tensors are partly filled."""
+    return _run(_TAKE, sockets, tensors, stop, piece, check)
+
+
+class _Direction(NamedTuple):
+    """What a giver and a taker do differently with a socket."""
+
+    peer: str
+    event: int
+    """The event of `poll` after which the socket can move bytes again."""
+    gives: bool
+
+    def move(self, sock: socket.socket, buffers: list[memoryview]) -> int:
+        """Send or receive as many bytes as the socket takes or has; their number."""
+        if self.gives:
+            return sock.sendmsg(buffers, [], socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+        count = sock.recvmsg_into(buffers, 0, socket.MSG_DONTWAIT)[0]
+        if count == 0:
+            raise ConnectionResetError("end of file")
+        return count
+
+
+_GIVE = _Direction("the taker", select.POLLOUT, gives=True)
+_TAKE = _Direction("the giver", select.POLLIN, gives=False)
 
 
 class _Crossing:
@@ -95,23 +119,20 @@ class _Crossing:
 class _Stream:
     """One connection's part of a transfer. Runs in a thread of its own."""
 
-    event: int
-    peer: str
-
     def __init__(
         self,
         crossing: _Crossing,
+        direction: _Direction,
+        *,
         name: str,
         fd: int,
         tensors: Sequence[torch.Tensor],
         pieces: Sequence[Piece],
         check: bool,
     ) -> None:
-        self._crossing = crossing
-        self._name = name
-        self._fd = fd
-        self._tensors = tensors
-        self._pieces = pieces
+        self._crossing, self._direction = crossing, direction
+        self._name, self._fd = name, fd
+        self._tensors, self._pieces = tensors, pieces
         self._size = sum(piece.length for piece in pieces)
         self._done = 0
         self._hash = xxhash.xxh3_64() if check else None
@@ -122,7 +143,7 @@ class _Stream:
             # A second handle: the caller's may have a time-out of its own, under which Python would wait by itself.
             with socket.socket(fileno=os.dup(self._fd)) as self._sock:
                 self._poller = select.poll()
-                self._poller.register(self._sock, self.event)
+                self._poller.register(self._sock, self._direction.event)
                 self._carry()
         except OSError as error:
             self._crossing.fail(self._broken(f"has no open connection ({error.strerror or error})"))
@@ -140,7 +161,7 @@ class _Stream:
             self._finish(self._hash.digest())
 
     def _batches(self) -> Iterator[deque[memoryview] | Piece]:
-        """Runs of memory that can be passed as it is, and pieces that cannot."""
+        """Batches of memory that moves in place, and pieces that must be staged."""
         batch: deque[memoryview] = deque()
         views: dict[int, memoryview | None] = {}
         for piece in self._pieces:
@@ -158,17 +179,17 @@ class _Stream:
             yield batch
 
     def _move(self, queue: deque[memoryview], *, content: bool = True) -> None:
-        """Pass all of these buffers; content is hashed while it is still in the cache."""
+        """Move all of these buffers. Content is hashed while it is still in the cache."""
         while queue:
             if self._crossing.over():
                 raise self._broken("was stopped")
             try:
-                count = self._operate(list(queue))
+                count = self._direction.move(self._sock, list(queue))
             except BlockingIOError:
                 self._poller.poll(_LOOK_MS)
                 continue
             except OSError as error:
-                raise self._broken(f"lost {self.peer} ({error.strerror or error})") from None
+                raise self._broken(f"lost {self._direction.peer} ({error.strerror or error})") from None
             self._done += count if content else 0
             while count:
                 head = queue.popleft()
@@ -183,44 +204,18 @@ class _Stream:
         return StreamBroken(f"{self._name} {what} after {self._done} of {self._size} bytes")
 
     def _pass_staged(self, piece: Piece, staging: Staging) -> None:
-        raise NotImplementedError
-
-    def _operate(self, buffers: list[memoryview]) -> int:
-        raise NotImplementedError
-
-    def _finish(self, digest: bytes) -> None:
-        raise NotImplementedError
-
-
-class _Giver(_Stream):
-    event = select.POLLOUT
-    peer = "the taker"
-
-    def _pass_staged(self, piece: Piece, staging: Staging) -> None:
-        self._move(deque([staging.read(self._tensors[piece.tensor], piece.offset, piece.length)]))
-
-    def _operate(self, buffers: list[memoryview]) -> int:
-        return self._sock.sendmsg(buffers, [], socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+        tensor = self._tensors[piece.tensor]
+        if self._direction.gives:
+            self._move(deque([staging.read(tensor, piece.offset, piece.length)]))
+        else:
+            self._move(deque([staging.view(piece.length)]))
+            staging.write(tensor, piece.offset, piece.length)
 
     def _finish(self, digest: bytes) -> None:
-        self._move(deque([memoryview(digest)]), content=False)
-
-
-class _Taker(_Stream):
-    event = select.POLLIN
-    peer = "the giver"
-
-    def _pass_staged(self, piece: Piece, staging: Staging) -> None:
-        self._move(deque([staging.view(piece.length)]))
-        staging.write(self._tensors[piece.tensor], piece.offset, piece.length)
-
-    def _operate(self, buffers: list[memoryview]) -> int:
-        count = self._sock.recvmsg_into(buffers, 0, socket.MSG_DONTWAIT)[0]
-        if count == 0:
-            raise ConnectionResetError("end of file")
-        return count
-
-    def _finish(self, digest: bytes) -> None:
+        """Send the digest of the content, or compare it with the giver's."""
+        if self._direction.gives:
+            self._move(deque([memoryview(digest)]), content=False)
+            return
         sent = bytearray(len(digest))
         self._move(deque([memoryview(sent)]), content=False)
         if sent != digest:
@@ -231,7 +226,7 @@ class _Taker(_Stream):
 
 
 def _run(
-    kind: type[_Stream],
+    direction: _Direction,
     sockets: Sequence[socket.socket],
     tensors: Sequence[torch.Tensor],
     stop: Callable[[], bool],
@@ -244,7 +239,15 @@ def _run(
     used = sockets[: max(1, -(-sum(sizes) // piece))]  # a thread for less than a piece costs more than it brings
     crossing = _Crossing(stop)
     streams = [
-        kind(crossing, f"stream {number} of {len(used)}", sock.fileno(), tensors, pieces, check)
+        _Stream(
+            crossing,
+            direction,
+            name=f"stream {number} of {len(used)}",
+            fd=sock.fileno(),
+            tensors=tensors,
+            pieces=pieces,
+            check=check,
+        )
         for number, (sock, pieces) in enumerate(zip(used, plan(sizes, len(used), piece), strict=True))
     ]
     threads: list[threading.Thread] = []

@@ -1,4 +1,4 @@
-"""Who else holds what a role holds, bit for bit, and could give it to a joiner in its place."""
+"""Twins: the roles that hold the same state bit for bit, any of which can give it to a joiner."""
 
 from __future__ import annotations
 
@@ -6,22 +6,20 @@ from collections.abc import Iterator
 
 import torch
 import torch.distributed as dist
-from torch import nn
-from torch.amp.grad_scaler import GradScaler
 from torch.nn.modules.batchnorm import SyncBatchNorm, _NormBase
 from torch.nn.parallel import DistributedDataParallel
-from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler
 
-from .tracked import Tracked, extra_states, is_dtensor, is_partitioned, module_tensors, modules, optimizers, places
+from .kinds import Tracked, find_kind, module_tensors, modules, optimizers
+from .memory import is_dtensor
+from .optimizers import parameters
 
 
 def twins(tracked: Tracked) -> frozenset[int]:
     """The global ranks that hold an identical copy of everything tracked, this one included.
 
-    Known from how the objects were made, not by comparing: DDP keeps parameters equal over its group, and a DTensor is
-    equal along the dimensions of its mesh where it is replicated. Anything else is taken to differ from rank to rank:
-    plain tensors, statistics of the batch, objects of other kinds."""
+    The answer comes from how the objects were made, without a comparison: DDP keeps parameters equal over its group,
+    and a DTensor is equal along the replicated dimensions of its mesh. Everything else counts as different on every
+    rank: plain tensors, statistics of the batch, objects of other kinds."""
     me = dist.get_rank() if dist.is_initialized() else 0
     alone = frozenset({me})
     if not all(_follows_tensors(thing) for thing in tracked.values()):
@@ -37,22 +35,20 @@ def twins(tracked: Tracked) -> frozenset[int]:
 
 def _follows_tensors(thing: object) -> bool:
     """Whether equal tensors make the whole object equal."""
-    if isinstance(thing, nn.Module):
-        return not any(True for _ in extra_states(thing))
-    return isinstance(thing, Optimizer | LRScheduler | GradScaler) and not is_partitioned(thing)
+    kind = find_kind(thing)
+    return kind is not None and kind.follows_tensors(thing)
 
 
 def _tensors(tracked: Tracked) -> Iterator[torch.Tensor]:
-    """The state of an optimizer is where its parameters are."""
-    for _, _, tensor in module_tensors(tracked):
+    """The tensors of modules and the parameters of optimizers: optimizer state is on the ranks of its parameter."""
+    for _, tensor in module_tensors(tracked):
         yield tensor
-    for name, optimizer in optimizers(tracked):
-        for place in places(name, optimizer):
-            yield place.parameter
+    for _, optimizer in optimizers(tracked):
+        yield from parameters(optimizer)
 
 
 def holders_in_ddp(tracked: Tracked) -> dict[int, frozenset[int]]:
-    """By id, the ranks over which DDP keeps a tensor equal."""
+    """The ranks over which DDP keeps a tensor equal, by the tensor's id."""
     holders: dict[int, frozenset[int]] = {}
     for _, module in modules(tracked):
         for inner in module.modules():
@@ -65,7 +61,7 @@ def holders_in_ddp(tracked: Tracked) -> dict[int, frozenset[int]]:
 
 
 def _batch_statistics(tracked: Tracked) -> set[int]:
-    """By id, the buffers that each rank computes from its own part of the batch."""
+    """The ids of the buffers that each rank computes from its own part of the batch."""
     return {
         id(buffer)
         for _, module in modules(tracked)

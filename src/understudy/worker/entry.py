@@ -17,20 +17,20 @@ import msgspec
 import torch
 import torch.distributed as dist
 
-from understudy.comm.fabric import Fabric
 from understudy.comm.native.transport import Native
+from understudy.comm.network import NetworkFabric
 from understudy.comm.torch.transport import TorchTransport
 from understudy.comm.torch_backend import uninstall
 from understudy.comm.transport import Transport
+from understudy.host.extensions import Extensions
 from understudy.host.temporary import settle
-from understudy.protocol.messages import Resume, WorkerSpec
+from understudy.protocol.messages import ExtensionMessage, FailureCause, Resume, ToWorker, WorkerSpec
 from understudy.protocol.roster import Roster
 
 from .identity import watch_environment
 from .job import Job
 from .line import Line
-from .mishap import Mishaps
-from .runtime import Concluded, Dismissed, Recast, WorkerRuntime
+from .runtime import Concluded, Dismissed, JobError, Recast, WorkerRuntime
 
 Train = Callable[[Job], object]
 _player: WorkerRuntime | None = None
@@ -83,12 +83,18 @@ def _one_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {text[0] if text else 'no message'}{where}"
 
 
+def _cause(error: BaseException) -> FailureCause:
+    if isinstance(error, JobError):
+        return error.cause
+    return "exits" if isinstance(error, SystemExit) else "raises"
+
+
 def _alone(train: Train) -> None:
     """One role, one worker, nobody to wait for."""
     spec = WorkerSpec("w0", "m0", 0, "alone", secrets.token_bytes(16), sys.argv[0], (), 1, (("dp", 1),))
     _announce(spec)
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", torch.get_num_threads())))
-    fabric = Fabric(spec.uid, spec.machine, job=spec.job, secret=spec.secret)
+    fabric = NetworkFabric(spec.uid, spec.machine, job=spec.job, secret=spec.secret)
     player = WorkerRuntime(spec, fabric, lambda message: None)
     try:
         player.hear(Resume(Roster.of(1, [(0, spec.uid)], [fabric.worker]), 0))
@@ -128,7 +134,7 @@ def main(line_fd: int, data: bytes) -> None:
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     _announce(spec)
     line = Line(socket.socket(fileno=line_fd))
-    fabric = Fabric(
+    fabric = NetworkFabric(
         spec.uid,
         spec.machine,
         job=spec.job,
@@ -139,7 +145,12 @@ def main(line_fd: int, data: bytes) -> None:
     )
     _player = player = WorkerRuntime(spec, fabric, line.say)
     try:
-        line.start(Mishaps(player, line).hear, _orphaned)
+        extensions = Extensions(spec.settings.verify.modules, "extend_worker", player, line)
+
+        def hear(message: ToWorker | ExtensionMessage) -> None:
+            extensions.hear(message) if isinstance(message, ExtensionMessage) else player.hear(message)
+
+        line.start(hear, _orphaned)
         watch_environment(player.identity)
         player.enter()
         sys.argv = [spec.script, *spec.args]
@@ -154,7 +165,7 @@ def main(line_fd: int, data: bytes) -> None:
             raise
         traceback.print_exc()
         sys.stderr.flush()
-        player.failed(_one_line(error), traceback.format_exc())
+        player.failed(_one_line(error), traceback.format_exc(), _cause(error))
         raise SystemExit(1) from None
     finally:
         if dist.is_initialized():

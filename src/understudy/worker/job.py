@@ -8,24 +8,24 @@ from functools import cached_property
 
 import torch
 from torch import nn
-from torch.amp.grad_scaler import GradScaler
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.nn import Module
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 
 from understudy.comm.group import RoleGroup
+from understudy.device.interface import local_device
 from understudy.protocol.mesh import alike, dimensions, replica_of
 from understudy.state.inventory import take_inventory
+from understudy.state.kinds import tracked_objects
+from understudy.state.undo import Undo
 
 from .identity import Places
 from .masked.averaging import Averaging, check_tracked
 from .masked.masking import Masking
-from .probe import Probe
 from .rng import seed_everything
 from .runtime import JobError, Repeat, WorkerRuntime
 from .step import Step
-from .undo import Undo
 
 
 class Job:
@@ -37,7 +37,7 @@ class Job:
         self._player = player
         self.seed = spec.settings.training.seed
         """Of all random numbers, the same on all roles: `torch.manual_seed(job.seed)` before the model is made."""
-        self.device = torch.device("cpu")
+        self.device = local_device().torch_device()
         """Where this worker's tensors belong."""
         self._spec = spec
         self._undo: Undo | None = None
@@ -50,7 +50,7 @@ class Job:
         """The dimensions over which their gradients are averaged."""
         self._averaging: Averaging | None = None
         self._masking: Masking | None = None
-        self._probe = Probe(player) if spec.settings.verify.probe else None
+        self._observer = player.observer
         self._hook = register_optimizer_step_pre_hook(self._before_update)
         self._meter = player.meter
 
@@ -69,7 +69,7 @@ class Job:
     def mesh(self) -> DeviceMesh:
         """The device mesh over all roles, with the dimensions given to `understudy run`."""
         names, sizes = dimensions(self._spec.mesh)
-        return init_device_mesh("cpu", tuple(sizes), mesh_dim_names=tuple(names))
+        return init_device_mesh(local_device().name, tuple(sizes), mesh_dim_names=tuple(names))
 
     @property
     def replicas(self) -> tuple[int, int]:
@@ -158,11 +158,11 @@ class Job:
         if self.rehearsing:
             yield from self._shadow_steps(total)
         while True:
-            if self._probe is not None:
-                self._probe.wait()
+            if self._observer is not None:
+                self._observer.before_boundary()
             index = self._player.boundary()
-            if self._probe is not None:
-                self._probe.look(index)
+            if self._observer is not None:
+                self._observer.at_boundary(index)
             if index >= total or self._stopped:
                 try:
                     self._player.vote(over=True)
@@ -236,8 +236,8 @@ class Job:
                 "step.shards():` around what computes them, and do not leave it early"
             )
         if not self.rehearsing:
-            if self._probe is not None:
-                self._probe.fall(step.index)
+            if self._observer is not None:
+                self._observer.before_vote(step.index)
             outcome = self._player.vote(sound=not self._spec.settings.training.check_gradients or self._sound())
             self._stopped = self._stopped or outcome.stop
         step._voted = True
@@ -245,8 +245,7 @@ class Job:
     @torch.no_grad()
     def _sound(self) -> bool:
         """Whether all gradients are numbers; with a scaler they need not be, it looks itself."""
-        things = list(self._player.tracked.values())
-        if any(isinstance(thing, GradScaler) for thing in things):
+        if any(each.kind.checks_gradients for each in tracked_objects(self._player.tracked)):
             return True
         found = [grad for _, grad in take_inventory(self._player.tracked).gradients() if grad is not None]
         norms = torch._foreach_norm(found, ord=float("inf")) if found else ()

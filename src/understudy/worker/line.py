@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from understudy.protocol.framing import FramingError
-from understudy.protocol.messages import TO_AGENT, TO_WORKER, FromWorker, Inject, Telemetry, ToWorker
+from understudy.protocol.messages import TO_AGENT, TO_WORKER, ExtensionMessage, FromWorker, Telemetry, ToWorker
 
 
 class Line:
@@ -21,7 +21,7 @@ class Line:
         self._lock = threading.Lock()
         self._closed = False
 
-    def start(self, hear: Callable[[ToWorker | Inject], None], lost: Callable[[str], None]) -> None:
+    def start(self, hear: Callable[[ToWorker | ExtensionMessage], None], lost: Callable[[str], None]) -> None:
         def listen() -> None:
             try:
                 while True:

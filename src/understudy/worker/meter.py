@@ -18,7 +18,6 @@ _FIRST = 3
 """Steps of a process, and of a generation, that are not like others."""
 _LARGE = 1 << 20
 """Bytes in a step from which on a link's pace is told."""
-_LEAST_DRAG_S = 1e-4
 
 
 class Meter:
@@ -28,8 +27,6 @@ class Meter:
         self._known = known
         """Whether it can be seen where this thread waits; with a device that waits by itself it cannot."""
         self._clock = clock
-        self.drag = 1.0
-        """Chaos: how many times as long everything is to take."""
         self.odd = ""
         """Why the step under way is not like others; the first reason counts."""
         self.micro = 0
@@ -99,10 +96,6 @@ class Meter:
         now, (blocked, self._unknown) = self._clock(), waits.waited()
         waited = blocked - self._blocked
         own = max(0.0, now - self._since - waited)
-        if self.drag > 1.0 and own * (self.drag - 1) > _LEAST_DRAG_S:
-            time.sleep(own * (self.drag - 1))
-            now = self._clock()
-            own = max(0.0, now - self._since - waited)
         self._own[self._part] += own
         self._waited += waited
         self._part, self._since, self._blocked = part, now, blocked

@@ -4,27 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import random
-from functools import cache
 
-import torch
+from understudy.device.interface import local_device
 
 
 def seed_everything(seed: int, *where: int) -> None:
     """Afterwards torch, numpy and Python's own generator give the same numbers whenever and wherever this is called."""
     digest = hashlib.blake2b(repr((seed, *where)).encode(), digest_size=8).digest()
     number = int.from_bytes(digest, "little") >> 1
-    if _accelerated():
-        torch.manual_seed(number)
-    else:  # what it does for the processor; for devices that are not there it notes the whole stack, some 1 ms a call
-        torch.default_generator.manual_seed(number)
+    local_device().seed(number)
     random.seed(number)
     try:
         import numpy
     except ImportError:
         return
     numpy.random.seed(number & 0xFFFFFFFF)
-
-
-@cache
-def _accelerated() -> bool:
-    return torch.accelerator.is_available()

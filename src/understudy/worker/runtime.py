@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
+from typing import Protocol
 
 import torch
 import torch.distributed as dist
@@ -17,9 +18,11 @@ from understudy.comm.fabric import Fabric
 from understudy.comm.group import RoleGroup
 from understudy.comm.links.link import Link
 from understudy.comm.torch_backend import install, renamed, uninstall
+from understudy.device.cpu import HOST
 from understudy.protocol.messages import (
     Done,
     Failed,
+    FailureCause,
     Faulty,
     FromWorker,
     Here,
@@ -31,8 +34,7 @@ from understudy.protocol.messages import (
 )
 from understudy.protocol.roster import RosterError
 from understudy.protocol.vote import NOBODY, VoteOutcome, numbers_of, outcome_of
-from understudy.state.digest import digest
-from understudy.state.inventory import take_inventory
+from understudy.state.inventory import digest, take_inventory
 from understudy.state.twins import twins
 
 from . import protocol as parts
@@ -69,6 +71,21 @@ class Concluded(BaseException):
 class JobError(RuntimeError):
     """The roles cannot go on together; the message says why and what to do."""
 
+    def __init__(self, message: str, cause: FailureCause = "raises") -> None:
+        super().__init__(message)
+        self.cause = cause
+
+
+class StepObserver(Protocol):
+    """Called in the training thread at fixed points of every step; an extension may set one."""
+
+    def before_boundary(self) -> None: ...
+
+    def at_boundary(self, step: int) -> None:
+        """Between two steps; `step` is about to begin."""
+
+    def before_vote(self, step: int) -> None: ...
+
 
 class WorkerRuntime(Passing):
     """Belongs to one training thread. `hear` may be called from any other."""
@@ -82,6 +99,7 @@ class WorkerRuntime(Passing):
         self.same: tuple[int, ...] = ()
         """Roles that the script says hold the same."""
         self.rehearsing = False
+        self.observer: StepObserver | None = None
         self._say = say
         self._entry: parts.EnterTrain | None = None
         self._votes: RoleGroup | None = None
@@ -89,7 +107,7 @@ class WorkerRuntime(Passing):
         """The generation whose first step is under way."""
         self._opened_at = 0.0
         self._watch = Watch(spec, fabric, self.part, say)
-        self.meter = Meter(fabric.transport.devices == ("cpu",))
+        self.meter = Meter(fabric.devices == (HOST.name,))
         self._say(Here(fabric.worker, os.getpid()))
 
     # -- what the part wants ---------------------------------------------------------------------------------------
@@ -178,7 +196,7 @@ class WorkerRuntime(Passing):
         """Whether an exception has come out of a rehearsal because those who rehearse along are gone, or another role
         is wanted: then the training function is entered again."""
         with self._changed:
-            if not self.rehearsing or self._dismissed or (self._entry is None and not self.fabric.deserted):
+            if not self.rehearsing or self._dismissed or (self._entry is None and not self.fabric.lost_mates):
                 return False
             if self._entry is None:
                 self._entry = parts.EnterTrain(self.role, rehearsal=True)
@@ -226,7 +244,8 @@ class WorkerRuntime(Passing):
         if not self.tracked:
             raise JobError(
                 "the first step begins, but nothing was tracked; call job.track(model=..., optim=...) before "
-                "job.steps(...), or a newcomer would start from nothing"
+                "job.steps(...), or a newcomer would start from nothing",
+                "never-tracks",
             )
         inventory = take_inventory(self.tracked)
         size = sum(slot.bytes for slot in inventory.slots)
@@ -281,7 +300,7 @@ class WorkerRuntime(Passing):
     def rehearsed(self, seconds: float) -> None:
         """The shadow steps are made, unless another role is wanted meanwhile."""
         also = self._also()
-        self.fabric.part_company()
+        self.fabric.end_rehearsal()
         self.tape.rehearsed()
         with self._changed:
             if self._entry is None:
@@ -384,7 +403,7 @@ class WorkerRuntime(Passing):
             return self._verdict()
         outcome = outcome_of(least, self.part.generation)
         if outcome.error:
-            raise JobError(outcome.error)
+            raise JobError(outcome.error, "steps")
         with self._changed:
             effects = self.part.counted(outcome)
             if effects is not None:
@@ -472,5 +491,5 @@ class WorkerRuntime(Passing):
     def done(self, *, stopped: bool) -> None:
         self._say(Done(self.part.step, digest(take_inventory(self.tracked)) if self.tracked else "", stopped))
 
-    def failed(self, error: str, trace: str) -> None:
-        self._say(Failed(self.part.step, error, trace))
+    def failed(self, error: str, trace: str, cause: FailureCause) -> None:
+        self._say(Failed(self.part.step, error, trace, cause))

@@ -9,7 +9,8 @@ from typing import Any
 
 from tests.controller.core.play import Play
 from understudy.controller.core.director import Director
-from understudy.controller.core.events import AddStandby, Asked, Event, Noted, RemoveStandby, Replace, Tale
+from understudy.controller.core.effects import Announcement
+from understudy.controller.core.events import AddStandby, Asked, Event, Noted, RemoveStandby, Replace
 from understudy.controller.server.steward import Steward
 from understudy.protocol.messages import Rehearsed, Settled, Switched, Tracked
 from understudy.protocol.settings import StewardSettings
@@ -35,8 +36,8 @@ class Watched:
         self.steward = self.another()
 
     def another(self) -> Steward:
-        director, tales = self.play.director, self.play.tales
-        return Steward(self.rules, director, tales, lambda: self.slow, lambda: f"s{next(self.ids)}")
+        job, announcements = self.play.job, self.play.announcements
+        return Steward(self.rules, job, announcements, lambda: self.slow, lambda: f"s{next(self.ids)}")
 
     def looks(self, times: int) -> list[Event]:
         """So many seconds pass; what it does is done, and returned."""
@@ -60,7 +61,7 @@ def test_what_it_would_do_is_told_and_nothing_else_happens() -> None:
     text = "would replace m1: m1 role 1: backward 1.30x its class for 20 steps, in 3 looks"
     assert note == Noted("steward", text, {"act": "replace", "machine": "m1"})
     assert job.play.told("steward") == [text]
-    assert job.play.director.change is None
+    assert job.play.job.change is None
 
 
 def test_when_it_may_act_it_asks_as_an_operator_would_with_the_reason_before_it() -> None:
@@ -73,7 +74,7 @@ def test_when_it_may_act_it_asks_as_an_operator_would_with_the_reason_before_it(
     assert job.looks(20) == []
     job.play.go_on("settled")
     assert job.play.answered("s0")[0]
-    assert job.play.states() == {"m0": "cast", "m1": "gone", "m2": "cast"}
+    assert job.play.states() == {"m0": "active", "m1": "gone", "m2": "active"}
 
 
 def test_only_who_plays_can_be_slow_and_a_newcomer_is_left_alone() -> None:
@@ -99,8 +100,8 @@ def test_who_began_with_the_job_is_no_newcomer() -> None:
     play.each(play.seats(), Settled(1, 1, None))
     assert play.status() == "training"
     assert [type(event) for event in job.looks(1)] == [Noted, Asked]
-    assert play.director.change is not None
-    assert play.director.change.leaving == ("m1",)
+    assert play.job.change is not None
+    assert play.job.change.leaving == ("m1",)
 
 
 def test_a_standby_that_has_not_rehearsed_is_not_ready() -> None:
@@ -134,8 +135,8 @@ def test_what_is_too_many_goes() -> None:
     assert isinstance(asked, Asked)
     assert isinstance(asked.request, RemoveStandby)
     assert job.play.states()["m3"] == "gone"
-    assert [tale.data["machine"] for tale in job.play.tales if tale.kind == "released"] == ["m3"]
-    assert "too many" in job.play.director.machines["m3"].why
+    assert [event.data["machine"] for event in job.play.announcements if event.kind == "released"] == ["m3"]
+    assert "too many" in job.play.job.machines["m3"].why
 
 
 def test_a_machine_that_was_lost_comes_back_before_another_is_asked_for() -> None:
@@ -169,14 +170,14 @@ def test_a_controller_that_comes_back_keeps_to_the_same_limits() -> None:
 
     again = Play(2)
     for at, event in job.play.ledger:
-        again.tales += [tale for tale in again.director.feed(event, at) if isinstance(tale, Tale)]
+        again.announcements += [event for event in again.director.feed(event, at) if isinstance(event, Announcement)]
     again.now = job.play.now
     assert isinstance(again.director, Director)
     job.play, before = again, job.steward
     job.steward = job.another()
     names = [[name for _, name in steward.memory.replaced] for steward in (before, job.steward)]
     assert names == [["m1"], ["m1"]]
-    again.director.wanted = 0  # they never came
+    again.director.job.wanted = 0  # they never came
     job.slow["m0"] = Slow()
     notes = [event for event in job.looks(500) if isinstance(event, Noted)]
     assert {note.data["act"] for note in notes} == {"none"}

@@ -20,7 +20,7 @@ from understudy.planning.outcome import Mean
 from understudy.planning.report.page import page
 from understudy.planning.report.plan_data import Simulated
 from understudy.planning.report.plots import COLOURS, WORST
-from understudy_bench.document import page_of
+from understudy_bench.report.page import page_of
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 PLOTS = ("scale", "waste", "landscape", "breakdown", "sensitivity", "simulated")

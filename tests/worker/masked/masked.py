@@ -15,13 +15,12 @@ import torch
 from torch import nn
 
 from understudy.comm.torch_backend import uninstall
-from understudy.launch.troupe import Hand, Troupe, first_roster
-from understudy.launch.troupe import LocalWorker as Wire
 from understudy.protocol.messages import Halt, Halted, Resume, WorkerSpec
 from understudy.protocol.options import with_options
 from understudy.protocol.settings import Settings
-from understudy.state.digest import digest
-from understudy.state.inventory import take_inventory
+from understudy.state.inventory import digest, take_inventory
+from understudy.testing.local_workers import LocalWorker as Wire
+from understudy.testing.local_workers import LocalWorkers, WorkerHandle, first_roster
 from understudy.worker.job import Job
 from understudy.worker.runtime import WorkerRuntime
 
@@ -87,7 +86,7 @@ def act(wire: Wire, role: int, play: Play) -> Result:
         uid=wire.fabric.uid,
         machine=wire.fabric.machine,
         slot=0,
-        job="troupe",
+        job="masked",
         secret=b"s",
         script="",
         args=(),
@@ -262,11 +261,11 @@ def _pipeline(job: Job) -> Callable[[int, int, float, bool], None]:
 class Controller:
     """Has all roles played, and goes on without the units of those that die."""
 
-    def __init__(self, troupe: Troupe, play: Play, unit_of: Callable[[int], int]) -> None:
+    def __init__(self, local: LocalWorkers, play: Play, unit_of: Callable[[int], int]) -> None:
         self._play, self._unit_of = play, unit_of
-        self.hands: dict[int, Hand] = {}
+        self.hands: dict[int, WorkerHandle] = {}
         for role in range(play.roles):
-            (self.hands[role],) = troupe.hire(f"m{unit_of(role)}", 1, act, role, play)
+            (self.hands[role],) = local.start(f"m{unit_of(role)}", 1, act, role, play)
         self._roster = first_roster(self.hands.values())
         self._halts = 0
 
@@ -308,22 +307,22 @@ class Controller:
             reached.append(word.step)
         return max(reached)
 
-    def _result(self, hand: Hand) -> Result:
+    def _result(self, hand: WorkerHandle) -> Result:
         for kind, what in _words(hand):
             if kind == "done":
                 hand.process.join(20)
                 assert isinstance(what, Result)
                 return what
-            assert kind == "news", what
+            assert kind == "message", what
             assert not isinstance(what, Halted), what.reason
         raise AssertionError("it has ended without a result")
 
 
-def _words(hand: Hand) -> Iterator[tuple[str, Any]]:
-    while hand._wire.poll(LIMIT):
-        yield hand._wire.recv()
+def _words(hand: WorkerHandle) -> Iterator[tuple[str, Any]]:
+    while hand._connection.poll(LIMIT):
+        yield hand._connection.recv()
 
 
 def perform(play: Play, unit_of: Callable[[int], int] = int) -> dict[int, Result]:
-    with Troupe(limit=LIMIT) as troupe:
-        return Controller(troupe, play, unit_of).run()
+    with LocalWorkers(limit=LIMIT) as local:
+        return Controller(local, play, unit_of).run()

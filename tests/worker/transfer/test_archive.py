@@ -15,7 +15,7 @@ from understudy.protocol.messages import FromWorker, Saved, Telemetry, WorkerSpe
 from understudy.protocol.options import with_options
 from understudy.protocol.roster import Roster, WorkerAddress
 from understudy.protocol.settings import Settings
-from understudy.state.checkpoint import Saver, complete, place
+from understudy.state.checkpoint import CheckpointFolder, FolderWriter
 from understudy.worker.transfer.archive import Archive
 
 WORKERS = [WorkerAddress(f"w{role}", f"m{role}") for role in range(7)]
@@ -73,13 +73,13 @@ def test_nobody_leaves_where_a_checkpoint_begins_or_is_being_written(tmp_path: P
 def test_what_is_written_is_written_to_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every step writes a checkpoint, and the disk is slow: one is put off, the next is waited for."""
     scene, go_on = Scene(tmp_path, mask="", every=1), threading.Event()
-    write = Saver._write
+    write = FolderWriter._write
 
-    def slow(saver: Saver, *args: Any) -> None:
+    def slow(writer: FolderWriter, *args: Any) -> None:
         go_on.wait(30)
-        write(saver, *args)
+        write(writer, *args)
 
-    monkeypatch.setattr(Saver, "_write", slow)
+    monkeypatch.setattr(FolderWriter, "_write", slow)
     scene.archive.boundary(1)
     assert not scene.archive.lets_go(1)
     assert not scene.archive.lets_go(1)
@@ -96,7 +96,7 @@ def test_where_everybody_has_all_data_only_the_last_replica_writes(tmp_path: Pat
     scene.enter(1, 2, 3, 4, 5, 6)
     scene.archive.boundary(5)
     assert scene.saved() == [(5, role) for role in range(7)]
-    assert complete(tmp_path, 7) == [5]
+    assert CheckpointFolder(tmp_path, 7, pytest.fail).complete() == [5]
 
 
 def test_the_first_that_is_left_writes_for_those_who_are_gone(tmp_path: Path) -> None:
@@ -104,7 +104,8 @@ def test_the_first_that_is_left_writes_for_those_who_are_gone(tmp_path: Path) ->
     scene.enter(2, 4)
     scene.archive.boundary(4)
     assert scene.saved() == [(4, 0), (4, 2), (4, 4)]
-    parts = [sorted(file.name for file in place(tmp_path, 4, role).iterdir()) for role in (0, 2, 4)]
+    store = CheckpointFolder(tmp_path, 7, pytest.fail)
+    parts = [sorted(file.name for file in store.part(4, role).iterdir()) for role in (0, 2, 4)]
     assert parts[0] == parts[1] == parts[2]
     assert "done" in parts[0]
 
@@ -118,11 +119,8 @@ def test_others_write_their_own_part_only(tmp_path: Path) -> None:
 
 
 def test_nothing_is_written_without_a_place(tmp_path: Path) -> None:
-    scene = Scene(tmp_path, mask="spare:r=2")
-    scene.archive._spec = WorkerSpec(
-        *("w0", "m0", 0, "job", b"x", "train.py", (), 1, (("dp", 7),)),
-        settings=with_options(Settings(), mask="spare:r=2", checkpoint_every=1),
-    )
+    scene = Scene(tmp_path, mask="spare:r=2", every=1)
+    scene.archive._store = None
     scene.enter(3)
     scene.archive.boundary(2)
     assert scene.saved() == []

@@ -15,9 +15,8 @@ from torch import nn
 from understudy.comm.links.link import Link
 from understudy.comm.topology import LinkId
 from understudy.state.copy import Copy, Draft
-from understudy.state.digest import digest
 from understudy.state.errors import StreamBroken
-from understudy.state.inventory import take_inventory
+from understudy.state.inventory import digest, take_inventory
 from understudy.worker.transfer.copying import CopyTaker, give_copy, send_copy
 from understudy.worker.transfer.handover import Goods, KeepStep, Last, Taker, Tempo, send
 

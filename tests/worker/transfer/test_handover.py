@@ -16,9 +16,9 @@ from torch import nn
 
 from understudy.comm.links.link import Link
 from understudy.comm.topology import LinkId
-from understudy.state.digest import digest
 from understudy.state.errors import StateError, StreamBroken
-from understudy.state.inventory import Slot, take_inventory
+from understudy.state.inventory import digest, take_inventory
+from understudy.state.memory import Slot
 from understudy.worker.transfer.handover import Arrival, Giver, Taker, Tempo, share
 
 STREAMS = 2

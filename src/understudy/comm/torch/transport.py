@@ -18,13 +18,13 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, Store, TCPStore, _DistributedBackendOptions
 
-from understudy.comm.faults import Fault, Poison
+from understudy.comm.faults import Fault, LinkFailed, Poison
 from understudy.comm.links.link import Link
 from understudy.comm.links.pairs import Receive, Send
-from understudy.comm.ops import Op
-from understudy.comm.signature import describe
+from understudy.comm.ops import Op, describe
 from understudy.comm.topology import GroupKey, layout
-from understudy.comm.transport import LinkFailed, Services
+from understudy.comm.transport import Services
+from understudy.device.cpu import HOST
 from understudy.protocol.roster import Roster
 
 from .inner import Inner, Waiters
@@ -192,7 +192,7 @@ class TorchTransport:
         if not dist.is_backend_available(backend):
             raise ValueError(f"this build of torch has no {backend}; use torch:gloo or the native transport")
         self.name = f"torch:{backend}"
-        self.devices: tuple[str, ...] = ("cuda",) if backend == "nccl" else ("cpu",)
+        self.devices: tuple[str, ...] = ("cuda",) if backend == "nccl" else (HOST.name,)
         self._backend = backend
 
     def group(self, key: GroupKey, services: Services) -> TorchGroup:

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from understudy.controller.core.director import Director
 from understudy.controller.core.events import Noted
+from understudy.controller.core.state import JobState
 from understudy.protocol.mesh import Mesh, coordinates, roles_of
 from understudy.protocol.samples import Sample
 from understudy.protocol.settings import StragglerSettings
@@ -54,14 +54,14 @@ class Observing:
             if sample.step > self._judged:
                 self._steps.setdefault(sample.step, {})[sample.role] = sample
 
-    def look(self, director: Director, now: float) -> list[Noted]:
+    def look(self, job: JobState, now: float) -> list[Noted]:
         """What is new, about once a second."""
-        roster = director.roster
+        roster = job.roster
         if now < self._looked + LOOK_S or roster is None:
             return []
         self._looked = now
         if roster.generation != self._generation:
-            self._enter(director)
+            self._enter(job)
         players = {role: worker for role in range(len(roster.seats)) if (worker := roster.player(role)) is not None}
         machines = {role: worker.machine for role, worker in players.items()}
         news: list[StragglerNews] = []
@@ -73,9 +73,9 @@ class Observing:
             news += self._links.step(samples, machines)
         return [_noted(each) for each in news]
 
-    def _enter(self, director: Director) -> None:
+    def _enter(self, job: JobState) -> None:
         """A new generation: whoever has gone is forgotten, and steps may be there again."""
-        roster = director.roster
+        roster = job.roster
         assert roster is not None
         players = {role: uid for role, uid in enumerate(roster.seats) if uid is not None}
         self._generation, self._judged = roster.generation, -1

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import msgspec
 
-from understudy.controller.core.company import JobPlan
+from understudy.controller.core.state import JobPlan
 from understudy.protocol.frames import Facts
 from understudy.protocol.messages import WorkerSpec
 from understudy.protocol.settings import RETURN_S, Settings, StewardSettings

@@ -13,7 +13,8 @@ from torch.nn.modules.batchnorm import SyncBatchNorm, _NormBase
 from torch.nn.parallel import DistributedDataParallel
 
 from understudy.comm.endpoint import Endpoint
-from understudy.state.tracked import Tracked, is_dtensor, module_tensors, modules
+from understudy.state.kinds import Tracked, module_tensors, modules
+from understudy.state.memory import is_dtensor
 from understudy.state.twins import holders_in_ddp, replicas
 from understudy.worker.runtime import JobError
 
@@ -100,7 +101,7 @@ def _scales(stage: object, factor: int) -> None:
 def trained(tracked: Tracked) -> list[torch.Tensor]:
     """The parameters that get gradients, each once, in the same order on all roles that hold the same."""
     return [
-        tensor for _, _, tensor in module_tensors(tracked) if isinstance(tensor, nn.Parameter) and tensor.requires_grad
+        tensor for _, tensor in module_tensors(tracked) if isinstance(tensor, nn.Parameter) and tensor.requires_grad
     ]
 
 
@@ -135,7 +136,7 @@ def check_suitable(
                 )
     ddp, by_fsdp = holders_in_ddp(tracked), managed(tracked)
     by_runtime = {id(parameter) for module in averaged for parameter in module.parameters()}
-    for name, _, tensor in module_tensors(tracked):
+    for name, tensor in module_tensors(tracked):
         if not isinstance(tensor, nn.Parameter) or not tensor.requires_grad:
             continue
         if id(tensor) in by_runtime:

@@ -9,14 +9,14 @@ import torch.distributed as dist
 from torch import nn
 
 from understudy.comm.group import RoleGroup
-from understudy.state.tracked import Tracked, module_tensors
+from understudy.state.kinds import Tracked, module_tensors
 from understudy.worker.runtime import JobError
 
 from .buckets import local_gradient
 
 
 def check_tracked(modules: Sequence[nn.Module], tracked: Tracked) -> None:
-    known = {id(tensor) for _, _, tensor in module_tensors(tracked)}
+    known = {id(tensor) for _, tensor in module_tensors(tracked)}
     if any(id(parameter) not in known for module in modules for parameter in module.parameters()):
         raise JobError("job.average: a module is averaged that is not tracked; name it in job.track(...), too")
 

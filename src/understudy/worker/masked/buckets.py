@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from understudy.state.tracked import is_dtensor, local_part
+from understudy.state.memory import is_dtensor, local_part
 
 from .share import Gradients
 

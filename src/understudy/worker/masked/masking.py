@@ -48,7 +48,7 @@ class Masking:
         self._parameters = trained(player.tracked)
         by_framework = managed(player.tracked)
         self._managed = frozenset(n for n, parameter in enumerate(self._parameters) if id(parameter) in by_framework)
-        self._group = RoleGroup(player.fabric.group(same, told=False))
+        self._group = RoleGroup(player.fabric.group(same, recorded=False))
         self._twins = Synchroniser(self._group, self._parameters, self._managed, lambda: not self._faulty())
         self._apart = Apart(player.tracked, player.fabric.endpoints, same)
         self._share: Share | None = None

@@ -13,9 +13,9 @@ from understudy.masking.coverage import at_risk
 from understudy.masking.placement import parse
 from understudy.protocol.messages import Copied, FromWorker, Saved, Telemetry, WorkerSpec
 from understudy.protocol.roster import Roster
-from understudy.state.checkpoint import Saver, complete, load
+from understudy.state.checkpoint import CheckpointFolder, CheckpointStore, CheckpointWriter
 from understudy.state.inventory import take_inventory
-from understudy.state.tracked import Tracked
+from understudy.state.kinds import Tracked
 from understudy.worker.protocol import GoBack, Proposal, WriteCheckpoint
 
 from .buddy import Keeper
@@ -39,7 +39,10 @@ class Archive:
     ) -> None:
         self._spec, self._role, self._tracked, self._twins, self._say = spec, role, tracked, twins, say
         self._fabric = fabric
-        self._saver: Saver | None = None
+        self._store: CheckpointStore | None = None
+        if spec.settings.checkpoint.folder:
+            self._store = CheckpointFolder(Path(spec.settings.checkpoint.folder), spec.roles, log.warning)
+        self._writer: CheckpointWriter | None = None
         self._saved = 0
         """The step of the last checkpoint that was begun."""
         self._put_off = -1
@@ -64,12 +67,12 @@ class Archive:
 
     def latest(self) -> int:
         """The latest checkpoint that is complete on disk; 0: none."""
-        folder = self._spec.settings.checkpoint.folder
-        return max(complete(Path(folder), self._spec.roles), default=0) if folder else 0
+        return 0 if self._store is None else self._store.latest()
 
     def load(self, step: int) -> None:
         """Make the state as it was when this checkpoint was written."""
-        load(Path(self._spec.settings.checkpoint.folder), step, self._role, self._tracked)
+        assert self._store is not None
+        self._store.load(step, self._role, self._tracked)
         self._saved = step
         self._say(Saved(self._role, step))
 
@@ -90,10 +93,10 @@ class Archive:
         """Keep the state with which this step begins, where its turn has come."""
         spec = self._spec
         due = bool(spec.settings.checkpoint.every) and step % spec.settings.checkpoint.every == 0
-        if spec.settings.checkpoint.folder and step > self._saved and (due or (self._fresh and self._at_risk())):
-            if self._saver is None:
-                self._saver = self._make_saver(self._role)
-            self._saver.save(step, take_inventory(self._tracked), self._vacant())
+        if self._store is not None and step > self._saved and (due or (self._fresh and self._at_risk())):
+            if self._writer is None:
+                self._writer = self._store.writer(self._role, self._wrote)
+            self._writer.save(step, take_inventory(self._tracked), self._vacant())
             self._saved = step
         self._kept_now = self._saved == step
         fresh, self._fresh = self._fresh, False
@@ -108,16 +111,16 @@ class Archive:
         """Whether whoever plays here may leave at the boundary after this step: not where a checkpoint begins, nor
         while its part of one is being written, since nobody else would write it. That is put off for one checkpoint;
         where the next is under way by then, it is waited for, or nobody could ever leave."""
-        every, writing = self._spec.settings.checkpoint.every, self._saver is not None and self._saver.busy
-        begins = bool(self._spec.settings.checkpoint.folder) and every > 1 and (step + 1) % every == 0
+        every, writing = self._spec.settings.checkpoint.every, self._writer is not None and self._writer.busy
+        begins = self._store is not None and every > 1 and (step + 1) % every == 0
         if not writing and not begins:
             return True
         which = self._saved if writing else step + 1
         if self._put_off in (-1, which):
             self._put_off = which
             return False
-        if self._saver is not None:
-            self._saver.wait()
+        if self._writer is not None:
+            self._writer.wait()
         return True
 
     def _at_risk(self) -> bool:
@@ -140,7 +143,7 @@ class Archive:
     def busy(self) -> bool:
         """Whether the step under way began with something to keep, or a checkpoint is still being written. Where copies
         are renewed at every step, that is usual."""
-        return self._kept_now or (self._saver is not None and self._saver.busy)
+        return self._kept_now or (self._writer is not None and self._writer.busy)
 
     def hold(self) -> None:
         """Before an optimizer steps: let what it changes be copied first."""
@@ -173,7 +176,8 @@ class Archive:
             assert self._keeper is not None
             self._keeper.restore(to.step, (self._role, *self._twins))
         else:
-            load(Path(self._spec.settings.checkpoint.folder), to.step, self._role, self._tracked)
+            assert self._store is not None
+            self._store.load(to.step, self._role, self._tracked)
             for _, parameter in take_inventory(self._tracked).parameters:
                 parameter.grad = None
         self._saved = to.step
@@ -195,21 +199,18 @@ class Archive:
     def conclude(self, keep: WriteCheckpoint) -> None:
         """Write what is left of a job to disk: its own role's state, and that of lost roles with the same."""
         self.close()
-        if self._spec.settings.checkpoint.folder:
+        if self._store is not None:
             inventory = take_inventory(self._tracked)
             for role in keep.roles:
-                saver = self._make_saver(role)
-                saver.save(keep.step, inventory)
-                saver.wait()
+                writer = self._store.writer(role, self._wrote)
+                writer.save(keep.step, inventory)
+                writer.wait()
 
-    def _make_saver(self, role: int) -> Saver:
-        def saved(role: int, step: int) -> None:
-            self._say(Saved(role, step))
-
-        return Saver(Path(self._spec.settings.checkpoint.folder), role, self._spec.roles, log.warning, saved)
+    def _wrote(self, role: int, step: int) -> None:
+        self._say(Saved(role, step))
 
     def close(self) -> None:
-        if self._saver is not None:
-            self._saver.wait()
+        if self._writer is not None:
+            self._writer.wait()
         if self._keeper is not None:
             self._keeper.close()

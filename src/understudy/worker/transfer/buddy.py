@@ -16,14 +16,14 @@ from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 
-from understudy.comm.buddies import buddy_of
 from understudy.comm.fabric import Fabric
 from understudy.comm.links.link import Link
+from understudy.comm.topology import buddy_of
 from understudy.protocol.roster import Roster
 from understudy.state.copy import Copy, Draft
 from understudy.state.errors import StateError
 from understudy.state.inventory import take_inventory
-from understudy.state.tracked import Tracked
+from understudy.state.kinds import Tracked
 
 from .copying import CopyTaker, send_copy
 from .shelf import Shelf

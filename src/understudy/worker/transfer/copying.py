@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from understudy.comm.links.link import Link
-from understudy.state.copy import Copy, Room
+from understudy.state.copy import Copy, CopyMemory
 from understudy.state.errors import StreamBroken
 from understudy.state.stream import take
 
@@ -51,14 +51,14 @@ class CopyTaker:
         goods = expect(line, Goods, stop)
         if not goods.check or goods.send != tuple(range(len(goods.slots))):
             raise StreamBroken("a part of the state where a whole copy was due")
-        room = Room(spare(keep))
-        tensors = room.tensors(goods.slots)
+        memory = CopyMemory(spare(keep))
+        tensors = memory.tensors(goods.slots)
         send(line, RoomReady(), stop)
         self._bytes = take(self._sockets, tensors, stop=stop)
         last = expect(line, Last, stop)
         if last.send or last.check or len(last.gradients) != len(last.carried):
             raise StreamBroken("the end of a hand-over where that of a copy was due")
-        carried = room.gradients(last.carried, last.gradients)
+        carried = memory.gradients(last.carried, last.gradients)
         send(line, RoomReady(), stop)
         self._bytes += take(self._sockets, list(carried.values()), stop=stop)
         return Copy(last.step, goods.slots, tensors, last.rest, carried, last.zeros)

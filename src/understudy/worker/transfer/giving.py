@@ -7,12 +7,12 @@ import threading
 import time
 
 from understudy.comm.fabric import Fabric
+from understudy.comm.faults import LinkFailed
 from understudy.comm.links.link import Link
-from understudy.comm.transport import LinkFailed
 from understudy.protocol.roster import Roster
 from understudy.state.errors import StreamBroken
 from understudy.state.inventory import Inventory
-from understudy.state.tracked import Tracked
+from understudy.state.kinds import Tracked
 
 from .handover import Giver, Stop, Tempo
 

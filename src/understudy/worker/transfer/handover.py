@@ -26,12 +26,12 @@ import torch
 
 from understudy.comm.links.link import Link
 from understudy.protocol.framing import Framing, FramingError
-from understudy.state.digest import digest
 from understudy.state.errors import StateError, StreamBroken
-from understudy.state.grow import gradient_of, grow
-from understudy.state.inventory import Inventory, Slot, take_inventory
+from understudy.state.inventory import Inventory, digest, grow, take_inventory
+from understudy.state.kinds import Tracked, optimizers
+from understudy.state.memory import Slot, gradient_of, is_dtensor, local_part
+from understudy.state.optimizers import optimizer_parameters
 from understudy.state.stream import give, take
-from understudy.state.tracked import Tracked, is_dtensor, local_part, optimizers, places
 
 _LOOK_MS = 50
 
@@ -224,7 +224,7 @@ class Giver:
             return
         every = [
             (number, place.parameter, place.parameter.grad)
-            for number, place in enumerate(places(found[0], optimizer))  # type: ignore[arg-type]
+            for number, place in enumerate(optimizer_parameters(found[0], optimizer))  # type: ignore[arg-type]
         ]
         present = [(number, parameter, grad) for number, parameter, grad in every if grad is not None]
         if any(is_dtensor(p) and getattr(g, "placements", None) != p.placements for _, p, g in present):
@@ -258,7 +258,7 @@ class Giver:
             _memory(local_part(place.parameter, place.name))
             for name, optimizer in optimizers(self._tracked)
             if name in self._updated
-            for place in places(name, optimizer)
+            for place in optimizer_parameters(name, optimizer)
         }
         prefixes = tuple(f"{name}[" for name in self._updated)
         return [
@@ -389,7 +389,7 @@ class Taker:
         optimizer = dict(optimizers(self._tracked)).get(name)
         if optimizer is None:
             raise StateError(f"{name}: the giver has an optimizer of this name, this worker has not")
-        known = list(places(name, optimizer))
+        known = list(optimizer_parameters(name, optimizer))
         for number, place in enumerate(known):
             if number not in which:
                 place.parameter.grad = None

@@ -1,0 +1,1 @@
+"""What differs between a CPU and an accelerator: memory, streams, random numbers."""

@@ -1,0 +1,53 @@
+"""What a step changes before its vote, kept so that the step can be repeated."""
+
+from __future__ import annotations
+
+import torch
+
+from understudy.device.interface import local_device
+
+from .kinds import Tracked, tracked_objects
+
+
+class Undo:
+    """Everything tracked as it was at the last boundary, except parameters and optimizer state, which do not change
+    before the vote. Holds memory for buffers only: gradients are normally absent or zero at a boundary; gradients that
+    a script carries over are copied."""
+
+    def __init__(self, tracked: Tracked) -> None:
+        self._tracked = tracked_objects(tracked)
+        self._objects = [kind.undo(thing) for _, thing, kind in self._tracked]
+        self._gradients: list[tuple[torch.Tensor, torch.Tensor | None]] = []
+        """(parameter, gradient, None for zeros) of the parameters that had a gradient."""
+
+    def _parameters(self) -> list[torch.Tensor]:
+        """The parameters of all tracked objects, each once."""
+        return list({id(p): p for _, thing, kind in self._tracked for p in kind.parameters(thing)}.values())
+
+    @torch.no_grad()
+    def remember(self) -> None:
+        """Keep the state with which a step begins."""
+        for each in self._objects:
+            each.remember()
+        self._gradients = []
+        for parameter in self._parameters():
+            grad = parameter.grad
+            if grad is not None:
+                self._gradients.append((parameter, grad.clone() if bool(grad.count_nonzero()) else None))
+
+    @torch.no_grad()
+    def restore(self) -> None:
+        """Make everything as it was when it was last remembered."""
+        local_device().synchronize()  # nothing that the step has launched may still write
+        for each in self._objects:
+            each.restore()
+        kept_gradients = {id(parameter): kept for parameter, kept in self._gradients}
+        for parameter in self._parameters():
+            if id(parameter) not in kept_gradients:
+                parameter.grad = None
+                continue
+            carried = kept_gradients[id(parameter)]
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter) if carried is None else carried.clone()
+            else:
+                parameter.grad.zero_() if carried is None else parameter.grad.copy_(carried)
