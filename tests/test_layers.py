@@ -29,6 +29,8 @@ LAYERS = (
     "host",
 )
 """Top to bottom."""
+APART = ("controller", "agent", "worker")
+"""Processes of their own, which share `protocol` and never import one another."""
 MAY_USE_TESTING = ("verify", "testing")
 """Production code never imports `understudy.testing`; `verify` tests jobs and asks for its faults."""
 
@@ -90,6 +92,8 @@ def offences(source: str, file: PurePosixPath) -> list[str]:
                 found.append(f"{file}:{line}: {layer} imports the surface ({name})")
             elif LAYERS.index(other) < LAYERS.index(layer):
                 found.append(f"{file}:{line}: {layer} imports {name} from above")
+            elif layer in APART and other in APART and other != layer:
+                found.append(f"{file}:{line}: {layer} imports {name}, another process; what they share is protocol")
         elif top == "understudy_bench" and layer != "cli":
             found.append(f"{file}:{line}: {layer} imports a benchmark ({name})")
         elif top == "torch" and is_under(WITHOUT_TORCH):
@@ -135,6 +139,8 @@ def test_imports_only_go_down() -> None:
         ("planning/plan.py", "from understudy.comm.fabric import Fabric", "from above"),
         ("launch/local.py", "from understudy.testing.faults import WORKER_FAULTS", "for tests"),
         ("cli/run.py", "from understudy import testing", "for tests"),
+        ("controller/server/server.py", "from understudy.agent.spec import UNFIT", "another process"),
+        ("agent/agent.py", "from understudy.worker.entry import main", "another process"),
         ("helpers/text.py", "", "not a layer"),
         ("helpers.py", "", "no layer"),
     ],
