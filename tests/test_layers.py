@@ -29,10 +29,11 @@ LAYERS = (
     "host",
 )
 """Top to bottom."""
-APART = ("controller", "agent", "worker")
-"""Processes of their own, which share `protocol` and never import one another."""
 MAY_USE_TESTING = ("verify", "testing")
 """Production code never imports `understudy.testing`; `verify` tests jobs and asks for its faults."""
+
+APART = ("controller", "agent", "worker")
+"""These run in processes of their own and never import one another: what they share is `protocol`."""
 
 WITHOUT_TORCH = (
     "controller",
@@ -90,10 +91,10 @@ def offences(source: str, file: PurePosixPath) -> list[str]:
             other = rest.partition(".")[0]
             if other not in LAYERS:
                 found.append(f"{file}:{line}: {layer} imports the surface ({name})")
+            elif layer in APART and other in APART and other != layer:
+                found.append(f"{file}:{line}: {layer} imports {other} ({name}); share it in protocol")
             elif LAYERS.index(other) < LAYERS.index(layer):
                 found.append(f"{file}:{line}: {layer} imports {name} from above")
-            elif layer in APART and other in APART and other != layer:
-                found.append(f"{file}:{line}: {layer} imports {name}, another process; what they share is protocol")
         elif top == "understudy_bench" and layer != "cli":
             found.append(f"{file}:{line}: {layer} imports a benchmark ({name})")
         elif top == "torch" and is_under(WITHOUT_TORCH):
@@ -118,6 +119,8 @@ def test_imports_only_go_down() -> None:
     ("file", "source", "reason"),
     [
         ("comm/ring.py", "from understudy.worker.job import Job", "from above"),
+        ("controller/server/server.py", "from understudy.agent.agent import Agent", "share it in protocol"),
+        ("agent/agent.py", "from understudy.worker.job import Job", "share it in protocol"),
         ("comm/ring.py", "import understudy.cli", "from above"),
         ("comm/ring.py", "from understudy import worker", "from above"),
         ("comm/ring.py", "from ..worker import job", "from above"),
@@ -139,8 +142,8 @@ def test_imports_only_go_down() -> None:
         ("planning/plan.py", "from understudy.comm.fabric import Fabric", "from above"),
         ("launch/local.py", "from understudy.testing.faults import WORKER_FAULTS", "for tests"),
         ("cli/run.py", "from understudy import testing", "for tests"),
-        ("controller/server/server.py", "from understudy.agent.spec import UNFIT", "another process"),
-        ("agent/agent.py", "from understudy.worker.entry import main", "another process"),
+        ("controller/server/server.py", "from understudy.agent.spec import UNFIT", "share it in protocol"),
+        ("agent/agent.py", "from understudy.worker.entry import main", "share it in protocol"),
         ("helpers/text.py", "", "not a layer"),
         ("helpers.py", "", "no layer"),
     ],

@@ -55,7 +55,7 @@ def actions(done: Iterable[tuple[float, Action]]) -> list[Action]:
 
 def test_a_machine_that_stays_slow_is_replaced_once_and_the_reason_is_given() -> None:
     done, said, _ = looks(60, StewardSettings(looks=10), suspects=(M3,), standbys=(READY,))
-    assert done == [(1009.0, ReplaceSlow("m3", "backward 1.34x its class, in 10 looks"))]
+    assert done == [(1009.0, ReplaceSlow("m3", "backward 1.34x its class, in 10 checks"))]
     assert said == []
 
 
@@ -91,7 +91,7 @@ def test_a_newcomer_is_left_alone_for_a_while() -> None:
     fresh = msgspec.structs.replace(M3, since=900.0)
     done, said, _ = looks(600, rules, suspects=(fresh,), standbys=(READY,))
     assert [at for at, _ in done] == [1500.0]
-    assert said == ["m3 is not replaced: it came less than 10 min ago (backward 1.34x its class)"]
+    assert said == ["m3 is not replaced: it joined less than 10 min ago (backward 1.34x its class)"]
 
 
 def test_not_more_than_so_many_in_an_hour() -> None:
@@ -100,7 +100,7 @@ def test_not_more_than_so_many_in_an_hour() -> None:
     done, said, _ = looks(int(HOUR) + 10, rules, suspects=suspects, standbys=(READY,))
     times = [at for at, _ in done]
     assert times == [1000.0, 1001.0, 1000.0 + HOUR, 1001.0 + HOUR]
-    assert "m2 is not replaced: not more than 2 slow machines an hour (slow)" in said
+    assert "m2 is not replaced: the limit is 2 slow machines an hour (slow)" in said
 
 
 @pytest.mark.parametrize(
@@ -108,10 +108,10 @@ def test_not_more_than_so_many_in_an_hour() -> None:
     [
         ({"standbys": ()}, "no standby is ready"),
         ({"standbys": (FreeStandby("m8", False, 0.0),)}, "no standby is ready"),
-        ({"standbys": (READY,), "vacant": 1}, "the standbys that are ready are needed for a replica that is missing"),
+        ({"standbys": (READY,), "vacant": 1}, "the ready standbys are needed for a vacant replica"),
         (
             {"standbys": (READY,), "drains": (DrainDemand(1, 2000.0),)},
-            "the standbys that are ready are needed for a machine that has to leave",
+            "the ready standbys are needed for a planned replacement",
         ),
     ],
 )
@@ -186,7 +186,7 @@ def test_the_budget_counts_what_others_have_asked_for_and_is_said_once() -> None
     assert found.actions == (RequestStandbys(2, "0 of 5 free"),)
     done, said, _ = looks(50, rules, begin=5001.0, requests=(2000.0, 4000.0, 5000.0, 5000.0), expected=0)
     assert done == []
-    assert said == ["no standby is asked for, although 0 of 5 are free: the budget is 4 machines an hour"]
+    assert said == ["no standby is requested, although 0 of 5 are free: the budget is 4 machines an hour"]
 
 
 def test_what_is_too_many_for_long_is_released_the_coldest_and_newest_first() -> None:

@@ -105,7 +105,7 @@ class Agent:
         """Since when the controller cannot be reached."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._recordings = RecordingStore(spec.worker.host, spec.worker.secret)
-        extensions = spec.worker.settings.verify.modules
+        extensions = spec.worker.settings.verify.loaded
         self._extensions = Extensions(extensions, "extend_agent", self)
         if extensions:
             log.warning("%s runs extensions: %s", spec.machine, ", ".join(extensions))

@@ -272,7 +272,7 @@ class Done(msgspec.Struct, frozen=True, tag="done"):
     stopped: bool = False
 
 
-FailureCause = Literal["raises", "exits", "never-tracks", "no-train", "steps", "collectives"]
+ScriptFailure = Literal["raises", "exits", "never-tracks", "no-train", "steps", "collectives"]
 """How a script fails: it raises an exception, its process exits, nothing is tracked, it does not call
 `understudy.run`, roles make different steps, or roles call different operations."""
 
@@ -284,7 +284,7 @@ class Failed(msgspec.Struct, frozen=True, tag="failed"):
     error: str
     """One line."""
     trace: str = ""
-    cause: FailureCause = "raises"
+    cause: ScriptFailure = "raises"
 
 
 FromWorker = (
@@ -354,6 +354,11 @@ class WorkerSpec(msgspec.Struct, frozen=True):
     host: str = "127.0.0.1"
     """The address at which the worker listens."""
     settings: Settings = Settings()
+
+    @property
+    def extensions(self) -> dict[str, str]:
+        """Modules that workers and agents import at their start, with an argument for each; see host/extensions.py."""
+        return self.settings.verify.loaded
 
     @property
     def roles(self) -> int:

@@ -193,13 +193,11 @@ class VerifySettings:
     """For the checks of a job and its script."""
 
     chaos: bool = option(False, help="allow understudy chaos to cause faults inside the processes")
-    extensions: dict[str, str] = option(
-        {}, flag="", help="modules that workers and agents import at their start, with an argument for each"
-    )
+    extensions: dict[str, str] = option({}, flag="", help="modules that workers and agents import, and their arguments")
 
     @property
-    def modules(self) -> dict[str, str]:
-        """All extensions, with the one that causes faults if `chaos` allows it; see host/extensions.py."""
+    def loaded(self) -> dict[str, str]:
+        """All extensions, with the one that lets faults happen if they are allowed."""
         return {**self.extensions, FAULTS: ""} if self.chaos else self.extensions
 
 

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
-from understudy.controller.server.server import Controller
+from understudy.controller.server.server import ControllerServer
 from understudy.controller.server.spec import ControlSpec, Offer
 from understudy.controller.server.views import job_view, machines_view, roster_view
 from understudy.protocol.frames import Ack, Facts, Frame, Numbered, Refused, Register, Relayed, Report, Welcome
@@ -32,8 +32,10 @@ class Door:
         settings = with_options(Settings(), recording_limit=0)
         mesh = (("dp", machines),)
         spec = ControlSpec("gpt", SECRET, machines, 1, mesh, str(ledger), settings=settings, **more)
-        self.controller = Controller(spec)
-        self.client: Any = TestClient(TestServer(self.controller.app()))
+        server = ControllerServer(spec)
+        self.ledger = server.ledger
+        self.controller = server.controller
+        self.client: Any = TestClient(TestServer(server.app()))
 
     async def __aenter__(self) -> Door:
         await self.client.start_server()
@@ -41,7 +43,7 @@ class Door:
 
     async def __aexit__(self, *exc: object) -> None:
         await self.client.close()
-        self.controller._ledger.close()
+        self.ledger.close()
 
     async def call(self, method: str, path: str, data: bytes | None = None, token: str | None = "") -> tuple[int, Any]:
         headers = {} if token is None else {"Authorization": f"Bearer {token or SECRET.hex()}"}
@@ -170,7 +172,7 @@ def test_what_is_wrong_is_named(tmp_path: Path, method: str, path: str, data: by
             assert answer["error"].startswith(f"{method} {path.split('?')[0]}: ")
             assert says in answer["error"]
             assert "\n" not in answer["error"]
-            assert list(door.controller._ledger.read()) == []
+            assert list(door.controller.ledger.read()) == []
 
     run(body)
 
@@ -282,7 +284,7 @@ def test_who_has_not_registered_is_not_heard(tmp_path: Path) -> None:
             agent = Agent(await door.client.ws_connect("/agent", headers=headers))
             await agent.send(Numbered(1, here("w0", "m0")))
             assert await agent.receive() is None
-            assert list(door.controller._ledger.read()) == []
+            assert list(door.controller.ledger.read()) == []
 
     run(body)
 
@@ -316,7 +318,7 @@ def test_another_agent_with_the_same_name_takes_its_place_only_when_it_is_empty(
             assert refused == Refused("there is a machine m0 in this job already; choose another --name", unfit=True)
             assert await old.report(1, here("w0", "m0")) == 1  # undisturbed
             await old.ws.close()
-            while "m0" in door.controller._sockets:
+            while "m0" in door.controller.connections:
                 await asyncio.sleep(0.01)
             new = await door.agent("m0", "c", standby=True)
             await new.until(Welcome)

@@ -58,7 +58,7 @@ def test_what_it_would_do_is_told_and_nothing_else_happens() -> None:
     job = watched(StewardSettings("tell", looks=3))
     job.slow["m1"] = Slow()
     (note,) = job.looks(20)
-    text = "would replace m1: m1 role 1: backward 1.30x its class for 20 steps, in 3 looks"
+    text = "would replace m1: m1 role 1: backward 1.30x its class for 20 steps, in 3 checks"
     assert note == Noted("steward", text, {"act": "replace", "machine": "m1"})
     assert job.play.told("steward") == [text]
     assert job.play.job.change is None
@@ -83,7 +83,7 @@ def test_only_who_plays_can_be_slow_and_a_newcomer_is_left_alone() -> None:
     job.play.replace("m1")
     job.slow |= {"m1": Slow(), "m2": Slow(), "m3": Slow()}
     notes = [event for event in job.looks(20) if isinstance(event, Noted)]
-    assert [note.text.partition(" (")[0] for note in notes] == ["m2 is not replaced: it came less than 10 min ago"]
+    assert [note.text.partition(" (")[0] for note in notes] == ["m2 is not replaced: it joined less than 10 min ago"]
     assert len(job.looks(600)) == 2
 
 

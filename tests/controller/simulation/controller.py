@@ -130,7 +130,7 @@ class SimController:
         self.flush()
 
     def provide(self, wanted: int) -> None:
-        """Whoever starts machines reads all events, also those from before a crash."""
+        """The source of machines reads all requests, also those from before a crash."""
         while self.provided < wanted:
             self.provided += 1
             if self.world.generous:

@@ -21,6 +21,7 @@ from understudy.protocol.settings import Settings
 from understudy.state.inventory import digest, take_inventory
 from understudy.testing.local_workers import LocalWorker as Wire
 from understudy.testing.local_workers import LocalWorkers, WorkerHandle, first_roster
+from understudy.worker.interfaces import TorchProcess
 from understudy.worker.job import Job
 from understudy.worker.runtime import WorkerRuntime
 
@@ -86,7 +87,7 @@ def act(wire: Wire, role: int, play: Play) -> Result:
         uid=wire.fabric.uid,
         machine=wire.fabric.machine,
         slot=0,
-        job="masked",
+        job="local",
         secret=b"s",
         script="",
         args=(),
@@ -101,7 +102,7 @@ def act(wire: Wire, role: int, play: Play) -> Result:
             recording_limit=0,
         ),
     )
-    player = WorkerRuntime(spec, wire.fabric, say)
+    player = WorkerRuntime(spec, wire.fabric, say, TorchProcess(wire.fabric))
 
     def listen() -> None:
         with suppress(EOFError, OSError, TimeoutError):
@@ -132,7 +133,7 @@ def _die() -> None:
 
 def _train(job: Job, play: Play, deaths: Sequence[Death], result: Result) -> None:
     compute = {"ddp": _ddp, "hsdp": _hsdp, "plain": _plain, "pipeline": _pipeline}[play.kind](job)
-    (optim,) = (thing for thing in job._player.tracked.values() if isinstance(thing, torch.optim.Optimizer))
+    (optim,) = (thing for thing in job._runtime.tracked.values() if isinstance(thing, torch.optim.Optimizer))
     for step in job.steps(play.steps):
         due = {death.where: death for death in deaths if death.step == step.index}
         with step:

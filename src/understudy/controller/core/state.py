@@ -46,6 +46,25 @@ class JobStatus(StrEnum):
 OVER = (JobStatus.FINISHED, JobStatus.STOPPED, JobStatus.FAILED)
 
 
+class FailureCause(StrEnum):
+    """Why a job has failed."""
+
+    START = "start"
+    """A machine or a worker could not start, before the job had begun."""
+    SCRIPT = "script"
+    """The training script failed, or ended too early."""
+    DISAGREEMENT = "disagreement"
+    """The roles do not run the same operations."""
+    NO_MACHINE = "no-machine"
+    """No machine was left for a role."""
+    STATE_LOST = "state-lost"
+    """No live worker, copy or checkpoint has the state of a role."""
+    DIED_AGAIN = "died-again"
+    """The same machines died again and again in the same step."""
+    UNFINISHED = "unfinished"
+    """All workers that had made the last step are gone."""
+
+
 @dataclass(frozen=True)
 class JobPlan:
     """What the controller must know of a job before it begins."""
@@ -117,7 +136,10 @@ class JobState:
     # -- the job
     status: JobStatus = JobStatus.FORMING
     reason: str = ""
-    """Why the job has failed."""
+    """Why the job has failed, in words."""
+    failure: FailureCause | None = None
+    lost_role: int | None = None
+    """The role whose state was lost, if the job has failed by that."""
     begun: bool = False
     """Whether a step has been made since the job began."""
     stopping: bool = False

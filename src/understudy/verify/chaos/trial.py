@@ -73,11 +73,11 @@ async def run_trial(
     A job without a number of steps ends when all faults have happened. If `expect` has the fingerprint of the final
     state, there is no undisturbed run.
     """
-    folder, wanted = Path(spec.run_dir).resolve(), spec.settings.training.steps
+    folder, steps_asked = Path(spec.run_dir).resolve(), spec.settings.training.steps
     with enclosure() as place:
-        chaotic = _in_folder(spec, folder / "disturbed", chaos=True, steps=wanted or ENDLESS)
+        chaotic = _in_folder(spec, folder / "disturbed", chaos=True, steps=steps_asked or ENDLESS)
         progress.say(f"under chaos, in {chaotic.run_dir}")
-        disturbed = await _disturbed(chaotic, plan, settings, progress, endless=not wanted)
+        disturbed = await _disturbed(chaotic, plan, settings, progress, endless=not steps_asked)
         ended, events = disturbed.ended, disturbed.events
         steps = int(ended.view.get("step", 0)) if ended is not None else 0
         digests: dict[str, str] = {} if ended is None else ended.view["digests"]

@@ -18,7 +18,7 @@ import msgspec
 
 from understudy.controller.client import Client
 from understudy.launch.local import Ended, LocalJob
-from understudy.protocol.messages import FailureCause
+from understudy.protocol.messages import ScriptFailure
 from understudy.protocol.options import with_options
 from understudy.protocol.settings import JobSpec
 from understudy.verify.running_job import JobOver, NotRecovered, RunningJob
@@ -143,13 +143,13 @@ async def _run(
     spec = with_options(spec, **own)
     began = time.monotonic()
     progress.begun(name)
-    failures: list[tuple[FailureCause, str]] = []
+    failures: list[tuple[ScriptFailure, str]] = []
 
     def view(job: dict[str, Any], machines: list[dict[str, Any]]) -> None:
         progress.step(max(0, int(job["step"])))
 
     def event(event: dict[str, Any]) -> None:
-        if cause := event.get("data", {}).get("cause"):
+        if cause := event.get("data", {}).get("script"):
             failures.append((cause, event["text"]))
 
     disturber: _Disturber | None = None
