@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import itertools
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from understudy.launch.spec import JobSpec, SpecError, check, from_toml, make
+from understudy.launch.spec import FAULTS, JobSpec, SpecError, check, from_toml, make
 
 
 @pytest.fixture
@@ -302,3 +303,12 @@ def test_the_pool_is_nobodys_business_unless_asked_for(script: Path) -> None:
     assert spec.stewarding.returning > 2.0
     assert make({"script": str(script), "pool": 2, "repair": 0.0}).stewarding.returning == 0.0
     assert make({"script": str(script), "provider_command": "true"}).open
+
+
+def test_extensions_are_named_and_chaos_adds_the_faults(tmp_path: Path, script: Path) -> None:
+    assert make({"script": str(script)}).loaded == {}
+    assert make({"script": str(script), "chaos": True}).loaded == {FAULTS: ""}
+    settings = tmp_path / "job.toml"
+    settings.write_text('script = "train.py"\nchaos = true\n[extensions]\nmine = "loud"\n')
+    assert make(from_toml(settings)).loaded == {"mine": "loud", FAULTS: ""}
+    assert find_spec(FAULTS) is not None
