@@ -21,8 +21,10 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 from understudy.comm.network import NetworkFabric
 from understudy.worker.transfer.handover import Giver, Taker
+from understudy.protocol.messages import Prepare
 from understudy.worker.protocol import WorkerProtocol
 from understudy.worker.runtime import WorkerRuntime
+from understudy.worker.transfer.transfers import StateTransfers
 
 HERE = Path(__file__).parent
 STEPS = int(sys.argv[1])
@@ -48,20 +50,29 @@ def on(owner, name, point, when=lambda *args: True):
 def stays(part, proposal):
     return proposal is not None and not (proposal.direct or proposal.gives(part.uid) or proposal.takes(part.uid))
 
+def prepares(stays):
+    def is_it(protocol, message):
+        if not isinstance(message, Prepare):
+            return False
+        gives = any(move.giver.uid == protocol.uid for move in message.moves)
+        takes = any(move.taker.uid == protocol.uid for move in message.moves)
+        return not (gives or takes) if stays else gives
+    return is_it
+
 on(NetworkFabric, "expect_state", "joiner prepares")
 on(Taker, "_take", "joiner takes goods")
 on(Taker, "_update", "joiner takes gradients")
 on(Taker, "_last", "joiner takes the last")
-on(WorkerRuntime, "_switch", "joiner switches", lambda player, generation: player._arrival is not None)
-on(WorkerProtocol, "_propose", "leaver prepares", lambda part, proposal: proposal.gives(part.uid))
+on(WorkerRuntime, "_switch", "joiner switches", lambda runtime, generation: runtime.transfers._arrival is not None)
+on(WorkerProtocol, "hear", "leaver prepares", prepares(stays=False))
 on(Giver, "offer", "leaver offers")
-on(WorkerRuntime, "_offered", "leaver votes")
+on(StateTransfers, "offered", "leaver votes")
 on(Giver, "update", "leaver gives gradients")
 on(Giver, "finish", "leaver finishes")
 on(WorkerProtocol, "gave", "leaver has given")
-on(WorkerProtocol, "_propose", "stayer prepares", lambda part, proposal: stays(part, proposal))
+on(WorkerProtocol, "hear", "stayer prepares", prepares(stays=True))
 on(WorkerProtocol, "ballot", "stayer votes", lambda part: stays(part, part.proposal))
-on(WorkerRuntime, "_switch", "stayer switches", lambda player, generation: stays(player.part, player.part.proposal))
+on(WorkerRuntime, "_switch", "stayer switches", lambda one, generation: stays(one.protocol, one.protocol.proposal))
 
 def train(job):
     torch.manual_seed(1)

@@ -15,6 +15,7 @@ from torch import nn
 from understudy.comm import waits
 from understudy.comm.fabric import Fabric
 from understudy.comm.links.link import LinkTally
+from understudy.host.world import World
 from understudy.protocol.samples import Sample, Traffic
 from understudy.testing import faults
 from understudy.worker.meter import Meter, traffic_of
@@ -24,8 +25,11 @@ class Clock:
     def __init__(self) -> None:
         self.now = 100.0
 
-    def __call__(self) -> float:
+    def monotonic(self) -> float:
         return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
 
     def works(self, seconds: float) -> None:
         self.now += seconds
@@ -70,7 +74,7 @@ def clock() -> Clock:
 
 
 def test_each_part_has_its_own_seconds(clock: Clock) -> None:
-    meter, net = Meter(clock=clock), Net(clock)
+    meter, net = Meter(world=cast(World, clock)), Net(clock)
     meter.watch([net, net.inner, object(), torch.optim.SGD(net.parameters())])
     for step in range(3):
         assert measured(meter, clock, net, step=step).odd == "the first of a generation"
@@ -82,14 +86,14 @@ def test_each_part_has_its_own_seconds(clock: Clock) -> None:
 
 
 def test_without_a_tracked_module_only_the_whole_is_known(clock: Clock) -> None:
-    meter = Meter(clock=clock)
+    meter = Meter(world=cast(World, clock))
     sample = measured(meter, clock, Net(clock), micro=1)
     assert sample.parts == ()
     assert sample.compute == pytest.approx(10.0)
 
 
 def test_between_steps_and_in_a_rehearsal_nothing_is_measured(clock: Clock) -> None:
-    meter, net = Meter(clock=clock), Net(clock)
+    meter, net = Meter(world=cast(World, clock)), Net(clock)
     meter.watch([net])
     net(torch.ones(2))
     meter.shard()
@@ -98,7 +102,7 @@ def test_between_steps_and_in_a_rehearsal_nothing_is_measured(clock: Clock) -> N
 
 
 def test_a_step_that_is_repeated_is_odd(clock: Clock) -> None:
-    meter, net = Meter(clock=clock), Net(clock)
+    meter, net = Meter(world=cast(World, clock)), Net(clock)
     for step in range(4):
         measured(meter, clock, net, step=step)
     meter.begin(1, 4)
@@ -111,11 +115,11 @@ def test_a_step_that_is_repeated_is_odd(clock: Clock) -> None:
 
 
 def test_where_waiting_cannot_be_seen_it_is_not_known(clock: Clock) -> None:
-    assert measured(Meter(False, clock=clock), clock, Net(clock)).waited is None
+    assert measured(Meter(False, world=cast(World, clock)), clock, Net(clock)).waited is None
 
 
 def test_an_exception_in_forward_does_not_confuse_it(clock: Clock) -> None:
-    meter, net = Meter(clock=clock), Net(clock)
+    meter, net = Meter(world=cast(World, clock)), Net(clock)
     meter.watch([net])
     meter.begin(1, 0)
     with pytest.raises(RuntimeError):
@@ -124,7 +128,7 @@ def test_an_exception_in_forward_does_not_confuse_it(clock: Clock) -> None:
 
 
 def test_a_copy_of_a_module_tells_nobody(clock: Clock) -> None:
-    meter, net = Meter(clock=clock), Net(clock)
+    meter, net = Meter(world=cast(World, clock)), Net(clock)
     meter.watch([net])
     other = copy.deepcopy(net)
     buffer = io.BytesIO()
@@ -142,7 +146,7 @@ def test_a_copy_of_a_module_tells_nobody(clock: Clock) -> None:
 @pytest.mark.long
 def test_a_module_may_be_compiled_in_one_piece(clock: Clock) -> None:
     model = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
-    meter = Meter(clock=clock)
+    meter = Meter(world=cast(World, clock))
     meter.watch([model])
     compiled: Any = torch.compile(model, backend="eager", fullgraph=True)
     meter.begin(1, 0)
@@ -151,7 +155,7 @@ def test_a_module_may_be_compiled_in_one_piece(clock: Clock) -> None:
 
 
 def test_a_slow_worker_takes_longer_for_each_part(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    meter, net = Meter(clock=clock), Net(clock)
+    meter, net = Meter(world=cast(World, clock)), Net(clock)
     meter.watch([net])
     monkeypatch.setattr(time, "sleep", clock.works)
     faults._Slowness(meter).factor = 1.5

@@ -8,12 +8,14 @@ from understudy.protocol.messages import (
     Arm,
     Cancel,
     Cancelled,
+    Conclude,
     Finish,
     Gave,
     Halt,
     Halted,
     Leave,
     Move,
+    Park,
     Prepare,
     Prepared,
     Rehearse,
@@ -27,7 +29,7 @@ from understudy.protocol.messages import (
 )
 from understudy.protocol.roster import Roster, WorkerAddress
 from understudy.protocol.vote import Ballot, VoteOutcome
-from understudy.worker.protocol import (
+from understudy.worker.instructions import (
     Begin,
     Close,
     End,
@@ -35,13 +37,13 @@ from understudy.worker.protocol import (
     HandedOver,
     Open,
     PoisonFabric,
-    ProtocolError,
-    Say,
+    SendReport,
     SwitchTo,
     Wait,
     Wake,
-    WorkerProtocol,
 )
+from understudy.worker.protocol import MESSAGES, WorkerProtocol
+from understudy.worker.states import IllegalTransition, Proposal, ProposalState, ProtocolError, StepState, WorkerState
 
 W0, W1, W2 = WorkerAddress("w0", "m0"), WorkerAddress("w1", "m1"), WorkerAddress("w2", "m2")
 FIRST = Roster.of(1, [(0, "w0"), (1, "w1")], [W0, W1])
@@ -76,7 +78,7 @@ def rehearsed() -> WorkerProtocol:
     """w2, which waits for role 1."""
     part = WorkerProtocol("w2")
     assert part.hear(Rehearse(1)) == [EnterTrain(1, rehearsal=True)]
-    assert part.rehearsed(0.5) == [Say(Rehearsed(1, 0.5))]
+    assert part.rehearsed(0.5) == [SendReport(Rehearsed(1, 0.5))]
     return part
 
 
@@ -88,10 +90,10 @@ def test_a_job_begins() -> None:
     assert part.boundary() == Wait()
     assert part.hear(Resume(FIRST, 0)) == [Open(FIRST), EnterTrain(1, rehearsal=False), Wake()]
     assert part.boundary() == Wait()
-    assert part.opened(1, 0.25) == [Say(Prepared(1, 0.25)), Wake()]
+    assert part.opened(1, 0.25) == [SendReport(Prepared(1, 0.25)), Wake()]
     assert part.boundary() == SwitchTo(1)
-    assert part.entered(1) == [Say(Switched(1, 0))]
-    assert part.tracked((0, 1), 12) == [Say(Tracked(1, (0, 1), 12))]
+    assert part.entered(1) == [SendReport(Switched(1, 0))]
+    assert part.tracked((0, 1), 12) == [SendReport(Tracked(1, (0, 1), 12))]
     assert part.boundary() == Begin(0)
     assert part.ballot() == Ballot(1, 0, 1)
     assert part.counted(VoteOutcome(None)) == []
@@ -108,23 +110,25 @@ def test_who_stays_switches_when_the_vote_agrees() -> None:
     assert part.counted(VoteOutcome(2)) == []
     part.applied()
     assert part.boundary() == SwitchTo(2)
-    assert part.entered(2) == [Say(Switched(2, 1))]
+    assert part.entered(2) == [SendReport(Switched(2, 1))]
     assert part.boundary() == Begin(1)
 
 
 def test_who_gives_names_the_generation_only_when_armed() -> None:
     part = prepared("w1")
-    assert part.ballot() == Ballot(1, 0, 1)
-    assert part.hear(Arm(7)) == []
-    assert part.ballot() == Ballot(1, 0, 1)
+    for _ in range(2):
+        assert part.hear(Arm(7)) == []
+        assert part.ballot() == Ballot(1, part.step, 1)
+        part.counted(VoteOutcome(None))
+        part.applied()
     part.hear(Arm(2))
-    assert part.ballot() == Ballot(1, 0, 2)
+    assert part.ballot() == Ballot(1, 2, 2)
     part.counted(VoteOutcome(2))
     part.applied()
     assert part.boundary() == SwitchTo(2)
     part.entered(2)
     assert part.boundary() == HandedOver()
-    assert part.gave(2) == [Say(Gave(2))]
+    assert part.gave(2) == [SendReport(Gave(2))]
 
 
 def test_who_comes_enters_when_it_has_the_state() -> None:
@@ -135,7 +139,7 @@ def test_who_comes_enters_when_it_has_the_state() -> None:
     assert not part.took(1, 5)
     assert part.took(2, 5)
     assert part.boundary() == SwitchTo(2)
-    assert part.entered(2) == [Say(Switched(2, 5))]
+    assert part.entered(2) == [SendReport(Switched(2, 5))]
     assert part.boundary() == Begin(5)
 
 
@@ -147,7 +151,7 @@ def test_what_could_not_be_opened_is_forgotten() -> None:
     part = playing()
     part.hear(Prepare(SECOND, MOVE))
     assert part.not_opened(9, "no") == part.opened(9) == []
-    assert part.not_opened(2, "no way") == [Say(Unprepared(2, "no way"))]
+    assert part.not_opened(2, "no way") == [SendReport(Unprepared(2, "no way"))]
     assert part.opened(2) == []
     assert part.ballot() == Ballot(0, 0, 1)
 
@@ -161,18 +165,18 @@ def test_a_newer_proposal_closes_the_older() -> None:
 
 
 def test_cancelled_before_the_vote() -> None:
-    assert prepared().hear(Cancel(2)) == [Close(2), Say(Cancelled(2))]
+    assert prepared().hear(Cancel(2)) == [Close(2), SendReport(Cancelled(2))]
 
 
 def test_cancelled_without_knowing_of_it() -> None:
-    assert playing().hear(Cancel(2)) == [Say(Cancelled(2))]
+    assert playing().hear(Cancel(2)) == [SendReport(Cancelled(2))]
 
 
 def test_cancelled_during_the_vote_that_does_not_agree() -> None:
     part = prepared()
     part.ballot()
     assert part.hear(Cancel(2)) == []
-    assert part.counted(VoteOutcome(None)) == [Close(2), Say(Cancelled(2))]
+    assert part.counted(VoteOutcome(None)) == [Close(2), SendReport(Cancelled(2))]
 
 
 def test_cancelled_during_the_vote_that_agrees() -> None:
@@ -199,7 +203,7 @@ def test_cancelled_too_late() -> None:
 
 def report(part: WorkerProtocol) -> Halted:
     """What it says to a halt."""
-    (said,) = [e.message for e in part.hear(Halt(4, "w9 is gone")) if isinstance(e, Say)]
+    (said,) = [e.message for e in part.hear(Halt(4, "w9 is gone")) if isinstance(e, SendReport)]
     assert isinstance(said, Halted)
     assert said.number == 4
     return said
@@ -209,7 +213,7 @@ def test_a_halt_lets_go_of_everything() -> None:
     assert prepared().hear(Halt(4, "w9 is gone")) == [
         PoisonFabric("w9 is gone"),
         Close(2),
-        Say(Halted(4, 1, 0, voted=False, holds=True, able=True)),
+        SendReport(Halted(4, 1, 0, voted=False, holds=True, able=True)),
         Wake(),
     ]
 
@@ -242,7 +246,7 @@ def test_nothing_passes_while_it_is_halted() -> None:
     assert part.verdict() is None
     assert part.boundary() == Wait()
     assert part.interrupted("eof", "y") == []
-    assert part.hear(Prepare(SECOND)) == [Say(Unprepared(2, "w0 has halted"))]
+    assert part.hear(Prepare(SECOND)) == [SendReport(Unprepared(2, "w0 has halted"))]
     assert part.hear(Cancel(2)) == []
 
 
@@ -251,7 +255,7 @@ def test_it_notices_a_failure_by_itself_once() -> None:
     part.ballot()
     assert part.interrupted("eof", "w1 is gone", "w1") == [
         Close(2),
-        Say(Halted(0, 1, 0, voted=True, holds=True, how="eof", reason="w1 is gone", who="w1", able=True)),
+        SendReport(Halted(0, 1, 0, voted=True, holds=True, how="eof", reason="w1 is gone", who="w1", able=True)),
     ]
     assert part.interrupted("eof", "w1 is gone", "w1") == []
 
@@ -341,10 +345,54 @@ def test_impossible_orders(message: ToWorker, says: str) -> None:
         playing(step=3).hear(message)
 
 
-def test_impossible_acts() -> None:
-    with pytest.raises(ProtocolError, match="has applied step 0 without a vote"):
+def test_impossible_reports() -> None:
+    with pytest.raises(IllegalTransition, match="applied is not possible while computing"):
         playing().applied()
-    with pytest.raises(ProtocolError, match="has entered generation 5, which nobody proposed"):
+    with pytest.raises(IllegalTransition, match="entered is not possible while absent"):
         prepared().entered(5)
-    with pytest.raises(ProtocolError, match="has entered generation 1, which nobody proposed"):
+    with pytest.raises(IllegalTransition, match="entered is not possible while entered"):
         playing().entered(1)
+    part = playing()
+    part.ballot()
+    with pytest.raises(IllegalTransition, match="came to the vote is not possible while voted"):
+        part.ballot()
+
+
+def test_an_error_tells_what_came_before() -> None:
+    part = prepared()
+    part.ballot()
+    with pytest.raises(IllegalTransition, match="Rehearse is not possible while training") as caught:
+        part.hear(Rehearse(1))
+    assert [event.rpartition(": ")[2] for event in caught.value.story] == [
+        *("Resume", "opened", "entered", "tracked", "Prepare", "opened", "came to the vote")
+    ]
+    assert str(caught.value).count("\n") == len(caught.value.story)
+
+
+@pytest.mark.parametrize("state", WorkerState)
+def test_every_message_has_its_states(state: WorkerState) -> None:
+    """What may come in any state does; a worker that concludes hears of no other change."""
+    for message in (Halt, Stop, Finish, Leave):
+        assert (state, message) in MESSAGES
+    if state is WorkerState.CONCLUDING:
+        assert not {(state, message) for message in (Rehearse, Prepare, Resume, Park, Conclude)} & MESSAGES.keys()
+
+
+def test_what_never_holds_is_found() -> None:
+    for broken in (
+        {"holds": False},
+        {"generation": 0},
+        {"role": None},
+        {"step_state": StepState.REPEATING},
+        {"state": WorkerState.STANDBY},
+        {"proposal": Proposal(FIRST, (), direct=False)},
+        {"proposal": Proposal(SECOND, (), direct=False, state=ProposalState.PROMISED)},
+        {"proposal": Proposal(SECOND, (), direct=True, state=ProposalState.AGREED)},
+        {"proposal": Proposal(SECOND, (), direct=False), "halted": True},
+    ):
+        part = playing()
+        part.validate()
+        for name, value in broken.items():
+            setattr(part, name, value)
+        with pytest.raises(ProtocolError, match="it does not hold that"):
+            part.validate()

@@ -19,19 +19,9 @@ from understudy.protocol.messages import (
     Switched,
 )
 from understudy.protocol.vote import Ballot, VoteOutcome
-from understudy.worker.protocol import (
-    Begin,
-    Close,
-    GoBack,
-    Open,
-    ProtocolError,
-    Say,
-    SwitchTo,
-    Wait,
-    Wake,
-    WorkerProtocol,
-    WriteCheckpoint,
-)
+from understudy.worker.instructions import Begin, Close, GoBack, Open, SendReport, SwitchTo, Wait, Wake, WriteCheckpoint
+from understudy.worker.protocol import WorkerProtocol
+from understudy.worker.states import ProtocolError
 
 FOURTH = FIRST.successor({1: W2}, generation=4, fresh=True)
 TO_W0 = (Move(0, W2, W0),)
@@ -57,7 +47,7 @@ def test_it_goes_back_before_it_switches(source: Back) -> None:
     assert part.boundary() == GoBack(3, 3, source)
     part.went_back(3, 3)
     assert part.boundary() == SwitchTo(3)
-    assert part.entered(3) == [Say(Switched(3, 3))]
+    assert part.entered(3) == [SendReport(Switched(3, 3))]
     assert part.boundary() == Begin(3)
     assert part.ballot() == Ballot(0, 3, 3)
 
@@ -250,7 +240,7 @@ def test_a_step_whose_gradients_are_not_sound_does_not_count() -> None:
     assert not part.passed
     assert part.verdict() is None
     assert part.boundary() == Begin(3)
-    with pytest.raises(ProtocolError, match="has applied step 3 without a vote"):
+    with pytest.raises(ProtocolError, match="applied is not possible while computing"):
         part.applied()
 
 
@@ -292,7 +282,7 @@ def test_cancelled_during_a_vote_that_does_not_count() -> None:
     part.opened(2)
     part.ballot(sound=False)
     assert part.hear(Cancel(2)) == []
-    assert part.counted(VoteOutcome(None, sound=False)) == [Close(2), Say(Cancelled(2))]
+    assert part.counted(VoteOutcome(None, sound=False)) == [Close(2), SendReport(Cancelled(2))]
 
 
 def test_how_far_its_copies_are_is_in_the_ballot() -> None:

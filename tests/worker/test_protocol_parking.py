@@ -7,7 +7,8 @@ import pytest
 from tests.worker.test_protocol import FIRST, W0, W1, playing
 from understudy.protocol.messages import Halt, Halted, Move, Park, Parked, Prepare, Resume
 from understudy.protocol.vote import VoteOutcome
-from understudy.worker.protocol import Begin, Close, Open, Retreat, Say, SwitchTo, Wait, Wake, WorkerProtocol
+from understudy.worker.instructions import Begin, Close, Open, SendReport, SwitchTo, Wait, Wake, Withdraw
+from understudy.worker.protocol import WorkerProtocol
 
 MASKED = FIRST.successor({1: None}, generation=2, fresh=True)
 REFILLED = MASKED.successor({1: W1}, generation=3)
@@ -18,8 +19,8 @@ def parked(step: int = 0) -> WorkerProtocol:
     part = playing("w1", step)
     part.hear(Halt(1, "w9 is gone"))
     assert part.hear(Park()) == [Wake()]
-    assert part.boundary() == Retreat()
-    assert part.withdrew() == [Say(Parked(1))]
+    assert part.boundary() == Withdraw()
+    assert part.withdrew() == [SendReport(Parked(1))]
     return part
 
 
@@ -38,7 +39,7 @@ def test_in_a_step_it_begins_again_and_leaves(voted: bool) -> None:
     part.hear(Park())
     assert part.ballot() is None
     assert part.verdict() is False
-    assert part.boundary() == Retreat()
+    assert part.boundary() == Withdraw()
 
 
 def test_a_step_that_has_passed_is_applied_first() -> None:
@@ -49,7 +50,7 @@ def test_a_step_that_has_passed_is_applied_first() -> None:
     part.hear(Park())
     assert part.verdict() is True
     part.applied()
-    assert part.boundary() == Retreat()
+    assert part.boundary() == Withdraw()
 
 
 def test_what_is_proposed_is_dropped() -> None:
@@ -72,7 +73,7 @@ def test_it_comes_back_with_a_state_from_elsewhere() -> None:
 def test_a_halt_while_it_is_parked_finds_nothing() -> None:
     part = parked(2)
     effects = part.hear(Halt(2, "another one"))
-    (report,) = [effect.message for effect in effects if isinstance(effect, Say)]
+    (report,) = [effect.message for effect in effects if isinstance(effect, SendReport)]
     assert isinstance(report, Halted)
     assert (report.holds, report.able, report.voted) == (False, True, False)
     assert part.boundary() == Wait()

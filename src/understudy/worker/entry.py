@@ -17,53 +17,56 @@ import msgspec
 import torch
 import torch.distributed as dist
 
-from understudy.comm.native.transport import Native
+from understudy.comm.native.transport import NativeTransport
 from understudy.comm.network import NetworkFabric
 from understudy.comm.torch.transport import TorchTransport
 from understudy.comm.torch_backend import uninstall
 from understudy.comm.transport import Transport
 from understudy.host.extensions import Extensions
 from understudy.host.temporary import settle
-from understudy.protocol.messages import ExtensionMessage, FailureCause, Resume, ToWorker, WorkerSpec
+from understudy.protocol.messages import ExtensionMessage, Resume, ScriptFailure, ToWorker, WorkerSpec
 from understudy.protocol.roster import Roster
 
+from .driver import Dismissed
 from .identity import watch_environment
+from .interfaces import TorchProcess
 from .job import Job
 from .line import Line
-from .runtime import Concluded, Dismissed, JobError, Recast, WorkerRuntime
+from .runtime import Concluded, EnterAgain, JobError, WorkerRuntime
 
 Train = Callable[[Job], object]
-_player: WorkerRuntime | None = None
+_runtime: WorkerRuntime | None = None
 
 
 def run(train: Train) -> None:
     """Run a training function: under `understudy run` in this process's role; where the script is started by itself, as
     the only role of a job of its own. `train(job)` may be entered more than once, each time for another role."""
-    if _player is None:
+    if _runtime is None:
         _alone(train)
     else:
-        _perform(_player, train)
+        settle()  # from here on it may be killed at any moment; the script has had its chance to choose another place
+        perform(_runtime, train)
 
 
-def _perform(player: WorkerRuntime, train: Train) -> None:
-    settle()  # from here on it may be killed at any moment; the script has had its chance to choose another place
-    while (stopped := _enter(player, train)) is None:
-        player.leave()
-        player.enter()
-    player.done(stopped=stopped)
+def perform(runtime: WorkerRuntime, train: Train) -> None:
+    """Enter a training function, again for each role that this worker is given, until training ends."""
+    while (stopped := _enter(runtime, train)) is None:
+        runtime.leave()
+        runtime.enter()
+    runtime.done(stopped=stopped)
 
 
-def _enter(player: WorkerRuntime, train: Train) -> bool | None:
+def _enter(runtime: WorkerRuntime, train: Train) -> bool | None:
     """Whether training was stopped; None where it is to be entered again, for another role."""
-    job = Job(player)
-    player.identity.inside = True
+    job = Job(runtime)
+    runtime.identity.inside = True
     try:
         train(job)
         job._close()
-    except Recast:
+    except EnterAgain:
         return None
     except Exception:
-        if player.again():
+        if runtime.again():
             return None
         raise
     finally:
@@ -83,7 +86,7 @@ def _one_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {text[0] if text else 'no message'}{where}"
 
 
-def _cause(error: BaseException) -> FailureCause:
+def _cause(error: BaseException) -> ScriptFailure:
     if isinstance(error, JobError):
         return error.cause
     return "exits" if isinstance(error, SystemExit) else "raises"
@@ -95,14 +98,15 @@ def _alone(train: Train) -> None:
     _announce(spec)
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", torch.get_num_threads())))
     fabric = NetworkFabric(spec.uid, spec.machine, job=spec.job, secret=spec.secret)
-    player = WorkerRuntime(spec, fabric, lambda message: None)
+    runtime = WorkerRuntime(spec, fabric, lambda message: None, TorchProcess(fabric))
     try:
-        player.hear(Resume(Roster.of(1, [(0, spec.uid)], [fabric.worker]), 0))
-        player.enter()
-        _perform(player, train)
+        runtime.hear(Resume(Roster.of(1, [(0, spec.uid)], [fabric.worker]), 0))
+        runtime.enter()
+        settle()
+        perform(runtime, train)
     finally:
         uninstall()
-        player.close()
+        runtime.close()
         fabric.close()
 
 
@@ -120,7 +124,7 @@ def _announce(spec: WorkerSpec) -> None:
 def transport_named(name: str) -> Transport:
     """`native`, or `torch:BACKEND` for one of torch's own, rebuilt for every generation."""
     if name == "native":
-        return Native()
+        return NativeTransport()
     if name.startswith("torch:"):
         return TorchTransport(name.removeprefix("torch:"))
     raise ValueError(f"there is no transport {name!r}; use native or torch:gloo")
@@ -128,7 +132,7 @@ def transport_named(name: str) -> Transport:
 
 def main(line_fd: int, data: bytes) -> None:
     """The life of a worker process, from the fork to the script's end."""
-    global _player
+    global _runtime
     spec = msgspec.msgpack.decode(data, type=WorkerSpec)
     logging.basicConfig(level=logging.WARNING, format="understudy: %(message)s")
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
@@ -140,39 +144,52 @@ def main(line_fd: int, data: bytes) -> None:
         job=spec.job,
         secret=spec.secret,
         host=spec.host,
-        transport=transport_named(spec.transport),
-        limit=spec.limit,
+        transport=transport_named(spec.settings.comm.transport),
+        limit=spec.settings.comm.limit,
     )
-    _player = player = WorkerRuntime(spec, fabric, line.say)
+    _runtime = runtime = WorkerRuntime(spec, fabric, line.say, TorchProcess(fabric))
     try:
-        extensions = Extensions(spec.extensions, "extend_worker", player, line)
+        extensions = Extensions(spec.extensions, "extend_worker", runtime, line)
 
         def hear(message: ToWorker | ExtensionMessage) -> None:
-            extensions.hear(message) if isinstance(message, ExtensionMessage) else player.hear(message)
+            extensions.hear(message) if isinstance(message, ExtensionMessage) else runtime.hear(message)
 
         line.start(hear, _orphaned)
-        watch_environment(player.identity)
-        player.enter()
-        sys.argv = [spec.script, *spec.args]
-        sys.path.insert(0, str(Path(spec.script).resolve().parent))
-        runpy.run_path(spec.script, run_name="__main__")
-    except Dismissed:
-        pass
-    except Concluded:
-        player.done(stopped=True)
-    except BaseException as error:
-        if isinstance(error, SystemExit) and not error.code:
-            raise
-        traceback.print_exc()
-        sys.stderr.flush()
-        player.failed(_one_line(error), traceback.format_exc(), _cause(error))
-        raise SystemExit(1) from None
+        watch_environment(runtime.identity)
+        error = live(runtime, lambda: _run_script(spec))
+        if error is not None:
+            traceback.print_exception(error)
+            sys.stderr.flush()
+            raise SystemExit(1)
     finally:
         if dist.is_initialized():
             uninstall()
-        _player.close()
+        runtime.close()
         fabric.close()
         line.close()
+
+
+def live(runtime: WorkerRuntime, script: Callable[[], object]) -> BaseException | None:
+    """Wait for a role, run the script, and report how it ends. Returns the error that ended it, if one did."""
+    try:
+        runtime.enter()
+        script()
+    except Dismissed:
+        pass
+    except Concluded:
+        runtime.done(stopped=True)
+    except BaseException as error:
+        if isinstance(error, SystemExit) and not error.code:
+            raise
+        runtime.failed(_one_line(error), traceback.format_exc(), _cause(error))
+        return error
+    return None
+
+
+def _run_script(spec: WorkerSpec) -> None:
+    sys.argv = [spec.script, *spec.args]
+    sys.path.insert(0, str(Path(spec.script).resolve().parent))
+    runpy.run_path(spec.script, run_name="__main__")
 
 
 def _orphaned(why: str) -> None:

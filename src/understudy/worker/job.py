@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 
@@ -13,7 +12,6 @@ from torch.nn import Module
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 
-from understudy.comm.group import RoleGroup
 from understudy.device.interface import local_device
 from understudy.protocol.mesh import alike, dimensions, replica_of
 from understudy.state.inventory import take_inventory
@@ -32,10 +30,10 @@ class Job:
     """The job as one role sees it: what `train(job)` is given. `train` may be entered again in the same process, for
     another role and with another job; so nothing about the role belongs into a global."""
 
-    def __init__(self, player: WorkerRuntime) -> None:
-        spec = player.spec
-        self._player = player
-        self.seed = spec.seed
+    def __init__(self, runtime: WorkerRuntime) -> None:
+        spec = runtime.spec
+        self._runtime = runtime
+        self.seed = spec.settings.training.seed
         """Of all random numbers, the same on all roles: `torch.manual_seed(job.seed)` before the model is made."""
         self.device = local_device().torch_device()
         """Where this worker's tensors belong."""
@@ -50,20 +48,20 @@ class Job:
         """The dimensions over which their gradients are averaged."""
         self._averaging: Averaging | None = None
         self._masking: Masking | None = None
-        self._observer = player.observer
+        self._observer = runtime.observer
         self._hook = register_optimizer_step_pre_hook(self._before_update)
-        self._meter = player.meter
+        self._meter = runtime.meter
 
     @property
     def role(self) -> int:
         """This process's position in the job: its global rank."""
-        self._player.identity.told()
-        return self._player.role
+        self._runtime.identity.told()
+        return self._runtime.role
 
     @property
     def places(self) -> Mapping[str, int]:
         """Where the role sits in the mesh, by dimension."""
-        return Places(self._spec.mesh, self._player.role, self._player.identity)
+        return Places(self._spec.mesh, self._runtime.role, self._runtime.identity)
 
     @cached_property
     def mesh(self) -> DeviceMesh:
@@ -74,19 +72,19 @@ class Job:
     @property
     def replicas(self) -> tuple[int, int]:
         """(how many model copies there are, which of them this role belongs to)."""
-        self._player.identity.told(*(name for name, _ in self._spec.mesh if name.startswith("dp")))
-        return replica_of(self._spec.mesh, self._player.role)
+        self._runtime.identity.told(*(name for name, _ in self._spec.mesh if name.startswith("dp")))
+        return replica_of(self._spec.mesh, self._runtime.role)
 
     @property
     def is_primary(self) -> bool:
         """True on exactly one role, the last that is not vacant: in a pipeline that is where the loss is."""
-        self._player.identity.told()
-        return self._player.is_last
+        self._runtime.identity.told()
+        return self._runtime.is_last
 
     @property
     def rehearsing(self) -> bool:
         """Whether this is a rehearsal in the sandbox: nothing that happens counts."""
-        return self._player.rehearsing
+        return self._runtime.rehearsing
 
     def track(self, **things: object) -> None:
         """What moves with the role: modules, optimizers, schedulers, scalers, loaders, anything with state_dict and
@@ -94,9 +92,9 @@ class Job:
         if self._undo is not None:
             raise JobError("job.track was called after the first step began; track everything before job.steps(...)")
         for name, thing in things.items():
-            if name in self._player.tracked and self._player.tracked[name] is not thing:
+            if name in self._runtime.tracked and self._runtime.tracked[name] is not thing:
                 raise JobError(f"job.track: two things are called {name!r}; give each its own name")
-            self._player.tracked[name] = thing
+            self._runtime.tracked[name] = thing
 
     def same_over(self, *names: str) -> None:
         """Say that what is tracked is the same on roles that differ only in these dimensions of the mesh: for a script
@@ -108,7 +106,7 @@ class Job:
             raise JobError(f"job.same_over: the mesh has the dimensions {known}; name one of them, not {unknown}")
         if self._undo is not None:
             raise JobError("job.same_over was called after the first step began; call it before job.steps(...)")
-        self._player.same = alike(self._spec.mesh, self._player.role, names)
+        self._runtime.same = alike(self._spec.mesh, self._runtime.role, names)
 
     def average(self, *modules: nn.Module, over: str | tuple[str, ...] = "dp") -> None:
         """Have the gradients of plain modules averaged over these dimensions of the mesh, at the end of step.shards().
@@ -137,39 +135,39 @@ class Job:
         `fatal`: what it holds and computes is not to be trusted. Then this call does not return, the step is repeated
         without this worker, and its state comes from elsewhere."""
         if not self.rehearsing:
-            self._player.report_fault(reason, fatal=fatal)
+            self._runtime.report_fault(reason, fatal=fatal)
 
     def steps(self, count: int | None = None) -> Iterator[Step]:
         """The steps from here to the last one: `for step in job.steps(1000):` with `with step:` around all that a step
         does. All roles make the same number. `--steps` of `understudy run` comes before `count`."""
-        total = self._spec.steps if self._spec.steps is not None else count
+        total = self._spec.settings.training.steps if self._spec.settings.training.steps is not None else count
         if total is None:
             raise JobError("how many steps? give job.steps(n) a number, or understudy run --steps N")
         self._check_rehearsals()
-        self._player.first_boundary()
-        self._undo = Undo(self._player.tracked)
-        self._meter.watch(self._player.tracked.values())
-        check_tracked(self._averaged, self._player.tracked)
-        if self._spec.mask:
-            self._masking = Masking(self._player, self._averaged, alike(self._spec.mesh, self._player.role, self._over))
+        self._runtime.first_boundary()
+        self._undo = Undo(self._runtime.tracked)
+        self._meter.watch(self._runtime.tracked.values())
+        check_tracked(self._averaged, self._runtime.tracked)
+        roles = alike(self._spec.mesh, self._runtime.role, self._over)
+        if self._spec.settings.masking.mask:
+            self._masking = Masking(self._runtime, self._averaged, roles)
         elif self._averaged:
-            roles = alike(self._spec.mesh, self._player.role, self._over)
-            self._averaging = Averaging(self._averaged, RoleGroup(self._player.fabric.group(roles)))
+            self._averaging = Averaging(self._averaged, self._runtime.process.group(roles))
         if self.rehearsing:
             yield from self._shadow_steps(total)
         while True:
             if self._observer is not None:
                 self._observer.before_boundary()
-            index = self._player.boundary()
+            index = self._runtime.boundary()
             if self._observer is not None:
                 self._observer.at_boundary(index)
             if index >= total or self._stopped:
                 try:
-                    self._player.vote(over=True)
+                    self._runtime.vote(over=True)
                 except Repeat:
                     continue
                 break
-            seed_everything(self.seed, index, self._player.role)
+            seed_everything(self.seed, index, self._runtime.role)
             step = Step(self, index)
             yield step
             if self._step is not None or not step._voted:
@@ -180,24 +178,25 @@ class Job:
 
     def _check_rehearsals(self) -> None:
         """DDP lays out its buckets in its first two steps; whoever has not made those cannot reduce with the others."""
-        tracked = [thing for thing in self._player.tracked.values() if isinstance(thing, Module)]
-        few = self._spec.rehearsals < 2 and self._spec.roles > 1 and not self._spec.mask
+        tracked = [thing for thing in self._runtime.tracked.values() if isinstance(thing, Module)]
+        rehearsals = self._spec.settings.standbys.rehearsals
+        few = rehearsals < 2 and self._spec.roles > 1 and not self._spec.settings.masking.mask
         if few and any(isinstance(part, DistributedDataParallel) for thing in tracked for part in thing.modules()):
             raise JobError(
-                f"rehearsals is {self._spec.rehearsals}, but with DDP a newcomer must have rehearsed two steps, in "
+                f"rehearsals is {rehearsals}, but with DDP a newcomer must have rehearsed two steps, in "
                 "which DDP lays out its buckets; set rehearsals to 2 or more"
             )
 
     def _shadow_steps(self, total: int) -> Iterator[Step]:
         """Steps whose results nobody uses, to have everything warm and in place."""
-        start = time.perf_counter()
-        for number in range(self._spec.rehearsals):
-            self._player.recast()
-            self._player.tape.shadow_step(number + 1)
+        start = self._runtime.world.monotonic()
+        for number in range(self._spec.settings.standbys.rehearsals):
+            self._runtime.change_role()
+            self._runtime.recordings.shadow_step(number + 1)
             index = min(number, total - 1)
-            seed_everything(self.seed, index, self._player.role)
+            seed_everything(self.seed, index, self._runtime.role)
             yield Step(self, index)
-        self._player.rehearsed(time.perf_counter() - start)
+        self._runtime.rehearsed(self._runtime.world.monotonic() - start)
 
     # -- a step ------------------------------------------------------------------------------------------------------
 
@@ -208,11 +207,11 @@ class Job:
         step.values, step._shard, step._complete = {}, None, False
         if self._masking is not None:
             self._masking.begin()
-        self._player.identity.watching = False  # what it asks now, it asks again in the next step
+        self._runtime.identity.watching = False  # what it asks now, it asks again in the next step
         if not self.rehearsing:
             assert self._undo is not None
             self._undo.remember()
-            self._player.step_begins(step.index)
+            self._runtime.step_begins(step.index)
 
     def _before_update(self, optimizer: Optimizer, args: object, kwargs: object) -> None:
         """Nobody applies a step before everybody can."""
@@ -225,7 +224,7 @@ class Job:
             self._vote(step)
         if not self.rehearsing:
             closure = args[1] if isinstance(args, tuple) and len(args) > 1 else None
-            self._player.updating(optimizer, replayable=closure is None and not kwargs)
+            self._runtime.updating(optimizer, replayable=closure is None and not kwargs)
 
     def _vote(self, step: Step) -> None:
         if (self._masking is not None or self._averaging is not None) and not step._complete:
@@ -237,23 +236,23 @@ class Job:
         if not self.rehearsing:
             if self._observer is not None:
                 self._observer.before_vote(step.index)
-            outcome = self._player.vote(sound=not self._spec.check_gradients or self._sound())
+            outcome = self._runtime.vote(sound=not self._spec.settings.training.check_gradients or self._sound())
             self._stopped = self._stopped or outcome.stop
         step._voted = True
 
     @torch.no_grad()
     def _sound(self) -> bool:
         """Whether all gradients are numbers; with a scaler they need not be, it looks itself."""
-        if any(each.kind.checks_gradients for each in tracked_objects(self._player.tracked)):
+        if any(each.kind.checks_gradients for each in tracked_objects(self._runtime.tracked)):
             return True
-        found = [grad for _, grad in take_inventory(self._player.tracked).gradients() if grad is not None]
+        found = [grad for _, grad in take_inventory(self._runtime.tracked).gradients() if grad is not None]
         norms = torch._foreach_norm(found, ord=float("inf")) if found else ()
         return all(bool(norm.isfinite()) for norm in norms)
 
     def _end(self, step: Step, error: BaseException | None) -> bool:
         if self.rehearsing:
             self._step = None
-            self._player.identity.watching = True
+            self._runtime.identity.watching = True
             if self._masking is not None:
                 self._masking.applied()
             return False
@@ -264,7 +263,7 @@ class Job:
             error = repeat
         if error is None:
             self._step = None
-            self._player.applied(step.values)
+            self._runtime.applied(step.values)
             if self._masking is not None:
                 self._masking.applied()
             return False
@@ -279,10 +278,10 @@ class Job:
 
     def _interrupted(self) -> bool:
         """An exception that comes of undefined results is no fault of the script."""
-        if not self._player.failed_in_step():
+        if not self._runtime.failed_in_step():
             return False
         try:
-            self._player._verdict()
+            self._runtime.verdict()
         except Repeat:
             return True
         return False
@@ -297,7 +296,7 @@ class Job:
         if not self._closed:
             while True:
                 try:
-                    self._player.vote(over=True)
+                    self._runtime.vote(over=True)
                     return
                 except Repeat:
-                    self._player.boundary()
+                    self._runtime.boundary()

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import socket
-import threading
 from collections.abc import Callable
 from contextlib import suppress
 
+from understudy.host.world import REAL, World
 from understudy.protocol.framing import FramingError
 from understudy.protocol.messages import TO_AGENT, TO_WORKER, ExtensionMessage, FromWorker, Telemetry, ToWorker
 
@@ -15,10 +15,10 @@ class Line:
     """The worker's end. `hear` is called on a thread of the line's own, `lost` once when the agent is gone; not when
     this end is closed."""
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, sock: socket.socket, world: World = REAL) -> None:
         sock.setblocking(True)
         self._sock = sock
-        self._lock = threading.Lock()
+        self._world, self._lock = world, world.condition()
         self._closed = False
 
     def start(self, hear: Callable[[ToWorker | ExtensionMessage], None], lost: Callable[[str], None]) -> None:
@@ -30,7 +30,7 @@ class Line:
                 if not self._closed:
                     lost(str(error))
 
-        threading.Thread(target=listen, name="understudy line", daemon=True).start()
+        self._world.start(listen, "understudy agent connection")
 
     def say(self, message: FromWorker | Telemetry) -> None:
         """Never fails: without an agent this process is about to end anyway."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 import torch
 from torch import nn
@@ -11,6 +10,7 @@ from torch.utils.hooks import RemovableHandle
 
 from understudy.comm import waits
 from understudy.comm.fabric import Fabric
+from understudy.host.world import REAL, World
 from understudy.protocol.samples import PARTS, Sample, Traffic
 
 _DATA, _FORWARD, _BACKWARD, _OPTIMIZER = range(len(PARTS))
@@ -23,10 +23,10 @@ _LARGE = 1 << 20
 class Meter:
     """Belongs to the training thread. A step is in one of its parts at any moment."""
 
-    def __init__(self, known: bool = True, *, clock: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(self, known: bool = True, *, world: World = REAL) -> None:
         self._known = known
         """Whether it can be seen where this thread waits; with a device that waits by itself it cannot."""
-        self._clock = clock
+        self._clock = world.monotonic
         self.odd = ""
         """Why the step under way is not like others; the first reason counts."""
         self.micro = 0

@@ -1,33 +1,33 @@
-"""One worker's side of the protocol, without threads, sockets or tensors.
+"""One worker's side of the protocol, as a state machine without threads, sockets or tensors.
 
-Two callers share it under one lock: whoever brings the controller's words, and the training thread at the vote and at
-the boundary. Both get back what to do, in order.
+Two callers share it under one lock: the connection that brings the controller's messages, and the training thread at
+the vote and at the boundary. Three small machines make up the whole: the worker's place in the job (`WorkerState`), the
+step under way (`StepState`) and the generation that is prepared (`ProposalState`). Each has a table at the end of this
+file that says which events are possible in which state, and what they do. An event that has no entry there raises
+`IllegalTransition`, with the events before it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-import msgspec
+from collections import deque
+from collections.abc import Callable, Iterable
+from enum import StrEnum
+from typing import Any, TypeVar, cast
 
 from understudy.protocol.messages import (
     Arm,
-    Back,
     Cancel,
     Cancelled,
     Conclude,
     Finish,
-    FromWorker,
     Gave,
     Halt,
     Halted,
     Leave,
-    Move,
     Park,
     Parked,
     Prepare,
     Prepared,
-    Recorded,
     Rehearse,
     Rehearsed,
     Resume,
@@ -37,130 +37,33 @@ from understudy.protocol.messages import (
     Tracked,
     Unprepared,
 )
-from understudy.protocol.roster import Roster
 from understudy.protocol.vote import Ballot, VoteOutcome
 
+from .instructions import (
+    Begin,
+    Close,
+    Effect,
+    End,
+    EnterTrain,
+    GoBack,
+    HandedOver,
+    Next,
+    Open,
+    PoisonFabric,
+    SendReport,
+    SwitchTo,
+    Wait,
+    Wake,
+    Withdraw,
+    WriteCheckpoint,
+)
+from .invariants import invariants
+from .states import Event, IllegalTransition, Proposal, ProposalState, ProtocolError, StepState, WorkerState
 
-class Say(msgspec.Struct, frozen=True):
-    message: FromWorker
-
-
-class Open(msgspec.Struct, frozen=True):
-    """Prepare this roster in the background; then call `opened` or `not_opened`."""
-
-    roster: Roster
-
-
-class Close(msgspec.Struct, frozen=True):
-    """Give this generation up."""
-
-    generation: int
-
-
-class PoisonFabric(msgspec.Struct, frozen=True):
-    """Let everything that blocks in the generation in play return."""
-
-    reason: str
-
-
-class EnterTrain(msgspec.Struct, frozen=True):
-    """Enter the training function in this role: for a rehearsal, or for good."""
-
-    role: int
-    rehearsal: bool
-    recorded: Recorded | None = None
-    troupe: Roster | None = None
-
-
-class Wake(msgspec.Struct, frozen=True):
-    """The training thread may find something new at its boundary or its vote."""
-
-
-class End(msgspec.Struct, frozen=True):
-    """Nothing is left to do for this process."""
-
-
-Effect = Say | Open | Close | PoisonFabric | EnterTrain | Wake | End
-
-
-class Begin(msgspec.Struct, frozen=True):
-    """Compute this step."""
-
-    step: int
-
-
-class SwitchTo(msgspec.Struct, frozen=True):
-    """Enter this generation, then call `entered`."""
-
-    generation: int
-
-
-class Wait(msgspec.Struct, frozen=True):
-    """Until woken."""
-
-
-class HandedOver(msgspec.Struct, frozen=True):
-    """This role is somebody else's now; what is left is to give its state."""
-
-
-class GoBack(msgspec.Struct, frozen=True):
-    """Make the state as it was at this step, from where it was kept; then call `went_back`."""
-
-    generation: int
-    step: int
-    source: Back
-
-
-class WriteCheckpoint(msgspec.Struct, frozen=True):
-    """Write these roles' state to a checkpoint and end."""
-
-    step: int
-    roles: tuple[int, ...]
-
-
-class Retreat(msgspec.Struct, frozen=True):
-    """Leave the generation in play, then call `withdrew`."""
-
-
-Next = Begin | SwitchTo | Wait | HandedOver | GoBack | WriteCheckpoint | Retreat
-
-
-class ProtocolError(RuntimeError):
-    """Something that the protocol rules out: a defect, never an accident."""
-
-
-class Proposal(msgspec.Struct):
-    """A generation that this worker has been told to prepare."""
-
-    roster: Roster
-    moves: tuple[Move, ...]
-    direct: bool
-    """Entered as soon as it is open, without a vote: nobody trains."""
-    step: int = 0
-    """The first step in it, where it is direct."""
-    back: Back = ""
-    """Where everybody's state comes from, if not from where it is."""
-    copied: int = -1
-    """The latest step of which copies are there for all roles."""
-    restored: bool = False
-    """Whether this worker has gone back."""
-    ready: bool = False
-    armed: bool = False
-
-    @property
-    def generation(self) -> int:
-        return self.roster.generation
-
-    def gives(self, uid: str) -> bool:
-        return any(move.giver.uid == uid for move in self.moves)
-
-    def goes_back(self, uid: str) -> bool:
-        """Whether this worker has to put back a state that it has itself, or finds on disk."""
-        plays = self.roster.role_of(uid) is not None
-        return bool(self.back) and plays and not self.restored and not self.takes(uid)
-
-    def takes(self, uid: str) -> bool:
-        return any(move.taker.uid == uid for move in self.moves)
+_REMEMBERED = 40
+"""Events that an error tells."""
+_T = TypeVar("_T")
+_Table = dict[tuple[StrEnum, Any], Callable[..., _T]]
 
 
 class WorkerProtocol:
@@ -168,231 +71,384 @@ class WorkerProtocol:
 
     def __init__(self, uid: str) -> None:
         self.uid = uid
+        self.state = WorkerState.NEW
+        self.step_state = StepState.COMPUTING
         self.role: int | None = None
         self.generation = 0
-        """In play; 0 before the first."""
-        self.seated = False
-        """Whether it plays a role in that generation."""
+        """The current one; 0 before the first."""
         self.step = 0
-        """Steps applied to the state it holds, which is the number of the step it is in."""
+        """Steps applied to the state, which is the number of the step under way."""
         self.holds = False
-        self.voted = False
-        self.passed = False
-        self.proposal: Proposal | None = None
-        self.promised = 0
-        """The generation it has named in a vote whose outcome it does not know yet."""
-        self.withdrawn = False
-        """The promised generation is to be given up if the vote does not agree on it."""
-        self.agreed = 0
-        """The generation to switch to at the coming boundary."""
-        self.halt = 0
-        """The number of the last halt that it was asked about."""
+        """Whether the worker holds the whole state of its role."""
         self.halted = False
-        """Nothing passes any more until the controller has decided."""
-        self.again = False
-        """The step under way is to be begun again."""
+        """Whether nothing passes until the controller has decided on a failure."""
+        self.halt = 0
+        """The number of the last halt that was answered."""
         self.stop = False
-        self.closing = False
-        """The vote under way is the last one, after all steps."""
-        self.over = False
-        """The last vote has passed: the training function may return."""
-        self.able = False
-        """Whether the training function has come to a boundary, so that state can be put into what it tracks."""
-        self.last: WriteCheckpoint | None = None
-        """What is left to do in a job that cannot go on."""
+        """Whether an operator wants the job to end after this step."""
+        self.proposal: Proposal | None = None
+        self.conclusion: WriteCheckpoint | None = None
         self.forgiven = -1
-        """The step whose gradients were found unsound: it is taken as it comes the second time."""
+        """The step whose gradients were not finite: its second attempt counts in any case."""
         self.kept: Callable[[], tuple[tuple[int, int], ...]] = tuple
-        """(role, step) of whole copies that are in this worker's memory."""
+        """(role, step) of whole copies in this worker's memory."""
         self.usual: Callable[[], float] = float
         """Seconds of an undisturbed step."""
-        self.parking = False
-        """The others go on without this replica: it has yet to leave the generation."""
+        self.story: deque[str] = deque(maxlen=_REMEMBERED)
 
-    # -- what it is told ---------------------------------------------------------------------------------------------
+    # -- queries -----------------------------------------------------------------------------------------------------
+
+    @property
+    def seated(self) -> bool:
+        """Whether the worker has a role in the current generation."""
+        return self.generation > 0 and self.state in (WorkerState.ENTERING, WorkerState.TRAINING)
+
+    @property
+    def able(self) -> bool:
+        """Whether the training function has come to a boundary, so that state can be put into what it tracks."""
+        return self.state not in (WorkerState.NEW, WorkerState.REHEARSING, WorkerState.ENTERING)
+
+    @property
+    def passed(self) -> bool:
+        return self.step_state is StepState.PASSED
+
+    @property
+    def repeating(self) -> bool:
+        return self.step_state is StepState.REPEATING
+
+    @property
+    def closing(self) -> bool:
+        return self.step_state is StepState.CLOSING
+
+    @property
+    def over(self) -> bool:
+        return self.step_state is StepState.OVER
+
+    @property
+    def agreed(self) -> int:
+        """The generation that is entered at the coming boundary; 0: none."""
+        agreed = self.proposal is not None and self.proposal.state is ProposalState.AGREED
+        return self.proposal.generation if self.proposal is not None and agreed else 0
+
+    @property
+    def reached(self) -> int:
+        """Steps that are or will be applied to the state."""
+        return self.step + 1 if self.passed else self.step
+
+    def verdict(self) -> bool | None:
+        """After an interrupted vote: apply the step (True), repeat it (False), or not decided yet (None)."""
+        if self.step_state is StepState.REPEATING:
+            return False
+        return True if self.step_state in (StepState.PASSED, StepState.OVER) else None
+
+    def validate(self) -> None:
+        """Raise ProtocolError unless all invariants hold."""
+        for rule, holds in invariants(self).items():
+            if not holds:
+                raise self._error(f"{self}: it does not hold that {rule}")
+
+    def __str__(self) -> str:
+        halted = ", halted" if self.halted else ""
+        proposed = "" if self.proposal is None else f", generation {self.proposal.generation} {self.proposal.state}"
+        return (
+            f"{self.uid} ({self.state} in generation {self.generation}, step {self.step} {self.step_state}"
+            f"{halted}{proposed})"
+        )
+
+    # -- events --------------------------------------------------------------------------------------------------------
 
     def hear(self, message: ToWorker) -> list[Effect]:
-        match message:
-            case Rehearse(role, recorded, troupe):
-                self.role, self.able, self.holds = role, False, False
-                return [*self._drop(), EnterTrain(role, rehearsal=True, recorded=recorded, troupe=troupe)]
-            case Prepare(roster, moves):
-                return self._propose(Proposal(roster, moves, direct=False))
-            case Resume(roster, step, moves, back, copied):
-                return self._resume(Proposal(roster, moves, direct=True, step=step, back=back, copied=copied))
-            case Conclude(step, roles):
-                effects = self._drop()
-                self._go_on_from(step)
-                self.last = WriteCheckpoint(step, roles)
-                return [*effects, Wake()]
-            case Arm(generation):
-                if self.proposal is not None and self.proposal.generation == generation:
-                    self.proposal.armed = True
-                return []
-            case Cancel(generation):
-                return self._cancel(generation)
-            case Halt(number, reason):
-                self.halt = number
-                self.halted = self.seated or self.holds  # others have nothing to hold still
-                return [PoisonFabric(reason), *self._drop(), Say(self._report(number)), Wake()]
-            case Stop():
-                self.stop = True
-                return [Wake()]
-            case Finish():
-                self.over = True
-                return [Wake()]
-            case Park():
-                effects = self._drop()
-                self.holds = self.seated = self.halted = False  # what it has is behind by the next step
-                self.parking = True
-                if not self.passed:
-                    self.voted, self.again = False, True
-                return [*effects, Wake()]
-            case Leave():
-                return [End()]
+        """A message of the controller."""
+        if isinstance(message, Arm | Cancel):
+            return self._about(message.generation, type(message))
+        return self._dispatch(MESSAGES, self.state, type(message), message)
 
-    def _propose(self, proposal: Proposal) -> list[Effect]:
-        if proposal.generation <= self.generation:
-            raise ProtocolError(f"{self.uid} in generation {self.generation} is told to prepare {proposal.generation}")
-        if self.halted:  # it will be told what to do instead
-            return [Say(Unprepared(proposal.generation, f"{self.uid} has halted"))]
-        effects = self._drop()
-        self.proposal = proposal
-        return [*effects, Open(proposal.roster)]
+    def _dispatch(self, table: _Table[_T], state: StrEnum, event: Any, *details: Any) -> _T:
+        """Find the entry for an event in this state and carry it out."""
+        name = event.__name__ if isinstance(event, type) else str(event)
+        handler = table.get((state, event))
+        if handler is None:
+            raise IllegalTransition(f"{self}: {name} is not possible while {state}", self.story)
+        before = str(self)
+        result = handler(self, *details)
+        self.story.append(f"{before}: {name}")
+        return result
 
-    def _resume(self, proposal: Proposal) -> list[Effect]:
+    def _about(self, generation: int, event: Any, *details: Any) -> list[Effect]:
+        """An event about one generation."""
+        proposal = self.proposal
+        if proposal is not None and proposal.generation == generation:
+            state = proposal.state
+        else:
+            state = ProposalState.ENTERED if generation == self.generation else ProposalState.ABSENT
+        return self._dispatch(PROPOSALS, state, event, generation, *details)
+
+    def _in_step(self, event: Event, *details: Any) -> Any:
+        return self._dispatch(STEPS, StepState.HALTED if self.halted else self.step_state, event, *details)
+
+    def _error(self, what: str) -> ProtocolError:
+        return ProtocolError(what, self.story)
+
+    # -- messages of the controller ------------------------------------------------------------------------------------
+
+    def _rehearse(self, message: Rehearse) -> list[Effect]:
         effects = self._drop()
-        self.proposal, self.parking = proposal, False
+        self.state, self.role, self.holds = WorkerState.REHEARSING, message.role, False
+        self.halted = False
+        entry = EnterTrain(message.role, rehearsal=True, recorded=message.recorded, troupe=message.troupe)
+        return [*effects, entry]
+
+    def _prepare(self, message: Prepare) -> list[Effect]:
+        generation = message.roster.generation
+        if generation <= self.generation:
+            raise self._error(f"{self.uid} in generation {self.generation} is told to prepare {generation}")
+        if self.halted:  # the controller's decision on the failure follows
+            return [SendReport(Unprepared(generation, f"{self.uid} has halted"))]
+        if self.proposal is not None and (self.proposal.in_vote or self.agreed):
+            raise self._error(f"{self.uid} is told to prepare {generation} before its vote on another generation ends")
+        effects = self._drop()
+        self.proposal = Proposal(message.roster, message.moves, direct=False)
+        return [*effects, Open(message.roster)]
+
+    def _refuse_to_prepare(self, message: Prepare) -> list[Effect]:
+        """The training function was never entered, so that there is nothing to put state into."""
+        return [SendReport(Unprepared(message.roster.generation, f"{self.uid} has rehearsed no role"))]
+
+    def _resume(self, message: Resume) -> list[Effect]:
+        effects = self._drop()
+        if self.state is WorkerState.PARKING:
+            self.state = WorkerState.RELEASED if self.generation else WorkerState.STANDBY
+        proposal = self.proposal = Proposal(
+            message.roster, message.moves, direct=True, step=message.step, back=message.back, copied=message.copied
+        )
         if proposal.takes(self.uid):
-            self.holds = False  # what it has is not what is wanted
+            self.holds = False  # its own state is not the one that is wanted
         if proposal.back:
-            if not self.passed and self.seated:
-                self.voted, self.again = False, True
+            self._repeat()
         elif self.holds:
             self._go_on_from(proposal.step)
         effects.append(Open(proposal.roster))
-        role = proposal.roster.role_of(self.uid)
-        if self.role is None and role is not None:
-            self.role = role
+        if self.state is WorkerState.NEW:
+            role = proposal.roster.role_of(self.uid)
+            if role is None:
+                raise self._error(f"{self.uid} is told to resume without a role")
+            self.state, self.role = WorkerState.ENTERING, role
             effects.append(EnterTrain(role, rehearsal=False))
         return [*effects, Wake()]
 
-    def _go_on_from(self, step: int) -> None:
-        """Finish the step before, or give up what has begun of this one."""
-        reached = self.step + 1 if self.passed else self.step
-        if step == reached + 1:
-            if not self.voted:
-                raise ProtocolError(f"{self.uid} is told to apply step {reached}, for which it has not voted")
-            self.passed = True
-        elif step != reached:
-            raise ProtocolError(f"{self.uid} at step {reached} is told to go on from step {step}")
-        elif not self.passed and self.seated:
-            self.voted, self.again = False, True
+    def _conclude(self, message: Conclude) -> list[Effect]:
+        effects = self._drop()
+        self._go_on_from(message.step)
+        self.state, self.conclusion = WorkerState.CONCLUDING, WriteCheckpoint(message.step, message.roles)
+        return [*effects, Wake()]
 
-    def _cancel(self, generation: int) -> list[Effect]:
-        if self.promised == generation:
-            self.withdrawn = True
-            return []
-        if generation in (self.agreed, self.generation) or self.halted:
-            return []  # it is entered, or something else has come between: what it says of that is the answer
-        effects = self._drop() if self.proposal is not None and self.proposal.generation == generation else []
-        return [*effects, Say(Cancelled(generation))]
+    def _halt(self, message: Halt) -> list[Effect]:
+        self.halt = message.number
+        self.halted = self.seated or self.holds  # other workers have nothing to hold still
+        return [PoisonFabric(message.reason), *self._drop(), SendReport(self._report(message.number)), Wake()]
+
+    def _stop(self, message: Stop) -> list[Effect]:
+        self.stop = True
+        return [Wake()]
+
+    def _finish(self, message: Finish) -> list[Effect]:
+        self.step_state = StepState.OVER
+        return [Wake()]
+
+    def _park(self, message: Park) -> list[Effect]:
+        effects = self._drop()
+        if not self.passed:
+            self.step_state = StepState.REPEATING
+        self.state = WorkerState.PARKING
+        self.holds = self.halted = False  # its state is stale after the next step of the others
+        return [*effects, Wake()]
+
+    def _leave(self, message: Leave) -> list[Effect]:
+        return [End()]
+
+    def _go_on_from(self, step: int) -> None:
+        """Apply the step before this one, or repeat the one under way."""
+        if step == self.reached + 1:
+            if self.step_state is not StepState.VOTED:
+                raise self._error(f"{self.uid} is told to apply step {self.reached}, for which it has not voted")
+            self.step_state = StepState.PASSED
+        elif step != self.reached:
+            raise self._error(f"{self.uid} at step {self.reached} is told to go on from step {step}")
+        else:
+            self._repeat()
+
+    def _repeat(self) -> None:
+        if self.seated and not self.passed:
+            self.step_state = StepState.REPEATING
 
     def _drop(self) -> list[Effect]:
-        """Forget the proposal, if there is one."""
+        """Give the proposal up, if there is one."""
         proposal, self.proposal = self.proposal, None
-        self.promised, self.withdrawn, self.agreed = 0, False, 0
         return [] if proposal is None else [Close(proposal.generation)]
 
     def _report(self, number: int, how: str = "", reason: str = "", who: str = "") -> Halted:
-        reached = self.step + 1 if self.passed else self.step
-        voted = self.voted and not self.passed
         return Halted(
-            number,
-            self.generation,
-            reached,
-            voted,
-            self.holds,
-            self.over,
-            how,
-            reason,
-            who,
-            self.able,
-            self.kept(),
-            self.usual(),
+            number=number,
+            generation=self.generation,
+            step=self.reached,
+            voted=self.step_state is StepState.VOTED,
+            holds=self.holds,
+            over=self.over,
+            how=how,
+            reason=reason,
+            who=who,
+            able=self.able,
+            kept=self.kept(),
+            usual=self.usual(),
         )
 
-    # -- what becomes of a preparation -------------------------------------------------------------------------------
+    # -- a proposed generation -----------------------------------------------------------------------------------------
 
     def opened(self, generation: int, seconds: float = 0.0) -> list[Effect]:
-        if self.proposal is None or self.proposal.generation != generation:
-            return []
-        self.proposal.ready = True
-        return [Say(Prepared(generation, seconds)), Wake()]
+        """The links of a generation are open."""
+        return self._about(generation, Event.OPENED, seconds)
+
+    def _opened(self, generation: int, seconds: float) -> list[Effect]:
+        assert self.proposal is not None
+        self.proposal.state = ProposalState.READY
+        return [SendReport(Prepared(generation, seconds)), Wake()]
 
     def not_opened(self, generation: int, why: str) -> list[Effect]:
-        if self.proposal is None or self.proposal.generation != generation:
-            return []
-        self._drop()
-        return [Say(Unprepared(generation, why))]
+        """The links of a generation could not be opened."""
+        return self._about(generation, Event.NOT_OPENED, why)
+
+    def _not_opened(self, generation: int, why: str) -> list[Effect]:
+        self.proposal = None  # the fabric has given it up already
+        return [SendReport(Unprepared(generation, why))]
+
+    def _arm(self, generation: int) -> list[Effect]:
+        assert self.proposal is not None
+        self.proposal.state = ProposalState.ARMED
+        return []
+
+    def _cancel(self, generation: int) -> list[Effect]:
+        if self.halted:
+            return []  # the report to the halt is the answer
+        effects = self._drop() if self.proposal is not None and self.proposal.generation == generation else []
+        return [*effects, SendReport(Cancelled(generation))]
+
+    def _cancel_in_vote(self, generation: int) -> list[Effect]:
+        assert self.proposal is not None
+        self.proposal.state = ProposalState.WITHDRAWN
+        return []
+
+    def _nothing(self, *details: object) -> list[Effect]:
+        """An event that comes too late, or for a second time."""
+        return []
+
+    def took(self, generation: int, step: int) -> bool:
+        """The whole state of the role has arrived for a generation, verified. Returns whether it still counts."""
+        counts = self.proposal is not None and self.proposal.generation == generation
+        self._about(generation, Event.TOOK, step)
+        return counts
+
+    def _took(self, generation: int, step: int) -> list[Effect]:
+        proposal = self.proposal
+        assert proposal is not None
+        if not proposal.takes(self.uid) or not (proposal.direct or proposal.ready):
+            raise self._error(f"{self}: it has taken state for generation {generation} that was not due")
+        self.holds, self.step, self.step_state = True, step, StepState.COMPUTING
+        if not proposal.direct:
+            proposal.state = ProposalState.AGREED  # the giver was in the vote and has left
+        return []
+
+    def entered(self, generation: int, seconds: float = 0.0, size: int = 0, *, again: bool = False) -> list[Effect]:
+        """The switch is done. A taker says how long its state took from the first byte on, its size, and whether it
+        had to be sent again."""
+        return self._about(generation, Event.ENTERED, seconds, size, again)
+
+    def _entered(self, generation: int, seconds: float, size: int, again: bool) -> list[Effect]:
+        proposal, self.proposal = self.proposal, None
+        assert proposal is not None
+        self.generation, self.halted = generation, False
+        if proposal.roster.role_of(self.uid) is None:
+            self.state = WorkerState.RELEASED
+        elif self.state is not WorkerState.ENTERING:
+            self.state = WorkerState.TRAINING
+        self._computes_again()
+        return [SendReport(Switched(generation, self.step, seconds, size, again))]
+
+    def _computes_again(self) -> None:
+        if self.step_state is not StepState.OVER:
+            self.step_state = StepState.COMPUTING
+
+    # -- the training function -----------------------------------------------------------------------------------------
 
     def rehearsed(
         self, seconds: float = 0.0, also: tuple[int, ...] = (), diverged: str = "", *, fixed: bool = False
     ) -> list[Effect]:
-        """The training function has come to the boundary where it waits for its entry."""
-        assert self.role is not None
-        self.able = True
-        return [Say(Rehearsed(self.role, seconds, also, diverged, fixed))]
+        """The rehearsal is over: the training function waits at a boundary."""
+        return self._dispatch(PLACES, self.state, Event.REHEARSED, seconds, also, diverged, fixed)
 
-    def tracked(self, twins: tuple[int, ...], size: int = 0) -> list[Effect]:
-        """The first boundary: from here on there is state that others can have."""
+    def _rehearsed(self, seconds: float, also: tuple[int, ...], diverged: str, fixed: bool) -> list[Effect]:
         assert self.role is not None
-        self.holds = self.able = True
-        return [Say(Tracked(self.role, twins, size))]
+        self.state = WorkerState.STANDBY
+        return [SendReport(Rehearsed(self.role, seconds, also, diverged, fixed))]
 
-    def took(self, generation: int, step: int) -> bool:
-        """A role's whole state has come, verified, for this generation. False where it comes too late."""
-        proposal = self.proposal
-        if proposal is None or proposal.generation != generation or not proposal.takes(self.uid):
-            return False
-        self.holds, self.step, self.voted, self.passed, self.again = True, step, False, False, False
-        if not proposal.direct:
-            self.agreed = generation  # the giver was in the vote and has left
-        return True
+    def tracked(self, twins: tuple[int, ...], size: int = 0, step: int | None = None) -> list[Effect]:
+        """The first boundary: everything is tracked, with this many steps applied."""
+        return self._dispatch(PLACES, self.state, Event.TRACKED, twins, size, step)
+
+    def _tracked(self, twins: tuple[int, ...], size: int, step: int | None) -> list[Effect]:
+        assert self.role is not None
+        if self.state is WorkerState.ENTERING:
+            self.state = WorkerState.TRAINING
+        self.holds, self.step = True, self.step if step is None else step
+        return [SendReport(Tracked(self.role, twins, size))]
 
     def gave(self, generation: int) -> list[Effect]:
-        return [Say(Gave(generation))]
+        """The taker has verified the state that this worker gave."""
+        return self._dispatch(PLACES, self.state, Event.GAVE, generation)
+
+    def _gave(self, generation: int) -> list[Effect]:
+        return [SendReport(Gave(generation))]
 
     def went_back(self, generation: int, step: int) -> list[Effect]:
-        """The state is as it was at this step; where it is to take another one meanwhile, it waits for that."""
-        self.step, self.voted, self.passed, self.again = step, False, False, False
-        self.holds = self.proposal is None or not self.proposal.takes(self.uid)
-        if self.proposal is not None and self.proposal.generation == generation:
-            self.proposal.restored = True
-        if self.proposal is None and self.halt:
-            return [Say(self._report(self.halt))]  # it had said that it holds nothing
+        """The state of an earlier step is restored."""
+        return self._dispatch(PLACES, self.state, Event.WENT_BACK, generation, step)
+
+    def _went_back(self, generation: int, step: int) -> list[Effect]:
+        proposal = self.proposal
+        self.step, self.step_state = step, StepState.COMPUTING
+        self.holds = proposal is None or not proposal.takes(self.uid)
+        if proposal is not None and proposal.generation == generation:
+            proposal.restored = True
+        if proposal is None and self.halt:
+            return [SendReport(self._report(self.halt))]  # the answer to the halt was that it holds nothing
         return []
 
-    # -- the training thread: at the boundary ------------------------------------------------------------------------
+    def _went_back_too_late(self, generation: int, step: int) -> list[Effect]:
+        """The worker is parked meanwhile: the restored state is of no use."""
+        self.step = step
+        return []
 
     def withdrew(self) -> list[Effect]:
-        """The generation is left; until another one is entered, this is a newcomer that has rehearsed its role."""
+        """The current generation is left; until it enters another one, this worker is a standby for its role."""
+        return self._dispatch(PLACES, self.state, Event.WITHDREW)
+
+    def _withdrew(self) -> list[Effect]:
         assert self.role is not None
-        self.generation, self.parking, self.again = 0, False, False
-        return [Say(Parked(self.role))]
+        self.state, self.generation = WorkerState.STANDBY, 0
+        self._computes_again()
+        return [SendReport(Parked(self.role))]
 
     def boundary(self) -> Next:
-        """What to do now that no step is under way."""
-        if self.last is not None:
-            return self.last
-        if self.parking:
-            return Retreat()
+        """What to do while no step is under way."""
+        if self.conclusion is not None:
+            return self.conclusion
+        if self.state is WorkerState.PARKING:
+            return Withdraw()
         proposal = self.proposal
         if proposal is not None and proposal.goes_back(self.uid):
-            self.holds = False  # until all of it is there
+            self.holds = False  # until the whole state is restored
             return GoBack(proposal.generation, proposal.step, proposal.back)
         if proposal is not None and proposal.ready and (not self.halted or proposal.direct):
-            if self.agreed == proposal.generation:
+            if proposal.state is ProposalState.AGREED:
                 return SwitchTo(proposal.generation)
             if proposal.direct and (self.holds or not proposal.takes(self.uid)):
                 return SwitchTo(proposal.generation)
@@ -400,66 +456,130 @@ class WorkerProtocol:
             return Wait()
         return Begin(self.step) if self.seated else HandedOver()
 
-    def entered(self, generation: int, seconds: float = 0.0, size: int = 0, *, again: bool = False) -> list[Effect]:
-        """The switch is done; a taker says how long its state took from the first byte on, and how much it was."""
-        proposal, self.proposal = self.proposal, None
-        if proposal is None or proposal.generation != generation:
-            raise ProtocolError(f"{self.uid} has entered generation {generation}, which nobody proposed")
-        self.generation, self.seated = generation, proposal.roster.role_of(self.uid) is not None
-        self.promised, self.withdrawn, self.agreed = 0, False, 0
-        self.halted = self.again = False
-        return [Say(Switched(generation, self.step, seconds, size, again))]
-
-    # -- the training thread: at the vote ----------------------------------------------------------------------------
+    # -- the step ------------------------------------------------------------------------------------------------------
 
     def ballot(
         self, *, healthy: bool = True, over: bool = False, sound: bool = True, copied: int = -1
     ) -> Ballot | None:
-        """What to say in this step's vote; None where it is no use any more (see `verdict`). `healthy` says whether
-        the prepared generation could still be entered, `sound` whether the gradients are numbers."""
-        if self.halted or self.again:
-            return None
+        """What to say in this step's vote; None if there is no vote any more (see `verdict`). `healthy`: whether the
+        prepared generation can still be entered; `sound`: whether the gradients are finite."""
+        return cast(Ballot | None, self._in_step(Event.AT_VOTE, healthy, over, sound, copied))
+
+    def _vote(self, healthy: bool, over: bool, sound: bool, copied: int) -> Ballot:
         assert self.role is not None
-        self.voted, self.closing = not over, over
+        self.step_state = StepState.CLOSING if over else StepState.VOTED
         proposal, named = self.proposal, self.generation
-        if proposal is not None and proposal.ready and healthy and (proposal.armed or not proposal.gives(self.uid)):
-            named = self.promised = proposal.generation
+        if proposal is not None and healthy and proposal.may_be_named(self.uid):
+            proposal.state, named = ProposalState.PROMISED, proposal.generation
         sound = sound or self.forgiven == self.step
         return Ballot(self.role, self.step, named, self.stop, over, sound, copied)
 
+    def _no_vote(self, *details: object) -> None:
+        """The step is decided without a vote."""
+        return
+
     def counted(self, outcome: VoteOutcome) -> list[Effect] | None:
-        """The vote is complete and everybody has complete gradients: from here on the step is applied, whatever
-        happens. None where a halt came first: then it may or may not be."""
-        if self.halted or self.again:
-            return None
-        if outcome.sound:
-            self.passed, self.over = not self.closing, self.closing
+        """The vote is complete: all roles have complete gradients, and the step is applied in any case. None if a halt
+        came first: then the controller decides."""
+        return cast(list[Effect] | None, self._in_step(Event.COUNTED, outcome))
+
+    def _counted(self, outcome: VoteOutcome) -> list[Effect]:
+        if not outcome.sound:
+            self.step_state, self.forgiven = StepState.COMPUTING, self.step
         else:
-            self.voted, self.forgiven = False, self.step
-        promised, withdrawn = self.promised, self.withdrawn
-        self.promised, self.withdrawn = 0, False
+            self.step_state = StepState.OVER if self.closing else StepState.PASSED
+        proposal = self.proposal
+        if proposal is None or not proposal.in_vote:
+            if outcome.generation is not None:
+                raise self._error(f"{self.uid}: the vote agrees on {outcome.generation}, which it has not named")
+            return []
         if outcome.generation is not None:
-            self.agreed = outcome.generation
-        elif withdrawn:
-            return [*self._drop(), Say(Cancelled(promised))]
+            proposal.state = ProposalState.AGREED
+        elif proposal.state is ProposalState.WITHDRAWN:
+            return [*self._drop(), SendReport(Cancelled(proposal.generation))]
+        else:
+            proposal.state = ProposalState.ARMED if proposal.gives(self.uid) else ProposalState.READY
         return []
 
     def interrupted(self, how: str, reason: str, who: str = "") -> list[Effect]:
         """The vote has failed, or could not be held."""
-        if self.halted or self.again:
-            return []
-        self.halted = True
-        return [*self._drop(), Say(self._report(0, how, reason, who))]
+        return cast(list[Effect], self._in_step(Event.INTERRUPTED, how, reason, who))
 
-    def verdict(self) -> bool | None:
-        """After a vote that failed: apply the step (True), begin it again (False), or not known yet (None)."""
-        if self.again:
-            return False
-        return True if self.passed or self.over else None
+    def _interrupted(self, how: str, reason: str, who: str) -> list[Effect]:
+        self.halted = True
+        return [*self._drop(), SendReport(self._report(0, how, reason, who))]
 
     def applied(self) -> None:
         """The step's update is in the state."""
-        if not self.passed:
-            raise ProtocolError(f"{self.uid} has applied step {self.step} without a vote")
+        self._dispatch(STEPS, self.step_state, Event.APPLIED)
+
+    def _applied(self) -> None:
         self.step += 1
-        self.voted = self.passed = False
+        self.step_state = StepState.COMPUTING
+
+
+# -- the tables: (state, event) -> what it does ------------------------------------------------------------------------
+
+
+def _table(*rows: tuple[Any, Iterable[StrEnum], Callable[..., _T]]) -> _Table[_T]:
+    return {(state, event): handler for event, states, handler in rows for state in states}
+
+
+_P = WorkerProtocol
+_NEW, _REHEARSING, _STANDBY, _ENTERING, _TRAINING, _RELEASED, _PARKING, _CONCLUDING = WorkerState
+_LIVE = (_STANDBY, _ENTERING, _TRAINING, _RELEASED, _PARKING)
+
+MESSAGES = _table(
+    (Rehearse, (_NEW, _REHEARSING, _STANDBY), _P._rehearse),
+    (Prepare, (_REHEARSING, _STANDBY, _ENTERING, _TRAINING), _P._prepare),
+    (Prepare, (_NEW,), _P._refuse_to_prepare),
+    (Resume, (_NEW, _REHEARSING, *_LIVE), _P._resume),
+    (Park, (_STANDBY, _TRAINING, _RELEASED), _P._park),
+    (Conclude, (_STANDBY, _TRAINING, _RELEASED), _P._conclude),
+    (Halt, WorkerState, _P._halt),
+    (Stop, WorkerState, _P._stop),
+    (Finish, WorkerState, _P._finish),
+    (Leave, WorkerState, _P._leave),
+)
+"""What the controller says, by the worker's place."""
+
+PLACES = _table(
+    (Event.REHEARSED, (_REHEARSING,), _P._rehearsed),
+    (Event.TRACKED, (_ENTERING, _RELEASED), _P._tracked),
+    (Event.GAVE, WorkerState, _P._gave),
+    (Event.WENT_BACK, (_STANDBY, _TRAINING, _RELEASED), _P._went_back),
+    (Event.WENT_BACK, (_PARKING,), _P._went_back_too_late),
+    (Event.WITHDREW, (_PARKING,), _P._withdrew),
+)
+"""What the training thread reports between steps, by the worker's place."""
+
+_ABSENT, _OPENING, _READY, _ARMED, _PROMISED, _WITHDRAWN, _AGREED, _CURRENT = ProposalState
+
+PROPOSALS = _table(
+    (Event.OPENED, (_OPENING,), _P._opened),
+    (Event.OPENED, (_ABSENT,), _P._nothing),
+    (Event.NOT_OPENED, (_OPENING,), _P._not_opened),
+    (Event.NOT_OPENED, (_ABSENT,), _P._nothing),
+    (Arm, (_READY, _ARMED), _P._arm),
+    (Arm, (_ABSENT, _PROMISED, _WITHDRAWN, _AGREED, _CURRENT), _P._nothing),
+    (Cancel, (_OPENING, _READY, _ARMED, _ABSENT), _P._cancel),
+    (Cancel, (_PROMISED, _WITHDRAWN), _P._cancel_in_vote),
+    (Cancel, (_AGREED, _CURRENT), _P._nothing),
+    (Event.TOOK, (_OPENING, _READY, _ARMED), _P._took),
+    (Event.TOOK, (_ABSENT, _CURRENT), _P._nothing),
+    (Event.ENTERED, (_READY, _AGREED), _P._entered),
+)
+"""What happens to a generation, by how far it has come here. For an absent or the current one it comes too late."""
+
+_COMPUTING, _VOTED, _CLOSING, _PASSED, _REPEATING, _OVER, _HALTED = StepState
+
+STEPS: _Table[Any] = _table(
+    (Event.AT_VOTE, (_COMPUTING,), _P._vote),
+    (Event.AT_VOTE, (_REPEATING, _OVER, _HALTED), _P._no_vote),
+    (Event.COUNTED, (_VOTED, _CLOSING), _P._counted),
+    (Event.COUNTED, (_REPEATING, _HALTED), _P._no_vote),
+    (Event.INTERRUPTED, (_COMPUTING, _VOTED, _CLOSING), _P._interrupted),
+    (Event.INTERRUPTED, (_REPEATING, _HALTED), _P._nothing),
+    (Event.APPLIED, (_PASSED,), _P._applied),
+)
+"""What the training thread reports of the step under way. While the worker is halted the controller decides on it."""

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Callable
 
 from understudy.comm.endpoint import Endpoint
 from understudy.comm.fabric import Fabric
 from understudy.comm.work import longest_wait_for_messages
+from understudy.host.world import REAL, World
 from understudy.protocol.messages import Faulty, FromWorker, Stalled, WorkerSpec
 
 from .protocol import WorkerProtocol
 
 _LOOK_S = 1.0
+_LATE_S = 0.5
+"""Delay of a look that shows that the process was stopped meanwhile."""
 _STALL_S = 5.0
 """Waiting for so long is worth a word to the controller."""
 
@@ -22,31 +23,48 @@ class Watch:
     """A thread beside training. All workers' answers together show a deadlock, and who keeps the others waiting."""
 
     def __init__(
-        self, spec: WorkerSpec, fabric: Fabric, part: WorkerProtocol, say: Callable[[FromWorker], None]
+        self,
+        spec: WorkerSpec,
+        fabric: Fabric,
+        protocol: WorkerProtocol,
+        send: Callable[[FromWorker], None],
+        world: World = REAL,
     ) -> None:
-        self._spec, self._fabric, self._part, self._say = spec, fabric, part, say
+        self._spec, self._fabric, self._protocol, self._send = spec, fabric, protocol, send
+        self._world = world
         self.votes: Endpoint | None = None
         """Where the votes are held."""
         self._began = 0.0
         self._stalled = Stalled(0)
-        self._over = threading.Event()
-        threading.Thread(target=self._run, name="understudy watch", daemon=True).start()
+        self._closed, self._changed = False, world.condition()
+        world.start(self._run, "understudy watch")
 
     def step_begins(self) -> None:
-        self._began = time.monotonic()
+        self._began = self._world.monotonic()
 
     def step_ends(self) -> None:
         self._began = 0.0
 
     def close(self) -> None:
-        self._over.set()
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def _wait(self) -> bool:
+        """Until it is time to look again, or to end; whether it is to end."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._closed, _LOOK_S)
 
     def _run(self) -> None:
-        while not self._over.wait(_LOOK_S):
-            stalled = self._stall(min(_STALL_S, self._spec.limit / 2))
+        looked = self._world.monotonic()
+        while not self._wait():
+            looked, late = self._world.monotonic(), self._world.monotonic() - looked - _LOOK_S
+            if late > _LATE_S:
+                continue  # the whole process was stopped: an operation that is over may not have been noticed yet
+            stalled = self._stall(min(_STALL_S, self._spec.settings.comm.limit / 2))
             if stalled != self._stalled:
                 self._stalled = stalled
-                self._say(stalled)
+                self._send(stalled)
             elif not stalled.roles:
                 self._look_at_the_clock()
 
@@ -56,22 +74,22 @@ class Watch:
         if wait is not None and wait[3] > limit:
             endpoint, number, kind, _ = wait
             return Stalled(self._fabric.generation, endpoint.key.roles, number, self._describe(endpoint, kind))
-        if longest_wait_for_messages() > limit and self._part.role is not None:
-            what = f"waits in step {self._part.step} for a message"
-            return Stalled(self._fabric.generation, (self._part.role,), 0, what)
+        if longest_wait_for_messages() > limit and self._protocol.role is not None:
+            what = f"waits in step {self._protocol.step} for a message"
+            return Stalled(self._fabric.generation, (self._protocol.role,), 0, what)
         return Stalled(self._fabric.generation)
 
     def _look_at_the_clock(self) -> None:
         """A step that takes too long, and not because of others, is reported once."""
-        began, limit = self._began, self._spec.step_limit
-        if limit and began and time.monotonic() - began > limit and not self._part.halted:
+        began, limit = self._began, self._spec.settings.training.step_limit
+        if limit and began and self._world.monotonic() - began > limit and not self._protocol.halted:
             self._began = 0.0
-            self._say(Faulty(f"step {self._part.step} has taken longer than {limit:g} s", fatal=True))
+            self._send(Faulty(f"step {self._protocol.step} has taken longer than {limit:g} s", fatal=True))
 
     def _describe(self, endpoint: Endpoint, kind: str) -> str:
-        step = self._part.step
+        step = self._protocol.step
         if endpoint is self.votes:
-            if self._part.closing:
+            if self._protocol.closing:
                 return f"has come to the end of its training function after {step} steps"
             return f"waits at the end of step {step}"
         roles = ", ".join(map(str, endpoint.key.roles))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from understudy.protocol.frames import Exited, Relayed, Stopped
 from understudy.protocol.messages import Done, Faulty, Recorded, Rehearse, Saved, Settled, Stalled, ToWorker
 from understudy.protocol.vote import numbers_of, outcome_of
-from understudy.worker import protocol as parts
+from understudy.worker import instructions as parts
 from understudy.worker.protocol import WorkerProtocol
 
 from .fabric import SimFabric
@@ -104,9 +104,10 @@ class SimWorker:
             fabric.consider(member)
 
     def do(self, effects: list[parts.Effect] | None) -> None:
+        self.part.validate()
         for effect in effects or ():
             match effect:
-                case parts.Say(message):
+                case parts.SendReport(message):
                     self.agent.report(Relayed(self.part.uid, message))
                 case parts.Open(roster):
                     fabric = self.world.fabrics.setdefault(roster.generation, SimFabric(self.world, roster))
@@ -208,7 +209,7 @@ class SimWorker:
                         raise Violation(f"{self.part.uid} is to keep step {step} and holds {self.state}")
                     self.later(self.world.delay(), partial(self.keep, roles))
                     return
-                case parts.Retreat():
+                case parts.Withdraw():
                     self.fabric = None
                     self.do(self.part.withdrew())
                 case parts.SwitchTo(generation):

@@ -13,6 +13,7 @@ import msgspec
 import torch
 from torch import nn
 
+from understudy.host.world import REAL
 from understudy.verify.script.observation import AWAITS_KILL, PACE, Observation, Pace, read_observations
 from understudy.verify.script.observer import ScriptObserver
 from understudy.worker.runtime import WorkerRuntime
@@ -31,7 +32,7 @@ class Stand:
     def __post_init__(self) -> None:
         self.spec = SimpleNamespace(uid="w0", machine="m0")
         self.role = 0
-        self.part = SimpleNamespace(step=0)
+        self.protocol, self.world = SimpleNamespace(step=0), REAL
 
     def observer(self) -> ScriptObserver:
         return ScriptObserver(cast(WorkerRuntime, self), self.folder)
@@ -98,7 +99,7 @@ def test_it_waits_until_its_step_may_begin(tmp_path: Path) -> None:
     stand = Stand(tmp_path, {"model": nn.Linear(2, 2)})
     observer = stand.observer()
     (tmp_path / PACE).write_bytes(msgspec.json.encode(Pace(3, disturbances=1)))
-    stand.part.step = 3
+    stand.protocol.step = 3
     observer.before_boundary()  # a newcomer
     observer.at_boundary(3)
     waiting = threading.Thread(target=observer.before_boundary)

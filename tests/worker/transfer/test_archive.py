@@ -12,7 +12,9 @@ from torch import nn
 
 from understudy.comm.fabric import Fabric
 from understudy.protocol.messages import FromWorker, Saved, Telemetry, WorkerSpec
+from understudy.protocol.options import with_options
 from understudy.protocol.roster import Roster, WorkerAddress
+from understudy.protocol.settings import Settings
 from understudy.state.checkpoint import CheckpointFolder, FolderWriter
 from understudy.worker.transfer.archive import Archive
 
@@ -23,14 +25,12 @@ FIRST = Roster.of(1, [(role, worker.uid) for role, worker in enumerate(WORKERS)]
 class Scene:
     """Role 0 of seven that hold the same."""
 
-    def __init__(self, folder: Path, *, mask: str, every: int = 0) -> None:
+    def __init__(self, folder: Path | None, *, mask: str, every: int = 0) -> None:
         self.said: list[FromWorker | Telemetry] = []
         self.stage = SimpleNamespace(roster=FIRST)
         self.spec = WorkerSpec(
             *("w0", "m0", 0, "job", b"x", "train.py", (), 1, (("dp", 7),)),
-            checkpoint=str(folder),
-            checkpoint_every=every,
-            mask=mask,
+            settings=with_options(Settings(), checkpoint=str(folder or ""), checkpoint_every=every, mask=mask),
         )
         tracked = {"model": nn.Linear(2, 2)}
         fabric = cast("Fabric", self.stage)
@@ -118,9 +118,8 @@ def test_others_write_their_own_part_only(tmp_path: Path) -> None:
     assert scene.saved() == [(4, 5)]
 
 
-def test_nothing_is_written_without_a_place(tmp_path: Path) -> None:
-    scene = Scene(tmp_path, mask="spare:r=2", every=1)
-    scene.archive._store = None
+def test_nothing_is_written_without_a_folder() -> None:
+    scene = Scene(None, mask="spare:r=2", every=1)
     scene.enter(3)
     scene.archive.boundary(2)
     assert scene.saved() == []

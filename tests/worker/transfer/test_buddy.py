@@ -15,9 +15,9 @@ from understudy.protocol.roster import Roster
 from understudy.state.copy import Copy, Draft
 from understudy.state.errors import StateError
 from understudy.state.inventory import digest, take_inventory
-from understudy.worker.transfer import buddy as module
 from understudy.worker.transfer.buddy import Keeper
 from understudy.worker.transfer.copying import CopyTaker, send_copy
+from understudy.worker.transfer.wire import SocketWire
 
 
 def made(seed: int) -> dict[str, Any]:
@@ -172,7 +172,7 @@ def test_what_the_buddy_may_overwrite_is_not_claimed(
         assert give.wait(20)
         return send_copy(*given)
 
-    monkeypatch.setattr(module, "send_copy", later)
+    monkeypatch.setattr(SocketWire, "send_copy", lambda wire, *given: later(*given))
     assert two.begin(2, force=True) == [True, True]
     assert [keeper.complete for keeper in two.keepers] == [-1, -1]
     give.set()
@@ -261,7 +261,7 @@ def test_a_broken_link_is_dialled_again(cast: Callable[..., Cast], monkeypatch: 
             links[0].close()  # a copy this small takes one
         return send_copy(links, *rest)
 
-    monkeypatch.setattr(module, "send_copy", breaks)
+    monkeypatch.setattr(SocketWire, "send_copy", lambda wire, *given: breaks(*given))
     two = cast(2)
     two.refresh(1)
     assert len(broken) == 3

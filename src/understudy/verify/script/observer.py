@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from pathlib import Path
 from types import FrameType, FunctionType
 from typing import Any
@@ -54,16 +53,21 @@ class ScriptObserver:
 
     def before_boundary(self) -> None:
         """Wait until the next step may begin. A joiner, which has made no step yet, does not wait."""
-        deadline = time.monotonic() + _PATIENCE_S
-        while self._twins and self._worker.part.step >= self._pace().steps and time.monotonic() < deadline:
-            time.sleep(_POLL_S)
+        worker = self._worker
+        deadline = worker.world.monotonic() + _PATIENCE_S
+        while (
+            self._twins
+            and self._worker.protocol.step >= self._pace().steps
+            and self._worker.world.monotonic() < deadline
+        ):
+            self._worker.world.sleep(_POLL_S)
 
     def before_vote(self, step: int) -> None:
         """Wait to be killed, if this worker's machine is to die in this step."""
         pace = self._pace()
         if pace.dying == self._worker.spec.machine and step == pace.steps - 1:
             (self._folder / f"{AWAITS_KILL}{self._worker.spec.uid}").touch()
-            time.sleep(_PATIENCE_S)
+            self._worker.world.sleep(_PATIENCE_S)
 
     def at_boundary(self, step: int) -> None:
         """Write what this role holds before `step`."""

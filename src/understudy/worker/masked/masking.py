@@ -12,7 +12,6 @@ from typing import NoReturn
 
 from torch import nn
 
-from understudy.comm.group import RoleGroup
 from understudy.masking.assignment import assign
 from understudy.masking.placement import PlacementError, parse
 from understudy.worker.rng import seed_everything
@@ -31,26 +30,26 @@ AFTER = -1
 class Masking:
     """One role's side of masked steps, from the first boundary on."""
 
-    def __init__(self, player: WorkerRuntime, averaged: Sequence[nn.Module], over: tuple[int, ...]) -> None:
-        spec = player.spec
-        self._player, self._spec = player, spec
-        same = player._same()
+    def __init__(self, runtime: WorkerRuntime, averaged: Sequence[nn.Module], over: tuple[int, ...]) -> None:
+        spec = runtime.spec
+        self._runtime, self._spec = runtime, spec
+        same = runtime.twins()
         if spec.roles % len(same):
             raise JobError(
                 f"--mask: {len(same)} of {spec.roles} roles hold the same state; that is no whole number of units"
             )
-        check_suitable(player.tracked, same, averaged, over)
+        check_suitable(runtime.tracked, same, averaged, over)
         try:
-            self._placement = parse(spec.mask, len(same))
+            self._placement = parse(spec.settings.masking.mask, len(same))
         except PlacementError as error:
             raise JobError(f"--mask: {error}") from None
         self.same = same
-        self._parameters = trained(player.tracked)
-        by_framework = managed(player.tracked)
+        self._parameters = trained(runtime.tracked)
+        by_framework = managed(runtime.tracked)
         self._managed = frozenset(n for n, parameter in enumerate(self._parameters) if id(parameter) in by_framework)
-        self._group = RoleGroup(player.fabric.group(same, recorded=False))
+        self._group = runtime.process.group(same, recorded=False)
         self._twins = Synchroniser(self._group, self._parameters, self._managed, lambda: not self._faulty())
-        self._apart = Apart(player.tracked, player.fabric.endpoints, same)
+        self._apart = Apart(runtime.tracked, runtime.fabric.endpoints, same)
         self._share: Share | None = None
         self._plan: ShardPlan | None = None
         self._agreed = 0
@@ -68,7 +67,7 @@ class Masking:
 
     def live(self) -> tuple[int, ...]:
         """The units that take part; in a rehearsal all of them."""
-        roster = self._player.fabric.roster
+        roster = self._runtime.fabric.roster
         return tuple(unit for unit, role in enumerate(self.same) if roster is None or roster.seats[role] is not None)
 
     # -- a step --------------------------------------------------------------------------------------------------------
@@ -87,7 +86,7 @@ class Masking:
         if share is None or (share.step, share.micro) != (step, micro):
             share = self._share = Share(step, micro, self._parameters)
         self._agree(share, plan)
-        copies = self._spec.keep_gradients == "copy"
+        copies = self._spec.settings.masking.keep_gradients == "copy"
         self._apart.start()
         try:
             for number in plan.mine[len(share.done) :]:
@@ -102,7 +101,7 @@ class Masking:
                 self._under_way = False
                 self._quiet = self._submitted() == said
                 if self._faulty():
-                    self._player.failed_in_step()  # at once: what is decided meanwhile need not wait for this one
+                    self._runtime.failed_in_step()  # at once: what is decided meanwhile need not wait for this one
                     if not self._quiet:
                         share.spoil()
                         self._leave()
@@ -112,11 +111,11 @@ class Masking:
             self._apart.end()
         values.clear()
         values |= self._synchronise(share, plan)
-        seed_everything(self._spec.seed, step, self.same[0], AFTER)
+        seed_everything(self._spec.settings.training.seed, step, self.same[0], AFTER)
 
     def seed(self, step: int, number: int) -> None:
         """Random numbers for a micro-shard: those that any other unit would have for it."""
-        seed_everything(self._spec.seed, step, number, self.same[0])
+        seed_everything(self._spec.settings.training.seed, step, number, self.same[0])
 
     def _planned(self, micro: int) -> ShardPlan:
         """Who computes what in this attempt; the same as in the last one as long as nobody comes or goes."""
@@ -125,13 +124,13 @@ class Masking:
             assignment = assign(self._placement, micro, live)
             if assignment.lost:
                 raise JobError(f"--mask: {assignment.reason}")
-            plan = self._plan = ShardPlan(assignment, self.unit, self._spec.deterministic)
+            plan = self._plan = ShardPlan(assignment, self.unit, self._spec.settings.masking.deterministic)
         return plan
 
     def _agree(self, share: Share, plan: ShardPlan) -> None:
         """After an interruption: what is kept of the step counts where all roles of a unit have kept the same, and it
         is the beginning of what that unit is to compute now. All roles ask it at the same place."""
-        roster = self._player.fabric.roster
+        roster = self._runtime.fabric.roster
         if roster is None or not roster.fresh or self._agreed == roster.generation:
             share.forget()
             share.totals.clear()  # of an attempt that nobody else remembers
@@ -139,7 +138,7 @@ class Masking:
         kept = len(share.done) if still_good(share.done, plan) else 0
         numbers = [NONE] * (2 * plan.units)
         numbers[plan.unit], numbers[plan.units + plan.unit] = kept, -kept
-        least = self._player._least(numbers)
+        least = self._runtime.least(numbers)
         if self._faulty():
             self._leave()
         self._agreed = roster.generation
@@ -152,7 +151,7 @@ class Masking:
             self._leave()
         self._twins.divides = self._apart.divides
         try:
-            means = self._twins.run(share, plan, check=self._player.fabric.roster is not None)
+            means = self._twins.run(share, plan, check=self._runtime.fabric.roster is not None)
         except SumInterrupted:
             self._leave()
         except Miscounted as error:
@@ -163,15 +162,15 @@ class Masking:
     # -- interruptions -------------------------------------------------------------------------------------------------
 
     def _faulty(self) -> bool:
-        part = self._player.part
-        if self._player.rehearsing:
+        protocol = self._runtime.protocol
+        if self._runtime.rehearsing:
             return False
-        return self._player.fabric.fault is not None or part.halted or part.again
+        return self._runtime.fabric.fault is not None or protocol.halted or protocol.repeating
 
     def _leave(self) -> NoReturn:
         """The step is interrupted: say so, and wait for what is decided."""
-        self._player.failed_in_step()
-        self._player._verdict()
+        self._runtime.failed_in_step()
+        self._runtime.verdict()
         raise JobError("a step counts although its gradients are not complete; this is a defect of understudy")
 
     def interrupted(self, error: BaseException) -> None:
@@ -184,7 +183,7 @@ class Masking:
         if under_way:
             share.spoil()
         share.store()
-        if isinstance(error, Unsound) or self._spec.keep_gradients == "none":
+        if isinstance(error, Unsound) or self._spec.settings.masking.keep_gradients == "none":
             self._share = None
 
     def begin(self) -> None:
@@ -196,7 +195,7 @@ class Masking:
     # -- checks --------------------------------------------------------------------------------------------------------
 
     def _submitted(self) -> int:
-        return sum(endpoint.submitted for endpoint in self._player.fabric.endpoints())
+        return sum(endpoint.submitted for endpoint in self._runtime.fabric.endpoints())
 
     def _check_clean(self, step: int) -> None:
         for parameter in self._parameters:

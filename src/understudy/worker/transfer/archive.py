@@ -9,6 +9,7 @@ from pathlib import Path
 from understudy.comm import waits
 from understudy.comm.fabric import Fabric
 from understudy.comm.links.link import Link
+from understudy.host.world import REAL, World
 from understudy.masking.coverage import at_risk
 from understudy.masking.placement import parse
 from understudy.protocol.messages import Copied, FromWorker, Saved, Telemetry, WorkerSpec
@@ -16,11 +17,12 @@ from understudy.protocol.roster import Roster
 from understudy.state.checkpoint import CheckpointFolder, CheckpointStore, CheckpointWriter
 from understudy.state.inventory import take_inventory
 from understudy.state.kinds import Tracked
-from understudy.worker.protocol import GoBack, Proposal, WriteCheckpoint
+from understudy.worker.instructions import GoBack, WriteCheckpoint
+from understudy.worker.states import Proposal
 
 from .buddy import Keeper
-from .copying import give_copy
 from .handover import Stop
+from .wire import SOCKETS, StateWire
 
 log = logging.getLogger("understudy.worker")
 
@@ -35,19 +37,26 @@ class Archive:
         role: int,
         tracked: Tracked,
         twins: tuple[int, ...],
-        say: Callable[[FromWorker | Telemetry], None],
+        send: Callable[[FromWorker | Telemetry], None],
+        *,
+        world: World = REAL,
+        wire: StateWire = SOCKETS,
+        checkpoints: CheckpointStore | None = None,
     ) -> None:
-        self._spec, self._role, self._tracked, self._twins, self._say = spec, role, tracked, twins, say
-        self._fabric = fabric
-        self._store: CheckpointStore | None = None
-        if spec.checkpoint:
-            self._store = CheckpointFolder(Path(spec.checkpoint), spec.roles, log.warning)
+        """Without `checkpoints`: those in the folder that the spec names, if it names one."""
+        self._spec, self._role, self._tracked, self._twins, self._send = spec, role, tracked, twins, send
+        self._fabric, self._wire = fabric, wire
+        if checkpoints is None and spec.settings.checkpoint.folder:
+            checkpoints = CheckpointFolder(Path(spec.settings.checkpoint.folder), spec.roles, log.warning)
+        self._checkpoints = checkpoints
         self._writer: CheckpointWriter | None = None
         self._saved = 0
         """The step of the last checkpoint that was begun."""
         self._put_off = -1
         """The step of the checkpoint for whose sake this worker has not left yet."""
-        self._keeper = Keeper(fabric, spec.uid, tracked, spec.streams) if spec.copy_every else None
+        self._keeper: Keeper | None = None
+        if spec.settings.checkpoint.copy_every:
+            self._keeper = Keeper(fabric, spec.uid, tracked, spec.settings.replacement.streams, world=world, wire=wire)
         self._copied = self._told = -1
         """The last step of which a copy was begun, and the last of which the cost was told."""
         self._fresh = False
@@ -61,16 +70,21 @@ class Archive:
 
     # -- beginning -----------------------------------------------------------------------------------------------------
 
+    @property
+    def has_checkpoints(self) -> bool:
+        """Whether checkpoints are written and read at all."""
+        return self._checkpoints is not None
+
     def latest(self) -> int:
         """The latest checkpoint that is complete on disk; 0: none."""
-        return 0 if self._store is None else self._store.latest()
+        return 0 if self._checkpoints is None else self._checkpoints.latest()
 
     def load(self, step: int) -> None:
         """Make the state as it was when this checkpoint was written."""
-        assert self._store is not None
-        self._store.load(step, self._role, self._tracked)
+        assert self._checkpoints is not None
+        self._checkpoints.load(step, self._role, self._tracked)
         self._saved = step
-        self._say(Saved(self._role, step))
+        self._send(Saved(self._role, step))
 
     def entered(self, roster: Roster, proposal: Proposal | None = None) -> None:
         """This worker plays in another generation from now on."""
@@ -88,27 +102,28 @@ class Archive:
     def boundary(self, step: int) -> None:
         """Keep the state with which this step begins, where its turn has come."""
         spec = self._spec
-        due = bool(spec.checkpoint_every) and step % spec.checkpoint_every == 0
-        if self._store is not None and step > self._saved and (due or (self._fresh and self._at_risk())):
+        due = bool(spec.settings.checkpoint.every) and step % spec.settings.checkpoint.every == 0
+        checkpoints = self._checkpoints
+        if checkpoints is not None and step > self._saved and (due or (self._fresh and self._at_risk())):
             if self._writer is None:
-                self._writer = self._store.writer(self._role, self._wrote)
+                self._writer = checkpoints.writer(self._role, self._wrote)
             self._writer.save(step, take_inventory(self._tracked), self._vacant())
             self._saved = step
         self._kept_now = self._saved == step
         fresh, self._fresh = self._fresh, False
         if self._keeper is None or (self._copied == step and not fresh):
             return
-        if fresh or step % spec.copy_every == 0:  # at the same boundaries everywhere
+        if fresh or step % spec.settings.checkpoint.copy_every == 0:  # at the same boundaries everywhere
             self._copied = step
             self._keeper.begin(step, force=fresh)
-            self._kept_now |= spec.copy_every > 1
+            self._kept_now |= spec.settings.checkpoint.copy_every > 1
 
     def lets_go(self, step: int) -> bool:
         """Whether whoever plays here may leave at the boundary after this step: not where a checkpoint begins, nor
         while its part of one is being written, since nobody else would write it. That is put off for one checkpoint;
         where the next is under way by then, it is waited for, or nobody could ever leave."""
-        every, writing = self._spec.checkpoint_every, self._writer is not None and self._writer.busy
-        begins = self._store is not None and every > 1 and (step + 1) % every == 0
+        every, writing = self._spec.settings.checkpoint.every, self._writer is not None and self._writer.busy
+        begins = self._checkpoints is not None and every > 1 and (step + 1) % every == 0
         if not writing and not begins:
             return True
         which = self._saved if writing else step + 1
@@ -123,10 +138,10 @@ class Archive:
         """Whether, while masking, another replica's loss would leave data that nobody has. All roles agree on it, since
         they have entered the generation at the same step."""
         roster = self._fabric.roster
-        if not self._spec.mask or roster is None or None not in roster.seats:
+        if not self._spec.settings.masking.mask or roster is None or None not in roster.seats:
             return False
         live = [unit for unit, role in enumerate(self._twins) if roster.seats[role] is not None]
-        return bool(at_risk(parse(self._spec.mask, len(self._twins)), live))
+        return bool(at_risk(parse(self._spec.settings.masking.mask, len(self._twins)), live))
 
     def _vacant(self) -> list[int]:
         """Roles that hold the same and are vacant, where this is the first that is not: it writes for them."""
@@ -158,7 +173,7 @@ class Archive:
         self._keeper.settle(step)
         if step > self._told:
             self._told = step
-            self._say(Copied(self._role, step, self._keeper.bytes, self._keeper.seconds, self._keeper.waited))
+            self._send(Copied(self._role, step, self._keeper.bytes, self._keeper.seconds, self._keeper.waited))
 
     def kept(self) -> tuple[tuple[int, int], ...]:
         """(role, step) of whole copies that are here."""
@@ -172,8 +187,8 @@ class Archive:
             assert self._keeper is not None
             self._keeper.restore(to.step, (self._role, *self._twins))
         else:
-            assert self._store is not None
-            self._store.load(to.step, self._role, self._tracked)
+            assert self._checkpoints is not None
+            self._checkpoints.load(to.step, self._role, self._tracked)
             for _, parameter in take_inventory(self._tracked).parameters:
                 parameter.grad = None
         self._saved = to.step
@@ -184,8 +199,8 @@ class Archive:
         copy = self._keeper.copy(role, step)
         links: list[Link] = []
         try:
-            links = self._fabric.dial_state(roster, taker, self._spec.streams)
-            give_copy(links, copy, stop)
+            links = self._fabric.dial_state(roster, taker, self._spec.settings.replacement.streams)
+            self._wire.give_copy(links, copy, stop)
         finally:
             for link in links:
                 link.close()
@@ -195,15 +210,15 @@ class Archive:
     def conclude(self, keep: WriteCheckpoint) -> None:
         """Write what is left of a job to disk: its own role's state, and that of lost roles with the same."""
         self.close()
-        if self._store is not None:
+        if self._checkpoints is not None:
             inventory = take_inventory(self._tracked)
             for role in keep.roles:
-                writer = self._store.writer(role, self._wrote)
+                writer = self._checkpoints.writer(role, self._wrote)
                 writer.save(keep.step, inventory)
                 writer.wait()
 
     def _wrote(self, role: int, step: int) -> None:
-        self._say(Saved(role, step))
+        self._send(Saved(role, step))
 
     def close(self) -> None:
         if self._writer is not None:

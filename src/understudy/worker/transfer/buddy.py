@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import logging
 import socket
-import threading
-import time
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
@@ -19,14 +17,15 @@ from functools import partial
 from understudy.comm.fabric import Fabric
 from understudy.comm.links.link import Link
 from understudy.comm.topology import buddy_of
+from understudy.host.world import REAL, Thread, World
 from understudy.protocol.roster import Roster
 from understudy.state.copy import Copy, Draft
 from understudy.state.errors import StateError
 from understudy.state.inventory import take_inventory
 from understudy.state.kinds import Tracked
 
-from .copying import CopyTaker, send_copy
 from .shelf import Shelf
+from .wire import SOCKETS, StateWire
 
 log = logging.getLogger("understudy.worker")
 
@@ -67,9 +66,19 @@ class Keeper:
     """The copies of one worker. `begin`, `hold`, `restore` and `entered` belong to the training thread; everything else
     may be called from anywhere. Nothing here waits for another worker."""
 
-    def __init__(self, fabric: Fabric, uid: str, tracked: Tracked, streams: int) -> None:
+    def __init__(
+        self,
+        fabric: Fabric,
+        uid: str,
+        tracked: Tracked,
+        streams: int,
+        *,
+        world: World = REAL,
+        wire: StateWire = SOCKETS,
+    ) -> None:
         self._fabric, self._uid, self._tracked, self._streams = fabric, uid, tracked, streams
-        self._changed = threading.Condition()
+        self._world, self._wire = world, wire
+        self._changed = world.condition()
         self._season: _Season | None = None
         self._shelves: dict[int, Shelf] = {}
         self._confirmed: dict[int, str] = {}
@@ -91,9 +100,8 @@ class Keeper:
         """What it took to send, or only to copy where no buddy is needed."""
         self.waited = 0.0
         """For how much of it the training thread had to wait, in `begin` and `hold`."""
-        self._thread = threading.Thread(target=self._work, name="understudy copies", daemon=True)
-        self._takers: list[threading.Thread] = []
-        self._thread.start()
+        self._takers: list[Thread] = []
+        self._thread = world.start(self._work, "understudy copies")
 
     # -- what is here --------------------------------------------------------------------------------------------------
 
@@ -179,7 +187,7 @@ class Keeper:
     def begin(self, step: int, *, force: bool = False) -> bool:
         """At a boundary: copy the state with which this step begins, beside it. False where the copy before is not
         settled yet; `force` gives that up. All workers must call it at the same boundaries, and force the same ones."""
-        began = time.perf_counter()
+        began = self._world.monotonic()
         with self._changed:
             own = self._own()
             if self._closed or own is None or (self._open and not force):
@@ -196,20 +204,20 @@ class Keeper:
             return False
         with self._changed:
             self._refresh = _Refresh(step, draft, began)
-            self.waited = time.perf_counter() - began
+            self.waited = self._world.monotonic() - began
             self._changed.notify_all()
         return True
 
     def hold(self) -> float:
         """Before anything that is tracked is changed by an optimizer: wait until it is copied. How long that took."""
-        began = time.perf_counter()
+        began = self._world.monotonic()
         with self._changed:
             refresh = self._refresh
             if refresh is None or refresh.copy is not None:
                 return 0.0
             self._changed.wait_for(lambda: refresh.copy is not None or refresh.over)
             self._changed.wait_for(lambda: not self._busy or refresh.copy is not None)
-            waited = time.perf_counter() - began
+            waited = self._world.monotonic() - began
             self.waited += waited
         return waited
 
@@ -297,7 +305,7 @@ class Keeper:
                         self._busy = True
                         return partial(self._give, refresh, refresh.copy, season, season.buddy, season.links)
                     if not season.links and not season.dialling:
-                        wait = season.again - time.monotonic()
+                        wait = season.again - self._world.monotonic()
                         if wait <= 0:
                             return partial(self._dial, season, season.buddy)
                 self._changed.wait(wait)
@@ -320,7 +328,7 @@ class Keeper:
 
     def _give(self, refresh: _Refresh, copy: Copy, season: _Season, buddy: str, links: list[Link]) -> None:
         try:
-            size = send_copy(links, copy, self._settled, lambda: season.over or refresh.over)
+            size = self._wire.send_copy(links, copy, self._settled, lambda: season.over or refresh.over)
         except Exception as error:
             log.debug("%s: its copy of step %d did not reach %s: %s", self._uid, refresh.step, buddy, error)
             with self._changed:
@@ -336,7 +344,7 @@ class Keeper:
 
     def _done(self, refresh: _Refresh, size: int) -> None:
         refresh.over = True
-        self.seconds, self.bytes = time.perf_counter() - refresh.began, size
+        self.seconds, self.bytes = self._world.monotonic() - refresh.began, size
 
     def _dial(self, season: _Season, buddy: str) -> None:
         with self._changed:
@@ -361,7 +369,7 @@ class Keeper:
             self._changed.notify_all()
 
     def _later(self, season: _Season) -> None:
-        season.again = time.monotonic() + min(_AGAIN_S * 2**season.failures, _AGAIN_AT_MOST_S)
+        season.again = self._world.monotonic() + min(_AGAIN_S * 2**season.failures, _AGAIN_AT_MOST_S)
         season.failures += 1
 
     # -- the wards' copies ---------------------------------------------------------------------------------------------
@@ -383,14 +391,10 @@ class Keeper:
             season.serving.append(links)
             season.wards.add(role)
             self._takers = [thread for thread in self._takers if thread.is_alive()]
-            thread = threading.Thread(
-                target=self._serve, args=(season, role, links), name="understudy ward", daemon=True
-            )
-            self._takers.append(thread)
-            thread.start()
+            self._takers.append(self._world.start(partial(self._serve, season, role, links), "understudy ward"))
 
     def _serve(self, season: _Season, role: int, links: list[Link]) -> None:
-        taker = CopyTaker(links, lambda: season.over)
+        taker = self._wire.copies_taker(links, lambda: season.over)
         epoch = 0
 
         def spare(keep: int) -> Copy | None:

@@ -15,8 +15,6 @@ from __future__ import annotations
 
 import select
 import socket
-import threading
-import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeVar
@@ -25,15 +23,14 @@ import msgspec
 import torch
 
 from understudy.comm.links.link import Link
+from understudy.host.world import REAL, World
 from understudy.protocol.framing import Framing, FramingError
 from understudy.state.errors import StateError, StreamBroken
 from understudy.state.inventory import Inventory, digest, grow, take_inventory
 from understudy.state.kinds import Tracked, optimizers
 from understudy.state.memory import Slot, gradient_of, is_dtensor, local_part
 from understudy.state.optimizers import optimizer_parameters
-from understudy.state.stream import give, take
-
-_LOOK_MS = 50
+from understudy.state.stream import WorldStop, give, take, wait_ready
 
 
 class Tempo(msgspec.Struct, frozen=True):
@@ -153,10 +150,8 @@ def receive(sock: socket.socket, stop: Stop) -> Frame:
 
 
 def _wait(sock: socket.socket, event: int, stop: Stop) -> None:
-    poller = select.poll()
-    poller.register(sock, event)
     while not stop():
-        if poller.poll(_LOOK_MS):
+        if wait_ready(sock, event, stop):
             return
     raise StreamBroken("it was stopped")
 
@@ -289,12 +284,11 @@ def _memory(tensor: torch.Tensor) -> tuple[int, int]:
 class _Beside:
     """Work in a thread of its own, from now on."""
 
-    def __init__(self, work: Callable[[], int], name: str) -> None:
+    def __init__(self, work: Callable[[], int], name: str, world: World) -> None:
         self._work = work
         self._result: int | None = None
         self._error: Exception | None = None
-        self._thread = threading.Thread(target=self._do, name=name, daemon=True)
-        self._thread.start()
+        self._thread = world.start(self._do, name)
 
     def _do(self) -> None:
         try:
@@ -318,16 +312,22 @@ class Taker:
     the first part and all that is no tensor; over each of `others` another part."""
 
     def __init__(
-        self, links: Sequence[Link], tracked: Tracked, stop: Stop, others: Sequence[Sequence[Link]] = ()
+        self,
+        links: Sequence[Link],
+        tracked: Tracked,
+        stop: Stop,
+        others: Sequence[Sequence[Link]] = (),
+        *,
+        world: World = REAL,
     ) -> None:
         self._sockets = [link.sock for link in links]
         self._tracked, self._broken = tracked, False
-        self._stop = lambda: self._broken or stop()
+        self._stop = WorldStop(lambda: self._broken or stop(), world)
         self._inventory: Inventory | None = None
-        self._growing = threading.Lock()
+        self._world, self._growing = world, world.condition()
         self._bytes = 0
         self._others = [
-            _Beside(partial(self._take_part, [link.sock for link in each]), "understudy part") for each in others
+            _Beside(partial(self._take_part, [link.sock for link in each]), "understudy part", world) for each in others
         ]
 
     def run(self, took: Callable[[int], bool]) -> Arrival | None:
@@ -344,7 +344,7 @@ class Taker:
         line, again, start = self._sockets[0], False, 0.0
         while True:
             frame = receive(line, self._stop)
-            start = start or time.perf_counter()
+            start = start or self._world.monotonic()
             match frame:
                 case Goods(slots, which, check):
                     inventory = self._grow(slots)
@@ -359,7 +359,7 @@ class Taker:
                         send(line, Differs(), self._stop)
                     elif took(last.step):
                         send(line, Taken(self._bytes), self._stop)
-                        return Arrival(last.step, self._bytes, time.perf_counter() - start, last.tempo, again)
+                        return Arrival(last.step, self._bytes, self._world.monotonic() - start, last.tempo, again)
                     else:
                         return None
                 case _:
