@@ -40,10 +40,10 @@ def test_waiting_until_it_is_so(fake: Fake, shell: Shell) -> None:
     ("change", "said"),
     [
         ({"status": "failed"}, "the job is failed"),
-        ({"replicas": ReplicasView(2, 4, 3)}, "somebody else wants 3 replicas now"),
+        ({"replicas": ReplicasView(2, 4, 3)}, "a later request wants 3 replicas"),
         (
             {"change": ChangeView("shrink", "armed", 3, ("m2",), ())},
-            "it is not so after 0.5 s, and is still tried; look with: understudy status",
+            "4 replicas do not train after 0.5 s; the request stands, see understudy status",
         ),
     ],
 )
@@ -56,7 +56,7 @@ def test_waiting_in_vain(fake: Fake, shell: Shell, change: dict[str, object], sa
 def test_a_time_that_is_none(fake: Fake, shell: Shell) -> None:
     code, _, err = shell("scale", "--replicas", "4", "--wait", "-3")
     assert (code, fake.asked) == (2, [])
-    assert "--wait -3: write how many seconds" in err
+    assert "--wait -3: give a number of seconds" in err
 
 
 def test_status_says_how_many(fake: Fake, shell: Shell) -> None:

@@ -1,4 +1,4 @@
-"""The public surface of the packages: what scripts may import."""
+"""The public surface of the packages: the names that scripts may import."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from understudy.data import sampler
 from .sources import filled, item, joined, told, told_attributes, tree_of
 
 MADE_BY_THE_RUNTIME = ("Job", "Step", "Shard", "Report", "LocalWorker", "WorkerHandle")
-"""Nobody makes one, so how one is made is nobody's concern."""
+"""Classes that only the runtime instantiates; the reference shows no constructor."""
 SURFACE = ("run", "Job", "Step", "Shard")
-"""In the order in which one meets them."""
+"""In the order in which a script uses them."""
 DATA = ("Tokens", "MapData", "Sampler", "MicroShard", "cut", "Local", "Report", "partition", "check", "DataError")
 TESTING = ("run_workers", "LocalWorkers", "WorkerHandle", "LocalWorker", "first_roster", "FakeClock", "InjectedError")
 FAULTS = ("WORKER_FAULTS", "AGENT_FAULTS")
@@ -59,7 +59,7 @@ def _table(package: str, name: str, table: dict[str, str]) -> str:
 
 
 def _told_alias(name: str) -> str:
-    """A type alias has no docstring of its own; the module that defines it has the sentence below it."""
+    """The docstring of a type alias: the string below its definition in the module."""
     body = ast.parse(inspect.getsource(sampler)).body
     for statement, after in pairwise(body):
         named = isinstance(statement, ast.Assign) and any(
@@ -67,7 +67,7 @@ def _told_alias(name: str) -> str:
         )
         if named:
             return told(after)
-    raise SystemExit(f"tools/reference/python.py: nothing is said about {name} below its definition")
+    raise SystemExit(f"tools/reference/python.py: {name} has no docstring below its definition")
 
 
 def _class(name: str, kind: type) -> Iterator[str]:
@@ -96,7 +96,7 @@ def _methods(kind: type) -> Iterator[tuple[str, str]]:
 
 
 def signature(thing: Any) -> str:
-    """As it is written, without `self`, and with the values of constants: their names may not be public."""
+    """The signature as written, without `self`, and with the values of constants, which may be private."""
     if dataclasses.is_dataclass(thing):
         found: Any = thing
         return str(inspect.signature(found)).replace("'", "").removesuffix(" -> None")
