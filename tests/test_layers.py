@@ -123,7 +123,7 @@ def test_imports_only_go_down() -> None:
         ("worker/job.py", "from understudy import run", "the surface"),
         ("worker/job.py", "import understudy", "the surface"),
         ("worker/job.py", "from .. import run", "the surface"),
-        ("comm/ring.py", "import understudy_bench.harness", "a benchmark"),
+        ("comm/ring.py", "import understudy_bench.harness.bench", "a benchmark"),
         ("controller/machine.py", "import torch", "torch"),
         ("masking/order.py", "from torch.distributed import ProcessGroup", "torch"),
         ("protocol/roster.py", "import torch.distributed as dist", "torch"),
@@ -131,7 +131,7 @@ def test_imports_only_go_down() -> None:
         ("masking/order.py", "import socket", "no I/O"),
         ("planning/plan.py", "from asyncio import Queue", "no I/O"),
         ("planning/plan.py", "import subprocess", "no I/O"),
-        ("planning/simgrid/stage.py", "import subprocess", "no I/O"),
+        ("planning/simgrid/prepare.py", "import subprocess", "no I/O"),
         ("planning/plan.py", "from understudy.comm.fabric import Fabric", "from above"),
         ("launch/local.py", "from understudy.testing.faults import WORKER_FAULTS", "for tests"),
         ("cli/run.py", "from understudy import testing", "for tests"),
@@ -159,7 +159,7 @@ def test_an_offence_is_found(file: str, source: str, reason: str) -> None:
         ("planning/plan.py", "import torchlike_name\nimport math"),
         (
             "planning/simgrid/engine.py",
-            "import subprocess\nimport simgrid\nfrom understudy.planning.jump import simulate",
+            "import subprocess\nimport simgrid\nfrom understudy.planning.simulation.jump import simulate",
         ),
     ],
 )

@@ -11,15 +11,15 @@ import msgspec
 import pytest
 
 from understudy.cli.main import main
-from understudy.controller.core.events import Tale
+from understudy.controller.core.effects import Announcement
 from understudy.controller.server.views import JobView, MachineView, RoleView
 
 SECRET = "5ec7e7"
 JOB = JobView("gpt", "training", "", 2, 12, 0.25, {"loss": 2.5}, None, 1, {})
 MACHINES = [
-    MachineView("m0", "cast", (0, 1), ("w0", "w1"), (10, 11)),
+    MachineView("m0", "active", (0, 1), ("w0", "w1"), (10, 11)),
     MachineView("m1", "gone", (), (), (), "it was replaced"),
-    MachineView("m2", "cast", (2, 3), ("w4", "w5"), (14, 15)),
+    MachineView("m2", "active", (2, 3), ("w4", "w5"), (14, 15)),
     MachineView("m3", "standby", (), ("w6", "w7"), (16, 17)),
 ]
 ROSTER = [
@@ -34,8 +34,8 @@ class Fake:
 
     def __init__(self) -> None:
         self.job, self.machines, self.roster = JOB, MACHINES, ROSTER
-        self.tales: list[Tale] = []
-        self.answers: list[tuple[dict[str, Any], list[Tale]]] = []
+        self.tales: list[Announcement] = []
+        self.answers: list[tuple[dict[str, Any], list[Announcement]]] = []
         self.asked: list[tuple[str, str, Any]] = []
         """Method, path and body of what is not only looked at."""
         fake = self
@@ -52,10 +52,10 @@ class Fake:
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self.server.server_port}"
 
-    def says(self, ok: bool, text: str, *tales: Tale, **data: object) -> None:
+    def says(self, ok: bool, text: str, *tales: Announcement, **data: object) -> None:
         self.answers.append(({"done": True, "ok": ok, "text": text, "at": 15.0, **data}, list(tales)))
 
-    def takes_its_time(self, *tales: Tale) -> None:
+    def takes_its_time(self, *tales: Announcement) -> None:
         self.answers.append(({"done": False}, list(tales)))
 
     def _handle(self, handler: BaseHTTPRequestHandler) -> None:

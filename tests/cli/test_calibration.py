@@ -15,7 +15,7 @@ from tests.controller.core.test_director_replay import history
 from understudy.cli.calibration import calibrated, measured
 from understudy.cli.errors import UsageError
 from understudy.controller.server.ledger import Ledger
-from understudy.planning.calibrate import ASSUMED, Seen
+from understudy.planning.inputs.calibrate import ASSUMED, MeasuredLoss
 from understudy.protocol.messages import Rehearsed, Saved, Switched
 
 
@@ -44,7 +44,7 @@ def recovery() -> Play:
     play.all_switch()
     play.settled(0.4)
     play.here("m1")
-    play.say(play.director.machines["m1"].actors[0].uid, Rehearsed(0, 1.0, (0, 1, 2)))
+    play.say(play.director.job.machines["m1"].workers[0].uid, Rehearsed(0, 1.0, (0, 1, 2)))
     return play
 
 
@@ -58,7 +58,7 @@ def test_a_recovery(tmp_path: Path) -> None:
     first_step = next(at for at, event in play.ledger if b"settled" in msgspec.json.encode(event))
     assert found.started == [first_step - play.ledger[0][0]]
     (away,) = found.away
-    died = next(tale.at for tale in play.tales if tale.kind == "died")
+    died = next(event.at for event in play.announcements if event.kind == "died")
     assert away == play.now - died
     assert not found.masked
     assert not found.replaced
@@ -91,8 +91,8 @@ def test_masking_and_the_refill(tmp_path: Path) -> None:
     play.all_switch()
     play.settled(0.1)
     found = measured(kept(play, tmp_path / "run"))
-    assert found.masked == [Seen(0.3, 0.5)]
-    assert found.joined == [Seen(0.1, 0.5)]
+    assert found.masked == [MeasuredLoss(0.3, 0.5)]
+    assert found.joined == [MeasuredLoss(0.1, 0.5)]
     assert found.refilled == [entered - died]
     assert not found.recovered
 

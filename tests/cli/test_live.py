@@ -19,7 +19,7 @@ JOB: dict[str, Any] = {
     "change": {"kind": "replace", "phase": "armed"},
 }
 MACHINES: list[dict[str, Any]] = [
-    {"name": "m0", "state": "cast", "roles": [0, 1], "why": ""},
+    {"name": "m0", "state": "active", "roles": [0, 1], "why": ""},
     {"name": "m1", "state": "gone", "roles": [], "why": "it was replaced"},
     {"name": "m2", "state": "standby", "roles": [], "why": ""},
 ]

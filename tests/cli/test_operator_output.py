@@ -17,14 +17,14 @@ import pytest
 from tests.cli.controller import JOB, MACHINES, ROSTER, SECRET, Fake, Shell
 from understudy.cli.main import main
 from understudy.controller.client import Client
-from understudy.controller.core.events import Tale
+from understudy.controller.core.effects import Announcement
 from understudy.controller.server.views import ChangeView, JobView, MachineView, RoleView
 from understudy.launch.registry import Entry, enter
 from understudy.steward.stragglers import Straggler
 
 pytestmark = pytest.mark.usefixtures("apart")
 
-UNKNOWN = "there is no machine m9; machines that play: m0, m2"
+UNKNOWN = "there is no machine m9; machines with roles: m0, m2"
 WORDS = [
     ["status"],
     ["events"],
@@ -47,9 +47,9 @@ def test_status(fake: Fake, shell: Shell) -> None:
     assert [line.rstrip() for line in out.splitlines()] == [
         "gpt: training  step 12  0.25 s a step  loss 2.5  generation 2",
         "machine  state                  roles                         workers  failures",
-        "m0       cast                   0 (pp=0 dp=0), 1 (pp=0 dp=1)  w0 w1",
+        "m0       active                 0 (pp=0 dp=0), 1 (pp=0 dp=1)  w0 w1",
         "m1       gone: it was replaced",
-        "m2       cast                   2 (pp=1 dp=0), 3 (pp=1 dp=1)  w4 w5",
+        "m2       active                 2 (pp=1 dp=0), 3 (pp=1 dp=1)  w4 w5",
         "m3       standby                                              w6 w7",
     ]
 
@@ -68,7 +68,7 @@ def test_status_shows_what_has_gone_wrong_and_what_a_standby_has_rehearsed(fake:
             failures=1,
             history=((1_000_065.0, "no heartbeat"),),
             rehearsed=(1,),
-            tour={1: 0.9, 0: 2.14},
+            rehearsal_seconds={1: 0.9, 0: 2.14},
         ),
     ]
     lines = [" ".join(line.split()) for line in shell("status")[1].splitlines()]
@@ -128,9 +128,9 @@ def test_status_is_one_line_for_the_job_and_one_for_each_machine(fake: Fake, she
 # -- events ------------------------------------------------------------------------------------------------------------
 
 HISTORY = [
-    Tale("machine", "m0 has come", 1_000_000.0, {"machine": "m0"}),
-    Tale("halt", "m1 is gone: no heartbeat", 1_000_061.5, {"halt": 1}),
-    Tale("finished", "finished after 40 steps", 1_000_100.0, {"step": 40}),
+    Announcement("machine", "m0 has come", 1_000_000.0, {"machine": "m0"}),
+    Announcement("halt", "m1 is gone: no heartbeat", 1_000_061.5, {"halt": 1}),
+    Announcement("finished", "finished after 40 steps", 1_000_100.0, {"step": 40}),
 ]
 
 
@@ -158,7 +158,7 @@ def test_no_events(fake: Fake, shell: Shell) -> None:
 
 @pytest.mark.parametrize("end", ["finished", "stopped", "failed"])
 def test_following_ends_with_the_job(fake: Fake, shell: Shell, end: str) -> None:
-    fake.tales = [HISTORY[0], Tale(end, "it is over", 1.0), Tale("machine", "too late", 2.0)]
+    fake.tales = [HISTORY[0], Announcement(end, "it is over", 1.0), Announcement("machine", "too late", 2.0)]
     code, out, _ = shell("events", "-f")
     assert code == 0
     assert out.splitlines()[-1].endswith("it is over")
@@ -179,19 +179,19 @@ def test_following_until_ctrl_c(fake: Fake, shell: Shell, monkeypatch: pytest.Mo
 # -- replace and drain -------------------------------------------------------------------------------------------------
 
 
-def phase(name: str, at: float, change: str = "r1") -> Tale:
-    return Tale("phase", name, at, {"change": change, "generation": 3})
+def phase(name: str, at: float, change: str = "r1") -> Announcement:
+    return Announcement("phase", name, at, {"change": change, "generation": 3})
 
 
-BEGUN = Tale("change", "m2 → m3", 10.0, {"change": "r1"})
-RELEASED = Tale("released", "m2 is released", 14.75, {"change": "r1"})
-SETTLED = Tale("settled", "training lost 0.250 s", 14.75, {"change": "r1", "lost": 0.25})
+BEGUN = Announcement("change", "m2 → m3", 10.0, {"change": "r1"})
+RELEASED = Announcement("released", "m2 is released", 14.75, {"change": "r1"})
+SETTLED = Announcement("settled", "training lost 0.250 s", 14.75, {"change": "r1", "lost": 0.25})
 
 
 def play_replacement(fake: Fake) -> None:
-    fake.tales = [Tale("change", "of long ago", 1.0, {"change": "r1"})]
+    fake.tales = [Announcement("change", "of long ago", 1.0, {"change": "r1"})]
     fake.takes_its_time(BEGUN, phase("rehearse", 10.0), phase("rehearse", 11.0, change="another"))
-    fake.takes_its_time(phase("prepare", 13.5), phase("armed", 13.625), Tale("machine", "m7 has come", 13.7))
+    fake.takes_its_time(phase("prepare", 13.5), phase("armed", 13.625), Announcement("machine", "m7 has come", 13.7))
     fake.takes_its_time(phase("switch", 14.25), phase("hand-over", 14.25), phase("first step", 14.5))
     fake.says(True, "training lost 0.250 s", SETTLED, RELEASED, lost=0.25, bytes=1000)
 
@@ -241,8 +241,8 @@ def test_several_machines_and_who_comes_for_them(fake: Fake, shell: Shell) -> No
 
 def test_a_second_attempt_is_shown(fake: Fake, shell: Shell) -> None:
     fake.takes_its_time(BEGUN, phase("rehearse", 10.0), phase("cancel", 11.0))
-    fake.takes_its_time(Tale("cancelled", "m3 is gone", 11.5, {"change": "r1"}))
-    fake.takes_its_time(Tale("change", "m2 → m4", 12.0, {"change": "r1"}), phase("rehearse", 12.0))
+    fake.takes_its_time(Announcement("cancelled", "m3 is gone", 11.5, {"change": "r1"}))
+    fake.takes_its_time(Announcement("change", "m2 → m4", 12.0, {"change": "r1"}), phase("rehearse", 12.0))
     fake.says(False, "m4 is gone: no heartbeat; training goes on as before")
     code, out, err = shell("replace", "m2")
     assert (code, err) == (1, "understudy: not replaced: m4 is gone: no heartbeat; training goes on as before\n")

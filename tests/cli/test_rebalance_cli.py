@@ -19,8 +19,8 @@ PLAYING = ["m0", "m0", "m1", "m1"]
 def _stage(fake: Fake) -> None:
     labels = {"m0": "r1", "m1": "r1", "m2": "r1", "m3": "r2"}
     fake.machines = [
-        MachineView("m0", "cast", (0, 1), ("w0", "w1"), (1, 2)),
-        MachineView("m1", "cast", (2, 3), ("w2", "w3"), (3, 4)),
+        MachineView("m0", "active", (0, 1), ("w0", "w1"), (1, 2)),
+        MachineView("m1", "active", (2, 3), ("w2", "w3"), (3, 4)),
         MachineView("m2", "standby", (), ("w4", "w5"), (5, 6)),
         MachineView("m3", "standby", (), ("w6", "w7"), (7, 8)),
         MachineView("m4", "gone", (), (), (), "it was replaced"),
@@ -174,5 +174,5 @@ def test_status_shows_who_waits_and_where_machines_stand(fake: Fake, shell: Shel
     lines = [" ".join(line.split()) for line in shell("status")[1].splitlines()]
     assert "to be replaced: m0: under way: prepare" in lines
     assert "to be replaced by 18:00:00: m1, m2 (new firmware): waits for a standby" in lines
-    assert lines[-1].startswith("m0 cast, goes at 18:00:00 0 (dp=0 tp=0), 1 (dp=0 tp=1) w0 w1")
+    assert lines[-1].startswith("m0 active, goes at 18:00:00 0 (dp=0 tp=0), 1 (dp=0 tp=1) w0 w1")
     assert lines[-1].endswith("rack=r1")

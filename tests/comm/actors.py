@@ -1,10 +1,8 @@
-"""Workers that do what they are told, one thing after the other, and say when each was over."""
+"""Workers that do what they are told, one thing after the other, and say how each ended."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -20,13 +18,6 @@ from understudy.protocol.roster import Roster
 from understudy.testing.local_workers import LocalWorker, LocalWorkers, WorkerHandle, first_roster
 
 LARGE = 2_000_000
-
-
-class Over(NamedTuple):
-    """When an operation had returned, and what was wrong with the generation by then."""
-
-    when: float
-    fault: Fault | None
 
 
 def _message(endpoint: Endpoint, job: Send | Receive) -> None:
@@ -64,7 +55,7 @@ OPERATIONS: dict[str, Callable[[Endpoint, int], object]] = {
 
 def act(player: LocalWorker, role: int | None, roles: Sequence[int]) -> None:
     """Words: a Roster to enter, ("do", operation, peer), ("interrupt", reason), "sum", None to end. Each is answered:
-    by "entered", "going" and an Over, the moment of the interrupt, a sum."""
+    by "entered", "going" and the generation's fault, a sum; an interrupt is not."""
     fabric = player.fabric
     if role is None:
         player.enter(player.hear())
@@ -78,16 +69,14 @@ def act(player: LocalWorker, role: int | None, roles: Sequence[int]) -> None:
             player.tell("entered")
         elif word == "sum":
             value = all_reduce(end, torch.full((10,), 10.0**end.rank, dtype=torch.float64))
-            fabric.check()
+            assert fabric.fault is None, fabric.fault
             player.tell(float(value[0]))
         elif word[0] == "interrupt":
-            player.tell(time.monotonic())
             fabric.interrupt(word[1])
         else:
             player.tell("going")
             OPERATIONS[word[1]](end, word[2])
-            when = time.monotonic()
-            player.tell(Over(when, fabric.fault))
+            player.tell(fabric.fault)
 
 
 class Scene:
@@ -115,9 +104,10 @@ class Scene:
         for role in by:
             assert self.hands[role].hear() == "going"
 
-    def over(self, by: Sequence[int], limit: float = 20.0) -> list[Over]:
-        heard = [self.hands[role].hear(limit) for role in by]
-        assert all(isinstance(one, Over) for one in heard), heard
+    def faults(self, by: Sequence[int]) -> list[Fault]:
+        """Why the operations of these roles have ended."""
+        heard = [self.hands[role].hear(60) for role in by]
+        assert all(isinstance(one, Fault) for one in heard), heard
         return heard
 
     def recover(self, dead: int | None = None) -> None:
@@ -135,8 +125,8 @@ class Scene:
                 heard = hand.hear()
                 assert heard == answer, heard
 
-    def kill(self, role: int) -> float:
-        return kill(self.hands[role])
+    def kill(self, role: int) -> None:
+        kill(self.hands[role])
 
     def pids(self, roles: Sequence[int]) -> list[int]:
         return [pid for role in roles if (pid := self.hands[role].process.pid) is not None]

@@ -6,19 +6,18 @@ import gc
 import os
 import signal
 import threading
-import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 
 from tests.comm.helpers import all_reduce, eventually
 from understudy.comm.endpoint import Endpoint
-from understudy.comm.fabric import Fabric
 from understudy.comm.links.pairs import Receive, Send
+from understudy.comm.network import NetworkFabric
 from understudy.comm.sandbox import Echo
 from understudy.protocol.roster import Roster, WorkerAddress
 from understudy.testing.local_workers import LocalWorker, LocalWorkers, WorkerHandle
@@ -102,14 +101,14 @@ class Steps:
             for elements in self.elements:
                 check_sum(endpoint, self.fabric.roster, self.step, elements)
         pass_on(self.world, self.fabric.roster, self.step)
-        self.fabric.check()
+        assert self.fabric.fault is None, self.fabric.fault
 
     def vote(self) -> bool:
         """True where it is over for this worker."""
         ballot = torch.tensor([self.fabric.prepared, 0 if self.stopping else 1, self.step])
         mine = ballot.clone()
         all_reduce(self.world, ballot, dist.ReduceOp.MIN)
-        self.fabric.check()
+        assert self.fabric.fault is None, self.fabric.fault
         assert ballot[2] == mine[2], "steps differ"
         self.stopping = not ballot[1]
         agreed = int(ballot[0])
@@ -125,7 +124,7 @@ class Steps:
         """A newcomer learns where the others are."""
         where = torch.tensor([self.step])
         all_reduce(self.world, where, dist.ReduceOp.MAX)
-        self.fabric.check()
+        assert self.fabric.fault is None, self.fabric.fault
         self.step = int(where)
 
 
@@ -192,14 +191,14 @@ def lives(player: LocalWorker, groups: Groups, elements: Sequence[int]) -> None:
     """One worker after the other in one process: each rehearses the role it is given, plays until it is released and
     closes its fabric. Words: a role, or "census" between two lives. News: the worker, what `join` says, its end."""
     first, number = player.fabric, 0
+    known = first._rendezvous
+    inherited: dict[str, Any] = {"job": known._job, "secret": known._secret, "limit": known.limit}
     while (role := player.hear()) is not None:
         if role == "census":
             player.tell(census())
             continue
         number += 1
-        player.fabric = Fabric(
-            f"{first.uid}.{number}", f"{first.uid}.{number}", job=first.job, secret=first._secret, limit=first.limit
-        )
+        player.fabric = NetworkFabric(f"{first.uid}.{number}", f"{first.uid}.{number}", **inherited)
         player.tell(player.fabric.worker)
         player.tell(join(player, role, groups, elements))
         player.fabric.close()
@@ -327,9 +326,6 @@ def asleep(processes: Iterable[int]) -> None:
         eventually(sleeps, limit=10)
 
 
-def kill(hand: WorkerHandle) -> float:
-    """The moment of its death, on the clock that all processes of a machine share."""
+def kill(hand: WorkerHandle) -> None:
     assert hand.process.pid is not None
-    moment = time.monotonic()
     os.kill(hand.process.pid, signal.SIGKILL)
-    return moment

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from understudy.comm.buddies import buddy_of
+from understudy.comm.topology import buddy_of
 from understudy.protocol.roster import Roster, WorkerAddress
 
 

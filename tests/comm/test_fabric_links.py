@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from functools import partial
 
@@ -31,10 +30,10 @@ from tests.comm.helpers import (
     sums,
 )
 from understudy.comm.endpoint import Endpoint
-from understudy.comm.fabric import Fabric, PrepareFailed
+from understudy.comm.faults import LinkFailed, PrepareFailed
 from understudy.comm.group import RoleGroup
 from understudy.comm.links.link import Link
-from understudy.comm.transport import LinkFailed
+from understudy.comm.network import NetworkFabric
 from understudy.protocol.roster import Roster
 
 # -- groups that come late ---------------------------------------------------------------------------------------------
@@ -77,11 +76,9 @@ def test_a_group_that_cannot_be_opened(ensemble: Ensemble) -> None:
     made: list[Endpoint] = []
     thread = threading.Thread(target=lambda: made.append(fabrics[0].group((0, 1))), daemon=True)
     thread.start()
-    eventually(lambda: bool(fabrics[0]._current and fabrics[0]._current.openings))
-    start = time.monotonic()
+    eventually(lambda: bool(fabrics[0]._membership.current and fabrics[0]._membership.current.openings))
     fabrics[1].interrupt("a test")
     thread.join(5)
-    assert time.monotonic() - start < 8.0
     assert made
     assert fabrics[0].fault is not None
     all_reduce(made[0], torch.ones(3))
@@ -234,7 +231,7 @@ def test_a_newcomer_talks_before_the_others_are_there(ensemble: Ensemble) -> Non
         fault_of(fabrics[1])
         roster = roster.successor({0: new.worker}, fresh=True)
 
-        def come(fabric: Fabric, end: Endpoint, roster: Roster = roster) -> float:
+        def come(fabric: NetworkFabric, end: Endpoint, roster: Roster = roster) -> float:
             fabric.prepare(roster).result(5)
             fabric.switch(roster.generation)
             other = 1 - end.rank
@@ -283,7 +280,7 @@ def test_copy_links_of_another_generation_are_refused(ensemble: Ensemble) -> Non
     enter(following, [*fabrics, new])
     fabrics[0].expect_copy(2, lambda link: link.close())
     with pytest.raises(
-        LinkFailed, match=r"copy link with role 0 \(w0 on m0\): (nobody here expects|generation 1 is stale)"
+        LinkFailed, match=r"copy link with role 0 \(w0 on m0\): (this worker expects no|generation 1 is stale)"
     ):
         waits.result(10)
     with pytest.raises(LinkFailed, match="generation 1 is stale"):

@@ -17,7 +17,8 @@ import torch
 
 from tests.comm.helpers import Ensemble, all_reduce, at_once, endpoint_of, fault_of, receive, send, sums
 from understudy.comm.endpoint import Endpoint
-from understudy.comm.fabric import Fabric, PrepareFailed, SwitchRefused
+from understudy.comm.faults import PrepareFailed, SwitchRefused
+from understudy.comm.network import NetworkFabric
 from understudy.comm.sandbox import Echo
 from understudy.comm.topology import GroupKey
 from understudy.protocol.roster import Roster
@@ -37,7 +38,7 @@ class History:
         """Where each cell lives at present."""
         self.groups = [GroupKey(tuple(range(len(self.cells))))]
         self.number = 1
-        self.seats: list[Fabric | None] = [self.newcomer(role) for role in range(len(self.cells))]
+        self.seats: list[NetworkFabric | None] = [self.newcomer(role) for role in range(len(self.cells))]
         self.roster = Roster.of(
             1, [(f.role or 0, f.uid) for f in self.live], [f.worker for f in self.live], cells=self.cells
         )
@@ -45,10 +46,10 @@ class History:
         self.switch(self.live)
 
     @property
-    def live(self) -> list[Fabric]:
+    def live(self) -> list[NetworkFabric]:
         return [fabric for fabric in self.seats if fabric is not None]
 
-    def newcomer(self, role: int) -> Fabric:
+    def newcomer(self, role: int) -> NetworkFabric:
         (fabric,) = self.ensemble.hire(self.homes[self.cells[role]])
         fabric.assume(role, Echo())
         for key in self.groups:
@@ -56,7 +57,7 @@ class History:
                 fabric.group(key.roles)
         return fabric
 
-    def next(self, changes: dict[int, Fabric | None], *, fresh: bool = False) -> Roster:
+    def next(self, changes: dict[int, NetworkFabric | None], *, fresh: bool = False) -> Roster:
         self.number += 1
         return self.roster.successor(
             {role: None if fabric is None else fabric.worker for role, fabric in changes.items()},
@@ -64,21 +65,21 @@ class History:
             fresh=fresh,
         )
 
-    def prepare(self, roster: Roster, fabrics: list[Fabric]) -> None:
+    def prepare(self, roster: Roster, fabrics: list[NetworkFabric]) -> None:
         futures = [fabric.prepare(roster) for fabric in self.shuffled(fabrics)]
         if self.random.random() < 0.5 and all(fabric.fault is None for fabric in self.live) and self.number > 1:
             self.check()
         for future in futures:
             future.result(10)
 
-    def shuffled(self, fabrics: list[Fabric]) -> list[Fabric]:
+    def shuffled(self, fabrics: list[NetworkFabric]) -> list[NetworkFabric]:
         return self.random.sample(fabrics, len(fabrics))
 
-    def switch(self, fabrics: list[Fabric]) -> None:
+    def switch(self, fabrics: list[NetworkFabric]) -> None:
         for fabric in self.shuffled(fabrics):
             fabric.switch(self.number)
 
-    def seat(self, changes: dict[int, Fabric | None], roster: Roster) -> None:
+    def seat(self, changes: dict[int, NetworkFabric | None], roster: Roster) -> None:
         for role, fabric in changes.items():
             leaver, self.seats[role] = self.seats[role], fabric
             if leaver is not None:
@@ -105,7 +106,7 @@ class History:
             found += [self.refill] * 3
         return found
 
-    def move(self) -> dict[int, Fabric | None]:
+    def move(self) -> dict[int, NetworkFabric | None]:
         """Newcomers for all live roles of a cell, on a new machine."""
         cell = self.cells[self.random.choice([role for role, fabric in enumerate(self.seats) if fabric is not None])]
         self.homes[cell] = f"m{self.number}-{cell}"
@@ -115,7 +116,7 @@ class History:
     def replace(self) -> None:
         self.change(self.move())
 
-    def change(self, changes: dict[int, Fabric | None]) -> None:
+    def change(self, changes: dict[int, NetworkFabric | None]) -> None:
         roster = self.next(changes)
         everybody = [*self.live, *(fabric for fabric in changes.values() if fabric is not None)]
         self.prepare(roster, everybody)
@@ -165,13 +166,13 @@ class History:
             fabric.close()
         self.homes = homes
 
-    def blocked(self, without: Fabric, then: Callable[[], None]) -> None:
+    def blocked(self, without: NetworkFabric, then: Callable[[], None]) -> None:
         """All but one are in an operation, or in several; then something happens, and all return."""
         others = [fabric for fabric in self.live if fabric is not without]
         size = self.random.choice(SIZES)
         started = [threading.Event() for _ in others]
 
-        def run(fabric: Fabric, event: threading.Event) -> None:
+        def run(fabric: NetworkFabric, event: threading.Event) -> None:
             event.set()
             all_reduce(endpoint_of(fabric), torch.ones(size))
 
@@ -187,14 +188,14 @@ class History:
         self.blocked(idle, lambda: by.interrupt("a test"))
         self.recover({})
 
-    def recover(self, changes: dict[int, Fabric | None]) -> None:
+    def recover(self, changes: dict[int, NetworkFabric | None]) -> None:
         roster = self.next(changes, fresh=True)
         staying = [fabric for role, fabric in enumerate(self.seats) if fabric is not None and role not in changes]
         everybody = [*staying, *(fabric for fabric in changes.values() if fabric is not None)]
         for fabric in staying:
             fault_of(fabric)
 
-        def come(fabric: Fabric) -> None:
+        def come(fabric: NetworkFabric) -> None:
             fabric.prepare(roster).result(10)
             fabric.switch(roster.generation)
 
@@ -234,7 +235,7 @@ class History:
 
     def vacate(self) -> None:
         role = self.random.choice([role for role, fabric in enumerate(self.seats) if fabric is not None])
-        changes: dict[int, Fabric | None] = {role: None}
+        changes: dict[int, NetworkFabric | None] = {role: None}
         roster = self.next(changes)
         self.prepare(roster, self.live)
         self.switch(self.live)
@@ -263,7 +264,7 @@ class History:
         if len(ends) > 1 and self.random.random() < 0.7:
             talk(*self.random.sample(ends, 2))
         for fabric in self.live:
-            fabric.check()
+            assert fabric.fault is None, fabric.fault
 
     def run(self, events: int) -> None:
         for _ in range(events):
@@ -279,13 +280,13 @@ def talk(a: Endpoint, b: Endpoint) -> None:
     assert bool((got == 5).all())
 
 
-def cut(fabric: Fabric) -> None:
+def cut(fabric: NetworkFabric) -> None:
     """As the end of its process would: every connection ends, without a farewell."""
 
     def end() -> None:
-        for gen in fabric._generations():
-            for spine in gen.spine.values():
-                spine.alive = False
+        for gen in fabric._membership._generations():
+            for control in gen.control.values():
+                control.alive = False
 
     fabric._io.soon(end)
     fabric.close()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import statistics
 import subprocess
 import sys
 import time
@@ -14,11 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.comm.actors import Over, Scene
+from tests.comm.actors import Scene
 from tests.comm.helpers import eventually
 from tests.comm.parts import asleep, kill
 from tests.comm.training import train
-from understudy.comm.faults import Fault
 from understudy.testing.local_workers import LocalWorkers, WorkerHandle, first_roster
 
 LAYOUTS = [[1, 1, 1], [3], [2, 2]]
@@ -36,62 +34,44 @@ BLOCKING = [
 ]
 
 
-def faults(overs: Sequence[Over]) -> list[Fault]:
-    found = [over.fault for over in overs if over.fault is not None]
-    assert len(found) == len(overs), overs
-    return found
-
-
-def report(what: str, took: Sequence[float]) -> None:
-    print(f"{what}: median {1000 * statistics.median(took):.1f} ms, longest {1000 * max(took):.1f} ms")
-    assert max(took) < 0.5, what
+NEVER_S = 600.0
+"""Longer than any test may take: an operation that ended only at its own time limit would fail the test."""
 
 
 @pytest.mark.parametrize("victim", [0, -1], ids=["first", "last"])
 @pytest.mark.parametrize("machines", LAYOUTS, ids=str)
 def test_a_worker_is_killed(machines: list[int], victim: int) -> None:
-    with LocalWorkers(limit=20.0) as local:
+    with LocalWorkers(limit=NEVER_S) as local:
         scene = Scene(local, machines)
         dead = scene.roles[victim]
         others = [role for role in scene.roles if role != dead]
-        everything = []
         for operation in BLOCKING:
             scene.start(operation, others, dead)
             asleep(scene.pids(others))
             uid, wall = scene.hands[dead].uid, time.time()
-            moment = scene.kill(dead)
-            overs = scene.over(others)
-            took = [over.when - moment for over in overs]
-            report(f"{machines} {operation}, role {dead} killed", took)
-            everything += took
-            for fault in faults(overs):
+            scene.kill(dead)
+            for fault in scene.faults(others):
                 assert (fault.how, fault.who) == ("eof", uid), fault
                 assert f"role {dead} ({uid} on {scene.machines[dead]})" in fault.reason
-                assert wall - 1 < fault.when < wall + 5
+                assert wall <= fault.when <= time.time()
             scene.recover(dead)
-        report(f"{machines}, role {dead} killed, all operations", everything)
         scene.end()
 
 
 @pytest.mark.parametrize("machines", LAYOUTS, ids=str)
 def test_an_interrupt(machines: list[int]) -> None:
-    with LocalWorkers(limit=20.0) as local:
+    with LocalWorkers(limit=NEVER_S) as local:
         scene = Scene(local, machines)
-        everything = []
         for number, operation in enumerate(BLOCKING * 2):
             idle = scene.roles[-1 if number % 2 else 0]
             others = [role for role in scene.roles if role != idle]
             scene.start(operation, others, idle)
             asleep(scene.pids(others))
             scene.hands[idle].tell(("interrupt", f"test {number}"))
-            moment = scene.hands[idle].hear()
-            overs = scene.over(others)
-            everything += [over.when - moment for over in overs]
-            for fault in faults(overs):
+            for fault in scene.faults(others):
                 assert (fault.how, fault.reason) == ("interrupt", f"test {number}")
                 assert fault.noticed_by == scene.hands[idle].uid
             scene.recover()
-        report(f"{machines} interrupt", everything)
         scene.end()
 
 
@@ -102,12 +82,8 @@ def test_a_worker_hangs(machines: list[int], operation: str) -> None:
         scene = Scene(local, machines)
         (pid,) = scene.pids([1])
         os.kill(pid, signal.SIGSTOP)
-        start = time.monotonic()
         scene.start(operation, [0, 2], 1)
-        overs = scene.over([0, 2])
-        for over in overs:
-            assert 1.0 < over.when - start < 4.0
-        for fault in faults(overs):
+        for fault in scene.faults([0, 2]):
             assert fault.how == "timeout"
         scene.kill(1)
         scene.recover(1)
@@ -128,16 +104,13 @@ CALLS = [
 
 @pytest.mark.parametrize("machines", [[1, 1, 1], [3], [2, 1]], ids=str)
 def test_roles_call_different_operations(machines: list[int]) -> None:
-    with LocalWorkers(limit=20.0) as local:
+    with LocalWorkers(limit=NEVER_S) as local:
         scene = Scene(local, machines)
         for number, (one, other, first, second) in enumerate(CALLS):
             odd = number % 3
-            start = time.monotonic()
             scene.start(one, [role for role in scene.roles if role != odd])
             scene.start(other, [odd])
-            overs = scene.over(scene.roles)
-            assert max(over.when for over in overs) - start < 2.0, (one, other)
-            for fault in faults(overs):
+            for fault in scene.faults(scene.roles):
                 assert fault.how == "mismatch", fault
                 assert first in fault.reason, fault
                 assert second in fault.reason, fault
@@ -163,12 +136,11 @@ def test_a_death_in_the_middle_of_a_backward_pass(machines: list[int], dead: int
         others = [hand for role, hand in enumerate(hands) if role != dead]
         assert hands[dead].hear() == "in backward"
         asleep([hand.process.pid for hand in others])
-        moment = kill(hands[dead])
+        kill(hands[dead])
         for hand in others:
             kind, step, why = hand.hear()
             assert (kind, step) == ("failed", INTERRUPTED)
             assert hands[dead].uid in why
-        assert time.monotonic() - moment < 8.0
         roster = first_roster(hands).successor({dead: newcomer.worker}, fresh=True)
         for hand in (*others, newcomer):
             hand.tell(roster)

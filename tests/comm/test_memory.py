@@ -71,14 +71,14 @@ def hold(player: LocalWorker, newcomer: int | None, roles: int, parameters: int)
     while fabric.generation < roster.generation:
         sweep(end, gradients)
         agreed = vote(end, fabric.prepared)
-        fabric.check()
+        assert fabric.fault is None, fabric.fault
         if agreed == roster.generation:
             fabric.switch(roster.generation)
     if fabric.role is None:
         return None
     sweep(end, gradients)
     grown = memory().peak - before.resident
-    fabric.check()
+    assert fabric.fault is None, fabric.fault
     assert bool((gradients == 1).all())
     assert model[-1] == 1
     return grown if newcomer is None else None

@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from understudy.comm.links.link import bytes_of
+from understudy.comm.ops import signature
 from understudy.comm.recording import (
     LOST,
     RecordedResult,
@@ -27,7 +28,6 @@ from understudy.comm.recording import (
     called,
     digest_of,
 )
-from understudy.comm.signature import signature
 
 KEY = "this program"
 MARK = signature("all_reduce", torch.float32, 4, 0)

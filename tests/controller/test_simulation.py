@@ -24,7 +24,7 @@ def test_seeds(first: int) -> None:
             error.add_note(f"run it again with: python -m tests.controller.simulation {seed}")
             raise
         assert world.controller.director is not None
-        ends[world.controller.director.status] += 1
+        ends[world.controller.director.job.status] += 1
     assert ends["finished"] > 0.6 * CHUNK
 
 

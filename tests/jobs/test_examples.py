@@ -40,7 +40,7 @@ SMALL = ("--steps", "100000", "--width", "64", "--layers", "2", "--batch", "4")
 
 async def playing(stage: Stage) -> list[str]:
     """The machines that hold roles, the one with role 0 first."""
-    cast = [machine for machine in await stage.machines() if machine["state"] == "cast"]
+    cast = [machine for machine in await stage.machines() if machine["state"] == "active"]
     return [str(machine["name"]) for machine in sorted(cast, key=lambda machine: int(machine["roles"][0]))]
 
 

@@ -53,7 +53,7 @@ def test_a_command_brings_all_machines_that_are_not_started_here(tmp_path: Path)
 
     async def direction(stage: Stage) -> None:
         await stage.standbys(1)
-        (first,) = [m["name"] for m in await stage.machines() if m["state"] == "cast" and m["name"] != "m0"]
+        (first,) = [m["name"] for m in await stage.machines() if m["state"] == "active" and m["name"] != "m0"]
         assert (await stage.replace(first))["ok"]
         await stage.standbys(1)
         await stage.call("POST", "/stop")

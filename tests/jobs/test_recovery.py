@@ -47,7 +47,7 @@ def test_state_that_only_one_role_has(tmp_path: Path) -> None:
 
         await stage.until(saved, "a checkpoint that everybody has written")
         for machine in await stage.machines():
-            if machine["state"] == "cast":
+            if machine["state"] == "active":
                 os.kill(machine["pids"][0], signal.SIGKILL)
         assert await _trains_on(stage, len(_decided(stage)) + 1) == "checkpoint"
 

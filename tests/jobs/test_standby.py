@@ -24,7 +24,7 @@ async def ready(stage: Stage, *kinds: set[int]) -> dict[str, Any]:
             for machine in await stage.machines()
             if machine["state"] == "standby"
             and set(machine["rehearsed"]) in kinds
-            and all(kind & set(map(int, machine["tour"])) for kind in kinds)
+            and all(kind & set(map(int, machine["rehearsal_seconds"])) for kind in kinds)
         ]
         return bool(found)
 

@@ -7,12 +7,20 @@ from itertools import pairwise, product
 import msgspec
 import pytest
 
-from understudy.planning.assume import Ask, Assumed, assume
-from understudy.planning.closed import estimate
+from understudy.planning.closed_form import estimate
 from understudy.planning.failures import Repair
-from understudy.planning.jump import simulate
-from understudy.planning.planner import MOST_EVENTS, Only, Option, best_of_kinds, check, merit, standby_counts
+from understudy.planning.inputs.assume import Ask, Assumed, assume
+from understudy.planning.planner import (
+    MOST_EVENTS,
+    FixedChoices,
+    PlanOption,
+    best_of_kinds,
+    check,
+    merit,
+    standby_counts,
+)
 from understudy.planning.setting import DAY, HOUR
+from understudy.planning.simulation.jump import simulate
 
 LIVES = (20 * HOUR, 200 * HOUR, 1000 * HOUR, 10_000 * HOUR, 100_000 * HOUR)
 CLUSTERS = ((64, 1), (64, 8), (1024, 2), (1024, 16), (8192, 16))
@@ -20,11 +28,11 @@ ROUGH = 1.002
 """The best period is searched for to a percent, which inflation hardly feels."""
 
 
-def options(ask: Ask, only: Only = Only()) -> dict[str, Option]:  # noqa: B008
+def options(ask: Ask, only: FixedChoices = FixedChoices()) -> dict[str, PlanOption]:  # noqa: B008
     return best_of_kinds(assume(ask), ask, lambda done: None, only)
 
 
-def best(ask: Ask) -> Option:
+def best(ask: Ask) -> PlanOption:
     return min((each for each in options(ask).values() if each.offered), key=lambda each: merit(each, ask))
 
 
@@ -61,7 +69,7 @@ def test_one_more_standby_never_slows_down(kind: str, mtbf: float) -> None:
         assert more <= fewer * (1 + 1e-9)
 
 
-def off(assumed: Assumed, option: Option) -> float:
+def off(assumed: Assumed, option: PlanOption) -> float:
     """By how much the closed form differs from the simulation."""
     horizon = min(60 * DAY, max(400 / assumed.rate, 8 * option.strategy.period))
     seen = simulate(

@@ -27,8 +27,8 @@ def test_anything_else_is_refused_in_one_sentence(text: str) -> None:
 
 
 @given(st.floats(0, 1e9), st.sampled_from(sorted(UNITS)))
-def test_what_is_written_is_read(value: float, unit: str) -> None:
-    assert span(f"{value:.6f}{unit}") == pytest.approx(value * UNITS[unit], abs=1e-5 * UNITS[unit])
+def test_what_is_written_is_read(value: float, member: str) -> None:
+    assert span(f"{value:.6f}{member}") == pytest.approx(value * UNITS[member], abs=1e-5 * UNITS[member])
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
@@ -266,11 +265,9 @@ def test_both_stop_when_asked(move: Callable[..., int]) -> None:
     with connected(3) as pairs, ThreadPoolExecutor(1) as pool:
         moving = pool.submit(move, [pair[0] for pair in pairs], [torch.zeros(16 << 20)], stop=stopped)
         assert asked.wait(10)
-        started = time.monotonic()
         stop.set()
         with pytest.raises(StreamBroken, match="was stopped after"):
             moving.result(10)
-        assert time.monotonic() - started < 8.0
     assert nothing_runs()
 
 

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 from understudy.protocol.samples import PARTS, Sample
-from understudy.steward.series import Settings
-from understudy.steward.stragglers import Detector, News
+from understudy.steward.stragglers import StragglerDetector, StragglerNews, StragglerSettings
 
 USUAL = (0.004, 0.030, 0.056, 0.010)
 """Seconds of each part."""
@@ -75,9 +74,11 @@ class Troupe:
         known = () if self.whole else tuple(parts)
         return Sample(f"w{role}", role, step, sum(parts), known, 0.0, odd="checkpoint" if odd else "")
 
-    def watched(self, seed: int, count: int, settings: Settings | None = None) -> list[tuple[int, News]]:
+    def watched(
+        self, seed: int, count: int, settings: StragglerSettings | None = None
+    ) -> list[tuple[int, StragglerNews]]:
         """(step, what was told)."""
-        detector = Detector(settings or Settings())
+        detector = StragglerDetector(settings or StragglerSettings())
         classes = self.classes or {role: tuple(range(self.roles)) for role in range(self.roles)}
         machines = {role: f"m{role}" for role in range(self.roles)}
         return [
@@ -87,5 +88,5 @@ class Troupe:
         ]
 
 
-def alarms(told: list[tuple[int, News]]) -> list[tuple[int, News]]:
+def alarms(told: list[tuple[int, StragglerNews]]) -> list[tuple[int, StragglerNews]]:
     return [(step, news) for step, news in told if not news.over]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from understudy.steward.rebalance import Impossible, check, transitions
+from understudy.steward.rebalance import ImpossibleMoves, check, transitions
 
 HERE = {0: "m0", 1: "m1", 2: "m2"}
 
@@ -46,7 +46,7 @@ def test_two_machines_trade_places_by_way_of_a_standby() -> None:
     ],
 )
 def test_what_cannot_be_done_is_refused(wanted: dict[int, str], free: list[str], says: str) -> None:
-    with pytest.raises(Impossible, match=says):
+    with pytest.raises(ImpossibleMoves, match=says):
         check(HERE, wanted, free)
 
 

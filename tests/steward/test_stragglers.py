@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from tests.steward.noise import USUAL, Noise, Slow, Troupe, alarms
 from understudy.protocol.samples import PARTS, Sample
-from understudy.steward.series import Settings
-from understudy.steward.stragglers import Detector, News, Straggler, seconds
+from understudy.steward.stragglers import Straggler, StragglerDetector, StragglerNews, StragglerSettings, seconds
 
 ALONE: dict[int, tuple[int, ...]] = {role: (role,) for role in range(8)}
 PAIRS: dict[int, tuple[int, ...]] = {role: (role // 2 * 2, role // 2 * 2 + 1) for role in range(8)}
@@ -116,7 +115,7 @@ def test_who_is_slow_in_everything_is_slow_in_computing() -> None:
 
 def _named(slower: tuple[float, float], once: tuple[float, float] | None = None) -> list[tuple[int, str]]:
     """What is told of a worker that becomes so much slower in loading and in computing; in one step, otherwise."""
-    detector, told = Detector(Settings()), []
+    detector, told = StragglerDetector(StragglerSettings()), []
     for step in range(60):
         samples = []
         for role in range(3):
@@ -171,7 +170,7 @@ def test_it_is_told_once_and_again_only_after_it_was_fine_for_long() -> None:
 
 
 def test_another_worker_in_the_role_begins_anew() -> None:
-    detector = Detector(Settings())
+    detector = StragglerDetector(StragglerSettings())
     classes, machines = dict.fromkeys(range(3), (0, 1, 2)), {role: f"m{role}" for role in range(3)}
     for samples in Troupe(3, QUIET, (Slow(1, 1.4, since=0),)).steps(1, 60):
         detector.step(samples, classes, machines)
@@ -181,7 +180,7 @@ def test_another_worker_in_the_role_begins_anew() -> None:
 
 
 def test_odd_steps_and_those_without_a_clock_do_not_count() -> None:
-    detector = Detector(Settings(window=5))
+    detector = StragglerDetector(StragglerSettings(window=5))
     for step in range(50):
         samples = [Sample(f"w{r}", r, step, 1.0 + r, (), 0.0, odd="repeated") for r in range(3)]
         samples += [Sample(f"w{r}", r, step, 1.0 + r) for r in range(3, 6)]
@@ -197,11 +196,11 @@ def test_whoever_computes_more_micro_shards_is_compared_by_micro_shard() -> None
 @given(st.lists(st.tuples(st.floats(1e-6, 10), st.floats(1e-6, 10), st.floats(1e-6, 10)), min_size=1, max_size=60))
 def test_any_history_is_borne(history: list[tuple[float, float, float]]) -> None:
     """Told and over alternate for each role, whatever comes."""
-    detector, state = Detector(Settings(window=5)), dict.fromkeys(range(3), False)
+    detector, state = StragglerDetector(StragglerSettings(window=5)), dict.fromkeys(range(3), False)
     for step, times in enumerate(history):
         samples = [Sample(f"w{role}", role, step, value, (), 0.0) for role, value in enumerate(times)]
         for news in detector.step(samples, dict.fromkeys(range(3), (0, 1, 2)), {}):
-            assert isinstance(news, News)
+            assert isinstance(news, StragglerNews)
             assert isinstance(news.finding, Straggler)
             assert state[news.finding.role] is news.over
             state[news.finding.role] = not news.over

@@ -30,7 +30,7 @@ def snapshot(nproc: int, twins: dict[int, tuple[int, ...]], machines: int, stand
         )
         for number in range((machines + standbys) * nproc)
     ]
-    states = {f"m{number}": "cast" if number < machines else "standby" for number in range(machines + standbys)}
+    states = {f"m{number}": "active" if number < machines else "standby" for number in range(machines + standbys)}
     return Snapshot(tuple(workers), twins, states)
 
 
@@ -92,7 +92,7 @@ def test_a_standby_is_needed() -> None:
 
 def test_from_what_the_controller_shows() -> None:
     machines = [
-        {"name": "m0", "state": "cast", "workers": ["w0"], "pids": [10]},
+        {"name": "m0", "state": "active", "workers": ["w0"], "pids": [10]},
         {"name": "m1", "state": "gone", "workers": ["w1"], "pids": [11]},
         {"name": "m2", "state": "standby", "workers": ["w2", "w3"], "pids": [12, 0]},
     ]

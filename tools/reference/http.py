@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from understudy.controller.core.events import Tale
+from understudy.controller.core.effects import Announcement
 from understudy.controller.server import server
 from understudy.controller.server.views import (
     ChangeView,
@@ -25,7 +25,7 @@ from .sources import item, joined, told_attributes, tree_of
 
 VIEWS: tuple[type[msgspec.Struct], ...] = (
     *(JobView, ChangeView, CopiesView, ReplicasView, WaitingView, Straggler),
-    *(MachineView, RoleView, Tale),
+    *(MachineView, RoleView, Announcement),
 )
 AGENTS = "/agent"
 """Nobody else has business there."""

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, TypeVar
 from understudy.cli.errors import UsageError
 
 if TYPE_CHECKING:
-    from understudy.planning.assume import Ask, Assumption
-    from understudy.planning.calibrate import Calibrated
-    from understudy.planning.fit import Fitted
+    from understudy.planning.inputs.assume import Ask, Assumption
+    from understudy.planning.inputs.calibrate import Calibrated
+    from understudy.planning.inputs.fit import Fitted
 
 T = TypeVar("T")
 
@@ -54,8 +54,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def ask(args: argparse.Namespace) -> Ask:
     """What the options say; where they cannot be meant, one sentence that names the option."""
-    from understudy.planning.assume import Ask, AskError, assume
     from understudy.planning.failures import Repair
+    from understudy.planning.inputs.assume import Ask, AskError, assume
 
     if args.gpus is None:
         raise UsageError("--gpus is missing: how many GPUs train? For example --gpus 65536")
@@ -157,9 +157,9 @@ def span(text: str) -> float:
 
 def _fitted(args: argparse.Namespace, machines: int, notes: list[Assumption]) -> Fitted | None:
     """What the log of incidents says; what it leaves open is told on stderr."""
-    from understudy.planning.assume import LONGEST_MTBF, MOST_GPUS, SHORTEST_MTBF, Assumption
-    from understudy.planning.fit import fit
-    from understudy.planning.incidents import IncidentError, read
+    from understudy.planning.inputs.assume import LONGEST_MTBF, MOST_GPUS, SHORTEST_MTBF, Assumption
+    from understudy.planning.inputs.fit import fit
+    from understudy.planning.inputs.incidents import IncidentError, read
     from understudy.planning.spans import said
 
     path: Path | None = args.failures_csv
@@ -199,7 +199,7 @@ def _calibrated(args: argparse.Namespace, notes: list[Assumption]) -> Calibrated
     if args.calibrate is None:
         return None
     from understudy.cli.calibration import calibrated
-    from understudy.planning.assume import Assumption
+    from understudy.planning.inputs.assume import Assumption
     from understudy.planning.spans import said
 
     found = calibrated(Path(args.calibrate))

@@ -14,21 +14,22 @@ from understudy.cli.errors import UsageError
 if TYPE_CHECKING:
     from understudy.controller.core.change import Change
     from understudy.controller.core.director import Director
-    from understudy.controller.core.events import Event, Output
-    from understudy.planning.calibrate import Calibrated, Measured, Seen
+    from understudy.controller.core.effects import Effect
+    from understudy.controller.core.events import Event
+    from understudy.planning.inputs.calibrate import Calibrated, MeasuredLoss, MeasuredRun
 
 LEDGER = "ledger.sqlite"
 
 
 def calibrated(run: Path) -> Calibrated:
     """Durations of a run in place of assumptions, where it has any; `UsageError` where it cannot be read."""
-    from understudy.planning.calibrate import calibrate
+    from understudy.planning.inputs.calibrate import calibrate
 
     return calibrate(measured(run))
 
 
-def measured(run: Path) -> Measured:
-    from understudy.controller.core.company import PLAN, JobPlan
+def measured(run: Path) -> MeasuredRun:
+    from understudy.controller.core.state import PLAN, JobPlan
     from understudy.controller.server.ledger import Ledger, LedgerError
 
     if not run.is_dir():
@@ -56,7 +57,7 @@ def measured(run: Path) -> Measured:
         raise UsageError(f"{run}: its ledger and its {PLAN} do not fit ({why}); name another run") from None
     if not tally.events:
         raise UsageError(f"{run}: its ledger is empty; name a run that has trained")
-    if not tally.director.begun:
+    if not tally.director.job.begun:
         raise UsageError(f"{run}: it has not made a step; name a run that has trained")
     return tally.result(steps_of(run))
 
@@ -95,9 +96,9 @@ class Tally:
         self._empty: set[int] = set()
         self._detected: list[float] = []
         self._recovered: list[float] = []
-        self._masked: list[Seen] = []
+        self._masked: list[MeasuredLoss] = []
         self._replaced: list[float] = []
-        self._joined: list[Seen] = []
+        self._joined: list[MeasuredLoss] = []
         self._refilled: list[float] = []
         self._prepared: list[float] = []
         self._away: list[float] = []
@@ -110,11 +111,11 @@ class Tally:
         director = self.director
         self._first = self._first or at
         self.events += 1
-        begun, status = director.begun, director.status
-        changes = [change for change in (director.settling, director.change) if change is not None]
+        begun, status = director.job.begun, director.job.status
+        changes = [change for change in (director.job.settling, director.job.change) if change is not None]
         lost = {id(change): change.lost for change in changes}
-        outputs = director.feed(event, at)
-        if director.begun and not begun:
+        effects = director.feed(event, at)
+        if director.job.begun and not begun:
             self._started.append(at - self._first)
         if isinstance(event, Registered) and begun:
             self._came[event.machine] = at
@@ -124,10 +125,10 @@ class Tally:
             and type(event.report.message) is Rehearsed
         ):
             self._is_ready(event.machine, at)
-        self._note(outputs, at, status, changes)
+        self._note(effects, at, status, changes)
         self._look_for_comers(at)
-        if director.change is not None and all(director.change is not change for change in changes):
-            changes.append(director.change)
+        if director.job.change is not None and all(director.job.change is not change for change in changes):
+            changes.append(director.job.change)
         for change in changes:
             if change.lost is not None and lost.get(id(change)) is None:
                 self._settled(change, change.lost)
@@ -138,61 +139,63 @@ class Tally:
         elif (came := self._came.pop(machine, None)) is not None:
             self._prepared.append(at - came)
 
-    def _note(self, outputs: Iterable[Output], at: float, status: str, changes: Iterable[Change]) -> None:
-        from understudy.controller.core.events import Tale
+    def _note(self, effects: Iterable[Effect], at: float, status: str, changes: Iterable[Change]) -> None:
+        from understudy.controller.core.effects import Announcement
+        from understudy.controller.core.replicas import count
 
-        for tale in (each for each in outputs if isinstance(each, Tale)):
-            match tale.kind:
+        for event in (each for each in effects if isinstance(each, Announcement)):
+            match event.kind:
                 case "died" | "lost":
-                    self._died[str(tale.data["machine"])] = at
+                    self._died[str(event.data["machine"])] = at
                 case "halt" if status != "halting":
                     self._halted_at, self._answered_at = at, 0.0
-                    _, self._live = self.director.replicas(self.director.vacant())
+                    _, self._live = count(self.director.job, self.director.job.vacant())
                     interrupted = [change for change in changes if change.kind == "recover" and change.lost is None]
                     self._waited += sum(_waiting(change, at) for change in interrupted)
-        if self.director.status == "halting" and not self.director.halted and not self._answered_at:
+        if self.director.job.status == "halting" and not self.director.job.unreported and not self._answered_at:
             self._answered_at = at
-        for tale in (each for each in outputs if isinstance(each, Tale)):
-            if tale.kind == "decided" and self._halted_at:
+        for event in (each for each in effects if isinstance(each, Announcement)):
+            if event.kind == "decided" and self._halted_at:
                 answered = self._answered_at or at
                 self._detected.append(answered - self._halted_at)
                 self._waited += at - answered
                 self._answered_at = 0.0
-            elif tale.kind == "masked":
-                for role in self.director.change.vacant if self.director.change is not None else ():
+            elif event.kind == "masked":
+                for role in self.director.job.change.vacant if self.director.job.change is not None else ():
                     self._vacated.setdefault(role, self._halted_at)
 
     def _look_for_comers(self, at: float) -> None:
         """Roles that were vacant are played again."""
-        vacant = self.director.vacant() if self._vacated else ()
+        vacant = self.director.job.vacant() if self._vacated else ()
         self._empty.update(role for role in vacant if role in self._vacated)
         for role in sorted(self._empty.difference(vacant)):
             self._refilled.append(at - self._vacated.pop(role))
             self._empty.discard(role)
 
     def _settled(self, change: Change, lost: float) -> None:
-        from understudy.planning.calibrate import Seen
+        from understudy.controller.core.replicas import count
+        from understudy.planning.inputs.calibrate import MeasuredLoss
 
-        units, live = self.director.replicas(change.vacant)
+        number, live = count(self.director.job, change.vacant)
         if change.kind == "replace":
             self._replaced.append(lost)
         elif change.kind == "recover" and change.vacant != change.spared:
             if 0 < live < self._live:
-                self._masked.append(Seen(lost, units / live - units / self._live))
+                self._masked.append(MeasuredLoss(lost, number / live - number / self._live))
         elif change.kind == "recover" and change.joiners and not change.back:
             self._recovered.append(max(0.0, lost - self._waited - _waiting(change)))
             self._waited = 0.0
         elif change.kind == "refill":
-            _, before = self.director.replicas((*change.vacant, *change.joiners))
+            _, before = count(self.director.job, (*change.vacant, *change.joiners))
             if before:
-                self._joined.append(Seen(lost, max(0.0, units / before - units / live)))
+                self._joined.append(MeasuredLoss(lost, max(0.0, number / before - number / live)))
 
-    def result(self, steps: list[tuple[int, float]]) -> Measured:
-        from understudy.planning.calibrate import Measured
+    def result(self, steps: list[tuple[int, float]]) -> MeasuredRun:
+        from understudy.planning.inputs.calibrate import MeasuredRun
 
         times = sorted(seconds for _, seconds in steps)
         usual = times[len(times) // 4] if times else 0.0
-        return Measured(
+        return MeasuredRun(
             usual,
             len(times),
             *(self._detected, self._recovered, self._masked, self._replaced, self._joined, self._refilled),
@@ -204,7 +207,7 @@ class Tally:
         slowest: dict[int, float] = {}
         for step, seconds in steps:
             slowest[step] = max(slowest.get(step, 0.0), seconds)
-        for step in sorted({step for steps in self.director.saves.values() for step in steps}):
+        for step in sorted({step for steps in self.director.job.saves.values() for step in steps}):
             if step in slowest:
                 yield max(0.0, slowest[step] - usual)
 

@@ -180,7 +180,7 @@ def _attach(args: argparse.Namespace) -> int:
 def _ends_as(client: Any, expect: str, run_dir: Path | None) -> list[str]:
     """Wait for the job's end; returns complaints about its final state."""
     from understudy.controller.client import ControllerError
-    from understudy.controller.core.company import OVER
+    from understudy.controller.core.state import OVER
     from understudy.verify.chaos.invariants import applied_once, read_records
 
     events: list[dict[str, Any]] = []

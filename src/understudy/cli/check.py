@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from understudy.cli import run as run_command
-from understudy.cli.bench import writable_target, write_atomically
 from understudy.cli.errors import UsageError
+from understudy.cli.output import writable_target, write_atomically
 
 if TYPE_CHECKING:
     from understudy.cli.main import Subparsers

@@ -17,7 +17,7 @@ from rich.text import Text
 from understudy.cli.status import headline
 
 STYLES = {
-    "cast": "green",
+    "active": "green",
     "standby": "cyan",
     "leaving": "yellow",
     "parked": "yellow",

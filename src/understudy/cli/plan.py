@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from understudy.cli import asking
-from understudy.cli.output import Bar, deliver, made, writable, write
+from understudy.cli.output import ProgressBar, deliver, made, writable, write
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
     from understudy.cli.main import Subparsers
-    from understudy.planning.planner import Option, Plan
+    from understudy.planning.planner import Plan, PlanOption
 
 DESCRIPTION = """\
 What resilience buys on your cluster, in seconds: every strategy with its best settings, what each would cost, which one
@@ -61,13 +61,13 @@ def run(args: argparse.Namespace) -> int:
     seed = asking.seed(args)
     writable(args)
     ask = msgspec.structs.replace(asking.ask(args), goal=args.goal)
-    with Bar("plan") as bar:
+    with ProgressBar("plan") as bar:
         found = plan(ask, seed, bar.show)
     return deliver(args, as_dict(found), lambda out: show(found, out), lambda: _page(found))
 
 
 def _example(path: Path) -> int:
-    from understudy.planning.sample import example_log
+    from understudy.planning.inputs.incidents import example_log
 
     write(path, example_log(), "--example-csv")
     print(
@@ -82,7 +82,7 @@ def _page(found: Plan) -> str:
     return page(found, made())
 
 
-def settings(option: Option) -> str:
+def settings(option: PlanOption) -> str:
     """What one would have to set, in a few words."""
     strategy = option.strategy
     parts = []
@@ -104,7 +104,7 @@ def as_dict(found: Plan) -> dict[str, Any]:
     def finite(value: float) -> float | None:
         return value if isfinite(value) else None
 
-    def option(each: Option) -> dict[str, Any]:
+    def option(each: PlanOption) -> dict[str, Any]:
         strategy = each.strategy
         return {
             "strategy": strategy.name,

@@ -86,7 +86,7 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from understudy.steward.rebalance import Impossible, check, transitions
+    from understudy.steward.rebalance import ImpossibleMoves, check, transitions
 
     if (args.plan is None) == (args.spread is None):
         raise UsageError("give either a plan or --spread LABEL")
@@ -96,7 +96,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         wanted = spreading(stage, args.spread) if moves is None else places(stage, moves)
         steps = transitions(stage.where, check(stage.where, wanted, stage.free), stage.free)
-    except Impossible as error:
+    except ImpossibleMoves as error:
         raise UsageError(str(error)) from None
     return carry_out(client, stage, steps, as_json=args.json, dry=args.dry_run)
 
@@ -144,21 +144,21 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def places(stage: Stage, moves: Mapping[int, str]) -> dict[int, str]:
     """The same by machine: each moves as a whole."""
-    from understudy.steward.rebalance import Impossible
+    from understudy.steward.rebalance import ImpossibleMoves
 
     wanted: dict[int, str] = {}
     named: dict[int, int] = {}
     for role, machine in moves.items():
         if role in stage.vacant:
-            raise Impossible(f"role {role} is vacant; wait until it is refilled")
+            raise ImpossibleMoves(f"role {role} is vacant; wait until it is refilled")
         if role not in stage.cell_of:
-            raise Impossible(f"there is no role {role}; roles are 0 to {len(stage.twins) - 1}")
+            raise ImpossibleMoves(f"there is no role {role}; roles are 0 to {len(stage.twins) - 1}")
         if machine not in stage.machines:
-            raise Impossible(f"there is no machine {machine}; machines: {', '.join(stage.machines) or 'none'}")
+            raise ImpossibleMoves(f"there is no machine {machine}; machines: {', '.join(stage.machines) or 'none'}")
         cell = stage.cell_of[role]
         if cell in named:
             whose = stage.where[cell]
-            raise Impossible(
+            raise ImpossibleMoves(
                 f"roles {named[cell]} and {role} are both on {whose}, which moves as a whole; name one of them"
             )
         named[cell], wanted[cell] = role, machine
@@ -166,15 +166,14 @@ def places(stage: Stage, moves: Mapping[int, str]) -> dict[int, str]:
 
 
 def spreading(stage: Stage, label: str) -> dict[int, str]:
-    from understudy.steward.rebalance import Impossible
-    from understudy.steward.spread import spread
+    from understudy.steward.rebalance import ImpossibleMoves, spread_over_racks
 
     racks = {name: machine["labels"][label] for name, machine in stage.machines.items() if label in machine["labels"]}
     if not racks:
-        raise Impossible(f"no machine has a label {label}; give them some with: understudy join --label {label}=…")
+        raise ImpossibleMoves(f"no machine has a label {label}; give them some with: understudy join --label {label}=…")
     if stage.vacant:
-        raise Impossible(f"role {stage.vacant[0]} is vacant; wait until it is refilled")
-    return spread(stage.where, stage.kinds(), racks, stage.free)
+        raise ImpossibleMoves(f"role {stage.vacant[0]} is vacant; wait until it is refilled")
+    return spread_over_racks(stage.where, stage.kinds(), racks, stage.free)
 
 
 def carry_out(client: Client, stage: Stage, steps: list[dict[int, str]], *, as_json: bool, dry: bool) -> int:

@@ -54,21 +54,23 @@ def add_parser(subparsers: Subparsers) -> None:
 def run(args: argparse.Namespace) -> int:
     from rich.console import Console
 
-    from understudy.cli.bench import WIDTH_WITHOUT_TERMINAL, keep, writable_target
-    from understudy_bench import harness
-    from understudy_bench.progress import Progress
-    from understudy_bench.render import render
+    from understudy.cli.bench import write_report
+    from understudy.cli.output import WIDTH_WITHOUT_TERMINAL, writable_target
+    from understudy_bench.harness.bench import Bench, Report
+    from understudy_bench.harness.bench import run as run_bench
+    from understudy_bench.harness.progress import Progress
+    from understudy_bench.report.table import render
 
     reproduction = prepare(args)
     target = None if args.json is None else writable_target(args.json)
     stdout = Console(width=None if sys.stdout.isatty() else WIDTH_WITHOUT_TERMINAL)
     name = f"reproduce {args.what}"
     with Progress(name, Console(stderr=True)) as progress:
-        report = harness.run(harness.Bench(name, "", reproduction.measure), quick=False, progress=progress)
+        report = run_bench(Bench(name, "", reproduction.measure), quick=False, progress=progress)
     reproduction.show(report.rows, stdout)
-    render(harness.Report(report.bench, report.env, (), report.checks), stdout)
+    render(Report(report.bench, report.env, (), report.checks), stdout)
     if target is not None:
-        keep(report, target)
+        write_report(report, target)
     return 0 if report.ok else 1
 
 

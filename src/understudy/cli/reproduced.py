@@ -12,9 +12,9 @@ from rich.text import Text
 
 from understudy.cli.errors import UsageError
 from understudy.masking.placement import PlacementError
-from understudy.planning import papers, projection, spare_table
-from understudy.planning.projection import SYSTEMS, System
-from understudy_bench.harness import Check, Progress, Result, Row
+from understudy.planning.papers import spare, trainmover
+from understudy.planning.papers.trainmover import SYSTEMS, System
+from understudy_bench.harness.bench import Check, Progress, Result, Row
 
 TICKS = 20
 """Of the progress bar, for each row."""
@@ -37,20 +37,17 @@ class Spare:
         self,
         sizes: Sequence[int],
         holders: Sequence[int] | None,
-        distribution: spare_table.Distribution,
+        distribution: spare.Distribution,
         runs: int,
         seed: int,
-        engine: spare_table.Engine,
+        engine: spare.Engine,
     ) -> None:
         self.distribution, self.runs, self.seed, self.engine = distribution, runs, seed, engine
         try:
             self.cases = [
-                spare_table.case(kind, n, r)
-                for n in sizes
-                for r in (holders or spare_table.usual_r(n))
-                for kind in spare_table.KINDS
+                spare.case(kind, n, r) for n in sizes for r in (holders or spare.usual_r(n)) for kind in spare.KINDS
             ]
-        except (PlacementError, spare_table.Hopeless) as error:
+        except (PlacementError, spare.HopelessCase) as error:
             raise UsageError(str(error)) from error
 
     def measure(self, quick: bool, progress: Progress) -> Result:
@@ -60,9 +57,7 @@ class Spare:
         ratios: dict[tuple[str, int], float] = {}
         for case in self.cases:
             label = f"{case.kind}, n = {case.n:,}, r = {case.r}"
-            found = spare_table.simulate(
-                case, self.distribution, self.runs, self.seed, self.engine, ticking(progress, label)
-            )
+            found = spare.simulate(case, self.distribution, self.runs, self.seed, self.engine, ticking(progress, label))
             published = case.published if self.distribution == "weibull" else None
             rows.append(
                 {
@@ -120,10 +115,10 @@ class Spare:
             if case.groups != case.n:
                 notes[f"replication, n = {case.n:,}: {case.r} does not divide it, so {case.groups:,} groups"] = None
         console.print(table)
-        _say(console, "* TTT/T₀ for exponential failures", *notes, f"published: {papers.SPARE}")
+        _say(console, "* TTT/T₀ for exponential failures", *notes, f"published: {spare.SOURCE}")
 
 
-def checked(case: spare_table.Case, found: spare_table.Row, published: papers.Published) -> list[Check]:
+def checked(case: spare.SpareCase, found: spare.SpareRow, published: spare.Published) -> list[Check]:
     within = SPARE_WITHIN if case.kind == "spare" else REPLICATION_WITHIN
     name, bar = f"{case.kind}_n{case.n}_r{case.r}", f"within {within:.0%} of the published {{}}"
     ratio, share = found.ttt_ratio.value, found.availability.value
@@ -146,43 +141,43 @@ def checked(case: spare_table.Case, found: spare_table.Row, published: papers.Pu
 def gained(n: int, ratios: Mapping[tuple[str, int], float]) -> Check:
     """How much sooner SPARe is done than replication."""
     gain = 1 - ratios["spare", n] / ratios["replication", n]
-    theirs = {kind: row.ttt_ratio for (kind, size, _), row in papers.SPARE_TABLE.items() if size == n}
+    theirs = {kind: row.ttt_ratio for (kind, size, _), row in spare.PUBLISHED.items() if size == n}
     published = 1 - theirs["spare"] / theirs["replication"]
     bar = f"within {100 * GAIN_WITHIN:.0f} points of the published {published:.3f}"
     return Check(f"gain_n{n}", round(gain, 3), bar, abs(gain - published) <= GAIN_WITHIN)
 
 
 class TrainMover:
-    """TrainMover's projection."""
+    """TrainMover's trainmover."""
 
     def measure(self, quick: bool, progress: Progress) -> Result:
-        progress.total = len(projection.SIZES) * len(SYSTEMS)
+        progress.total = len(trainmover.SIZES) * len(SYSTEMS)
         rows: list[dict[str, object]] = []
         checks = []
-        for gpus in projection.SIZES:
+        for gpus in trainmover.SIZES:
             simulated = {}
             for system in SYSTEMS:
-                simulated[system] = projection.simulated(system, gpus)
+                simulated[system] = trainmover.simulated(system, gpus)
                 progress.advance(f"{system}, {gpus:,} GPUs")
             against: dict[str, object] = {}
             others: dict[str, object] = {}
             for system in SYSTEMS[1:]:
-                ours, theirs = projection.reduction(system, gpus), papers.PROJECTED.get((system, gpus))
+                ours, theirs = trainmover.reduction(system, gpus), trainmover.PROJECTED.get((system, gpus))
                 against[system] = ours
                 others[system] = {
-                    reading.words: projection.reduction(system, gpus, reading) for reading in projection.OTHERS
+                    reading.words: trainmover.reduction(system, gpus, reading) for reading in trainmover.OTHERS
                 }
                 if theirs is not None:
                     bar = f"within {100 * PROJECTED_WITHIN:.0f} points of the published {theirs}"
                     name = f"against_{system.replace(' ', '_')}_{gpus}"
                     checks.append(Check(name, round(ours, 3), bar, abs(ours - theirs) <= PROJECTED_WITHIN))
-            published = {system: papers.PROJECTED.get((system, gpus)) for system in SYSTEMS[1:]}
+            published = {system: trainmover.PROJECTED.get((system, gpus)) for system in SYSTEMS[1:]}
             rows.append(
                 {
                     "gpus": gpus,
-                    "mttf_s": projection.mttf(gpus),
-                    "standby_machines": projection.standbys_for(gpus),
-                    "wasted_gpu_hours_per_week": {system: projection.wasted(system, gpus) for system in SYSTEMS},
+                    "mttf_s": trainmover.mttf(gpus),
+                    "standby_machines": trainmover.standbys_for(gpus),
+                    "wasted_gpu_hours_per_week": {system: trainmover.wasted(system, gpus) for system in SYSTEMS},
                     "simulated_gpu_hours_per_week": simulated,
                     "reduction": against,
                     "published": published if any(published.values()) else None,
@@ -194,16 +189,16 @@ class TrainMover:
     def show(self, rows: Sequence[Row], console: Console) -> None:
         console.print(_projected(rows))
         console.print(_readings())
-        saved = projection.wasted("no standby", 65_536) - projection.wasted("standbys", 65_536)
+        saved = trainmover.wasted("no standby", 65_536) - trainmover.wasted("standbys", 65_536)
         _say(
             console,
             "The paper leaves open how many standbys are held and how long Parcae stands still at scale. Read here as: "
-            f"{projection.USUAL.words}.",
+            f"{trainmover.USUAL.words}.",
             "In brackets the same simulated, with interruptions that may overlap: counted one by one, Parcae's would "
             "take more hours at 131,072 GPUs than a week has. At 1,024 GPUs the pool costs more than it saves.",
             f"Standbys save {saved / 1e6:.2f} M GPU-hours a week at 65,536 GPUs; published are "
-            f"{papers.PROJECTED_SAVED_64K / 1e6:.1f} M, without saying against what.",
-            f"published: {papers.TRAINMOVER}",
+            f"{trainmover.PROJECTED_SAVED_64K / 1e6:.1f} M, without saying against what.",
+            f"published: {trainmover.SOURCE}",
         )
 
 
@@ -215,10 +210,10 @@ def _projected(rows: Sequence[Row]) -> Table:
     for row in rows:
         gpus = int(_number(row["gpus"]))
         simulated: Mapping[System, float] = row["simulated_gpu_hours_per_week"]  # type: ignore[assignment]
-        wasted = [f"{projection.wasted(one, gpus):,.0f} ({simulated[one]:,.0f})" for one in SYSTEMS]
-        cells = [f"{gpus:,}", f"{projection.mttf(gpus) / 60:,.0f} min", str(projection.standbys_for(gpus)), *wasted]
+        wasted = [f"{trainmover.wasted(one, gpus):,.0f} ({simulated[one]:,.0f})" for one in SYSTEMS]
+        cells = [f"{gpus:,}", f"{trainmover.mttf(gpus) / 60:,.0f} min", str(trainmover.standbys_for(gpus)), *wasted]
         for system in SYSTEMS[1:]:
-            cells += [_percent(projection.reduction(system, gpus)), _percent(papers.PROJECTED.get((system, gpus)))]
+            cells += [_percent(trainmover.reduction(system, gpus)), _percent(trainmover.PROJECTED.get((system, gpus)))]
         table.add_row(*map(Text, cells))
     return table
 
@@ -226,12 +221,12 @@ def _projected(rows: Sequence[Row]) -> Table:
 def _readings() -> Table:
     table = Table(title="other readings of what is left open")
     table.add_column("reading")
-    for gpus in projection.SIZES:
+    for gpus in trainmover.SIZES:
         table.add_column(f"{gpus:,} GPUs: no standby, Parcae", justify="right")
-    for reading in (projection.USUAL, *projection.OTHERS):
+    for reading in (trainmover.USUAL, *trainmover.OTHERS):
         cells = [
-            ", ".join(_percent(projection.reduction(system, gpus, reading)) for system in SYSTEMS[1:])
-            for gpus in projection.SIZES
+            ", ".join(_percent(trainmover.reduction(system, gpus, reading)) for system in SYSTEMS[1:])
+            for gpus in trainmover.SIZES
         ]
         table.add_row(*map(Text, (reading.words, *cells)))
     return table

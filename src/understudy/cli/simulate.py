@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 from understudy.cli import asking, stewarded
 from understudy.cli.errors import UsageError
-from understudy.cli.output import Bar, deliver, made, table, writable
+from understudy.cli.output import ProgressBar, deliver, made, table, writable
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from understudy.cli.main import Subparsers
-    from understudy.planning.assume import Ask, Assumed
-    from understudy.planning.outcome import Outcome
-    from understudy.planning.planner import Only, Option
+    from understudy.planning.inputs.assume import Ask, Assumed
+    from understudy.planning.outcome import SimulationOutcome
+    from understudy.planning.planner import FixedChoices, PlanOption
 
 DESCRIPTION = """\
 Simulate a cluster's failures and how strategies deal with them. Without --standbys, --r and --period each strategy gets
@@ -97,7 +97,7 @@ def run(args: argparse.Namespace) -> int:
         return _timeline(args, seed)
     rows: list[Row] = []
     points = list(_points(args))
-    with Bar("simulate") as bar:
+    with ProgressBar("simulate") as bar:
         for place, (label, ask, only) in enumerate(points):
             assumed, options = _chosen(args, ask, only)
             _feasible(assumed, len(options), runs, horizon, args)
@@ -113,7 +113,7 @@ def _page(ask: Ask, seed: int, rows: list[Row]) -> str:
     from understudy.planning.outcome import Mean
     from understudy.planning.planner import plan
     from understudy.planning.report.page import page
-    from understudy.planning.series import Simulated
+    from understudy.planning.report.plan_data import Simulated
 
     found = [
         Simulated(
@@ -130,7 +130,7 @@ def _part(show: Callable[[float], None], begun: float, share: float) -> Callable
     return lambda done: show(begun + share * done)
 
 
-Engine = Callable[["Assumed", "Option", int, float, int, Callable[[float], None]], "Outcome"]
+Engine = Callable[["Assumed", "PlanOption", int, float, int, Callable[[float], None]], "SimulationOutcome"]
 
 
 def _engine(name: str) -> Engine:
@@ -138,23 +138,25 @@ def _engine(name: str) -> Engine:
     simulate: Any
     refusals: tuple[type[Exception], ...] = ()
     if name == "jump":
-        from understudy.planning.jump import simulate
+        from understudy.planning.simulation.jump import simulate
     elif name == "steps":
-        from understudy.planning.steps import simulate
+        from understudy.planning.simulation.steps import simulate
     else:
         from understudy.planning.simgrid.engine import SimgridError, SimgridMissing, interpreter, simulate
-        from understudy.planning.simgrid.stage import Unplayable
+        from understudy.planning.simgrid.prepare import SimgridUnsupported
 
         try:
             interpreter()
         except SimgridMissing as error:
             raise UsageError(f"--engine simgrid: {error}") from None
-        refusals = (SimgridError, Unplayable)
+        refusals = (SimgridError, SimgridUnsupported)
 
-    def play(assumed: Assumed, option: Option, runs: int, horizon: float, seed: int, show: Any) -> Outcome:
+    def play(
+        assumed: Assumed, option: PlanOption, runs: int, horizon: float, seed: int, show: Any
+    ) -> SimulationOutcome:
         setting, failures, repair = assumed.setting, assumed.failures, assumed.repair
         try:
-            found: Outcome = simulate(
+            found: SimulationOutcome = simulate(
                 setting, failures, option.strategy, repair, runs=runs, horizon=horizon, seed=seed, progress=show
             )
         except refusals as error:
@@ -166,7 +168,7 @@ def _engine(name: str) -> Engine:
 
 def _feasible(assumed: Assumed, strategies: int, runs: int, horizon: float, args: argparse.Namespace) -> None:
     """Refuse what would take hours, before it begins."""
-    from understudy.planning.jump import AT_ONCE
+    from understudy.planning.simulation.jump import AT_ONCE
     from understudy.planning.spans import said
 
     events = horizon * assumed.interruptions
@@ -189,7 +191,7 @@ def _feasible(assumed: Assumed, strategies: int, runs: int, horizon: float, args
         )
 
 
-def _points(args: argparse.Namespace) -> Iterator[tuple[str, Ask, Only]]:
+def _points(args: argparse.Namespace) -> Iterator[tuple[str, Ask, FixedChoices]]:
     """What to simulate: one point, or one for every value of the sweep."""
     if args.sweep is None:
         yield "", asking.ask(args), _only(args)
@@ -204,8 +206,8 @@ def _points(args: argparse.Namespace) -> Iterator[tuple[str, Ask, Only]]:
         yield f"{name}={value.strip()}", asking.ask(at), _only(at)
 
 
-def _only(args: argparse.Namespace) -> Only:
-    from understudy.planning.planner import Only
+def _only(args: argparse.Namespace) -> FixedChoices:
+    from understudy.planning.planner import FixedChoices
 
     standbys, r = asking.number(args, "standbys", asking.count), asking.number(args, "r", asking.count)
     period = asking.number(args, "period", asking.span)
@@ -215,12 +217,12 @@ def _only(args: argparse.Namespace) -> Only:
         raise UsageError(f"--r {args.r}: a shard needs at least two holders if one may fail; give 2 or more")
     if period is not None and period <= 0:
         raise UsageError(f"--period {args.period}: checkpoints need some time between them")
-    return Only(standbys, r, period)
+    return FixedChoices(standbys, r, period)
 
 
-def _chosen(args: argparse.Namespace, ask: Ask, only: Only) -> tuple[Assumed, list[Option]]:
+def _chosen(args: argparse.Namespace, ask: Ask, only: FixedChoices) -> tuple[Assumed, list[PlanOption]]:
     """The strategies that were named, each with its best settings."""
-    from understudy.planning.assume import assume
+    from understudy.planning.inputs.assume import assume
     from understudy.planning.planner import best_of_kinds, kinds
 
     assumed = assume(ask)
@@ -244,7 +246,7 @@ def _named(text: str, known: list[str]) -> list[str]:
     return names
 
 
-def _row(label: str, assumed: Assumed, option: Option, outcome: Outcome) -> Row:
+def _row(label: str, assumed: Assumed, option: PlanOption, outcome: SimulationOutcome) -> Row:
     strategy = option.strategy
     inflation, cost, availability = outcome.inflation, outcome.cost, outcome.availability
     return {
@@ -302,8 +304,8 @@ def _show(rows: list[Row], out: Console, runs: int) -> None:
 
 
 def _timeline(args: argparse.Namespace, seed: int) -> int:
-    from understudy.planning.jump import tell_of
     from understudy.planning.setting import WEEK
+    from understudy.planning.simulation.jump import simulate_with_log
     from understudy.planning.spans import said
 
     assumed, options = _chosen(args, asking.ask(args), _only(args))
@@ -313,7 +315,9 @@ def _timeline(args: argparse.Namespace, seed: int) -> int:
         raise UsageError(f"--timeline: only the engine jump can tell a story, not {args.engine}")
     _feasible(assumed, 1, 1, WEEK, args)
     strategy = options[0].strategy
-    outcome, story = tell_of(assumed.setting, assumed.failures, strategy, assumed.repair, horizon=WEEK, seed=seed)
+    outcome, story = simulate_with_log(
+        assumed.setting, assumed.failures, strategy, assumed.repair, horizon=WEEK, seed=seed
+    )
     lines = [{"at_s": at, "what": what} for at, what in story]
 
     def show(out: Console) -> None:

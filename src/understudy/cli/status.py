@@ -98,7 +98,7 @@ def readiness(machine: dict[str, Any], roles: int) -> str:
     """What it would take to let a standby play."""
     at_once = machine["rehearsed"]
     said = f", takes {'every role' if len(at_once) == roles else _listed(at_once)} at once" if at_once else ""
-    later = {int(role): seconds for role, seconds in machine["tour"].items() if int(role) not in at_once}
+    later = {int(role): seconds for role, seconds in machine["rehearsal_seconds"].items() if int(role) not in at_once}
     if later and len(at_once) < roles:
         said += f", has rehearsed {_listed(sorted(later))} in {max(later.values()):.2g} s"
     return said

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from understudy.cli import asking
 from understudy.cli.errors import UsageError
-from understudy.cli.output import Bar, deliver, table
+from understudy.cli.output import ProgressBar, deliver, table
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from understudy.planning.outcome import Mean
-    from understudy.planning.stewarded import Found, Scene
-    from understudy.steward.decide import Settings
+    from understudy.planning.simulation.steward import StewardMeans, StewardScenario
+    from understudy.steward.decide import StewardSettings
 
 OPTIONS = ("pool", "cool_down", "budget", "looks", "replacements", "slow", "noticed", "lasting", "mistaken", "mistake")
 MOST_EVENTS = 2_000_000
@@ -53,7 +53,7 @@ def refuse(args: argparse.Namespace) -> None:
 
 
 def run(args: argparse.Namespace, runs: int, horizon: float, seed: int) -> int:
-    from understudy.planning.stewarded import simulate
+    from understudy.planning.simulation.steward import simulate
 
     for name, given in (("--timeline", args.timeline), ("--sweep", args.sweep), ("--report", args.report)):
         if given:
@@ -62,7 +62,7 @@ def run(args: argparse.Namespace, runs: int, horizon: float, seed: int) -> int:
     if args.runs == "100":
         runs = MOST_RUNS
     _feasible(scene, runs, horizon)
-    with Bar("simulate") as bar:
+    with ProgressBar("simulate") as bar:
         done = simulate(
             scene, settings, runs=runs, horizon=horizon, seed=seed, progress=lambda share: bar.show(share / 2)
         )
@@ -86,19 +86,19 @@ def run(args: argparse.Namespace, runs: int, horizon: float, seed: int) -> int:
     return deliver(args, {**data, "notes": notes}, lambda out: _show(scene, settings, done, without, notes, out))
 
 
-def _off(settings: Settings) -> Settings:
+def _off(settings: StewardSettings) -> StewardSettings:
     import msgspec
 
     return msgspec.structs.replace(settings, mode="off")
 
 
-def _asked(args: argparse.Namespace) -> tuple[Scene, Settings, int]:
+def _asked(args: argparse.Namespace) -> tuple[StewardScenario, StewardSettings, int]:
     import msgspec
 
-    from understudy.planning.assume import assume
-    from understudy.planning.pool import enough
-    from understudy.planning.stewarded import Scene
-    from understudy.steward.decide import HOUR, Settings
+    from understudy.planning.closed_form import enough_standbys
+    from understudy.planning.inputs.assume import assume
+    from understudy.planning.simulation.steward import StewardScenario
+    from understudy.steward.decide import HOUR, StewardSettings
 
     assumed = assume(asking.ask(args))
     machines, durations = assumed.setting.cluster.machines, assumed.setting.durations
@@ -108,8 +108,8 @@ def _asked(args: argparse.Namespace) -> tuple[Scene, Settings, int]:
         noticed=_within(args, "noticed", asking.span, 0.0, 3.2e7, assumed.failures.noticed),
     )
     needed = 1 / failures.mtbf + sum(1 / each for each in (failures.maintenance, failures.straggling) if each)
-    pool = _within(args, "pool", asking.count, 0, 1_000_000, enough(needed * machines, durations.cold))
-    scene = Scene(
+    pool = _within(args, "pool", asking.count, 0, 1_000_000, enough_standbys(needed * machines, durations.cold))
+    scene = StewardScenario(
         machines,
         failures,
         durations.cold,
@@ -118,7 +118,7 @@ def _asked(args: argparse.Namespace) -> tuple[Scene, Settings, int]:
         _within(args, "mistaken", asking.span, 0.0, 3.2e10, 0.0),
         _within(args, "mistake", asking.span, 0.0, 3.2e7, 60.0),
     )
-    settings = Settings(
+    settings = StewardSettings(
         "act",
         pool,
         _within(args, "cool_down", asking.span, 0.0, HOUR, 30.0),
@@ -141,7 +141,7 @@ def _within(args: argparse.Namespace, name: str, read: Any, low: float, high: fl
     return found
 
 
-def _feasible(scene: Scene, runs: int, horizon: float) -> None:
+def _feasible(scene: StewardScenario, runs: int, horizon: float) -> None:
     """Refuse what would take hours, before it begins."""
     failures = scene.failures
     rates = (failures.mtbf, failures.maintenance, failures.straggling, scene.mistaken)
@@ -152,7 +152,7 @@ def _feasible(scene: Scene, runs: int, horizon: float) -> None:
         )
 
 
-def _notes(scene: Scene, domain: int) -> list[str]:
+def _notes(scene: StewardScenario, domain: int) -> list[str]:
     found = []
     if not scene.failures.straggling:
         found.append("no machine becomes slow here: say with --straggling how often one does")
@@ -161,13 +161,20 @@ def _notes(scene: Scene, domain: int) -> list[str]:
     return found
 
 
-def _figures(found: Found) -> dict[str, dict[str, float]]:
+def _figures(found: StewardMeans) -> dict[str, dict[str, float]]:
     import msgspec
 
     return {name: msgspec.to_builtins(mean) for name, mean in found.means.items()}
 
 
-def _show(scene: Scene, settings: Settings, done: Found, without: Found, notes: list[str], out: Console) -> None:
+def _show(
+    scene: StewardScenario,
+    settings: StewardSettings,
+    done: StewardMeans,
+    without: StewardMeans,
+    notes: list[str],
+    out: Console,
+) -> None:
     from understudy.planning.spans import said
 
     rows = (

@@ -12,10 +12,9 @@ from typing import Any
 from . import waits
 from .faults import Fault, Interrupted, Poison
 from .links.pairs import Receive, Send
-from .ops import Op
+from .ops import Op, signature
 from .recording import Recorder
 from .sandbox import Sandbox
-from .signature import signature
 from .topology import GroupKey
 from .transport import GroupTransport
 
@@ -40,7 +39,7 @@ class _Noted(threading.Event):
         super().set()
 
 
-class _Braced(threading.Event):
+class _Answered(threading.Event):
     """Set when a message has come; where those who rehearse along are gone, the sandbox's answer has."""
 
     def __init__(self, endpoint: Endpoint, sandbox: Sandbox, poison: Poison, job: Receive) -> None:
@@ -77,8 +76,8 @@ class Endpoint:
         self.post: Callable[..., None] = self._closed
         self.asked: Callable[[Endpoint], None] | None = None
         """Called whenever somebody asks for the rank, while it may still change."""
-        self.told = True
-        """Whether what comes is recorded for newcomers, and answered from recordings."""
+        self.recorded = True
+        """Whether results are recorded for joiners, and answered from recordings in a rehearsal."""
         self.recorder: Recorder | None = None
         """Keeps results, in the first steps of a job."""
         self.opening = threading.Lock()
@@ -99,15 +98,15 @@ class Endpoint:
         self._thread: threading.Thread | None = None
         self._over = False
 
-    def play(self, prepared: Any, vacant: frozenset[int], poison: Poison) -> Any:
+    def enter(self, prepared: Any, vacant: frozenset[int], poison: Poison) -> Any:
         """Switch to a prepared generation. Returns the transport's leftovers.
 
-        Operations of an interrupted generation that nobody has waited for are over when this returns, or never run."""
+        Operations of an interrupted generation that are still queued are over when this returns, or never run."""
         with self._turn:
-            return self.take_seat(prepared, vacant, poison)
+            return self.enter_within(prepared, vacant, poison)
 
-    def take_seat(self, prepared: Any, vacant: frozenset[int], poison: Poison) -> Any:
-        """The same from within an operation, or before the first."""
+    def enter_within(self, prepared: Any, vacant: frozenset[int], poison: Poison) -> Any:
+        """Switch to a prepared generation from within an operation, or before the first one."""
         leftover = self.transport.switch(prepared)
         self.poison, self.vacant = poison, vacant
         if prepared is None:
@@ -125,9 +124,9 @@ class Endpoint:
         self.perform = lambda op: sandbox.run(op, self)
         self.post = lambda *jobs: sandbox.post(self, *jobs)
 
-    def brace(self, sandbox: Sandbox) -> None:
-        """Have the sandbox answer whatever those who rehearse along fail to: a script must not see undefined results
-        where it cannot be told that the step does not count."""
+    def fall_back_on(self, sandbox: Sandbox) -> None:
+        """Let the sandbox answer what mates of a rehearsal fail to: a rehearsal has no vote that could tell the script
+        that results are undefined."""
         run, post, poison = self.transport.run, self.transport.post, self.poison
         assert poison is not None
 
@@ -140,7 +139,7 @@ class Endpoint:
         def send(*jobs: Send | Receive) -> None:
             for job in jobs:
                 if isinstance(job, Receive):
-                    job.done = _Braced(self, sandbox, poison, job)
+                    job.done = _Answered(self, sandbox, poison, job)
             post(*jobs)
 
         self.perform, self.post = perform, send

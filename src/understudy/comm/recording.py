@@ -20,7 +20,7 @@ import xxhash
 from understudy.device.cpu import HOST
 
 from .links.link import bytes_of
-from .signature import describe
+from .ops import describe
 
 log = logging.getLogger("understudy.comm")
 

@@ -14,10 +14,9 @@ from understudy.device.cpu import HOST
 
 from .links.link import bytes_of
 from .links.pairs import Receive, Send
-from .ops import Op
+from .ops import Op, signature
 from .recording import MESSAGES, RecordedResult, Recording, called
 from .reduction import Reduction
-from .signature import signature
 from .topology import GroupKey
 
 

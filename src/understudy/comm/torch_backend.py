@@ -19,16 +19,16 @@ def _create(options: Any, _: Any) -> RoleGroup:
     if _fabric is None:
         raise RuntimeError("no fabric is installed; call understudy's install(fabric) before init_process_group")
     roles = tuple(options.global_ranks_in_group) or tuple(range(options.group_size))
-    return RoleGroup(_fabric.group(roles), _fabric.forget, _fabric.transport.devices)
+    return RoleGroup(_fabric.group(roles), _fabric.forget, _fabric.devices)
 
 
 def install(fabric: Fabric, roles: int) -> None:
     """Make `fabric` the default process group of this process, over this many roles."""
     global _fabric
     if BACKEND.upper() not in dist.Backend._plugins:
-        dist.Backend.register_backend(BACKEND, _create, extended_api=True, devices=list(fabric.transport.devices))
+        dist.Backend.register_backend(BACKEND, _create, extended_api=True, devices=list(fabric.devices))
     if fabric.role is None:
-        raise RuntimeError(f"{fabric.uid} plays no role yet; switch to a roster or assume a role first")
+        raise RuntimeError(f"{fabric.uid} has no role yet; switch to a roster or assume a role first")
     _fabric = fabric
     dist.init_process_group(BACKEND, store=HashStore(), rank=fabric.role, world_size=roles)
 

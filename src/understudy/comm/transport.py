@@ -44,10 +44,6 @@ class Services(Protocol):
         """Run a coroutine on the fabric's event loop."""
 
 
-class LinkFailed(Exception):
-    """A link could not be opened; the message says with whom and why."""
-
-
 async def open_all(links: list[Awaitable[Link]]) -> list[Link]:
     """All of them or none: where one fails, those already open are closed again."""
     tasks = [asyncio.ensure_future(link) for link in links]

@@ -9,14 +9,31 @@ import threading
 import time
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any
+from types import FunctionType
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
+from torch._C._dynamo.eval_frame import _FrameAction, _FrameExecStrategy, set_code_exec_strategy
 
 from . import waits
 from .links.pairs import Receive, Send
-from .untraced import untraced
+
+T = TypeVar("T", bound=type)
+_SKIP = _FrameExecStrategy(_FrameAction.SKIP, _FrameAction.SKIP)
+
+
+def untraced(cls: T) -> T:
+    """Keep torch.compile out of the methods of a class and out of all that they call.
+
+    torch's C++ calls into a group while torch.compile watches every frame of the thread: when DDP rebuilds its buckets,
+    when a graph has broken before a collective. `torch.compiler.disable` does the same but takes seconds to import.
+    """
+    for method in vars(cls).values():
+        if isinstance(method, FunctionType):
+            set_code_exec_strategy(method.__code__, _SKIP)
+    return cls
+
 
 _SET = threading.Event()
 _SET.set()
@@ -31,7 +48,7 @@ def longest_wait_for_messages() -> float:
 
 
 @untraced
-class Work(dist.Work):
+class GroupWork(dist.Work):
     """An operation under way, or `done`. It always completes; whether its result counts, the fabric knows."""
 
     def __init__(self, result: Any, *, done: bool = False) -> None:
@@ -89,7 +106,7 @@ class Work(dist.Work):
 
 
 @untraced
-class MessageWork(Work):
+class MessageWork(GroupWork):
     """Completes with its point-to-point messages."""
 
     def __init__(

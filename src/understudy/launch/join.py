@@ -17,7 +17,7 @@ import msgspec
 
 from understudy.agent.agent import AGAIN, END, NOTICE, AgentSpec
 from understudy.controller.client import Client, ControllerError
-from understudy.controller.core.company import OVER
+from understudy.controller.core.state import OVER
 from understudy.controller.server.spec import Offer
 
 from . import address

@@ -21,10 +21,10 @@ from understudy.agent.agent import AGAIN, END, AgentSpec
 from understudy.agent.facts import facts_of
 from understudy.agent.fork_client import ForkClient, NurseryError
 from understudy.controller.client import Client, ControllerError
-from understudy.controller.core.company import OVER, PLAN
+from understudy.controller.core.state import OVER, PLAN
 from understudy.controller.server.spec import ControlSpec
 from understudy.protocol.messages import WorkerSpec
-from understudy.steward import series
+from understudy.steward import stragglers as series
 
 from . import address, registry
 from .agents import AgentProcess, Fork, Program, nursery
@@ -213,7 +213,7 @@ class LocalJob:
             self.spec.first,
             self.spec.at_once,
             self.spec.stewarding,
-            series.Settings(self.spec.straggler_threshold, self.spec.straggler_window),
+            series.StragglerSettings(self.spec.straggler_threshold, self.spec.straggler_window),
         )
         (self.run_dir / PLAN).write_bytes(msgspec.json.encode(spec.plan))  # without it, a ledger cannot be understood
         while not self._closing:

@@ -12,12 +12,12 @@ from typing import Any, Literal, get_args
 
 import msgspec
 
-from understudy.controller.core.company import Scarcity
+from understudy.controller.core.state import Scarcity
 from understudy.masking.coverage import wipe_out
 from understudy.masking.placement import PlacementError, parse
 from understudy.protocol.mesh import Mesh, MeshError, check_mesh, first_replicas, parse_mesh, replica_of, roles_of
 from understudy.protocol.sentences import named
-from understudy.steward.decide import HOUR, Mode, Settings
+from understudy.steward.decide import HOUR, Mode, StewardSettings
 
 from . import address
 
@@ -167,9 +167,9 @@ class JobSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
         return elsewhere or not address.loopback(address.parse(self.listen)[0])
 
     @property
-    def stewarding(self) -> Settings:
+    def stewarding(self) -> StewardSettings:
         """How far the steward may go. A machine that comes back after its repair is not asked for in between."""
-        return Settings(
+        return StewardSettings(
             self.steward,
             self.pool,
             self.cool_down,

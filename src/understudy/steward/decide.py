@@ -15,7 +15,7 @@ HOUR = 3600.0
 Mode = Literal["off", "tell", "act"]
 
 
-class Settings(msgspec.Struct, frozen=True):
+class StewardSettings(msgspec.Struct, frozen=True):
     """How far the steward may go."""
 
     mode: Mode = "tell"
@@ -49,7 +49,7 @@ class Suspect(msgspec.Struct, frozen=True):
     """When it began to play; 0: with the job."""
 
 
-class Standby(msgspec.Struct, frozen=True):
+class FreeStandby(msgspec.Struct, frozen=True):
     """One that nobody has a claim on by name."""
 
     machine: str
@@ -59,7 +59,7 @@ class Standby(msgspec.Struct, frozen=True):
     """When it came."""
 
 
-class Drain(msgspec.Struct, frozen=True):
+class DrainDemand(msgspec.Struct, frozen=True):
     """A planned replacement that waits."""
 
     machines: int
@@ -74,38 +74,38 @@ class Observed(msgspec.Struct, frozen=True):
     """Whether the job makes steps, and is not about to end."""
     busy: bool = False
     """Whether a change of the roster is under way."""
-    standbys: tuple[Standby, ...] = ()
+    standbys: tuple[FreeStandby, ...] = ()
     expected: int = 0
     """Machines that were asked for and have not come."""
     vacant: int = 0
     """Machines' places that are to be filled again."""
     suspects: tuple[Suspect, ...] = ()
-    drains: tuple[Drain, ...] = ()
+    drains: tuple[DrainDemand, ...] = ()
     lost: tuple[float, ...] = ()
     """When machines were lost, lately."""
     requests: tuple[float, ...] = ()
     """When machines were asked for in the last hour, or since they could still come: each one, whoever asked."""
 
 
-class Replace(msgspec.Struct, frozen=True):
+class ReplaceSlow(msgspec.Struct, frozen=True):
     machine: str
     why: str
 
 
-class Request(msgspec.Struct, frozen=True):
+class RequestStandbys(msgspec.Struct, frozen=True):
     count: int
     why: str
 
 
-class Release(msgspec.Struct, frozen=True):
+class ReleaseStandby(msgspec.Struct, frozen=True):
     machine: str
     why: str
 
 
-Action = Replace | Request | Release
+Action = ReplaceSlow | RequestStandbys | ReleaseStandby
 
 
-class Memory(msgspec.Struct, frozen=True):
+class StewardMemory(msgspec.Struct, frozen=True):
     """What the next look must know of those before it."""
 
     looked: float = float("-inf")
@@ -119,19 +119,19 @@ class Memory(msgspec.Struct, frozen=True):
     """Why nothing was done → when that was said; it is not said again for an hour."""
 
 
-class Decision(msgspec.Struct, frozen=True):
+class StewardDecision(msgspec.Struct, frozen=True):
     actions: tuple[Action, ...]
-    memory: Memory
+    memory: StewardMemory
     why_not: tuple[str, ...] = ()
     """What has kept it from acting, where that was not said lately."""
 
 
-def decide(observed: Observed, settings: Settings, memory: Memory) -> Decision:
+def decide(observed: Observed, settings: StewardSettings, memory: StewardMemory) -> StewardDecision:
     """What to do now. The same look twice does nothing more; while the job does not train, nothing is done."""
     if observed.at == memory.looked:
-        return Decision((), memory)
+        return StewardDecision((), memory)
     if not observed.training:
-        return Decision((), msgspec.structs.replace(memory, looked=observed.at, slow={}, plenty=None))
+        return StewardDecision((), msgspec.structs.replace(memory, looked=observed.at, slow={}, plenty=None))
     at = observed.at
     slow = _persisting(observed, settings, memory)
     keep = max(HOUR, settings.rest)
@@ -153,13 +153,13 @@ def decide(observed: Observed, settings: Settings, memory: Memory) -> Decision:
     told = {key: min(when, at) for key, when in memory.told.items() if at - when < HOUR}
     new = {key: text for key, text in objections.items() if key not in told}
     told |= dict.fromkeys(new, at)
-    return Decision(tuple(actions), Memory(at, slow, replaced, plenty, told), tuple(new.values()))
+    return StewardDecision(tuple(actions), StewardMemory(at, slow, replaced, plenty, told), tuple(new.values()))
 
 
 # -- slow machines -----------------------------------------------------------------------------------------------------
 
 
-def _persisting(observed: Observed, settings: Settings, memory: Memory) -> dict[str, int]:
+def _persisting(observed: Observed, settings: StewardSettings, memory: StewardMemory) -> dict[str, int]:
     if settings.mode == "off":
         return {}
     return {each.machine: memory.slow.get(each.machine, 0) + 1 for each in observed.suspects}
@@ -167,11 +167,11 @@ def _persisting(observed: Observed, settings: Settings, memory: Memory) -> dict[
 
 def _replace(
     observed: Observed,
-    settings: Settings,
+    settings: StewardSettings,
     slow: dict[str, int],
     replaced: tuple[tuple[float, str], ...],
     objections: dict[str, str],
-) -> Replace | None:
+) -> ReplaceSlow | None:
     """The slowest of those that have been slow for long enough, if anything may be done about it."""
     at = observed.at
     for each in sorted(observed.suspects, key=lambda each: (-each.ratio, each.machine)):
@@ -182,12 +182,12 @@ def _replace(
             continue  # that was said when it was decided
         obstacle = _obstacle(observed, settings, each, sum(at - when < HOUR for when, _ in replaced))
         if not obstacle:
-            return Replace(name, f"{each.reason}, in {slow[name]} looks")
+            return ReplaceSlow(name, f"{each.reason}, in {slow[name]} looks")
         objections[f"{name}: {obstacle}"] = f"{name} is not replaced: {obstacle} ({each.reason})"
     return None
 
 
-def _obstacle(observed: Observed, settings: Settings, suspect: Suspect, lately: int) -> str:
+def _obstacle(observed: Observed, settings: StewardSettings, suspect: Suspect, lately: int) -> str:
     """Why a machine that is slow must not be replaced now; empty where it may."""
     if suspect.since and observed.at - suspect.since < settings.rest:
         return f"it came less than {_span(settings.rest)} ago"
@@ -211,7 +211,7 @@ def _needed(observed: Observed, pool: int) -> int:
     return pool + observed.vacant + sum(drain.machines for drain in observed.drains)
 
 
-def _request(observed: Observed, settings: Settings, objections: dict[str, str]) -> Request | None:
+def _request(observed: Observed, settings: StewardSettings, objections: dict[str, str]) -> RequestStandbys | None:
     if settings.pool is None:
         return None
     at, free = observed.at, len(observed.standbys)
@@ -231,10 +231,12 @@ def _request(observed: Observed, settings: Settings, objections: dict[str, str])
         objections["budget"] = f"no standby is asked for, although {free} of {needed} are free: {limit}"
         return None
     expected = f", {coming + back} expected" if coming + back else ""
-    return Request(count, f"{free} of {needed} free{expected}")
+    return RequestStandbys(count, f"{free} of {needed} free{expected}")
 
 
-def _release(observed: Observed, settings: Settings, plenty: float | None) -> tuple[float | None, Release | None]:
+def _release(
+    observed: Observed, settings: StewardSettings, plenty: float | None
+) -> tuple[float | None, ReleaseStandby | None]:
     """Since when there are too many, and whom to let go: who is least warm, then who came last."""
     if settings.pool is None:
         return None, None
@@ -246,7 +248,7 @@ def _release(observed: Observed, settings: Settings, plenty: float | None) -> tu
         return since, None
     last = max(observed.standbys, key=lambda standby: (not standby.warm, standby.since, standby.machine))
     why = f"{_count(len(observed.standbys), 'standby')} for {_span(observed.at - since)}, {needed} needed"
-    return observed.at, Release(last.machine, why)
+    return observed.at, ReleaseStandby(last.machine, why)
 
 
 def _count(number: int, what: str) -> str:

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping
 from statistics import median
 
 from understudy.protocol.samples import Sample, Traffic
+from understudy.steward.stragglers import StragglerSettings
 
-from .series import Settings
-from .stragglers import News, Straggler
+from .stragglers import Straggler, StragglerNews
 
 Way = tuple[int, int]
 """From one role to another."""
@@ -35,7 +35,7 @@ class _Record:
 class LinkDetector:
     """Takes the samples of one step after another, as the detector of slow workers does."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: StragglerSettings) -> None:
         self.settings = settings
         self._records: dict[Way, _Record] = {}
 
@@ -48,7 +48,7 @@ class LinkDetector:
             if tuple(players.get(role) for role in way) != record.uids:
                 del self._records[way]
 
-    def step(self, samples: Iterable[Sample], machines: Mapping[int, str]) -> list[News]:
+    def step(self, samples: Iterable[Sample], machines: Mapping[int, str]) -> list[StragglerNews]:
         good = {sample.uid: sample for sample in samples if sample.counts}
         touched = []
         for sender in good.values():
@@ -70,7 +70,7 @@ class LinkDetector:
         record.held.append(both / whole)
         return way
 
-    def _judge(self, way: Way, machines: Mapping[int, str]) -> list[News]:
+    def _judge(self, way: Way, machines: Mapping[int, str]) -> list[StragglerNews]:
         record, settings = self._records[way], self.settings
         others = [median(each.pace) for other, each in self._records.items() if other != way and len(each.pace) > 1]
         if len(record.pace) < settings.window or not others:
@@ -86,12 +86,12 @@ class LinkDetector:
             reason = f"link {a} → {b} {_speed(pace)}, others {_speed(usual)}, for {steps} steps"
             role = self._end(way)
             record.told = Straggler(role, "link", usual / pace, steps, reason, machines.get(role, ""))
-            return [] if told is not None else [News(record.told)]
+            return [] if told is not None else [StragglerNews(record.told)]
         record.fine += 1
         if told is None or record.fine < settings.window:
             return []
         record.told = None
-        return [News(told, over=True)]
+        return [StragglerNews(told, over=True)]
 
     def _end(self, way: Way) -> int:
         """Whose fault it is: of whoever has more slow links, or else of whoever sends."""

@@ -7,16 +7,16 @@ roles of the job can be compared.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Mapping
 from itertools import islice
+from math import sqrt
 from statistics import median
 from typing import Literal
 
 import msgspec
 
 from understudy.protocol.samples import PARTS, Sample
-
-from .series import Series, Settings, medians_without
 
 Part = Literal["data", "forward", "backward", "optimizer", "compute", "link"]
 _PARTS: tuple[Part, ...] = ("data", "forward", "backward", "optimizer")
@@ -49,7 +49,7 @@ class Straggler(msgspec.Struct, frozen=True):
     machine: str = ""
 
 
-class News(msgspec.Struct, frozen=True):
+class StragglerNews(msgspec.Struct, frozen=True):
     """What has changed: somebody is slow, or is not any more."""
 
     finding: Straggler
@@ -59,9 +59,9 @@ class News(msgspec.Struct, frozen=True):
 class _Track:
     """One worker's last steps."""
 
-    def __init__(self, uid: str, settings: Settings) -> None:
+    def __init__(self, uid: str, settings: StragglerSettings) -> None:
         self.uid = uid
-        self.series = {name: Series(settings) for name in (*PARTS, _WHOLE)}
+        self.series = {name: RatioSeries(settings) for name in (*PARTS, _WHOLE)}
         self.weights: dict[str, float] = {}
         """The share of the step that each part was expected to have, lately."""
         self.early: list[Sample] = []
@@ -94,10 +94,10 @@ def seconds(sample: Sample) -> dict[str, float]:
     return found
 
 
-class Detector:
+class StragglerDetector:
     """Takes the samples of one step after another. Nothing in it depends on anything else."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: StragglerSettings) -> None:
         self.settings = settings
         self._tracks: dict[int, _Track] = {}
 
@@ -114,7 +114,7 @@ class Detector:
 
     def step(
         self, samples: Iterable[Sample], classes: Mapping[int, tuple[int, ...]], machines: Mapping[int, str]
-    ) -> list[News]:
+    ) -> list[StragglerNews]:
         """One step of all roles; `classes` has those that do the same work as a role. Returns what is new."""
         good = {sample.role: sample for sample in samples if sample.counts}
         for role, sample in good.items():
@@ -166,7 +166,7 @@ class Detector:
             track.by_past = True
             found[role] = {name: value * common[role] for name, value in track.past.items()}
 
-    def _judge(self, role: int, track: _Track, machine: str) -> list[News]:
+    def _judge(self, role: int, track: _Track, machine: str) -> list[StragglerNews]:
         settings = self.settings
         part = self._blamed(track)
         told = track.told
@@ -175,14 +175,14 @@ class Detector:
         if part is not None:
             track.fine = 0
             track.told = self._finding(role, track, machine, part)
-            return [] if told is not None else [News(track.told)]
+            return [] if told is not None else [StragglerNews(track.told)]
         assert told is not None
         lingers = track.series[told.part].middle > 1 + settings.threshold / 2
         track.fine = 0 if lingers else track.fine + 1
         if track.fine < settings.window:
             return []
         track.told = None
-        return [News(told, over=True)]
+        return [StragglerNews(told, over=True)]
 
     def _blamed(self, track: _Track) -> Part | None:
         """The part that makes a worker slow; `compute` where all do, or where parts are not known."""
@@ -234,3 +234,83 @@ def _add(track: _Track, mine: dict[str, float], expected: dict[str, float]) -> N
         if name in mine:
             track.weights[name] = usual / whole
             track.series[name].add(mine[name] / max(usual, _LEAST * whole), (mine[name] - usual) / whole)
+
+
+# -- A few numbers of the last steps, and whether most of them are too high: robust against wha
+
+
+_SPREAD = 1.4826 * 1.2533
+"""Standard error of a median, in median deviations over the square root of the count, for normal noise."""
+_SURE = 5.0
+"""So many standard errors must lie between the usual and what is found: several quantities of many workers are looked
+at after every step, and nobody is to be suspected by chance."""
+
+
+class StragglerSettings(msgspec.Struct, frozen=True):
+    """What counts as slow."""
+
+    threshold: float = 0.10
+    """Seconds beyond those of its peers, as a share of theirs; 0: nobody is judged."""
+    window: int = 20
+    """Steps that are looked at."""
+    persistence: float = 0.8
+    """The share of them that must be slow."""
+
+
+class RatioSeries:
+    """Of one quantity: its ratio to what was expected in the same step, and the excess as a share of the whole step."""
+
+    __slots__ = ("_limit", "above", "excess", "ratios")
+
+    def __init__(self, settings: StragglerSettings) -> None:
+        self.ratios: deque[float] = deque(maxlen=settings.window)
+        self.excess: deque[float] = deque(maxlen=settings.window)
+        self.above = 0
+        """In how many of the steps it was high."""
+        self._limit = 1 + settings.threshold / 2
+
+    def add(self, ratio: float, excess: float) -> None:
+        if self.full:
+            self.above -= self.ratios[0] > self._limit
+        self.above += ratio > self._limit
+        self.ratios.append(ratio)
+        self.excess.append(excess)
+
+    @property
+    def full(self) -> bool:
+        return len(self.ratios) == self.ratios.maxlen
+
+    @property
+    def middle(self) -> float:
+        return median(self.ratios) if self.ratios else 1.0
+
+    @property
+    def noise(self) -> float:
+        """How far a step is from the middle, typically."""
+        middle = self.middle
+        return median(abs(ratio - middle) for ratio in self.ratios)
+
+    def persists(self, settings: StragglerSettings) -> bool:
+        """Whether it is high in the middle and in most steps, to an extent that matters."""
+        return (
+            self.full
+            and self.above >= settings.persistence * len(self.ratios)
+            and self.middle > 1 + settings.threshold
+            and median(self.excess) >= settings.threshold / 2
+        )
+
+    def stands_out(self, noise: float) -> bool:
+        """Whether noise of that size cannot be why."""
+        return self.middle - 1 > _SURE * _SPREAD * noise / sqrt(len(self.ratios))
+
+
+def medians_without(values: Mapping[int, float]) -> dict[int, float]:
+    """For each key the median of all other values; at least two are there."""
+    order = sorted(values, key=lambda key: values[key])
+    ranked = [values[key] for key in order]
+    low, high = (len(order) - 2) // 2, (len(order) - 1) // 2
+
+    def other(index: int, left_out: int) -> float:
+        return ranked[index if index < left_out else index + 1]
+
+    return {key: (other(low, at) + other(high, at)) / 2 for at, key in enumerate(order)}

@@ -25,7 +25,7 @@ from typing import Any
 
 import torch
 
-from understudy.comm.fabric import Fabric
+from understudy.comm.network import NetworkFabric
 from understudy.protocol.roster import Roster, WorkerAddress
 from understudy.worker.entry import transport_named
 
@@ -39,7 +39,7 @@ Body = Callable[..., Any]
 class LocalWorker:
     """The argument of a worker's function: its fabric and its connection to the parent."""
 
-    def __init__(self, fabric: Fabric, connection: Connection) -> None:
+    def __init__(self, fabric: NetworkFabric, connection: Connection) -> None:
         self.fabric = fabric
         self._connection = connection
 
@@ -76,7 +76,7 @@ def _run(
     torch.set_num_threads(1)
     logging.basicConfig(level=options.pop("log_level"), format=f"{uid}: %(message)s")
     try:
-        fabric = Fabric(uid, machine, **options | {"transport": transport_named(options["transport"])})
+        fabric = NetworkFabric(uid, machine, **options | {"transport": transport_named(options["transport"])})
         try:
             connection.send(("started", fabric.worker))
             result = body(LocalWorker(fabric, connection), *args)
@@ -137,7 +137,7 @@ class WorkerHandle:
 
 
 class LocalWorkers:
-    """Starts workers and ends them all on exit. Options are those of `Fabric`."""
+    """Starts workers and ends them all on exit. Options are those of `NetworkFabric`."""
 
     def __init__(self, *, transport: str = "native", log_level: int = logging.ERROR, **options: Any) -> None:
         self._context = multiprocessing.get_context("forkserver")

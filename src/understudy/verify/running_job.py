@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from understudy.controller.client import Client, ControllerError
-from understudy.controller.core.company import OVER
+from understudy.controller.core.state import OVER
 
 from . import processes
 from .processes import CONTROLLER, Process, Table

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-ACTIVE, STANDBY, GONE = "cast", "standby", "gone"
+ACTIVE, STANDBY, GONE = "active", "standby", "gone"
 """States of a machine, as the controller shows them."""
 
 

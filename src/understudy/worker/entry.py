@@ -17,8 +17,8 @@ import msgspec
 import torch
 import torch.distributed as dist
 
-from understudy.comm.fabric import Fabric
 from understudy.comm.native.transport import Native
+from understudy.comm.network import NetworkFabric
 from understudy.comm.torch.transport import TorchTransport
 from understudy.comm.torch_backend import uninstall
 from understudy.comm.transport import Transport
@@ -29,9 +29,9 @@ from understudy.protocol.roster import Roster
 
 from .driver import Dismissed
 from .identity import watch_environment
-from .interfaces import TorchProcess
 from .job import Job
 from .line import Line
+from .process import TorchProcess
 from .runtime import Concluded, EnterAgain, JobError, WorkerRuntime
 
 Train = Callable[[Job], object]
@@ -96,7 +96,7 @@ def _alone(train: Train) -> None:
     spec = WorkerSpec("w0", "m0", 0, "alone", secrets.token_bytes(16), sys.argv[0], (), 1, (("dp", 1),))
     _announce(spec)
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", torch.get_num_threads())))
-    fabric = Fabric(spec.uid, spec.machine, job=spec.job, secret=spec.secret)
+    fabric = NetworkFabric(spec.uid, spec.machine, job=spec.job, secret=spec.secret)
     runtime = WorkerRuntime(spec, fabric, lambda message: None, TorchProcess(fabric))
     try:
         runtime.hear(Resume(Roster.of(1, [(0, spec.uid)], [fabric.worker]), 0))
@@ -136,7 +136,7 @@ def main(line_fd: int, data: bytes) -> None:
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     _announce(spec)
     line = Line(socket.socket(fileno=line_fd))
-    fabric = Fabric(
+    fabric = NetworkFabric(
         spec.uid,
         spec.machine,
         job=spec.job,

@@ -17,10 +17,9 @@ from typing import Any
 import torch
 
 from understudy.comm.endpoint import Endpoint
+from understudy.comm.fabric import Fabric
 from understudy.comm.group import RoleGroup
 from understudy.protocol.mesh import Mesh, coordinates, counterpart
-
-from .interfaces import WorkerFabric
 
 _TELLTALE = {"RANK", "GROUP_RANK"}
 _UNWATCHED = {"get_coordinate", "_coordinate_on_dim"}
@@ -71,13 +70,13 @@ class Identity:
             self._ranks[asked.name] = asked.rank
             self.fixed = self.fixed or not self.inside
 
-    def others(self, fabric: WorkerFabric, role: int, twins: tuple[int, ...]) -> tuple[int, ...]:
+    def others(self, fabric: Fabric, role: int, twins: tuple[int, ...]) -> tuple[int, ...]:
         """The roles that this worker could take instead of the one it has rehearsed."""
         if self.closed or _names_unwatched():
             return ()
         return tuple(other for other in twins if other != role and self.groups(fabric, role, other) is not None)
 
-    def groups(self, fabric: WorkerFabric, role: int, other: int) -> dict[str, tuple[int, ...]] | None:
+    def groups(self, fabric: Fabric, role: int, other: int) -> dict[str, tuple[int, ...]] | None:
         """What its groups are called for another role; None where it cannot take it."""
         mine, theirs = coordinates(self._mesh, role), coordinates(self._mesh, other)
         if any(mine[name] != theirs[name] for name in self._names):

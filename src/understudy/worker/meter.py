@@ -9,10 +9,9 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from understudy.comm import waits
+from understudy.comm.fabric import Fabric
 from understudy.host.world import REAL, World
 from understudy.protocol.samples import PARTS, Sample, Traffic
-
-from .interfaces import WorkerFabric
 
 _DATA, _FORWARD, _BACKWARD, _OPTIMIZER = range(len(PARTS))
 _FIRST = 3
@@ -155,7 +154,7 @@ class _Left(_Hook):
             self._meter.left()
 
 
-def traffic_of(fabric: WorkerFabric) -> tuple[Traffic, ...]:
+def traffic_of(fabric: Fabric) -> tuple[Traffic, ...]:
     """Bulk transfers with each neighbour since this was last asked."""
     found: dict[str, Traffic] = {}
     for link in [link for endpoint in fabric.endpoints() for link in endpoint.transport.links()]:

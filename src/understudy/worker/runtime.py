@@ -6,6 +6,7 @@ import gc
 import logging
 from typing import Protocol
 
+from understudy.comm.fabric import Fabric
 from understudy.host.world import REAL, World
 from understudy.protocol.messages import (
     Done,
@@ -26,8 +27,8 @@ from understudy.state.twins import twins
 from .driver import Dismissed, ProtocolDriver, Send
 from .identity import Identity
 from .instructions import Begin, EnterTrain, GoBack, HandedOver, SwitchTo, Wait, Withdraw, WriteCheckpoint
-from .interfaces import TrainingProcess, VoteGroup, WorkerFabric
 from .meter import Meter, traffic_of
+from .process import TrainingProcess, VoteGroup
 from .pulse import Pulse
 from .states import Proposal
 from .tape import Tape
@@ -81,7 +82,7 @@ class WorkerRuntime:
     def __init__(
         self,
         spec: WorkerSpec,
-        fabric: WorkerFabric,
+        fabric: Fabric,
         send: Send,
         process: TrainingProcess,
         *,
@@ -158,7 +159,7 @@ class WorkerRuntime:
         role is wanted or a worker of the same rehearsal is gone."""
         driver = self._driver
         with self._changed:
-            if not self.rehearsing or driver.dismissed or (driver.entry is None and not self.fabric.deserted):
+            if not self.rehearsing or driver.dismissed or (driver.entry is None and not self.fabric.lost_mates):
                 return False
             if driver.entry is None:
                 driver.entry = EnterTrain(self.role, rehearsal=True)
@@ -271,7 +272,7 @@ class WorkerRuntime:
     def rehearsed(self, seconds: float) -> None:
         """Report that the shadow steps are done, unless another role is wanted meanwhile."""
         also = self._interchangeable()
-        self.fabric.part_company()
+        self.fabric.end_rehearsal()
         self.recordings.rehearsed()
         with self._changed:
             if self._driver.entry is None:

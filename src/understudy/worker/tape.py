@@ -20,13 +20,12 @@ from typing import IO
 import torch
 
 from understudy.comm.endpoint import Endpoint
+from understudy.comm.fabric import Fabric
 from understudy.comm.recording import Recorder, Recording, RecordingError, digest_of
 from understudy.comm.sandbox import Echo, Replay, Sandbox, SandboxSeat
 from understudy.host.temporary import nameless
 from understudy.protocol.mesh import Mesh, alike, along
 from understudy.protocol.messages import FromWorker, Recorded, Telemetry, WorkerSpec
-
-from .interfaces import WorkerFabric
 
 log = logging.getLogger("understudy.worker")
 
@@ -54,7 +53,7 @@ def label(mesh: Mesh, seat: SandboxSeat) -> str:
 class Tape:
     """Belongs to the training thread."""
 
-    def __init__(self, spec: WorkerSpec, fabric: WorkerFabric, say: Callable[[FromWorker | Telemetry], None]) -> None:
+    def __init__(self, spec: WorkerSpec, fabric: Fabric, say: Callable[[FromWorker | Telemetry], None]) -> None:
         self._spec, self._fabric, self._say = spec, fabric, say
         self._recorder: Recorder | None = None
         self._file: IO[bytes] | None = None

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from understudy.comm.endpoint import Endpoint
+from understudy.comm.fabric import Fabric
 from understudy.comm.work import longest_wait_for_messages
 from understudy.host.world import REAL, World
 from understudy.protocol.messages import Faulty, FromWorker, Stalled, WorkerSpec
 
-from .interfaces import WorkerFabric
 from .protocol import WorkerProtocol
 
 _LOOK_S = 1.0
@@ -25,7 +25,7 @@ class Watch:
     def __init__(
         self,
         spec: WorkerSpec,
-        fabric: WorkerFabric,
+        fabric: Fabric,
         protocol: WorkerProtocol,
         send: Callable[[FromWorker], None],
         world: World = REAL,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -16,8 +15,7 @@ from torch._C._distributed_c10d import _make_nccl_premul_sum
 
 from tests.comm.helpers import Ensemble, all_reduce, broadcast, eventually, sums
 from understudy.comm.endpoint import Endpoint
-from understudy.comm.fabric import PrepareFailed
-from understudy.comm.faults import Fault
+from understudy.comm.faults import Fault, PrepareFailed
 from understudy.comm.links.pairs import Receive, Send
 from understudy.comm.ops import Op
 from understudy.comm.reduction import reduction
@@ -87,7 +85,7 @@ def every_collective(player: LocalWorker) -> None:
     dist.all_reduce(value, _make_nccl_premul_sum(float(rank)))
     assert bool((value == 3.0).all())
     dist.barrier()
-    player.fabric.check()
+    assert player.fabric.fault is None, player.fabric.fault
     uninstall()
 
 
@@ -118,7 +116,7 @@ def many_messages(player: LocalWorker) -> None:
     assert all(job.done.wait(20) for job in jobs)
     assert sorted(job.peer for job in anybody if job.peer is not None) == others
     assert all(job.tensor[0] == job.peer for job in anybody)
-    player.fabric.check()
+    assert player.fabric.fault is None, player.fabric.fault
     total(group)
 
 
@@ -139,7 +137,7 @@ def without_the_middle(player: LocalWorker, role: int) -> list[float]:
         float(broadcast(group, given.clone(), 2)[0]),
         float(part[0]),
     ]
-    player.fabric.check()
+    assert player.fabric.fault is None, player.fabric.fault
     return found
 
 
@@ -168,18 +166,16 @@ def test_roles_that_disagree_about_a_new_operation_are_told() -> None:
         assert "all_reduce(sum) of 10 float32" in fault.reason
 
 
-def alone(player: LocalWorker, role: int, roles: int) -> tuple[Fault | None, float]:
+def alone(player: LocalWorker, role: int, roles: int) -> Fault | None:
     """Role 0 sums what the others do not."""
     group = join(player, role, roles)
     total(group)
-    started = time.monotonic()
     if role == 0:
         total(group)
     eventually(lambda: player.fabric.fault is not None, 10.0)
-    took = time.monotonic() - started
     player.tell("over")
     player.hear()
-    return player.fabric.fault, took
+    return player.fabric.fault
 
 
 def test_an_operation_that_nobody_joins_ends_at_its_limit() -> None:
@@ -190,9 +186,8 @@ def test_an_operation_that_nobody_joins_ends_at_its_limit() -> None:
         assert [hand.hear() for hand in hands] == ["over"] * 2
         for hand in hands:
             hand.tell("enough")
-        for fault, took in [hand.result() for hand in hands]:
+        for fault in [hand.result() for hand in hands]:
             assert fault.how == "timeout", fault
-            assert took < 5.0
 
 
 # -- replacement -------------------------------------------------------------------------------------------------------
@@ -208,7 +203,7 @@ def train(player: LocalWorker, role: int, roles: int) -> list[tuple[int, float]]
         if len(done) == 3:
             player.tell("playing")
         vote = all_reduce(group, torch.tensor([fabric.prepared, going]), dist.ReduceOp.MIN).tolist()
-        fabric.check()
+        assert fabric.fault is None, fabric.fault
         if vote[1] == 0:
             return done
         if vote[0] > fabric.generation:
@@ -274,20 +269,18 @@ def resources() -> tuple[int, int]:
     return descriptors, threads
 
 
-def stay(player: LocalWorker, role: int, roles: int) -> tuple[list[float], list[float]]:
-    """Follow the parent from roster to roster. Returns what was found in each, and how long it took to get there."""
+def stay(player: LocalWorker, role: int, roles: int) -> list[float]:
+    """Follow the parent from roster to roster. Returns what was found in each."""
     group = join(player, role, roles)
-    found, took, first = [total(group)], [], (0, 0)
+    found, first = [total(group)], (0, 0)
     while isinstance(word := player.hear(), Roster):
-        started = time.monotonic()
         player.enter(word)
-        took.append(time.monotonic() - started)
         found.append(total(group))
-        if len(took) == 2:
+        if len(found) == 3:
             first = resources()
         player.tell("there")
     eventually(lambda: all(now <= then for now, then in zip(resources(), first, strict=True)))
-    return found, took
+    return found
 
 
 def come_and_go(player: LocalWorker, role: int, roles: int) -> float:
@@ -317,33 +310,30 @@ def test_replacements_leave_nothing_behind() -> None:
         for hand in stayers:
             hand.tell("enough")
         for hand in stayers:
-            found, took = hand.result()
-            assert found == [EVERYBODY] * 23
-        print(f"median time to prepare: {sorted(took)[len(took) // 2] * 1e3:.1f} ms")
+            assert hand.result() == [EVERYBODY] * 23
 
 
 # -- failure -----------------------------------------------------------------------------------------------------------
 
 
-def fail_and_recover(player: LocalWorker, role: int, roles: int) -> tuple[Fault | None, float, float]:
+def fail_and_recover(player: LocalWorker, role: int, roles: int) -> tuple[Fault | None, float]:
     """Sum until something goes wrong; then play on in the next roster."""
     group = join(player, role, roles)
     player.tell("playing")
     while player.fabric.fault is None:
         total(group, 300_000)
-    fault, noticed = player.fabric.fault, time.monotonic()
+    fault = player.fabric.fault
     player.enter(player.hear())
-    return fault, noticed, total(group)
+    return fault, total(group)
 
 
-def test_a_killed_worker_is_noticed_at_once_and_replaced() -> None:
+def test_a_killed_worker_is_noticed_and_replaced() -> None:
     local, hands = workers_of("m0", "m1", "m2", body=fail_and_recover)
     with local:
         roster = first_roster(hands)
         for hand in hands:
             hand.tell(roster)
         assert [hand.hear() for hand in hands] == ["playing"] * 3
-        killed = time.monotonic()
         hands[1].kill()
         (newcomer,) = local.start("m3", 1, newcomer_in_a_failed_job, 1, 3)
         roster = roster.successor({1: newcomer.worker}, fresh=True)
@@ -351,23 +341,20 @@ def test_a_killed_worker_is_noticed_at_once_and_replaced() -> None:
             hand.tell(roster)
         assert newcomer.result() == EVERYBODY
         for hand in (hands[0], hands[2]):
-            fault, noticed, found = hand.result()
+            fault, found = hand.result()
             assert fault.how == "eof", fault
-            assert noticed - killed < 2.0
             assert found == EVERYBODY
-            print(f"noticed after {(noticed - killed) * 1e3:.1f} ms: {fault}")
 
 
 def newcomer_in_a_failed_job(player: LocalWorker, role: int, roles: int) -> float:
     return total(join(player, role, roles))
 
 
-def wait_for_nobody(player: LocalWorker, role: int, roles: int) -> tuple[float, float, Fault | None, float]:
+def wait_for_nobody(player: LocalWorker, role: int, roles: int) -> tuple[Fault | None, float]:
     """Roles 0 and 1 wait for role 2: in a collective, and for a message. It interrupts instead."""
     group = join(player, role, roles)
     total(group)
-    ended, came = threading.Event(), [0.0, 0.0]
-    message = Receive((role + 1) % 2, 5, torch.zeros(10))
+    ended, message = threading.Event(), Receive((role + 1) % 2, 5, torch.zeros(10))
     if role < 2:
         fold = reduction(dist.ReduceOp.SUM, torch.float32, roles)
         group.submit(Op("all_reduce", outputs=[torch.ones(1000)], reduction=fold), ended.set, wait=False)
@@ -376,16 +363,13 @@ def wait_for_nobody(player: LocalWorker, role: int, roles: int) -> tuple[float, 
         eventually(lambda: len(transport._inner._under_way) == 2)
         player.tell("waiting")
         assert message.done.wait(20)
-        came[0] = time.monotonic()
         assert ended.wait(20)
-        came[1] = time.monotonic()
     else:
         player.hear()
-        came[0] = time.monotonic()
         player.fabric.interrupt("enough of this")
     fault = player.fabric.fault
     player.enter(player.hear())
-    return came[0], came[1], fault, total(group)
+    return fault, total(group)
 
 
 def test_an_interrupt_ends_what_waits() -> None:
@@ -398,14 +382,10 @@ def test_an_interrupt_ends_what_waits() -> None:
         hands[2].tell("now")
         for hand in hands:
             hand.tell(roster.successor({}, fresh=True))
-        first, second, last = [hand.result() for hand in hands]
-        for came in (first, second):
-            assert came[2].how == "interrupt", came[2]
-            assert came[2].reason == "enough of this"
-            assert came[3] == EVERYBODY
-            message, collective = ((when - last[0]) * 1e3 for when in came[:2])
-            print(f"after the interrupt: message back in {message:.1f} ms, collective in {collective:.1f} ms")
-            assert max(message, collective) < 500
+        for fault, found in [hand.result() for hand in hands][:2]:
+            assert fault.how == "interrupt", fault
+            assert fault.reason == "enough of this"
+            assert found == EVERYBODY
 
 
 def leave(player: LocalWorker, role: int, roles: int) -> None:

@@ -1,4 +1,4 @@
-"""The director alone: events in, orders and tales out, played by hand. What follows from them at random is in
+"""The director alone: events in, orders and announcements out, played by hand. What follows from them at random is in
 the simulation; the tests that play here say what each party is told, when, and what the operator is answered."""
 
 from __future__ import annotations
@@ -7,21 +7,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 from understudy.controller.core.change import Change
-from understudy.controller.core.company import JobPlan
 from understudy.controller.core.director import Director
-from understudy.controller.core.events import (
-    Asked,
-    Event,
-    Expired,
-    Lost,
-    Output,
-    Registered,
-    Replace,
-    Reply,
-    Reported,
-    Request,
-    Tale,
-)
+from understudy.controller.core.effects import Announcement, Effect, Reply
+from understudy.controller.core.events import Asked, Event, Expired, Lost, Registered, Replace, Reported, Request
+from understudy.controller.core.state import JobPlan, JobState
 from understudy.protocol.frames import Exited, Leaving, Order, Relayed, Report, Stopped, Tell
 from understudy.protocol.messages import (
     FromWorker,
@@ -50,7 +39,7 @@ class Play:
         self.plan = JobPlan(machines, nproc, **{"warm": 0, **settings})
         self.director = Director(self.plan)
         self.ledger: list[tuple[float, Event]] = []
-        self.tales: list[Tale] = []
+        self.announcements: list[Announcement] = []
         self.now = 0.0
         self._said: dict[str, int] = {}
         self._read: dict[str, int] = {}
@@ -92,25 +81,30 @@ class Play:
 
     # -- events --------------------------------------------------------------------------------------------------------
 
-    def feed(self, event: Event) -> list[Output]:
+    @property
+    def job(self) -> JobState:
+        return self.director.job
+
+    def feed(self, event: Event) -> list[Effect]:
         self.now += 1.0
         self.ledger.append((self.now, event))
-        outputs = self.director.feed(event, self.now)
-        self.tales += [output for output in outputs if isinstance(output, Tale)]
-        return outputs
+        effects = self.director.feed(event, self.now)
+        self.job.validate()
+        self.announcements += [effect for effect in effects if isinstance(effect, Announcement)]
+        return effects
 
     def come(self, name: str, *, standby: bool = False, incarnation: str = "") -> None:
         self.feed(Registered(name, incarnation or f"{name}-a", standby))
 
     def here(self, name: str) -> None:
         """All workers of a machine that have not said so yet."""
-        for actor in self.director.machines[name].everybody:
+        for actor in self.job.machines[name].all_workers:
             if actor.alive and actor.address is None:
                 self.say(actor.uid, Here(worker(actor.uid, name), pid=100 + int(actor.uid[1:])))
 
     def say(self, uid: str, *messages: FromWorker) -> None:
         for message in messages:
-            self.report(self.director.actors[uid].machine, Relayed(uid, message))
+            self.report(self.job.workers[uid].machine, Relayed(uid, message))
 
     def each(self, uids: Iterable[str], *messages: FromWorker) -> None:
         """One worker after the other says all of it."""
@@ -122,19 +116,19 @@ class Play:
         self.report(name, Leaving(seconds, why))
 
     def exits(self, uid: str, code: int = -9, words: str = "") -> None:
-        self.report(self.director.actors[uid].machine, Exited(uid, code, words))
+        self.report(self.job.workers[uid].machine, Exited(uid, code, words))
 
     def report(self, name: str, report: Report) -> None:
-        incarnation = self.director.machines[name].incarnation
+        incarnation = self.job.machines[name].incarnation
         self._said[incarnation] = number = self._said.get(incarnation, 0) + 1
         self.feed(Reported(name, incarnation, number, report))
 
     def lose(self, name: str, why: str = "no heartbeat") -> None:
-        self.feed(Lost(name, self.director.machines[name].incarnation, why))
+        self.feed(Lost(name, self.job.machines[name].incarnation, why))
 
     def ask(self, id: str, request: Request) -> Reply | None:
         self.feed(Asked(id, request))
-        return self.director.answers.get(id)
+        return self.job.answers.get(id)
 
     def at_once(self, id: str, request: Request) -> tuple[bool, str]:
         """The answer to a request that need not wait."""
@@ -147,7 +141,7 @@ class Play:
     def orders(self) -> dict[str, list[Order]]:
         """What each machine was told since the last look; machines that were told nothing are left out."""
         found = {}
-        for name, machine in self.director.machines.items():
+        for name, machine in self.job.machines.items():
             read = self._read.get(machine.incarnation, 0)
             new = [order for number, order in machine.outbox.after(0) if number > read]
             self._read[machine.incarnation] = machine.outbox.last
@@ -165,33 +159,33 @@ class Play:
         return dict(sorted(found.items()))
 
     def reply(self, id: str = "r1") -> Reply:
-        return self.director.answers[id]
+        return self.job.answers[id]
 
     def answered(self, id: str = "r1") -> tuple[bool, str]:
         """Whether it was done, and the words."""
         return self.reply(id).ok, self.reply(id).text
 
     def states(self) -> dict[str, str]:
-        return {name: machine.state for name, machine in self.director.machines.items()}
+        return {name: machine.state for name, machine in self.job.machines.items()}
 
     def seats(self) -> list[str]:
-        assert self.director.roster is not None
-        return [uid for uid in self.director.roster.seats if uid is not None]
+        assert self.job.roster is not None
+        return [uid for uid in self.job.roster.seats if uid is not None]
 
     def told(self, kind: str) -> list[str]:
-        return [tale.text for tale in self.tales if tale.kind == kind]
+        return [event.text for event in self.announcements if event.kind == kind]
 
     def status(self) -> str:
-        return self.director.status
+        return self.job.status
 
     def phase(self) -> str:
         """Of the change under way; nothing where there is none."""
-        return "" if self.director.change is None else self.director.change.phase
+        return "" if self.job.change is None else self.job.change.phase
 
     @property
     def change(self) -> Change:
-        assert self.director.change is not None
-        return self.director.change
+        assert self.job.change is not None
+        return self.job.change
 
     # -- longer scenes -------------------------------------------------------------------------------------------------
 
@@ -244,13 +238,11 @@ class Play:
     ) -> None:
         """What they say to the halt; whoever holds state has come to a boundary, unless `able` says otherwise."""
         able = holds if able is None else able
-        report = Halted(
-            self.director.halts, self.generation, step, voted, holds, over, able=able, kept=kept, usual=usual
-        )
+        report = Halted(self.job.halts, self.generation, step, voted, holds, over, able=able, kept=kept, usual=usual)
         self.each(uids, report)
 
     def stopped(self, uid: str, seconds: float = 10.0) -> None:
-        self.report(self.director.actors[uid].machine, Stopped(uid, seconds))
+        self.report(self.job.workers[uid].machine, Stopped(uid, seconds))
 
     def due(self, what: str) -> Expired:
         """The limit of this kind that runs; the time comes to when it is over."""
@@ -266,11 +258,11 @@ class Play:
 
     def signals(self) -> list[tuple[object, object]]:
         """Source of each signal, and what was done about it."""
-        return [(tale.data["source"], tale.data["act"]) for tale in self.tales if tale.kind == "signal"]
+        return [(event.data["source"], event.data["act"]) for event in self.announcements if event.kind == "signal"]
 
     @property
     def generation(self) -> int:
-        return 0 if self.director.roster is None else self.director.roster.generation
+        return 0 if self.job.roster is None else self.job.roster.generation
 
 
 def worker(uid: str, machine: str) -> WorkerAddress:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.controller.core.play import STAGES, Play, Stage
-from understudy.controller.core.company import ATTEMPTS
 from understudy.controller.core.events import Overdue, Replace
+from understudy.controller.core.state import ATTEMPTS
 from understudy.protocol.frames import StartWorker, Tell
 from understudy.protocol.messages import Cancel, Cancelled, Halt, Rehearse, Switched, Unprepared
 
@@ -38,7 +38,7 @@ def test_a_newcomer_that_dies_is_followed_by_the_next_one(until: Stage, how: str
     assert play.told("cancelled") == [why]
     assert play.status() == "training"
     assert play.states()["m1"] == "leaving"
-    assert play.director.answers == {}
+    assert play.job.answers == {}
     play.go_on("settled")
     assert play.reply().ok
     assert play.seats() == ["w0", "w3"]
@@ -54,7 +54,7 @@ def test_a_newcomer_that_dies_and_nobody_is_left(until: Stage) -> None:
         assert play.states()["m1"] == "leaving"
         play.say(uid, Cancelled(2))
     assert play.answered() == (False, "m2 is gone: no heartbeat; training goes on as before")
-    assert play.states() == {"m0": "cast", "m1": "cast", "m2": "gone"}
+    assert play.states() == {"m0": "active", "m1": "active", "m2": "gone"}
     assert play.status() == "training"
     assert not play.phase()
     assert play.seats() == ["w0", "w1"]
@@ -65,7 +65,7 @@ def test_a_standby_whose_worker_died_tries_again_with_a_new_one_a_few_times() ->
     play.replace(until="rehearse")
     play.orders()
     for attempt in range(ATTEMPTS):
-        assert "r1" not in play.director.answers
+        assert "r1" not in play.job.answers
         play.exits(f"w{2 + attempt}")
         assert play.orders() == {"m2": [StartWorker(f"w{3 + attempt}", 0)]}
         play.here("m2")
@@ -86,7 +86,7 @@ def test_a_standby_in_quarantine_is_not_tried_again() -> None:
     play.orders()
     play.exits("w3")
     assert play.orders() == {}
-    assert play.states() == {"m0": "cast", "m1": "cast", "m2": "quarantined"}
+    assert play.states() == {"m0": "active", "m1": "active", "m2": "quarantined"}
     assert play.answered()[0] is False
 
 
@@ -212,7 +212,7 @@ def test_a_deadline_before_the_vote_cancels_the_change_for_good(until: Stage) ->
     play.each(play.heard(), Cancelled(2))
     assert play.answered() == (False, "it was not done in time; training goes on as before")
     assert not play.phase()
-    assert play.states() == {"m0": "cast", "m1": "cast", "m2": "standby", "m3": "standby"}
+    assert play.states() == {"m0": "active", "m1": "active", "m2": "standby", "m3": "standby"}
 
 
 @pytest.mark.parametrize("until", ["armed", "switch", "seated"])
@@ -222,7 +222,7 @@ def test_a_deadline_that_comes_when_the_change_is_being_made_changes_nothing(unt
     play.orders()
     play.feed(Overdue("r1"))
     assert play.orders() == {}
-    assert "r1" not in play.director.answers
+    assert "r1" not in play.job.answers
     for step in [play.first_switches, play.all_switch, play.settled][STAGES.index(until) - 2 :]:
         step()
     assert play.reply().ok

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.controller.core.play import Play
-from understudy.controller.core.director import Director
+from understudy.controller.core import standbys
 from understudy.controller.core.events import Replace
 from understudy.protocol.messages import Prepared, Saved, Switched
 
@@ -14,8 +14,8 @@ pytestmark = pytest.mark.timeout(60)
 
 def addressed(play: Play) -> list[str]:
     """Who was given orders since the last look."""
-    found = sorted(play.director.addressed)
-    play.director.addressed.clear()
+    found = sorted(play.job.addressed)
+    play.job.addressed.clear()
     return found
 
 
@@ -34,7 +34,7 @@ def test_words_that_are_only_counted_do_not_lead_to_another_look(monkeypatch: py
     play = Play.training(machines=3, standbys=1)
     play.replace("m1", until="prepare")
     looks: list[str] = []
-    monkeypatch.setattr(Director, "_anticipate", lambda self: looks.append(self.status))
+    monkeypatch.setattr(standbys, "anticipate", lambda job: looks.append(job.status))
     *others, last = sorted(play.change.waiting)
     for uid in others:
         play.say(uid, Prepared(play.change.generation))
@@ -50,7 +50,7 @@ def test_words_that_are_only_counted_do_not_lead_to_another_look(monkeypatch: py
 def test_a_worker_that_died_before_the_first_switch_is_noticed_with_it() -> None:
     play = Play.training(machines=3, standbys=1)
     play.replace("m1", until="armed")
-    play.director.actors["w2"].alive = False  # unseen so far
+    play.job.workers["w2"].alive = False  # unseen so far
     play.say("w0", Switched(play.change.generation, 5))
     assert play.status() == "halting"
 
@@ -62,13 +62,13 @@ def test_the_first_generation_waits_for_the_last_worker_of_those_who_are_to_play
     play.come("m3", standby=True)
     play.here("m2")
     play.here("m0")
-    assert play.director.change is None
+    assert play.job.change is None
     play.here("m1")
     assert play.phase() == "open"  # m3, which has not said so yet, is none of them
 
 
 def test_machines_that_play_are_known_anew_with_each_roster() -> None:
     play = Play.training(machines=2, standbys=1)
-    assert play.director._homes() == {"m0": 0, "m1": 1}
+    assert play.job.homes() == {"m0": 0, "m1": 1}
     play.replace("m1")
-    assert play.director._homes() == {"m0": 0, "m2": 1}
+    assert play.job.homes() == {"m0": 0, "m2": 1}

@@ -9,6 +9,7 @@ import pytest
 
 from tests.controller.core.play import STAGES, Play, Stage
 from understudy.controller.core.events import AddStandby, Overdue, Replace, Slipping, TakeBack
+from understudy.controller.core.turns import usual_duration
 from understudy.controller.server.views import queue_view
 from understudy.protocol.frames import Dismiss, StartWorker
 from understudy.protocol.messages import Cancelled, Halt, Rehearse, Settled
@@ -44,13 +45,13 @@ def test_no_more_at_once_than_the_job_allows() -> None:
     play.ask("r1", drain("m0", "m1", "m2"))
     assert going(play) == ("m0", "m1")
     play.go_on("settled")
-    assert "r1" not in play.director.answers
+    assert "r1" not in play.job.answers
     assert going(play) == ("m2",)
     play.go_on("settled")
     reply = play.reply()
     assert (reply.ok, reply.text) == (True, "2 of 2 turns done, training lost 0.500 s")
     assert turns(play) == ["m0 → m3, m1 → m4 (2 of 3: no more than 2 at once)", "m2 → m5"]
-    assert play.states() == dict.fromkeys(("m0", "m1", "m2"), "gone") | dict.fromkeys(("m3", "m4", "m5"), "cast")
+    assert play.states() == dict.fromkeys(("m0", "m1", "m2"), "gone") | dict.fromkeys(("m3", "m4", "m5"), "active")
 
 
 def test_what_is_asked_for_at_one_boundary_is_done_at_one() -> None:
@@ -79,7 +80,7 @@ def test_a_machine_goes_as_soon_as_a_standby_is_ready_for_it() -> None:
     play.ask("r1", drain("m1", "m2"))
     assert going(play) == ("m1",)
     play.go_on("settled")
-    assert queue_view(play.director)[0].state == "waits for a standby"
+    assert queue_view(play.job)[0].state == "waits for a standby"
     play.come("m9", standby=True)
     play.here("m9")
     assert going(play) == ("m2",)
@@ -113,7 +114,7 @@ def test_a_turn_that_comes_to_nothing_is_told_at_the_end() -> None:
     assert going(play) == ("m2",)
     play.now = 900.0
     play.feed(Overdue("r1"))
-    play.each(sorted(play.director.change.waiting if play.director.change else ()), Cancelled(play.generation + 1))
+    play.each(sorted(play.job.change.waiting if play.job.change else ()), Cancelled(play.generation + 1))
     reply = play.reply()
     assert not reply.ok
     assert reply.text.startswith("1 of 2 turns done, training lost 0.250 s; m2: it was not done in time")
@@ -153,7 +154,7 @@ def test_a_standby_that_somebody_else_waits_for_is_not_free() -> None:
 def test_who_will_be_late_is_told_before_the_deadline() -> None:
     play = Play.training(machines=3, standbys=2)
     play.replace("m0", id="r0")
-    took = play.director.lately()
+    took = usual_duration(play.job)
     assert took is not None
     play.ask("r1", AddStandby())
     play.replace("m1", until="rehearse", id="r2")
@@ -166,7 +167,7 @@ def test_who_will_be_late_is_told_before_the_deadline() -> None:
     play.feed(event)
     (late,) = play.told("late")
     assert late.startswith("m2: waits for a standby, and will be late: a turn of about")
-    assert [view.state for view in queue_view(play.director)] == ["under way: rehearse", late.removeprefix("m2: ")]
+    assert [view.state for view in queue_view(play.job)] == ["under way: rehearse", late.removeprefix("m2: ")]
     play.feed(event)
     assert len(play.told("late")) == 1
 
@@ -174,7 +175,7 @@ def test_who_will_be_late_is_told_before_the_deadline() -> None:
 def test_a_deadline_that_no_replacement_has_ever_met_is_refused() -> None:
     play = Play.training(machines=3, standbys=3)
     play.replace("m0", id="r0")
-    took = play.director.lately()
+    took = usual_duration(play.job)
     assert took is not None
     play.orders()
     refused = play.at_once("r1", drain("m1", by=play.now + 1 + took / 2))
@@ -183,7 +184,12 @@ def test_a_deadline_that_no_replacement_has_ever_met_is_refused() -> None:
         f"it cannot be done in time: a turn of about {took:.2g} s ends {took / 2:.2g} s after the deadline; "
         "name a later deadline, or none",
     )
-    assert (play.orders(), play.status(), play.director.queue, play.director.change) == ({}, "training", deque(), None)
+    assert (play.orders(), play.status(), play.job.queue, play.job.change) == (
+        {},
+        "training",
+        deque(),
+        None,
+    )
     assert play.ask("r2", drain("m1", by=play.now + 1 + 2 * took)) is None
     assert play.told("late") == []
     refused = play.at_once("r3", drain("m2", by=play.now + 1 + took))
@@ -193,12 +199,12 @@ def test_a_deadline_that_no_replacement_has_ever_met_is_refused() -> None:
 def test_what_begins_at_once_and_will_be_late_is_told_as_well() -> None:
     play = Play.training(machines=3, standbys=3)
     play.replace("m0", id="r0")
-    soon = play.director.lately()
+    soon = usual_duration(play.job)
     assert soon is not None
     play.replace("m1", until="rehearse", id="r1")
     play.now += 9 * soon
     play.go_on("settled")
-    lately = play.director.lately()
+    lately = usual_duration(play.job)
     assert lately is not None
     assert lately > 2 * soon
     assert play.ask("r2", drain("m2", by=play.now + 1 + 2 * soon)) is None
@@ -221,7 +227,7 @@ def test_a_drain_that_waits_is_taken_back() -> None:
         False,
         "2 of 3 turns done, training lost 0.500 s; m2: an operator has taken it back",
     )
-    says = "m2 does not wait to be replaced; those that do: none"
+    says = "m2 does not wait to be replaced; machines that do: none"
     assert play.at_once("r4", TakeBack("m2")) == (False, says)
 
 
@@ -235,13 +241,13 @@ def test_a_leaver_that_is_kept_becomes_a_standby() -> None:
     play.orders()
     play.settled()
     assert play.reply().ok
-    assert play.states() == {"m0": "cast", "m1": "standby", "m2": "cast"}
+    assert play.states() == {"m0": "active", "m1": "standby", "m2": "active"}
     assert play.told("released") == []
     assert isinstance(play.orders()["m1"][-1], StartWorker)
     play.here("m1")
     assert play.ask("r2", Replace(("m2",), ("m1",), keep=True)) is None
     play.go_on("settled")
-    assert play.states() == {"m0": "cast", "m1": "cast", "m2": "standby"}
+    assert play.states() == {"m0": "active", "m1": "active", "m2": "standby"}
 
 
 def test_who_is_to_go_where_is_not_left_to_chance_after_a_mishap() -> None:
@@ -249,7 +255,7 @@ def test_who_is_to_go_where_is_not_left_to_chance_after_a_mishap() -> None:
     play.ask("r1", Replace(("m1",), ("m2",), keep=True))
     play.lose("m2")
     assert play.answered() == (False, "standby m2 is gone; ask for another one")
-    assert play.states()["m1"] == "cast"
+    assert play.states()["m1"] == "active"
 
 
 # -- machines that must go ---------------------------------------------------------------------------------------------
@@ -261,8 +267,8 @@ def test_a_machine_that_must_go_is_drained() -> None:
     assert play.told("notice") == ["m1 goes in 30 s: preempted"]
     assert play.heard() == {"w2": [Rehearse(1)]}
     play.go_on("settled")
-    assert play.states() == {"m0": "cast", "m1": "gone", "m2": "cast"}
-    assert play.director.machines["m1"].history == []
+    assert play.states() == {"m0": "active", "m1": "gone", "m2": "active"}
+    assert play.job.machines["m1"].history == []
     assert play.orders()["m1"][-1] == Dismiss("it was replaced")
 
 
@@ -313,7 +319,7 @@ def test_without_a_standby_the_operator_is_told_and_one_is_asked_for(mask: str, 
     if mask:
         assert play.told("masked")
     else:
-        assert "no standby is left for role 1" in play.director.waiting
+        assert "no standby is left for role 1" in play.job.waiting
 
 
 def test_one_that_comes_in_time_takes_over() -> None:
@@ -323,7 +329,7 @@ def test_one_that_comes_in_time_takes_over() -> None:
     play.here("m5")
     assert going(play) == ("m1",)
     play.go_on("settled")
-    assert play.states() == {"m0": "cast", "m1": "gone", "m5": "cast"}
+    assert play.states() == {"m0": "active", "m1": "gone", "m5": "active"}
 
 
 def test_its_time_is_up_while_the_newcomer_rehearses() -> None:

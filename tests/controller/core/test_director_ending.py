@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.controller.core.play import Play, Stage
-from understudy.controller.core.company import OVER
 from understudy.controller.core.events import AddStandby, RemoveStandby, Replace, Request, StopJob
+from understudy.controller.core.state import OVER
 from understudy.protocol.frames import Dismiss, EndWorker
 from understudy.protocol.messages import Done, Failed, Finish, Halt, Halted, Stalled, Stop
 
@@ -97,7 +97,7 @@ def test_stop_in_a_replacement_answers_it(until: Stage, told: list[str]) -> None
     assert play.heard() == {uid: [Stop()] for uid in told}
     play.each(play.seats(), Done(5, stopped=True))
     assert play.status() == "stopped"
-    assert "r1" in play.director.answers
+    assert "r1" in play.job.answers
     assert play.reply().ok == (until == "seated")
 
 
@@ -146,7 +146,7 @@ def test_a_deadlock_names_both_places() -> None:
     assert play.status() == "training"
     play.say("w2", Stalled(1, ALL, 8, "waits at the end of step 3"))
     assert play.status() == "failed"
-    assert play.director.reason == (
+    assert play.job.reason == (
         "role 0 (w0 on m0) waits in step 3 in all_reduce, while role 2 (w2 on m2) waits at the end of step 3: "
         "all roles must run the same steps and call the same operations in the same order"
     )
@@ -176,7 +176,7 @@ def test_who_went_on_does_not_wait_any_more() -> None:
 
 def recovers(play: Play, step: int) -> None:
     """Everybody who is left reports, and the next one takes the role."""
-    play.halted(*sorted(play.director.halted), step=step)
+    play.halted(*sorted(play.job.unreported), step=step)
     for name in play.change.places.values():
         play.here(name)
     play.rehearsed()
@@ -187,7 +187,7 @@ def recovers(play: Play, step: int) -> None:
 def test_a_script_that_raises_in_a_step_is_given_another_worker_and_ends_the_job_the_second_time() -> None:
     play = Play.training(standbys=2)
     play.say("w1", Failed(3, "ValueError: no more data"))
-    assert (play.status(), play.director.reason) == ("halting", "")
+    assert (play.status(), play.job.reason) == ("halting", "")
     assert play.orders()["m1"] == [EndWorker("w1")]
     assert play.told("died") == ["role 1 (w1 on m1) failed in step 3: ValueError: no more data"]
     assert play.signals() == [("script", "halt")]
@@ -196,8 +196,8 @@ def test_a_script_that_raises_in_a_step_is_given_another_worker_and_ends_the_job
     play.say("w2", Failed(3, "ValueError: no more data"))
     assert play.status() == "halting"
     play.halted("w0", step=3)
-    assert play.director.reason == "role 1 (w2 on m2) failed in step 3: ValueError: no more data"
-    assert play.told("failed") == [play.director.reason]
+    assert play.job.reason == "role 1 (w2 on m2) failed in step 3: ValueError: no more data"
+    assert play.told("failed") == [play.job.reason]
 
 
 @pytest.mark.parametrize(("first", "second"), [((1, 3), (1, 4)), ((1, 3), (0, 3))])
@@ -208,7 +208,7 @@ def test_a_script_that_raises_elsewhere_is_given_another_chance(
     for role, step in (first, second):
         play.say(play.seats()[role], Failed(step, "ValueError: no more data"))
         recovers(play, step)
-    assert play.director.reason == ""
+    assert play.job.reason == ""
 
 
 def test_a_script_that_raises_although_it_has_made_all_steps_has_failed() -> None:
@@ -216,14 +216,14 @@ def test_a_script_that_raises_although_it_has_made_all_steps_has_failed() -> Non
     play = Play.training()
     play.say("w0", Done(9))
     play.say("w1", Failed(9, "OSError: no space left"))
-    assert play.director.reason == "role 1 (w1 on m1) failed in step 9: OSError: no space left"
+    assert play.job.reason == "role 1 (w1 on m1) failed in step 9: OSError: no space left"
 
 
 def test_a_script_that_raises_before_its_first_step_ends_the_job() -> None:
     play = Play.opening(standbys=1)
     play.all_switch(step=0)
     play.say("w1", Failed(0, "OSError: no such dataset"))
-    assert play.director.reason == "role 1 (w1 on m1) failed in step 0: OSError: no such dataset"
+    assert play.job.reason == "role 1 (w1 on m1) failed in step 0: OSError: no such dataset"
 
 
 def test_a_script_that_raises_in_a_rehearsal_does_not() -> None:
@@ -234,7 +234,7 @@ def test_a_script_that_raises_in_a_rehearsal_does_not() -> None:
     assert play.status() == "training"
     play.exits("w2", 1)
     assert play.status() == "training"
-    assert play.states()["m1"] == "cast"
+    assert play.states()["m1"] == "active"
     assert play.told("cancelled") == ["w2 on m2 (rehearsing role 1) ended with exit code 1"]
 
 
@@ -246,7 +246,7 @@ def test_a_newcomer_that_ends_before_the_switch_does_not_either(until: Stage, ho
     if how == "failed":
         play.say("w2", Failed(0, "MemoryError"))
     play.exits("w2", 1)
-    assert (play.status(), play.director.reason) == ("training", "")
+    assert (play.status(), play.job.reason) == ("training", "")
     assert play.phase() == "cancel"
 
 
@@ -257,11 +257,11 @@ def test_a_worker_that_ends_by_itself_is_followed_by_another_one_once() -> None:
     recovers(play, step=5)
     play.exits("w2", 3, "a\nSystemExit: 3\n")
     play.halted("w0", step=5)
-    assert play.director.reason == "role 1 (w2 on m2) ended with exit code 3 before the job was over: SystemExit: 3"
+    assert play.job.reason == "role 1 (w2 on m2) ended with exit code 3 before the job was over: SystemExit: 3"
 
 
 def test_a_worker_that_ends_without_a_reason_ends_the_job() -> None:
     """It was not asked to, and would do it again."""
     play = Play.training()
     play.exits("w1", 0)
-    assert play.director.reason == "role 1 (w1 on m1) ended with exit code 0 before the job was over"
+    assert play.job.reason == "role 1 (w1 on m1) ended with exit code 0 before the job was over"

@@ -37,10 +37,10 @@ def test_a_standby_takes_the_roles_of_the_dead(how: str) -> None:
     play.say("w0", Prepared(2, 0.125), Switched(2, 7))
     assert play.status() == "training"
     assert play.seats() == ["w0", "w2"]
-    assert play.states() == {"m0": "cast", "m1": "gone" if how == "machine" else "leaving", "m2": "cast"}
+    assert play.states() == {"m0": "active", "m1": "gone" if how == "machine" else "leaving", "m2": "active"}
     play.settled()
-    assert play.states() == {"m0": "cast", "m1": "gone" if how == "machine" else "standby", "m2": "cast"}
-    (settled,) = [tale for tale in play.tales if tale.kind == "settled"]
+    assert play.states() == {"m0": "active", "m1": "gone" if how == "machine" else "standby", "m2": "active"}
+    (settled,) = [event for event in play.announcements if event.kind == "settled"]
     assert settled.data["links"] == {"joiners": 0.25, "stayers": 0.125}
 
 
@@ -49,8 +49,8 @@ def test_a_standby_takes_the_roles_of_the_dead(how: str) -> None:
     [
         ([(7, False), (7, False)], 7, "step 7 begins again"),
         ([(7, True), (7, True)], 7, "step 7 begins again"),
-        ([(8, False), (7, True)], 8, "step 8 is next: somebody has applied step 7"),
-        ([(7, True), (8, False)], 8, "step 8 is next: somebody has applied step 7"),
+        ([(8, False), (7, True)], 8, "step 8 is next: step 7 has been applied"),
+        ([(7, True), (8, False)], 8, "step 8 is next: step 7 has been applied"),
     ],
 )
 def test_what_the_survivors_say_decides(reports: list[tuple[int, bool]], step: int, says: str) -> None:
@@ -75,14 +75,14 @@ def test_no_copy_is_left() -> None:
     play.exits("w1")
     play.halted("w0")
     why = "role 1 (w1 on m1) was killed by signal 9; role 1: no live replica holds its state"
-    assert play.director.reason == f"{why}, {LOST}"
+    assert play.job.reason == f"{why}, {LOST}"
     assert all(orders[-1] == Dismiss("the job has failed") for orders in play.orders().values())
 
 
 def test_the_only_machine_dies() -> None:
     play = Play.training(machines=1)
     play.lose("m0")
-    assert play.director.reason == f"m0 is gone: no heartbeat; nobody who is left holds any state, {LOST}"
+    assert play.job.reason == f"m0 is gone: no heartbeat; no worker that is left holds any state, {LOST}"
 
 
 def test_a_standby_that_is_just_starting_is_waited_for() -> None:
@@ -105,7 +105,7 @@ def test_another_one_dies_while_the_others_report() -> None:
     play.halted("w0")
     troupe = Roster.of(2, [(1, "w3"), (2, "w4")], [worker("w3", "m3"), worker("w4", "m4")], cells=(0, 1, 2))
     assert play.heard() == {"w3": [Rehearse(1, None, troupe)], "w4": [Rehearse(2, None, troupe)]}
-    assert play.director.halts == 1
+    assert play.job.halts == 1
 
 
 def test_the_stand_in_dies_in_its_rehearsal() -> None:
@@ -161,7 +161,7 @@ def test_a_leaver_whose_replacement_was_interrupted_plays_on_and_is_replaced_aft
     play = Play.training(machines=3, standbys=2)
     play.replace("m1", until="armed")
     play.lose("m2")
-    assert play.states()["m1"] == "cast"
+    assert play.states()["m1"] == "active"
     play.halted("w0", "w1")
     play.halted("w3", step=0, holds=False)
     assert play.change.places == {0: "m0", 1: "m1", 2: "m3"}  # it has rehearsed another role, m4 none
@@ -169,7 +169,7 @@ def test_a_leaver_whose_replacement_was_interrupted_plays_on_and_is_replaced_aft
     play.all_switch()
     assert play.seats() == ["w0", "w1", "w3"]
     assert play.change.places == {1: "m4"}
-    assert "r1" not in play.director.answers
+    assert "r1" not in play.job.answers
 
 
 def test_a_worker_that_notices_a_failure_first_halts_everybody() -> None:
@@ -185,7 +185,7 @@ def test_a_worker_that_notices_a_failure_first_halts_everybody() -> None:
 def test_operations_that_do_not_match_end_the_job() -> None:
     play = Play.training()
     play.say("w1", Halted(0, 1, 5, False, True, how="mismatch", reason="all_reduce of 3 and of 4 numbers"))
-    assert play.director.reason == "role 1 (w1 on m1) in step 5: all_reduce of 3 and of 4 numbers"
+    assert play.job.reason == "role 1 (w1 on m1) in step 5: all_reduce of 3 and of 4 numbers"
 
 
 def test_a_failure_in_a_replacement_may_do_what_was_asked_for() -> None:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.controller.core.play import Play, worker
-from understudy.controller.core.company import Scarcity
 from understudy.controller.core.events import AddStandby, Event, Lost, Overdue, RemoveStandby, Replace, Reported
-from understudy.controller.core.vacancies import STUBBORN
+from understudy.controller.core.state import STUBBORN, Scarcity
 from understudy.protocol.frames import Dismiss, EndWorker, Exited, StartWorker, Tell
 from understudy.protocol.messages import Cancelled, Done, Halt, Halted, Here, Rehearse, Rehearsed, Resume, Switched
 from understudy.protocol.roster import Roster
@@ -38,7 +37,7 @@ def test_it_starts_when_the_last_worker_is_here() -> None:
         assert play.status() == "forming"
         play.say(f"w{role}", Switched(1, 0))
     assert play.status() == "training"
-    assert play.told("seated") == ["m0 plays roles 0 to 1", "m1 plays roles 2 to 3"]
+    assert play.told("seated") == ["m0 has roles 0 to 1", "m1 has roles 2 to 3"]
 
 
 def test_it_waits_for_all_machines_and_not_for_standbys() -> None:
@@ -68,7 +67,7 @@ def test_who_comes_when_all_seats_are_taken_waits() -> None:
     play = Play(machines=1)
     play.come("m0")
     play.come("m1")
-    assert play.states() == {"m0": "cast", "m1": "standby"}
+    assert play.states() == {"m0": "active", "m1": "standby"}
 
 
 def test_a_machine_that_cannot_start_fails_the_job_with_its_name() -> None:
@@ -77,7 +76,7 @@ def test_a_machine_that_cannot_start_fails_the_job_with_its_name() -> None:
     play.orders()
     play.feed(Lost("m1", "", "no space left"))
     assert play.status() == "failed"
-    assert play.director.reason == "m1 could not start: no space left"
+    assert play.job.reason == "m1 could not start: no space left"
     assert play.orders() == {"m0": [Dismiss("the job has failed")]}
 
 
@@ -101,7 +100,7 @@ def test_who_dies_before_the_start_fails_the_job(event: Event, reason: str) -> N
     play.come("m0")
     play.come("m1")
     play.feed(event)
-    assert (play.status(), play.director.reason) == ("failed", reason)
+    assert (play.status(), play.job.reason) == ("failed", reason)
 
 
 def test_a_worker_that_is_killed_before_the_start_is_started_again() -> None:
@@ -123,7 +122,7 @@ def test_a_worker_that_is_killed_before_the_start_again_and_again_fails_the_job(
     for uid in ("w1", "w2", "w3"):
         assert play.status() == "forming"
         play.exits(uid)
-    assert play.director.reason == "w3 on m1 was killed by signal 9 while the job was starting"
+    assert play.job.reason == "w3 on m1 was killed by signal 9 while the job was starting"
 
 
 def test_a_standby_takes_the_place_of_a_machine_that_is_lost_before_the_start() -> None:
@@ -134,7 +133,7 @@ def test_a_standby_takes_the_place_of_a_machine_that_is_lost_before_the_start() 
     play.come("m2", standby=True)
     play.here("m2")
     play.lose("m1")
-    assert play.states() == {"m0": "cast", "m1": "gone", "m2": "cast"}
+    assert play.states() == {"m0": "active", "m1": "gone", "m2": "active"}
     assert list(play.heard()) == ["w0", "w2"]
 
 
@@ -146,7 +145,7 @@ def opening_fails(play: Play) -> None:
     play.exits("w1")
     assert play.status() == "halting"
     play.orders()
-    play.say("w0", Halted(play.director.halts, 0, 0, False, False))
+    play.say("w0", Halted(play.job.halts, 0, 0, False, False))
 
 
 def test_a_death_while_the_first_generation_opens_begins_the_job_anew() -> None:
@@ -172,8 +171,8 @@ def test_a_death_before_the_first_step_is_done_anywhere_begins_the_job_anew() ->
     play.all_switch(step=0)
     play.exits("w1")
     play.halted("w0", step=0, holds=False)
-    assert (play.status(), play.director.starts) == ("forming", 1)
-    assert play.director.roster is None
+    assert (play.status(), play.job.restarts) == ("forming", 1)
+    assert play.job.roster is None
 
 
 def test_a_standby_takes_the_place_of_a_machine_that_is_lost_while_the_first_generation_opens() -> None:
@@ -181,7 +180,7 @@ def test_a_standby_takes_the_place_of_a_machine_that_is_lost_while_the_first_gen
     play.lose("m1")
     play.orders()
     play.say("w0", Halted(1, 0, 0, False, False))
-    assert play.states() == {"m0": "cast", "m1": "gone", "m2": "cast"}
+    assert play.states() == {"m0": "active", "m1": "gone", "m2": "active"}
     assert play.orders() == {"m0": [EndWorker("w0"), StartWorker("w3", 0)]}  # m2's worker knows no role yet
     play.here("m0")
     assert list(play.heard()) == ["w2", "w3"]
@@ -194,17 +193,17 @@ def test_a_machine_that_is_lost_while_the_first_generation_opens_is_waited_for(s
     play.say("w0", Halted(1, 0, 0, False, False))
     why = "m1 is gone: no heartbeat; the job has not begun, and there is no standby"
     if scarcity == "stop":
-        assert (play.status(), play.director.reason) == ("failed", why)
+        assert (play.status(), play.job.reason) == ("failed", why)
         return
-    assert (play.status(), play.director.waiting) == ("forming", why)
+    assert (play.status(), play.job.waiting) == ("forming", why)
     assert play.told("waiting") == [f"{why}: it waits for one; add one with: understudy standby add"]
     assert play.told("wanted") == ["1 standby machine wanted"]
     play.here("m0")
     play.come("m5", standby=True)
     play.here("m5")
     play.all_switch(step=0)
-    assert (play.status(), play.director.waiting) == ("training", "")
-    assert play.states() == {"m0": "cast", "m1": "gone", "m5": "cast"}
+    assert (play.status(), play.job.waiting) == ("training", "")
+    assert play.states() == {"m0": "active", "m1": "gone", "m5": "active"}
 
 
 def test_a_machine_that_does_not_come_before_the_start_is_not_waited_for_for_ever() -> None:
@@ -214,7 +213,7 @@ def test_a_machine_that_does_not_come_before_the_start_is_not_waited_for_for_eve
     play.here("m0")
     play.expires("patience")
     why = "m1 is gone: no heartbeat; the job has not begun, and there is no standby"
-    assert play.director.reason == f"{why}, and none has come in 600 s"
+    assert play.job.reason == f"{why}, and none has come in 600 s"
 
 
 def test_a_machine_that_was_asked_for_already_is_not_waited_for_for_ever_either() -> None:
@@ -227,23 +226,23 @@ def test_a_machine_that_was_asked_for_already_is_not_waited_for_for_ever_either(
     why = "m1 is gone: no heartbeat; the job has not begun, and there is no standby"
     assert play.told("waiting") == [f"{why}: it waits for one; add one with: understudy standby add"]
     play.expires("patience")
-    assert play.director.reason == f"{why}, and none has come in 600 s"
+    assert play.job.reason == f"{why}, and none has come in 600 s"
 
 
 def test_a_job_that_begins_anew_again_and_again_is_given_up() -> None:
     play = Play.opening(quarantine=99)
     for start in range(STUBBORN + 1):
-        assert play.director.starts == start
+        assert play.job.restarts == start
         roster = play.change.roster
         assert roster is not None
         first, second = roster.seats
         play.exits(str(second))
-        play.say(str(first), Halted(play.director.halts, 0, 0, False, False))
+        play.say(str(first), Halted(play.job.halts, 0, 0, False, False))
         if start < STUBBORN:
             play.here("m0")
             play.here("m1")
-    why = "role 1 (w17 on m1) was killed by signal 9; nobody who is left holds any state"
-    assert play.director.reason == f"{why}, and there is no checkpoint; keep some with --checkpoint DIR"
+    why = "role 1 (w17 on m1) was killed by signal 9; no worker that is left holds any state"
+    assert play.job.reason == f"{why}, and there is no checkpoint; keep some with --checkpoint DIR"
 
 
 def test_a_standbys_worker_that_is_killed_before_the_start_is_started_again() -> None:
@@ -261,7 +260,7 @@ def test_a_standby_that_is_lost_before_the_start_is_nobodys_loss() -> None:
     play.lose("m1")
     play.come("m0")
     play.here("m0")
-    assert (play.status(), play.director.reason) == ("forming", "")
+    assert (play.status(), play.job.reason) == ("forming", "")
     assert list(play.heard()) == ["w1"]
 
 
@@ -282,8 +281,8 @@ def test_a_machine_that_plays_and_comes_again_is_a_standby_for_its_own_roles() -
     play.rehearsed()
     play.all_switch()
     assert play.seats() == ["w0", "w2"]
-    assert play.states() == {"m0": "cast", "m1": "cast"}
-    assert play.director.machines["m1"].incarnation == "m1-b"
+    assert play.states() == {"m0": "active", "m1": "active"}
+    assert play.job.machines["m1"].incarnation == "m1-b"
 
 
 def test_a_standby_that_comes_again_while_it_rehearses() -> None:
@@ -306,7 +305,7 @@ def test_who_was_replaced_may_come_again_as_a_standby() -> None:
     play.replace()
     play.come("m1", incarnation="m1-b")
     play.here("m1")
-    assert play.states() == {"m0": "cast", "m1": "standby", "m2": "cast"}
+    assert play.states() == {"m0": "active", "m1": "standby", "m2": "active"}
     play.replace("m2", id="r2")
     assert play.reply("r2").ok
     assert play.seats() == ["w0", "w3"]
@@ -326,12 +325,12 @@ def test_who_comes_when_all_is_over_is_sent_away() -> None:
 def test_a_standby_that_is_asked_for_is_waited_for() -> None:
     play = Play.training(standbys=0)
     assert play.at_once("r0", AddStandby(2)) == (True, "2 more asked for")
-    assert [(tale.text, tale.data) for tale in play.tales if tale.kind == "wanted"] == [
+    assert [(event.text, event.data) for event in play.announcements if event.kind == "wanted"] == [
         ("2 standby machines wanted", {"count": 2})
     ]
     assert play.ask("r1", Replace(("m1",))) is None
     play.come("m2", standby=True)
-    assert play.director.wanted == 1
+    assert play.job.wanted == 1
     play.here("m2")
     play.go_on("settled")
     assert play.reply().ok
@@ -343,7 +342,7 @@ def test_a_standby_that_was_asked_for_and_cannot_start_is_not_waited_for() -> No
     assert play.ask("r1", Replace(("m1",))) is None
     play.feed(Lost("m2", "", "its agent ended with exit code 1"))
     assert play.told("lost") == ["m2 could not start: its agent ended with exit code 1"]
-    assert play.director.wanted == 0
+    assert play.job.wanted == 0
     assert not play.reply().ok
 
 
@@ -351,14 +350,14 @@ def test_a_standby_that_was_asked_for_and_cannot_start_is_not_waited_for() -> No
 def test_no_standby_or_less_cannot_be_added(count: int) -> None:
     play = Play.training()
     assert play.at_once("r1", AddStandby(count)) == (False, f"{count} standbys cannot be added; ask for at least one")
-    assert play.director.wanted == 0
+    assert play.job.wanted == 0
 
 
 @pytest.mark.parametrize(
     ("name", "ok", "says"),
     [
         ("m3", True, "m3 is dismissed"),
-        ("m2", False, "m2 is about to play; wait until the replacement is over"),
+        ("m2", False, "m2 is about to take roles; wait until the replacement is over"),
         ("m1", False, "m1 is not a standby; standbys: m2, m3"),
         ("m9", False, "m9 is not a standby; standbys: m2, m3"),
     ],

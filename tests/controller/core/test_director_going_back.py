@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.controller.core.play import Play, worker
-from understudy.controller.core.vacancies import STUBBORN
+from understudy.controller.core.state import STUBBORN
 from understudy.protocol.messages import Failed, Halt, Move, Rehearse, Resume, Saved, Unprepared
 
 
@@ -29,7 +29,7 @@ def test_all_go_back_to_the_checkpoint_and_nobody_gives_anything() -> None:
     play.halted("w0", step=8)
     why = "role 1: no live replica holds its state: all go back to the checkpoint of step 6, 2 steps are made again"
     assert play.told("decided") == [why]
-    (decided,) = [tale for tale in play.tales if tale.kind == "decided"]
+    (decided,) = [event for event in play.announcements if event.kind == "decided"]
     assert decided.data == {"step": 6, "missing": [1], "roles": [1], "source": "checkpoint", "repeated": 2}
     assert play.heard()["w2"] == [Rehearse(1)]
     play.rehearsed()
@@ -64,7 +64,7 @@ def test_the_only_machine_comes_back_to_the_checkpoint() -> None:
     play = Play.training(machines=1)
     saved(play, 3)
     play.lose("m0")
-    assert play.told("decided") == ["nobody who is left holds any state: all go back to the checkpoint of step 3"]
+    assert play.told("decided") == ["no worker that is left holds any state: all go back to the checkpoint of step 3"]
     assert play.heard()["w1"] == [Rehearse(0)]
     play.rehearsed()
     assert [resume.back for resume in resumes(play).values()] == ["checkpoint"]
@@ -133,7 +133,7 @@ def test_a_script_that_fails_where_all_would_have_to_go_back_has_no_excuse_witho
     play = Play.training(copies=False)
     play.say("w1", Failed(5, "ValueError: no"))
     play.halted("w0")
-    assert play.director.reason == "role 1 (w1 on m1) failed in step 5: ValueError: no"
+    assert play.job.reason == "role 1 (w1 on m1) failed in step 5: ValueError: no"
 
 
 def test_a_script_that_fails_is_tried_again_from_the_checkpoint() -> None:
@@ -146,7 +146,7 @@ def test_a_script_that_fails_is_tried_again_from_the_checkpoint() -> None:
         if uid == "w1":
             play.rehearsed()
             play.all_switch(step=3)
-    assert play.director.reason == "role 1 (w2 on m2) failed in step 5: ValueError: no"
+    assert play.job.reason == "role 1 (w2 on m2) failed in step 5: ValueError: no"
 
 
 def test_a_newcomer_whose_state_is_from_the_checkpoint_may_fail_once_like_everybody() -> None:
@@ -156,9 +156,9 @@ def test_a_newcomer_whose_state_is_from_the_checkpoint_may_fail_once_like_everyb
     play.halted("w0")
     play.rehearsed()
     play.all_switch(step=3)
-    assert play.director.actors["w2"].holds
+    assert play.job.workers["w2"].holds
     play.say("w2", Failed(5, "ValueError: no"))
-    assert (play.status(), play.director.reason) == ("halting", "")
+    assert (play.status(), play.job.reason) == ("halting", "")
 
 
 def test_a_script_that_fails_in_two_steps_after_one_checkpoint_is_tried_again_each_time() -> None:
@@ -183,7 +183,7 @@ def test_a_role_that_dies_again_and_again_in_one_step_is_given_up() -> None:
         assert play.status() == "training"
     play.exits(play.seats()[1])
     play.halted("w0")
-    assert play.director.reason.endswith(f"was killed by signal 9; role 1 died {STUBBORN} times in step 5")
+    assert play.job.reason.endswith(f"was killed by signal 9; role 1 died {STUBBORN} times in step 5")
 
 
 def test_a_role_that_dies_in_one_step_after_the_other_is_not() -> None:
@@ -205,4 +205,4 @@ def test_what_has_begun_does_not_begin_anew(begun: bool) -> None:
     play.lose("m1")
     play.halted("w0", step=0, holds=begun)
     assert play.status() == ("failed" if begun else "forming")
-    assert play.director.starts == (0 if begun else 1)
+    assert play.job.restarts == (0 if begun else 1)

@@ -70,7 +70,7 @@ def test_a_survivor_that_does_not_answer_the_halt_is_replaced_too() -> None:
     orders = play.orders()
     assert orders["m1"] == [EndWorker("w1")]
     assert play.change.joiners == {1: "w3", 2: "w4"}
-    assert play.director.halts == 1
+    assert play.job.halts == 1
 
 
 def test_all_have_answered_in_time() -> None:
@@ -91,11 +91,11 @@ def test_the_limit_of_an_earlier_halt_says_nothing_about_this_one() -> None:
     late = play.due("answer")
     play.halted("w0")
     play.lose("m2")
-    assert play.director.halts == 2
+    assert play.job.halts == 2
     play.orders()
     play.feed(late)
     assert play.orders() == {}
-    assert play.director.halted == {"w0"}
+    assert play.job.unreported == {"w0"}
 
 
 # -- rehearse ----------------------------------------------------------------------------------------------------------
@@ -193,7 +193,7 @@ def test_a_survivor_that_does_not_come_to_the_boundary_after_a_failure_is_replac
     play.expires("switch")
     assert play.told("died") == ["role 1 (w1 on m1) has not come to the boundary within 300 s; it is ended"]
     assert sorted(play.heard()) == ["w0", "w3"]
-    assert play.director.actors["w3"].alive  # it waits for its state
+    assert play.job.workers["w3"].alive  # it waits for its state
 
 
 def test_a_hand_over_that_takes_too_long_is_tried_again() -> None:
@@ -296,7 +296,7 @@ def test_after_a_time_out_nobody_is_ended_where_nobody_stands_out(waiting: list[
     timeout(play, "w0")
     assert play.status() == "halting"
     assert play.told("died") == []
-    assert play.director.halted == {"w0", "w1", "w2"}
+    assert play.job.unreported == {"w0", "w1", "w2"}
 
 
 def test_who_went_on_in_the_meantime_is_what_the_others_wait_for() -> None:

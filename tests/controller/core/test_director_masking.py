@@ -32,7 +32,7 @@ def masking(machines: int = 3, standbys: int = 0, **settings: object) -> Play:
 def masked(play: Play, name: str) -> None:
     """A machine is lost, and the others have made a step without it."""
     play.lose(name)
-    play.halted(*sorted(play.director.halted))
+    play.halted(*sorted(play.job.unreported))
     everybody_switches(play)
 
 
@@ -54,7 +54,7 @@ def test_a_replica_is_masked_where_there_is_no_standby() -> None:
     assert play.told("policy") == ["mask: role 1: there is no standby"]
     everybody_switches(play)
     assert play.told("masked") == ["1 of 3 replicas vacant: training goes on with the others"]
-    assert job_view("job", play.director, {}).vacant == (1,)
+    assert job_view("job", play.job, {}).vacant == (1,)
 
 
 def test_without_masking_it_waits() -> None:
@@ -74,8 +74,8 @@ def test_the_rest_of_a_wounded_replica_parks() -> None:
     assert isinstance(heard["w2"][-1], Resume)
     assert heard["w2"][-1].roster.seats == (None, None, "w2", "w3")
     everybody_switches(play)
-    assert {view.name: view.state for view in machines_view(play.director)}["m0"] == "parked"
-    assert play.states()["m0"] == "cast"
+    assert {view.name: view.state for view in machines_view(play.job)}["m0"] == "parked"
+    assert play.states()["m0"] == "active"
 
 
 def test_a_machine_that_comes_refills_the_hole_beside_training() -> None:
@@ -102,8 +102,8 @@ def test_a_machine_that_comes_refills_the_hole_beside_training() -> None:
     play.each(["w0", "w2", "w3", "w4"], Prepared(play.change.generation))
     assert {uid: type(messages[-1]) for uid, messages in play.heard().items()} == {"w2": Arm, "w3": Arm}
     everybody_switches(play)
-    assert play.states() == {"m0": "cast", "m1": "gone", "m2": "cast", "m3": "cast", "m4": "cast"}
-    assert play.director.vacant() == ()
+    assert play.states() == {"m0": "active", "m1": "gone", "m2": "active", "m3": "active", "m4": "active"}
+    assert play.job.vacant() == ()
 
 
 def test_a_parked_worker_is_asked_once_it_has_left() -> None:
@@ -184,7 +184,7 @@ def test_the_last_replica_is_not_masked() -> None:
     masked(play, "m1")
     play.lose("m0")
     assert play.status() == "failed"
-    assert "no live replica holds its state" in play.director.reason or "nobody who is left" in play.director.reason
+    assert "no live replica holds its state" in play.job.reason or "no worker that is left" in play.job.reason
 
 
 def test_the_warning_before_a_wipe_out() -> None:
@@ -200,7 +200,7 @@ def test_local_data_that_is_gone_is_waited_for() -> None:
     play = Play.training(machines=7, standbys=0, mask="spare:r=2")
     masked(play, "m1")
     play.lose("m0")
-    play.halted(*sorted(play.director.halted))
+    play.halted(*sorted(play.job.unreported))
     assert play.status() == "halting"
     said = "recover: role 0 and role 1: wipe-out: no live replica holds shard 0 (spare:r=2)"
     assert play.told("policy")[-1] == said
@@ -221,7 +221,7 @@ def test_a_wipe_out_ends_a_job_that_is_not_to_wait() -> None:
     masked(play, "m1")
     play.heard()
     play.lose("m0")
-    play.halted(*sorted(play.director.halted))
+    play.halted(*sorted(play.job.unreported))
     assert play.status() == "closing"
     last = {uid: type(messages[-1]) for uid, messages in play.heard().items()}
     assert last == dict.fromkeys(("w2", "w3", "w4", "w5", "w6"), Conclude)

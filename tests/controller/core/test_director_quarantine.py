@@ -11,7 +11,7 @@ from understudy.protocol.messages import Cancelled, Faulty, Halt, Rehearse
 
 
 def recovers(play: Play, step: int = 5) -> None:
-    play.halted(*sorted(play.director.halted), step=step)
+    play.halted(*sorted(play.job.unreported), step=step)
     play.rehearsed()
     play.all_switch(step)
     play.settled()
@@ -26,7 +26,7 @@ def test_a_machine_that_lost_its_worker_is_a_standby_again() -> None:
     play.exits("w1")
     play.orders()
     recovers(play)
-    assert play.states() == {"m0": "cast", "m1": "standby", "m2": "cast"}
+    assert play.states() == {"m0": "active", "m1": "standby", "m2": "active"}
     assert play.orders()["m1"] == [StartWorker("w3", 0)]
     assert play.told("machine")[-1] == "m1 is a standby again"
     play.here("m1")
@@ -56,7 +56,7 @@ def test_a_machine_that_was_lost_comes_back_with_its_history() -> None:
     recovers(play)
     play.come("m1", standby=True, incarnation="m1-b")
     assert play.states()["m1"] == "standby"
-    machine = play.director.machines["m1"]
+    machine = play.job.machines["m1"]
     assert [why for _, why in machine.history] == ["no heartbeat"]
     assert machine.failures == 1
 
@@ -77,14 +77,14 @@ def test_a_machine_that_fails_again_and_again_is_quarantined() -> None:
     play.exits("w3")
     play.orders()
     recovers(play)
-    assert play.states() == {"m0": "cast", "m1": "quarantined", "m2": "cast"}
+    assert play.states() == {"m0": "active", "m1": "quarantined", "m2": "active"}
     why = "3 failures, the last one: w3 was killed by signal 9"
     assert play.told("quarantined") == [f"m1 is in quarantine: {why}"]
-    assert play.director.machines["m1"].why == why
+    assert play.job.machines["m1"].why == why
     assert "m1" not in play.orders()  # no worker is started on it
     play.exits("w4")
     play.halted("w0")
-    assert play.director.change is None  # it does not stand in, either
+    assert play.job.change is None  # it does not stand in, either
 
 
 def quarantined() -> Play:
@@ -116,7 +116,7 @@ def test_a_machine_whose_agent_dies_again_and_again_is_quarantined() -> None:
         play.lose("m2")
         play.come("m2", standby=True, incarnation=f"m2-{life}")
     assert play.states()["m2"] == "quarantined"
-    assert play.director.machines["m2"].why == "3 failures, the last one: no heartbeat"
+    assert play.job.machines["m2"].why == "3 failures, the last one: no heartbeat"
 
 
 def test_a_machine_that_comes_into_quarantine_is_not_the_one_that_was_waited_for() -> None:
@@ -134,7 +134,7 @@ def test_a_machine_that_comes_into_quarantine_is_not_the_one_that_was_waited_for
 def test_readmission() -> None:
     play = quarantined()
     assert play.at_once("r0", Readmit("m2")) == (True, "m2 is a standby again")
-    machine = play.director.machines["m2"]
+    machine = play.job.machines["m2"]
     assert (machine.state, machine.failures, len(machine.history), machine.why) == ("standby", 0, 3, "")
     assert play.orders() == {"m2": [StartWorker("w5", 0)]}
     assert play.told("machine")[-1] == "m2 is out of quarantine and a standby"
@@ -148,7 +148,7 @@ def test_what_was_pardoned_is_pardoned_in_its_next_life_too() -> None:
     play = quarantined()
     play.ask("r1", Readmit("m2"))
     play.come("m2", standby=True, incarnation="m2-b")
-    machine = play.director.machines["m2"]
+    machine = play.job.machines["m2"]
     assert (machine.state, machine.failures, len(machine.history)) == ("standby", 1, 4)
 
 
@@ -156,7 +156,7 @@ def test_what_was_pardoned_is_pardoned_in_its_next_life_too() -> None:
 def test_only_who_is_in_quarantine_can_be_readmitted(name: str) -> None:
     play = quarantined()
     play.orders()
-    says = f"{name} is not in quarantine; those that are: m2"
+    says = f"{name} is not in quarantine; machines that are: m2"
     assert play.at_once("r1", Readmit(name)) == (False, says)
     assert play.orders() == {}
 
@@ -168,7 +168,7 @@ def test_a_standby_that_is_ill_is_put_into_quarantine() -> None:
     play = Play.training()
     assert play.at_once("r1", ReportFault("m2", "ECC errors")) == (True, "m2 is a standby; it is in quarantine now")
     assert play.orders() == {"m2": [EndWorker("w2")]}
-    assert (play.states()["m2"], play.director.machines["m2"].why) == ("quarantined", "ECC errors")
+    assert (play.states()["m2"], play.job.machines["m2"].why) == ("quarantined", "ECC errors")
     assert play.status() == "training"
     play.come("m2", standby=True, incarnation="m2-b")
     assert play.states()["m2"] == "quarantined"
@@ -196,7 +196,7 @@ def test_a_standby_is_asked_for_where_there_is_none() -> None:
     assert play.told("wanted") == ["1 standby machine wanted"]
     play.ask("r2", ReportFault("m1", "more ECC errors"))
     assert play.told("wanted") == ["1 standby machine wanted"]
-    assert len(play.director.queue) == 1
+    assert len(play.job.queue) == 1
     play.come("m2", standby=True)
     play.here("m2")
     play.go_on("settled")
@@ -217,12 +217,12 @@ def test_two_that_are_ill_need_two_standbys() -> None:
 
 def test_what_a_machine_holds_that_is_not_trusted_is_not_used() -> None:
     play = Play.training()
-    says = "it plays: nobody can finish the step without it"
+    says = "it has a role: the step cannot be finished without it"
     assert play.at_once("r1", ReportFault("m1", "silent data corruption", fatal=True)) == (True, says)
     assert play.signals() == [("checker", "end"), ("checker", "halt")]
     assert play.orders()["m1"] == [EndWorker("w1")]
     recovers(play)
-    assert play.states() == {"m0": "cast", "m1": "quarantined", "m2": "cast"}
+    assert play.states() == {"m0": "active", "m1": "quarantined", "m2": "active"}
 
 
 def test_a_machine_that_is_ill_does_not_go_on_by_itself() -> None:
@@ -238,7 +238,7 @@ def test_a_machine_that_is_ill_does_not_go_on_by_itself() -> None:
 def test_nobody_can_be_ill_who_is_not_there(name: str) -> None:
     play = Play.training()
     play.lose("m2")
-    says = f"there is no machine {name}; machines that play: m0, m1"
+    says = f"there is no machine {name}; machines with roles: m0, m1"
     assert play.at_once("r1", ReportFault(name, "ECC errors")) == (False, says)
 
 

@@ -31,8 +31,10 @@ def test_a_replacement_and_what_everybody_hears_of_it() -> None:
     assert play.ask("r1", Replace(("m1",))) is None
     troupe = Roster.of(2, [(2, "w4"), (3, "w5")], [worker("w4", "m2"), worker("w5", "m2")], cells=(0, 0, 1, 1))
     assert play.heard() == {"w4": [Rehearse(2, None, troupe)], "w5": [Rehearse(3, None, troupe)]}
-    assert play.states() == {"m0": "cast", "m1": "leaving", "m2": "standby"}
-    assert [(tale.text, tale.data) for tale in play.tales if tale.kind == "change"] == [("m1 → m2", {"change": "r1"})]
+    assert play.states() == {"m0": "active", "m1": "leaving", "m2": "standby"}
+    assert [(event.text, event.data) for event in play.announcements if event.kind == "change"] == [
+        ("m1 → m2", {"change": "r1"})
+    ]
 
     play.say("w5", Rehearsed(3))
     assert play.heard() == {}
@@ -66,10 +68,10 @@ def test_a_replacement_and_what_everybody_hears_of_it() -> None:
     assert play.phase()
     play.say("w1", Switched(3, 5))
     assert not play.phase()
-    assert play.states() == {"m0": "cast", "m1": "leaving", "m2": "cast"}
-    assert play.told("seated")[-1] == "m2 plays roles 2 to 3"
+    assert play.states() == {"m0": "active", "m1": "leaving", "m2": "active"}
+    assert play.told("seated")[-1] == "m2 has roles 2 to 3"
     assert play.orders() == {}
-    assert "r1" not in play.director.answers
+    assert "r1" not in play.job.answers
 
     for uid, lost in [("w0", 0.1), ("w1", 0.3), ("w4", 0.2)]:
         play.say(uid, Settled(3, 6, lost))
@@ -84,7 +86,7 @@ def test_a_replacement_and_what_everybody_hears_of_it() -> None:
     assert list(phases) == play.told("phase")[-6:] == PHASES
     assert phases["prepare"] == 6.0  # one event a second
     assert play.status() == "training"
-    assert play.states() == {"m0": "cast", "m1": "gone", "m2": "cast"}
+    assert play.states() == {"m0": "active", "m1": "gone", "m2": "active"}
 
 
 def test_two_machines_at_one_boundary() -> None:
@@ -95,7 +97,7 @@ def test_two_machines_at_one_boundary() -> None:
     play.go_on("settled")
     assert play.seats() == ["w4", "w1", "w3"]
     assert play.reply().ok
-    assert play.states() == {"m0": "gone", "m1": "cast", "m2": "gone", "m3": "cast", "m4": "cast"}
+    assert play.states() == {"m0": "gone", "m1": "active", "m2": "gone", "m3": "active", "m4": "active"}
 
 
 def test_a_replacement_with_the_world_stopped() -> None:
@@ -116,7 +118,7 @@ def test_a_replacement_with_the_world_stopped() -> None:
     play.all_switch()
     play.settled()
     assert play.reply().ok
-    assert play.states() == {"m0": "cast", "m1": "gone", "m2": "cast"}
+    assert play.states() == {"m0": "active", "m1": "gone", "m2": "active"}
 
 
 @pytest.mark.parametrize("all_links", [False, True])
@@ -158,7 +160,7 @@ def test_who_settles_before_the_last_one_has_switched_is_counted() -> None:
     play.replace(until="switch")
     play.say("w0", Settled(2, 6, 0.1))
     play.say("w2", Switched(2, 5, 0.5, 10), Settled(2, 6, 0.4))
-    assert "r1" not in play.director.answers
+    assert "r1" not in play.job.answers
     play.say("w1", Switched(2, 5), Gave(2))
     assert play.reply().text == "training lost 0.400 s"
     assert play.states()["m1"] == "gone"
@@ -189,7 +191,7 @@ def test_the_leaver_goes_on_if_the_newcomer_dies_in_its_first_step(standbys: int
     assert play.status() == "training"
     assert play.seats() == ["w0", "w1"]
     if standbys == 1:
-        assert play.states()["m1"] == "cast"
+        assert play.states()["m1"] == "active"
         assert play.answered() == (False, "m2 is gone: no heartbeat; training goes on as before")
     else:
         assert play.states()["m1"] == "leaving"
@@ -197,7 +199,7 @@ def test_the_leaver_goes_on_if_the_newcomer_dies_in_its_first_step(standbys: int
         play.go_on("settled")
         assert play.reply().ok
         assert play.seats() == ["w0", "w3"]
-        assert play.states() == {"m0": "cast", "m1": "gone", "m2": "gone", "m3": "cast"}
+        assert play.states() == {"m0": "active", "m1": "gone", "m2": "gone", "m3": "active"}
 
 
 def test_a_leaver_that_dies_after_it_gave_its_role_away_is_no_loss() -> None:
@@ -213,8 +215,8 @@ def test_a_leaver_that_dies_after_it_gave_its_role_away_is_no_loss() -> None:
     ("request_", "says"),
     [
         (Replace(()), "name the machines to replace"),
-        (Replace(("m9",)), "there is no machine m9; machines that play: m0, m1"),
-        (Replace(("m3",)), "m3 is a standby and plays no role; remove it with: understudy standby remove m3"),
+        (Replace(("m9",)), "there is no machine m9; machines with roles: m0, m1"),
+        (Replace(("m3",)), "m3 is a standby and has no role; remove it with: understudy standby remove m3"),
         (Replace(("m2",)), "m2 is gone already: an operator has removed it"),
         (Replace(("m1", "m1")), "a machine is named twice"),
         (Replace(("m0", "m1"), ("m3",)), "2 machines but 1 standbys; name one for each or none"),
@@ -267,7 +269,7 @@ def test_requests_wait_for_their_turn_while_the_newcomer_rehearses() -> None:
     assert "w3" not in play.heard()  # it does already
     play.settled()  # of the first, while the second is under way
     assert play.reply("r1").ok
-    assert play.states() == {"m0": "leaving", "m1": "gone", "m2": "cast", "m3": "standby"}
+    assert play.states() == {"m0": "leaving", "m1": "gone", "m2": "active", "m3": "standby"}
     play.go_on("settled")
     assert play.reply("r2").ok
     assert play.seats() == ["w3", "w2"]
@@ -293,7 +295,7 @@ def test_a_standby_that_is_gone_when_its_turn_comes(standbys: tuple[str, ...], s
     play.replace("m1", until="rehearse", id="r1")
     assert play.ask("r2", Replace(("m0",), standbys)) is None
     play.lose("m3")
-    assert "r2" not in play.director.answers
+    assert "r2" not in play.job.answers
     play.go_on("settled")
     assert play.reply("r1").ok
     assert play.answered("r2") == (False, says)
@@ -308,9 +310,9 @@ def test_a_machine_that_died_before_its_turn_needs_no_replacement() -> None:
     play.halted("w0", "w1")
     play.rehearsed()
     play.all_switch()
-    assert play.director.machines["m2"].state == "gone"
-    assert "r1" not in play.director.answers  # it has one standby left
+    assert play.job.machines["m2"].state == "gone"
+    assert "r1" not in play.job.answers  # it has one standby left
     assert play.change.leaving == ("m1",)
     play.go_on("settled")
     assert play.reply("r1").ok
-    assert play.reply("r2").text == "no longer needed: the machine plays no role any more"
+    assert play.reply("r2").text == "no longer needed: the machine has no role any more"

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from tests.controller.core.play import Play
-from understudy.controller.core.company import JobPlan
+from understudy.controller.core.actions import UnexpectedEvent
 from understudy.controller.core.director import Director
 from understudy.controller.core.events import (
     AddStandby,
@@ -23,6 +23,7 @@ from understudy.controller.core.events import (
     Reported,
     StopJob,
 )
+from understudy.controller.core.state import JobPlan
 from understudy.protocol.frames import Exited, Tell
 from understudy.protocol.messages import (
     Arm,
@@ -44,7 +45,7 @@ from understudy.protocol.messages import (
 
 def test_a_report_counts_once_in_order_and_from_who_is_there() -> None:
     play = Play.training(standbys=2)
-    last = play.director.machines["m1"].inbox.last
+    last = play.job.machines["m1"].inbox.last
     play.ask("r0", RemoveStandby("m3"))
     before = snapshot(play.director)
     for machine, incarnation, number in [
@@ -68,12 +69,25 @@ def test_news_of_another_life_or_of_what_is_known_change_nothing(event: Event) -
     assert snapshot(play.director) == before
 
 
-@pytest.mark.parametrize("message", [Prepared(1), Prepared(3), Unprepared(1, "late"), Cancelled(2), Gave(2), Gave(1)])
-def test_words_of_another_generation_or_phase_change_nothing(message: FromWorker) -> None:
+@pytest.mark.parametrize("message", [Prepared(1), Prepared(3), Unprepared(1, "late"), Gave(1)])
+def test_messages_of_another_generation_change_nothing(message: FromWorker) -> None:
     play = Play.training()
     play.replace(until="prepare")
     play.orders()
     play.each(("w0", "w1", "w2"), message)
+    assert play.phase() == "prepare"
+    assert play.change.waiting == {"w0", "w1", "w2"}
+    assert play.orders() == {}
+
+
+@pytest.mark.parametrize("message", [Cancelled(2), Gave(2)])
+def test_a_message_that_the_phase_rules_out_raises_with_the_story_and_changes_nothing(message: FromWorker) -> None:
+    play = Play.training()
+    play.replace(until="prepare")
+    play.orders()
+    with pytest.raises(UnexpectedEvent, match=r"in phase prepare of a replace; the latest events: .*Rehearsed"):
+        play.say("w0", message)
+    play.job.validate()
     assert play.phase() == "prepare"
     assert play.change.waiting == {"w0", "w1", "w2"}
     assert play.orders() == {}
@@ -86,7 +100,7 @@ def test_a_report_of_an_earlier_halt_decides_nothing() -> None:
     play.lose("m3")  # who was to stand in
     play.halted("w0")
     play.say("w1", Halted(1, 1, 5, False, True))
-    assert (play.director.halts, play.status()) == (2, "halting")
+    assert (play.job.halts, play.status()) == (2, "halting")
     play.halted("w1")
     assert play.status() == "recovering"
 
@@ -106,17 +120,23 @@ def snapshot(director: Director) -> object:
     """Everything that others can see of it, as plain data."""
     machines = {
         name: (machine.incarnation, machine.state, machine.why, list(machine.outbox.after(0)), machine.inbox.last)
-        for name, machine in director.machines.items()
+        for name, machine in director.job.machines.items()
     }
-    change = director.change
+    change = director.job.change
     return msgspec.to_builtins(
         {
-            "status": (director.status, director.reason, director.halts, sorted(director.halted), director.wanted),
+            "status": (
+                director.job.status,
+                director.job.reason,
+                director.job.halts,
+                sorted(director.job.unreported),
+                director.job.wanted,
+            ),
             "machines": machines,
-            "roster": director.roster,
+            "roster": director.job.roster,
             "change": None if change is None else (change.kind, change.phase, change.places, sorted(change.waiting)),
-            "queue": [(wish.id, wish.attempts) for wish in director.queue],
-            "answers": director.answers,
+            "queue": [(wish.id, wish.attempts) for wish in director.job.queue],
+            "answers": director.job.answers,
             "due": director.due(),
         },
         str_keys=True,
@@ -132,7 +152,7 @@ def history() -> Play:
     play.each(("w0", "w1", "w2", "w3", "w4", "w5"), Cancelled(play.change.generation))
     play.go_on("settled")
     play.exits("w4")
-    play.halted(*sorted(play.director.halted), voted=True)
+    play.halted(*sorted(play.job.unreported), voted=True)
     play.rehearsed()
     play.all_switch()
     play.feed(play.ledger[-1][1])  # said twice
@@ -149,12 +169,12 @@ def history() -> Play:
 def test_the_history_is_worth_replaying() -> None:
     play = history()
     assert play.status() == "stopped"
-    kinds = {type(order.message) for m in play.director.machines.values() for _, order in m.outbox.after(0)
+    kinds = {type(order.message) for m in play.job.machines.values() for _, order in m.outbox.after(0)
              if isinstance(order, Tell)}  # fmt: skip
     assert kinds >= {Rehearse, Prepare, Arm, Cancel, Halt, Resume, Stop}
-    assert set(play.director.answers) == {"r1", "r2", "r3", "r4", "r5"}
-    assert all(reply.ok for reply in play.director.answers.values())
-    assert "decided" in {tale.kind for tale in play.tales}
+    assert set(play.job.answers) == {"r1", "r2", "r3", "r4", "r5"}
+    assert all(reply.ok for reply in play.job.answers.values())
+    assert "decided" in {event.kind for event in play.announcements}
 
 
 def test_the_same_events_give_the_same_orders_at_every_moment() -> None:

@@ -7,6 +7,7 @@ import pytest
 from tests.controller.core.play import Play
 from understudy.controller.core.director import Director
 from understudy.controller.core.events import AddStandby, Replace, Scale
+from understudy.controller.core.replicas import target
 from understudy.controller.server.views import job_view
 from understudy.protocol.frames import Dismiss, StartWorker
 from understudy.protocol.messages import (
@@ -35,7 +36,7 @@ def everybody_switches(play: Play) -> None:
 
 
 def replicas(play: Play) -> tuple[int, int, int]:
-    view = job_view("job", play.director, {}).replicas
+    view = job_view("job", play.job, {}).replicas
     assert view is not None
     return view.live, view.most, view.target
 
@@ -70,7 +71,7 @@ def test_those_who_come_later_wait() -> None:
     assert replicas(play) == (2, 4, 2)
     play.come("m9")
     play.here("m9")
-    assert play.states() == {"m0": "cast", "m1": "cast", "m2": "standby", "m9": "standby"}
+    assert play.states() == {"m0": "active", "m1": "active", "m2": "standby", "m9": "standby"}
     assert play.phase() == ""
 
 
@@ -84,7 +85,7 @@ def test_the_first_cells_need_not_be_neighbours() -> None:
 def test_one_who_is_missing_at_the_beginning() -> None:
     play = Play(machines=4, mask="anywhere", first=(0, 1))
     play.come("m0")
-    assert play.director.absent() == "waits for 1 more of 2 machines; here: m0"
+    assert play.job.absent() == "waits for 1 more of 2 machines; here: m0"
 
 
 def test_a_failure_before_the_first_step_does_not_call_the_others() -> None:
@@ -105,7 +106,7 @@ def test_growing_asks_for_machines_and_refills_with_those_that_come() -> None:
     play = scaling(first=(0, 1))
     assert asked(play, 4) == (True, "2 of 4 replicas train; 2 more as soon as machines are ready")
     assert play.told("wanted") == ["2 standby machines wanted"]
-    assert job_view("job", play.director, {}).wanted == 2
+    assert job_view("job", play.job, {}).wanted == 2
     play.come("m2", standby=True)
     play.come("m3", standby=True)
     play.here("m2")
@@ -160,10 +161,10 @@ def test_the_last_replicas_leave_without_a_halt() -> None:
     assert play.phase() == "armed"
     everybody_switches(play)
     assert play.status() == "training"
-    assert play.states() == {"m0": "cast", "m1": "cast", "m2": "leaving", "m3": "leaving"}
+    assert play.states() == {"m0": "active", "m1": "active", "m2": "leaving", "m3": "leaving"}
     play.orders()
     play.settled()
-    assert play.states() == {"m0": "cast", "m1": "cast", "m2": "gone", "m3": "gone"}
+    assert play.states() == {"m0": "active", "m1": "active", "m2": "gone", "m3": "gone"}
     assert {name: type(orders[-1]) for name, orders in play.orders().items()} == {"m2": Dismiss, "m3": Dismiss}
     assert replicas(play) == (2, 4, 2)
     assert play.told("halt") == []
@@ -177,7 +178,7 @@ def test_a_vote_that_is_faster_than_the_controller() -> None:
     play.each(["w0", "w1"], Prepared(2))
     play.each(["w0", "w1", "w2"], Switched(2, 5))
     assert play.phase() == ""
-    assert play.director.vacant() == (3,)
+    assert play.job.vacant() == (3,)
 
 
 def test_machines_that_are_kept_wait() -> None:
@@ -194,7 +195,7 @@ def test_machines_that_are_kept_wait() -> None:
 def test_those_that_are_named_go() -> None:
     play = scaling()
     shrunk(play, 2, without=("m0", "m2"))
-    assert play.director.vacant() == (0, 2)
+    assert play.job.vacant() == (0, 2)
 
 
 def test_what_is_vacant_counts_as_gone() -> None:
@@ -227,8 +228,8 @@ def test_whoever_has_parked_goes_with_its_replica(keep: bool) -> None:
 def test_pipelines_go_as_a_whole() -> None:
     play = scaling(twins=UNITS)
     shrunk(play, 1, without=("m1",))
-    assert play.director.vacant() == (0, 1)
-    assert play.states() == {"m0": "gone", "m1": "gone", "m2": "cast", "m3": "cast"}
+    assert play.job.vacant() == (0, 1)
+    assert play.states() == {"m0": "gone", "m1": "gone", "m2": "active", "m3": "active"}
 
 
 def test_a_replacement_of_a_machine_that_leaves_is_dropped() -> None:
@@ -265,7 +266,7 @@ def test_somebody_comes_before_one_that_is_named_goes() -> None:
     [
         (0, {}, "0 replicas cannot train; ask for at least 1, or end the job with: understudy stop"),
         (5, {}, "the mesh has 4 replicas, the most there can be; 5 need a larger mesh"),
-        (3, {"without": ("m7",)}, "--without: m7 plays no role; machines that play: m0, m1, m2, m3"),
+        (3, {"without": ("m7",)}, "--without: m7 has no role; machines with roles: m0, m1, m2, m3"),
         (3, {"without": ("m1", "m1")}, "--without: a machine is named twice"),
         (
             3,
@@ -277,7 +278,7 @@ def test_somebody_comes_before_one_that_is_named_goes() -> None:
 def test_what_cannot_be(replicas: int, more: dict[str, object], said: str) -> None:
     play = scaling()
     assert asked(play, replicas, **more) == (False, said)
-    assert play.director.target() == 4
+    assert target(play.job) == 4
     assert play.phase() == ""
 
 
@@ -289,7 +290,7 @@ def test_without_masking() -> None:
 
 def test_before_the_first_step() -> None:
     play = Play.opening(machines=2, mask="anywhere")
-    said = "how many replicas there are is known when the first step is made; ask again then"
+    said = "the number of replicas is known when the first step is made; ask again then"
     assert asked(play, 1) == (False, said)
 
 
@@ -297,7 +298,7 @@ def test_data_that_nobody_else_holds() -> None:
     play = scaling(machines=7, mask="spare:r=2")
     ok, said = asked(play, 1)
     assert not ok
-    assert said.startswith("1 of 7 replicas are not possible: nobody who is left would hold shard")
+    assert said.startswith("1 of 7 replicas are not possible: no remaining replica would hold shard")
     assert "ask for 4 or more" in said
     asked(play, 4)
     assert play.phase() == "prepare"
@@ -305,10 +306,10 @@ def test_data_that_nobody_else_holds() -> None:
 
 def test_machines_that_replicas_share() -> None:
     play = Play.training(machines=2, nproc=2, standbys=0, mask="anywhere")
-    said = "machines are shared by 2 replicas each, and come and go as a whole; ask for 4 or more"
+    said = "each machine is shared by 2 replicas, which come and go together; ask for 4 or more"
     assert asked(play, 3) == (False, f"3 of 4 replicas are not possible: {said}")
     shrunk(play, 2)
-    assert play.states() == {"m0": "cast", "m1": "gone"}
+    assert play.states() == {"m0": "active", "m1": "gone"}
 
 
 # -- failures ----------------------------------------------------------------------------------------------------------
@@ -319,7 +320,7 @@ def test_a_leaver_dies_before_the_switch() -> None:
     asked(play, 3)
     play.lose("m3")
     play.halted("w0", "w1", "w2")
-    assert play.told("policy") == ["mask: role 3: 3 of 4 replicas are as many as are wanted"]
+    assert play.told("policy") == ["mask: role 3: 3 of 4 replicas are as many as requested"]
     everybody_switches(play)
     play.settled()
     assert replicas(play) == (3, 4, 3)
@@ -332,7 +333,7 @@ def test_a_stayer_dies_before_the_switch() -> None:
     play.lose("m0")
     play.halted("w1", "w2", "w3")
     everybody_switches(play)
-    assert play.states() == {"m0": "gone", "m1": "cast", "m2": "cast", "m3": "cast"}
+    assert play.states() == {"m0": "gone", "m1": "active", "m2": "active", "m3": "active"}
     play.settled()
     assert play.told("change")[-1] == "shrink: without m3 (role 3), 2 of 4 replicas go on"
 
@@ -350,13 +351,13 @@ def test_a_stayer_dies_in_the_first_step_and_a_leaver_comes_back() -> None:
     everybody_switches(play)
     play.settled()
     assert replicas(play) == (2, 4, 2)
-    assert play.states() == {"m0": "gone", "m1": "cast", "m2": "cast", "m3": "gone"}
+    assert play.states() == {"m0": "gone", "m1": "active", "m2": "active", "m3": "gone"}
 
 
 def test_a_failure_with_vacant_replicas_takes_a_standby_for_the_lost_one_only() -> None:
     play = scaling(first=(0, 1), standbys=2, warm=1)
     for uid in ("w2", "w3"):
-        role = play.director.actors[uid].rehearsing
+        role = play.job.workers[uid].rehearsing
         assert role is not None
         play.say(uid, Rehearsed(role, 1.0, (0, 1, 2, 3)))
     play.lose("m1")
@@ -399,7 +400,7 @@ def test_somebody_wants_something_else_meanwhile() -> None:
     assert isinstance(play.heard()["w0"][-1], Cancel)
     play.each(["w0", "w1", "w2", "w3"], Cancelled(play.change.generation))
     assert play.phase() == ""
-    assert play.states() == dict.fromkeys(("m0", "m1", "m2", "m3"), "cast")
+    assert play.states() == dict.fromkeys(("m0", "m1", "m2", "m3"), "active")
     assert play.told("cancelled") == ["the target is 4 now"]
 
 
@@ -416,12 +417,13 @@ def test_a_controller_that_comes_back_knows_the_target() -> None:
     play = scaling(first=(0, 1, 2), standbys=1)
     shrunk(play, 1, without=("m0",), keep=True)
     asked(play, 3)
-    again = Director(play.plan)
+    director = Director(play.plan)
     for at, event in play.ledger:
-        again.feed(event, at)
-    assert again.target() == play.director.target() == 3
-    assert again.roster == play.director.roster
-    assert again.change == play.director.change
+        director.feed(event, at)
+    again = director.job
+    assert target(again) == target(play.job) == 3
+    assert again.roster == play.job.roster
+    assert again.change == play.job.change
     assert {m.name: m.state for m in again.machines.values()} == play.states()
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.controller.core.play import Play
-from understudy.controller.core.company import ATTEMPTS
 from understudy.controller.core.events import AddStandby, Expired, Lost
+from understudy.controller.core.state import ATTEMPTS
 from understudy.protocol.frames import EndWorker, StartWorker
 from understudy.protocol.messages import Conclude, Done, Rehearse, Resume, Saved, Switched
 
@@ -22,13 +22,13 @@ def test_a_machine_whose_worker_died_starts_it_again_and_goes_on() -> None:
     play.orders()
     play.halted("w0")
     assert play.orders() == {"m1": [StartWorker("w2", 0)]}
-    assert (play.status(), play.director.wanted) == ("halting", 0)
+    assert (play.status(), play.job.wanted) == ("halting", 0)
     play.here("m1")
     assert play.heard() == {"w2": [Rehearse(1)]}
     play.rehearsed()
     play.all_switch()
     assert play.seats() == ["w0", "w2"]
-    assert play.states() == {"m0": "cast", "m1": "cast"}
+    assert play.states() == {"m0": "active", "m1": "active"}
 
 
 def test_the_dead_workers_neighbour_on_the_machine_keeps_its_process_and_state() -> None:
@@ -70,8 +70,8 @@ def test_a_machine_that_fails_too_often_does_not_go_on_by_itself() -> None:
     play.orders()
     play.exits("w2")  # the one that was started again
     assert play.orders() == {}
-    assert play.director.waiting.endswith("no standby is left for role 1")
-    assert play.director.wanted == 1
+    assert play.job.waiting.endswith("no standby is left for role 1")
+    assert play.job.wanted == 1
 
 
 def test_a_worker_that_is_started_again_and_does_not_come_is_started_once_more() -> None:
@@ -91,24 +91,24 @@ def waiting(machines: int = 2) -> Play:
     play = Play.training(machines, standbys=0)
     play.orders()
     play.lose("m1")
-    play.halted(*sorted(play.director.halted))
+    play.halted(*sorted(play.job.unreported))
     return play
 
 
 def test_a_machine_is_asked_for_and_waited_for() -> None:
     play = waiting()
-    assert (play.status(), play.director.waiting) == ("halting", WHY)
+    assert (play.status(), play.job.waiting) == ("halting", WHY)
     assert play.told("waiting") == [f"{WHY}: training waits for one; add one with: understudy standby add"]
     assert play.told("wanted") == ["1 standby machine wanted"]
     play.come("m5", standby=True)
     play.orders()
     play.here("m5")
     assert play.heard() == {"w2": [Rehearse(1)]}
-    assert play.director.waiting == ""
+    assert play.job.waiting == ""
     play.rehearsed()
     play.all_switch()
     assert play.seats() == ["w0", "w2"]
-    assert (play.director.wanted, play.told("wanted")) == (0, ["1 standby machine wanted"])
+    assert (play.job.wanted, play.told("wanted")) == (0, ["1 standby machine wanted"])
 
 
 def test_the_machine_itself_may_come_back() -> None:
@@ -118,7 +118,7 @@ def test_the_machine_itself_may_come_back() -> None:
     play.rehearsed()
     play.all_switch()
     assert play.seats() == ["w0", "w2"]
-    assert play.director.machines["m1"].failures == 1
+    assert play.job.machines["m1"].failures == 1
 
 
 def test_two_machines_are_asked_for_at_once() -> None:
@@ -127,7 +127,7 @@ def test_two_machines_are_asked_for_at_once() -> None:
     play.lose("m2")
     play.halted("w0")
     assert play.told("wanted") == ["2 standby machines wanted"]
-    assert play.director.waiting == "m2 is gone: no heartbeat; no standby is left for role 1 and role 2"
+    assert play.job.waiting == "m2 is gone: no heartbeat; no standby is left for role 1 and role 2"
     for name in ("m5", "m6"):
         assert play.status() == "halting"
         play.come(name, standby=True)
@@ -141,7 +141,7 @@ def test_what_is_waited_for_is_named_without_those_who_go_on_by_themselves() -> 
     play.exits("w2")
     play.lose("m1")
     play.halted("w0")
-    assert play.director.waiting == "m1 is gone: no heartbeat; no standby is left for role 1"
+    assert play.job.waiting == "m1 is gone: no heartbeat; no standby is left for role 1"
     assert play.told("wanted") == ["1 standby machine wanted"]
 
 
@@ -190,7 +190,7 @@ def test_the_job_stops_with_a_checkpoint_where_that_is_what_its_user_wants() -> 
     assert play.status() == "closing"
     play.say("w0", Done(5, stopped=True))
     assert play.status() == "failed"
-    assert play.director.reason == f"{WHY}; step 5 is in the checkpoint: the same command goes on from there"
+    assert play.job.reason == f"{WHY}; step 5 is in the checkpoint: the same command goes on from there"
 
 
 def test_each_survivor_writes_its_own_role_and_one_those_of_the_dead() -> None:
@@ -214,7 +214,7 @@ def test_nothing_could_be_written() -> None:
     play.lose("m1")
     play.halted("w0")
     play.say("w0", Saved(0, 5), Done(5, stopped=True))
-    assert play.director.reason == f"{WHY}; no checkpoint could be written"
+    assert play.job.reason == f"{WHY}; no checkpoint could be written"
 
 
 def test_who_should_write_dies() -> None:
@@ -222,7 +222,7 @@ def test_who_should_write_dies() -> None:
     play.lose("m1")
     play.halted("w0")
     play.lose("m0")
-    assert play.director.reason == f"{WHY}; no checkpoint could be written"
+    assert play.job.reason == f"{WHY}; no checkpoint could be written"
 
 
 def test_who_should_write_takes_too_long() -> None:
@@ -230,7 +230,7 @@ def test_who_should_write_takes_too_long() -> None:
     play.lose("m1")
     play.halted("w0")
     play.expires("end")
-    assert play.director.reason == f"{WHY}; no checkpoint could be written"
+    assert play.job.reason == f"{WHY}; no checkpoint could be written"
 
 
 def test_what_is_lost_cannot_be_written() -> None:
@@ -241,7 +241,7 @@ def test_what_is_lost_cannot_be_written() -> None:
     play.lose("m1")
     play.halted("w0")
     says = "role 1: no live replica holds its state; step 3 is in the checkpoint: the same command goes on from there"
-    assert play.director.reason == f"{WHY}; {says}"
+    assert play.job.reason == f"{WHY}; {says}"
 
 
 def test_patience_has_an_end() -> None:
@@ -251,7 +251,7 @@ def test_patience_has_an_end() -> None:
     assert play.heard() == {"w0": [Conclude(5, (0, 1))]}
     play.say("w0", Saved(0, 5), Saved(1, 5), Done(5, stopped=True))
     says = f"{WHY}, and none has come in 600 s; step 5 is in the checkpoint: the same command goes on from there"
-    assert play.director.reason == says
+    assert play.job.reason == says
 
 
 def test_patience_that_was_rewarded() -> None:
@@ -283,7 +283,7 @@ def test_who_holds_no_state_is_not_waited_for_at_the_end() -> None:
     assert play.status() == "closing"
     play.say("w0", Done(5, stopped=True))
     assert play.status() == "failed"
-    assert play.director.reason.endswith("step 5 is in the checkpoint: the same command goes on from there")
+    assert play.job.reason.endswith("step 5 is in the checkpoint: the same command goes on from there")
 
 
 def test_who_has_nothing_to_write_is_not_asked() -> None:

@@ -8,15 +8,15 @@ from typing import get_args
 
 import pytest
 
-from understudy.controller.core.company import OVER, Status
 from understudy.controller.core.judgement import Act, Situation, judge
+from understudy.controller.core.state import OVER, JobStatus
 
-FLAGS = ("dead", "trusted", "founding", "plays", "needed", "planned", "switching", "standby")
+FLAGS = ("dead", "trusted", "founding", "seated", "needed", "planned", "switching", "standby")
 
 
 def situations(status: str = "", **known: bool) -> Iterator[Situation]:
     """All of them, or those of which so much is known."""
-    for each in [status] if status else get_args(Status):
+    for each in [status] if status else JobStatus:
         for values in product([False, True], repeat=len(FLAGS)):
             flags = dict(zip(FLAGS, values, strict=True))
             if all(flags[flag] == value for flag, value in known.items()):
@@ -49,7 +49,7 @@ def test_nothing_is_done_when_the_job_is_over(status: str) -> None:
 
 @pytest.mark.parametrize("status", ["forming", "training", "recovering"])
 def test_a_dead_player_always_halts_training(status: str) -> None:
-    assert acts(status, dead=True, plays=True, founding=False) == {"halt"}
+    assert acts(status, dead=True, seated=True, founding=False) == {"halt"}
 
 
 @pytest.mark.parametrize("status", ["halting", "closing"])
@@ -64,7 +64,7 @@ def test_only_a_planned_change_that_nobody_has_switched_to_is_cancelled() -> Non
             assert situation.needed
             assert situation.planned
             assert not situation.switching
-            assert not situation.plays
+            assert not situation.seated
 
 
 def test_a_change_that_cannot_be_given_up_halts() -> None:
@@ -74,7 +74,7 @@ def test_a_change_that_cannot_be_given_up_halts() -> None:
 
 @pytest.mark.parametrize("status", ["forming", "training", "recovering"])
 def test_nobody_misses_a_standby_that_dies(status: str) -> None:
-    assert acts(status, dead=True, founding=False, plays=False, needed=False) == {"nothing"}
+    assert acts(status, dead=True, founding=False, seated=False, needed=False) == {"nothing"}
 
 
 def test_a_job_only_fails_where_it_has_not_begun_and_nobody_could_take_the_place() -> None:
@@ -87,15 +87,15 @@ def test_a_job_only_fails_where_it_has_not_begun_and_nobody_could_take_the_place
     assert acts("forming", dead=True, founding=True, standby=True) == {"note"}
 
 
-@pytest.mark.parametrize("status", [status for status in get_args(Status) if status not in OVER])
+@pytest.mark.parametrize("status", [status for status in JobStatus if status not in OVER])
 def test_who_lives_and_is_not_trusted_is_ended_whatever_it_does(status: str) -> None:
     assert acts(status, dead=False, trusted=False) == {"end"}
 
 
-@pytest.mark.parametrize("status", [status for status in get_args(Status) if status not in OVER])
-def test_who_lives_and_is_trusted_is_replaced_by_plan_if_it_plays(status: str) -> None:
-    assert acts(status, dead=False, trusted=True, plays=True) == {"replace"}
-    assert acts(status, dead=False, trusted=True, plays=False) == {"nothing"}
+@pytest.mark.parametrize("status", [status for status in JobStatus if status not in OVER])
+def test_who_lives_and_is_trusted_is_replaced_by_plan_if_it_has_a_role(status: str) -> None:
+    assert acts(status, dead=False, trusted=True, seated=True) == {"replace"}
+    assert acts(status, dead=False, trusted=True, seated=False) == {"nothing"}
 
 
 def test_trust_does_not_matter_among_the_dead() -> None:

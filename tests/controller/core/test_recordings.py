@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from tests.controller.core.play import Play
 from understudy.controller.core.recordings import Place, Recordings
+from understudy.controller.core.standbys import recording
 from understudy.protocol.frames import KeepCopy, KeptCopy, Order
 from understudy.protocol.messages import Recorded, Rehearse
 
@@ -143,4 +144,4 @@ def test_an_agent_that_was_started_again_has_nothing_any_more() -> None:
     play.report("m2", KeptCopy(recorded(at=M2)))
     play.come("m2", standby=True, incarnation="m2-b")
     assert copies(play) == {"m2": [KeepCopy(recorded())]}
-    assert play.director._recording(0, play.director.actors["w0"]) == recorded()
+    assert recording(play.job, 0, play.job.workers["w0"]) == recorded()

@@ -110,7 +110,7 @@ def test_it_does_not_depend_on_who_reported_first(ruin: Ruin) -> None:
 
 
 def test_nobody_is_left() -> None:
-    with pytest.raises(StateLost, match="nobody who is left holds any state"):
+    with pytest.raises(StateLost, match="no worker that is left holds any state"):
         settle([], [0, 1], {})
 
 
@@ -144,7 +144,7 @@ def test_the_work_is_spread_over_the_twins() -> None:
         ([(3, False), (3, False)], "step 3 begins again"),
         ([(3, True), (3, False)], "step 3 begins again"),
         ([(3, True), (3, True)], "step 3 begins again"),
-        ([(4, False), (3, True)], "step 4 is next: somebody has applied step 3"),
+        ([(4, False), (3, True)], "step 4 is next: step 3 has been applied"),
     ],
 )
 def test_the_reason_is_what_happens(steps: list[tuple[int, bool]], says: str) -> None:

@@ -59,10 +59,17 @@ class Door:
 
     def view(self) -> object:
         director = self.controller.director
-        job = msgspec.to_builtins(job_view("gpt", director, {}))
-        orders = {name: list(machine.outbox._kept) for name, machine in director.machines.items()}
-        inboxes = {name: machine.inbox.last for name, machine in director.machines.items()}
-        return job, machines_view(director), roster_view(director, (("dp", 2),)), orders, inboxes, self.controller.tales
+        job = msgspec.to_builtins(job_view("gpt", director.job, {}))
+        orders = {name: list(machine.outbox._kept) for name, machine in director.job.machines.items()}
+        inboxes = {name: machine.inbox.last for name, machine in director.job.machines.items()}
+        return (
+            job,
+            machines_view(director.job),
+            roster_view(director.job, (("dp", 2),)),
+            orders,
+            inboxes,
+            self.controller.announcements,
+        )
 
 
 class Agent:
@@ -120,7 +127,7 @@ def test_nobody_comes_in_without_the_secret(tmp_path: Path, token: str | None) -
                 status, answer = await door.call(method, path, token=token)
                 assert status == 401
                 assert answer == {"error": "the job's secret is missing or wrong; send it as a bearer token"}
-            assert door.controller.tales == []
+            assert door.controller.announcements == []
 
     run(body)
 
@@ -170,7 +177,7 @@ def test_a_number_of_standbys_that_makes_no_sense(tmp_path: Path, count: int) ->
         async with Door(tmp_path / "ledger") as door:
             _, answer = await door.call("POST", "/standbys", b'{"type":"add-standby","count":%d}' % count)
             assert not answer.get("ok")
-            assert door.controller.director.wanted == 0
+            assert door.controller.director.job.wanted == 0
 
     run(body)
 
@@ -191,7 +198,7 @@ def test_requests_that_cannot_be_fulfilled_are_answered_at_once(tmp_path: Path) 
             await (await door.agent("m0")).until(Welcome)
             status, answer = await door.call("POST", "/replace", b'{"type":"replace","machines":["m9"]}')
             assert (status, answer["done"], answer["ok"]) == (200, True, False)
-            assert answer["text"] == "there is no machine m9; machines that play: m0"
+            assert answer["text"] == "there is no machine m9; machines with roles: m0"
             _, again = await door.call("GET", f"/requests/{answer['id']}?wait=5")
             assert again == answer
             _, answer = await door.call("DELETE", "/standbys/m9")
@@ -213,7 +220,7 @@ def test_events_are_waited_for(tmp_path: Path) -> None:
             waiting = asyncio.ensure_future(door.call("GET", "/events?after=0&wait=15"))
             await door.agent("m0")
             _, page = await waiting
-            assert [tale["text"] for tale in page["events"]] == ["m0 has come"]
+            assert [event["text"] for event in page["events"]] == ["m0 has come"]
             assert (await door.call("GET", f"/events?after={page['next']}"))[1]["events"] == []
 
     run(body)
@@ -271,7 +278,7 @@ def test_the_same_agent_comes_again_with_what_was_not_acknowledged(tmp_path: Pat
             assert await again.report(2, here("w0", "m0")) == 2
             third = await door.agent("m0", received=1)
             assert (await third.until(Welcome)).received == 2
-            assert list(door.controller.director.machines) == ["m0"]
+            assert list(door.controller.director.job.machines) == ["m0"]
 
     run(body)
 
@@ -289,7 +296,7 @@ def test_another_agent_with_the_same_name_takes_its_place_only_when_it_is_empty(
                 await asyncio.sleep(0.01)
             new = await door.agent("m0", "c", standby=True)
             await new.until(Welcome)
-            assert door.controller.director.machines["m0"].incarnation == "c"
+            assert door.controller.director.job.machines["m0"].incarnation == "c"
             back = await door.agent("m0", "a", standby=True)
             assert await back.until(Refused) == refused
 
@@ -306,10 +313,10 @@ def test_a_restart_on_the_same_ledger_loses_nothing(tmp_path: Path) -> None:
             await door.agent("m2", standby=True)
             await door.call("POST", "/replace", b'{"type":"replace","machines":["m9"]}')
             await door.call("POST", "/stop")
-            before, answers = door.view(), dict(door.controller.director.answers)
+            before, answers = door.view(), dict(door.controller.director.job.answers)
         async with Door(tmp_path / "ledger") as door:
             assert door.view() == before
-            assert door.controller.director.answers == answers
+            assert door.controller.director.job.answers == answers
             agent = await door.agent("m1", received=0)
             assert (await agent.until(Welcome)).received == 1
             numbers = [(await agent.until(Numbered)).number for _ in range(2)]
@@ -337,8 +344,11 @@ def test_a_machine_that_does_not_fit_is_sent_away_and_nobody_else_notices(tmp_pa
                 why = f"{name} has torch 2.12.0 and the job runs 2.13.0; install the same version there"
                 assert await bad.receive() == Refused(why, unfit=True)
                 assert await bad.receive() is None
-                assert (door.controller.tales[-1].kind, door.controller.tales[-1].text) == ("refused", why)
-            assert list(door.controller.director.machines) == ["m0"]
+                assert (door.controller.announcements[-1].kind, door.controller.announcements[-1].text) == (
+                    "refused",
+                    why,
+                )
+            assert list(door.controller.director.job.machines) == ["m0"]
             assert await good.report(1, here("w0", "m0")) == 1
             before = door.view()
         async with Door(tmp_path / "ledger", facts=FACTS) as door:
@@ -372,9 +382,9 @@ def test_the_end_of_an_agent_is_news_only_if_it_is_the_one_that_plays(tmp_path: 
             await (await door.agent("m0", "b")).until(Welcome)
             await door.call("POST", "/machines/m0/lost", b'{"why": "late news", "incarnation": "a"}')
             await door.call("POST", "/machines/m9/lost", b'{"why": "it never came", "joined": true}')
-            assert [tale.text for tale in door.controller.tales] == ["m0 has come"]
+            assert [event.text for event in door.controller.announcements] == ["m0 has come"]
             await door.call("POST", "/machines/m0/lost", b'{"why": "killed", "incarnation": "b"}')
-            assert "m0 is gone: killed" in [tale.text for tale in door.controller.tales]
+            assert "m0 is gone: killed" in [event.text for event in door.controller.announcements]
 
     run(body)
 

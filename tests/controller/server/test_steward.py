@@ -9,10 +9,11 @@ from typing import Any
 
 from tests.controller.core.play import Play
 from understudy.controller.core.director import Director
-from understudy.controller.core.events import AddStandby, Asked, Event, Noted, RemoveStandby, Replace, Tale
+from understudy.controller.core.effects import Announcement
+from understudy.controller.core.events import AddStandby, Asked, Event, Noted, RemoveStandby, Replace
 from understudy.controller.server.steward import Steward
 from understudy.protocol.messages import Rehearsed, Settled, Switched, Tracked
-from understudy.steward.decide import Settings
+from understudy.steward.decide import StewardSettings
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,7 @@ class Watched:
     """A job, its steward, and who is slow."""
 
     play: Play
-    rules: Settings
+    rules: StewardSettings
     slow: dict[str, Slow] = field(default_factory=dict)
     asked: list[Event] = field(default_factory=list)
 
@@ -35,8 +36,8 @@ class Watched:
         self.steward = self.another()
 
     def another(self) -> Steward:
-        director, tales = self.play.director, self.play.tales
-        return Steward(self.rules, director, tales, lambda: self.slow, lambda: f"s{next(self.ids)}")
+        job, announcements = self.play.job, self.play.announcements
+        return Steward(self.rules, job, announcements, lambda: self.slow, lambda: f"s{next(self.ids)}")
 
     def looks(self, times: int) -> list[Event]:
         """So many seconds pass; what it does is done, and returned."""
@@ -49,22 +50,22 @@ class Watched:
         return done
 
 
-def watched(rules: Settings, standbys: int = 1, **more: Any) -> Watched:
+def watched(rules: StewardSettings, standbys: int = 1, **more: Any) -> Watched:
     return Watched(Play.training(standbys=standbys, **more), rules)
 
 
 def test_what_it_would_do_is_told_and_nothing_else_happens() -> None:
-    job = watched(Settings("tell", patience=3))
+    job = watched(StewardSettings("tell", patience=3))
     job.slow["m1"] = Slow()
     (note,) = job.looks(20)
     text = "would replace m1: m1 role 1: backward 1.30x its class for 20 steps, in 3 looks"
     assert note == Noted("steward", text, {"act": "replace", "machine": "m1"})
     assert job.play.told("steward") == [text]
-    assert job.play.director.change is None
+    assert job.play.job.change is None
 
 
 def test_when_it_may_act_it_asks_as_an_operator_would_with_the_reason_before_it() -> None:
-    job = watched(Settings("act", patience=3))
+    job = watched(StewardSettings("act", patience=3))
     job.slow["m1"] = Slow()
     note, asked = job.looks(3)
     assert isinstance(note, Noted)
@@ -73,11 +74,11 @@ def test_when_it_may_act_it_asks_as_an_operator_would_with_the_reason_before_it(
     assert job.looks(20) == []
     job.play.go_on("settled")
     assert job.play.answered("s0")[0]
-    assert job.play.states() == {"m0": "cast", "m1": "gone", "m2": "cast"}
+    assert job.play.states() == {"m0": "active", "m1": "gone", "m2": "active"}
 
 
 def test_only_who_plays_can_be_slow_and_a_newcomer_is_left_alone() -> None:
-    job = watched(Settings("act", patience=1, rest=600.0), standbys=2)
+    job = watched(StewardSettings("act", patience=1, rest=600.0), standbys=2)
     job.looks(1)
     job.play.replace("m1")
     job.slow |= {"m1": Slow(), "m2": Slow(), "m3": Slow()}
@@ -88,7 +89,7 @@ def test_only_who_plays_can_be_slow_and_a_newcomer_is_left_alone() -> None:
 
 def test_who_began_with_the_job_is_no_newcomer() -> None:
     play = Play(machines=2)
-    job = Watched(play, Settings("act", patience=1, rest=600.0), {"m1": Slow()})
+    job = Watched(play, StewardSettings("act", patience=1, rest=600.0), {"m1": Slow()})
     job.looks(2)  # a controller looks before any machine has come
     for name in ("m0", "m1", "m2"):
         play.come(name, standby=name == "m2")
@@ -99,12 +100,12 @@ def test_who_began_with_the_job_is_no_newcomer() -> None:
     play.each(play.seats(), Settled(1, 1, None))
     assert play.status() == "training"
     assert [type(event) for event in job.looks(1)] == [Noted, Asked]
-    assert play.director.change is not None
-    assert play.director.change.leaving == ("m1",)
+    assert play.job.change is not None
+    assert play.job.change.leaving == ("m1",)
 
 
 def test_a_standby_that_has_not_rehearsed_is_not_ready() -> None:
-    job = watched(Settings("act", patience=1), warm=1)
+    job = watched(StewardSettings("act", patience=1), warm=1)
     job.slow["m1"] = Slow()
     (note,) = job.looks(5)
     assert isinstance(note, Noted)
@@ -114,7 +115,7 @@ def test_a_standby_that_has_not_rehearsed_is_not_ready() -> None:
 
 
 def test_a_standby_that_is_used_is_asked_for_while_the_other_still_joins() -> None:
-    job = watched(Settings(pool=1))
+    job = watched(StewardSettings(pool=1))
     assert job.looks(100) == []
     job.play.replace("m1", until="prepare")
     note, asked = job.looks(60)
@@ -128,18 +129,18 @@ def test_a_standby_that_is_used_is_asked_for_while_the_other_still_joins() -> No
 
 
 def test_what_is_too_many_goes() -> None:
-    job = watched(Settings(pool=1, cool_down=30.0), standbys=2)
+    job = watched(StewardSettings(pool=1, cool_down=30.0), standbys=2)
     note, asked = job.looks(100)
     assert note == Noted("steward", "lets m3 go: 2 standbys for 31 s, 1 needed", {"act": "pool"})
     assert isinstance(asked, Asked)
     assert isinstance(asked.request, RemoveStandby)
     assert job.play.states()["m3"] == "gone"
-    assert [tale.data["machine"] for tale in job.play.tales if tale.kind == "released"] == ["m3"]
-    assert "too many" in job.play.director.machines["m3"].why
+    assert [event.data["machine"] for event in job.play.announcements if event.kind == "released"] == ["m3"]
+    assert "too many" in job.play.job.machines["m3"].why
 
 
 def test_a_machine_that_was_lost_comes_back_before_another_is_asked_for() -> None:
-    job = watched(Settings(pool=1, returning=15.0), mask="anywhere")
+    job = watched(StewardSettings(pool=1, returning=15.0), mask="anywhere")
     job.play.lose("m2")
     assert job.looks(10) == []
     job.play.come("m2", standby=True, incarnation="m2-b")
@@ -148,7 +149,7 @@ def test_a_machine_that_was_lost_comes_back_before_another_is_asked_for() -> Non
 
 
 def test_while_training_waits_for_a_machine_only_the_director_asks() -> None:
-    job = watched(Settings("act", pool=2, patience=1), standbys=0)
+    job = watched(StewardSettings("act", pool=2, patience=1), standbys=0)
     job.slow["m1"] = Slow()
     job.play.lose("m0")
     job.play.halted("w1")
@@ -159,7 +160,7 @@ def test_while_training_waits_for_a_machine_only_the_director_asks() -> None:
 
 def test_a_controller_that_comes_back_keeps_to_the_same_limits() -> None:
     """It reads its ledger: the requests and replacements of the last hour are in it, reasons and all."""
-    rules = Settings("tell", pool=2, budget=2, patience=2, replacements=1, rest=5000.0, cool_down=0.0)
+    rules = StewardSettings("tell", pool=2, budget=2, patience=2, replacements=1, rest=5000.0, cool_down=0.0)
     job = watched(rules)
     job.play.ask("r0", AddStandby())
     job.slow["m1"] = Slow()
@@ -169,14 +170,14 @@ def test_a_controller_that_comes_back_keeps_to_the_same_limits() -> None:
 
     again = Play(2)
     for at, event in job.play.ledger:
-        again.tales += [tale for tale in again.director.feed(event, at) if isinstance(tale, Tale)]
+        again.announcements += [event for event in again.director.feed(event, at) if isinstance(event, Announcement)]
     again.now = job.play.now
     assert isinstance(again.director, Director)
     job.play, before = again, job.steward
     job.steward = job.another()
     names = [[name for _, name in steward.memory.replaced] for steward in (before, job.steward)]
     assert names == [["m1"], ["m1"]]
-    again.director.wanted = 0  # they never came
+    again.director.job.wanted = 0  # they never came
     job.slow["m0"] = Slow()
     notes = [event for event in job.looks(500) if isinstance(event, Noted)]
     assert {note.data["act"] for note in notes} == {"none"}

@@ -25,11 +25,11 @@ DP = (("dp", 2),)
 
 
 def job(play: Play, **beats: Beat) -> JobView:
-    return job_view("gpt", play.director, beats)
+    return job_view("gpt", play.job, beats)
 
 
 def machine(play: Play, name: str) -> MachineView:
-    (found,) = [view for view in machines_view(play.director) if view.name == name]
+    (found,) = [view for view in machines_view(play.job) if view.name == name]
     return found
 
 
@@ -46,8 +46,8 @@ def test_nobody_has_come() -> None:
     play = Play(machines=2)
     waits = "waits for 2 more of 2 machines; here: none"
     assert job(play) == JobView("gpt", "forming", waits, 0, -1, 0.0, {}, None, 0, {})
-    assert machines_view(play.director) == []
-    assert roster_view(play.director, DP) == []
+    assert machines_view(play.job) == []
+    assert roster_view(play.job, DP) == []
 
 
 def test_the_first_generation_opens() -> None:
@@ -166,8 +166,8 @@ def test_a_view_is_plain_json(until: Stage) -> None:
     play.replace(until=until)
     views: list[Any] = [
         job(play, m0=Beat(3, {"loss": 2.5})),
-        machines_view(play.director),
-        roster_view(play.director, DP),
+        machines_view(play.job),
+        roster_view(play.job, DP),
     ]
     types = [JobView, list[MachineView], list[RoleView]]
     for view, kind in zip(views, types, strict=True):
@@ -179,16 +179,16 @@ def test_a_view_is_plain_json(until: Stage) -> None:
 
 def test_a_machine_from_its_coming_on() -> None:
     play = forming()
-    assert machines_view(play.director) == [MachineView("m0", "cast", (), ("w0",), (0,))]
+    assert machines_view(play.job) == [MachineView("m0", "active", (), ("w0",), (0,))]
     play.here("m0")
     assert machine(play, "m0").pids == (100,)
     assert machine(play, "m0").roles == ()
     play.come("m1")
     play.here("m1")
     play.all_switch(step=0)
-    assert machines_view(play.director) == [
-        MachineView("m0", "cast", (0,), ("w0",), (100,)),
-        MachineView("m1", "cast", (1,), ("w1",), (101,)),
+    assert machines_view(play.job) == [
+        MachineView("m0", "active", (0,), ("w0",), (100,)),
+        MachineView("m1", "active", (1,), ("w1",), (101,)),
     ]
 
 
@@ -198,8 +198,8 @@ def test_a_machine_from_its_coming_on() -> None:
         ("rehearse", ("leaving", (2, 3)), ("standby", ())),
         ("armed", ("leaving", (2, 3)), ("standby", ())),
         ("switch", ("leaving", ()), ("standby", (2, 3))),
-        ("seated", ("leaving", ()), ("cast", (2, 3))),
-        ("settled", ("gone", ()), ("cast", (2, 3))),
+        ("seated", ("leaving", ()), ("active", (2, 3))),
+        ("settled", ("gone", ()), ("active", (2, 3))),
     ],
 )
 def test_the_machines_of_a_replacement(
@@ -207,8 +207,8 @@ def test_the_machines_of_a_replacement(
 ) -> None:
     play = Play.training(nproc=2)
     play.replace(until=until)
-    views = {view.name: (view.state, view.roles) for view in machines_view(play.director)}
-    assert views == {"m0": ("cast", (0, 1)), "m1": leaver, "m2": joiner}
+    views = {view.name: (view.state, view.roles) for view in machines_view(play.job)}
+    assert views == {"m0": ("active", (0, 1)), "m1": leaver, "m2": joiner}
 
 
 def test_who_is_gone_says_why_and_has_nobody() -> None:
@@ -219,7 +219,7 @@ def test_who_is_gone_says_why_and_has_nobody() -> None:
     assert {name: (machine(play, name).state, machine(play, name).why) for name in ("m0", "m1", "m2", "m3")} == {
         "m0": ("gone", "no power"),
         "m1": ("gone", "it was replaced"),
-        "m2": ("cast", ""),
+        "m2": ("active", ""),
         "m3": ("gone", "an operator has removed it"),
     }
     for name in ("m0", "m1", "m3"):
@@ -231,7 +231,7 @@ def test_a_worker_that_died_is_not_listed() -> None:
     play = Play.training(nproc=2)
     play.exits("w3")
     assert machine(play, "m1") == MachineView(
-        "m1", "cast", (2, 3), ("w2",), (102,), failures=1, history=((22.0, "w3 was killed by signal 9"),)
+        "m1", "active", (2, 3), ("w2",), (102,), failures=1, history=((22.0, "w3 was killed by signal 9"),)
     )
     play.exits("w4")  # of the standby, which gets another one
     assert machine(play, "m2") == MachineView(
@@ -242,7 +242,7 @@ def test_a_worker_that_died_is_not_listed() -> None:
 def test_a_machine_that_comes_again_is_listed_once() -> None:
     play = Play.training()
     play.come("m2", standby=True, incarnation="m2-b")
-    assert [view.name for view in machines_view(play.director)] == ["m0", "m1", "m2"]
+    assert [view.name for view in machines_view(play.job)] == ["m0", "m1", "m2"]
     assert machine(play, "m2") == MachineView(
         "m2", "standby", (), ("w3",), (0,), failures=1, history=((13.0, "its agent was started again"),)
     )
@@ -262,16 +262,16 @@ def test_standbys_that_are_wanted_are_not_there_yet() -> None:
 def test_the_roster_says_where_each_role_sits_and_who_plays_it() -> None:
     play = Play.training(nproc=2)
     mesh, twins = (("pp", 2), ("dp", 2)), (0, 1, 2, 3)
-    assert roster_view(play.director, mesh) == [
+    assert roster_view(play.job, mesh) == [
         RoleView(0, {"pp": 0, "dp": 0}, "w0", "m0", twins),
         RoleView(1, {"pp": 0, "dp": 1}, "w1", "m0", twins),
         RoleView(2, {"pp": 1, "dp": 0}, "w2", "m1", twins),
         RoleView(3, {"pp": 1, "dp": 1}, "w3", "m1", twins),
     ]
     play.replace(until="armed")
-    assert [view.machine for view in roster_view(play.director, mesh)] == ["m0", "m0", "m1", "m1"]
+    assert [view.machine for view in roster_view(play.job, mesh)] == ["m0", "m0", "m1", "m1"]
     play.all_switch()
-    assert roster_view(play.director, mesh)[2:] == [
+    assert roster_view(play.job, mesh)[2:] == [
         RoleView(2, {"pp": 1, "dp": 0}, "w4", "m2", twins),
         RoleView(3, {"pp": 1, "dp": 1}, "w5", "m2", twins),
     ]
@@ -280,11 +280,11 @@ def test_the_roster_says_where_each_role_sits_and_who_plays_it() -> None:
 def test_the_roster_of_a_job_that_halts_is_the_last_one_that_played() -> None:
     play = Play.training()
     play.lose("m1")
-    assert [(view.worker, view.machine) for view in roster_view(play.director, DP)] == [("w0", "m0"), ("w1", "m1")]
+    assert [(view.worker, view.machine) for view in roster_view(play.job, DP)] == [("w0", "m0"), ("w1", "m1")]
     play.halted("w0")
     play.rehearsed()
     play.all_switch()
-    assert [(view.worker, view.machine) for view in roster_view(play.director, DP)] == [("w0", "m0"), ("w2", "m2")]
+    assert [(view.worker, view.machine) for view in roster_view(play.job, DP)] == [("w0", "m0"), ("w2", "m2")]
 
 
 def test_a_request_that_waits_is_not_a_change() -> None:
@@ -292,4 +292,4 @@ def test_a_request_that_waits_is_not_a_change() -> None:
     play.ask("r0", AddStandby())
     assert play.ask("r1", Replace(("m1",))) is None
     assert job(play).change is None
-    assert machine(play, "m1").state == "cast"
+    assert machine(play, "m1").state == "active"

@@ -8,9 +8,10 @@ from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING
 
-from understudy.controller.core.company import OVER
 from understudy.controller.core.director import Director
-from understudy.controller.core.events import Asked, Event, Lost, Output, Registered, Reply, Reported, Tale
+from understudy.controller.core.effects import Announcement, Effect, Reply, StartMachines
+from understudy.controller.core.events import Asked, Event, Lost, Registered, Reported
+from understudy.controller.core.state import OVER, JobState
 from understudy.controller.server.steward import Steward
 from understudy.protocol.frames import Relayed, Report
 from understudy.protocol.messages import Saved
@@ -38,19 +39,19 @@ class SimController:
     mourned: set[str] = field(default_factory=set)
     """Of these, those that have died before they had come, as whoever has started them says."""
 
-    tales: list[Tale] = field(default_factory=list)
+    announcements: list[Announcement] = field(default_factory=list)
     steward: Steward | None = None
     ids: Iterator[int] = field(default_factory=count)
 
     def __post_init__(self) -> None:
         self.director = Director(self.world.plan)
-        self.appoint(self.director)
+        self.appoint(self.director.job)
         self.world.after(0.5, self.watch)
 
-    def appoint(self, director: Director) -> None:
+    def appoint(self, job: JobState) -> None:
         """A steward that has read what was told so far."""
         self.steward = Steward(
-            self.world.rules, director, self.tales, self.world.suspects, lambda: f"steward-{next(self.ids)}"
+            self.world.rules, job, self.announcements, self.world.suspects, lambda: f"steward-{next(self.ids)}"
         )
 
     @property
@@ -69,16 +70,16 @@ class SimController:
             return
         director = Director(self.world.plan)
         wanted = 0
-        self.tales = []
+        self.announcements = []
         for at, event in self.ledger:
             outputs = director.feed(event, at)
-            self.tales += [output for output in outputs if isinstance(output, Tale)]
+            self.announcements += [output for output in outputs if isinstance(output, Announcement)]
             wanted += sum(map(_wanted, outputs))
         self.director = director
-        self.appoint(director)
+        self.appoint(director.job)
         self.provide(wanted)
         self.sent.clear()
-        self.seen = dict.fromkeys(director.machines, self.world.now)
+        self.seen = dict.fromkeys(director.job.machines, self.world.now)
         for asked in self.asked:
             if self.alive and not any(isinstance(event, Asked) and event.id == asked.id for _, event in self.ledger):
                 self.feed(asked)
@@ -96,18 +97,19 @@ class SimController:
             self.world.say("controller crashes between its ledger and its orders")
             self.crash()
             return
-        if self.director.status not in OVER and isinstance(event, Reported) and isinstance(event.report, Relayed):
+        if self.director.job.status not in OVER and isinstance(event, Reported) and isinstance(event.report, Relayed):
             message = event.report.message
             if isinstance(message, Saved):
                 self.world.told.add((message.role, message.step))
-        known = {uid for uid, actor in self.director.actors.items() if actor.alive and uid in self.world.workers}
+        known = {uid for uid, actor in self.director.job.workers.items() if actor.alive and uid in self.world.workers}
         for output in self.director.feed(event, self.world.now):
+            self.provide(self.provided + _wanted(output))
             if isinstance(output, Reply):
                 self.world.say(f"reply to {output.id}: {output.text}")
                 if output.ok and output.id.startswith("c"):
                     self.world.scaled_at = self.world.now
-            elif isinstance(output, Tale):
-                self.tales.append(output)
+            elif isinstance(output, Announcement):
+                self.announcements.append(output)
                 if output.kind in ("phase", "seated") and self.world.random.random() < self.world.malice:
                     self.world.after(
                         self.world.random.choice([0.02, 0.2, 0.6]) * self.world.random.random(), self.world.strike
@@ -122,8 +124,8 @@ class SimController:
                     self.world.plans()
                 if output.kind == "waiting":
                     self.world.waits(output.text)
-                self.provide(self.provided + _wanted(output))
-                self.world.say(f"tale: {output.kind}: {output.text}")
+                self.world.say(f"event: {output.kind}: {output.text}")
+        self.director.job.validate()
         self.flush()
 
     def provide(self, wanted: int) -> None:
@@ -136,7 +138,7 @@ class SimController:
     def flush(self) -> None:
         director = self.director
         assert director is not None
-        for name, machine in director.machines.items():
+        for name, machine in director.job.machines.items():
             agent = self.world.agents.get(name)
             if agent is None or not agent.connection or agent.incarnation != machine.incarnation:
                 continue
@@ -152,17 +154,17 @@ class SimController:
         assert self.director is not None
         self.seen[agent.name] = self.world.now
         self.sent.pop(agent.incarnation, None)
-        machine = self.director.machines.get(agent.name)
+        machine = self.director.job.machines.get(agent.name)
         if machine is None or machine.incarnation != agent.incarnation:
             self.feed(Registered(agent.name, agent.incarnation, agent.standby))
         if self.alive:
-            agent.resend(self.director.machines[agent.name].inbox.last)
+            agent.resend(self.director.job.machines[agent.name].inbox.last)
             self.flush()
 
     def reported(self, agent: SimAgent, number: int, report: Report) -> None:
         if self.director is None:
             return
-        machine = self.director.machines.get(agent.name)
+        machine = self.director.job.machines.get(agent.name)
         if machine is None or machine.incarnation != agent.incarnation or not machine.alive:
             return
         if number == machine.inbox.last + 1:
@@ -182,13 +184,13 @@ class SimController:
         for agent in list(self.world.agents.values()):
             provided = agent.name.startswith("x")
             if provided and not (
-                agent.alive or agent.name in self.director.machines or agent.incarnation in self.mourned
+                agent.alive or agent.name in self.director.job.machines or agent.incarnation in self.mourned
             ):
                 self.mourned.add(agent.incarnation)
                 self.feed(Lost(agent.name, "", "its agent has ended"))
                 if not self.alive:
                     return
-        for name, machine in list(self.director.machines.items()):
+        for name, machine in list(self.director.job.machines.items()):
             agent = self.world.agents[name]
             if agent.connection:
                 self.seen[name] = self.world.now
@@ -203,6 +205,6 @@ class SimController:
                 return
 
 
-def _wanted(output: Output) -> int:
+def _wanted(output: Effect) -> int:
     """How many machines it asks for."""
-    return int(str(output.data["count"])) if isinstance(output, Tale) and output.kind == "wanted" else 0
+    return output.count if isinstance(output, StartMachines) else 0

@@ -9,13 +9,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
-from understudy.controller.core.company import OVER, JobPlan
 from understudy.controller.core.director import Director
 from understudy.controller.core.events import AddStandby, Asked, Replace, Request, Scale, TakeBack
+from understudy.controller.core.replicas import count, known, target
+from understudy.controller.core.state import OVER, JobPlan
 from understudy.protocol.frames import Relayed
 from understudy.protocol.messages import Failed, Faulty, Recorded
 from understudy.protocol.roster import Roster
-from understudy.steward.decide import HOUR, Settings
+from understudy.steward.decide import HOUR, StewardSettings
 
 from .agent import SimAgent
 from .controller import SimController
@@ -99,11 +100,11 @@ class World:
         self.scaled_at = 0.0
         """When an operator has last been told that there will be as many replicas as they want."""
 
-    def stewarding(self) -> Settings:
+    def stewarding(self) -> StewardSettings:
         """Every other job has a steward that may do something."""
         if self.fate.random() < 0.5:
-            return Settings("off")
-        return Settings(
+            return StewardSettings("off")
+        return StewardSettings(
             self.fate.choice(["tell", "act", "act"]),
             self.fate.choice([None, 0, 1, 2]),
             self.fate.choice([0.0, 3.0]),
@@ -186,24 +187,24 @@ class World:
 
     def is_over(self) -> bool:
         director = self.controller.director
-        return director is not None and director.status in OVER and not any(a.alive for a in self.agents.values())
+        return director is not None and director.job.status in OVER and not any(a.alive for a in self.agents.values())
 
     def judge(self) -> None:
         director = self.controller.director
         assert director is not None
-        if director.status == "forming" and any(name not in director.machines for name in self.agents):
+        if director.job.status == "forming" and any(name not in director.job.machines for name in self.agents):
             return  # somebody died before it came; whoever launches machines sees that
-        if director.status not in OVER:
-            raise Violation(f"the job hangs: {director.status}, change {director.change}")
-        if director.status == "failed":
+        if director.job.status not in OVER:
+            raise Violation(f"the job hangs: {director.job.status}, change {director.job.change}")
+        if director.job.status == "failed":
             self.judge_failure(director)
         else:
-            seats = director.roster.seats if director.roster is not None else ()
+            seats = director.job.roster.seats if director.job.roster is not None else ()
             for uid in filter(None, seats):
                 worker = self.workers[uid]
                 if worker.alive and worker.state != self.steps:
                     raise Violation(f"{uid} ended with {worker.state} of {self.steps} steps applied")
-        change = director.change
+        change = director.job.change
         if change is not None and change.phase == "cancel" and self.ended_at - change.clock["cancel"] > PATIENCE:
             raise Violation(f"{change.waiting} never said that {change.generation} was given up")
         stewards = [
@@ -211,18 +212,18 @@ class World:
         ]
         replaced = sum(isinstance(event.request, Replace) for event in stewards)
         quiet = not (self.faults or replaced) and self.generous and not any(id.startswith("r") for id in self.asked)
-        if director.status == "finished" and quiet and self.ended_at - self.scaled_at > ENOUGH and self.plan.mask:
-            _, live = director.replicas(director.vacant())
-            if live != director.target():
-                raise Violation(f"{live} replicas at the end, and not {director.target()}")
+        if director.job.status == "finished" and quiet and self.ended_at - self.scaled_at > ENOUGH and self.plan.mask:
+            _, live = count(director.job, director.job.vacant())
+            if live != target(director.job):
+                raise Violation(f"{live} replicas at the end, and not {target(director.job)}")
         for id in [*self.asked, *(event.id for event in stewards)]:
-            if id not in director.answers:
+            if id not in director.job.answers:
                 raise Violation(f"request {id} was never answered")
         if self.now < HOUR and replaced > self.rules.replacements:
             raise Violation(f"the steward has asked for {replaced} replacements in less than an hour")
 
     def judge_failure(self, director: Director) -> None:
-        reason = director.reason
+        reason = director.job.reason
         if "no standby is left" in reason or "there is no standby" in reason:
             if not (self.plan.scarcity == "stop" or not self.generous):
                 raise Violation(f"a machine would have come, and yet: {reason}")
@@ -245,7 +246,7 @@ class World:
 
     def ask(self, id: str) -> None:
         director = self.controller.director
-        playing = [] if director is None else [m.name for m in director.machines.values() if m.state == "cast"]
+        playing = [] if director is None else [m.name for m in director.job.machines.values() if m.state == "active"]
         others = [*self.agents, "m99"]
         names = playing if len(playing) > 1 and self.random.random() < 0.8 else others
         machines = tuple(self.random.sample(names, self.random.choice([1, 1, 1, 2])))
@@ -254,14 +255,14 @@ class World:
     def scale(self, id: str) -> None:
         """Ask for more or fewer replicas, mostly as many as are possible."""
         director = self.controller.director
-        if director is None or (not director.begun and self.random.random() < 0.98):
+        if director is None or (not director.job.begun and self.random.random() < 0.98):
             self.after(0.3, partial(self.scale, id))
             return
-        most = director.replicas()[0]
-        playing = [machine.name for machine in director.machines.values() if machine.state == "cast"]
+        most = count(director.job)[0]
+        playing = [machine.name for machine in director.job.machines.values() if machine.state == "active"]
         without = (self.random.choice(playing),) if playing and self.random.random() < 0.2 else ()
-        count = self.random.choice([*range(0, most + 1, self.plan.nproc), most // 2, self.random.randint(0, 9)])
-        self.submit(id, Scale(count, without, keep=self.random.random() < 0.3))
+        wanted = self.random.choice([*range(0, most + 1, self.plan.nproc), most // 2, self.random.randint(0, 9)])
+        self.submit(id, Scale(wanted, without, keep=self.random.random() < 0.3))
 
     def submit(self, id: str, request: Request) -> None:
         self.asked.append(id)
@@ -279,20 +280,20 @@ class World:
 
     def begun(self, director: Director) -> None:
         """A change begins: nobody comes who is about to go, and not more go than may."""
-        change = director.change
-        if change is None or change.wish is None or change.kind != "replace":
+        change = director.job.change
+        if change is None or change.item is None or change.kind != "replace":
             return
-        going = [name for name in change.places.values() if director.machines[name].notice is not None]
+        going = [name for name in change.places.values() if director.job.machines[name].notice is not None]
         if going:
             raise Violation(f"{going} come although they must go")
         limit = self.plan.at_once
-        if change.wish.request.in_turns and limit and len(change.leaving) > limit:
+        if change.item.request.in_turns and limit and len(change.leaving) > limit:
             raise Violation(f"{change.leaving} go at once, more than {limit}")
 
     def strike(self) -> None:
         """Hit somebody who takes part in the change under way."""
         director = self.controller.director
-        change = None if director is None else director.change or director.settling
+        change = None if director is None else director.job.change or director.job.settling
         if change is None:
             return
         involved = [*change.places.values(), *change.leaving]
@@ -342,7 +343,7 @@ class World:
         """A machine whose agent has died is started again."""
         if self.agents[old.name] is old and not old.alive:
             director = self.controller.director
-            known = director is not None and old.name in director.machines
+            known = director is not None and old.name in director.job.machines
             self.agent(old.name, standby=known or old.standby)
 
     # -- what must always hold -----------------------------------------------------------------------------------------
@@ -369,22 +370,22 @@ class World:
     def plans(self) -> None:
         """The director lets replicas come or go: never more, nor fewer, than are wanted."""
         director = self.controller.director
-        change = None if director is None else director.change
-        if director is None or change is None or not director.known:
+        change = None if director is None else director.job.change
+        if director is None or change is None or not known(director.job):
             return
-        _, after = director.replicas(change.vacant)
-        _, before = director.replicas(director.vacant())
-        if change.kind == "shrink" and after < director.target():
-            raise Violation(f"{after} replicas are to be left of {before}, and {director.target()} are wanted")
-        if self.plan.nproc > 1 or director._sooner or before > director.target() or change.back:
+        _, after = count(director.job, change.vacant)
+        _, before = count(director.job, director.job.vacant())
+        if change.kind == "shrink" and after < target(director.job):
+            raise Violation(f"{after} replicas are to be left of {before}, and {target(director.job)} are wanted")
+        if self.plan.nproc > 1 or director.job.leave_first or before > target(director.job) or change.back:
             return  # those who stand in for others come before those go
-        if change.kind in ("refill", "recover") and after > director.target():
-            raise Violation(f"{after} replicas are to be where {director.target()} are wanted")
+        if change.kind in ("refill", "recover") and after > target(director.job):
+            raise Violation(f"{after} replicas are to be where {target(director.job)} are wanted")
 
     def waits(self, reason: str) -> None:
         """The director waits for a machine, or gives up because there is none."""
         director = self.controller.director
-        if director is None or not director.begun or not self.plan.mask:
+        if director is None or not director.job.begun or not self.plan.mask:
             return
         holding = [w for w in self.workers.values() if w.alive and w.part.holds and w.part.uid not in self.distrusted]
         latest = max((worker.state for worker in holding), default=0)
@@ -398,7 +399,7 @@ class World:
     def despaired(self, known: set[str], reason: str) -> None:
         """The director says that a role's state is lost."""
         director = self.controller.director
-        if director is None or not director.begun:
+        if director is None or not director.job.begun:
             return  # whoever has come to its first step since then has nothing that would be worth keeping
         found = re.search(r"role (\d+): no live replica", reason)
         holding = [

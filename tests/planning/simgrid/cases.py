@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from understudy.planning.failures import Failures, Repair
-from understudy.planning.setting import Cluster, Durations, Setting, Work
+from understudy.planning.setting import Cluster, Durations, Setting, StepWork
 from understudy.planning.strategy import (
     OOBLECK,
     Strategy,
@@ -23,7 +23,7 @@ REPAIR = Repair(1500.0, "fixed")
 
 
 def setting(step: float = 5.0, sync: float = 0.0, steps: int = 103, machines: int = 8, replicas: int = 8) -> Setting:
-    return Setting(Cluster(machines, replicas), Work(step - sync, sync, steps), COSTS)
+    return Setting(Cluster(machines, replicas), StepWork(step - sync, sync, steps), COSTS)
 
 
 def failures(of: Setting, every: float = 150.0) -> Failures:

@@ -19,8 +19,8 @@ from understudy.protocol.messages import Halt, Halted, Resume, WorkerSpec
 from understudy.state.inventory import digest, take_inventory
 from understudy.testing.local_workers import LocalWorker as Wire
 from understudy.testing.local_workers import LocalWorkers, WorkerHandle, first_roster
-from understudy.worker.interfaces import TorchProcess
 from understudy.worker.job import Job
+from understudy.worker.process import TorchProcess
 from understudy.worker.runtime import WorkerRuntime
 
 WIDTH, BATCH = 12, 6

@@ -9,8 +9,8 @@ from torch import nn
 
 from tests.comm.helpers import Ensemble, at_once, enter
 from understudy.comm.endpoint import Endpoint
-from understudy.comm.fabric import Fabric
 from understudy.comm.group import RoleGroup
+from understudy.comm.network import NetworkFabric
 from understudy.masking.assignment import assign
 from understudy.masking.placement import parse
 from understudy.protocol.roster import Roster
@@ -47,7 +47,7 @@ def expected(count: int, units: int) -> list[torch.Tensor | None]:
 class Unit:
     """One replica: its parameters, its end of the group, and what it has computed."""
 
-    def __init__(self, fabric: Fabric, endpoint: Endpoint) -> None:
+    def __init__(self, fabric: NetworkFabric, endpoint: Endpoint) -> None:
         self.fabric = fabric
         self.parameters = [nn.Parameter(torch.zeros(shape)) for shape in SHAPES]
         self.group = RoleGroup(endpoint)

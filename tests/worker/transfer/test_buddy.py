@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -298,7 +297,6 @@ def test_a_slow_buddy_is_not_waited_for(cast: Callable[..., Cast], monkeypatch: 
     while stuck.reached.acquire(blocking=False):
         pass
     two.step()
-    began = time.monotonic()
     two.begin(3)
     assert stuck.reached.acquire(timeout=20)
     two.step()
@@ -306,7 +304,6 @@ def test_a_slow_buddy_is_not_waited_for(cast: Callable[..., Cast], monkeypatch: 
     assert two.begin(4) == [False, False]
     assert [keeper.complete for keeper in two.keepers] == [2, 2]
     assert two.begin(5, force=True) == [True, True], "what is on its way is given up"
-    assert time.monotonic() - began < 15
     assert all(keeper.kept()[role] >= {2} for role, keeper in enumerate(two.keepers))
     stuck.go.set()
     two.wait(5)

@@ -77,7 +77,7 @@ class Actor:
         self.keeper.hold()
         optim.step()
         optim.zero_grad()
-        self.fabric.check()
+        assert self.fabric.fault is None, self.fabric.fault
 
     def begin(self, number: int, force: bool) -> bool:
         return self.keeper.begin(number, force=force)

@@ -172,3 +172,13 @@ class _Run:
 def ring(channel: Channel, rail: int, windows: Iterator[Window], fold: Reduction | None, *, gather: bool) -> None:
     """Reduce-scatter (fold only), all-gather (gather only) or all-reduce (both) over the cells' rail."""
     _Run(channel, rail, windows, fold, gather).run()
+
+
+def segments(channel: Channel, rows: torch.Tensor, span: int) -> list[torch.Tensor]:
+    """The rows of each live cell, in a matrix with one row per live rank, cell by cell."""
+    found, low = [], 0
+    for cell in channel.layout.alive:
+        high = low + span * len(channel.layout.members[cell])
+        found.append(rows[low:high])
+        low = high
+    return found

@@ -10,8 +10,8 @@ from contextlib import suppress
 import torch
 
 from understudy.comm.faults import Fault, Poison
-from understudy.comm.native.stage import ArenaStage
-from understudy.comm.signature import describe
+from understudy.comm.native.arena import ArenaRounds
+from understudy.comm.ops import describe
 from understudy.comm.topology import Layout, LinkId
 
 from . import wire
@@ -58,7 +58,7 @@ class Channel:
         self.place = layout.alive.index(self.cell)
         self.cells = len(layout.alive)
         self.is_leader = layout.leader(self.cell) == self.rank
-        self.stage: ArenaStage | None = None
+        self.arena: ArenaRounds | None = None
         self.idle_pairs: Callable[[], list[Link]] = list
         """The pair links on which no message is half-way."""
         self.inquire: Callable[[Channel, str], None] = lambda channel, uid: None
@@ -90,8 +90,8 @@ class Channel:
         self.signature = signature
         self.call = (self.sequence, signature)
         self.deadline = time.monotonic() + self.limit
-        if self.stage is not None:
-            self.stage.announce(self.sequence, signature)
+        if self.arena is not None:
+            self.arena.announce(self.sequence, signature)
 
     def __str__(self) -> str:
         """The operation under way, as an answer to those who inquire."""
@@ -130,8 +130,8 @@ class Channel:
 
     def look_around(self, busy: Container[int] = (), *, exchanging: bool = False) -> None:
         """Whether somebody is in another operation under the same number, on links that this one does not use."""
-        if self.stage is not None:
-            self.stage.look_around()
+        if self.arena is not None:
+            self.arena.look_around()
         for link in self.links.values():
             head = link.peek(wire.HEADER) if link.fd not in busy else b""
             if len(head) == wire.HEADER:

@@ -14,10 +14,10 @@ from math import inf
 import torch
 
 from understudy.comm.faults import Fault, Interrupted, Poison
-from understudy.comm.signature import describe, signature
+from understudy.comm.ops import describe, signature
 
 from . import wire
-from .link import Link, Outlet, bytes_of
+from .link import Link, Outlet, advance, bytes_of
 
 INTERNAL = 1 << 63
 """Tags from here on belong to collectives."""
@@ -229,7 +229,7 @@ class Pairs:
         for rank, lane in lanes.items():
             try:
                 if lane.outlet.queue:
-                    moved |= lane.outlet.advance()
+                    moved |= advance(lane.outlet)
                 moved |= self._receive(rank, lane, poison)
             except OSError as error:
                 raise poison.fail(lane.link.lost(error)) from None

@@ -9,39 +9,31 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
 
-from understudy.comm.collectives import exchange
-from understudy.comm.collectives.all_gather import all_gather
-from understudy.comm.collectives.all_reduce import all_reduce
-from understudy.comm.collectives.barrier import barrier
-from understudy.comm.collectives.broadcast import broadcast
-from understudy.comm.collectives.reduce import reduce
-from understudy.comm.collectives.reduce_scatter import reduce_scatter
-from understudy.comm.faults import Fault, Poison
+from understudy.comm.collectives import moving, reducing
+from understudy.comm.faults import Fault, LinkFailed, Poison
 from understudy.comm.links.channel import Channel, ChannelScratch
 from understudy.comm.links.link import Link
 from understudy.comm.links.pairs import Pairs, Receive, Send
-from understudy.comm.ops import Op
-from understudy.comm.signature import describe
-from understudy.comm.topology import GroupKey, Layout, LinkId, layout
-from understudy.comm.transport import LinkFailed, Services, open_all
+from understudy.comm.ops import Op, describe
+from understudy.comm.topology import GroupKey, Layout, LinkId, delta, layout, links_needed
+from understudy.comm.transport import Services, open_all
 from understudy.device.cpu import HOST
 from understudy.protocol.roster import Roster
 
-from .arena import Arena
-from .stage import ArenaStage, Member
+from .arena import Arena, ArenaMember, ArenaRounds
 
 _COLLECTIVES: dict[str, Callable[[Channel, Op], None]] = {
-    "all_reduce": all_reduce,
-    "reduce_scatter": reduce_scatter,
-    "all_gather": all_gather,
-    "broadcast": broadcast,
-    "reduce": reduce,
-    "barrier": barrier,
+    "all_reduce": reducing.all_reduce,
+    "reduce_scatter": reducing.reduce_scatter,
+    "reduce": reducing.reduce,
+    "barrier": reducing.barrier,
+    "all_gather": moving.all_gather,
+    "broadcast": moving.broadcast,
 }
 _EXCHANGES: dict[str, Callable[[Channel, Op, Pairs], None]] = {
-    "gather": exchange.gather,
-    "scatter": exchange.scatter,
-    "all_to_all": exchange.all_to_all,
+    "gather": moving.gather,
+    "scatter": moving.scatter,
+    "all_to_all": moving.all_to_all,
 }
 
 
@@ -76,20 +68,18 @@ class NativeGroup:
     async def prepare(self, roster: Roster, poison: Poison) -> NativeSeat:
         now = None if roster.fresh else self._seat
         services, plan = self._services, layout(roster, self._key)
-        needed = plan.links_of(services.uid)
         held = {} if now is None else now.channel.links
-        kept = {link: held[link] for link in needed & held.keys()}
-        missing = [link for link in needed if link not in kept]
+        change = delta(held, links_needed(roster, self._key, services.uid))
         opened: list[Link] = []
         arena: Arena | None = None
         seat: NativeSeat | None = None
         try:
             arena = await self._arena(plan, None if now is None else now.arena)
-            opened += await open_all([services.link(roster, link) for link in missing])
+            opened += await open_all([services.link(roster, link) for link in change.opened])
             channel = Channel(
                 plan,
                 services.uid,
-                kept | {link.id: link for link in opened},
+                {link: held[link] for link in change.kept} | {link.id: link for link in opened},
                 poison,
                 self._scratch,
                 services.limit,
@@ -113,8 +103,8 @@ class NativeGroup:
         if arena is not None:
             cell = plan.cells[channel.cell]
             uids = ((cell.index(rank), plan.uid(rank)) for rank in plan.members[channel.cell])
-            members = tuple(Member(slot, roster.names(uid), uid) for slot, uid in uids)
-            channel.stage = ArenaStage(arena, cell.index(channel.rank), members, roster.generation, poison)
+            members = tuple(ArenaMember(slot, roster.names(uid), uid) for slot, uid in uids)
+            channel.arena = ArenaRounds(arena, cell.index(channel.rank), members, roster.generation, poison)
         return seat
 
     async def _arena(self, plan: Layout, now: Arena | None) -> Arena | None:
@@ -212,8 +202,8 @@ class NativeGroup:
                 if old is not None and old.era == prepared.era:
                     prepared.pairs |= {rank: link for rank, link in old.pairs.items() if uids[rank] == link.peer}
                 self._pairs.adopt(channel.generation, channel.poison, prepared.peers, prepared.pairs)
-                if channel.stage is not None:
-                    channel.stage.arrive()
+                if channel.arena is not None:
+                    channel.arena.arrive()
         return old, prepared
 
     def cancel(self, prepared: NativeSeat) -> None:

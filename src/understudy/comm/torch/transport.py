@@ -18,13 +18,12 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, Store, TCPStore, _DistributedBackendOptions
 
-from understudy.comm.faults import Fault, Poison
+from understudy.comm.faults import Fault, LinkFailed, Poison
 from understudy.comm.links.link import Link
 from understudy.comm.links.pairs import Receive, Send
-from understudy.comm.ops import Op
-from understudy.comm.signature import describe
+from understudy.comm.ops import Op, describe
 from understudy.comm.topology import GroupKey, layout
-from understudy.comm.transport import LinkFailed, Services
+from understudy.comm.transport import Services
 from understudy.device.cpu import HOST
 from understudy.protocol.roster import Roster
 

@@ -1,10 +1,10 @@
-"""One change of the roster under way."""
+"""One change of the roster under way, and one replacement that waits for its turn."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import StrEnum
 from itertools import pairwise
-from typing import Literal
 
 import msgspec
 
@@ -14,32 +14,78 @@ from understudy.steward.drains import Drain
 
 from .events import Replace
 
-Kind = Literal["form", "replace", "recover", "refill", "shrink"]
-Phase = Literal["rehearse", "prepare", "armed", "open", "cancel", "switch"]
+
+class Kind(StrEnum):
+    FORM = "form"
+    """The first generation."""
+    REPLACE = "replace"
+    REFILL = "refill"
+    """Replicas that were vacant come back."""
+    SHRINK = "shrink"
+    """Replicas that are too many leave."""
+    RECOVER = "recover"
+    """Training begins again after a halt."""
+
+
+PLANNED = frozenset({Kind.REPLACE, Kind.REFILL, Kind.SHRINK})
+"""Kinds that are made while training goes on, and that training does not depend on."""
+
+
+class Phase(StrEnum):
+    REHEARSE = "rehearse"
+    """The joiners rehearse their roles."""
+    PREPARE = "prepare"
+    """A planned change: all workers open the new links beside training."""
+    ARMED = "armed"
+    """A planned change: all links are open; the workers switch at the next boundary on which they agree by vote."""
+    CANCEL = "cancel"
+    """A planned change is being given up, unless the vote was faster."""
+    OPEN = "open"
+    """A direct change: no worker trains; all open their links and switch."""
+    SWITCH = "switch"
+    """At least one worker has switched: the change can no longer be given up."""
+
+
+PLANNED_COURSE: dict[Phase, frozenset[Phase]] = {
+    Phase.REHEARSE: frozenset({Phase.PREPARE, Phase.CANCEL}),
+    Phase.PREPARE: frozenset({Phase.ARMED, Phase.CANCEL, Phase.SWITCH}),
+    Phase.ARMED: frozenset({Phase.SWITCH, Phase.CANCEL}),
+    Phase.CANCEL: frozenset({Phase.SWITCH}),
+    Phase.SWITCH: frozenset(),
+}
+"""Phases that may follow each phase of a planned change."""
+
+DIRECT_COURSE: dict[Phase, frozenset[Phase]] = {
+    Phase.REHEARSE: frozenset({Phase.OPEN}),
+    Phase.OPEN: frozenset({Phase.SWITCH}),
+    Phase.SWITCH: frozenset(),
+}
+"""The same for a direct change: the first generation, and every recovery."""
 
 
 @dataclass
 class QueuedReplacement:
-    """A replacement that an operator has asked for, or one turn of it."""
+    """A replacement that waits for its turn, or one turn of it."""
 
     id: str
+    """The request that it belongs to; empty: the controller itself wants it."""
     request: Replace
     attempts: int = 0
     forced: bool = False
     """The machine goes at the deadline, replaced or not."""
     warned: bool = False
-    """Whether it was said that it will be late."""
+    """Whether it has been announced that the replacement will be late."""
     closed: bool = False
-    """Whether it is known what has become of it."""
+    """Whether its outcome is known."""
 
     @property
     def drain(self) -> Drain:
-        """What matters for its turn."""
+        """What its place in the queue depends on."""
         request = self.request
         return Drain(self.id, request.machines, request.by, request.in_turns)
 
     def part(self, machines: tuple[str, ...]) -> QueuedReplacement:
-        """The same for some of its machines."""
+        """The same replacement for some of its machines."""
         request = self.request
         standbys = tuple(new for old, new in zip(request.machines, request.standbys, strict=False) if old in machines)
         request = msgspec.structs.replace(request, machines=machines, standbys=standbys)
@@ -47,7 +93,7 @@ class QueuedReplacement:
 
 
 class TurnOutcome(msgspec.Struct, frozen=True):
-    """What has become of one turn of a request."""
+    """The outcome of one turn of a request."""
 
     machines: tuple[str, ...]
     ok: bool
@@ -56,7 +102,7 @@ class TurnOutcome(msgspec.Struct, frozen=True):
 
 
 def summary(outcomes: list[TurnOutcome]) -> TurnOutcome:
-    """Of all turns of a request."""
+    """The outcome of a request, made of the outcomes of its turns."""
     if len(outcomes) == 1:
         return outcomes[0]
     names = tuple(name for outcome in outcomes for name in outcome.machines)
@@ -72,44 +118,47 @@ def summary(outcomes: list[TurnOutcome]) -> TurnOutcome:
 class Change:
     kind: Kind
     places: dict[int, str]
-    """Cell → the machine that comes."""
+    """Cell → the machine that takes it."""
     joiners: dict[int, str]
-    """Role → the worker that comes."""
-    phase: Phase = "rehearse"
+    """Role → the worker that takes it and has to rehearse it."""
+    phase: Phase = Phase.REHEARSE
     leaving: tuple[str, ...] = ()
-    """Machines that go, by plan."""
+    """Machines that leave by plan."""
     keep: bool = False
-    """Whether they become standbys then."""
+    """Whether the leavers become standbys."""
     roster: Roster | None = None
-    """Once it is known who takes part."""
+    """The next roster; None while the joiners rehearse."""
     moves: tuple[Move, ...] = ()
     step: int = 0
     """The first step of a direct change."""
     givers: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    """Role → workers that give its state."""
     copies: dict[int, int] = field(default_factory=dict)
     """Role → the role whose copy its state comes from."""
     copied: int = -1
-    """The latest step of which copies are there for all roles."""
+    """The latest step of which the survivors keep copies for all roles."""
     vacant: tuple[int, ...] = ()
-    """Roles without which the others go on."""
+    """Roles that no worker has after the change."""
     spared: tuple[int, ...] = ()
-    """Those of them that were vacant by plan before."""
+    """Vacant roles that were vacant by plan before the change."""
     back: Back = ""
-    """Where everybody's state comes from in a direct change, if not from where it is."""
+    """Source of all state in a direct change that goes back to an earlier step."""
     waiting: set[str] = field(default_factory=set)
-    """Who has not yet done what the phase is about."""
-    wish: QueuedReplacement | None = None
+    """Workers that have not done yet what the phase asks of them."""
+    item: QueuedReplacement | None = None
+    """The queued replacement that this change carries out."""
     failed: str = ""
-    """Why it is being cancelled."""
+    """Why the change is being cancelled."""
     clock: dict[str, float] = field(default_factory=dict)
     """When each phase began."""
     moved: dict[str, tuple[int, float, bool]] = field(default_factory=dict)
-    """Taker → bytes of state, seconds from the first byte on, whether it had to be sent twice."""
+    """Taker → bytes of state, seconds since the first byte, whether the state had to be sent twice."""
     losses: dict[str, float | None] = field(default_factory=dict)
-    """What each worker says that training has lost; None where it cannot know."""
+    """Worker → seconds of training lost by its measure; None: it could not measure."""
     lost: float | None = None
+    """Seconds of training lost: the largest of all workers' measures."""
     opened: dict[str, float] = field(default_factory=dict)
-    """Seconds in which each worker has opened its links."""
+    """Worker → seconds in which it opened its links."""
 
     @property
     def generation(self) -> int:
@@ -117,12 +166,24 @@ class Change:
 
     @property
     def request(self) -> str:
-        return "" if self.wish is None else self.wish.id
+        return "" if self.item is None else self.item.id
 
     @property
     def planned(self) -> bool:
-        """Whether training goes on meanwhile, and would without it."""
-        return self.kind in ("replace", "refill", "shrink")
+        """Whether training goes on during the change, and would go on without it."""
+        return self.kind in PLANNED
+
+    @property
+    def stops_the_world(self) -> bool:
+        """Whether training stops during the change because the request says so."""
+        return self.item is not None and self.item.request.stop_the_world
+
+    def may_enter(self, phase: Phase) -> bool:
+        """Whether this phase may follow the present one; a change begins with rehearsals or with open links."""
+        if not self.clock:
+            return phase in (Phase.REHEARSE, Phase.OPEN)
+        course = PLANNED_COURSE if self.planned else DIRECT_COURSE
+        return phase in course[self.phase]
 
     def phases(self, now: float) -> dict[str, float]:
         """Seconds spent in each phase so far."""
@@ -130,9 +191,9 @@ class Change:
         return {name: later - start for (name, start), (_, later) in pairwise(marks)}
 
     def links(self) -> dict[str, float]:
-        """Seconds in which the slowest of those who come, and of the others, has opened its links."""
-        coming = set(self.joiners.values())
+        """Seconds in which the slowest joiner and the slowest stayer opened their links."""
+        joiners = set(self.joiners.values())
         return {
-            "joiners": max((seconds for uid, seconds in self.opened.items() if uid in coming), default=0.0),
-            "stayers": max((seconds for uid, seconds in self.opened.items() if uid not in coming), default=0.0),
+            "joiners": max((seconds for uid, seconds in self.opened.items() if uid in joiners), default=0.0),
+            "stayers": max((seconds for uid, seconds in self.opened.items() if uid not in joiners), default=0.0),
         }

@@ -1,4 +1,4 @@
-"""What the controller is told, as it stands in its ledger, and what operators may ask for."""
+"""Events: what the controller is told, as its ledger keeps it, requests of operators among them."""
 
 from __future__ import annotations
 
@@ -16,62 +16,66 @@ class Replace(msgspec.Struct, frozen=True, tag="replace"):
 
     machines: tuple[str, ...]
     standbys: tuple[str, ...] = ()
-    """Which ones; empty: whichever is ready."""
+    """Names of the standbys, one for each machine; empty: any that is ready."""
     by: float | None = None
-    """Until when the machines must be free."""
+    """Deadline, in seconds since the epoch: the machines must be free then."""
     stop_the_world: bool = False
-    """Let everybody wait while the newcomers rehearse, open all links anew and hand the state over at the boundary:
-    how it would be done without this project's techniques, to compare with."""
+    """Stop training while the joiners rehearse, open all links anew and hand all state over at the boundary: a
+    replacement without this project's techniques, to compare with."""
     all_links: bool = False
-    """Open every link anew beside training, not only those that change: to compare with."""
+    """Open every link anew beside training, not only the links that change: to compare with."""
     in_turns: bool = False
-    """Not all at one boundary where standbys or the job's limit do not allow it: a drain."""
+    """A drain: not all machines need to go at one boundary, if standbys or the job's limit do not allow it."""
     keep: bool = False
     """The machines become standbys again instead of being released."""
     why: str = ""
-    """What whoever asks has to say about it."""
+    """Reason, shown to operators."""
 
 
 class TakeBack(msgspec.Struct, frozen=True, tag="take-back"):
-    """A machine that waits to be drained stays after all."""
+    """Withdraw the drain of a machine whose turn has not come."""
 
     machine: str
 
 
 class AddStandby(msgspec.Struct, frozen=True, tag="add-standby"):
+    """Have more machines stand by."""
+
     count: int = 1
 
 
 class RemoveStandby(msgspec.Struct, frozen=True, tag="remove-standby"):
+    """Dismiss a standby."""
+
     machine: str
     why: str = "an operator has removed it"
 
 
 class Scale(msgspec.Struct, frozen=True, tag="scale"):
-    """Train with so many replicas of the model from now on, as far as there are machines."""
+    """Train with this number of model replicas from now on, as far as there are machines."""
 
     replicas: int
     without: tuple[str, ...] = ()
-    """Machines that go first, where there are to be fewer."""
+    """Machines that go first, if the number shrinks."""
     keep: bool = False
-    """Whether machines that go become standbys; else they are released."""
+    """Machines that go become standbys instead of being released."""
 
 
 class StopJob(msgspec.Struct, frozen=True, tag="stop-job"):
-    pass
+    """End the job at its next step boundary."""
 
 
 class ReportFault(msgspec.Struct, frozen=True, tag="report-fault"):
-    """Somebody who watches machines from outside says that one is ill."""
+    """A health checker outside the job reports a fault of a machine."""
 
     machine: str
     why: str
     fatal: bool = False
-    """Whether what its workers hold and compute is not to be trusted any more."""
+    """Whether the state and the results of its workers are not to be trusted."""
 
 
 class Readmit(msgspec.Struct, frozen=True, tag="readmit"):
-    """A machine in quarantine may be used again."""
+    """Use a machine again that is in quarantine."""
 
     machine: str
 
@@ -80,7 +84,7 @@ Request = Replace | TakeBack | AddStandby | RemoveStandby | Scale | StopJob | Re
 
 
 class Registered(msgspec.Struct, frozen=True, tag="registered"):
-    """An agent has come for the first time."""
+    """An agent has registered for the first time in this incarnation."""
 
     machine: str
     incarnation: str
@@ -89,7 +93,7 @@ class Registered(msgspec.Struct, frozen=True, tag="registered"):
 
 
 class Rejected(msgspec.Struct, frozen=True, tag="rejected"):
-    """An agent has come whose machine cannot be part of the job; it was sent away."""
+    """An agent was refused, because its machine cannot be part of the job."""
 
     machine: str
     incarnation: str
@@ -106,6 +110,8 @@ class Lost(msgspec.Struct, frozen=True, tag="lost"):
 
 
 class Reported(msgspec.Struct, frozen=True, tag="reported"):
+    """An agent's numbered report."""
+
     machine: str
     incarnation: str
     number: int
@@ -113,34 +119,36 @@ class Reported(msgspec.Struct, frozen=True, tag="reported"):
 
 
 class Asked(msgspec.Struct, frozen=True, tag="asked"):
+    """A request of an operator, or of the steward."""
+
     id: str
     request: Request
 
 
 class Overdue(msgspec.Struct, frozen=True, tag="overdue"):
-    """A request has not been fulfilled in time."""
+    """The deadline of a request has passed."""
 
     id: str
 
 
 class Slipping(msgspec.Struct, frozen=True, tag="slipping"):
-    """Going by what replacements take, a request can no longer be fulfilled in time."""
+    """Judged by the duration of earlier replacements, a request can no longer be done before its deadline."""
 
     id: str
     at: float
-    """When it should have begun; where that changes, it is another event."""
+    """The moment at which it should have begun; part of the event's identity."""
 
 
 class Expired(msgspec.Struct, frozen=True, tag="expired"):
-    """Somebody has not done in time what a phase is about."""
+    """A time limit has passed."""
 
     what: Literal["start", "answer", "rehearse", "cancel", "switch", "patience", "end"]
     number: int
-    """Of the halt, the generation or the worker."""
+    """Number of the halt, the generation or the worker that the limit belongs to."""
 
 
 class Noted(msgspec.Struct, frozen=True, tag="noted"):
-    """Somebody who watches the job has something to tell; nothing follows from it."""
+    """An observation to announce; nothing is decided by it."""
 
     kind: str
     text: str
@@ -148,25 +156,3 @@ class Noted(msgspec.Struct, frozen=True, tag="noted"):
 
 
 Event = Registered | Rejected | Lost | Reported | Asked | Overdue | Slipping | Expired | Noted
-
-
-class Tale(msgspec.Struct, frozen=True):
-    """Something an operator may want to know."""
-
-    kind: str
-    text: str
-    at: float = 0.0
-    data: dict[str, object] = {}
-
-
-class Reply(msgspec.Struct, frozen=True):
-    """What has become of a request."""
-
-    id: str
-    ok: bool
-    text: str
-    at: float = 0.0
-    data: dict[str, object] = {}
-
-
-Output = Tale | Reply

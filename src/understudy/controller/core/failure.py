@@ -1,379 +1,373 @@
-"""Somebody is gone, or cannot go on: everybody halts, reports, and begins again together."""
+"""A failure: all workers halt and report, one settlement is made of their reports, and training begins again from it.
+
+The story in order: `halt`, `decide` (once all have reported), the rehearsals of the joiners, `resume`, and then the
+switch that all changes share (`switching.py`).
+"""
 
 from __future__ import annotations
 
-from understudy.protocol.messages import Conclude, Finish, Halt, Halted, Resume, Stalled, Switched
-from understudy.protocol.sentences import listed
+from understudy.protocol.messages import Conclude, Finish, Halt, Resume
 
-from .cast import Machine, Worker
-from .change import Change
-from .company import ATTEMPTS, OVER
-from .settlement import STATE, Holder, Settlement, StateLost, fall_back, latest_copy, settle
-from .vacancies import STUBBORN, Vacancies
+from .actions import (
+    announce,
+    condemn,
+    enter,
+    move,
+    next_roster,
+    quarantine_if_due,
+    recycle,
+    renew,
+    start_worker,
+    tell,
+    want,
+)
+from .change import Change, Kind, Phase
+from .ending import continued_from, fail
+from .machines import Machine, MachineState, Worker
+from .masked import park, parked_machine, places_without, spared, to_vacate
+from .settlement import Holder, Settlement, StateLost, fall_back, latest_copy, settle
+from .standbys import rehearse, stand_in
+from .state import ATTEMPTS, STUBBORN, JobState, JobStatus
+from .turns import try_again
+
+# -- the halt --------------------------------------------------------------------------------------------------------
 
 
-class Failure(Vacancies):
-    # -- the halt ------------------------------------------------------------------------------------------------------
+def halt(job: JobState, why: str) -> None:
+    """Have all workers stop and report how far they have come; the change under way is interrupted."""
+    recycle(job)
+    change, job.change = job.change, None
+    job.status = JobStatus.HALTING
+    job.halts += 1
+    job.halt_reason = why
+    job.halted_at, job.waiting = job.now, ""
+    announce(job, "halt", why, halt=job.halts)
+    involved = job.seated(change)
+    if change is not None and change.planned:
+        take_leavers_back(job, change)
+    job.interrupted = change
+    involved |= {
+        uid
+        for uid, worker in job.workers.items()
+        if worker.alive and (worker.holds or (worker.report is not None and worker.report.able))
+    }
+    if change is not None:
+        involved |= {each.taker.uid for each in change.moves}
+    job.unreported = {uid for uid in job.living(involved) if job.workers[uid].done is None}
+    for uid in sorted(job.unreported):
+        job.workers[uid].report = None
+        tell(job, uid, Halt(job.halts, why))
+    job.involved = involved
 
-    def _halt(self, why: str) -> None:
-        """Nobody goes on until everybody who is left has said how far they have come."""
-        self._recycle()
-        change, self.change = self.change, None
-        self.status = "halting"
-        self.halts += 1
-        self.why = why
-        self.halted_at, self.waiting = self._now, ""
-        self._tale("halt", why, halt=self.halts)
-        involved = self._seated(change)
-        if change is not None and change.planned:
-            for name in change.leaving:
-                if self.machines[name].state == "leaving":
-                    self.machines[name].state = "cast"
-        self._interrupted = change
-        involved |= {
-            uid for uid, a in self.actors.items() if a.alive and (a.holds or (a.report is not None and a.report.able))
-        }
-        if change is not None:
-            involved |= {move.taker.uid for move in change.moves}
-        self.halted = {uid for uid in self._living(involved) if self.actors[uid].done is None}
-        for uid in sorted(self.halted):
-            self.actors[uid].report = None
-            self._tell(uid, Halt(self.halts, why))
-        self._involved = involved
 
-    def _halted(self, actor: Worker, halted: Halted) -> None:
-        if halted.how == "mismatch":
-            self._fail(f"{self._name(actor)} in step {halted.step}: {halted.reason}", "collectives")
-        elif halted.number == 0:
-            if self.status in ("training", "recovering") or (self.status == "forming" and self.change is not None):
-                why = halted.reason or f"{self._name(actor)} has noticed a failure"
-                late = self._suspects() if halted.how == "timeout" else []
-                self._tale("signal", why, source="limit" if halted.how == "timeout" else "link", act="halt")
-                self._halt(why)
-                self._give_up_on(late, "keeps the others waiting")
-        elif halted.number == self.halts and self.status == "halting":
-            actor.report = halted
-            actor.holds = halted.holds
-            self.halted.discard(actor.uid)
+def take_leavers_back(job: JobState, change: Change) -> None:
+    """Make the leavers of a change that does not come about active again."""
+    for name in change.leaving:
+        if job.machines[name].state == MachineState.LEAVING:
+            job.machines[name].state = MachineState.ACTIVE
 
-    # -- the decision --------------------------------------------------------------------------------------------------
 
-    def _decide(self) -> None:
-        survivors = self._survivors()
-        change = self._interrupted
-        if any(self.actors[uid].done for uid in self._involved) or any(a.report and a.report.over for a in survivors):
-            if self._stumbled:
-                self._fail(next(iter(self._stumbled.values())))
-                return
-            self.status = "closing"
-            for actor in survivors:
-                self._tell(actor.uid, Finish())
-            return
-        settlement = self._settlement(survivors, change)
-        if settlement is None:
-            return
-        spared = self._spared(settlement, survivors)
-        settlement = settlement.without(self._cells(spared), spared)
-        if self._stuck(settlement):
-            return
-        places = dict(settlement.kept)
-        stopped = change is not None and change.wish is not None and change.wish.request.stop_the_world
-        vacant = () if stopped else self._to_vacate(settlement, survivors, spared)
-        in_place = {actor.uid for actor in survivors if actor.report is not None and actor.report.able}
-        lacking = []
-        for cell in () if vacant else settlement.missing:
-            taken = set(places.values())
-            machine = self._at_hand(cell) or self._stand_in(cell, taken)
-            if machine is None and not self._free(taken):
-                machine = self._own(cell, taken, in_place)
-                if machine is None:
-                    lacking.append(cell)
-            if machine is not None and machine.whole:
-                places[cell] = machine.name
-        if lacking:
-            self._wait_for_machine(lacking)
-        if not vacant and not places.keys() >= set(settlement.missing):
+def _survivors(job: JobState) -> list[Worker]:
+    """Living workers of the latest halt; a standby's further sets of workers do not count."""
+    living = [job.workers[uid] for uid in job.living(job.involved)]
+    return [each for each in living if each in job.machines[each.machine].workers[each.slot : each.slot + 1]]
+
+
+# -- the decision ----------------------------------------------------------------------------------------------------
+
+
+def decide(job: JobState) -> None:
+    """Begin the recovery that the reports call for; if a machine has to come or start first, decide again later."""
+    survivors, change = _survivors(job), job.interrupted
+    if _has_ended(job, survivors):
+        return
+    settlement = _settlement(job, survivors, change)
+    if settlement is None:
+        return
+    vacant_by_plan = spared(job, settlement, survivors)
+    settlement = settlement.without(job.cells_of(vacant_by_plan), vacant_by_plan)
+    if _stuck(job, settlement):
+        return
+    stopped = change is not None and change.stops_the_world
+    vacant = () if stopped else to_vacate(job, settlement, survivors, vacant_by_plan)
+    in_place = {worker.uid for worker in survivors if worker.report is not None and worker.report.able}
+    if vacant:
+        places = places_without(job, settlement, (*vacant, *vacant_by_plan))
+    else:
+        places = _find_machines(job, settlement, in_place)
+        if not places.keys() >= set(settlement.missing):
             return  # one is starting, or has yet to come
-        if vacant:
-            places = self._places_without(settlement, (*vacant, *spared))
-        self._interrupted = None
-        self.waiting = ""
-        self._stumbles |= {(role, settlement.reached) for role in self._stumbled}
-        self._stumbled.clear()
-        self._deaths.update((cell, settlement.reached) for cell in settlement.missing)
-        plans = [each for each in (change, self.settling) if each is not None and each.wish is None]
-        self._reconsider(places)
-        facts = {"source": settlement.back or "replica", "repeated": settlement.repeated}
-        missing = list(settlement.missing)
-        reason = settlement.reason if settlement.givers and not vacant else settlement.reason.partition(STATE)[0]
-        roles = [role for cell in missing for role in self._roles(cell)]
-        self._tale("decided", reason, step=settlement.step, missing=missing, roles=roles, **facts)
-        self.status = "recovering"
-        workers = self._workers(places)
-        joiners = {
-            role: uid
-            for role, uid in workers.items()
-            if not vacant
-            and self.plan.cells[role] in settlement.missing
-            and (uid not in in_place or self.actors[uid].role != role)
-        }
-        givers = {role: uids for role, uids in settlement.givers.items() if not vacant and workers[role] not in uids}
-        recover = Change("recover", places, joiners, step=settlement.step, givers=givers, copies=settlement.copies)
-        recover.vacant, recover.spared = tuple(sorted((*vacant, *spared))), spared
-        recover.back = settlement.back
-        reports = [Holder(a.uid, a.machine, a.role, a.report) for a in survivors if a.report and a.role is not None]
-        recover.copied = latest_copy(reports, self.plan.roles, self.twins)
-        if change is not None and change.wish is not None:
-            if all(name not in places.values() for name in change.leaving):
-                recover.wish, recover.leaving = change.wish, change.leaving  # the failure does what was asked for
-            else:
-                self._again(change, self.why)
-        elif names := {name for each in plans if each.kind != "refill" for name in each.leaving}:
-            recover.leaving = tuple(sorted(names - set(places.values())))  # they go all the same
-            recover.keep = any(each.keep for each in plans)
-        self.change = recover
-        self._phase(recover, "rehearse")
-        self._rehearse(recover.joiners)
+    job.interrupted = None
+    job.waiting = ""
+    job.failed_before |= {(role, settlement.reached) for role in job.script_failures}
+    job.script_failures.clear()
+    job.deaths.update((cell, settlement.reached) for cell in settlement.missing)
+    unasked = [each for each in (change, job.settling) if each is not None and each.item is None]
+    _undo_settling(job, places)
+    _announce_decision(job, settlement, masked=bool(vacant))
+    job.status = JobStatus.RECOVERING
+    recover = _recovery(job, settlement, places, vacant, vacant_by_plan, in_place)
+    reports = _reports(survivors)
+    recover.copied = latest_copy(reports, job.plan.roles, job.twins)
+    _inherit_leavers(job, recover, change, unasked)
+    job.change = recover
+    enter(job, recover, Phase.REHEARSE)
+    rehearse(job, recover.joiners)
 
-    def _survivors(self) -> list[Worker]:
-        """Who is left of those who were asked. Those of a standby that have only rehearsed other roles do not count."""
-        living = [self.actors[uid] for uid in self._living(self._involved)]
-        return [actor for actor in living if actor in self.machines[actor.machine].actors[actor.slot : actor.slot + 1]]
 
-    def _settlement(self, survivors: list[Worker], change: Change | None) -> Settlement | None:
-        """Where to go on and with whom; None where the job begins anew or has failed."""
-        if self.roster is None:
-            self._nothing_left("nobody who is left holds any state")
-            return None
-        reports = [
-            Holder(actor.uid, actor.machine, role, actor.report)
-            for actor in survivors
-            if actor.report is not None and (role := actor.role) is not None
-        ]
-        holders = [holder for holder in reports if holder.report.holds]
-        stopped = change is not None and change.wish is not None and change.wish.request.stop_the_world
-        coming, leaving = ([], []) if change is None else (list(change.places.values()), list(change.leaving))
-        seated = [worker.machine for worker in self.roster.workers]
-        unwanted = leaving if stopped else []
-        cells = self.plan.cells
-        try:
-            settlement = settle(holders, cells, self.twins, [*coming, *seated], unwanted)
-            free = sum(m.state == "standby" and m.name not in coming for m in self.machines.values())
-            if not stopped and len(set(settlement.missing) - self._cells(self._spared(settlement, survivors))) > free:
-                # who has come can stand in
-                settlement = settle(holders, cells, self.twins, [*leaving, *seated])
-            return settlement
-        except StateLost as error:
-            lost = str(error)
-        able = [holder for holder in reports if holder.report.able]
-        try:
-            return fall_back(able, cells, self.twins, self._latest_checkpoint(), lost, [*coming, *seated], unwanted)
-        except StateLost:
-            self._nothing_left(lost)
-        return None
-
-    def _nothing_left(self, lost: str) -> None:
-        if not self.begun and not self._stumbled and self.starts < STUBBORN:
-            self._start_over()
-        elif self._stumbled:
-            self._fail(next(iter(self._stumbled.values())))
-        else:
-            self._fail(f"{self.why}; {lost}, and there is no checkpoint; keep some with --checkpoint DIR")
-
-    def _stuck(self, settlement: Settlement) -> bool:
-        """Whether the same happens again and again."""
-        for role, text in self._stumbled.items():
-            if (role, settlement.reached) in self._stumbles:
-                self._fail(text)
-                return True
-        for cell in settlement.missing:
-            if self._deaths[cell, settlement.reached] >= STUBBORN:
-                self._fail(f"{self.why}; {self._span(cell)} died {STUBBORN} times in step {settlement.reached}")
-                return True
+def _has_ended(job: JobState, survivors: list[Worker]) -> bool:
+    """End the job if a worker has made all steps already: the others finish."""
+    done = any(job.workers[uid].done for uid in job.involved)
+    if not done and not any(worker.report and worker.report.over for worker in survivors):
         return False
+    if job.script_failures:
+        fail(job, next(iter(job.script_failures.values())))
+        return True
+    job.status = JobStatus.CLOSING
+    for worker in survivors:
+        tell(job, worker.uid, Finish())
+    return True
 
-    def _own(self, cell: int, taken: set[str], in_place: set[str]) -> Machine | None:
-        """The machine that has played a cell, where only workers of it have died; they are started again, as are those
-        that have not come to their first boundary."""
-        if self.roster is None:
-            return None
-        names = {worker.machine for role in self._roles(cell) if (worker := self.roster.player(role)) is not None}
-        names |= {name for name in [self.parked.get(cell)] if name is not None}
-        for machine in (self.machines[name] for name in sorted(names - taken)):
-            if machine.state == "cast" and not machine.ill and machine.failures < self.plan.quarantine:
-                for actor, role in zip(list(machine.actors), self._roles(cell), strict=True):
-                    fresh = actor.role is None or role in (actor.rehearsing, actor.rehearsed)
-                    if actor.alive and (fresh or actor.uid in in_place):
-                        continue
-                    if actor.alive:
-                        self._condemn(actor, "")
-                    machine.actors[actor.slot] = self._start(machine, actor.slot)
-                return machine
+
+def _reports(survivors: list[Worker]) -> list[Holder]:
+    return [
+        Holder(worker.uid, worker.machine, role, worker.report)
+        for worker in survivors
+        if worker.report is not None and (role := worker.role) is not None
+    ]
+
+
+def _settlement(job: JobState, survivors: list[Worker], change: Change | None) -> Settlement | None:
+    """Where to go on and with which machines; None: the job begins anew or has failed."""
+    if job.roster is None:
+        _nothing_left(job, "no worker that is left holds any state")
         return None
+    reports = _reports(survivors)
+    holders = [holder for holder in reports if holder.report.holds]
+    stopped = change is not None and change.stops_the_world
+    coming, leaving = ([], []) if change is None else (list(change.places.values()), list(change.leaving))
+    seated = [worker.machine for worker in job.roster.workers]
+    unwanted = leaving if stopped else []
+    cells = job.plan.cells
+    try:
+        settlement = settle(holders, cells, job.twins, [*coming, *seated], unwanted)
+        free = sum(machine.name not in coming for machine in job.in_state(MachineState.STANDBY))
+        missing = set(settlement.missing) - job.cells_of(spared(job, settlement, survivors))
+        if not stopped and len(missing) > free:  # the leavers go on, and the machines that came can stand in
+            settlement = settle(holders, cells, job.twins, [*leaving, *seated])
+        return settlement
+    except StateLost as error:
+        lost = str(error)
+    able = [holder for holder in reports if holder.report.able]
+    try:
+        return fall_back(able, cells, job.twins, job.latest_checkpoint(), lost, [*coming, *seated], unwanted)
+    except StateLost:
+        _nothing_left(job, lost)
+    return None
 
-    def _wait_for_machine(self, cells: list[int]) -> None:
-        """No standby is left for these: ask for machines and wait, or stop."""
-        if not self.waiting:
-            spans = " and ".join(self._span(cell) for cell in cells)
-            self.waiting = f"{self.why}; no standby is left for {spans}"
-            if self.plan.scarcity == "stop":
-                self._conclude_job(self.waiting)
-                return
-            self.waiting_since, self._refused = self._now, 0
-            self._tale("waiting", f"{self.waiting}: training waits for one; add one with: understudy standby add")
-        if not self.wanted and self._refused < ATTEMPTS:
-            self._want(len(cells))
 
-    def _start_over(self) -> None:
-        """Nothing has been computed that would be worth keeping: everybody begins anew."""
-        self.starts += 1
-        self._tale("decided", "no step was made yet: all begin anew", step=0, missing=[], source="start", repeated=0)
-        change, self._interrupted = self._interrupted, None
-        if change is not None and change.wish is not None:
-            self._again(change, self.why)
-        self.roster, self.status, self.waiting = None, "forming", ""
-        self.twins.clear()
-        for machine in self.machines.values():
-            if machine.state == "cast" and not self._quarantined(machine):
-                self._renew(machine)
-        self.vacancies = len(self.plan.opening) - sum(m.state == "cast" for m in self.machines.values())
+def _nothing_left(job: JobState, lost: str) -> None:
+    if not job.begun and not job.script_failures and job.restarts < STUBBORN:
+        _start_over(job)
+    elif job.script_failures:
+        fail(job, next(iter(job.script_failures.values())))
+    else:
+        fail(job, f"{job.halt_reason}; {lost}, and there is no checkpoint; keep some with --checkpoint DIR")
 
-    def _refound(self, actors: list[Worker]) -> None:
-        """Before the first generation: somebody else for those who have died."""
-        for actor in actors:
-            machine = self.machines[actor.machine]
-            if machine.state == "cast" and not self._quarantined(machine):
-                machine.actors[actor.slot] = self._start(machine, actor.slot)
-        self.vacancies += len({actor.machine for actor in actors if self.machines[actor.machine].state != "cast"})
 
-    def _fill_vacancies(self) -> None:
-        """Before the first step: standbys take the places of machines that are gone."""
-        here = sum(machine.state == "cast" for machine in self.machines.values())
-        self.vacancies = min(self.vacancies, len(self.plan.opening) - here)
-        for machine in sorted(self._free(set()), key=lambda machine: not machine.whole)[: self.vacancies]:
-            machine.state = "cast"
-            self.vacancies -= 1
-            if any(actor.role is not None for actor in machine.actors):
-                self._renew(machine)
-        if not self.vacancies:
+def _start_over(job: JobState) -> None:
+    """Begin the job anew, since no step has been made."""
+    job.restarts += 1
+    announce(job, "decided", "no step was made yet: all begin anew", step=0, missing=[], source="start", repeated=0)
+    change, job.interrupted = job.interrupted, None
+    if change is not None and change.item is not None:
+        try_again(job, change, job.halt_reason)
+    job.roster, job.status, job.waiting = None, JobStatus.FORMING, ""
+    job.twins.clear()
+    for machine in job.in_state(MachineState.ACTIVE):
+        if not quarantine_if_due(job, machine):
+            renew(job, machine)
+    job.missing_machines = len(job.plan.opening) - len(job.in_state(MachineState.ACTIVE))
+
+
+def _stuck(job: JobState, settlement: Settlement) -> bool:
+    """End the job if the same script fails twice in the same step, or the same cell dies there again and again."""
+    for role, text in job.script_failures.items():
+        if (role, settlement.reached) in job.failed_before:
+            fail(job, text)
+            return True
+    for cell in settlement.missing:
+        if job.deaths[cell, settlement.reached] >= STUBBORN:
+            fail(job, f"{job.halt_reason}; {job.span(cell)} died {STUBBORN} times in step {settlement.reached}")
+            return True
+    return False
+
+
+def _find_machines(job: JobState, settlement: Settlement, in_place: set[str]) -> dict[int, str]:
+    """Cell → the machine that goes on with it or takes it, for all cells that have one by now; if no standby is left
+    for a cell, training waits or ends, as the plan says."""
+    places, lacking = dict(settlement.kept), []
+    for cell in settlement.missing:
+        taken = set(places.values())
+        machine = parked_machine(job, cell) or stand_in(job, cell, taken)
+        if machine is None and not job.free_standbys(taken):
+            machine = _own_machine(job, cell, taken, in_place)
+            if machine is None:
+                lacking.append(cell)
+        if machine is not None and machine.whole:
+            places[cell] = machine.name
+    if lacking:
+        _wait_for_machine(job, lacking)
+    return places
+
+
+def _own_machine(job: JobState, cell: int, taken: set[str], in_place: set[str]) -> Machine | None:
+    """The machine that has had a cell, if only workers of it have died. Dead workers are started again, as are those
+    that have not come to their first boundary."""
+    if job.roster is None:
+        return None
+    names = {seat.machine for role in job.roles_of(cell) if (seat := job.roster.player(role)) is not None}
+    names |= {name for name in [job.parked.get(cell)] if name is not None}
+    for machine in (job.machines[name] for name in sorted(names - taken)):
+        if machine.state != MachineState.ACTIVE or machine.ill or machine.failures >= job.plan.quarantine:
+            continue
+        for worker, role in zip(list(machine.workers), job.roles_of(cell), strict=True):
+            fresh = worker.role is None or role in (worker.rehearsing, worker.rehearsed)
+            if worker.alive and (fresh or worker.uid in in_place):
+                continue
+            if worker.alive:
+                condemn(job, worker, "")
+            machine.workers[worker.slot] = start_worker(job, machine, worker.slot)
+        return machine
+    return None
+
+
+def _wait_for_machine(job: JobState, cells: list[int]) -> None:
+    """Ask for machines and wait, or end the job, since no standby is left for these cells."""
+    if not job.waiting:
+        spans = " and ".join(job.span(cell) for cell in cells)
+        job.waiting = f"{job.halt_reason}; no standby is left for {spans}"
+        if job.plan.scarcity == "stop":
+            conclude_job(job, job.waiting)
             return
-        if self.plan.scarcity == "stop" or self._refused >= ATTEMPTS:
-            self._fail(f"{self.why}; the job has not begun, and there is no standby")
-            return
-        if not self.waiting:
-            self.waiting = f"{self.why}; the job has not begun, and there is no standby"
-            self.waiting_since = self._now
-            self._tale("waiting", f"{self.waiting}: it waits for one; add one with: understudy standby add")
-        if not self.wanted:
-            self._want(self.vacancies)
-
-    def _conclude_job(self, why: str) -> None:
-        """End with a checkpoint of what there is."""
-        survivors = self._survivors()
-        settlement = self._settlement(survivors, self._interrupted)
-        if settlement is None or self.status in OVER:
-            return
-        if settlement.back:
-            lost, saved = settlement.reason.split(": all go back")[0], self._latest_checkpoint()
-            self._fail(f"{why}; {lost}; " + ("there is no checkpoint" if saved is None else _continued(saved)))
-            return
-        reached = {settlement.step: (True, False), settlement.step - 1: (True,)}
-        tasks: dict[str, list[int]] = {
-            actor.uid: []
-            for actor in survivors
-            if (report := actor.report) and report.holds and report.voted in reached.get(report.step, ())
-        }
-        for actor in survivors:
-            if actor.role is not None and settlement.kept.get(self.plan.cells[actor.role]) == actor.machine:
-                tasks[actor.uid].append(actor.role)
-        for role, givers in settlement.givers.items():
-            tasks[givers[0]].append(role)
-        self._last_words, self._last_step, self._keepers = why, settlement.step, set(tasks)
-        self.status, self.waiting = "closing", ""
-        for uid, roles in tasks.items():
-            self._tell(uid, Conclude(settlement.step, tuple(roles)))
-        self.closing_at = self._now
-
-    def _ending(self) -> str:
-        if self._latest_checkpoint() == self._last_step:
-            return f"{self._last_words}; {_continued(self._last_step)}"
-        return f"{self._last_words}; no checkpoint could be written"
-
-    def _reconsider(self, places: dict[int, str]) -> None:
-        """Where the last change is undone, because somebody who had left goes on, it is to be made again."""
-        change = self.settling
-        if change is not None and set(change.leaving) & set(places.values()):
-            self.settling = None
-            self._again(change, self.why)
-
-    def _resume(self, change: Change) -> None:
-        change.roster = self._next_roster(change.places, fresh=True, vacant=change.vacant)
-        takers = self._workers(change.places)
-        change.moves = tuple(
-            self._move(role, giver, takers[role], part, len(givers), change.copies.get(role, -1))
-            for role, givers in change.givers.items()
-            for part, giver in enumerate(givers)
-        )
-        self._phase(change, "open")
-        for role, uid in enumerate(change.roster.seats):
-            if uid is not None:
-                self.actors[uid].role = role
-        told = {uid for uid in change.roster.seats if uid is not None} | {move.giver.uid for move in change.moves}
-        change.waiting = told
-        for uid in sorted(told):
-            self.actors[uid].entered, self.actors[uid].parked = True, False
-            self._tell(uid, Resume(change.roster, change.step, change.moves, change.back, change.copied))
-        if change.vacant:
-            self._park(change)
-
-    def _switched(self, actor: Worker, switched: Switched) -> None:
-        actor.entered, actor.parked = True, False
-        change = self._in(switched.generation)
-        if change is None or change.roster is None:
-            return
-        first = change.phase != "switch"
-        if first:
-            seats = {uid for uid in change.roster.seats if uid is not None}
-            leavers = {move.giver.uid for move in change.moves} - seats
-            change.waiting = seats | leavers
-            self.roster = change.roster
-            self._phase(change, "switch")
-            if change.kind == "shrink":
-                self._vacated(change.vacant, f"from here on without {listed(change.leaving)}")
-        if "hand-over" not in change.clock and any(move.giver.uid == actor.uid for move in change.moves):
-            self._mark(change, "hand-over")
-        role = change.roster.role_of(actor.uid)
-        if role is not None:
-            change.waiting.discard(actor.uid)
-            if switched.bytes:
-                change.moved[actor.uid] = (switched.bytes, switched.seconds, switched.again)
-            took = bool(change.back) or any(move.taker.uid == actor.uid for move in change.moves)
-            actor.holds = actor.holds or took
-        if first and any(not self.actors[uid].alive for uid in change.waiting):  # who dies later is seen to then
-            self._halt(change.failed or "a worker died before it could switch")
-
-    def _look_for_deadlock(self) -> None:
-        """Everybody waits, and nobody is where another one waits for them: the script's roles do not agree."""
-        if self.status != "training" or self.roster is None:
-            return
-        seats = {role: self.actors[uid] for role, uid in enumerate(self.roster.seats) if uid is not None}
-        places: dict[int, Stalled] = {}
-        for role, actor in seats.items():
-            if actor.stalled is None or actor.stalled.generation != self.roster.generation:
-                return
-            places[role] = actor.stalled
-        for stalled in places.values():
-            if all(places[role].number == stalled.number and places[role].roles == stalled.roles
-                   for role in stalled.roles if role in places):  # fmt: skip
-                return  # they are in it together: it is only slow
-        first = next(iter(places))
-        other = next(role for role in places[first].roles if role in places and places[role] != places[first])
-        self._fail(
-            f"{self._name(seats[first])} {places[first].what}, while {self._name(seats[other])} {places[other].what}: "
-            "all roles must run the same steps and call the same operations in the same order",
-            "collectives",
-        )
+        job.waiting_since, job.refusals = job.now, 0
+        announce(job, "waiting", f"{job.waiting}: training waits for one; add one with: understudy standby add")
+    if not job.wanted and job.refusals < ATTEMPTS:
+        want(job, len(cells))
 
 
-def _continued(step: int) -> str:
-    return f"step {step} is in the checkpoint: the same command goes on from there"
+def _undo_settling(job: JobState, places: dict[int, str]) -> None:
+    """Queue the last change again if a machine that had left by it goes on."""
+    change = job.settling
+    if change is not None and set(change.leaving) & set(places.values()):
+        job.settling = None
+        try_again(job, change, job.halt_reason)
+
+
+def _announce_decision(job: JobState, settlement: Settlement, *, masked: bool) -> None:
+    announce(
+        job,
+        "decided",
+        settlement.reason if masked or not settlement.givers else settlement.reason + settlement.sources,
+        step=settlement.step,
+        missing=list(settlement.missing),
+        roles=[role for cell in settlement.missing for role in job.roles_of(cell)],
+        source=settlement.back or "replica",
+        repeated=settlement.repeated,
+    )
+
+
+def _recovery(
+    job: JobState,
+    settlement: Settlement,
+    places: dict[int, str],
+    vacant: tuple[int, ...],
+    vacant_by_plan: tuple[int, ...],
+    in_place: set[str],
+) -> Change:
+    workers = job.workers_of(places)
+    joiners = {
+        role: uid
+        for role, uid in workers.items()
+        if not vacant
+        and job.plan.cells[role] in settlement.missing
+        and (uid not in in_place or job.workers[uid].role != role)
+    }
+    return Change(
+        Kind.RECOVER,
+        places,
+        joiners,
+        step=settlement.step,
+        givers={role: uids for role, uids in settlement.givers.items() if not vacant and workers[role] not in uids},
+        copies=settlement.copies,
+        vacant=tuple(sorted((*vacant, *vacant_by_plan))),
+        spared=vacant_by_plan,
+        back=settlement.back,
+    )
+
+
+def _inherit_leavers(job: JobState, recover: Change, change: Change | None, unasked: list[Change]) -> None:
+    """Let the recovery do what interrupted changes were to do: their leavers go, if no cell needs them."""
+    staying = set(recover.places.values())
+    if change is not None and change.item is not None:
+        if staying.isdisjoint(change.leaving):
+            recover.item, recover.leaving = change.item, change.leaving
+        else:
+            try_again(job, change, job.halt_reason)
+    elif names := {name for each in unasked if each.kind != Kind.REFILL for name in each.leaving}:
+        recover.leaving = tuple(sorted(names - staying))
+        recover.keep = any(each.keep for each in unasked)
+
+
+# -- the way on ------------------------------------------------------------------------------------------------------
+
+
+def resume(job: JobState, change: Change) -> None:
+    """Have all workers open their links, hand state over and begin with the change's first step."""
+    change.roster = next_roster(job, change.places, fresh=True, vacant=change.vacant)
+    takers = job.workers_of(change.places)
+    change.moves = tuple(
+        move(job, role, giver, takers[role], part=part, parts=len(givers), copy_of=change.copies.get(role, -1))
+        for role, givers in change.givers.items()
+        for part, giver in enumerate(givers)
+    )
+    enter(job, change, Phase.OPEN)
+    for role, uid in enumerate(change.roster.seats):
+        if uid is not None:
+            job.workers[uid].role = role
+    told = {uid for uid in change.roster.seats if uid is not None} | {each.giver.uid for each in change.moves}
+    change.waiting = told
+    for uid in sorted(told):
+        job.workers[uid].entered, job.workers[uid].parked = True, False
+        tell(job, uid, Resume(change.roster, change.step, change.moves, change.back, change.copied))
+    if change.vacant:
+        park(job, change)
+
+
+def conclude_job(job: JobState, why: str) -> None:
+    """End the job with a checkpoint of the state that the survivors hold."""
+    survivors = _survivors(job)
+    settlement = _settlement(job, survivors, job.interrupted)
+    if settlement is None or job.over:
+        return
+    if settlement.back:
+        saved = job.latest_checkpoint()
+        rest = "there is no checkpoint" if saved is None else continued_from(saved)
+        fail(job, f"{why}; {settlement.lost}; {rest}")
+        return
+    reached = {settlement.step: (True, False), settlement.step - 1: (True,)}
+    tasks: dict[str, list[int]] = {
+        worker.uid: []
+        for worker in survivors
+        if (report := worker.report) and report.holds and report.voted in reached.get(report.step, ())
+    }
+    for worker in survivors:
+        if worker.role is not None and settlement.kept.get(job.plan.cells[worker.role]) == worker.machine:
+            tasks[worker.uid].append(worker.role)
+    for role, givers in settlement.givers.items():
+        tasks[givers[0]].append(role)
+    job.closing_reason, job.closing_step, job.closing_workers = why, settlement.step, set(tasks)
+    job.status, job.waiting = JobStatus.CLOSING, ""
+    for uid, roles in tasks.items():
+        tell(job, uid, Conclude(settlement.step, tuple(roles)))
+    job.closing_at = job.now

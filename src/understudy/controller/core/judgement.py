@@ -1,5 +1,5 @@
-"""Detecting is not acting. Whatever says that a worker or a machine is gone or ill is a signal with its source; what is
-done about it is decided here, and nowhere else. Pure, with the reason."""
+"""Judges signals. Every report that a worker or a machine is dead or ill is a signal with a source; `judge` decides
+what to do about it, as a pure function that also returns the reason. Detecting is not acting."""
 
 from __future__ import annotations
 
@@ -8,34 +8,35 @@ from typing import Literal
 import msgspec
 
 Source = Literal["exit", "agent", "heartbeat", "link", "limit", "script", "checker"]
-"""A worker's process has ended; its agent has; nothing was heard of its agent; a neighbour has noticed; it did not
-answer or come along in time; the training script has said so; somebody outside has."""
+"""Origin of a signal: a worker's process ended; an agent reported or ended; an agent's heartbeats stopped; a neighbour
+lost a link; a time limit passed; the training script reported; a health checker outside the job reported."""
 Act = Literal["nothing", "note", "halt", "cancel", "replace", "end", "fail"]
-"""Nothing depends on it; a decision is due anyway; everybody stops and reports; a replacement is given up; a standby
-takes its place while it still works; it is ended, and then judged as dead; the job cannot go on."""
+"""Consequence of a signal: none, because nothing depends on the worker; none, because a decision is due anyway; all
+workers halt and report; the planned change is given up; a standby takes over while the worker still works; the worker
+is ended and then judged as dead; the job fails."""
 
 
 class Situation(msgspec.Struct, frozen=True):
-    """What matters about the workers concerned, when the signal comes."""
+    """The facts about the workers concerned that a judgement depends on."""
 
     status: str
-    """Of the job."""
+    """Status of the job."""
     dead: bool = True
-    """Whether they are gone for certain."""
+    """Whether the workers are dead for certain."""
     trusted: bool = True
-    """Whether, as long as they live, their state may be used."""
+    """Whether the state of the workers may be used as long as they live."""
     founding: bool = False
-    """They are among the first, and the first generation has not been formed."""
-    plays: bool = False
-    """They hold roles of the generation in play."""
+    """The workers belong to the first generation, which has not been formed."""
+    seated: bool = False
+    """The workers have roles in the present generation."""
     needed: bool = False
-    """A change under way cannot be made without them: they come, give, or are to play without a vote."""
+    """The change under way cannot be made without the workers: they join, give state, or are to have roles."""
     planned: bool = False
-    """That change can still be given up, because training goes on without it."""
+    """The change under way is a planned one: training goes on without it."""
     switching: bool = False
-    """… no longer: somebody has switched."""
+    """The change under way can no longer be given up, because a worker has switched."""
     standby: bool = False
-    """Somebody could take their place."""
+    """Another machine could take the place of the workers."""
 
 
 class Verdict(msgspec.Struct, frozen=True):
@@ -44,29 +45,29 @@ class Verdict(msgspec.Struct, frozen=True):
 
 
 def judge(s: Situation) -> Verdict:
-    """What to do about it."""
+    """Decide what to do about a signal."""
     if s.status in ("finished", "stopped", "failed"):
         return Verdict("nothing", "the job is over")
     if not s.dead:
         return _judge_living(s)
     if s.founding:
         if s.standby:
-            return Verdict("note", "the job has not begun: another one takes its place")
+            return Verdict("note", "the job has not begun: another worker takes its place")
         return Verdict("fail", "the job has not begun, and there is no standby")
     if s.status in ("halting", "closing"):
         return Verdict("note", "the others are about to report")
-    if s.plays:
-        return Verdict("halt", "it plays: nobody can finish the step without it")
+    if s.seated:
+        return Verdict("halt", "it has a role: the step cannot be finished without it")
     if not s.needed:
-        return Verdict("nothing", "nobody depends on it")
+        return Verdict("nothing", "nothing depends on it")
     if s.planned and not s.switching:
-        return Verdict("cancel", "training goes on without the newcomer")
+        return Verdict("cancel", "training goes on without the joiner")
     return Verdict("halt", "the change under way cannot be finished without it")
 
 
 def _judge_living(s: Situation) -> Verdict:
     if not s.trusted:
-        return Verdict("end", "what it holds is not to be trusted")
-    if not s.plays:
-        return Verdict("nothing", "it plays no role")
+        return Verdict("end", "its state is not to be trusted")
+    if not s.seated:
+        return Verdict("nothing", "it has no role")
     return Verdict("replace", "it still works: a standby takes over at a boundary")

@@ -1,4 +1,4 @@
-"""Who has what was recorded of the first steps, and who should have it as well, so that it outlives its machine."""
+"""Recordings of the first steps: which machines keep one, and which should, so that it outlives its machine."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import msgspec
 from understudy.protocol.messages import Recorded
 
 COPIES = 2
-"""On as many machines is a recording kept, where there are as many."""
+"""Number of machines that keep a recording, if there are as many."""
 
 Place = tuple[str, str]
-"""A machine and its agent's incarnation: what an agent keeps is gone with it."""
+"""A machine and its agent's incarnation: the files that an agent keeps are gone with the agent."""
 
 
 @dataclass
@@ -22,40 +22,41 @@ class KeptRecording:
 
     recorded: Recorded
     urls: dict[Place, str | None] = field(default_factory=dict)
-    """Where it can be had. None: it was asked to keep a copy and has not answered; empty: it could not get one."""
+    """Place → address of the recording there. None: the agent was asked to keep a copy and has not answered; empty: it
+    could not get one."""
 
 
 class Recordings:
-    """By role. Nothing is ever forgotten here: what is gone is not in the way, and roles are few."""
+    """Recordings by role. Entries are never removed: there are few roles, and places that are gone are skipped."""
 
     def __init__(self) -> None:
         self._kept: dict[int, KeptRecording] = {}
         self._uncertain: dict[int, None] = {}
-        """Roles of which something has changed since somebody last looked."""
+        """Roles whose entry has changed since `to_copy` last looked."""
         self._staying: frozenset[Place] = frozenset()
 
     def __contains__(self, role: int) -> bool:
-        """Whether a role has said what it has recorded, and be it nothing."""
+        """Whether a role has reported its recording, an empty one included."""
         return role in self._kept
 
     def __bool__(self) -> bool:
-        """Whether any role has."""
+        """Whether any role has reported its recording."""
         return bool(self._kept)
 
     def made(self, place: Place, recorded: Recorded) -> None:
-        """A role has recorded, or will not."""
+        """Keep that a role has recorded, or will not."""
         self._kept[recorded.role] = KeptRecording(recorded, {place: recorded.url})
         self._uncertain[recorded.role] = None
 
     def copied(self, place: Place, recorded: Recorded) -> None:
-        """A machine that was asked to keep a copy says where it is; or nothing, since it could not get it."""
+        """Keep the address of a copy that a machine was asked to make; an empty one if the machine could not."""
         kept = self._kept.get(recorded.role)
         if kept is not None and kept.recorded.digest == recorded.digest:
             kept.urls[place] = recorded.url
             self._uncertain[recorded.role] = None
 
     def found(self, role: int, is_there: Callable[[Place], bool], near: Place) -> Recorded | None:
-        """A role's recording, and a machine that has it: the one that asks, if it can be."""
+        """A role's recording at a place that is still here: `near`, if it is kept there."""
         kept = self._kept.get(role)
         if kept is None:
             return None
@@ -66,8 +67,8 @@ class Recordings:
     def to_copy(
         self, standbys: Sequence[Place], others: Sequence[Place], is_there: Callable[[Place], bool]
     ) -> list[tuple[Place, Recorded]]:
-        """Who should fetch what now, and from where: of those that will stay, standbys where there are some, since
-        they do not train. Nobody is asked twice for the same."""
+        """Places that should fetch a recording now, each with its source: standbys first, since they do not train. No
+        place is asked twice for the same recording."""
         staying = frozenset((*standbys, *others))
         looked_at = list(self._kept) if staying != self._staying else list(self._uncertain)
         self._staying, self._uncertain = staying, {}
@@ -86,6 +87,6 @@ class Recordings:
 
 
 def _from(places: Sequence[Place], number: int) -> Sequence[Place]:
-    """All of them, another one first for each number: so no machine keeps the recordings of all roles."""
+    """All places, beginning with another one for each number, so that no machine keeps the recordings of all roles."""
     start = number % len(places) if places else 0
     return (*places[start:], *places[:start])

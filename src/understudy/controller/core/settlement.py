@@ -1,4 +1,4 @@
-"""After a halt: which step is the next one, and who holds what it needs. Pure, with the reason."""
+"""After a halt: which step is next, and which workers hold the state that it needs. Pure, with the reason."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ import msgspec
 
 from understudy.protocol.messages import Back, Halted
 
-STATE = "; state comes from "
 STRIPES = 4
-"""Over how many givers a newcomer's state is spread at most."""
+"""Number of givers over which a joiner's state is spread, at most."""
 
 
 class Holder(msgspec.Struct, frozen=True):
-    """A living worker that has come to a boundary in its role."""
+    """A living worker that has reached a boundary in its role."""
 
     uid: str
     machine: str
@@ -23,26 +22,30 @@ class Holder(msgspec.Struct, frozen=True):
 
 
 class Settlement(msgspec.Struct, frozen=True):
-    """What the survivors' reports amount to."""
+    """The way on that the survivors' reports allow."""
 
     step: int
-    """The next step: all before it are applied, or will be by those who still hold them complete."""
+    """The next step: all steps before it are applied, or will be by the workers that still hold them complete."""
     kept: dict[int, str]
-    """Machine that goes on with each cell."""
+    """Cell → the machine that goes on with it."""
     givers: dict[int, tuple[str, ...]]
-    """For each role whose state must come from elsewhere: who can give it, each a part."""
+    """Role whose state must come from elsewhere → the workers that give it, each a part."""
     missing: tuple[int, ...]
     """Cells that need another machine."""
     reason: str
+    sources: str = ""
+    """Continues the reason: where the state of missing cells comes from."""
+    lost: str = ""
+    """Which state is lost, if all workers go back to an earlier step."""
     back: Back = ""
-    """Where everybody's state comes from, if not from where it is."""
+    """Source of all state, if all workers go back to an earlier step."""
     repeated: int = 0
-    """Steps that are made once more."""
+    """Number of steps that are made again."""
     copies: dict[int, int] = {}
-    """For each role whose state comes from a copy elsewhere: the role whose copy it is."""
+    """Role whose state comes from a copy elsewhere → the role whose copy it is."""
 
     def without(self, cells: Collection[int], roles: Collection[int]) -> Settlement:
-        """The same where nobody is to play these."""
+        """The same settlement, with these cells and roles vacant."""
         return msgspec.structs.replace(
             self,
             kept={cell: name for cell, name in self.kept.items() if cell not in cells},
@@ -53,16 +56,16 @@ class Settlement(msgspec.Struct, frozen=True):
 
     @property
     def reached(self) -> int:
-        """The step that was under way."""
+        """The step that was under way when training halted."""
         return self.step + self.repeated
 
 
 class StateLost(Exception):
-    """Some role's state is lost; the message says which."""
+    """The state of a role is lost; the message says which."""
 
 
 class _Survivors:
-    """Who is left, by role, and which cells are still whole."""
+    """Surviving workers by role, and the cells that are still whole."""
 
     def __init__(self, holders: Iterable[Holder], cells: Sequence[int], prefer: Sequence[str], unwanted: Sequence[str]):
         self.by_role: dict[int, list[Holder]] = {role: [] for role in range(len(cells))}
@@ -89,13 +92,15 @@ def settle(
     prefer: Sequence[str] = (),
     unwanted: Sequence[str] = (),
 ) -> Settlement:
-    """Every role applies every step exactly once: if anybody has applied a step, everybody alive has voted for it.
+    """Settle so that every role applies every step exactly once.
 
-    `cells` is the cell of each role, `twins` the roles that hold identical copies of a role's state, `prefer` machines
-    that go on where there is a choice, the best first, `unwanted` those that may give but not go on.
+    If a worker has applied a step, all living workers have voted for it, so the latest step that was applied anywhere
+    is complete. `cells` is the cell of each role, `twins` the roles that hold identical copies of a role's state,
+    `prefer` the machines that go on if there is a choice, the best first, and `unwanted` the machines that may give
+    state but not go on.
     """
     if not holders:
-        raise StateLost("nobody who is left holds any state")
+        raise StateLost("no worker that is left holds any state")
     step = max(holder.report.step for holder in holders)
     able = [h for h in holders if h.report.step == step or (h.report.step == step - 1 and h.report.voted)]
     left = _Survivors(able, cells, prefer, unwanted)
@@ -109,12 +114,19 @@ def settle(
             raise StateLost(f"role {role}: no live replica holds its state")
         givers[role] = _share(copies, role, load)
     behind = any(holder.report.step < step for holder in able)
-    verb = f"is next: somebody has applied step {step - 1}" if behind else "begins again"
-    return Settlement(step, left.kept, givers, tuple(left.missing), f"step {step} {verb}{_told(givers)}")
+    verb = f"is next: step {step - 1} has been applied" if behind else "begins again"
+    return Settlement(
+        step,
+        left.kept,
+        givers,
+        tuple(left.missing),
+        reason=f"step {step} {verb}",
+        sources=_sources(givers),
+    )
 
 
 def _share(copies: Sequence[Holder], role: int, load: dict[str, int]) -> tuple[str, ...]:
-    """Those with the least to give to others, by machine and worker; different newcomers begin with different ones."""
+    """The workers with the least to give to others, by machine and worker; each joiner begins with another one."""
     order = [*copies[role % len(copies) :], *copies[: role % len(copies)]]
     order.sort(key=lambda holder: (load.get(holder.machine, 0), load.get(holder.uid, 0)))
     chosen = order[:STRIPES]
@@ -124,15 +136,15 @@ def _share(copies: Sequence[Holder], role: int, load: dict[str, int]) -> tuple[s
     return tuple(holder.uid for holder in chosen)
 
 
-def _told(givers: Mapping[int, Sequence[str]]) -> str:
+def _sources(givers: Mapping[int, Sequence[str]]) -> str:
     if not givers:
         return ""
     most = max(len(uids) for uids in givers.values())
-    return STATE + ("a live replica" if most == 1 else f"{most} live replicas at once")
+    return "; state comes from " + ("a live replica" if most == 1 else f"{most} live replicas at once")
 
 
-class _Kept:
-    """Whose copies are in the memory of those who are left."""
+class _Copies:
+    """The copies of roles' state in the memory of the survivors."""
 
     def __init__(self, holders: Sequence[Holder], roles: int, twins: Mapping[int, Sequence[int]]) -> None:
         self._roles, self._twins = range(roles), twins
@@ -142,19 +154,19 @@ class _Kept:
                 self._found.setdefault(key, []).append(holder)
 
     def _same(self, role: int) -> Iterator[int]:
-        """The role itself, and those that hold the same."""
+        """The role itself, and its twins."""
         yield role
         yield from (twin for twin in self._twins.get(role, ()) if twin != role)
 
     def sources(self, step: int) -> dict[int, list[Holder]]:
-        """For each role, who has a copy of its state at this step."""
+        """Role → the workers that have a copy of its state at this step."""
         return {
             role: [holder for twin in self._same(role) for holder in self._found.get((twin, step), ())]
             for role in self._roles
         }
 
     def whose(self, role: int, step: int, uid: str) -> int:
-        """The role whose copy this worker has for that role."""
+        """The role, among a role and its twins, whose copy this worker has."""
         return next(twin for twin in self._same(role) if any(h.uid == uid for h in self._found.get((twin, step), ())))
 
     def latest(self) -> int:
@@ -167,8 +179,8 @@ class _Kept:
 
 
 def latest_copy(holders: Sequence[Holder], roles: int, twins: Mapping[int, Sequence[int]]) -> int:
-    """The latest step to which everybody could go back with what is in memory; -1: none."""
-    return _Kept(holders, roles, twins).latest()
+    """The latest step to which all workers could go back with copies in memory; -1: none."""
+    return _Copies(holders, roles, twins).latest()
 
 
 def fall_back(
@@ -180,11 +192,12 @@ def fall_back(
     prefer: Sequence[str] = (),
     unwanted: Sequence[str] = (),
 ) -> Settlement:
-    """Some role's state is gone: everybody goes back to the latest step that was kept for all roles, in the memory of
-    those who are left or else in a checkpoint (`saved`: the latest that is complete)."""
+    """Settle if the state of a role is lost: all workers go back to the latest step that was kept for all roles, in
+    the memory of survivors or else in a checkpoint (`saved`: the step of the latest complete one; `why`: which state is
+    lost)."""
     left = _Survivors(holders, cells, prefer, unwanted)
     reached = max((holder.report.step for holder in holders), default=0)
-    kept = _Kept(holders, len(cells), twins)
+    kept = _Copies(holders, len(cells), twins)
     step = kept.latest()
     if step >= 0 and (saved is None or step >= saved):
         sources = kept.sources(step)
@@ -197,12 +210,31 @@ def fall_back(
                 copies[role] = kept.whose(role, step, giver)
         repeated = max(0, reached - step)
         reason = f"{why}: all go back to the copies of step {step} in memory{_times(repeated)}"
-        return Settlement(step, left.kept, givers, tuple(left.missing), reason, "copy", repeated, copies)
+        return Settlement(
+            step,
+            left.kept,
+            givers,
+            tuple(left.missing),
+            reason=reason,
+            lost=why,
+            back="copy",
+            repeated=repeated,
+            copies=copies,
+        )
     if saved is None:
         raise StateLost(why)
     repeated = max(0, reached - saved)
     reason = f"{why}: all go back to the checkpoint of step {saved}{_times(repeated)}"
-    return Settlement(saved, left.kept, {}, tuple(left.missing), reason, "checkpoint", repeated)
+    return Settlement(
+        saved,
+        left.kept,
+        {},
+        tuple(left.missing),
+        reason=reason,
+        lost=why,
+        back="checkpoint",
+        repeated=repeated,
+    )
 
 
 def _times(repeated: int) -> str:

@@ -1,194 +1,318 @@
-"""Who is gone, ill or late, and what is done about it: every signal with its source, judged in one place."""
+"""Signals: workers and machines that are dead, ill or late. Every signal is judged in one place (`judgement.py`)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from .cast import Machine, Worker
-from .change import Change, QueuedReplacement
-from .events import Replace
+from understudy.protocol.frames import Exited
+from understudy.protocol.messages import FailureCause, Halted, Stalled
+
+from .actions import announce, condemn, dismiss, quarantine_if_due, record_failure, reply
+from .change import Change, Phase
+from .ending import fail
+from .events import Expired, Overdue, Slipping
+from .failure import conclude_job, halt
+from .forming import replace_founders
 from .judgement import Situation, Source, Verdict, judge
-from .transition import Transition
+from .machines import Machine, MachineState, Worker
+from .planned import cancel
+from .standbys import restaff
+from .state import JobState, JobStatus
+from .turns import deadlines, replace_ill
 
 
-class Signals(Transition):
-    # -- what may follow -----------------------------------------------------------------------------------------------
+def signal(
+    job: JobState,
+    source: Source,
+    workers: list[Worker],
+    why: str,
+    *,
+    dead: bool = True,
+    trusted: bool = True,
+    active: bool = False,
+) -> Verdict:
+    """Judge that these workers are dead or ill, and act; `active`: their machine, gone with them, was active."""
+    uids = {worker.uid for worker in workers}
+    situation = _situation(job, uids, dead=dead, trusted=trusted, active=active)
+    verdict = judge(situation)
+    announce(job, "signal", f"{why}: {verdict.reason}", source=source, act=verdict.act, workers=sorted(uids))
+    if dead:
+        job.unreported -= uids
+    match verdict.act:
+        case "fail":
+            fail(job, f"{why} while the job was starting")
+        case "note":
+            job.halt_reason = why
+            if situation.founding:
+                replace_founders(job, workers)
+        case "halt":
+            halt(job, why)
+        case "cancel":
+            cancel(job, why)
+        case "replace":
+            replace_ill(job, {worker.machine for worker in workers})
+        case "end":
+            for worker in workers:
+                condemn(job, worker, why)
+            return signal(job, source, workers, why, active=active)
+        case "nothing":
+            pass
+    for worker in workers if dead else ():
+        restaff(job, worker)
+    return verdict
 
-    def _halt(self, why: str) -> None:
-        raise NotImplementedError
 
-    def _lose(self, machine: Machine, why: str, source: Source = "heartbeat") -> None:
-        raise NotImplementedError
+def _situation(job: JobState, uids: set[str], *, dead: bool, trusted: bool, active: bool) -> Situation:
+    change = job.change
+    planned = change is not None and change.planned
+    needed: set[str] = set()
+    if change is not None and planned:
+        needed = set(change.joiners.values()) | (change.waiting if change.phase == Phase.SWITCH else set())
+    elif change is not None:
+        givers = {uid for each in change.givers.values() for uid in each}
+        needed = {*job.workers_of(change.places).values(), *givers} | job.seated(change)
+    homes = [job.machines[job.workers[uid].machine] for uid in uids]
+    active = active or any(machine.state == MachineState.ACTIVE for machine in homes)
+    return Situation(
+        job.status,
+        dead,
+        trusted,
+        founding=job.status == JobStatus.FORMING and change is None and active,
+        seated=bool(uids & job.seated(None)) and (change is None or planned or not dead),
+        needed=bool(uids & needed),
+        planned=planned,
+        switching=change is not None and change.phase == Phase.SWITCH,
+        standby=bool(job.free_standbys(set()))
+        or all(machine.alive and machine.failures < job.plan.quarantine for machine in homes)
+        or bool(job.restarts and job.plan.scarcity == "wait"),
+    )
 
-    def _cancel(self, why: str) -> None:
-        raise NotImplementedError
 
-    def _refound(self, actors: list[Worker]) -> None:
-        raise NotImplementedError
+# -- machines and workers that are gone or ill -----------------------------------------------------------------------
 
-    def _conclude_job(self, why: str) -> None:
-        raise NotImplementedError
 
-    # -- signals -------------------------------------------------------------------------------------------------------
+def lose(job: JobState, machine: Machine, why: str, source: Source = "heartbeat") -> None:
+    """A machine is gone with all its workers; if it still lives, the order to end fences it."""
+    announce(job, "lost", f"{machine.name} is gone: {why}", machine=machine.name)
+    dead = [worker for worker in machine.all_workers if worker.alive]
+    active = machine.state == MachineState.ACTIVE
+    if machine.notice is None:
+        record_failure(job, machine, why)
+    dismiss(job, machine, why, again=machine.notice is None)
+    signal(job, source, dead, f"{machine.name} is gone: {why}", active=active)
 
-    def _signal(
-        self,
-        source: Source,
-        actors: list[Worker],
-        why: str,
-        *,
-        dead: bool = True,
-        trusted: bool = True,
-        cast: bool = False,
-    ) -> Verdict:
-        """Something says that these workers are gone or ill; `cast` says that they were to play, where their machine
-        is gone with them."""
-        uids = {actor.uid for actor in actors}
-        situation = self._situation(uids, dead=dead, trusted=trusted, cast=cast)
-        verdict = judge(situation)
-        self._tale("signal", f"{why}: {verdict.reason}", source=source, act=verdict.act, workers=sorted(uids))
-        if dead:
-            self.halted -= uids
-        match verdict.act:
-            case "fail":
-                self._fail(f"{why} while the job was starting")
-            case "note":
-                self.why = why
-                if situation.founding:
-                    self._refound(actors)
-            case "halt":
-                self._halt(why)
-            case "cancel":
-                self._cancel(why)
-            case "replace":
-                self._replace_ill({actor.machine for actor in actors})
-            case "end":
-                for actor in actors:
-                    self._condemn(actor, why)
-                return self._signal(source, actors, why, cast=cast)
-            case "nothing":
-                pass
-        for actor in actors if dead else ():
-            self._restaff(actor)
-        return verdict
 
-    def _situation(self, uids: set[str], *, dead: bool, trusted: bool, cast: bool) -> Situation:
-        change = self.change
-        planned = change is not None and change.planned
-        needed: set[str] = set()
-        if change is not None and planned:
-            needed = set(change.joiners.values()) | (change.waiting if change.phase == "switch" else set())
-        elif change is not None:
-            givers = {uid for each in change.givers.values() for uid in each}
-            needed = {*self._workers(change.places).values(), *givers} | self._seated(change)
-        homes = [self.machines[self.actors[uid].machine] for uid in uids]
-        return Situation(
-            self.status,
-            dead,
-            trusted,
-            founding=self.status == "forming" and change is None and (cast or any(m.state == "cast" for m in homes)),
-            plays=bool(uids & self._seated(None)) and (change is None or planned or not dead),
-            needed=bool(uids & needed),
-            planned=planned,
-            switching=change is not None and change.phase == "switch",
-            standby=bool(self._free(set()))
-            or all(m.alive and m.failures < self.plan.quarantine for m in homes)
-            or bool(self.starts and self.plan.scarcity == "wait"),
-        )
+def exited(job: JobState, worker: Worker, report: Exited) -> None:
+    """A worker's process has ended."""
+    worker.alive = False
+    job.unreported.discard(worker.uid)
+    machine = job.machines[worker.machine]
+    if worker.done is not None or job.over:
+        return
+    how = f"was killed by signal {-report.code}" if report.code < 0 else f"ended with exit code {report.code}"
+    needed = job.has_role(worker.uid)
+    if report.code or needed:  # else it could not change its role, and another worker can
+        record_failure(job, machine, f"{worker.uid} {how}")
+    founder = machine.state == MachineState.ACTIVE and job.status == JobStatus.FORMING
+    if report.code >= 0 and (founder or needed):
+        said = report.words.strip().splitlines()
+        words = f": {said[-1]}" if said else ""
+        if report.code == 0 and not worker.holds:
+            words = "; let the script call understudy.run(train)"
+        text = f"{job.describe(worker)} {how} before the job was over{words}"
+        if report.code == 0 or not worker.holds:
+            fail(job, text, "no-train" if report.code == 0 and not worker.holds else "exits")
+        else:
+            script_failed(job, worker, text, "exits")
+        return
+    announce(job, "died", f"{job.describe(worker)} {how}", machine=machine.name, uid=worker.uid)
+    signal(job, "exit", [worker], f"{job.describe(worker)} {how}")
 
-    def _replace_ill(self, names: set[str]) -> None:
-        """A planned replacement of machines that still work; a standby is asked for where there is none."""
-        waiting = {name for wish in self.queue for name in wish.request.machines}
-        taken = set() if self.change is None else set(self.change.places.values())
-        for name in sorted(names - waiting):
-            if self.machines[name].state == "cast":
-                if len(self._free(taken)) + self.wanted <= len(self.queue):
-                    self._want(1)
-                self.queue.append(QueuedReplacement("", Replace((name,))))
 
-    def _want(self, count: int) -> None:
-        self.wanted += count
-        self._tale("wanted", f"{count} standby machine{'s' if count > 1 else ''} wanted", count=count)
+def script_failed(job: JobState, worker: Worker, text: str, cause: FailureCause) -> None:
+    """A script has failed in its role. Another worker tries the step once more; after a second failure there the
+    script is at fault, and the job fails."""
+    if worker.alive:
+        condemn(job, worker, text)
+    role = job.role_of(worker.uid)
+    if role is None or not worker.holds:  # it has not come to its first step
+        fail(job, text, cause)
+        return
+    job.script_failures[role] = text
+    announce(job, "died", text, machine=worker.machine, uid=worker.uid, cause=cause)
+    signal(job, "script", [worker], text)
 
-    def _pending(self) -> bool:
-        """Whether a planned change is under way that nobody has switched to."""
-        return self.change is not None and self.change.planned and self.change.phase != "switch"
 
-    def _reported_ill(self, id: str, name: str, why: str, fatal: bool) -> None:
-        """Somebody outside says that a machine is ill."""
-        machine = self.machines.get(name)
-        if machine is None or not machine.alive:
-            self._reply(id, False, f"there is no machine {name}; machines that play: {self._names('cast')}")
+def reported_ill(job: JobState, id: str, name: str, why: str, *, fatal: bool) -> None:
+    """A health checker outside the job reports a fault of a machine."""
+    machine = job.machines.get(name)
+    if machine is None or not machine.alive:
+        active = job.names_in(MachineState.ACTIVE)
+        reply(job, id, False, f"there is no machine {name}; machines with roles: {active}")
+        return
+    record_failure(job, machine, why)
+    machine.ill = True
+    if machine.state == MachineState.STANDBY and name not in job.joining_machines():
+        quarantine_if_due(job, machine)
+        reply(job, id, True, f"{name} is a standby; it is in quarantine now")
+        return
+    early = machine.state == MachineState.STANDBY and job.pending()  # it would have to leave as soon as it has joined
+    living = [worker for worker in machine.workers if worker.alive]
+    verdict = signal(job, "checker", living, f"{name} is ill: {why}", dead=False, trusted=not (fatal or early))
+    reply(job, id, True, verdict.reason, act=verdict.act)
+
+
+# -- workers that halt, wait, or do not answer -----------------------------------------------------------------------
+
+
+def halted(job: JobState, worker: Worker, message: Halted) -> None:
+    """A worker has halted: by itself (number 0), because it noticed a failure, or because the controller asked."""
+    if message.how == "mismatch":
+        fail(job, f"{job.describe(worker)} in step {message.step}: {message.reason}", "collectives")
+    elif message.number == 0:
+        begun = job.status == JobStatus.FORMING and job.change is not None
+        if job.status in (JobStatus.TRAINING, JobStatus.RECOVERING) or begun:
+            why = message.reason or f"{job.describe(worker)} has noticed a failure"
+            late = _suspects(job) if message.how == "timeout" else []
+            announce(job, "signal", why, source="limit" if message.how == "timeout" else "link", act="halt")
+            halt(job, why)
+            give_up_on(job, late, "keeps the others waiting")
+    elif message.number == job.halts and job.status == JobStatus.HALTING:
+        worker.report = message
+        worker.holds = message.holds
+        job.unreported.discard(worker.uid)
+
+
+def stalled(job: JobState, worker: Worker, message: Stalled) -> None:
+    """A worker has waited for long in one operation, or waits no longer."""
+    worker.stalled = message if message.roles else None
+    _look_for_deadlock(job)
+
+
+def _look_for_deadlock(job: JobState) -> None:
+    """Fail if all workers wait and each in an operation that the others are not in: the script's roles disagree."""
+    if job.status != JobStatus.TRAINING or job.roster is None:
+        return
+    seats = {role: job.workers[uid] for role, uid in enumerate(job.roster.seats) if uid is not None}
+    places: dict[int, Stalled] = {}
+    for role, worker in seats.items():
+        if worker.stalled is None or worker.stalled.generation != job.roster.generation:
             return
-        self._blemish(machine, why)
-        machine.ill = True
-        if machine.state == "standby" and (self.change is None or name not in self.change.places.values()):
-            self._quarantined(machine)
-            self._reply(id, True, f"{name} is a standby; it is in quarantine now")
-            return
-        said = f"{name} is ill: {why}"
-        early = machine.state == "standby" and self._pending()  # nobody has to come who is to leave at once
-        living = [actor for actor in machine.actors if actor.alive]
-        verdict = self._signal("checker", living, said, dead=False, trusted=not (fatal or early))
-        self._reply(id, True, verdict.reason, act=verdict.act)
+        places[role] = worker.stalled
+    for place in places.values():
+        mates = [places[role] for role in place.roles if role in places]
+        if all(mate.number == place.number and mate.roles == place.roles for mate in mates):
+            return  # these are in the same operation: it is only slow
+    first = next(iter(places))
+    other = next(role for role in places[first].roles if role in places and places[role] != places[first])
+    here, there = job.describe(seats[first]), job.describe(seats[other])
+    fail(
+        job,
+        f"{here} {places[first].what}, while {there} {places[other].what}: "
+        "all roles must run the same steps and call the same operations in the same order",
+        "collectives",
+    )
 
-    # -- those who do not answer ---------------------------------------------------------------------------------------
 
-    def _attempt(self, change: Change) -> int:
-        """Tells one rehearsal from the next."""
-        return self.halts * 1000 + self.generations * 10 + (0 if change.wish is None else change.wish.attempts)
+def _suspects(job: JobState) -> list[str]:
+    """Workers that do not wait while others wait for long: the others wait for them."""
+    if job.roster is None:
+        return []
+    seats = [uid for uid in job.roster.seats if uid is not None]
+    waiting = {
+        uid
+        for uid in seats
+        if (place := job.workers[uid].stalled) is not None and place.generation == job.roster.generation
+    }
+    return [uid for uid in job.living(seats) if uid not in waiting] if waiting else []
 
-    def _expired(self, what: str, number: int) -> None:
-        change = self.change
-        if what == "start":
-            late = self.actors[f"w{number}"]
+
+def give_up_on(job: JobState, uids: Iterable[str], why: str) -> None:
+    """End workers that may live but do not answer or come along."""
+    workers = [job.workers[uid] for uid in job.living(uids)]
+    said = {worker.uid: f"{job.describe(worker)} {why}" for worker in workers}
+    for worker in workers:
+        announce(job, "died", f"{said[worker.uid]}; it is ended", machine=worker.machine, uid=worker.uid)
+        condemn(job, worker, why)
+    if workers:
+        signal(job, "limit", workers, ", ".join(said.values()))
+        change = job.change
+        if change is not None and change.phase == Phase.CANCEL:
+            change.waiting -= set(said)
+
+
+# -- time limits -----------------------------------------------------------------------------------------------------
+
+
+def due(job: JobState) -> list[tuple[float, Overdue | Slipping | Expired]]:
+    """All limits and deadlines that run, with the time at which each passes."""
+    if job.over:
+        return []
+    plan, change = job.plan, job.change
+    job.starting = {uid: each for uid, each in job.starting.items() if each.alive and each.address is None}
+    found: list[tuple[float, Overdue | Slipping | Expired]] = [
+        *deadlines(job),
+        *((each.started + plan.rehearsal_limit, Expired("start", int(uid[1:]))) for uid, each in job.starting.items()),
+    ]
+    if job.status == JobStatus.HALTING and job.unreported:
+        found.append((job.halted_at + plan.answer_limit, Expired("answer", job.halts)))
+    elif job.waiting and (
+        job.status == JobStatus.HALTING or (job.status == JobStatus.FORMING and job.missing_machines)
+    ):
+        found.append((job.waiting_since + plan.patience, Expired("patience", job.halts)))
+    if job.closing_at:
+        found.append((job.closing_at + plan.limit, Expired("end", job.halts)))
+    if change is None:
+        return found
+    if change.phase == Phase.REHEARSE:
+        found.append((change.clock["rehearse"] + plan.rehearsal_limit, Expired("rehearse", _attempt(job, change))))
+    elif change.phase == Phase.CANCEL:
+        found.append((change.clock["cancel"] + plan.answer_limit, Expired("cancel", change.generation)))
+    elif not change.planned and "open" in change.clock:
+        found.append((change.clock["open"] + plan.limit, Expired("switch", change.generation)))
+    return found
+
+
+def _attempt(job: JobState, change: Change) -> int:
+    """A number that tells the rehearsals of this change from those of every other one."""
+    return job.halts * 1000 + job.generations * 10 + (0 if change.item is None else change.item.attempts)
+
+
+def expired(job: JobState, event: Expired) -> None:
+    """A time limit has passed; it means nothing if what it belongs to is over."""
+    plan, change, number = job.plan, job.change, event.number
+    match event.what:
+        case "start":
+            late = job.workers[f"w{number}"]
             if late.alive and late.address is None:
-                self._give_up_on([late.uid], f"has not come for {self.plan.rehearsal_limit:g} s")
-        elif what == "answer" and self.status == "halting" and number == self.halts:
-            self._give_up_on(self.halted, f"has not answered for {self.plan.answer_limit:g} s")
-        elif what == "patience" and self.status == "halting" and number == self.halts and self.waiting:
-            self._conclude_job(f"{self.waiting}, and none has come in {self.plan.patience:g} s")
-        elif what == "patience" and self.status == "forming" and self.vacancies:
-            self._fail(f"{self.waiting}, and none has come in {self.plan.patience:g} s")
-        elif what == "end" and self.status in ("training", "closing") and self.roster is not None:
-            awaited = self._keepers if self._last_words else self._seated(None)
-            late_ones = [uid for uid in awaited if self.actors[uid].done is None]
-            self._give_up_on(late_ones, f"has not ended within {self.plan.limit:g} s after the others")
-        elif change is None:
-            return
-        elif what == "rehearse" and change.phase == "rehearse" and number == self._attempt(change):
-            slow = [uid for role, uid in change.joiners.items() if self.actors[uid].rehearsed != role]
-            self._give_up_on(slow, f"has rehearsed for {self.plan.rehearsal_limit:g} s")
-        elif what == "cancel" and change.phase == "cancel" and number == change.generation:
-            self._give_up_on(change.waiting, f"has not answered for {self.plan.answer_limit:g} s")
-        elif what == "switch" and number == change.generation and not change.planned:
-            takers = {move.taker.uid for move in change.moves}
-            slow = [uid for uid in change.waiting if uid not in takers]
-            if slow:
-                self._give_up_on(slow, f"has not come to the boundary within {self.plan.limit:g} s")
-            else:  # whoever it is does not answer
-                self._halt(f"the hand-over took longer than {self.plan.limit:g} s")
+                give_up_on(job, [late.uid], f"has not come for {plan.rehearsal_limit:g} s")
+        case "answer" if job.status == JobStatus.HALTING and number == job.halts:
+            give_up_on(job, job.unreported, f"has not answered for {plan.answer_limit:g} s")
+        case "patience" if job.status == JobStatus.HALTING and number == job.halts and job.waiting:
+            conclude_job(job, f"{job.waiting}, and none has come in {plan.patience:g} s")
+        case "patience" if job.status == JobStatus.FORMING and job.missing_machines:
+            fail(job, f"{job.waiting}, and none has come in {plan.patience:g} s")
+        case "end" if job.status in (JobStatus.TRAINING, JobStatus.CLOSING) and job.roster is not None:
+            awaited = job.closing_workers if job.closing_reason else job.seated(None)
+            late_ones = [uid for uid in awaited if job.workers[uid].done is None]
+            give_up_on(job, late_ones, f"has not ended within {plan.limit:g} s after the others")
+        case "rehearse" | "cancel" | "switch" if change is not None:
+            _change_expired(job, change, event)
+        case _:
+            pass
 
-    def _give_up_on(self, uids: Iterable[str], why: str) -> None:
-        actors = [self.actors[uid] for uid in self._living(uids)]
-        said = {actor.uid: f"{self._name(actor)} {why}" for actor in actors}
-        for actor in actors:
-            self._tale("died", f"{said[actor.uid]}; it is ended", machine=actor.machine, uid=actor.uid)
-            self._condemn(actor, why)
-        if actors:
-            self._signal("limit", actors, ", ".join(said.values()))
-            change = self.change
-            if change is not None and change.phase == "cancel":
-                change.waiting -= set(said)
 
-    def _suspects(self) -> list[str]:
-        """While others wait for long, who does not? They are what is waited for."""
-        if self.roster is None:
-            return []
-        seats = [uid for uid in self.roster.seats if uid is not None]
-        waiting = {
-            uid
-            for uid in seats
-            if (stalled := self.actors[uid].stalled) is not None and stalled.generation == self.roster.generation
-        }
-        return [uid for uid in self._living(seats) if uid not in waiting] if waiting else []
+def _change_expired(job: JobState, change: Change, event: Expired) -> None:
+    plan = job.plan
+    if event.what == "rehearse" and change.phase == Phase.REHEARSE and event.number == _attempt(job, change):
+        slow = [uid for role, uid in change.joiners.items() if job.workers[uid].rehearsed != role]
+        give_up_on(job, slow, f"has rehearsed for {plan.rehearsal_limit:g} s")
+    elif event.what == "cancel" and change.phase == Phase.CANCEL and event.number == change.generation:
+        give_up_on(job, change.waiting, f"has not answered for {plan.answer_limit:g} s")
+    elif event.what == "switch" and event.number == change.generation and not change.planned:
+        takers = {move.taker.uid for move in change.moves}
+        slow = [uid for uid in change.waiting if uid not in takers]
+        if slow:
+            give_up_on(job, slow, f"has not come to the boundary within {plan.limit:g} s")
+        else:  # a worker that hangs does not answer the halt
+            halt(job, f"the hand-over took longer than {plan.limit:g} s")

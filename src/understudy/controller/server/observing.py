@@ -5,13 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from understudy.controller.core.director import Director
 from understudy.controller.core.events import Noted
+from understudy.controller.core.state import JobState
 from understudy.protocol.mesh import Mesh, coordinates, roles_of
 from understudy.protocol.samples import Sample
 from understudy.steward.links import LinkDetector
-from understudy.steward.series import Settings
-from understudy.steward.stragglers import Detector, News, Straggler
+from understudy.steward.stragglers import Straggler, StragglerDetector, StragglerNews, StragglerSettings
 
 LOOK_S = 1.0
 """Between two looks."""
@@ -24,10 +23,10 @@ _BEHIND = 3
 class Observing:
     """Collects samples until all roles have told of a step, then has it judged."""
 
-    def __init__(self, settings: Settings, mesh: Mesh) -> None:
+    def __init__(self, settings: StragglerSettings, mesh: Mesh) -> None:
         self.settings = settings
         self._classes = classes_of(mesh)
-        self._workers, self._links = Detector(settings), LinkDetector(settings)
+        self._workers, self._links = StragglerDetector(settings), LinkDetector(settings)
         self._steps: dict[int, dict[int, Sample]] = {}
         """Step → role → what it has told, of steps that are not judged yet."""
         self._judged = -1
@@ -54,17 +53,17 @@ class Observing:
             if sample.step > self._judged:
                 self._steps.setdefault(sample.step, {})[sample.role] = sample
 
-    def look(self, director: Director, now: float) -> list[Noted]:
+    def look(self, job: JobState, now: float) -> list[Noted]:
         """What is new, about once a second."""
-        roster = director.roster
+        roster = job.roster
         if now < self._looked + LOOK_S or roster is None:
             return []
         self._looked = now
         if roster.generation != self._generation:
-            self._enter(director)
+            self._enter(job)
         players = {role: worker for role in range(len(roster.seats)) if (worker := roster.player(role)) is not None}
         machines = {role: worker.machine for role, worker in players.items()}
-        news: list[News] = []
+        news: list[StragglerNews] = []
         for step in self._complete(len(players)):
             told = self._steps.pop(step)
             self._judged = step
@@ -73,9 +72,9 @@ class Observing:
             news += self._links.step(samples, machines)
         return [_noted(each) for each in news]
 
-    def _enter(self, director: Director) -> None:
+    def _enter(self, job: JobState) -> None:
         """A new generation: whoever has gone is forgotten, and steps may be there again."""
-        roster = director.roster
+        roster = job.roster
         assert roster is not None
         players = {role: uid for role, uid in enumerate(roster.seats) if uid is not None}
         self._generation, self._judged = roster.generation, -1
@@ -99,7 +98,7 @@ def classes_of(mesh: Mesh) -> dict[int, tuple[int, ...]]:
     return {role: tuple(members) for members in found.values() for role in members}
 
 
-def _noted(news: News) -> Noted:
+def _noted(news: StragglerNews) -> Noted:
     finding = news.finding
     data: dict[str, str | float] = {"machine": finding.machine, "role": finding.role, "ratio": finding.ratio}
     data |= {"part": finding.part, "steps": finding.steps}

@@ -19,8 +19,9 @@ from typing import Any
 import msgspec
 from aiohttp import WSMsgType, web
 
-from understudy.controller.core.company import OVER
+from understudy.controller.core.actions import UnexpectedEvent
 from understudy.controller.core.director import Director
+from understudy.controller.core.effects import Announcement, Effect, Provisioning
 from understudy.controller.core.events import (
     AddStandby,
     Asked,
@@ -31,15 +32,14 @@ from understudy.controller.core.events import (
     Rejected,
     RemoveStandby,
     Replace,
-    Reply,
     Reported,
     ReportFault,
     Request,
     Scale,
     StopJob,
     TakeBack,
-    Tale,
 )
+from understudy.controller.core.state import OVER
 from understudy.host.family import die_with_parent
 from understudy.protocol.frames import Ack, Beat, Frame, Numbered, Refused, Register, Report, Welcome
 from understudy.protocol.messages import ExtensionMessage
@@ -71,7 +71,9 @@ class Controller:
     def __init__(self, spec: ControlSpec) -> None:
         self.spec = spec
         self.director = Director(spec.plan)
-        self.tales: list[Tale] = []
+        self.announcements: list[Announcement] = []
+        self.provisioning: list[Provisioning] = []
+        """Requests for machines and releases, in their order."""
         self.beats: dict[str, Beat] = {}
         self.observing = Observing(spec.stragglers, spec.mesh)
         self._ledger = Ledger(Path(spec.ledger))
@@ -84,27 +86,35 @@ class Controller:
         self._shortener = Shortener()
         self._news = asyncio.Condition()
         for at, event in self._ledger.read():
-            self._keep(self.director.feed(event, at))
-        self.steward = Steward(spec.steward, self.director, self.tales, lambda: self.observing.suspects)
-        self._seen = dict.fromkeys(self.director.machines, time.monotonic())
+            self._decide(event, at)
+        self.steward = Steward(spec.steward, self.director.job, self.announcements, lambda: self.observing.suspects)
+        self._seen = dict.fromkeys(self.director.job.machines, time.monotonic())
 
-    def _keep(self, outputs: list[Tale | Reply]) -> None:
-        self.tales += [output for output in outputs if isinstance(output, Tale)]
+    def _decide(self, event: Event, now: float) -> None:
+        """Feed the director and keep the effects; an event that the protocol rules out is announced and ignored."""
+        effects: list[Effect]
+        try:
+            effects = self.director.feed(event, now)
+        except UnexpectedEvent as error:
+            log.error("ignored: %s", error)
+            effects = [Announcement("unexpected", f"{error.what}; the event is ignored", now)]
+        self.announcements += [effect for effect in effects if isinstance(effect, Announcement)]
+        self.provisioning += [effect for effect in effects if isinstance(effect, Provisioning)]
 
     # -- events --------------------------------------------------------------------------------------------------------
 
     async def feed(self, event: Event) -> None:
         now = time.time()
         self._ledger.append(now, event)
-        self._keep(self.director.feed(event, now))
+        self._decide(event, now)
         async with self._news:
             self._news.notify_all()
-        while self.director.addressed:  # one after the other, so that whoever is fed meanwhile takes part
-            name, _ = self.director.addressed.popitem()
+        while self.director.job.addressed:  # one after the other, so that whoever is fed meanwhile takes part
+            name, _ = self.director.job.addressed.popitem()
             await self._flush(name)
 
     async def _flush(self, name: str) -> None:
-        machine, ws = self.director.machines.get(name), self._sockets.get(name)
+        machine, ws = self.director.job.machines.get(name), self._sockets.get(name)
         if machine is None or ws is None:
             return
         for number, order in machine.outbox.after(0):
@@ -129,18 +139,20 @@ class Controller:
                 continue
             why = f"nothing heard from its agent for {self.spec.heartbeat:g} s"
             for name in gone(self._heard(now), now, self.spec.heartbeat, self.spec.patience):
-                await self.feed(Lost(name, self.director.machines[name].incarnation, why))
+                await self.feed(Lost(name, self.director.job.machines[name].incarnation, why))
             for limit, event in self.director.due():
                 if time.time() > limit and event not in self._expired:
                     self._expired.add(event)
                     await self.feed(event)
-            for noted in self.observing.look(self.director, now):
+            for noted in self.observing.look(self.director.job, now):
                 await self.feed(noted)
-            for wish in self.steward.look(time.time()):
-                await self.feed(wish)
+            for request in self.steward.look(time.time()):
+                await self.feed(request)
 
     def _heard(self, now: float) -> dict[str, float]:
-        return {name: self._seen.get(name, now) for name, machine in self.director.machines.items() if machine.alive}
+        return {
+            name: self._seen.get(name, now) for name, machine in self.director.job.machines.items() if machine.alive
+        }
 
     def _deaf(self, now: float) -> bool:
         """Whether nobody at all is heard. When that is over, not all are heard at once: connections that were cut take
@@ -148,7 +160,7 @@ class Controller:
         heard, limit = self._heard(now), self.spec.heartbeat
         silence = quiet(heard, now)
         if limit < silence < self.spec.patience:
-            if not self._silence and self.director.status not in OVER:
+            if not self._silence and self.director.job.status not in OVER:
                 log.warning("nothing heard from any machine for %g s: it is the controller that is cut off", limit)
             self._silence = silence
             return True
@@ -189,7 +201,7 @@ class Controller:
 
     async def _admit(self, ws: web.WebSocketResponse, register: Register) -> bool:
         name = register.machine
-        known = self.director.machines.get(name)
+        known = self.director.job.machines.get(name)
         why = objection(name, register.facts, self.spec.facts)
         if not why and known is not None and known.alive and known.incarnation != register.incarnation:
             there = self._sockets.get(name)
@@ -201,7 +213,7 @@ class Controller:
         self._seen[name] = time.monotonic()
         if known is None or known.incarnation != register.incarnation:
             await self.feed(Registered(name, register.incarnation, register.standby, register.labels))
-        machine = self.director.machines[name]
+        machine = self.director.job.machines[name]
         machine.outbox.acknowledged(register.received)
         self._sent[name] = register.received
         if not machine.alive and not list(machine.outbox.after(register.received)):
@@ -214,7 +226,7 @@ class Controller:
         return True
 
     async def _hear(self, ws: web.WebSocketResponse, name: str, incarnation: str, frame: Frame) -> None:
-        machine = self.director.machines[name]
+        machine = self.director.job.machines[name]
         if machine.incarnation != incarnation:
             await ws.send_bytes(_encoder.encode(Refused("another agent has this machine's name")))
             await ws.close()
@@ -237,18 +249,18 @@ class Controller:
         return _json({"id": id, **self._answer(id)})
 
     def _answer(self, id: str) -> dict[str, object]:
-        reply = self.director.answers.get(id)
+        reply = self.director.job.answers.get(id)
         if reply is None:
-            return {"done": False, "state": state_of(self.director, id)}
+            return {"done": False, "state": state_of(self.director.job, id)}
         return {"done": True, "ok": reply.ok, "text": reply.text, "at": reply.at, **reply.data}
 
     async def get_answer(self, request: web.Request) -> web.Response:
         """What has become of a request; waits up to `wait` seconds for its end."""
         id, wait = request.match_info["id"], float(request.query.get("wait", "0"))
-        if id not in self.director.requests:
+        if id not in self.director.job.requests:
             raise ValueError(f"there was no request {id}; its id is in the answer to whoever has asked")
         deadline = time.monotonic() + min(wait, 60.0)
-        while id not in self.director.answers and (left := deadline - time.monotonic()) > 0:
+        while id not in self.director.job.answers and (left := deadline - time.monotonic()) > 0:
             await self._wait(left)
         return _json({"id": id, **self._answer(id)})
 
@@ -260,11 +272,11 @@ class Controller:
             pass
 
     async def get_events(self, request: web.Request) -> web.StreamResponse:
-        """Tales from number `after` on; waits up to `wait` seconds for the first."""
+        """Announcements from number `after` on; waits up to `wait` seconds for the first."""
         after, wait = int(request.query.get("after", "0")), float(request.query.get("wait", "0"))
-        if len(self.tales) <= after and wait > 0:
+        if len(self.announcements) <= after and wait > 0:
             await self._wait(min(wait, 60.0))
-        return _json({"next": len(self.tales), "events": self.tales[after:]})
+        return _json({"next": len(self.announcements), "events": self.announcements[after:]})
 
     async def post_replace(self, request: web.Request) -> web.Response:
         """Put standbys in the place of machines, all at one boundary; with `by` it is a drain."""
@@ -299,7 +311,7 @@ class Controller:
     async def post_lost(self, request: web.Request) -> web.Response:
         """Whoever starts machines has seen one die."""
         name = request.match_info["name"]
-        machine = self.director.machines.get(name)
+        machine = self.director.job.machines.get(name)
         news: Ending = await _body(request, Ending)
         if machine is None:
             if not news.joined:
@@ -320,18 +332,18 @@ class Controller:
     async def get_spec(self, request: web.Request) -> web.Response:
         """What a machine has to know to join, if it may have the name it wants."""
         spec, name = self.spec, request.query.get("machine", "")
-        machine = self.director.machines.get(name)
+        machine = self.director.job.machines.get(name)
         if spec.worker is None:
             raise ValueError("this job is not open for other machines")
         if name in spec.reserved or (machine is not None and machine.alive):
             raise ValueError(f"there is a machine {name} in this job already; {_RENAME}")
-        status, patience = self.director.status, spec.patience
+        status, patience = self.director.job.status, spec.patience
         return _json(Offer(spec.job, status, spec.worker, spec.env, spec.repair, patience))
 
     async def post_disband(self, request: web.Request) -> web.Response:
         """The controller is about to go for good: nobody is to wait for it. Answers when all agents have gone, or
         after a few seconds."""
-        if self.director.status not in OVER:
+        if self.director.job.status not in OVER:
             for ws in list(self._sockets.values()):
                 with suppress(ConnectionError):
                     await ws.send_bytes(_encoder.encode(Refused("the job was ended")))
@@ -342,7 +354,7 @@ class Controller:
 
     async def get_job(self, request: web.Request) -> web.Response:
         """How the job is: a `JobView`."""
-        view = job_view(self.spec.job, self.director, self.beats, self.observing.findings)
+        view = job_view(self.spec.job, self.director.job, self.beats, self.observing.findings)
         if self._silence and view.status not in OVER:
             why = f"nothing heard from any machine for {self._silence:.0f} s: the controller seems to be cut off"
             view = msgspec.structs.replace(view, reason="; ".join(filter(None, (why, view.reason))))
@@ -350,11 +362,11 @@ class Controller:
 
     async def get_machines(self, request: web.Request) -> web.Response:
         """All machines that have ever come: a list of `MachineView`."""
-        return _json(machines_view(self.director))
+        return _json(machines_view(self.director.job))
 
     async def get_roster(self, request: web.Request) -> web.Response:
         """Who plays which role: a list of `RoleView`."""
-        return _json(roster_view(self.director, self.spec.mesh))
+        return _json(roster_view(self.director.job, self.spec.mesh))
 
     async def get_extensions(self, request: web.Request) -> web.Response:
         """The extensions of this job's workers and agents: module → argument."""

@@ -6,9 +6,11 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from understudy.controller.core.cast import Machine, ready
 from understudy.controller.core.change import QueuedReplacement
-from understudy.controller.core.director import Director
+from understudy.controller.core.machines import Machine, MachineState, ready
+from understudy.controller.core.replicas import count, known, target
+from understudy.controller.core.state import JobState, JobStatus
+from understudy.controller.core.turns import prospects
 from understudy.protocol.frames import Beat
 from understudy.protocol.mesh import Mesh, coordinates
 from understudy.protocol.messages import Copied
@@ -24,18 +26,18 @@ class ChangeView(msgspec.Struct, frozen=True):
 
 
 class CopiesView(msgspec.Struct, frozen=True):
-    """The last copies that are complete, and what the slowest of them took."""
+    """The last complete copies of the state in memory, and the time that the slowest took."""
 
     step: int
     bytes: int
-    """Of one role's."""
+    """Size of the largest role's copy."""
     seconds: float
     waited: float
-    """For how much of that training had to wait."""
+    """Seconds of that for which training had to wait."""
 
 
 class ReplicasView(msgspec.Struct, frozen=True):
-    """Of the model, where they may come and go."""
+    """Numbers of model replicas in a job with masking."""
 
     live: int
     most: int
@@ -43,7 +45,7 @@ class ReplicasView(msgspec.Struct, frozen=True):
 
 
 class WaitingView(msgspec.Struct, frozen=True):
-    """A request for planned replacement that is not over."""
+    """A planned replacement that is not over."""
 
     id: str
     machines: tuple[str, ...]
@@ -59,24 +61,24 @@ class JobView(msgspec.Struct, frozen=True):
     generation: int
     step: int
     seconds: float
-    """Per step, lately."""
+    """Recent duration of a step."""
     values: dict[str, float]
     change: ChangeView | None
     standbys: int
     digests: dict[int, str]
-    """Of each role's final state, once the job is over."""
+    """Role → digest of its final state, once the job is over."""
     vacant: tuple[int, ...] = ()
-    """Roles of replicas that are gone, without which training goes on."""
+    """Roles that no worker has."""
     copies: CopiesView | None = None
-    """Where copies of the state are kept in memory."""
+    """None: the job keeps no copies of its state in memory."""
     replicas: ReplicasView | None = None
-    """With masking, once it is known how the model is replicated."""
+    """None: the job has no masking, or its replicas are not known yet."""
     wanted: int = 0
     """Machines that were asked for and have not come."""
     queue: tuple[WaitingView, ...] = ()
-    """Machines that are to be replaced: what is under way, then what waits, in its order."""
+    """Replacements: the one under way, then those that wait, in their order."""
     stragglers: tuple[Straggler, ...] = ()
-    """Who is slower than others that do the same, the worst first."""
+    """Machines that are slower than others with the same work, the slowest first."""
 
 
 class MachineView(msgspec.Struct, frozen=True):
@@ -87,16 +89,16 @@ class MachineView(msgspec.Struct, frozen=True):
     pids: tuple[int, ...]
     why: str = ""
     failures: int = 0
-    """That count; those from before it was readmitted do not."""
+    """Number of failures since the machine was last readmitted."""
     history: tuple[tuple[float, str], ...] = ()
-    """When, and what has gone wrong on it."""
+    """Time and text of each failure."""
     rehearsed: tuple[int, ...] = ()
     """Roles that a standby could take at once."""
-    tour: dict[int, float] = {}
-    """Role → seconds that a standby's worker has rehearsed it for; others of the same kind take as long."""
+    rehearsal_seconds: dict[int, float] = {}
+    """Role → duration of a standby's rehearsal of that role, in seconds; roles of the same kind take as long."""
     labels: dict[str, str] = {}
     goes: float | None = None
-    """When it leaves, replaced or not, where that is known."""
+    """When the machine leaves, replaced or not; None: it has not given notice."""
 
 
 class RoleView(msgspec.Struct, frozen=True):
@@ -105,65 +107,65 @@ class RoleView(msgspec.Struct, frozen=True):
     worker: str | None
     machine: str | None
     twins: tuple[int, ...] = ()
-    """Roles with identical copies of its state, where that is known."""
+    """Roles that hold identical copies of its state."""
 
 
-def job_view(name: str, director: Director, beats: Mapping[str, Beat], stragglers: Sequence[Straggler] = ()) -> JobView:
-    change = director.change
+def job_view(name: str, job: JobState, beats: Mapping[str, Beat], stragglers: Sequence[Straggler] = ()) -> JobView:
+    change = job.change
     beat = max(beats.values(), key=lambda beat: (beat.step, beat.primary), default=Beat())
-    telling = [beat for beat in beats.values() if beat.values]  # in a pipeline only the last stage knows the loss
+    telling = [beat for beat in beats.values() if beat.values]  # in a pipeline, only the last stage knows the loss
     told = max(telling, key=lambda beat: (beat.primary, beat.step), default=beat)
-    seats = () if director.roster is None else director.roster.seats
-    ends = {role: director.actors[uid].done for role, uid in enumerate(seats) if uid is not None}
-    for role in director.vacant():  # what it would hold, others do
-        ends[role] = next((ends[twin] for twin in director.twins.get(role, ()) if ends.get(twin) is not None), None)
+    seats = () if job.roster is None else job.roster.seats
+    ends = {role: job.workers[uid].done for role, uid in enumerate(seats) if uid is not None}
+    for role in job.vacant():  # its twins hold the same state
+        ends[role] = next((ends[twin] for twin in job.twins.get(role, ()) if ends.get(twin) is not None), None)
     return JobView(
         name,
-        director.status,
-        director.reason or director.waiting or director.absent(),
-        0 if director.roster is None else director.roster.generation,
+        job.status,
+        job.reason or job.waiting or job.absent(),
+        0 if job.roster is None else job.roster.generation,
         max([beat.step, *(end.step for end in ends.values() if end is not None)]),
         beat.seconds,
         told.values,
         None
         if change is None
         else ChangeView(change.kind, change.phase, change.generation, change.leaving, tuple(change.places.values())),
-        sum(machine.state == "standby" for machine in director.machines.values()),
+        sum(machine.state == MachineState.STANDBY for machine in job.machines.values()),
         {role: end.digest for role, end in ends.items() if end is not None},
-        () if director.status == "forming" else tuple(role for role, uid in enumerate(seats) if uid is None),
+        () if job.status == JobStatus.FORMING else tuple(role for role, uid in enumerate(seats) if uid is None),
         _copies([beat.copied for beat in beats.values() if beat.copied is not None]),
-        _replicas(director),
-        director.wanted,
-        queue_view(director),
+        _replicas(job),
+        job.wanted,
+        queue_view(job),
         tuple(stragglers),
     )
 
 
-def _replicas(director: Director) -> ReplicasView | None:
-    if not director.plan.mask or not director.known or director.roster is None:
+def _replicas(job: JobState) -> ReplicasView | None:
+    if not job.plan.mask or not known(job) or job.roster is None:
         return None
-    most, live = director.replicas(director.vacant())
-    return ReplicasView(live, most, director.target())
+    most, live = count(job, job.vacant())
+    return ReplicasView(live, most, target(job))
 
 
-def queue_view(director: Director) -> tuple[WaitingView, ...]:
-    """Who is to go, in the order in which they do."""
-    change = director.change
+def queue_view(job: JobState) -> tuple[WaitingView, ...]:
+    """Replacements in their order."""
+    change = job.change
     found = []
-    if change is not None and change.wish is not None:
-        found.append(_waiting(change.wish, f"under way: {change.phase}"))
-    for wish, outlook in director.prospects():
-        found.append(_waiting(wish, outlook.reason))
+    if change is not None and change.item is not None:
+        found.append(_waiting(change.item, f"under way: {change.phase}"))
+    for item, outlook in prospects(job):
+        found.append(_waiting(item, outlook.reason))
     return tuple(found)
 
 
-def _waiting(wish: QueuedReplacement, state: str) -> WaitingView:
-    return WaitingView(wish.id, wish.request.machines, wish.request.by, wish.request.why, state)
+def _waiting(item: QueuedReplacement, state: str) -> WaitingView:
+    return WaitingView(item.id, item.request.machines, item.request.by, item.request.why, state)
 
 
-def state_of(director: Director, id: str) -> str:
-    """Of a request that is not over; empty where nobody knows of one."""
-    return "; ".join(view.state for view in queue_view(director) if view.id == id)
+def state_of(job: JobState, id: str) -> str:
+    """The state of a request that is not over; empty: there is no such request."""
+    return "; ".join(view.state for view in queue_view(job) if view.id == id)
 
 
 def _copies(told: list[Copied]) -> CopiesView | None:
@@ -179,46 +181,46 @@ def _copies(told: list[Copied]) -> CopiesView | None:
     )
 
 
-def machines_view(director: Director) -> list[MachineView]:
-    roster = director.roster
+def machines_view(job: JobState) -> list[MachineView]:
+    roster = job.roster
     return [
         MachineView(
             machine.name,
-            "parked" if machine.state == "cast" and machine.name in director.parked.values() else machine.state,
+            "parked" if machine.state == MachineState.ACTIVE and machine.name in job.parked.values() else machine.state,
             tuple(
                 role
-                for actor in machine.actors
-                if roster is not None and (role := roster.role_of(actor.uid)) is not None
+                for worker in machine.workers
+                if roster is not None and (role := roster.role_of(worker.uid)) is not None
             ),
-            tuple(actor.uid for actor in machine.everybody if actor.alive),
-            tuple(actor.pid for actor in machine.everybody if actor.alive),
+            tuple(worker.uid for worker in machine.all_workers if worker.alive),
+            tuple(worker.pid for worker in machine.all_workers if worker.alive),
             machine.why,
             machine.failures,
             tuple(machine.history),
-            _at_once(director, machine),
-            _tour(director, machine),
+            _at_once(job, machine),
+            _rehearsal_seconds(job, machine),
             machine.labels,
             machine.notice if machine.alive else None,
         )
-        for machine in director.machines.values()
+        for machine in job.machines.values()
     ]
 
 
-def _at_once(director: Director, machine: Machine) -> tuple[int, ...]:
-    if machine.state != "standby":
+def _at_once(job: JobState, machine: Machine) -> tuple[int, ...]:
+    if machine.state != MachineState.STANDBY:
         return ()
-    roles = range(director.plan.roles)
-    return tuple(role for role in roles if any(actor.alive and ready(actor, role) for actor in machine.everybody))
+    roles = range(job.plan.roles)
+    return tuple(role for role in roles if any(worker.alive and ready(worker, role) for worker in machine.all_workers))
 
 
-def _tour(director: Director, machine: Machine) -> dict[int, float]:
-    cells = director.plan.cells
-    tour = machine.tour if machine.state == "standby" else {}
-    return {role: tour[cell] for role, cell in enumerate(cells) if cell in tour}
+def _rehearsal_seconds(job: JobState, machine: Machine) -> dict[int, float]:
+    cells = job.plan.cells
+    durations = machine.rehearsal_seconds if machine.state == MachineState.STANDBY else {}
+    return {role: durations[cell] for role, cell in enumerate(cells) if cell in durations}
 
 
-def roster_view(director: Director, mesh: Mesh) -> list[RoleView]:
-    roster = director.roster
+def roster_view(job: JobState, mesh: Mesh) -> list[RoleView]:
+    roster = job.roster
     if roster is None:
         return []
     views = []
@@ -230,7 +232,7 @@ def roster_view(director: Director, mesh: Mesh) -> list[RoleView]:
                 coordinates(mesh, role),
                 None if worker is None else worker.uid,
                 None if worker is None else worker.machine,
-                director.twins.get(role, ()),
+                job.twins.get(role, ()),
             )
         )
     return views

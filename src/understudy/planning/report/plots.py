@@ -1,7 +1,6 @@
-"""The plots of a report, by plotly, which is imported only here and only when a plot is made.
+"""The plots of a plan's report, by plotly. plotly is imported when a plot is made.
 
-Colours of text and lines come from the page, which knows whether it is light or dark; what is drawn has colours that
-can be seen on both.
+The page sets the colours of text and lines for a light or a dark screen; the colours of data are visible on both.
 """
 
 from __future__ import annotations
@@ -11,8 +10,16 @@ from math import log10
 from typing import TYPE_CHECKING, Any
 
 from understudy.planning.outcome import Waste
-from understudy.planning.report.words import amount, change, share
-from understudy.planning.series import STANDING_BY, Bar, Landscape, OverScale, Simulated, Stack, Tornado
+from understudy.planning.report.plan_data import (
+    STANDING_BY,
+    Landscape,
+    OverScale,
+    Simulated,
+    Tornado,
+    WasteBar,
+    WasteStack,
+)
+from understudy.planning.report.sentences import amount, change, share
 from understudy.planning.setting import DAY
 from understudy.planning.spans import said
 
@@ -49,26 +56,26 @@ WASTES = {
 }
 LESS, MORE = "#4a7fc1", "#d99b3b"
 WORST = "#2b3f66"
-"""Of the landscape."""
+"""Colour of the worst cell in the landscape."""
 APART = "\u2002"
-"""Between a name and its bar."""
+"""Space between a name and its bar."""
 ROW = 30
-"""Pixels of a horizontal bar with the space around it."""
+"""Height of a horizontal bar and its margin, in pixels."""
 HIGHEST = 4.0
-"""Times as long as undisturbed: what takes longer leaves the plot, that the others can be told apart."""
+"""Upper limit of the plot over scale, in times to train without interruption. Curves above it are cut off."""
 
 
 class ReportUnavailable(RuntimeError):
-    """There is nothing to draw with; the message says what to install."""
+    """plotly is not installed; the message says what to install."""
 
 
 def require() -> Any:
-    """plotly's graph objects, or ReportUnavailable."""
+    """plotly's graph objects. Raises ReportUnavailable if plotly is not installed."""
     try:
         import plotly.graph_objects
     except ImportError as error:
         raise ReportUnavailable(
-            "a report needs plotly, which is not installed here: pip install 'understudy[report]'"
+            "a report needs plotly, which is not installed: pip install 'understudy[report]'"
         ) from error
     return plotly.graph_objects
 
@@ -103,10 +110,10 @@ def over_scale(found: OverScale, best: str, days: float) -> Figure:
         ticktext=[said(step * DAY) for step in steps],
         range=_log_range(0.97 * days, 1.06 * top),
     )
-    return calm(figure, 560)
+    return without_frame(figure, 560)
 
 
-def bars(found: tuple[Bar, ...]) -> Figure:
+def bars(found: tuple[WasteBar, ...]) -> Figure:
     go = require()
     figure = go.Figure()
     room = 1.3 * max(1.0, *(bar.gpu_hours for bar in found))
@@ -127,10 +134,10 @@ def bars(found: tuple[Bar, ...]) -> Figure:
     figure.update_yaxes(autorange="reversed", automargin=True, showgrid=False, ticksuffix=APART)
     figure.update_xaxes(title="GPU-hours wasted in a week", range=[0, room], nticks=6)
     figure.update_layout(showlegend=False)
-    return calm(figure, 90 + ROW * len(found))
+    return without_frame(figure, 90 + ROW * len(found))
 
 
-def breakdown(found: tuple[Stack, ...]) -> Figure:
+def breakdown(found: tuple[WasteStack, ...]) -> Figure:
     go = require()
     figure = go.Figure()
     for words, colour in WASTES.items():
@@ -148,7 +155,7 @@ def breakdown(found: tuple[Stack, ...]) -> Figure:
     figure.update_yaxes(autorange="reversed", automargin=True, showgrid=False, ticksuffix=APART)
     figure.update_xaxes(title="share of the waste, %", range=[0, 100], tickvals=[0, 25, 50, 75, 100])
     figure.update_layout(barmode="stack", legend={"traceorder": "normal"})
-    return calm(figure, 220 + ROW * len(found))
+    return without_frame(figure, 220 + ROW * len(found))
 
 
 def landscape(found: Landscape) -> Figure:
@@ -188,7 +195,7 @@ def landscape(found: Landscape) -> Figure:
         automargin=True,
     )
     figure.update_layout(showlegend=False)
-    return calm(figure, 430)
+    return without_frame(figure, 430)
 
 
 def tornado(found: Tornado, goal: str) -> Figure:
@@ -211,7 +218,7 @@ def tornado(found: Tornado, goal: str) -> Figure:
     figure.update_yaxes(autorange="reversed", automargin=True, showgrid=False, ticksuffix=APART)
     figure.update_xaxes(title=f"change of {goal}", ticksuffix=" %", zeroline=True, nticks=7)
     figure.update_layout(barmode="overlay")
-    return calm(figure, 150 + ROW * len(names))
+    return without_frame(figure, 150 + ROW * len(names))
 
 
 def simulated(found: tuple[Simulated, ...]) -> Figure:
@@ -244,11 +251,11 @@ def simulated(found: tuple[Simulated, ...]) -> Figure:
     )
     figure.update_yaxes(autorange="reversed", automargin=True, type="category", ticksuffix=APART)
     figure.update_xaxes(title="times as long as undisturbed", type="log", nticks=6)
-    return calm(figure, 150 + ROW * len(found))
+    return without_frame(figure, 150 + ROW * len(found))
 
 
-def calm(figure: Figure, height: int) -> Figure:
-    """Without a frame or a background of its own, the legend below."""
+def without_frame(figure: Figure, height: int) -> Figure:
+    """The figure without frame and background, with the legend below."""
     figure.update_layout(
         template="none",
         height=height,

@@ -47,7 +47,7 @@ class Masking:
         self._parameters = trained(runtime.tracked)
         by_framework = managed(runtime.tracked)
         self._managed = frozenset(n for n, parameter in enumerate(self._parameters) if id(parameter) in by_framework)
-        self._group = runtime.process.group(same, told=False)
+        self._group = runtime.process.group(same, recorded=False)
         self._twins = Synchroniser(self._group, self._parameters, self._managed, lambda: not self._faulty())
         self._apart = Apart(runtime.tracked, runtime.fabric.endpoints, same)
         self._share: Share | None = None

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from understudy.comm import waits
+from understudy.comm.fabric import Fabric
 from understudy.comm.links.link import Link
 from understudy.host.world import REAL, World
 from understudy.masking.coverage import at_risk
@@ -17,7 +18,6 @@ from understudy.state.checkpoint import CheckpointFolder, CheckpointStore, Check
 from understudy.state.inventory import take_inventory
 from understudy.state.kinds import Tracked
 from understudy.worker.instructions import GoBack, WriteCheckpoint
-from understudy.worker.interfaces import WorkerFabric
 from understudy.worker.states import Proposal
 
 from .buddy import Keeper
@@ -33,7 +33,7 @@ class Archive:
     def __init__(
         self,
         spec: WorkerSpec,
-        fabric: WorkerFabric,
+        fabric: Fabric,
         role: int,
         tracked: Tracked,
         twins: tuple[int, ...],

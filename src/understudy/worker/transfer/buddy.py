@@ -14,15 +14,15 @@ from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 
-from understudy.comm.buddies import buddy_of
+from understudy.comm.fabric import Fabric
 from understudy.comm.links.link import Link
+from understudy.comm.topology import buddy_of
 from understudy.host.world import REAL, Thread, World
 from understudy.protocol.roster import Roster
 from understudy.state.copy import Copy, Draft
 from understudy.state.errors import StateError
 from understudy.state.inventory import take_inventory
 from understudy.state.kinds import Tracked
-from understudy.worker.interfaces import WorkerFabric
 
 from .shelf import Shelf
 from .wire import SOCKETS, StateWire
@@ -68,7 +68,7 @@ class Keeper:
 
     def __init__(
         self,
-        fabric: WorkerFabric,
+        fabric: Fabric,
         uid: str,
         tracked: Tracked,
         streams: int,

@@ -6,8 +6,9 @@ import logging
 from collections.abc import Callable
 from typing import NamedTuple
 
+from understudy.comm.fabric import Fabric
+from understudy.comm.faults import LinkFailed
 from understudy.comm.links.link import Link
-from understudy.comm.transport import LinkFailed
 from understudy.host.world import Thread, World
 from understudy.protocol.messages import Move, WorkerSpec
 from understudy.protocol.roster import Roster
@@ -15,7 +16,6 @@ from understudy.state.errors import StateError, StreamBroken
 from understudy.state.inventory import Inventory, take_inventory
 from understudy.state.kinds import Tracked
 from understudy.worker.driver import ProtocolDriver
-from understudy.worker.interfaces import WorkerFabric
 from understudy.worker.pulse import Pulse
 from understudy.worker.states import Proposal
 
@@ -35,7 +35,7 @@ class Transfer:
     def __init__(
         self,
         *,
-        fabric: WorkerFabric,
+        fabric: Fabric,
         roster: Roster,
         move: Move,
         streams: int,
@@ -135,7 +135,7 @@ class StateTransfers:
         self,
         spec: WorkerSpec,
         driver: ProtocolDriver,
-        fabric: WorkerFabric,
+        fabric: Fabric,
         tracked: Tracked,
         *,
         pulse: Pulse,
