@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import select
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -44,6 +46,10 @@ class World(Protocol):
         """A daemon thread that runs `target`."""
         ...
 
+    def wait_ready(self, sock: socket.socket, event: int, seconds: float) -> bool:
+        """Whether `select.POLLIN` or `POLLOUT` holds for a socket within this time."""
+        ...
+
 
 class RealWorld:
     """The clocks, threads and conditions of this computer."""
@@ -64,6 +70,11 @@ class RealWorld:
         thread = threading.Thread(target=target, name=name, daemon=True)
         thread.start()
         return thread
+
+    def wait_ready(self, sock: socket.socket, event: int, seconds: float) -> bool:
+        poller = select.poll()
+        poller.register(sock, event)
+        return bool(poller.poll(seconds * 1000))
 
 
 REAL: World = RealWorld()

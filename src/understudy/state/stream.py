@@ -18,13 +18,31 @@ from typing import NamedTuple
 import torch
 import xxhash
 
+from understudy.host.world import REAL, World
+
 from .errors import StateError, StreamBroken
 from .memory import PIECE, Staging, in_place, size_of
 
-_LOOK_MS = 50
-"""Milliseconds after which a stream that cannot move asks whether it should stop."""
+_LOOK_S = 0.05
+"""Seconds after which a stream that cannot move asks whether it should stop."""
 _BATCH = 16
 """Buffers of one system call."""
+
+
+class WorldStop:
+    """A condition that ends transfers, and the world in which they wait for their sockets."""
+
+    def __init__(self, stop: Callable[[], bool], world: World) -> None:
+        self._stop, self.world = stop, world
+
+    def __call__(self) -> bool:
+        return self._stop()
+
+
+def wait_ready(sock: socket.socket, event: int, stop: Callable[[], bool]) -> bool:
+    """Wait for a socket for a moment, after which `stop` is to be asked again."""
+    world = stop.world if isinstance(stop, WorldStop) else REAL
+    return world.wait_ready(sock, event, _LOOK_S)
 
 
 class Piece(NamedTuple):
@@ -103,7 +121,7 @@ class _Crossing:
     """What the streams of one transfer share: the first failure, which ends them all."""
 
     def __init__(self, stop: Callable[[], bool]) -> None:
-        self._stop = stop
+        self.stop = stop
         self._lock = threading.Lock()
         self.failure: BaseException | None = None
 
@@ -113,7 +131,7 @@ class _Crossing:
                 self.failure = error
 
     def over(self) -> bool:
-        return self.failure is not None or self._stop()
+        return self.failure is not None or self.stop()
 
 
 class _Stream:
@@ -142,8 +160,6 @@ class _Stream:
         try:
             # A second handle: the caller's may have a time-out of its own, under which Python would wait by itself.
             with socket.socket(fileno=os.dup(self._fd)) as self._sock:
-                self._poller = select.poll()
-                self._poller.register(self._sock, self._direction.event)
                 self._carry()
         except OSError as error:
             self._crossing.fail(self._broken(f"has no open connection ({error.strerror or error})"))
@@ -186,7 +202,7 @@ class _Stream:
             try:
                 count = self._direction.move(self._sock, list(queue))
             except BlockingIOError:
-                self._poller.poll(_LOOK_MS)
+                wait_ready(self._sock, self._direction.event, self._crossing.stop)
                 continue
             except OSError as error:
                 raise self._broken(f"lost {self._direction.peer} ({error.strerror or error})") from None

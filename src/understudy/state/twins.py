@@ -14,13 +14,14 @@ from .memory import is_dtensor
 from .optimizers import parameters
 
 
-def twins(tracked: Tracked) -> frozenset[int]:
-    """The global ranks that hold an identical copy of everything tracked, this one included.
+def twins(tracked: Tracked, me: int | None = None) -> frozenset[int]:
+    """The global ranks that hold an identical copy of everything tracked, `me` included: the rank of this process.
 
     The answer comes from how the objects were made, without a comparison: DDP keeps parameters equal over its group,
     and a DTensor is equal along the replicated dimensions of its mesh. Everything else counts as different on every
     rank: plain tensors, statistics of the batch, objects of other kinds."""
-    me = dist.get_rank() if dist.is_initialized() else 0
+    if me is None:
+        me = dist.get_rank() if dist.is_initialized() else 0
     alone = frozenset({me})
     if not all(_follows_tensors(thing) for thing in tracked.values()):
         return alone

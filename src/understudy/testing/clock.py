@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 import weakref
 from collections.abc import Callable
 from types import TracebackType
 
-from understudy.host.world import Condition, Thread
+from understudy.host.world import REAL, Condition, Thread
 
 
 class FakeClock:
@@ -53,6 +54,10 @@ class FakeClock:
         with self._lock:
             self._conditions.add(found)
         return found
+
+    def wait_ready(self, sock: socket.socket, event: int, seconds: float) -> bool:
+        """Sockets are real: waits for them take real time."""
+        return REAL.wait_ready(sock, event, seconds)
 
     def start(self, target: Callable[[], object], name: str) -> Thread:
         thread = threading.Thread(target=target, name=name, daemon=True)

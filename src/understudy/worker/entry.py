@@ -27,10 +27,10 @@ from understudy.host.temporary import settle
 from understudy.protocol.messages import ExtensionMessage, FailureCause, Resume, ToWorker, WorkerSpec
 from understudy.protocol.roster import Roster
 
+from .agent_connection import AgentConnection
 from .driver import Dismissed
 from .identity import watch_environment
 from .job import Job
-from .line import Line
 from .process import TorchProcess
 from .runtime import Concluded, EnterAgain, JobError, WorkerRuntime
 
@@ -44,11 +44,12 @@ def run(train: Train) -> None:
     if _runtime is None:
         _alone(train)
     else:
-        _perform(_runtime, train)
+        settle()  # from here on it may be killed at any moment; the script has had its chance to choose another place
+        perform(_runtime, train)
 
 
-def _perform(runtime: WorkerRuntime, train: Train) -> None:
-    settle()  # from here on it may be killed at any moment; the script has had its chance to choose another place
+def perform(runtime: WorkerRuntime, train: Train) -> None:
+    """Enter a training function, again for each role that this worker is given, until training ends."""
     while (stopped := _enter(runtime, train)) is None:
         runtime.leave()
         runtime.enter()
@@ -101,7 +102,8 @@ def _alone(train: Train) -> None:
     try:
         runtime.hear(Resume(Roster.of(1, [(0, spec.uid)], [fabric.worker]), 0))
         runtime.enter()
-        _perform(runtime, train)
+        settle()
+        perform(runtime, train)
     finally:
         uninstall()
         runtime.close()
@@ -135,7 +137,7 @@ def main(line_fd: int, data: bytes) -> None:
     logging.basicConfig(level=logging.WARNING, format="understudy: %(message)s")
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     _announce(spec)
-    line = Line(socket.socket(fileno=line_fd))
+    line = AgentConnection(socket.socket(fileno=line_fd))
     fabric = NetworkFabric(
         spec.uid,
         spec.machine,
@@ -154,10 +156,24 @@ def main(line_fd: int, data: bytes) -> None:
 
         line.start(hear, _orphaned)
         watch_environment(runtime.identity)
+        error = live(runtime, lambda: _run_script(spec))
+        if error is not None:
+            traceback.print_exception(error)
+            sys.stderr.flush()
+            raise SystemExit(1)
+    finally:
+        if dist.is_initialized():
+            uninstall()
+        runtime.close()
+        fabric.close()
+        line.close()
+
+
+def live(runtime: WorkerRuntime, script: Callable[[], object]) -> BaseException | None:
+    """Wait for a role, run the script, and report how it ends. Returns the error that ended it, if one did."""
+    try:
         runtime.enter()
-        sys.argv = [spec.script, *spec.args]
-        sys.path.insert(0, str(Path(spec.script).resolve().parent))
-        runpy.run_path(spec.script, run_name="__main__")
+        script()
     except Dismissed:
         pass
     except Concluded:
@@ -165,16 +181,15 @@ def main(line_fd: int, data: bytes) -> None:
     except BaseException as error:
         if isinstance(error, SystemExit) and not error.code:
             raise
-        traceback.print_exc()
-        sys.stderr.flush()
         runtime.failed(_one_line(error), traceback.format_exc(), _cause(error))
-        raise SystemExit(1) from None
-    finally:
-        if dist.is_initialized():
-            uninstall()
-        _runtime.close()
-        fabric.close()
-        line.close()
+        return error
+    return None
+
+
+def _run_script(spec: WorkerSpec) -> None:
+    sys.argv = [spec.script, *spec.args]
+    sys.path.insert(0, str(Path(spec.script).resolve().parent))
+    runpy.run_path(spec.script, run_name="__main__")
 
 
 def _orphaned(why: str) -> None:
