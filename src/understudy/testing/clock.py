@@ -70,7 +70,7 @@ class FakeClock:
         return found
 
     def wait_ready(self, sock: socket.socket, event: int, seconds: float) -> bool:
-        """Sockets are real, and so is the time that this call waits for them."""
+        """Sockets are real: waits for them take real time."""
         return REAL.wait_ready(sock, event, seconds)
 
     def start(self, target: Callable[[], object], name: str) -> Thread:

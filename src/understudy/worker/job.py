@@ -18,7 +18,7 @@ from understudy.state.kinds import modules, tracked_objects
 from understudy.state.undo import Undo
 
 from .identity import Places
-from .masked.averaging import Averaging, check_tracked
+from .masked.gradients import Averaging, check_tracked
 from .masked.masking import Masking
 from .rng import seed_everything
 from .runtime import JobError, Repeat, WorkerRuntime

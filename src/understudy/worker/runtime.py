@@ -27,14 +27,13 @@ from understudy.state.twins import twins
 from .driver import Dismissed, ProtocolDriver, Send
 from .identity import Identity
 from .instructions import Begin, EnterTrain, GoBack, HandedOver, SwitchTo, Wait, Withdraw, WriteCheckpoint
-from .interfaces import TrainingProcess, VoteGroup
 from .meter import Meter, traffic_of
+from .process import TrainingProcess, VoteGroup
 from .pulse import Pulse
+from .recordings import StepRecordings
 from .states import Proposal
-from .tape import Tape
 from .transfer.archive import Archive
 from .transfer.transfers import StateTransfers
-from .transfer.wire import SocketWire, StateWire
 from .watch import Watch
 
 log = logging.getLogger("understudy.worker")
@@ -87,12 +86,10 @@ class WorkerRuntime:
         process: TrainingProcess,
         *,
         world: World = REAL,
-        wire: StateWire | None = None,
         checkpoints: CheckpointStore | None = None,
     ) -> None:
         self.spec, self.fabric, self.process, self.world = spec, fabric, process, world
         self._send, self._checkpoints = send, checkpoints
-        self._wire = wire or SocketWire(world)
         self.role = -1
         """The role for which the training function has been entered."""
         self.rehearsing = False
@@ -104,13 +101,11 @@ class WorkerRuntime:
         self.protocol, self._changed = self._driver.protocol, self._driver.changed
         self.pulse = Pulse()
         self.protocol.usual = self.pulse.usual
-        self.transfers = StateTransfers(
-            spec, self._driver, fabric, self.tracked, pulse=self.pulse, wire=self._wire, world=world
-        )
+        self.transfers = StateTransfers(spec, self._driver, fabric, self.tracked, pulse=self.pulse, world=world)
         self._archive: Archive | None = None
         """What this worker keeps to go back to, from the first boundary on."""
         self.identity = Identity(spec.mesh)
-        self.recordings = Tape(spec, fabric, send)
+        self.recordings = StepRecordings(spec, fabric, send)
         self._votes: VoteGroup | None = None
         self._settling = 0
         """The generation whose first step is under way."""
@@ -225,7 +220,6 @@ class WorkerRuntime:
             same,
             self._send,
             world=self.world,
-            wire=self._wire,
             checkpoints=self._checkpoints,
         )
         self.protocol.kept = archive.kept

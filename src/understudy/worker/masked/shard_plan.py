@@ -1,4 +1,4 @@
-"""Who computes which micro-shards of a step, and in which order their gradients are summed."""
+"""Which replica computes which micro-shards of a step, and the order in which their gradients are summed."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from understudy.masking.assignment import Assignment
 
 @dataclass(frozen=True)
 class Segment:
-    """Micro-shards of one shard that one unit sums up on its own."""
+    """Micro-shards of one shard whose gradients one replica sums on its own."""
 
-    unit: int
+    replica: int
     numbers: tuple[int, ...]
 
     @property
@@ -22,19 +22,19 @@ class Segment:
 
 @dataclass(frozen=True)
 class ShardPlan:
-    """One attempt of a step, the same for all who know who is live."""
+    """One attempt of a step. All replicas derive the same plan from the set of live replicas."""
 
     assignment: Assignment
-    unit: int
+    replica: int
     deterministic: bool
 
     @property
-    def units(self) -> int:
+    def replicas(self) -> int:
         return self.assignment.placement.replicas
 
     @property
     def count(self) -> int:
-        return self.units * self.assignment.q
+        return self.replicas * self.assignment.q
 
     @cached_property
     def live(self) -> tuple[int, ...]:
@@ -42,27 +42,27 @@ class ShardPlan:
 
     @cached_property
     def mine(self) -> tuple[int, ...]:
-        """The micro-shards that this unit computes, in order: its own first."""
-        return self.assignment.of(self.unit)
+        """The micro-shards that this replica computes, in order: its own first."""
+        return self.assignment.of(self.replica)
 
     @cached_property
     def loads(self) -> tuple[int, ...]:
-        """How many each unit computes; none where it is vacant."""
-        found = [0] * self.units
+        """Micro-shards of each replica; 0 for a vacant one."""
+        found = [0] * self.replicas
         for where in self.assignment.where:
-            for unit in where:
-                found[unit] += 1
+            for replica in where:
+                found[replica] += 1
         return tuple(found)
 
     def own(self, number: int) -> bool:
-        return number // self.assignment.q == self.unit
+        return number // self.assignment.q == self.replica
 
     @cached_property
     def shards(self) -> tuple[tuple[Segment, ...], ...]:
-        """For every shard its segments, in the order in which they are summed.
+        """The segments of every shard, in the order in which they are summed.
 
-        The sum of a shard is that of its micro-shards from left to right, whoever computes them. A unit that computes
-        the first ones can sum them up itself without a difference; each later one of another unit is a segment."""
+        A shard is summed micro-shard by micro-shard, so that the result does not depend on the replicas that compute
+        them. The first micro-shards of one replica make one segment; each later micro-shard is a segment of its own."""
         return tuple(_cut(shard, where) for shard, where in enumerate(self.assignment.where))
 
     @cached_property
@@ -76,7 +76,7 @@ class ShardPlan:
 
 def _cut(shard: int, where: tuple[int, ...]) -> tuple[Segment, ...]:
     first, q = where[0], len(where)
-    head = next((part for part, unit in enumerate(where) if unit != first), q)
+    head = next((part for part, replica in enumerate(where) if replica != first), q)
     numbers = tuple(range(shard * q, shard * q + q))
     return (
         Segment(first, numbers[:head]),
@@ -85,5 +85,5 @@ def _cut(shard: int, where: tuple[int, ...]) -> tuple[Segment, ...]:
 
 
 def still_good(done: list[int], plan: ShardPlan) -> bool:
-    """Whether what a unit has computed is the beginning of what it is to compute."""
+    """Whether the micro-shards that a replica has computed are the first ones of its plan."""
     return tuple(done) == plan.mine[: len(done)]

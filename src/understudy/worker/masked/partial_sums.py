@@ -1,4 +1,4 @@
-"""What one unit has computed of a step, held so that it outlives an interruption."""
+"""The gradients that one replica has computed of a step, kept so that they survive an interruption."""
 
 from __future__ import annotations
 
@@ -7,24 +7,25 @@ from collections.abc import Sequence
 import torch
 
 Gradients = list[torch.Tensor | None]
-"""One for each parameter, or none."""
+"""One gradient for each parameter; None: the parameter has none."""
 
 
-class Share:
-    """The sums of gradients that are still this unit's own, by segment, and the totals that are everybody's.
+class PartialSums:
+    """The sums of this replica's gradients, by segment, and the totals over all replicas, by bucket.
 
-    A segment is what is summed on its own: everything, or with `--deterministic` what one replica computes of a shard.
-    The sum under way is where autograd puts it, in the parameters' `grad`; nothing is copied except on request."""
+    A segment is summed on its own: the whole step or, with `--deterministic`, the part of a shard that one replica
+    computes. The sum under way stays in the parameters' `grad`, where autograd adds to it; it is copied on request
+    only."""
 
     def __init__(self, step: int, micro: int, parameters: Sequence[torch.Tensor]) -> None:
         self.step, self.micro = step, micro
         self.done: list[int] = []
         """Micro-shards whose gradients are in the sums, in order."""
         self.values: dict[int, dict[str, float]] = {}
-        """What was logged with each."""
-        self.sums: dict[int, Gradients] = {}
+        """The logged values of each micro-shard."""
+        self.by_segment: dict[int, Gradients] = {}
         self.totals: dict[int, Gradients] = {}
-        """By bucket: its members' gradients once they are reduced over all replicas."""
+        """By bucket: the gradients of its members, reduced over all replicas."""
         self._parameters = parameters
         self._members: dict[int, list[int]] = {}
         """Micro-shards of each segment."""
@@ -32,18 +33,18 @@ class Share:
         self._copy: Gradients | None = None
 
     def load(self, segment: int, *, copy: bool = False) -> None:
-        """Let the parameters go on with this sum."""
+        """Put the sum of a segment into the parameters, so that the next micro-shards add to it."""
         if self._loaded == segment:
             return
         self.store()
-        found = self.sums.get(segment)
+        found = self.by_segment.get(segment)
         for number, parameter in enumerate(self._parameters):
             parameter.grad = None if found is None else found[number]
         self._loaded = segment
         self._copy = _copied(found, None) if copy and found is not None else None
 
     def add(self, number: int, values: dict[str, float], *, copy: bool = False) -> None:
-        """A micro-shard is complete and sound."""
+        """Count a micro-shard whose gradients are complete and defined."""
         assert self._loaded is not None
         self.done.append(number)
         self.values[number] = values
@@ -55,44 +56,44 @@ class Share:
         """Take the sum under way out of the parameters."""
         segment, self._loaded = self._loaded, None
         if segment is not None:
-            self.sums[segment] = [parameter.grad for parameter in self._parameters]
+            self.by_segment[segment] = [parameter.grad for parameter in self._parameters]
         for parameter in self._parameters:
             parameter.grad = None
         self._copy = None
 
     def spoil(self) -> None:
-        """The micro-shard under way has put something undefined into its segment's sum: that goes back to its copy, or
-        is nothing again."""
+        """Discard the sum under way, which has undefined values in it: restore its copy if there is one; otherwise the
+        whole segment is to be computed again."""
         segment, copy = self._loaded, self._copy
         self.store()
         if segment is None:
             return
         if copy is not None:
-            self.sums[segment] = copy
+            self.by_segment[segment] = copy
         else:
-            del self.sums[segment]
+            del self.by_segment[segment]
             lost = set(self._members.pop(segment, ()))
             self.done = [number for number in self.done if number not in lost]
 
     def forget(self) -> None:
-        """Nothing of this unit's own is of use; totals are."""
+        """Discard this replica's sums; the totals stay."""
         self._loaded = self._copy = None
         self.done.clear()
-        self.sums.clear()
+        self.by_segment.clear()
         self._members.clear()
         self.values.clear()
 
     def settle(self, bucket: int, members: Sequence[int], totals: Gradients) -> None:
-        """A bucket is reduced: the sums that went into it are not needed any more."""
+        """Keep the totals of a bucket, and free the sums that went into them."""
         self.totals[bucket] = totals
-        for found in self.sums.values():
+        for found in self.by_segment.values():
             for member in members:
                 found[member] = None
 
 
 @torch.no_grad()
 def _copied(gradients: Gradients, into: Gradients | None) -> Gradients:
-    """A copy, in the memory of an earlier one where there is one."""
+    """A copy, in the memory of an earlier copy if there is one."""
     old: Gradients = [None] * len(gradients) if into is None else into
     return [
         None if grad is None else grad.detach().clone() if kept is None else kept.copy_(grad)

@@ -12,7 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from tests.comm.helpers import Ensemble
 from understudy.comm.group import RoleGroup
-from understudy.worker.masked.apart import Apart, check_suitable, trained
+from understudy.worker.masked.deferral import DeferredReduction, check_suitable, trained
 from understudy.worker.runtime import JobError
 
 
@@ -24,12 +24,12 @@ def refusal(tracked: dict[str, object], same: tuple[int, ...] = (0, 1), averaged
 
 def test_a_plain_module_is_averaged_on_request_only() -> None:
     model = nn.Linear(2, 2)
-    assert "nobody averages the gradients of model.weight" in refusal({"model": model})
+    assert "the gradients of model.weight are not averaged" in refusal({"model": model})
     check_suitable({"model": model}, (0, 1), [model], (0, 1))
 
 
 def test_somebody_must_hold_the_same() -> None:
-    assert "nobody can stand in" in refusal({"model": nn.Linear(2, 2)}, same=(0,))
+    assert "none can be masked" in refusal({"model": nn.Linear(2, 2)}, same=(0,))
 
 
 @pytest.mark.parametrize("norm", [nn.BatchNorm1d(2), nn.SyncBatchNorm(2)])
@@ -75,7 +75,7 @@ class Reduced(torch.autograd.Function):
 def test_only_what_a_backward_reduces_over_twins_is_deferred() -> None:
     with Ensemble() as ensemble:
         _, (fabric,), (endpoint,) = ensemble.start("m0")
-        group, apart = RoleGroup(endpoint), Apart({}, fabric.endpoints, (0,))
+        group, apart = RoleGroup(endpoint), DeferredReduction({}, fabric.endpoints, (0,))
         value = torch.ones(3, requires_grad=True)
         for deferring in (True, False):
             before = endpoint.submitted
@@ -92,7 +92,7 @@ def test_only_what_a_backward_reduces_over_twins_is_deferred() -> None:
 
 
 def test_a_sum_is_not_divided_again() -> None:
-    apart = Apart({}, list, (0, 1))
+    apart = DeferredReduction({}, list, (0, 1))
     apart.kinds.add(dist.ReduceOp.SUM)
     assert not apart.divides
     apart.kinds.add(dist.ReduceOp.AVG)
@@ -104,7 +104,7 @@ def test_ddp_is_as_before_afterwards() -> None:
     with Ensemble() as ensemble:
         _, (fabric,), (endpoint,) = ensemble.start("m0")
         ddp = DistributedDataParallel(nn.Linear(2, 2), process_group=RoleGroup(endpoint))
-        apart = Apart({"model": ddp}, fabric.endpoints, (0,))
+        apart = DeferredReduction({"model": ddp}, fabric.endpoints, (0,))
         apart.start()
         before = endpoint.submitted
         ddp(torch.ones(1, 2)).sum().backward()

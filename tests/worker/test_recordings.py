@@ -27,7 +27,7 @@ from understudy.protocol.mesh import Mesh, alike, parse_mesh, roles_of
 from understudy.protocol.messages import FromWorker, Recorded, Telemetry, WorkerSpec
 from understudy.protocol.options import with_options
 from understudy.protocol.settings import Settings
-from understudy.worker.tape import Tape, label, program_key
+from understudy.worker.recordings import StepRecordings, label, program_key
 
 SECRET = b"the secret of this job"
 
@@ -130,7 +130,7 @@ class Job:
         self.votes = at_once(*[partial(fabric.group, (0, 1)) for fabric in self.fabrics])
         self.said: list[FromWorker | Telemetry] = []
         self.spec = spec_of(folder, **options)
-        self.tape = Tape(self.spec, self.fabrics[0], self.said.append)
+        self.tape = StepRecordings(self.spec, self.fabrics[0], self.said.append)
 
     def begin(self, same: tuple[int, ...] = (0, 1), role: int = 0) -> None:
         self.tape.entered(role)
@@ -318,9 +318,9 @@ class Shelf:
 
 
 @pytest.fixture
-def newcomer(ensemble: Ensemble, tmp_path: Path) -> Tape:
+def newcomer(ensemble: Ensemble, tmp_path: Path) -> StepRecordings:
     (fabric,) = ensemble.hire("m9")
-    return Tape(spec_of(tmp_path), fabric, lambda _: None)
+    return StepRecordings(spec_of(tmp_path), fabric, lambda _: None)
 
 
 @pytest.fixture
@@ -330,7 +330,7 @@ def shelf(tmp_path: Path) -> Iterator[Shelf]:
     found.close()
 
 
-def made_up(newcomer: Tape, recorded: Recorded, caplog: pytest.LogCaptureFixture) -> str:
+def made_up(newcomer: StepRecordings, recorded: Recorded, caplog: pytest.LogCaptureFixture) -> str:
     """Why it falls back."""
     assert isinstance(newcomer.sandbox(recorded), Echo)
     (record,) = caplog.records
@@ -342,7 +342,7 @@ def made_up(newcomer: Tape, recorded: Recorded, caplog: pytest.LogCaptureFixture
     return why
 
 
-def test_a_recording_is_fetched_once(newcomer: Tape, shelf: Shelf, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_recording_is_fetched_once(newcomer: StepRecordings, shelf: Shelf, caplog: pytest.LogCaptureFixture) -> None:
     first = newcomer.sandbox(shelf.recorded)
     assert isinstance(first, Replay)
     unreachable = msgspec.structs.replace(shelf.recorded, url="http://127.0.0.1:1/")
@@ -359,7 +359,7 @@ def test_a_recording_is_fetched_once(newcomer: Tape, shelf: Shelf, caplog: pytes
 
 
 def test_who_has_rehearsed_needs_no_memory_for_it(
-    newcomer: Tape, shelf: Shelf, monkeypatch: pytest.MonkeyPatch
+    newcomer: StepRecordings, shelf: Shelf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rested: list[Recording] = []
     monkeypatch.setattr(Recording, "rest", lambda recording: rested.append(recording))
@@ -370,7 +370,7 @@ def test_who_has_rehearsed_needs_no_memory_for_it(
     assert len(rested) == 1
 
 
-def test_a_proxy_is_not_asked(newcomer: Tape, shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_proxy_is_not_asked(newcomer: StepRecordings, shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:1")
     for name in ("no_proxy", "NO_PROXY"):
@@ -378,7 +378,7 @@ def test_a_proxy_is_not_asked(newcomer: Tape, shelf: Shelf, monkeypatch: pytest.
     assert isinstance(newcomer.sandbox(shelf.recorded), Replay)
 
 
-def test_a_machine_that_is_gone(newcomer: Tape, shelf: Shelf, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_machine_that_is_gone(newcomer: StepRecordings, shelf: Shelf, caplog: pytest.LogCaptureFixture) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     recorded = msgspec.structs.replace(shelf.recorded, url=f"http://127.0.0.1:{port}/recordings/x")
@@ -386,26 +386,30 @@ def test_a_machine_that_is_gone(newcomer: Tape, shelf: Shelf, caplog: pytest.Log
 
 
 @pytest.mark.parametrize("url", ["", "nonsense", "http://", "http://[::1", "http://127.0.0.1:port/", "gopher://a/b"])
-def test_an_address_that_is_none(newcomer: Tape, shelf: Shelf, caplog: pytest.LogCaptureFixture, url: str) -> None:
+def test_an_address_that_is_none(
+    newcomer: StepRecordings, shelf: Shelf, caplog: pytest.LogCaptureFixture, url: str
+) -> None:
     assert made_up(newcomer, msgspec.structs.replace(shelf.recorded, url=url), caplog)
 
 
-def test_one_that_is_no_longer_there(newcomer: Tape, shelf: Shelf, caplog: pytest.LogCaptureFixture) -> None:
+def test_one_that_is_no_longer_there(newcomer: StepRecordings, shelf: Shelf, caplog: pytest.LogCaptureFixture) -> None:
     recorded = msgspec.structs.replace(shelf.recorded, url=f"{shelf.recorded.url}0")
     assert "404" in made_up(newcomer, recorded, caplog)
 
 
-def test_another_one_than_was_asked_for(newcomer: Tape, shelf: Shelf, caplog: pytest.LogCaptureFixture) -> None:
+def test_another_one_than_was_asked_for(
+    newcomer: StepRecordings, shelf: Shelf, caplog: pytest.LogCaptureFixture
+) -> None:
     recorded = msgspec.structs.replace(shelf.recorded, digest="0" * 32)
     assert "not the one that was asked for" in made_up(newcomer, recorded, caplog)
 
 
-def test_one_of_another_program(newcomer: Tape, shelf: Shelf, caplog: pytest.LogCaptureFixture) -> None:
+def test_one_of_another_program(newcomer: StepRecordings, shelf: Shelf, caplog: pytest.LogCaptureFixture) -> None:
     Path(newcomer._spec.script).write_text("print('something else')\n")
     assert "of another script, mesh or version" in made_up(newcomer, shelf.recorded, caplog)
 
 
-def test_one_that_ends_too_early(newcomer: Tape, shelf: Shelf, caplog: pytest.LogCaptureFixture) -> None:
+def test_one_that_ends_too_early(newcomer: StepRecordings, shelf: Shelf, caplog: pytest.LogCaptureFixture) -> None:
     """A machine that dies while it gives."""
     with socket.create_server(("127.0.0.1", 0)) as server:
 
@@ -445,7 +449,7 @@ def test_a_whole_life(ensemble: Ensemble, tmp_path: Path, caplog: pytest.LogCapt
 
     def rehearse(recorded: Recorded) -> tuple[list[list[float]], str]:
         (fabric,) = ensemble.hire("m9")
-        tape = Tape(msgspec.structs.replace(job.spec, uid="w2"), fabric, lambda _: None)
+        tape = StepRecordings(msgspec.structs.replace(job.spec, uid="w2"), fabric, lambda _: None)
         fabric.assume(1, tape.sandbox(recorded))
         ends = [fabric.group((0, 1)) for _ in range(2)]
         return _rehearse(tape, ends), tape.diverged
@@ -454,7 +458,7 @@ def test_a_whole_life(ensemble: Ensemble, tmp_path: Path, caplog: pytest.LogCapt
     assert caplog.records == []
 
 
-def _rehearse(tape: Tape, ends: list[Endpoint]) -> list[list[float]]:
+def _rehearse(tape: StepRecordings, ends: list[Endpoint]) -> list[list[float]]:
     for end in ends:
         all_reduce(end, torch.ones(3))
     found = []

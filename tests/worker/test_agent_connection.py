@@ -35,7 +35,7 @@ from understudy.protocol.messages import (
 )
 from understudy.protocol.roster import Roster, WorkerAddress
 from understudy.protocol.samples import Sample
-from understudy.worker.line import Line
+from understudy.worker.agent_connection import AgentConnection
 
 W0 = WorkerAddress("w0", "m0", port=4)
 ROSTER = Roster.of(1, [(0, "w0")], [W0])
@@ -70,7 +70,7 @@ class Ends:
     def __init__(self) -> None:
         self.agent, worker = socket.socketpair()
         self.agent.settimeout(10)
-        self.line = Line(worker)
+        self.line = AgentConnection(worker)
         self.heard: Queue[ToWorker | ExtensionMessage] = Queue()
         self.lost: Queue[str] = Queue()
         self.line.start(self.heard.put, self.lost.put)

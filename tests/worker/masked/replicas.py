@@ -15,8 +15,8 @@ from understudy.masking.assignment import assign
 from understudy.masking.placement import parse
 from understudy.protocol.roster import Roster
 from understudy.worker.masked.gradients import SumInterrupted, Synchroniser
-from understudy.worker.masked.segments import ShardPlan, still_good
-from understudy.worker.masked.share import Share
+from understudy.worker.masked.partial_sums import PartialSums
+from understudy.worker.masked.shard_plan import ShardPlan, still_good
 
 SHAPES = ((3, 5), (7,), (), (64,), (2, 2, 2), (33,))
 UNUSED, SELDOM = 2, 4
@@ -32,7 +32,7 @@ def gradient(number: int, member: int) -> torch.Tensor | None:
     return torch.randn(SHAPES[member], generator=numbers)
 
 
-def expected(count: int, units: int) -> list[torch.Tensor | None]:
+def expected(count: int, replicas: int) -> list[torch.Tensor | None]:
     """In double precision."""
     found: list[torch.Tensor | None] = []
     for member, shape in enumerate(SHAPES):
@@ -40,11 +40,11 @@ def expected(count: int, units: int) -> list[torch.Tensor | None]:
         total = torch.zeros(shape, dtype=torch.float64)
         for part in parts:
             total += part
-        found.append(total / units if parts else None)
+        found.append(total / replicas if parts else None)
     return found
 
 
-class Unit:
+class Replica:
     """One replica: its parameters, its end of the group, and what it has computed."""
 
     def __init__(self, fabric: NetworkFabric, endpoint: Endpoint) -> None:
@@ -52,7 +52,7 @@ class Unit:
         self.parameters = [nn.Parameter(torch.zeros(shape)) for shape in SHAPES]
         self.group = RoleGroup(endpoint)
         self.twins = Synchroniser(self.group, self.parameters, frozenset(), lambda: fabric.fault is None, limit=LIMIT)
-        self.share: Share | None = None
+        self.sums: PartialSums | None = None
         self.computed: list[int] = []
 
     @property
@@ -61,28 +61,28 @@ class Unit:
 
     def compute(self, plan: ShardPlan) -> None:
         """What is still to be computed, as a script would."""
-        share = self.share
-        if share is None or not still_good(share.done, plan):
-            share = self.share = Share(0, plan.assignment.q, self.parameters) if share is None else share
-            share.forget()
-        for number in plan.mine[len(share.done) :]:
-            share.load(plan.segment(number))
+        sums = self.sums
+        if sums is None or not still_good(sums.done, plan):
+            sums = self.sums = PartialSums(0, plan.assignment.q, self.parameters) if sums is None else sums
+            sums.forget()
+        for number in plan.mine[len(sums.done) :]:
+            sums.load(plan.segment(number))
             for member, parameter in enumerate(self.parameters):
                 grad = gradient(number, member)
                 if grad is not None:
                     parameter.grad = grad if parameter.grad is None else parameter.grad + grad
             self.computed.append(number)
-            share.add(number, {"loss": 0.1 * number})
+            sums.add(number, {"loss": 0.1 * number})
 
     def step(self, plan: ShardPlan) -> dict[str, float] | None:
         """What was logged; None where it was interrupted."""
         self.compute(plan)
-        assert self.share is not None
+        assert self.sums is not None
         try:
-            means = self.twins.run(self.share, plan)
+            means = self.twins.run(self.sums, plan)
         except SumInterrupted:
             return None
-        self.share = None  # what the script has in its hands is not used again
+        self.sums = None  # what the script has in its hands is not used again
         return means
 
     def gradients(self) -> list[torch.Tensor | None]:
@@ -96,32 +96,32 @@ class Unit:
 class Cast:
     """Units 0, 1, … in one ensemble, two on each machine."""
 
-    def __init__(self, ensemble: Ensemble, units: int, *, machines: Sequence[str] = ()) -> None:
-        names = machines or [f"m{unit // 2}" for unit in range(units)]
+    def __init__(self, ensemble: Ensemble, replicas: int, *, machines: Sequence[str] = ()) -> None:
+        names = machines or [f"m{replica // 2}" for replica in range(replicas)]
         self.roster, fabrics, endpoints = ensemble.start(*names)
-        self.units = [Unit(fabric, end) for fabric, end in zip(fabrics, endpoints, strict=True)]
-        self.live = tuple(range(units))
+        self.replicas = [Replica(fabric, end) for fabric, end in zip(fabrics, endpoints, strict=True)]
+        self.live = tuple(range(replicas))
 
-    def vacate(self, units: Sequence[int]) -> None:
+    def vacate(self, replicas: Sequence[int]) -> None:
         """Go on without these, in a fresh generation."""
-        roster: Roster = self.roster.successor(dict.fromkeys(units), fresh=True)
-        self.roster, self.live = roster, tuple(unit for unit in self.live if unit not in units)
-        enter(roster, [self.units[unit].fabric for unit in self.live])
+        roster: Roster = self.roster.successor(dict.fromkeys(replicas), fresh=True)
+        self.roster, self.live = roster, tuple(replica for replica in self.live if replica not in replicas)
+        enter(roster, [self.replicas[replica].fabric for replica in self.live])
 
-    def plan(self, unit: int, placement: str, q: int, *, deterministic: bool) -> ShardPlan:
-        assignment = assign(parse(placement, len(self.units)), q, self.live)
-        return ShardPlan(assignment, unit, deterministic)
+    def plan(self, replica: int, placement: str, q: int, *, deterministic: bool) -> ShardPlan:
+        assignment = assign(parse(placement, len(self.replicas)), q, self.live)
+        return ShardPlan(assignment, replica, deterministic)
 
     def step(self, placement: str, q: int, *, deterministic: bool) -> list[dict[str, float] | None]:
-        def one(unit: int) -> Callable[[], dict[str, float] | None]:
-            plan = self.plan(unit, placement, q, deterministic=deterministic)
-            return lambda: self.units[unit].step(plan)
+        def one(replica: int) -> Callable[[], dict[str, float] | None]:
+            plan = self.plan(replica, placement, q, deterministic=deterministic)
+            return lambda: self.replicas[replica].step(plan)
 
-        return at_once(*[one(unit) for unit in self.live])
+        return at_once(*[one(replica) for replica in self.live])
 
     def gradients(self) -> list[list[torch.Tensor | None]]:
-        return [self.units[unit].gradients() for unit in self.live]
+        return [self.replicas[replica].gradients() for replica in self.live]
 
     def clear(self) -> None:
-        for unit in self.units:
-            unit.clear()
+        for replica in self.replicas:
+            replica.clear()

@@ -15,9 +15,9 @@ from understudy.protocol.roster import Roster
 from understudy.state.copy import Copy, Draft
 from understudy.state.errors import StateError
 from understudy.state.inventory import digest, take_inventory
-from understudy.worker.transfer.buddy import Keeper
+from understudy.worker.transfer import copies
+from understudy.worker.transfer.copies import CopyKeeper
 from understudy.worker.transfer.copying import CopyTaker, send_copy
-from understudy.worker.transfer.wire import SocketWire
 
 
 def made(seed: int) -> dict[str, Any]:
@@ -38,7 +38,7 @@ class Cast:
         self.roster, self.fabrics, _ = ensemble.start(*(f"m{number}" for number in range(count)))
         self.tracked = [made(number) for number in range(count)]
         self.keepers = [
-            Keeper(fabric, fabric.uid, tracked, streams)
+            CopyKeeper(fabric, fabric.uid, tracked, streams)
             for fabric, tracked in zip(self.fabrics, self.tracked, strict=True)
         ]
         for keeper in self.keepers:
@@ -75,7 +75,7 @@ class Cast:
         self.roster = self.roster.successor({role: new.worker}, fresh=True)
         enter(self.roster, self.fabrics)
         self.tracked[role] = made(100 + role)
-        self.keepers[role] = Keeper(new, new.uid, self.tracked[role], self._streams)
+        self.keepers[role] = CopyKeeper(new, new.uid, self.tracked[role], self._streams)
         for keeper in self.keepers:
             keeper.entered(self.roster, self._twins)
         return self.roster
@@ -172,19 +172,19 @@ def test_what_the_buddy_may_overwrite_is_not_claimed(
         assert give.wait(20)
         return send_copy(*given)
 
-    monkeypatch.setattr(SocketWire, "send_copy", lambda wire, *given: later(*given))
+    monkeypatch.setattr(copies, "send_copy", later)
     assert two.begin(2, force=True) == [True, True]
     assert [keeper.complete for keeper in two.keepers] == [-1, -1]
     give.set()
     two.wait(2)
 
 
-def memory(keeper: Keeper) -> set[int]:
+def memory(keeper: CopyKeeper) -> set[int]:
     return {
         tensor.data_ptr()
         for role, steps in keeper.kept().items()
         for step in steps
-        for tensor in keeper._shelves[role].whole[step].tensors
+        for tensor in keeper._copies[role].whole[step].tensors
     }
 
 
@@ -261,7 +261,7 @@ def test_a_broken_link_is_dialled_again(cast: Callable[..., Cast], monkeypatch: 
             links[0].close()  # a copy this small takes one
         return send_copy(links, *rest)
 
-    monkeypatch.setattr(SocketWire, "send_copy", lambda wire, *given: breaks(*given))
+    monkeypatch.setattr(copies, "send_copy", breaks)
     two = cast(2)
     two.refresh(1)
     assert len(broken) == 3
@@ -367,7 +367,7 @@ def test_copies_of_former_wards_are_freed(cast: Callable[..., Cast]) -> None:
     assert three.keepers[1].kept() == {2: {1}, 1: {1}}
     three.refresh(3, force=True)
     assert [keeper.kept() for keeper in three.keepers] == [{0: {3}, 2: {3}}, {2: {3}, 0: {3}}]
-    assert 1 not in three.keepers[1]._shelves
+    assert 1 not in three.keepers[1]._copies
 
 
 def test_what_is_not_there(cast: Callable[..., Cast]) -> None:
@@ -385,7 +385,7 @@ def test_what_is_not_there(cast: Callable[..., Cast]) -> None:
 def test_before_the_first_generation() -> None:
     with Ensemble() as ensemble:
         (fabric,) = ensemble.hire("m0")
-        keeper = Keeper(fabric, fabric.uid, made(0), 1)
+        keeper = CopyKeeper(fabric, fabric.uid, made(0), 1)
         assert keeper.complete == -1
         assert not keeper.begin(0)
         with pytest.raises(StateError, match="role 2: w0 has no copy of step 0"):

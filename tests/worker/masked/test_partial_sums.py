@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from understudy.worker.masked.buckets import buckets_of
-from understudy.worker.masked.share import Share
+from understudy.worker.masked.partial_sums import PartialSums
 
 
 @pytest.fixture
@@ -21,94 +21,94 @@ def backward(parameters: list[nn.Parameter], value: float) -> None:
 
 
 def test_a_sum_goes_on_in_the_same_memory(parameters: list[nn.Parameter]) -> None:
-    share = Share(0, 2, parameters)
-    share.load(0)
+    sums = PartialSums(0, 2, parameters)
+    sums.load(0)
     backward(parameters, 1.0)
-    share.add(0, {"loss": 1.0})
+    sums.add(0, {"loss": 1.0})
     memory = parameters[0].grad
-    share.store()
+    sums.store()
     assert all(parameter.grad is None for parameter in parameters)
-    share.load(0)
+    sums.load(0)
     assert parameters[0].grad is memory
     backward(parameters, 2.0)
-    share.add(1, {"loss": 2.0})
+    sums.add(1, {"loss": 2.0})
     assert parameters[0].grad is memory
     assert memory is not None
     assert memory.tolist() == [3.0] * 3
-    assert share.done == [0, 1]
+    assert sums.done == [0, 1]
 
 
 @pytest.mark.parametrize("copy", [True, False])
 def test_spoilt(parameters: list[nn.Parameter], copy: bool) -> None:
-    share = Share(0, 2, parameters)
-    share.load(0, copy=copy)
+    sums = PartialSums(0, 2, parameters)
+    sums.load(0, copy=copy)
     backward(parameters, 1.0)
-    share.add(0, {}, copy=copy)
+    sums.add(0, {}, copy=copy)
     backward(parameters, float("nan"))
-    share.spoil()
-    assert share.done == ([0] if copy else [])
-    share.load(0, copy=copy)
+    sums.spoil()
+    assert sums.done == ([0] if copy else [])
+    sums.load(0, copy=copy)
     grad = parameters[0].grad
     assert (grad is not None and grad.tolist() == [1.0] * 3) if copy else grad is None
     backward(parameters, float("nan"))  # and again
-    share.spoil()
-    assert share.done == ([0] if copy else [])
+    sums.spoil()
+    assert sums.done == ([0] if copy else [])
 
 
 @pytest.mark.parametrize(("copy", "sets"), [(False, 1), (True, 2)])
 def test_what_is_held_between_two_micro_shards(parameters: list[nn.Parameter], copy: bool, sets: int) -> None:
     """Of gradients, counted in bytes; and a copy is gone before they are summed."""
     one = sum(parameter.nbytes for parameter in parameters)
-    share = Share(0, 3, parameters)
-    share.load(0, copy=copy)
+    sums = PartialSums(0, 3, parameters)
+    sums.load(0, copy=copy)
     for number in range(3):
         backward(parameters, 1.0)
-        share.add(number, {}, copy=copy)
-        assert held(share) == sets * one
-    share.store()
-    assert held(share) == one
+        sums.add(number, {}, copy=copy)
+        assert held(sums) == sets * one
+    sums.store()
+    assert held(sums) == one
 
 
-def held(share: Share) -> int:
+def held(sums: PartialSums) -> int:
     """Bytes of all gradients that can be reached from here, wherever they are."""
-    sums = [*share.sums.values(), *share.totals.values(), share._copy or [], [p.grad for p in share._parameters]]
-    return sum(grad.nbytes for grad in {id(g): g for found in sums for g in found}.values() if grad is not None)
+    found = [*sums.by_segment.values(), *sums.totals.values(), sums._copy or [], [p.grad for p in sums._parameters]]
+    return sum(grad.nbytes for grad in {id(g): g for found in found for g in found}.values() if grad is not None)
 
 
 def test_only_the_segment_under_way_is_spoilt(parameters: list[nn.Parameter]) -> None:
-    share = Share(0, 1, parameters)
-    share.load(0)
+    sums = PartialSums(0, 1, parameters)
+    sums.load(0)
     backward(parameters, 1.0)
-    share.add(0, {})
-    share.load(5)
+    sums.add(0, {})
+    sums.load(5)
     assert parameters[0].grad is None
     backward(parameters, 7.0)
-    share.add(5, {})
-    share.load(6)
+    sums.add(5, {})
+    sums.load(6)
     backward(parameters, float("nan"))
-    share.spoil()
-    assert share.done == [0, 5]
-    share.load(5)
+    sums.spoil()
+    assert sums.done == [0, 5]
+    sums.load(5)
     backward(parameters, float("nan"))
-    share.spoil()
-    assert share.done == [0]
+    sums.spoil()
+    assert sums.done == [0]
 
 
 def test_what_is_settled_stays(parameters: list[nn.Parameter]) -> None:
-    share = Share(0, 1, parameters)
-    share.load(0)
+    sums = PartialSums(0, 1, parameters)
+    sums.load(0)
     backward(parameters, 1.0)
-    share.add(0, {})
-    share.store()
+    sums.add(0, {})
+    sums.store()
     total = torch.ones(3)
-    share.settle(0, (0,), [total])
-    share.load(0)
+    sums.settle(0, (0,), [total])
+    sums.load(0)
     assert parameters[0].grad is None
     assert parameters[1].grad is not None
-    share.store()
-    share.forget()
-    assert share.totals[0][0] is total
-    assert not share.done
+    sums.store()
+    sums.forget()
+    assert sums.totals[0][0] is total
+    assert not sums.done
 
 
 def test_buckets_are_of_one_kind_and_not_too_large() -> None:

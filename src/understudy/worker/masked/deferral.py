@@ -1,4 +1,4 @@
-"""Replicas that do not synchronise their gradients while they compute: the runtime does it at the end."""
+"""Gradients that frameworks do not synchronise while a masked step computes: the runtime does it at the end."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ WAY_OUT = (
 )
 
 
-class Apart:
-    """A switch. While it is open, DDP does nothing after a backward, and the all-reduce that FSDP2 makes over its
-    replicate dimension leaves its input as it is."""
+class DeferredReduction:
+    """A switch. While it is open, DDP does not reduce gradients after a backward, and FSDP2's all-reduce over its
+    replicate dimension leaves its input unchanged."""
 
     def __init__(self, tracked: Tracked, endpoints: Callable[[], Iterable[Endpoint]], same: tuple[int, ...]) -> None:
         self._wrapped = [
@@ -41,7 +41,7 @@ class Apart:
         self._scale: Any = None
         self.open = False
         self.kinds: set[Any] = set()
-        """How FSDP2 wanted to reduce."""
+        """Reduce operations that FSDP2 has asked for."""
         self.deferred = 0
 
     def start(self) -> None:
@@ -58,7 +58,7 @@ class Apart:
             self._scale, stage.scale_grads = stage.scale_grads, _scales
 
     def end(self) -> None:
-        """Everything as it was; may be called again."""
+        """Restore the frameworks' own synchronisation. Does nothing if the switch is closed."""
         if not self.open:
             return
         self.open = False
@@ -76,7 +76,7 @@ class Apart:
 
     @property
     def divides(self) -> bool:
-        """Whether what it would have reduced still has to be divided by the number of replicas."""
+        """Whether the deferred gradients have to be divided by the number of replicas."""
         unknown = self.kinds - {dist.ReduceOp.AVG, dist.ReduceOp.SUM}
         if unknown or len(self.kinds) > 1:
             raise JobError("--mask: FSDP2 reduces gradients over replicas in more than one way; use its defaults")
@@ -84,13 +84,13 @@ class Apart:
 
 
 def _pipeline_stage() -> Any:
-    """What torch's pipelines have in common, if they are used."""
+    """The base class of torch's pipeline stages, if pipelines are used."""
     return getattr(sys.modules.get("torch.distributed.pipelining.stage"), "_PipelineStageBase", None)
 
 
 def _scales(stage: object, factor: int) -> None:
-    """Stands in for what a pipeline does with its gradients after each of its steps. They are the sum over several
-    shards here, of which it would divide the earlier ones again."""
+    """Replaces a pipeline stage's `scale_grads`. In a masked step the gradients are the sum over several shards, so
+    that scaling after each shard would scale the earlier shards again."""
     if factor != 1:
         raise JobError(
             f"--mask: after each shard this pipeline's schedule divides all gradients so far by {factor}; give it "
@@ -99,14 +99,14 @@ def _scales(stage: object, factor: int) -> None:
 
 
 def trained(tracked: Tracked) -> list[torch.Tensor]:
-    """The parameters that get gradients, each once, in the same order on all roles that hold the same."""
+    """The parameters that get gradients, each once, in the same order on all roles that hold the same state."""
     return [
         tensor for _, tensor in module_tensors(tracked) if isinstance(tensor, nn.Parameter) and tensor.requires_grad
     ]
 
 
 def managed(tracked: Tracked) -> set[int]:
-    """By id, the parameters whose gradients FSDP2 reduces."""
+    """Ids of the parameters whose gradients FSDP2 reduces."""
     kind: Any = getattr(sys.modules.get("torch.distributed.fsdp"), "FSDPModule", None)
     if kind is None:
         return set()
@@ -123,16 +123,16 @@ def managed(tracked: Tracked) -> set[int]:
 def check_suitable(
     tracked: Tracked, same: tuple[int, ...], averaged: Iterable[nn.Module], over: tuple[int, ...]
 ) -> None:
-    """Raise where the runtime could not average all gradients over the roles that hold the same state. `averaged` are
-    modules for which the script has asked for it, `over` these roles."""
+    """Raise JobError unless the runtime can average all gradients over the roles that hold the same state. The script
+    has asked for this for the modules `averaged`, over the roles `over`."""
     if len(same) < 2:
-        raise JobError(f"--mask: no other role holds the same state as this one, so nobody can stand in; {WAY_OUT}")
+        raise JobError(f"--mask: no other role holds the same state as this one, so none can be masked; {WAY_OUT}")
     for name, module in modules(tracked):
         for where, inner in module.named_modules():
             if isinstance(inner, SyncBatchNorm) or (isinstance(inner, _NormBase) and inner.running_mean is not None):
                 raise JobError(
-                    f"--mask: {name}.{where} is a {type(inner).__name__}, whose statistics depend on who computes "
-                    "what; use LayerNorm or GroupNorm, or run without --mask"
+                    f"--mask: {name}.{where} is a {type(inner).__name__}, whose statistics depend on which replica "
+                    "computes which shard; use LayerNorm or GroupNorm, or run without --mask"
                 )
     ddp, by_fsdp = holders_in_ddp(tracked), managed(tracked)
     by_runtime = {id(parameter) for module in averaged for parameter in module.parameters()}
@@ -146,7 +146,7 @@ def check_suitable(
         elif id(tensor) in by_fsdp:
             found = frozenset(same) if replicas(tensor) >= frozenset(same) else replicas(tensor)
         else:
-            raise JobError(f"--mask: nobody averages the gradients of {name} over replicas; {WAY_OUT}")
+            raise JobError(f"--mask: the gradients of {name} are not averaged over replicas; {WAY_OUT}")
         if found != frozenset(same):
             raise JobError(
                 f"--mask: gradients of {name} are averaged over the roles {_listed(found)}, but the state is the same "

@@ -6,11 +6,11 @@ import pytest
 
 from understudy.masking.assignment import assign
 from understudy.masking.placement import parse
-from understudy.worker.masked.segments import Segment, ShardPlan, still_good
+from understudy.worker.masked.shard_plan import Segment, ShardPlan, still_good
 
 
-def plan(unit: int, live: tuple[int, ...], q: int = 3, units: int = 4, placement: str = "anywhere") -> ShardPlan:
-    return ShardPlan(assign(parse(placement, units), q, live), unit, deterministic=True)
+def plan(replica: int, live: tuple[int, ...], q: int = 3, replicas: int = 4, placement: str = "anywhere") -> ShardPlan:
+    return ShardPlan(assign(parse(placement, replicas), q, live), replica, deterministic=True)
 
 
 def test_everybody_there() -> None:
@@ -32,17 +32,17 @@ def test_every_micro_shard_is_in_one_segment_of_the_one_who_computes_it(placemen
                 segments = [segment for shard in first.shards for segment in shard]
                 assert [number for segment in segments for number in segment.numbers] == list(range(4 * q))
                 assert sum(first.loads) == 4 * q
-                for unit in live:
-                    own = {number for each in segments if each.unit == unit for number in each.numbers}
-                    assert own == set(plan(unit, live, q, placement=placement).mine)
-                    assert first.loads[unit] == len(own)
+                for replica in live:
+                    own = {number for each in segments if each.replica == replica for number in each.numbers}
+                    assert own == set(plan(replica, live, q, placement=placement).mine)
+                    assert first.loads[replica] == len(own)
 
 
 def test_a_later_part_of_another_unit_is_summed_on_its_own() -> None:
     missing = plan(0, (0, 1, 2))
     (lost,) = (shard for shard in missing.shards if len(shard) > 1)
     assert [segment.numbers for segment in lost] == [(9,), (10,), (11,)]
-    assert {segment.unit for segment in lost} == {0, 1, 2}
+    assert {segment.replica for segment in lost} == {0, 1, 2}
 
 
 def test_one_sum_where_the_order_does_not_count() -> None:

@@ -50,7 +50,7 @@ def label(mesh: Mesh, seat: SandboxSeat) -> str:
     return str(seat.key) if names is None else f"{'+'.join(names) or 'itself'}#{seat.key.ordinal}"
 
 
-class Tape:
+class StepRecordings:
     """Belongs to the training thread."""
 
     def __init__(self, spec: WorkerSpec, fabric: Fabric, say: Callable[[FromWorker | Telemetry], None]) -> None:

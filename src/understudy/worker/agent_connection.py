@@ -11,7 +11,7 @@ from understudy.protocol.framing import FramingError
 from understudy.protocol.messages import TO_AGENT, TO_WORKER, ExtensionMessage, FromWorker, Telemetry, ToWorker
 
 
-class Line:
+class AgentConnection:
     """The worker's end. `hear` is called on a thread of the line's own, `lost` once when the agent is gone; not when
     this end is closed."""
 

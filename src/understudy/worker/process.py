@@ -1,5 +1,4 @@
-"""What a worker's runtime needs of its surroundings. `WorkerRuntime` gets each of these as a parameter, so that the
-simulation can run the same runtime without sockets, processes and disks."""
+"""The process that a runtime lives in, as an interface: the simulation has several runtimes in one process."""
 
 from __future__ import annotations
 
