@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from understudy.comm.buddies import buddy_of
+from understudy.comm.topology import backup_of
 from understudy.controller.core.change import Kind, Phase
 from understudy.controller.core.effects import Announcement
 from understudy.controller.core.events import Asked, Replace
@@ -83,8 +83,8 @@ class Judge:
         """All roles have said that their copies of a step are complete."""
         workers, setting = self._job.workers, self._job.setting
         for role, uid in enumerate(roster.seats):
-            buddy = None if uid is None else buddy_of(roster, role, setting.same(role))
-            for keeper in filter(None, (uid, buddy)):
+            backup = None if uid is None else backup_of(roster, role, setting.same(role))
+            for keeper in filter(None, (uid, backup)):
                 if workers[keeper].alive and (role, step) not in workers[keeper].copies():
                     self._fail(Rule.COPIES_KEPT, f"{keeper} has no copy of role {role} at step {step}")
 

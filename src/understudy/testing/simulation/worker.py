@@ -72,8 +72,8 @@ class SimWorker:
         """(role, step) of the whole copies in its memory; read without its lock, which a frozen thread may hold."""
         archive = None if self.runtime is None else self.runtime._archive
         keeper = None if archive is None else archive._keeper
-        shelves = {} if keeper is None else keeper._shelves
-        return {(role, step) for role, shelf in shelves.items() for step in shelf.whole}
+        kept = {} if keeper is None else keeper._copies
+        return {(role, step) for role, copies in kept.items() for step in copies.whole}
 
     # -- the line to the agent -----------------------------------------------------------------------------------------
 
