@@ -32,17 +32,6 @@ def test_time_to_train_is_close_to_simulation(kind: str, groups: int, r: int) ->
     assert expected.availability == pytest.approx(found.availability.value, rel=WITHIN)
 
 
-def test_the_best_period_is_the_best() -> None:
-    setting, strategy = of("spare", 100, 5, 900.0)
-    best = endured(setting, 30_000.0, strategy).best_period
-
-    def at(period: float) -> float:
-        return endured(setting, 30_000.0, of("spare", 100, 5, period)[1]).inflation
-
-    assert at(best) < at(best * 1.5)
-    assert at(best) < at(best / 1.5)
-
-
 def test_recovery_of_one_is_that_of_a_restart_that_must_not_be_interrupted() -> None:
     restart, mtbf = 600.0, 2000.0
     assert recovery_of_all(1, mtbf, restart) == pytest.approx(mtbf * (np.exp(restart / mtbf) - 1), rel=0.01)

@@ -8,7 +8,7 @@ one must stay alive. The result is within a few percent of the simulation.
 from __future__ import annotations
 
 from functools import lru_cache
-from math import exp, inf, sqrt
+from math import exp, inf
 
 import msgspec
 import numpy as np
@@ -55,18 +55,15 @@ class Endurance(msgspec.Struct, frozen=True):
     """Seconds of the restart until all members are back."""
     inflation: float
     availability: float
-    best_period: float
-    """Seconds of training between two checkpoints with the smallest `inflation`."""
 
 
 def endured(setting: PlanningSetting, mtbf: float, strategy: Strategy) -> Endurance:
     """The endurance of a strategy that masks and does not refill; `mtbf` is the MTBF of one member."""
     found = cycle_of(setting, mtbf, strategy)
-    useful, save = useful_of(found, setting, strategy), setting.durations.save
+    useful = useful_of(found, setting, strategy)
     total = found.seconds + found.recovery
-    best = sqrt(2 * save * found.trained / found.at_end) if found.at_end > 0 else inf
     inflation = total / useful if useful > 0 else inf
-    return Endurance(found.seconds, found.recovery, inflation, found.seconds / total, best)
+    return Endurance(found.seconds, found.recovery, inflation, found.seconds / total)
 
 
 def useful_of(cycle: WipeOutCycle, setting: PlanningSetting, strategy: Strategy) -> float:

@@ -26,8 +26,8 @@ def jump_on(
     repair: Repair,
     horizon: float = 1e15,
 ) -> SimulationOutcome:
-    """One run of the jumping engine in which whoever stands in place i fails at the next of `dates[i]`, and in which
-    the first lost member needs a patch if the first of `draws` is low, and so on."""
+    """One run of `jump` in which the machine in place i fails at the next of `dates[i]`, and in which the first lost
+    member needs a patch if the first of `draws` is low, and so on."""
 
     def after(slot: int, at: float) -> float:
         own = run.dates[slot]

@@ -72,7 +72,7 @@ def test_without_going_back_they_agree_to_the_millisecond(name: str, seed: int) 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_so_they_do_with_restarts_from_where_they_are(seed: int) -> None:
-    """Who is lost may need a patch or not: on the same draws that is no difference."""
+    """Whether a lost member needs a patch is drawn; with the same draws both engines agree."""
     s = setting()
     one, other = on_the_same_dates(s, spare(s, 3, NEVER, restart_after=2), seed)
     assert one.restarts[0] > 0
