@@ -37,6 +37,8 @@ import msgspec
 
 from understudy.controller.client import Client
 from understudy.controller.server.spec import ControlSpec
+from understudy.protocol.options import with_options
+from understudy.protocol.settings import Settings
 from understudy_bench.harness.bench import Bench, Check, Progress, Result, median, spread
 from understudy_bench.harness.processes import CommandFailed, workplace
 from understudy_bench.scale_agents import SimulatedAgents
@@ -73,9 +75,8 @@ def controller(folder: Path, machines: int) -> Iterator[tuple[ControllerProcess,
     """
     secret = secrets.token_bytes(32)
     ledger, mesh = str(folder / "ledger.sqlite"), (("dp", machines),)
-    spec = ControlSpec(
-        "bench-scale", secret, machines, 1, mesh, ledger, heartbeat=3600.0, answer_limit=600.0, limit=600.0
-    )
+    settings = with_options(Settings(), heartbeat=3600.0, answer_limit=600.0, limit=600.0, recording_limit=0)
+    spec = ControlSpec("bench-scale", secret, machines, 1, mesh, ledger, settings=settings)
     with socket.create_server(("127.0.0.1", 0), backlog=1024) as sock, (folder / "log").open("wb") as log:
         sock.set_inheritable(True)
         module = (sys.executable, "-m", "understudy.controller.server.server", "--fd", str(sock.fileno()))

@@ -32,6 +32,9 @@ LAYERS = (
 MAY_USE_TESTING = ("verify", "testing")
 """Production code never imports `understudy.testing`; `verify` tests jobs and asks for its faults."""
 
+APART = ("controller", "agent", "worker")
+"""These run in processes of their own and never import one another: what they share is `protocol`."""
+
 WITHOUT_TORCH = (
     "controller",
     "planning",
@@ -88,6 +91,8 @@ def offences(source: str, file: PurePosixPath) -> list[str]:
             other = rest.partition(".")[0]
             if other not in LAYERS:
                 found.append(f"{file}:{line}: {layer} imports the surface ({name})")
+            elif layer in APART and other in APART and other != layer:
+                found.append(f"{file}:{line}: {layer} imports {other} ({name}); share it in protocol")
             elif LAYERS.index(other) < LAYERS.index(layer):
                 found.append(f"{file}:{line}: {layer} imports {name} from above")
         elif top == "understudy_bench" and layer != "cli":
@@ -114,6 +119,8 @@ def test_imports_only_go_down() -> None:
     ("file", "source", "reason"),
     [
         ("comm/ring.py", "from understudy.worker.job import Job", "from above"),
+        ("controller/server/server.py", "from understudy.agent.agent import Agent", "share it in protocol"),
+        ("agent/agent.py", "from understudy.worker.job import Job", "share it in protocol"),
         ("comm/ring.py", "import understudy.cli", "from above"),
         ("comm/ring.py", "from understudy import worker", "from above"),
         ("comm/ring.py", "from ..worker import job", "from above"),

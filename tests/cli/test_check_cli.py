@@ -81,7 +81,7 @@ def test_the_former_name_works_with_a_hint(script: Path, capsys: pytest.CaptureF
 def test_defaults(script: Path) -> None:
     args = build_parser().parse_args(["check", str(script), "--width", "64"])
     spec = check._spec(args)
-    assert (spec.machines, spec.nproc, spec.steps, spec.args) == (2, 1, 8, ("--width", "64"))
+    assert (spec.machines, spec.nproc, spec.settings.training.steps, spec.args) == (2, 1, 8, ("--width", "64"))
 
 
 def shown(result: CheckResult, *, terminal: bool = False) -> str:

@@ -193,6 +193,11 @@ def kill(fabric: NetworkFabric) -> None:
     fabric.close()
 
 
+def expected(fabric: NetworkFabric, generation: int) -> int:
+    """How many dials of a generation wait for this worker, and how many things it offers."""
+    return sum(number == generation for number, _ in fabric._rendezvous._open)
+
+
 def streams() -> int:
     """How many sockets and arenas this process has open."""
     gc.collect()

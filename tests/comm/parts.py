@@ -87,7 +87,7 @@ class Steps:
                 self.stopping = True
             else:
                 _, generation = word
-                self.fabric.cancel(generation)
+                self.fabric._membership.cancel(generation)
         for generation, future in list(self._preparing.items()):
             if future.done():
                 del self._preparing[generation]

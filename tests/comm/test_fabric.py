@@ -61,7 +61,7 @@ def test_the_same_generation_twice(ensemble: Ensemble) -> None:
     prepare(following, fabrics)
     with pytest.raises(RosterError, match="a number is used once"):
         fabrics[0].prepare(following)
-    fabrics[0].cancel(2)
+    fabrics[0]._membership.cancel(2)
     with pytest.raises(RosterError, match="a number is used once"):
         fabrics[0].prepare(following)
     enter(roster.successor({}, generation=3), fabrics)
@@ -164,7 +164,7 @@ def test_a_poisoned_preparation_is_not_voted_for(ensemble: Ensemble) -> None:
     eventually(lambda: [fabric.prepared for fabric in fabrics] == [1, 1])
     assert sums(endpoints) == [11.0, 11.0]
     for fabric in fabrics:
-        fabric.cancel(2)
+        fabric._membership.cancel(2)
 
 
 # -- giving up ---------------------------------------------------------------------------------------------------------
@@ -181,7 +181,7 @@ def test_giving_up(ensemble: Ensemble, wait: bool) -> None:
         for future in futures:
             future.result(10)
     for fabric in (*fabrics, new):
-        fabric.cancel(2)
+        fabric._membership.cancel(2)
         assert fabric.prepared == fabric.generation
     if not wait:
         told = {str(future.exception(5)).rpartition(": ")[2] for future in futures}
@@ -201,7 +201,7 @@ def test_giving_up_before_it_has_begun(ensemble: Ensemble) -> None:
     new = joiner(ensemble, "m9", 1, 2)
     for number in range(2, 30):
         future = fabrics[0].prepare(roster.successor({1: new.worker}, generation=number))
-        fabrics[0].cancel(number)
+        fabrics[0]._membership.cancel(number)
         with pytest.raises(PrepareFailed, match="it was cancelled"):
             future.result(1)
         assert not fabrics[0]._membership.prepared
@@ -215,7 +215,7 @@ def test_giving_up_leaves_pairs_in_use_alone(ensemble: Ensemble) -> None:
     new = joiner(ensemble, "m9", 2, 3)
     prepare(roster.successor({2: new.worker}), [*fabrics, new])
     for fabric in (*fabrics, new):
-        fabric.cancel(2)
+        fabric._membership.cancel(2)
     exchange(endpoints[0], endpoints[1])
     exchange(endpoints[0], endpoints[2])
     assert [fabric.fault for fabric in fabrics] == [None] * 3

@@ -132,7 +132,7 @@ def test_arenas_of_different_sizes(ensemble: Ensemble) -> None:
     futures = [fabric.prepare(first_roster([a, b])) for fabric in (a, b)]
     with pytest.raises(PrepareFailed, match=r"arena of g0\[0-1\] from role 0 \(w0 on m0\): .* different settings"):
         futures[1].result(5)
-    a.cancel(1)
+    a._membership.cancel(1)
     futures.clear()
     eventually(lambda: streams() == before)
 

@@ -133,7 +133,7 @@ class History:
             for future in futures:
                 future.result(10)
         for fabric in self.shuffled([*self.live, *newcomers]):
-            fabric.cancel(self.number)
+            fabric._membership.cancel(self.number)
         for future in futures:
             with suppress(PrepareFailed):
                 future.result(10)
@@ -158,7 +158,7 @@ class History:
         self.check()
         for fabric in preparing:
             if fabric is not dead:
-                fabric.cancel(self.number)
+                fabric._membership.cancel(self.number)
         for future in futures:
             with suppress(PrepareFailed):
                 future.result(10)

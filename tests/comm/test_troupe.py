@@ -18,6 +18,7 @@ from tests.comm.helpers import (
     endpoint_of,
     enter,
     eventually,
+    expected,
     kill,
     receive,
     send,
@@ -104,7 +105,7 @@ def test_nothing_is_left_of_it(ensemble: Ensemble) -> None:
             fabric.end_rehearsal()
             fabric.end_rehearsal()
         eventually(lambda: streams() == before)
-        assert all(fabric._rendezvous.expected(generation) == 0 for fabric in mates)
+        assert all(expected(fabric, generation) == 0 for fabric in mates)
 
 
 def test_a_role_after_the_other_with_other_mates(ensemble: Ensemble) -> None:

@@ -167,7 +167,7 @@ def test_when_the_keeper_is_killed_it_goes(here: Path) -> None:
 
 def test_where_no_folder_can_be_made_the_error_says_so(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(here / "missing"))
-    with pytest.raises(OSError, match=r"cannot make a temporary folder: .*missing"), scratch("test-"):
+    with pytest.raises(OSError, match=r"cannot create a temporary folder: .*missing"), scratch("test-"):
         pass
 
 

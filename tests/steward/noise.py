@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from random import Random
 
 from understudy.protocol.samples import PARTS, Sample
-from understudy.steward.stragglers import StragglerDetector, StragglerNews, StragglerSettings
+from understudy.protocol.settings import StragglerSettings
+from understudy.steward.stragglers import StragglerDetector, StragglerNews
 
 USUAL = (0.004, 0.030, 0.056, 0.010)
 """Seconds of each part."""

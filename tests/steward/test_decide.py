@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from understudy.protocol.settings import HOUR, StewardSettings
 from understudy.steward.decide import (
-    HOUR,
     Action,
     DrainDemand,
     FreeStandby,
@@ -21,7 +21,6 @@ from understudy.steward.decide import (
     RequestStandbys,
     StewardDecision,
     StewardMemory,
-    StewardSettings,
     Suspect,
     decide,
 )
@@ -55,8 +54,8 @@ def actions(done: Iterable[tuple[float, Action]]) -> list[Action]:
 
 
 def test_a_machine_that_stays_slow_is_replaced_once_and_the_reason_is_given() -> None:
-    done, said, _ = looks(60, StewardSettings(patience=10), suspects=(M3,), standbys=(READY,))
-    assert done == [(1009.0, ReplaceSlow("m3", "backward 1.34x its class, in 10 looks"))]
+    done, said, _ = looks(60, StewardSettings(looks=10), suspects=(M3,), standbys=(READY,))
+    assert done == [(1009.0, ReplaceSlow("m3", "backward 1.34x its class, in 10 checks"))]
     assert said == []
 
 
@@ -65,7 +64,7 @@ def test_a_machine_that_is_slow_now_and_then_is_not() -> None:
     for at in range(200):
         suspects = (M3,) if at % 10 else ()
         found = decide(
-            Observed(1.0 + at, True, suspects=suspects, standbys=(READY,)), StewardSettings(patience=10), memory
+            Observed(1.0 + at, True, suspects=suspects, standbys=(READY,)), StewardSettings(looks=10), memory
         )
         assert not found.actions
         memory = found.memory
@@ -73,35 +72,35 @@ def test_a_machine_that_is_slow_now_and_then_is_not() -> None:
 
 def test_the_slowest_comes_first_and_one_at_a_time() -> None:
     worse = Suspect("m5", 2.0, "forward 2x its class")
-    done, _, memory = looks(10, StewardSettings(patience=10), suspects=(M3, worse), standbys=(READY, OTHER))
+    done, _, memory = looks(10, StewardSettings(looks=10), suspects=(M3, worse), standbys=(READY, OTHER))
     assert [action.machine for action in actions(done) if isinstance(action, ReplaceSlow)] == ["m5"]
-    done, _, _ = looks(5, StewardSettings(patience=10), memory, 1010.0, suspects=(M3,), standbys=(OTHER,), busy=True)
+    done, _, _ = looks(5, StewardSettings(looks=10), memory, 1010.0, suspects=(M3,), standbys=(OTHER,), busy=True)
     assert done == []
-    done, _, _ = looks(1, StewardSettings(patience=10), memory, 1015.0, suspects=(M3,), standbys=(OTHER,))
+    done, _, _ = looks(1, StewardSettings(looks=10), memory, 1015.0, suspects=(M3,), standbys=(OTHER,))
     assert [action.machine for action in actions(done) if isinstance(action, ReplaceSlow)] == ["m3"]
 
 
 def test_who_was_to_be_replaced_is_left_alone_for_a_while() -> None:
-    rules = StewardSettings(patience=1, rest=600.0, replacements=100)
+    rules = StewardSettings(looks=1, rest=600.0, replacements=100)
     done, _, _ = looks(1800, rules, suspects=(M3,), standbys=(READY,))
     assert [at for at, _ in done] == [1000.0, 1600.0, 2200.0]
 
 
 def test_a_newcomer_is_left_alone_for_a_while() -> None:
-    rules = StewardSettings(patience=1, rest=600.0)
+    rules = StewardSettings(looks=1, rest=600.0)
     fresh = msgspec.structs.replace(M3, since=900.0)
     done, said, _ = looks(600, rules, suspects=(fresh,), standbys=(READY,))
     assert [at for at, _ in done] == [1500.0]
-    assert said == ["m3 is not replaced: it came less than 10 min ago (backward 1.34x its class)"]
+    assert said == ["m3 is not replaced: it joined less than 10 min ago (backward 1.34x its class)"]
 
 
 def test_not_more_than_so_many_in_an_hour() -> None:
-    rules = StewardSettings(patience=1, replacements=2)
+    rules = StewardSettings(looks=1, replacements=2)
     suspects = tuple(Suspect(f"m{number}", 1.5, "slow") for number in range(5))
     done, said, _ = looks(int(HOUR) + 10, rules, suspects=suspects, standbys=(READY,))
     times = [at for at, _ in done]
     assert times == [1000.0, 1001.0, 1000.0 + HOUR, 1001.0 + HOUR]
-    assert "m2 is not replaced: not more than 2 slow machines an hour (slow)" in said
+    assert "m2 is not replaced: the limit is 2 slow machines an hour (slow)" in said
 
 
 @pytest.mark.parametrize(
@@ -109,34 +108,34 @@ def test_not_more_than_so_many_in_an_hour() -> None:
     [
         ({"standbys": ()}, "no standby is ready"),
         ({"standbys": (FreeStandby("m8", False, 0.0),)}, "no standby is ready"),
-        ({"standbys": (READY,), "vacant": 1}, "the standbys that are ready are needed for a replica that is missing"),
+        ({"standbys": (READY,), "vacant": 1}, "the ready standbys are needed for a vacant replica"),
         (
             {"standbys": (READY,), "drains": (DrainDemand(1, 2000.0),)},
-            "the standbys that are ready are needed for a machine that has to leave",
+            "the ready standbys are needed for a planned replacement",
         ),
     ],
 )
 def test_without_a_standby_to_spare_it_is_said_once_why_not(seen: dict[str, Any], why: str) -> None:
-    done, said, memory = looks(100, StewardSettings(patience=5), suspects=(M3,), **seen)
+    done, said, memory = looks(100, StewardSettings(looks=5), suspects=(M3,), **seen)
     assert done == []
     assert said == [f"m3 is not replaced: {why} (backward 1.34x its class)"]
     done, said, _ = looks(
-        1, StewardSettings(patience=5), memory, 1100.0, suspects=(M3,), **{**seen, "standbys": (READY, OTHER)}
+        1, StewardSettings(looks=5), memory, 1100.0, suspects=(M3,), **{**seen, "standbys": (READY, OTHER)}
     )
     assert [type(action) for action in actions(done)] == [ReplaceSlow]
 
 
 def test_nothing_is_done_while_the_job_does_not_train_and_patience_begins_anew() -> None:
-    rules = StewardSettings(patience=10, pool=2)
-    _, _, memory = looks(9, StewardSettings(patience=10), suspects=(M3,), standbys=(READY,))
+    rules = StewardSettings(looks=10, pool=2)
+    _, _, memory = looks(9, StewardSettings(looks=10), suspects=(M3,), standbys=(READY,))
     done, said, memory = looks(50, rules, memory, 1100.0, training=False, suspects=(M3,))
     assert (done, said) == ([], [])
-    done, _, _ = looks(9, StewardSettings(patience=10), memory, 1200.0, suspects=(M3,), standbys=(READY,))
+    done, _, _ = looks(9, StewardSettings(looks=10), memory, 1200.0, suspects=(M3,), standbys=(READY,))
     assert done == []
 
 
 def test_off_means_off_for_slow_machines_but_the_pool_is_kept() -> None:
-    done, _, _ = looks(20, StewardSettings("off", pool=1, patience=1), suspects=(M3,), standbys=(READY, OTHER))
+    done, _, _ = looks(20, StewardSettings("off", pool=1, looks=1), suspects=(M3,), standbys=(READY, OTHER))
     assert done == []
     done, _, _ = looks(1, StewardSettings("off", pool=1), standbys=())
     assert actions(done) == [RequestStandbys(1, "0 of 1 free")]
@@ -187,7 +186,7 @@ def test_the_budget_counts_what_others_have_asked_for_and_is_said_once() -> None
     assert found.actions == (RequestStandbys(2, "0 of 5 free"),)
     done, said, _ = looks(50, rules, begin=5001.0, requests=(2000.0, 4000.0, 5000.0, 5000.0), expected=0)
     assert done == []
-    assert said == ["no standby is asked for, although 0 of 5 are free: the budget is 4 machines an hour"]
+    assert said == ["no standby is requested, although 0 of 5 are free: the budget is 4 machines an hour"]
 
 
 def test_what_is_too_many_for_long_is_released_the_coldest_and_newest_first() -> None:
@@ -216,7 +215,7 @@ RULES = st.builds(
     pool=st.none() | st.integers(0, 3),
     cool_down=st.sampled_from([0.0, 5.0, 30.0]),
     budget=st.integers(0, 4),
-    patience=st.integers(1, 5),
+    looks=st.integers(1, 5),
     rest=st.sampled_from([0.0, 20.0, 600.0, 5000.0]),
     replacements=st.integers(0, 3),
     returning=st.sampled_from([0.0, 10.0]),

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from understudy.protocol.samples import Sample, Traffic
+from understudy.protocol.settings import StragglerSettings
 from understudy.steward.links import LinkDetector
-from understudy.steward.stragglers import StragglerNews, StragglerSettings
+from understudy.steward.stragglers import StragglerNews
 
 MACHINES = {role: f"m{role}" for role in range(3)}
 BULK = 100_000_000

@@ -38,7 +38,7 @@ def test_two_kinds_trade_places() -> None:
 
 
 def test_a_machine_of_which_nobody_knows_where_it_stands() -> None:
-    with pytest.raises(ImpossibleMoves, match="where m1 stands is not known; label it"):
+    with pytest.raises(ImpossibleMoves, match="the rack of m1 is not known; label it"):
         spread_over_racks({0: "m0", 1: "m1"}, [(0, 1)], {"m0": "r1", "m2": "r2"}, ["m2"])
 
 

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from tests.steward.noise import USUAL, Noise, Slow, Troupe, alarms
 from understudy.protocol.samples import PARTS, Sample
-from understudy.steward.stragglers import Straggler, StragglerDetector, StragglerNews, StragglerSettings, seconds
+from understudy.protocol.settings import StragglerSettings
+from understudy.steward.stragglers import Straggler, StragglerDetector, StragglerNews, seconds
 
 ALONE: dict[int, tuple[int, ...]] = {role: (role,) for role in range(8)}
 PAIRS: dict[int, tuple[int, ...]] = {role: (role // 2 * 2, role // 2 * 2 + 1) for role in range(8)}

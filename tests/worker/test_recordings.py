@@ -25,6 +25,8 @@ from understudy.comm.sandbox import Echo, Replay
 from understudy.comm.topology import GroupKey
 from understudy.protocol.mesh import Mesh, alike, parse_mesh, roles_of
 from understudy.protocol.messages import FromWorker, Recorded, Telemetry, WorkerSpec
+from understudy.protocol.options import with_options
+from understudy.protocol.settings import Settings
 from understudy.worker.recordings import StepRecordings, label, program_key
 
 SECRET = b"the secret of this job"
@@ -77,7 +79,6 @@ def spec_of(folder: Path, *, mesh: Mesh = (("dp", 2),), **options: Any) -> Worke
     if not script.exists():
         script.write_text("print('hello')\n")
     values: dict[str, Any] = {
-        "rehearsals": 2,
         "uid": "w0",
         "machine": "m0",
         "slot": 0,
@@ -86,12 +87,16 @@ def spec_of(folder: Path, *, mesh: Mesh = (("dp", 2),), **options: Any) -> Worke
         "args": (),
         "nproc": 1,
     }
-    return WorkerSpec(script=str(script), mesh=mesh, recordings=str(folder), **values | options)
+    own = {name: options.pop(name) for name in values if name in options}
+    settings = with_options(Settings(), **{"rehearsals": 2, "recordings": str(folder)} | options)
+    return WorkerSpec(script=str(script), mesh=mesh, settings=settings, **values | own)
 
 
 def test_the_same_program_on_other_machines(tmp_path: Path) -> None:
     spec = spec_of(tmp_path)
-    other = msgspec.structs.replace(spec, uid="w7", machine="m3", slot=1, host="127.0.0.2", seed=3)
+    other = msgspec.structs.replace(
+        spec, uid="w7", machine="m3", slot=1, host="127.0.0.2", settings=with_options(spec.settings, seed=3)
+    )
     assert program_key(spec) == program_key(other)
 
 
@@ -242,7 +247,8 @@ def test_the_disk_is_full_at_the_end(
 
 def test_the_folder_is_not_there(ensemble: Ensemble, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     job = Job(ensemble, tmp_path)
-    job.tape._spec = msgspec.structs.replace(job.spec, recordings=str(tmp_path / "nowhere"))
+    settings = with_options(job.spec.settings, recordings=str(tmp_path / "nowhere"))
+    job.tape._spec = msgspec.structs.replace(job.spec, settings=settings)
     job.begin()
     job.gave_up()
     assert "w0 cannot record for newcomers" in caplog.text

@@ -59,8 +59,8 @@ def section() -> str:
 
 def routes() -> Iterator[tuple[str, Any]]:
     """(method and path, handler) of all that operators may ask."""
-    controller = server.Controller.__new__(server.Controller)
-    for route in controller.app().router.routes():
+    surface = server.ControllerServer.__new__(server.ControllerServer)
+    for route in surface.app().router.routes():
         path = route.resource.canonical if route.resource is not None else "?"
         if path != AGENTS and route.method != "HEAD":
             yield f"{route.method} {path}", route.handler

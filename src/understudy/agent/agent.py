@@ -108,8 +108,6 @@ class AgentSpec(msgspec.Struct, frozen=True):
     env: dict[str, str]
     patience: float = 0.0
     """Seconds without controller and training after which the job is over, as far as can be known; 0: never."""
-    grace: float = 30.0
-    """Seconds between the notice that this machine has to go and its end."""
     labels: dict[str, str] = {}
 
 
@@ -285,7 +283,7 @@ class Agent:
                 staff.stopped_at = 0.0
             elif not staff.stopped_at:
                 staff.stopped_at = now
-            elif now - staff.stopped_at > self.spec.worker.answer_limit and not staff.reported:
+            elif now - staff.stopped_at > self.spec.worker.settings.recovery.answer_limit and not staff.reported:
                 staff.reported = True
                 self._report(Stopped(staff.uid, now - staff.stopped_at))
 
@@ -326,8 +324,9 @@ class Agent:
             self.end()  # nobody counts on it
             return
         self._leaving = True
-        self._report(Leaving(self.spec.grace, why))
-        asyncio.get_running_loop().call_later(self.spec.grace, self.end)
+        grace = self.spec.worker.settings.replacement.grace
+        self._report(Leaving(grace, why))
+        asyncio.get_running_loop().call_later(grace, self.end)
 
     # -- orders --------------------------------------------------------------------------------------------------------
 
@@ -434,7 +433,7 @@ class Agent:
     async def _keep_copy(self, recorded: Recorded) -> None:
         """It outlives its machine here."""
         try:
-            url = await self._library.fetch(recorded, self.spec.worker.recordings)
+            url = await self._library.fetch(recorded, self.spec.worker.settings.standbys.recordings)
         except (OSError, aiohttp.ClientError, ValueError, TimeoutError) as error:
             why = str(error) or type(error).__name__
             log.warning("%s: no copy of role %d's recording: %s", self.spec.machine, recorded.role, why)

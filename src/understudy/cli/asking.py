@@ -150,9 +150,9 @@ def real(text: str) -> float:
 
 
 def span(text: str) -> float:
-    from understudy.planning.spans import span
+    from understudy.protocol.durations import parse_duration
 
-    return span(text)
+    return parse_duration(text)
 
 
 def _fitted(args: argparse.Namespace, machines: int, notes: list[Assumption]) -> Fitted | None:

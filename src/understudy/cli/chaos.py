@@ -152,7 +152,7 @@ def _tell(record: FaultRecord, *, as_json: bool) -> None:
 
 def _attach(args: argparse.Namespace) -> int:
     from understudy.launch import registry
-    from understudy.launch.spec import FAULTS
+    from understudy.protocol.settings import FAULTS
     from understudy.verify.chaos.campaign import run_campaign
     from understudy.verify.running_job import RunningJob
 

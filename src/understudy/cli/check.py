@@ -16,7 +16,7 @@ from understudy.cli.output import writable_target, write_atomically
 
 if TYPE_CHECKING:
     from understudy.cli.main import Subparsers
-    from understudy.launch.spec import JobSpec
+    from understudy.protocol.settings import JobSpec
     from understudy.verify.script.check import CheckResult
 
 STEPS, MACHINES = 8, 2
@@ -109,8 +109,9 @@ async def _check(spec: JobSpec, args: argparse.Namespace) -> CheckResult | None:
     assert task is not None
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, task.cancel)
-    assert spec.steps is not None
-    screen = CheckScreen(Path(spec.script).name, spec.steps, stderr=args.json == "-")
+    steps = spec.settings.training.steps
+    assert steps is not None
+    screen = CheckScreen(Path(spec.script).name, steps, stderr=args.json == "-")
     with enclosure(), scratch("understudy-check-") as place:
         folder = place if args.keep is None else args.keep.resolve()
         try:
@@ -138,8 +139,8 @@ def _document(spec: JobSpec, result: CheckResult) -> dict[str, Any]:
         "machines": spec.machines,
         "nproc": spec.nproc,
         "mesh": dict(spec.dimensions),
-        "steps": spec.steps,
-        "seed": spec.seed,
+        "steps": spec.settings.training.steps,
+        "seed": spec.settings.training.seed,
         "classes": [[describe(spec.dimensions, role) for role in roles] for roles in result.classes],
         "runs": [
             {

@@ -93,10 +93,10 @@ class Drain:
 
 def _moment(text: str | None) -> float | None:
     """Seconds since the epoch, by this computer's clock."""
-    from understudy.controller.server.deadline import moment
+    from understudy.protocol.durations import parse_deadline
 
     try:
-        return None if text is None else moment(text, datetime.now())
+        return None if text is None else parse_deadline(text, datetime.now())
     except ValueError as error:
         raise UsageError(f"--{error}") from None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from understudy.cli import asking
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
     from understudy.planning.outcome import Mean
     from understudy.planning.simulation.steward import StewardMeans, StewardScenario
-    from understudy.steward.decide import StewardSettings
+    from understudy.protocol.settings import StewardSettings
 
 OPTIONS = ("pool", "cool_down", "budget", "looks", "replacements", "slow", "noticed", "lasting", "mistaken", "mistake")
 MOST_EVENTS = 2_000_000
@@ -87,9 +88,7 @@ def run(args: argparse.Namespace, runs: int, horizon: float, seed: int) -> int:
 
 
 def _off(settings: StewardSettings) -> StewardSettings:
-    import msgspec
-
-    return msgspec.structs.replace(settings, mode="off")
+    return dataclasses.replace(settings, mode="off")
 
 
 def _asked(args: argparse.Namespace) -> tuple[StewardScenario, StewardSettings, int]:
@@ -98,7 +97,7 @@ def _asked(args: argparse.Namespace) -> tuple[StewardScenario, StewardSettings, 
     from understudy.planning.closed_form import enough_standbys
     from understudy.planning.inputs.assume import assume
     from understudy.planning.simulation.steward import StewardScenario
-    from understudy.steward.decide import HOUR, StewardSettings
+    from understudy.protocol.settings import HOUR, StewardSettings
 
     assumed = assume(asking.ask(args))
     machines, durations = assumed.setting.cluster.machines, assumed.setting.durations
@@ -112,18 +111,18 @@ def _asked(args: argparse.Namespace) -> tuple[StewardScenario, StewardSettings, 
     scene = StewardScenario(
         machines,
         failures,
-        durations.cold,
-        durations.planned,
-        _within(args, "lasting", asking.span, 1.0, 3.2e8, 86400.0),
-        _within(args, "mistaken", asking.span, 0.0, 3.2e10, 0.0),
-        _within(args, "mistake", asking.span, 0.0, 3.2e7, 60.0),
+        arrival=durations.cold,
+        planned=durations.planned,
+        lasting=_within(args, "lasting", asking.span, 1.0, 3.2e8, 86400.0),
+        mistaken=_within(args, "mistaken", asking.span, 0.0, 3.2e10, 0.0),
+        mistake=_within(args, "mistake", asking.span, 0.0, 3.2e7, 60.0),
     )
     settings = StewardSettings(
         "act",
         pool,
-        _within(args, "cool_down", asking.span, 0.0, HOUR, 30.0),
-        _within(args, "budget", asking.count, 0, 1_000_000, 0),
-        _within(args, "looks", asking.count, 1, 1_000_000, 10),
+        cool_down=_within(args, "cool_down", asking.span, 0.0, HOUR, 30.0),
+        budget=_within(args, "budget", asking.count, 0, 1_000_000, 0),
+        looks=_within(args, "looks", asking.count, 1, 1_000_000, 10),
         replacements=_within(args, "replacements", asking.count, 0, 1_000_000, 4),
         arrival=max(HOUR, 2 * durations.cold),
     )

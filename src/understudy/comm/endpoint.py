@@ -1,4 +1,4 @@
-"""A group as this process plays in it: the same object from the first generation to the last."""
+"""One worker's end of a group: the same object from the first generation to the last."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Done = Callable[[], None]
 
 
 class _Noted(threading.Event):
-    """Set when a message has come; it is recorded first, before anybody can touch it."""
+    """An event of a message: set when the message has come and is recorded."""
 
     def __init__(self, endpoint: Endpoint, recorder: Recorder, job: Receive) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ class _Noted(threading.Event):
 
 
 class _Answered(threading.Event):
-    """Set when a message has come; where those who rehearse along are gone, the sandbox's answer has."""
+    """An event of a message: set when the message has come, or the sandbox's answer if the mates are gone."""
 
     def __init__(self, endpoint: Endpoint, sandbox: Sandbox, poison: Poison, job: Receive) -> None:
         super().__init__()
@@ -55,9 +55,9 @@ class _Answered(threading.Event):
 
 
 class Endpoint:
-    """Runs a group's collectives one after another, in the order they were given.
+    """Runs the collectives of a group one after another, in the order in which they are submitted.
 
-    Its mode is one attribute: `perform` is the transport's way, or a sandbox's.
+    `perform` and `post` are the methods of the transport or of a sandbox, depending on the mode.
     """
 
     def __init__(
@@ -71,24 +71,24 @@ class Endpoint:
         self.poison: Poison | None = None
         self.vacant: frozenset[int] = frozenset()
         self.vouches = False
-        """Whether what a vacant rank would bring to an all-gather is taken to be what this one brings."""
+        """Whether this rank's contribution to an all-gather stands for those of vacant ranks."""
         self.perform: Callable[[Op], None] = self._closed
         self.post: Callable[..., None] = self._closed
         self.asked: Callable[[Endpoint], None] | None = None
-        """Called whenever somebody asks for the rank, while it may still change."""
+        """Called when the script asks for the rank, as long as the rank may change."""
         self.recorded = True
         """Whether results are recorded for joiners, and answered from recordings in a rehearsal."""
         self.recorder: Recorder | None = None
-        """Keeps results, in the first steps of a job."""
+        """Records results in the first steps of a job."""
         self.opening = threading.Lock()
-        """Held by the thread that opens it late."""
+        """Held by the thread that opens the group in a generation that was entered before."""
         self.doing: tuple[int, str, float] | None = None
-        """Number and kind of the collective under way, and since when."""
+        """Number and kind of the running collective, and the time since which it runs."""
         self.submitted = 0
-        """Operations and messages that were given to it so far."""
+        """The number of operations and messages so far."""
         self.defer: Callable[[Any], None] | None = None
-        """Called with the kind of an all-reduce that autograd's backward gives, which then leaves its input as it is:
-        somebody else reduces it later."""
+        """Called with the kind of each all-reduce of autograd's backward, which is then left out: the runtime reduces
+        gradients at the end of a masked step."""
         self._number = 0
         self._open_late = open_late
         self._turn = threading.Lock()
@@ -116,7 +116,7 @@ class Endpoint:
         return leftover
 
     def become(self, key: GroupKey, role: int, transport: GroupTransport) -> None:
-        """Before its first generation: be the same group of another role."""
+        """Become the same group of another role, before the first generation."""
         self.transport.close()
         self.key, self.name, self.rank, self.transport = key, str(key), key.roles.index(role), transport
 
@@ -145,7 +145,7 @@ class Endpoint:
         self.perform, self.post = perform, send
 
     def release(self, why: str) -> Any:
-        """Play no more: later operations raise, since whoever calls them has missed that the job went on without it."""
+        """Leave the group: later operations raise with this reason, since the job continues without this worker."""
 
         def over(*_: object) -> None:
             raise RuntimeError(why)
@@ -180,8 +180,8 @@ class Endpoint:
         self.poison.check()
 
     def submit(self, op: Op, done: Done, *, wait: bool) -> None:
-        """Run the operation and call `done`, whatever becomes of it. With `wait` it has run when this returns; it
-        then runs on the calling thread where nothing else is under way."""
+        """Run the operation and call `done`, poisoned or not. With `wait` it has run when this returns; it then runs
+        on the calling thread if no other operation runs."""
         self.submitted += 1
         if not wait:
             self._submit(op, done, wait=False)
@@ -220,7 +220,7 @@ class Endpoint:
             finished.wait()
 
     def message(self, job: Send | Receive) -> None:
-        """Start a point-to-point message; its `done` is set in the end, poisoned or not."""
+        """Start a point-to-point message. Its `done` is set in the end, poisoned or not."""
         self.submitted += 1
         if job.peer in self.vacant and job.peer is not None:
             assert self.poison is not None
@@ -237,7 +237,7 @@ class Endpoint:
             self.post(job)
 
     def _serve(self) -> None:
-        """Run what is queued. `done` may be a callback that gives another operation and waits for it, as PowerSGD's
+        """Run what is queued. `done` may be a callback that submits another operation and waits for it, as PowerSGD's
         does: then another thread has taken over meanwhile."""
         while (item := self._queue.get()) is not None:
             op, done, given_in = item
@@ -255,7 +255,7 @@ class Endpoint:
                 return
 
     def _carry_out(self, op: Op) -> None:
-        """Never raises for a failure of the fabric: the result is undefined then and the poison says why."""
+        """Run one operation. A fault does not raise: the result is undefined then, and the poison has the reason."""
         poison = self.poison
         self._number += 1
         self.doing = (self._number, op.kind, time.monotonic())

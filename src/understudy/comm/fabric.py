@@ -6,7 +6,7 @@ sockets and shared memory; the simulation has a fabric of its own with the same 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Protocol
 
@@ -34,11 +34,6 @@ class Fabric(Protocol):
     @property
     def worker(self) -> WorkerAddress:
         """The address under which rosters list this worker."""
-        ...
-
-    @property
-    def devices(self) -> tuple[str, ...]:
-        """Types of the devices whose memory the groups move, such as `("cpu",)`."""
         ...
 
     @property
@@ -96,19 +91,8 @@ class Fabric(Protocol):
 
     # -- groups ----------------------------------------------------------------------------------------------------
 
-    def group(self, roles: Sequence[int], *, recorded: bool = True) -> Endpoint:
-        """This worker's end of a new group over these roles. All of the roles make it, in the same order of groups.
-
-        If the group cannot be opened the current generation is poisoned, and the group opens with the next one.
-        `recorded` False keeps its results out of recordings."""
-        ...
-
     def endpoints(self) -> list[Endpoint]:
         """This worker's ends of all open groups."""
-        ...
-
-    def forget(self, endpoint: Endpoint) -> None:
-        """Close a group that is not used any more. Its name is not used again."""
         ...
 
     def longest_wait(self) -> tuple[Endpoint, int, str, float] | None:
@@ -165,8 +149,4 @@ class Fabric(Protocol):
 
         The rails of the links are numbered from attempt * count on, so that the keeper can tell which links belong
         together after some were lost."""
-        ...
-
-    def close(self) -> None:
-        """Leave: end every operation, close all links and groups. Does nothing the second time."""
         ...

@@ -25,7 +25,7 @@ Tensors = list[torch.Tensor]
 
 @untraced
 class RoleGroup(dist.ProcessGroup):
-    """A process group over roles. `size()` counts vacant roles too; who plays a role may change between steps."""
+    """A process group over roles. `size()` counts vacant roles too. The worker of a role may change between steps."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class RoleGroup(dist.ProcessGroup):
 
     @property
     def _device_types(self) -> list[torch.device]:
-        """Whose memory the group can move; checkpoints and state dicts ask before they use it."""
+        """Devices between which the group moves tensors; checkpoints and state dicts ask before they use it."""
         return [torch.device(device) for device in self._devices]
 
     def _get_backend(self, device: torch.device) -> RoleGroup:
@@ -96,7 +96,7 @@ class RoleGroup(dist.ProcessGroup):
         raise RuntimeError("an understudy group cannot be split; make a new one with torch.distributed.new_group")
 
     def shutdown(self) -> None:
-        """What `destroy_process_group` calls."""
+        """Close the group. `destroy_process_group` calls this."""
         if self._forget is not None:
             self._forget(self.endpoint)
 
@@ -335,7 +335,7 @@ class RoleGroup(dist.ProcessGroup):
         return list(flat.view(self.endpoint.size, -1).unbind(0)) if out.numel() else [flat] * self.endpoint.size
 
     def _split(self, flat: torch.Tensor, tensor: torch.Tensor, sizes: Sequence[int]) -> Tensors:
-        """Blocks of a tensor by rows of its first dimension; even where no sizes are given."""
+        """Blocks of a tensor by rows of its first dimension; of equal size if no sizes are given."""
         rows = tensor.shape[0] if tensor.dim() else 1
         if not sizes:
             if rows % self.endpoint.size:
@@ -370,7 +370,7 @@ def _input(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _output(op: Op, tensor: torch.Tensor) -> torch.Tensor:
-    """Flat memory for a result: the tensor's own where it is plain and contiguous, else a copy that is brought back."""
+    """Flat memory for a result: the tensor's own if it is plain and contiguous, otherwise a dense copy to copy back."""
     tensor = tensor.detach()
     if tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg():
         return _flat(tensor)
@@ -380,7 +380,7 @@ def _output(op: Op, tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _flat(tensor: torch.Tensor) -> torch.Tensor:
-    """A contiguous tensor as one row. A single element may come with any stride, which could not be seen as bytes."""
+    """A contiguous tensor as one row, with stride 1 even for a single element, so that it can be viewed as bytes."""
     flat = tensor.view(-1)
     return flat if flat.stride(0) == 1 else flat.as_strided(flat.shape, (1,))
 

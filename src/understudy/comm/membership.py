@@ -400,7 +400,7 @@ class Membership:
         )
 
     def close(self) -> list[Generation]:
-        """End every operation. Returns the generations whose control links `shut` closes."""
+        """End every operation. Returns the generations to `shut`."""
         entered = [gen for gen in (self.current, self.rehearsal) if gen is not None]
         for gen in entered:
             gen.poison.tell = None

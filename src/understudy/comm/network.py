@@ -1,4 +1,4 @@
-"""The fabric over sockets and shared memory."""
+"""The fabric that moves bytes over sockets and shared memory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .links.listener import Listener
 from .links.rendezvous import Rendezvous
 from .links.wire import Hello
 from .membership import Generation, Membership
-from .native.transport import Native
+from .native.transport import NativeTransport
 from .recording import Recorder
 from .sandbox import Echo, Sandbox
 from .topology import GroupKey, Kind, LinkId, layout
@@ -29,7 +29,7 @@ log = logging.getLogger("understudy.comm")
 
 
 class NetworkFabric:
-    """A `Fabric` whose groups are carried by a transport. The methods are documented there."""
+    """A `Fabric` over a transport. `Fabric` documents the methods."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class NetworkFabric:
         if not secret:
             raise ValueError("the job's secret is empty; give every worker of the job the same non-empty bytes")
         self.uid, self.machine = uid, machine
-        self.transport: Transport = transport or Native()
+        self.transport: Transport = transport or NativeTransport()
         self._listener = Listener(uid, secret, job, host, port, self._welcome)
         self._io, self._own_io = (io, False) if io is not None else (IoLoop(), True)
         self._rendezvous = Rendezvous(
@@ -102,10 +102,6 @@ class NetworkFabric:
 
     def prepare(self, roster: Roster) -> Future[None]:
         return self._membership.prepare(roster)
-
-    def cancel(self, generation: int) -> None:
-        """Give up a generation that is being prepared or has been, and wait until its links are closed."""
-        self._membership.cancel(generation)
 
     def abandon(self, generation: int) -> None:
         self._membership.abandon(generation)

@@ -66,7 +66,7 @@ def wiped(placement: Placement, alive: Alive, among: Iterable[int]) -> WipeOut:
 
 
 def at_risk(placement: Placement, live: Iterable[int]) -> Risk:
-    """The replicas whose failure would be a wipe-out, with a warning in words."""
+    """The replicas that are the only live holder of a shard, with a warning in words."""
     alive = alive_of(placement, live)
     sole: dict[int, list[int]] = {}
     if not placement.everywhere:

@@ -11,6 +11,7 @@ from understudy.protocol.roster import Roster, WorkerAddress
 
 from .framing import Framing
 from .samples import Sample
+from .settings import Settings
 
 Back = Literal["", "copy", "checkpoint"]
 
@@ -271,7 +272,7 @@ class Done(msgspec.Struct, frozen=True, tag="done"):
     stopped: bool = False
 
 
-FailureCause = Literal["raises", "exits", "never-tracks", "no-train", "steps", "collectives"]
+ScriptFailure = Literal["raises", "exits", "never-tracks", "no-train", "steps", "collectives"]
 """How a script fails: it raises an exception, its process exits, nothing is tracked, it does not call
 `understudy.run`, roles make different steps, or roles call different operations."""
 
@@ -283,7 +284,7 @@ class Failed(msgspec.Struct, frozen=True, tag="failed"):
     error: str
     """One line."""
     trace: str = ""
-    cause: FailureCause = "raises"
+    cause: ScriptFailure = "raises"
 
 
 FromWorker = (
@@ -350,41 +351,14 @@ class WorkerSpec(msgspec.Struct, frozen=True):
     args: tuple[str, ...]
     nproc: int
     mesh: tuple[tuple[str, int], ...]
-    seed: int = 0
-    steps: int | None = None
-    transport: str = "native"
     host: str = "127.0.0.1"
-    limit: float = 300.0
-    streams: int = 2
-    rehearsals: int = 3
-    checkpoint: str = ""
-    """Where checkpoints go; none where empty."""
-    checkpoint_every: int = 0
-    """Steps."""
-    overlap: bool = True
-    """Whether a leaver gives most of its state while its last step computes."""
-    check_gradients: bool = False
-    """Whether a step with gradients that are not finite is repeated once."""
-    answer_limit: float = 10.0
-    """Seconds for which a worker may be stopped, or not answer."""
-    step_limit: float = 0.0
-    """Seconds that a step may take; 0: any."""
-    copy_every: int = 0
-    """Steps after which each role's copy in another machine's memory is renewed; 0: there are none."""
-    recordings: str = ""
-    """Folder for what newcomers rehearse with; the system's own for temporary files where empty."""
-    recording_limit: int = 1 << 30
-    """Bytes of it for each role; 0: nothing is recorded."""
-    extensions: dict[str, str] = {}
-    """Modules that workers and agents import at their start, with an argument for each; see host/extensions.py."""
-    mask: str = ""
-    """Whether steps go on without a replica that is gone, and which data the others have: `anywhere`, or a placement
-    such as `spare:r=3`; empty: all replicas are needed."""
-    deterministic: bool = False
-    """Whether masked steps give the same bits whoever computes what."""
-    keep_gradients: Literal["own", "copy", "none"] = "own"
-    """What survivors keep of an interrupted step while masking: gradients that are sound where they are, also a copy
-    after every micro-shard, or nothing."""
+    """The address at which the worker listens."""
+    settings: Settings = Settings()
+
+    @property
+    def extensions(self) -> dict[str, str]:
+        """Modules that workers and agents import at their start, with an argument for each; see host/extensions.py."""
+        return self.settings.verify.loaded
 
     @property
     def roles(self) -> int:

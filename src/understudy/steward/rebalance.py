@@ -1,6 +1,8 @@
-"""How to get from where roles are to where they should be: the fewest transitions, each a set of moves made at one
-boundary. A cell is what one machine plays. It moves to a machine that plays nothing; the machine it leaves is free
-afterwards."""
+"""Moves of roles between machines in the fewest transitions, and targets that spread replicas over racks.
+
+A transition is a set of moves at one boundary. A cell is the set of roles of one machine. A cell moves to a machine
+without roles; the machine that it leaves is free afterwards.
+"""
 
 from __future__ import annotations
 
@@ -12,29 +14,29 @@ Moves = dict[int, str]
 
 
 class ImpossibleMoves(ValueError):
-    """The plan cannot be carried out; the message says why and what to do."""
+    """The moves cannot be made; the message says why and what to do."""
 
 
 def check(where: Mapping[int, str], wanted: Mapping[int, str], free: Iterable[str]) -> Moves:
-    """The moves that are to be made, without those that are made already; refused where they contradict each other."""
+    """The moves that remain to be made. Raises ImpossibleMoves if they contradict each other."""
     moves = {cell: machine for cell, machine in wanted.items() if where[cell] != machine}
     standbys = set(free)
     owners: dict[str, int] = {}
     for cell, machine in wanted.items():
         if machine in owners:
-            raise ImpossibleMoves(f"{machine} is to take two places; name another machine for one of them")
+            raise ImpossibleMoves(f"{machine} is the target of two moves; name another machine for one of them")
         owners[machine] = cell
-    players = {machine: cell for cell, machine in where.items()}
+    cells = {machine: cell for cell, machine in where.items()}
     for machine in moves.values():
-        if machine in players and players[machine] not in moves:
+        if machine in cells and cells[machine] not in moves:
             raise ImpossibleMoves(
-                f"{machine} plays and is not freed by this plan; move its own roles, too, or name a standby"
+                f"{machine} has roles and is not freed by this plan; move its own roles, too, or name a standby"
             )
-        if machine not in players and machine not in standbys:
+        if machine not in cells and machine not in standbys:
             raise ImpossibleMoves(f"{machine} is neither a standby nor freed by this plan; standbys: {_list(standbys)}")
     if moves and not standbys:
         raise ImpossibleMoves(
-            "machines trade places by way of a free standby, and there is none; add one with: understudy standby add"
+            "machines exchange roles by way of a free standby, and there is none; add one with: understudy standby add"
         )
     return moves
 
@@ -44,7 +46,7 @@ def _list(names: Iterable[str]) -> str:
 
 
 def transitions(where: Mapping[int, str], wanted: Mapping[int, str], free: Iterable[str]) -> list[Moves]:
-    """The fewest, and among those few moves."""
+    """The fewest transitions that make all moves, with few moves in addition."""
     moves, blank = check(where, wanted, free), set(free)
     for rounds in range(2 * len(moves) + 1):
         found = _within(rounds, dict(where), moves, set(blank))
@@ -54,9 +56,11 @@ def transitions(where: Mapping[int, str], wanted: Mapping[int, str], free: Itera
 
 
 def _within(rounds: int, at: dict[int, str], wanted: Mapping[int, str], blank: set[str]) -> list[Moves] | None:
-    """A way that takes no more than this many transitions, where this rule finds one: whoever can go where it should
-    does; a standby that nobody is to have takes whoever stands in the way of the longest row, so that the rows on both
-    sides of it move at the same time."""
+    """Transitions, at most `rounds`; None: this rule finds none.
+
+    A cell moves if its target is free. Each free machine that is not a target takes the cell that blocks the
+    longest row, so that the rows on both sides of that cell move at the same time.
+    """
     found: list[Moves] = []
     for left in range(rounds, 0, -1):
         todo = {cell for cell, machine in wanted.items() if at[cell] != machine}
@@ -78,16 +82,16 @@ def _within(rounds: int, at: dict[int, str], wanted: Mapping[int, str], blank: s
 def _in_the_way(
     at: Mapping[int, str], wanted: Mapping[int, str], todo: set[int], blank: set[str], left: int
 ) -> list[int]:
-    """Whom to set aside, the most pressing first, so that everything can be done in the transitions that are left."""
+    """Cells to set aside, the most urgent first, so that all moves fit into the `left` transitions."""
     here = {at[cell]: cell for cell in todo}
     followers = {here[wanted[cell]]: cell for cell in todo if wanted[cell] in here}
     found: list[tuple[int, int]] = []
     seen: set[int] = set()
-    for head in sorted(cell for cell in todo if wanted[cell] in blank):  # rows: each waits for the one before it
+    for head in sorted(cell for cell in todo if wanted[cell] in blank):  # rows: each cell waits for the one before
         row = _row(head, followers)
         seen |= set(row)
         found += _cuts(row, left, left - 1)
-    for cell in sorted(todo - seen):  # rings: nobody can begin
+    for cell in sorted(todo - seen):  # rings: no cell can begin
         if cell not in seen:
             ring = _row(cell, followers)
             seen |= set(ring)
@@ -105,23 +109,28 @@ def _row(head: int, followers: Mapping[int, int]) -> list[int]:
 
 
 def _cuts(row: list[int], first: int, others: int) -> list[tuple[int, int]]:
-    """Cells of a row that must be set aside now, for all of it to be done in time: how much hangs on each, and which.
-    Of the row as it is, `first` cells are done in time, and `others` of each that begins behind a cell set aside."""
+    """Cells of a row that must be set aside now, each with the number of cells that depend on it.
+
+    `first` cells of the row are done in time, and `others` cells of each part behind a cell that is set aside.
+    """
     cuts = range(first, len(row), others) if first and others else ()
     return [(len(row) - place, row[place - 1]) for place in cuts]
 
 
-# -- Where cells that hold the same should be, so that no rack (or room, or switch) holds more
+# -- spreading over racks ----------------------------------------------------------------------------------------------
 
 
 def spread_over_racks(
     where: Mapping[int, str], kinds: Sequence[Sequence[int]], racks: Mapping[str, str], free: Iterable[str]
 ) -> Moves:
-    """Cell → machine for those that are to move. `kinds` are the cells that hold the same, `racks` is where each
-    machine stands; machines of which that is not known cannot be judged, and standbys among them are not used."""
+    """The fewest moves after which no rack holds more equal cells than necessary, by a flow of minimal cost.
+
+    `kinds` are sets of cells with equal state; `racks` is the rack of each machine. Standbys without a known rack are
+    not used. Raises ImpossibleMoves if the rack of a machine with roles is not known.
+    """
     unknown = sorted(machine for machine in where.values() if machine not in racks)
     if unknown:
-        raise ImpossibleMoves(f"where {', '.join(unknown)} stands is not known; label it, or leave --spread out")
+        raise ImpossibleMoves(f"the rack of {', '.join(unknown)} is not known; label it, or leave --spread out")
     standbys = [machine for machine in sorted(free) if machine in racks]
     room = Counter(racks[machine] for machine in [*where.values(), *standbys])
     goal = _cheapest(where, [kind for kind in kinds if kind], racks, room)
@@ -140,7 +149,7 @@ def _cheapest(
     where: Mapping[int, str], kinds: Sequence[Sequence[int]], racks: Mapping[str, str], room: Mapping[str, int]
 ) -> dict[int, str]:
     """The rack of each cell. A rack's second cell of a kind costs more than all moves together, its third more than all
-    second ones, and so on; whatever does not change that is decided by the number of moves."""
+    second ones, and so on. The number of moves decides between equal arrangements."""
     graph, step = _Flow(), len(where) + 1
     here = [{rack: [cell for cell in kind if racks[where[cell]] == rack] for rack in sorted(room)} for kind in kinds]
     for kind, groups in enumerate(here):
@@ -157,7 +166,7 @@ def _cheapest(
     for kind, groups in enumerate(here):
         for rack, cells in groups.items():
             left = list(cells)
-            for other in (rack, *(other for other in groups if other != rack)):  # the first ones stay
+            for other in (rack, *(other for other in groups if other != rack)):  # the first cells stay
                 count = graph.flow(("from", kind, rack), (kind, other))
                 goal.update(dict.fromkeys(left[:count], other))
                 del left[:count]
@@ -165,7 +174,7 @@ def _cheapest(
 
 
 class _Flow:
-    """As much as can goes from source to sink, for the least cost."""
+    """A maximal flow from source to sink of minimal cost."""
 
     def __init__(self) -> None:
         self._ends: list[Hashable] = []
@@ -182,7 +191,7 @@ class _Flow:
             self._cost.append(price)
 
     def flow(self, begin: Hashable, end: Hashable) -> int:
-        """What goes from one to the other."""
+        """The flow from `begin` to `end`."""
         edges = [edge for edge in self._at.get(begin, ()) if edge % 2 == 0 and self._ends[edge] == end]
         return sum(self._room[edge ^ 1] for edge in edges)
 
@@ -194,7 +203,7 @@ class _Flow:
                 self._room[edge ^ 1] += most
 
     def _path(self) -> list[int]:
-        """The cheapest way for more; empty where there is none."""
+        """The cheapest augmenting path; empty if there is none."""
         cost: dict[Hashable, int] = {"source": 0}
         came: dict[Hashable, int] = {}
         queue: deque[Hashable] = deque(["source"])

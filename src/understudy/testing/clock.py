@@ -12,7 +12,7 @@ from understudy.host.world import REAL, Condition, Thread
 
 
 class FakeClock:
-    """A `World` (see `understudy.host.world`) whose time stands still until `advance` is called.
+    """A `World` (see `understudy.host.world`) in which time stands still until `advance` is called.
 
     Threads are real. A thread that sleeps, or waits for a condition with a time-out, resumes when the clock has been
     advanced far enough:
@@ -36,7 +36,7 @@ class FakeClock:
         return self._now
 
     def advance(self, seconds: float) -> None:
-        """Move the clock forward and wake every thread whose waiting time has passed."""
+        """Move the clock forward and wake every thread that has waited long enough."""
         if seconds < 0:
             raise ValueError(f"a clock does not go back: advance({seconds:g})")
         with self._lock:
@@ -56,7 +56,7 @@ class FakeClock:
         return found
 
     def wait_ready(self, sock: socket.socket, event: int, seconds: float) -> bool:
-        """Sockets are real: waits for them take real time."""
+        """Sockets are real, and so is the time that this call waits for them."""
         return REAL.wait_ready(sock, event, seconds)
 
     def start(self, target: Callable[[], object], name: str) -> Thread:
@@ -66,7 +66,7 @@ class FakeClock:
 
 
 class FakeCondition:
-    """A condition whose time-outs are measured by a `FakeClock`."""
+    """A condition with time-outs that a `FakeClock` measures."""
 
     def __init__(self, clock: FakeClock) -> None:
         self._clock = clock

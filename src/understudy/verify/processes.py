@@ -61,7 +61,7 @@ def agent(worker: int, known: Table) -> int | None:
 
 
 def marked(mark: str, proc: Path = Path("/proc")) -> set[int]:
-    """Processes whose environment contains this text, as far as it can be read."""
+    """Processes with this text in their environment, as far as it can be read."""
     found = set()
     for folder in proc.iterdir():
         if folder.name.isdigit():

@@ -64,7 +64,7 @@ def snapshot_of(machines: Sequence[Mapping[str, Any]], roster: Sequence[Mapping[
 
 
 def orphaned(snapshot: Snapshot, dying: Collection[str]) -> list[int]:
-    """Roles whose state would have no live copy if these workers died."""
+    """Roles that would have no live copy of their state if these workers died."""
     left = {worker.role for worker in snapshot.with_roles() if worker.uid not in dying}
     return sorted(
         worker.role

@@ -17,14 +17,14 @@ import msgspec
 import torch
 import torch.distributed as dist
 
-from understudy.comm.native.transport import Native
+from understudy.comm.native.transport import NativeTransport
 from understudy.comm.network import NetworkFabric
 from understudy.comm.torch.transport import TorchTransport
 from understudy.comm.torch_backend import uninstall
 from understudy.comm.transport import Transport
 from understudy.host.extensions import Extensions
 from understudy.host.temporary import settle
-from understudy.protocol.messages import ExtensionMessage, FailureCause, Resume, ToWorker, WorkerSpec
+from understudy.protocol.messages import ExtensionMessage, Resume, ScriptFailure, ToWorker, WorkerSpec
 from understudy.protocol.roster import Roster
 
 from .agent_connection import AgentConnection
@@ -86,7 +86,7 @@ def _one_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {text[0] if text else 'no message'}{where}"
 
 
-def _cause(error: BaseException) -> FailureCause:
+def _cause(error: BaseException) -> ScriptFailure:
     if isinstance(error, JobError):
         return error.cause
     return "exits" if isinstance(error, SystemExit) else "raises"
@@ -124,7 +124,7 @@ def _announce(spec: WorkerSpec) -> None:
 def transport_named(name: str) -> Transport:
     """`native`, or `torch:BACKEND` for one of torch's own, rebuilt for every generation."""
     if name == "native":
-        return Native()
+        return NativeTransport()
     if name.startswith("torch:"):
         return TorchTransport(name.removeprefix("torch:"))
     raise ValueError(f"there is no transport {name!r}; use native or torch:gloo")
@@ -144,8 +144,8 @@ def main(line_fd: int, data: bytes) -> None:
         job=spec.job,
         secret=spec.secret,
         host=spec.host,
-        transport=transport_named(spec.transport),
-        limit=spec.limit,
+        transport=transport_named(spec.settings.comm.transport),
+        limit=spec.settings.comm.limit,
     )
     _runtime = runtime = WorkerRuntime(spec, fabric, line.say, TorchProcess(fabric))
     try:

@@ -33,7 +33,7 @@ class Job:
     def __init__(self, runtime: WorkerRuntime) -> None:
         spec = runtime.spec
         self._runtime = runtime
-        self.seed = spec.seed
+        self.seed = spec.settings.training.seed
         """Of all random numbers, the same on all roles: `torch.manual_seed(job.seed)` before the model is made."""
         self.device = local_device().torch_device()
         """Where this worker's tensors belong."""
@@ -140,7 +140,7 @@ class Job:
     def steps(self, count: int | None = None) -> Iterator[Step]:
         """The steps from here to the last one: `for step in job.steps(1000):` with `with step:` around all that a step
         does. All roles make the same number. `--steps` of `understudy run` comes before `count`."""
-        total = self._spec.steps if self._spec.steps is not None else count
+        total = self._spec.settings.training.steps if self._spec.settings.training.steps is not None else count
         if total is None:
             raise JobError("how many steps? give job.steps(n) a number, or understudy run --steps N")
         self._check_rehearsals()
@@ -149,8 +149,7 @@ class Job:
         self._meter.watch(self._runtime.tracked.values())
         check_tracked(self._averaged, self._runtime.tracked)
         roles = alike(self._spec.mesh, self._runtime.role, self._over)
-        roles = alike(self._spec.mesh, self._runtime.role, self._over)
-        if self._spec.mask:
+        if self._spec.settings.masking.mask:
             self._masking = Masking(self._runtime, self._averaged, roles)
         elif self._averaged:
             self._averaging = Averaging(self._averaged, self._runtime.process.group(roles))
@@ -180,17 +179,18 @@ class Job:
     def _check_rehearsals(self) -> None:
         """DDP lays out its buckets in its first two steps; whoever has not made those cannot reduce with the others."""
         tracked = [thing for thing in self._runtime.tracked.values() if isinstance(thing, Module)]
-        few = self._spec.rehearsals < 2 and self._spec.roles > 1 and not self._spec.mask
+        rehearsals = self._spec.settings.standbys.rehearsals
+        few = rehearsals < 2 and self._spec.roles > 1 and not self._spec.settings.masking.mask
         if few and any(isinstance(part, DistributedDataParallel) for thing in tracked for part in thing.modules()):
             raise JobError(
-                f"rehearsals is {self._spec.rehearsals}, but with DDP a newcomer must have rehearsed two steps, in "
+                f"rehearsals is {rehearsals}, but with DDP a newcomer must have rehearsed two steps, in "
                 "which DDP lays out its buckets; set rehearsals to 2 or more"
             )
 
     def _shadow_steps(self, total: int) -> Iterator[Step]:
         """Steps whose results nobody uses, to have everything warm and in place."""
         start = self._runtime.world.monotonic()
-        for number in range(self._spec.rehearsals):
+        for number in range(self._spec.settings.standbys.rehearsals):
             self._runtime.change_role()
             self._runtime.recordings.shadow_step(number + 1)
             index = min(number, total - 1)
@@ -236,7 +236,7 @@ class Job:
         if not self.rehearsing:
             if self._observer is not None:
                 self._observer.before_vote(step.index)
-            outcome = self._runtime.vote(sound=not self._spec.check_gradients or self._sound())
+            outcome = self._runtime.vote(sound=not self._spec.settings.training.check_gradients or self._sound())
             self._stopped = self._stopped or outcome.stop
         step._voted = True
 

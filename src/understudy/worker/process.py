@@ -10,8 +10,8 @@ import torch
 import torch.distributed as dist
 
 from understudy.comm.endpoint import Endpoint
-from understudy.comm.fabric import Fabric
 from understudy.comm.group import RoleGroup
+from understudy.comm.network import NetworkFabric
 from understudy.comm.torch_backend import install, renamed, uninstall
 from understudy.device.cpu import HOST
 
@@ -81,7 +81,7 @@ class TorchVotes:
 class TorchProcess:
     """This process, with torch.distributed over a fabric."""
 
-    def __init__(self, fabric: Fabric) -> None:
+    def __init__(self, fabric: NetworkFabric) -> None:
         self._fabric = fabric
 
     @property

@@ -76,15 +76,15 @@ class StepRecordings:
 
     def _begin(self) -> None:
         spec = self._spec
-        if not spec.recording_limit or spec.roles <= spec.nproc:
+        if not spec.settings.standbys.recording_bytes or spec.roles <= spec.nproc:
             return
         try:
             key = program_key(spec)
-            self._file = nameless(spec.recordings)  # its agent reads it, too
+            self._file = nameless(spec.settings.standbys.recordings)  # its agent reads it, too
         except OSError as error:
             log.warning("%s cannot record for newcomers: %s; they rehearse with made-up values", spec.uid, error)
             return
-        self._recorder = Recorder(self._file, key, self._role, spec.recording_limit, self._label)
+        self._recorder = Recorder(self._file, key, self._role, spec.settings.standbys.recording_bytes, self._label)
         self._fabric.record(self._recorder)
 
     def _label(self, seat: SandboxSeat) -> str:
@@ -112,7 +112,7 @@ class StepRecordings:
             return
         self._steps.append(step)
         recorder.phase = len(self._steps)
-        steps = self._spec.rehearsals  # each shadow step is answered by the step that it repeats
+        steps = self._spec.settings.standbys.rehearsals  # each shadow step is answered by the step that it repeats
         if recorder.phase > steps:
             self._fabric.record(None)
             try:
@@ -161,7 +161,7 @@ class StepRecordings:
     def _fetch(self, recorded: Recorded) -> Recording:
         headers = {"Authorization": f"Bearer {self._spec.secret.hex()}"}
         with (
-            nameless(self._spec.recordings) as file,
+            nameless(self._spec.settings.standbys.recordings) as file,
             _OPENER.open(urllib.request.Request(recorded.url, headers=headers), timeout=_FETCH_S) as answer,
         ):
             while data := answer.read(1 << 20):

@@ -11,10 +11,10 @@ from understudy.host.world import REAL, World
 from understudy.protocol.messages import (
     Done,
     Failed,
-    FailureCause,
     Faulty,
     Here,
     Progress,
+    ScriptFailure,
     Settled,
     ToWorker,
     WorkerSpec,
@@ -58,7 +58,7 @@ class Concluded(BaseException):
 class JobError(RuntimeError):
     """The roles cannot continue together; the message says why and what to do."""
 
-    def __init__(self, message: str, cause: FailureCause = "raises") -> None:
+    def __init__(self, message: str, cause: ScriptFailure = "raises") -> None:
         super().__init__(message)
         self.cause = cause
 
@@ -361,7 +361,7 @@ class WorkerRuntime:
         if proposal is not None and proposal.gives(self.spec.uid):
             healthy = healthy and (
                 self.transfers.offered(proposal)
-                if self.spec.overlap
+                if self.spec.settings.replacement.overlap
                 else self.transfers.may_leave(proposal, self._archive)
             )
         with self._changed:
@@ -462,6 +462,6 @@ class WorkerRuntime:
         state = digest(take_inventory(self.tracked)) if self.tracked else ""
         self._send(Done(self.protocol.step, state, stopped))
 
-    def failed(self, error: str, trace: str, cause: FailureCause) -> None:
+    def failed(self, error: str, trace: str, cause: ScriptFailure) -> None:
         """Report the error that ended the training function."""
         self._send(Failed(self.protocol.step, error, trace, cause))

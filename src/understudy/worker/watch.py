@@ -61,7 +61,7 @@ class Watch:
             looked, late = self._world.monotonic(), self._world.monotonic() - looked - _LOOK_S
             if late > _LATE_S:
                 continue  # the whole process was stopped: an operation that is over may not have been noticed yet
-            stalled = self._stall(min(_STALL_S, self._spec.limit / 2))
+            stalled = self._stall(min(_STALL_S, self._spec.settings.comm.limit / 2))
             if stalled != self._stalled:
                 self._stalled = stalled
                 self._send(stalled)
@@ -81,7 +81,7 @@ class Watch:
 
     def _look_at_the_clock(self) -> None:
         """A step that takes too long, and not because of others, is reported once."""
-        began, limit = self._began, self._spec.step_limit
+        began, limit = self._began, self._spec.settings.training.step_limit
         if limit and began and self._world.monotonic() - began > limit and not self._protocol.halted:
             self._began = 0.0
             self._send(Faulty(f"step {self._protocol.step} has taken longer than {limit:g} s", fatal=True))

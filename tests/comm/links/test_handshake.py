@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.comm.helpers import SECRET, Ensemble, eventually, first_roster, prepare, sums
+from tests.comm.helpers import SECRET, Ensemble, eventually, expected, first_roster, prepare, sums
 from understudy.comm.faults import LinkFailed, PrepareFailed
 from understudy.comm.links import handshake, wire
 from understudy.comm.links.link import Link
@@ -124,7 +124,7 @@ def test_a_worker_that_came_before_the_roster_that_lacks_it(stage: Stage, kind: 
     dialled = stage.ensemble.io.start(
         _dial(other, stage.roster.successor({}), LinkId(kind, "g0[0-1]", 0, other.uid, stage.a.uid))  # type: ignore[arg-type]
     )
-    eventually(lambda: stage.a._rendezvous.expected(3) > 0)
+    eventually(lambda: expected(stage.a, 3) > 0)
     following = stage.roster.successor({})
     prepare(following, [stage.a, stage.b])
     if kind != "pair":
@@ -240,7 +240,7 @@ def test_a_prepared_roster_with_a_worker_of_another_job(stage: Stage) -> None:
         futures[0].result(5)
     eventually(lambda: stage.a.prepared == stage.b.prepared == 2)
     assert sums(stage.endpoints) == [11.0, 11.0]
-    stranger.cancel(3)
+    stranger._membership.cancel(3)
     with pytest.raises(PrepareFailed):
         futures[2].result(5)
 

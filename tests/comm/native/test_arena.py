@@ -95,7 +95,7 @@ def test_those_who_disagree_both_say_so() -> None:
         assert fault.how == "mismatch"
         assert fault.reason == (
             f"role {theirs} (w{theirs} on m0) called all_reduce(sum) {there} float32 "
-            f"where this role called all_reduce(sum) {here} float32"
+            f"but this role called all_reduce(sum) {here} float32"
         )
 
 

@@ -6,10 +6,11 @@ import pytest
 
 from tests.controller.core.play import Play, worker
 from understudy.controller.core.events import AddStandby, Event, Lost, Overdue, RemoveStandby, Replace, Reported
-from understudy.controller.core.state import STUBBORN, Scarcity
+from understudy.controller.core.state import STUBBORN
 from understudy.protocol.frames import Dismiss, EndWorker, Exited, StartWorker, Tell
 from understudy.protocol.messages import Cancelled, Done, Halt, Halted, Here, Rehearse, Rehearsed, Resume, Switched
 from understudy.protocol.roster import Roster
+from understudy.protocol.settings import NoStandby
 
 
 def test_a_machine_is_told_to_start_its_workers() -> None:
@@ -187,7 +188,7 @@ def test_a_standby_takes_the_place_of_a_machine_that_is_lost_while_the_first_gen
 
 
 @pytest.mark.parametrize("scarcity", ["wait", "stop"])
-def test_a_machine_that_is_lost_while_the_first_generation_opens_is_waited_for(scarcity: Scarcity) -> None:
+def test_a_machine_that_is_lost_while_the_first_generation_opens_is_waited_for(scarcity: NoStandby) -> None:
     play = Play.opening(scarcity=scarcity)
     play.lose("m1")
     play.say("w0", Halted(1, 0, 0, False, False))

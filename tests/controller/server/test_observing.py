@@ -7,7 +7,7 @@ from understudy.controller.core.events import Noted
 from understudy.controller.server.observing import Observing, classes_of
 from understudy.controller.server.views import job_view
 from understudy.protocol.samples import Sample
-from understudy.steward.stragglers import StragglerSettings
+from understudy.protocol.settings import StragglerSettings
 
 MESH = (("dp", 3),)
 

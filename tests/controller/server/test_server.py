@@ -12,12 +12,14 @@ import msgspec
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
-from understudy.controller.server.server import Controller
+from understudy.controller.server.server import ControllerServer
 from understudy.controller.server.spec import ControlSpec, Offer
 from understudy.controller.server.views import job_view, machines_view, roster_view
 from understudy.protocol.frames import Ack, Facts, Frame, Numbered, Refused, Register, Relayed, Report, Welcome
 from understudy.protocol.messages import Here, WorkerSpec
+from understudy.protocol.options import with_options
 from understudy.protocol.roster import WorkerAddress
+from understudy.protocol.settings import Settings
 
 SECRET = b"s" * 32
 LIMIT_S = 20.0
@@ -27,9 +29,13 @@ class Door:
     """A controller with its server, and hands to knock with."""
 
     def __init__(self, ledger: Path, machines: int = 2, **more: Any) -> None:
-        spec = ControlSpec("gpt", SECRET, machines, 1, (("dp", machines),), str(ledger), **more)
-        self.controller = Controller(spec)
-        self.client: Any = TestClient(TestServer(self.controller.app()))
+        settings = with_options(Settings(), recording_limit=0)
+        mesh = (("dp", machines),)
+        spec = ControlSpec("gpt", SECRET, machines, 1, mesh, str(ledger), settings=settings, **more)
+        server = ControllerServer(spec)
+        self.ledger = server.ledger
+        self.controller = server.controller
+        self.client: Any = TestClient(TestServer(server.app()))
 
     async def __aenter__(self) -> Door:
         await self.client.start_server()
@@ -37,7 +43,7 @@ class Door:
 
     async def __aexit__(self, *exc: object) -> None:
         await self.client.close()
-        self.controller._ledger.close()
+        self.ledger.close()
 
     async def call(self, method: str, path: str, data: bytes | None = None, token: str | None = "") -> tuple[int, Any]:
         headers = {} if token is None else {"Authorization": f"Bearer {token or SECRET.hex()}"}
@@ -166,7 +172,7 @@ def test_what_is_wrong_is_named(tmp_path: Path, method: str, path: str, data: by
             assert answer["error"].startswith(f"{method} {path.split('?')[0]}: ")
             assert says in answer["error"]
             assert "\n" not in answer["error"]
-            assert list(door.controller._ledger.read()) == []
+            assert list(door.controller.ledger.read()) == []
 
     run(body)
 
@@ -178,6 +184,26 @@ def test_a_number_of_standbys_that_makes_no_sense(tmp_path: Path, count: int) ->
             _, answer = await door.call("POST", "/standbys", b'{"type":"add-standby","count":%d}' % count)
             assert not answer.get("ok")
             assert door.controller.director.job.wanted == 0
+
+    run(body)
+
+
+def test_requests_for_machines_are_numbered_and_survive_a_restart(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with Door(tmp_path / "ledger") as door:
+            waiting = asyncio.ensure_future(door.call("GET", "/provision?after=0&wait=10"))
+            await door.call("POST", "/standbys", b'{"type":"add-standby","count":2}')
+            _, page = await waiting
+            assert (page["next"], [item["type"] for item in page["items"]]) == (1, ["start-machines"])
+            await (await door.agent("m7", standby=True)).until(Welcome)
+            await door.call("DELETE", "/standbys/m7")
+            _, both = await door.call("GET", "/provision")
+            items = [(item["type"], item.get("count", item.get("machine"))) for item in both["items"]]
+            assert items == [("start-machines", 2), ("release-machine", "m7")]
+            assert (await door.call("GET", "/provision?after=1"))[1]["items"] == both["items"][1:]
+            assert (await door.call("GET", "/provision?after=2&wait=0"))[1] == {"next": 2, "items": []}
+        async with Door(tmp_path / "ledger") as door:
+            assert (await door.call("GET", "/provision"))[1] == both
 
     run(body)
 
@@ -258,7 +284,7 @@ def test_who_has_not_registered_is_not_heard(tmp_path: Path) -> None:
             agent = Agent(await door.client.ws_connect("/agent", headers=headers))
             await agent.send(Numbered(1, here("w0", "m0")))
             assert await agent.receive() is None
-            assert list(door.controller._ledger.read()) == []
+            assert list(door.controller.ledger.read()) == []
 
     run(body)
 
@@ -292,7 +318,7 @@ def test_another_agent_with_the_same_name_takes_its_place_only_when_it_is_empty(
             assert refused == Refused("there is a machine m0 in this job already; choose another --name", unfit=True)
             assert await old.report(1, here("w0", "m0")) == 1  # undisturbed
             await old.ws.close()
-            while "m0" in door.controller._sockets:
+            while "m0" in door.controller.connections:
                 await asyncio.sleep(0.01)
             new = await door.agent("m0", "c", standby=True)
             await new.until(Welcome)
@@ -359,12 +385,12 @@ def test_a_machine_that_does_not_fit_is_sent_away_and_nobody_else_notices(tmp_pa
 
 def test_what_a_machine_is_told_that_wants_to_join(tmp_path: Path) -> None:
     async def body() -> None:
-        options: dict[str, Any] = {"worker": WORKER, "env": {"A": "b"}, "repair": 2.0, "reserved": ("m1",)}
+        options: dict[str, Any] = {"worker": WORKER, "env": {"A": "b"}, "reserved": ("m1",)}
         async with Door(tmp_path / "ledger", **options) as door:
             await (await door.agent("m0")).until(Welcome)
             status, said = await door.call("GET", "/spec?machine=m7")
             assert status == 200
-            assert msgspec.convert(said, Offer) == Offer("gpt", "forming", WORKER, {"A": "b"}, 2.0, 600.0)
+            assert msgspec.convert(said, Offer) == Offer("gpt", "forming", WORKER, {"A": "b"})
             assert SECRET.hex() not in str(said)
             for taken in ("m0", "m1"):
                 status, said = await door.call("GET", f"/spec?machine={taken}")

@@ -24,7 +24,7 @@ def run(work: Coroutine[Any, Any, None]) -> None:
 def training(door: Door, standbys: int = 1) -> None:
     """The same events as a job in which everybody plays."""
     for at, event in Play.training(standbys=standbys).ledger:
-        door.controller._ledger.append(at, event)
+        door.controller.ledger.append(at, event)
         door.controller._decide(event, at)
 
 

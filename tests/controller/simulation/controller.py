@@ -9,12 +9,13 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 from understudy.controller.core.director import Director
-from understudy.controller.core.effects import Announcement, Effect, Reply, StartMachines
+from understudy.controller.core.effects import Announcement, Effect, Reply
 from understudy.controller.core.events import Asked, Event, Lost, Registered, Reported
 from understudy.controller.core.state import OVER, JobState
 from understudy.controller.server.steward import Steward
 from understudy.protocol.frames import Relayed, Report
 from understudy.protocol.messages import Saved
+from understudy.protocol.provisioning import StartMachines
 
 if TYPE_CHECKING:
     from .agent import SimAgent
@@ -129,7 +130,7 @@ class SimController:
         self.flush()
 
     def provide(self, wanted: int) -> None:
-        """Whoever starts machines reads all events, also those from before a crash."""
+        """The source of machines reads all requests, also those from before a crash."""
         while self.provided < wanted:
             self.provided += 1
             if self.world.generous:

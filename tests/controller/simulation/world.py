@@ -16,7 +16,7 @@ from understudy.controller.core.state import OVER, JobPlan
 from understudy.protocol.frames import Relayed
 from understudy.protocol.messages import Failed, Faulty, Recorded
 from understudy.protocol.roster import Roster
-from understudy.steward.decide import HOUR, StewardSettings
+from understudy.protocol.settings import HOUR, StewardSettings
 
 from .agent import SimAgent
 from .controller import SimController
@@ -105,15 +105,15 @@ class World:
         if self.fate.random() < 0.5:
             return StewardSettings("off")
         return StewardSettings(
-            self.fate.choice(["tell", "act", "act"]),
-            self.fate.choice([None, 0, 1, 2]),
-            self.fate.choice([0.0, 3.0]),
-            self.fate.choice([0, 3]),
-            self.fate.choice([1, 3]),
-            self.fate.choice([0.0, 10.0]),
-            self.fate.choice([1, 3]),
-            self.fate.choice([0.0, 5.0]),
-            self.fate.choice([10.0, 100.0]),
+            mode=self.fate.choice(["tell", "act", "act"]),
+            pool=self.fate.choice([None, 0, 1, 2]),
+            cool_down=self.fate.choice([0.0, 3.0]),
+            budget=self.fate.choice([0, 3]),
+            looks=self.fate.choice([1, 3]),
+            rest=self.fate.choice([0.0, 10.0]),
+            replacements=self.fate.choice([1, 3]),
+            returning=self.fate.choice([0.0, 5.0]),
+            arrival=self.fate.choice([10.0, 100.0]),
         )
 
     def suspects(self) -> dict[str, Slow]:

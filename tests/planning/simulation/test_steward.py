@@ -10,10 +10,10 @@ from understudy.planning.closed_form import shortage
 from understudy.planning.failures import Failures
 from understudy.planning.setting import DAY, HOUR, WEEK
 from understudy.planning.simulation.steward import StewardScenario, _Run, simulate
-from understudy.steward.decide import StewardSettings
+from understudy.protocol.settings import StewardSettings
 
 NEVER = 1e12
-FREE = StewardSettings("act", pool=20, cool_down=0.0, patience=10, rest=0.0, replacements=10**6)
+FREE = StewardSettings("act", pool=20, cool_down=0.0, looks=10, rest=0.0, replacements=10**6)
 
 
 def near(value: float, expected: float, share: float) -> None:
@@ -28,7 +28,7 @@ def test_time_lost_to_slow_machines_is_that_of_a_queue_without_waiting() -> None
         machines, Failures(NEVER, straggling=machines * every, slow=0.25, noticed=noticed), lasting=NEVER
     )
     found = simulate(scene, FREE, runs=12, horizon=WEEK, seed=1).means
-    spell = noticed + FREE.patience - 0.5  # the first look comes half a second later in the mean
+    spell = noticed + FREE.looks - 0.5  # the first look comes half a second later in the mean
     near(found["replaced"].value, WEEK / every, 0.08)
     share = 1 - exp(-spell * found["became_slow"].value / WEEK)
     near(found["slowed"].value, machines * WEEK * share * 0.25 / 1.25, 0.02)
@@ -61,7 +61,7 @@ def test_mistakes_are_replaced_only_where_they_last_longer_than_its_patience() -
     machines, every = 64, HOUR
     scene = StewardScenario(machines, Failures(NEVER), mistaken=machines * every, mistake=30.0)
     for patience in (10, 40):
-        rules = StewardSettings("act", pool=20, cool_down=0.0, patience=patience, rest=0.0, replacements=10**6)
+        rules = StewardSettings("act", pool=20, cool_down=0.0, looks=patience, rest=0.0, replacements=10**6)
         found = simulate(scene, rules, runs=6, horizon=WEEK, seed=4).means
         assert found["replaced"].value == found["falsely"].value
         near(found["falsely"].value, WEEK / every * exp(-(patience - 0.5) / 30.0), 0.15)
@@ -70,7 +70,7 @@ def test_mistakes_are_replaced_only_where_they_last_longer_than_its_patience() -
 def test_it_keeps_to_its_limits_and_the_same_seed_gives_the_same() -> None:
     machines = 64
     failures = Failures(NEVER, straggling=machines * 0.2 * HOUR, noticed=60.0, maintenance=machines * 4 * HOUR)
-    rules = StewardSettings("act", pool=2, budget=3, replacements=2, patience=5)
+    rules = StewardSettings("act", pool=2, budget=3, replacements=2, looks=5)
     scene = StewardScenario(machines, failures, arrival=300.0, lasting=DAY)
     found = simulate(scene, rules, runs=2, horizon=DAY, seed=5)
     assert found == simulate(scene, rules, runs=2, horizon=DAY, seed=5)

@@ -9,7 +9,7 @@ from typing import get_args
 import msgspec
 import pytest
 
-from understudy.protocol.messages import FailureCause
+from understudy.protocol.messages import ScriptFailure
 from understudy.verify.script.findings import Evidence, ScriptFinding, clean, findings, named, unclear
 from understudy.verify.script.observation import Observation, Scope, Value
 from understudy.verify.script.runs import Disturbance, Run
@@ -270,8 +270,8 @@ def test_what_differs_from_run_to_run_anyway_is_not_said_to_be_forgotten() -> No
 # -- runs that come to no good end -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("cause", get_args(FailureCause))
-def test_a_script_that_fails_by_itself(cause: FailureCause) -> None:
+@pytest.mark.parametrize("cause", get_args(ScriptFailure))
+def test_a_script_that_fails_by_itself(cause: ScriptFailure) -> None:
     (found,) = judge(Run("undisturbed", [], "failed", "role 0 failed in step 2", cause))
     assert (found.kind, found.proven) == (cause, True)
     assert found.sentence == "undisturbed: role 0 failed in step 2"

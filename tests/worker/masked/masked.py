@@ -16,6 +16,8 @@ from torch import nn
 
 from understudy.comm.torch_backend import uninstall
 from understudy.protocol.messages import Halt, Halted, Resume, WorkerSpec
+from understudy.protocol.options import with_options
+from understudy.protocol.settings import Settings
 from understudy.state.inventory import digest, take_inventory
 from understudy.testing.local_workers import LocalWorker as Wire
 from understudy.testing.local_workers import LocalWorkers, WorkerHandle, first_roster
@@ -82,20 +84,23 @@ def act(wire: Wire, role: int, play: Play) -> Result:
             wire.tell(message)
 
     spec = WorkerSpec(
-        wire.fabric.uid,
-        wire.fabric.machine,
-        0,
-        "local",
-        b"s",
-        "",
-        (),
-        1,
-        play.mesh,
-        seed=3,
-        mask=play.mask,
-        deterministic=play.deterministic,
-        keep_gradients=play.keep,  # type: ignore[arg-type]
-        recording_limit=0,
+        uid=wire.fabric.uid,
+        machine=wire.fabric.machine,
+        slot=0,
+        job="local",
+        secret=b"s",
+        script="",
+        args=(),
+        nproc=1,
+        mesh=play.mesh,
+        settings=with_options(
+            Settings(),
+            seed=3,
+            mask=play.mask,
+            deterministic=play.deterministic,
+            keep_gradients=play.keep,
+            recording_limit=0,
+        ),
     )
     player = WorkerRuntime(spec, wire.fabric, say, TorchProcess(wire.fabric))
 

@@ -1,4 +1,4 @@
-"""Control links along which the news of a failure spreads."""
+"""Control links, along which the news of a failure spreads."""
 
 from __future__ import annotations
 

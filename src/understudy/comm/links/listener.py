@@ -1,4 +1,4 @@
-"""The door of a worker: takes connections, checks them, and brings each to whoever waits for it."""
+"""The listening sockets of a worker: accept connections, authenticate them and hand them on."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .wire import Hello, Refusal, WireError
 log = logging.getLogger("understudy.comm")
 
 MAX_STRANGERS = 1024
-"""Connections that may be in their handshake at once."""
+"""Connections that may be in their handshake at the same time."""
 
 Welcome = Callable[[Hello, socket.socket], Awaitable[None]]
 
@@ -98,7 +98,7 @@ class Listener:
         self._closed = True
         for door in (self._tcp, self._unix):
             asyncio.get_running_loop().remove_reader(door)
-        await asyncio.sleep(0)  # whoever was let in just now must have begun, to close what it was given
+        await asyncio.sleep(0)  # a task that was made just now must begin, so that it closes its socket
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -50,12 +50,8 @@ class Rendezvous:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def expected(self, generation: int) -> int:
-        """How many meetings of that generation are open: dials that nobody waits for yet, and things on offer."""
-        return sum(number == generation for number, _ in self._open)
-
     def end(self, over: Callable[[int], bool]) -> None:
-        """Send away whoever waits for a generation that is over."""
+        """Refuse all dials of generations that are over."""
         for key in [key for key in self._open if over(key[0])]:
             self._open.pop(key).cancel()
 
@@ -138,13 +134,13 @@ class Rendezvous:
                 async with asyncio.timeout(self.setup_limit):
                     answer = await receive(sock)
             if not isinstance(answer, Answer):
-                raise WireError(f"{type(answer).__name__} where an answer was due")
+                raise WireError(f"{type(answer).__name__} instead of an answer")
         except (OSError, WireError, LinkRefused) as error:
             raise LinkFailed(f"{kind} of {group} from {roster.names(of)}: {error}") from None
         return answer.value
 
     async def await_host(self, hello: Hello) -> Any:
-        """What somebody here has for this dial: a future that takes the socket, or the thing on offer."""
+        """What this worker has for a dial: a future that takes the socket, or the thing on offer."""
         meeting = self._meeting(hello.generation, _link(hello) if hello.kind in EXACT else (hello.kind, hello.group))
         try:
             async with asyncio.timeout(self.setup_limit):
@@ -156,7 +152,7 @@ class Rendezvous:
         return thing
 
     async def bring(self, hello: Hello, sock: socket.socket, thing: Any, who: str) -> None:
-        """Accept the dial and hand it, or what it came for, over."""
+        """Accept a dial: hand over its socket, or send what is on offer."""
         exact = hello.kind in EXACT
         if exact and thing.done():
             raise LinkRefused("this worker does not wait for it any more")

@@ -187,7 +187,7 @@ class ArenaRounds:
                 raise self._poison.fail(Fault("eof", f"{who} has left", uid))
 
     def _disagree(self, who: str, theirs: int) -> Interrupted:
-        reason = f"{who} called {describe(theirs)} where this role called {describe(self._signature)}"
+        reason = f"{who} called {describe(theirs)} but this role called {describe(self._signature)}"
         return self._poison.fail(Fault("mismatch", reason))
 
     def begin(self, deadline: float) -> int:

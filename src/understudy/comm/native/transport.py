@@ -38,7 +38,7 @@ _EXCHANGES: dict[str, Callable[[Channel, Op, Pairs], None]] = {
 
 
 _INQUIRE_S = 1.0
-"""How often a stalled operation asks the same worker what it is doing."""
+"""Seconds between two inquiries of a stalled operation at the same worker."""
 
 
 class NativeSeat:
@@ -48,13 +48,15 @@ class NativeSeat:
         self.channel = channel
         self.arena = arena
         self.era = era
-        """The generation since which streams have been inherited."""
+        """The first generation from which links are inherited."""
         self.pairs: dict[int, Link] = {}
         self.peers = tuple(rank for rank, uid in enumerate(channel.layout.uids) if uid not in (None, channel.uid))
         self.left = False
 
 
 class NativeGroup:
+    """One group over arenas and links."""
+
     def __init__(self, key: GroupKey, services: Services) -> None:
         self._key = key
         self._name = str(key)
@@ -132,7 +134,7 @@ class NativeGroup:
         self._use_pair(seat, seat.channel.layout.uids.index(link.peer), link)
 
     def _use_pair(self, seat: NativeSeat, rank: int, link: Link) -> None:
-        """A pair link that was opened in some seat is used now, or once that seat is taken, or not at all."""
+        """Use a pair link that was opened for a seat: now, once the seat is entered, or never if the seat was left."""
         with self._switching:
             now = self._seat
             if now is not None and now.era == seat.era and now.channel.layout.uids[rank] == link.peer:
@@ -143,8 +145,8 @@ class NativeGroup:
                 link.close()
 
     async def _renew_pairs(self, seat: NativeSeat) -> None:
-        """Where a pair in use needs a new stream, the lower rank dials. A newcomer cannot know of it: where that is the
-        lower one, it dials when it first has something to say."""
+        """Dial new links for pairs in use that need one. The lower rank dials. A joiner does not know of the pair: if
+        the joiner is the lower rank, it dials with its first message."""
         uids, dials = seat.channel.layout.uids, {}
         for rank, link in self._pairs.links().items():
             uid = uids[rank]
@@ -173,7 +175,8 @@ class NativeGroup:
             self._use_pair(seat, rank, link)
 
     def _inquire(self, channel: Channel, uid: str) -> None:
-        """Roles may wait for each other in different operations, so that neither sends what the other could see."""
+        """Ask a worker in the background which operation it is in: roles that wait for each other in different
+        operations send nothing by which they could notice."""
         now = time.monotonic()
         if self._inquired.get(uid, 0.0) < now:
             self._inquired[uid] = now + _INQUIRE_S
@@ -186,7 +189,7 @@ class NativeGroup:
             theirs = [int(number) for number in answer.split()]
             if theirs[0] == sequence and theirs[1] != signature:
                 who, call = roster.names(uid), describe(theirs[1])
-                reason = f"{who} called {call} where this role called {describe(signature)}"
+                reason = f"{who} called {call} but this role called {describe(signature)}"
                 channel.poison.set(Fault("mismatch", reason))
 
     def switch(self, prepared: NativeSeat | None) -> tuple[NativeSeat | None, NativeSeat | None]:
@@ -245,8 +248,9 @@ class NativeGroup:
         self._pairs.close()
 
 
-class Native:
-    name = "native"
+class NativeTransport:
+    """The transport of Understudy."""
+
     devices: tuple[str, ...] = (HOST.name,)
 
     def group(self, key: GroupKey, services: Services) -> NativeGroup:

@@ -7,10 +7,11 @@ from collections.abc import Iterable
 
 from understudy.protocol.frames import Dismiss, EndWorker, Order, StartWorker, Tell
 from understudy.protocol.messages import Move, ToWorker
+from understudy.protocol.provisioning import ReleaseMachine, StartMachines
 from understudy.protocol.roster import Roster, WorkerAddress
 
 from .change import Change, Phase
-from .effects import Announcement, ReleaseMachine, Reply, StartMachines
+from .effects import Announcement, Reply
 from .machines import Machine, MachineState, Worker
 from .state import JobState
 

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from understudy.protocol.messages import FailureCause, Stop
+from understudy.protocol.messages import ScriptFailure, Stop
 
 from .actions import announce, dismiss, reply, tell
 from .settling import unsettle
-from .state import JobState, JobStatus
+from .state import FailureCause, JobState, JobStatus
 
 
-def fail(job: JobState, reason: str, cause: FailureCause | None = None) -> None:
-    """End the job as failed; `cause`: how its script has failed, if the script is at fault."""
+def fail(job: JobState, cause: FailureCause, reason: str, script: ScriptFailure | None = None) -> None:
+    """End the job as failed; `script`: how its script has failed, if the script is at fault."""
     if job.over:
         return
-    job.status, job.reason = JobStatus.FAILED, reason
-    announce(job, "failed", reason, **({} if cause is None else {"cause": cause}))
+    job.status, job.failure, job.reason = JobStatus.FAILED, cause, reason
+    announce(job, "failed", reason, cause=cause, **({} if script is None else {"script": script}))
     _close(job, "the job has failed")
 
 
@@ -49,12 +49,12 @@ def finish(job: JobState) -> None:
     if job.closing_reason:
         writing = [job.workers[uid] for uid in job.closing_workers]
         if not any(worker.alive and worker.done is None for worker in writing):
-            fail(job, _closing_words(job))
+            fail(job, FailureCause.NO_MACHINE, _closing_words(job))
         return
     seated = [job.workers[uid] for uid in job.roster.seats if uid is not None]
     ends = [worker.done for worker in seated if worker.done is not None]
     if not ends and not any(worker.alive for worker in seated) and job.status == JobStatus.CLOSING:
-        fail(job, f"{job.halt_reason}; no worker is left that has made all steps")
+        fail(job, FailureCause.UNFINISHED, f"{job.halt_reason}; no worker is left that has made all steps")
     if not ends or any(worker.alive and worker.done is None for worker in seated):
         return
     job.status = JobStatus.STOPPED if any(end.stopped for end in ends) else JobStatus.FINISHED

@@ -27,7 +27,7 @@ from .machines import Machine, MachineState, Worker
 from .masked import park, parked_machine, places_without, spared, to_vacate
 from .settlement import Holder, Settlement, StateLost, fall_back, latest_copy, settle
 from .standbys import rehearse, stand_in
-from .state import ATTEMPTS, STUBBORN, JobState, JobStatus
+from .state import ATTEMPTS, STUBBORN, FailureCause, JobState, JobStatus
 from .turns import try_again
 
 # -- the halt --------------------------------------------------------------------------------------------------------
@@ -121,7 +121,7 @@ def _has_ended(job: JobState, survivors: list[Worker]) -> bool:
     if not done and not any(worker.report and worker.report.over for worker in survivors):
         return False
     if job.script_failures:
-        fail(job, next(iter(job.script_failures.values())))
+        fail(job, FailureCause.SCRIPT, next(iter(job.script_failures.values())))
         return True
     job.status = JobStatus.CLOSING
     for worker in survivors:
@@ -157,22 +157,24 @@ def _settlement(job: JobState, survivors: list[Worker], change: Change | None) -
             settlement = settle(holders, cells, job.twins, [*leaving, *seated])
         return settlement
     except StateLost as error:
-        lost = str(error)
+        lost, role = str(error), error.role
     able = [holder for holder in reports if holder.report.able]
     try:
         return fall_back(able, cells, job.twins, job.latest_checkpoint(), lost, [*coming, *seated], unwanted)
     except StateLost:
-        _nothing_left(job, lost)
+        _nothing_left(job, lost, role)
     return None
 
 
-def _nothing_left(job: JobState, lost: str) -> None:
+def _nothing_left(job: JobState, lost: str, role: int | None = None) -> None:
     if not job.begun and not job.script_failures and job.restarts < STUBBORN:
         _start_over(job)
     elif job.script_failures:
-        fail(job, next(iter(job.script_failures.values())))
+        fail(job, FailureCause.SCRIPT, next(iter(job.script_failures.values())))
     else:
-        fail(job, f"{job.halt_reason}; {lost}, and there is no checkpoint; keep some with --checkpoint DIR")
+        job.lost_role = role
+        reason = f"{job.halt_reason}; {lost}, and there is no checkpoint; keep some with --checkpoint DIR"
+        fail(job, FailureCause.STATE_LOST, reason)
 
 
 def _start_over(job: JobState) -> None:
@@ -194,11 +196,12 @@ def _stuck(job: JobState, settlement: Settlement) -> bool:
     """End the job if the same script fails twice in the same step, or the same cell dies there again and again."""
     for role, text in job.script_failures.items():
         if (role, settlement.reached) in job.failed_before:
-            fail(job, text)
+            fail(job, FailureCause.SCRIPT, text)
             return True
     for cell in settlement.missing:
         if job.deaths[cell, settlement.reached] >= STUBBORN:
-            fail(job, f"{job.halt_reason}; {job.span(cell)} died {STUBBORN} times in step {settlement.reached}")
+            text = f"{job.halt_reason}; {job.span(cell)} died {STUBBORN} times in step {settlement.reached}"
+            fail(job, FailureCause.DIED_AGAIN, text)
             return True
     return False
 
@@ -353,7 +356,7 @@ def conclude_job(job: JobState, why: str) -> None:
     if settlement.back:
         saved = job.latest_checkpoint()
         rest = "there is no checkpoint" if saved is None else continued_from(saved)
-        fail(job, f"{why}; {settlement.lost}; {rest}")
+        fail(job, FailureCause.NO_MACHINE, f"{why}; {settlement.lost}; {rest}")
         return
     reached = {settlement.step: (True, False), settlement.step - 1: (True,)}
     tasks: dict[str, list[int]] = {

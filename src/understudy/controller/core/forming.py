@@ -9,7 +9,7 @@ from .events import Registered
 from .failure import resume
 from .machines import Machine, MachineState, Worker
 from .masked import announce_vacated
-from .state import ATTEMPTS, JobState, JobStatus
+from .state import ATTEMPTS, FailureCause, JobState, JobStatus
 
 
 def register(job: JobState, event: Registered) -> None:
@@ -45,7 +45,7 @@ def _has_room(job: JobState) -> bool:
 def could_not_start(job: JobState, name: str, why: str) -> None:
     """A machine that was expected will not come."""
     if job.status == JobStatus.FORMING and not job.restarts:
-        fail(job, f"{name} could not start: {why}")
+        fail(job, FailureCause.START, f"{name} could not start: {why}")
         return
     announce(job, "lost", f"{name} could not start: {why}", machine=name)
     job.wanted = max(0, job.wanted - 1)
@@ -104,7 +104,7 @@ def _fill_places(job: JobState) -> None:
         return
     lacking = f"{job.halt_reason}; the job has not begun, and there is no standby"
     if job.plan.scarcity == "stop" or job.refusals >= ATTEMPTS:
-        fail(job, lacking)
+        fail(job, FailureCause.NO_MACHINE, lacking)
         return
     if not job.waiting:
         job.waiting, job.waiting_since = lacking, job.now

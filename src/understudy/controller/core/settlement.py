@@ -61,7 +61,11 @@ class Settlement(msgspec.Struct, frozen=True):
 
 
 class StateLost(Exception):
-    """The state of a role is lost; the message says which."""
+    """The state of a role is lost; the message says which. `role` is None if no state is left at all."""
+
+    def __init__(self, what: str, role: int | None = None) -> None:
+        super().__init__(what)
+        self.role = role
 
 
 class _Survivors:
@@ -111,7 +115,7 @@ def settle(
         own = left.by_role[role][:1]
         copies = own or [h for twin in twins.get(role, ()) if twin != role for h in left.by_role[twin][:1]]
         if not copies:
-            raise StateLost(f"role {role}: no live replica holds its state")
+            raise StateLost(f"role {role}: no live replica holds its state", role)
         givers[role] = _share(copies, role, load)
     behind = any(holder.report.step < step for holder in able)
     verb = f"is next: step {step - 1} has been applied" if behind else "begins again"

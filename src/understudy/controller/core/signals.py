@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from understudy.protocol.frames import Exited
-from understudy.protocol.messages import FailureCause, Halted, Stalled
+from understudy.protocol.messages import Halted, ScriptFailure, Stalled
 
 from .actions import announce, condemn, dismiss, quarantine_if_due, record_failure, reply
 from .change import Change, Phase
@@ -17,7 +17,7 @@ from .judgement import Situation, Source, Verdict, judge
 from .machines import Machine, MachineState, Worker
 from .planned import cancel
 from .standbys import restaff
-from .state import JobState, JobStatus
+from .state import FailureCause, JobState, JobStatus
 from .turns import deadlines, replace_ill
 
 
@@ -40,7 +40,7 @@ def signal(
         job.unreported -= uids
     match verdict.act:
         case "fail":
-            fail(job, f"{why} while the job was starting")
+            fail(job, FailureCause.START, f"{why} while the job was starting")
         case "note":
             job.halt_reason = why
             if situation.founding:
@@ -121,7 +121,8 @@ def exited(job: JobState, worker: Worker, report: Exited) -> None:
             words = "; let the script call understudy.run(train)"
         text = f"{job.describe(worker)} {how} before the job was over{words}"
         if report.code == 0 or not worker.holds:
-            fail(job, text, "no-train" if report.code == 0 and not worker.holds else "exits")
+            how_it_failed: ScriptFailure = "no-train" if report.code == 0 and not worker.holds else "exits"
+            fail(job, FailureCause.SCRIPT, text, how_it_failed)
         else:
             script_failed(job, worker, text, "exits")
         return
@@ -129,17 +130,17 @@ def exited(job: JobState, worker: Worker, report: Exited) -> None:
     signal(job, "exit", [worker], f"{job.describe(worker)} {how}")
 
 
-def script_failed(job: JobState, worker: Worker, text: str, cause: FailureCause) -> None:
+def script_failed(job: JobState, worker: Worker, text: str, script: ScriptFailure) -> None:
     """A script has failed in its role. Another worker tries the step once more; after a second failure there the
     script is at fault, and the job fails."""
     if worker.alive:
         condemn(job, worker, text)
     role = job.role_of(worker.uid)
     if role is None or not worker.holds:  # it has not come to its first step
-        fail(job, text, cause)
+        fail(job, FailureCause.SCRIPT, text, script)
         return
     job.script_failures[role] = text
-    announce(job, "died", text, machine=worker.machine, uid=worker.uid, cause=cause)
+    announce(job, "died", text, machine=worker.machine, uid=worker.uid, script=script)
     signal(job, "script", [worker], text)
 
 
@@ -168,7 +169,8 @@ def reported_ill(job: JobState, id: str, name: str, why: str, *, fatal: bool) ->
 def halted(job: JobState, worker: Worker, message: Halted) -> None:
     """A worker has halted: by itself (number 0), because it noticed a failure, or because the controller asked."""
     if message.how == "mismatch":
-        fail(job, f"{job.describe(worker)} in step {message.step}: {message.reason}", "collectives")
+        text = f"{job.describe(worker)} in step {message.step}: {message.reason}"
+        fail(job, FailureCause.DISAGREEMENT, text, "collectives")
     elif message.number == 0:
         begun = job.status == JobStatus.FORMING and job.change is not None
         if job.status in (JobStatus.TRAINING, JobStatus.RECOVERING) or begun:
@@ -208,6 +210,7 @@ def _look_for_deadlock(job: JobState) -> None:
     here, there = job.describe(seats[first]), job.describe(seats[other])
     fail(
         job,
+        FailureCause.DISAGREEMENT,
         f"{here} {places[first].what}, while {there} {places[other].what}: "
         "all roles must run the same steps and call the same operations in the same order",
         "collectives",
@@ -291,7 +294,7 @@ def expired(job: JobState, event: Expired) -> None:
         case "patience" if job.status == JobStatus.HALTING and number == job.halts and job.waiting:
             conclude_job(job, f"{job.waiting}, and none has come in {plan.patience:g} s")
         case "patience" if job.status == JobStatus.FORMING and job.missing_machines:
-            fail(job, f"{job.waiting}, and none has come in {plan.patience:g} s")
+            fail(job, FailureCause.NO_MACHINE, f"{job.waiting}, and none has come in {plan.patience:g} s")
         case "end" if job.status in (JobStatus.TRAINING, JobStatus.CLOSING) and job.roster is not None:
             awaited = job.closing_workers if job.closing_reason else job.seated(None)
             late_ones = [uid for uid in awaited if job.workers[uid].done is None]

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
-from typing import Literal
 
 from understudy.protocol.roster import Roster
+from understudy.protocol.settings import NoStandby
 from understudy.steward.drains import deadline
 
 from .change import DIRECT_COURSE, PLANNED_COURSE, Change, Phase, QueuedReplacement, TurnOutcome
@@ -18,7 +18,6 @@ from .events import Event
 from .machines import Machine, MachineState, Worker
 from .recordings import Recordings
 
-Scarcity = Literal["wait", "stop", "shrink"]
 PLAN = "plan.json"
 """Name of the file beside a ledger that holds the plan of its job."""
 ATTEMPTS = 3
@@ -47,6 +46,25 @@ class JobStatus(StrEnum):
 OVER = (JobStatus.FINISHED, JobStatus.STOPPED, JobStatus.FAILED)
 
 
+class FailureCause(StrEnum):
+    """Why a job has failed."""
+
+    START = "start"
+    """A machine or a worker could not start, before the job had begun."""
+    SCRIPT = "script"
+    """The training script failed, or ended too early."""
+    DISAGREEMENT = "disagreement"
+    """The roles do not run the same operations."""
+    NO_MACHINE = "no-machine"
+    """No machine was left for a role."""
+    STATE_LOST = "state-lost"
+    """No live worker, copy or checkpoint has the state of a role."""
+    DIED_AGAIN = "died-again"
+    """The same machines died again and again in the same step."""
+    UNFINISHED = "unfinished"
+    """All workers that had made the last step are gone."""
+
+
 @dataclass(frozen=True)
 class JobPlan:
     """What the controller must know of a job before it begins."""
@@ -61,7 +79,7 @@ class JobPlan:
     """Seconds in which a worker starts, and in which a joiner has rehearsed."""
     patience: float = 600.0
     """Seconds to wait for a machine if no standby is left."""
-    scarcity: Scarcity = "wait"
+    scarcity: NoStandby = "wait"
     """What to do if no standby is left: ask for a machine and wait, stop, or go on without the replica."""
     quarantine: int = 3
     """Failures after which a machine is not used any more."""
@@ -118,7 +136,10 @@ class JobState:
     # -- the job
     status: JobStatus = JobStatus.FORMING
     reason: str = ""
-    """Why the job has failed."""
+    """Why the job has failed, in words."""
+    failure: FailureCause | None = None
+    lost_role: int | None = None
+    """The role whose state was lost, if the job has failed by that."""
     begun: bool = False
     """Whether a step has been made since the job began."""
     stopping: bool = False

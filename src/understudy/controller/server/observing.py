@@ -9,8 +9,9 @@ from understudy.controller.core.events import Noted
 from understudy.controller.core.state import JobState
 from understudy.protocol.mesh import Mesh, coordinates, roles_of
 from understudy.protocol.samples import Sample
+from understudy.protocol.settings import StragglerSettings
 from understudy.steward.links import LinkDetector
-from understudy.steward.stragglers import Straggler, StragglerDetector, StragglerNews, StragglerSettings
+from understudy.steward.stragglers import Straggler, StragglerDetector, StragglerNews
 
 LOOK_S = 1.0
 """Between two looks."""

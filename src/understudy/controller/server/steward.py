@@ -18,8 +18,8 @@ from understudy.controller.core.events import Asked, Event, Noted
 from understudy.controller.core.machines import Machine, MachineState
 from understudy.controller.core.replicas import to_fill
 from understudy.controller.core.state import JobState, JobStatus
+from understudy.protocol.settings import HOUR, StewardSettings
 from understudy.steward.decide import (
-    HOUR,
     Action,
     DrainDemand,
     FreeStandby,
@@ -28,7 +28,6 @@ from understudy.steward.decide import (
     ReplaceSlow,
     RequestStandbys,
     StewardMemory,
-    StewardSettings,
     Suspect,
     decide,
 )
@@ -69,7 +68,7 @@ class Steward:
 
     def look(self, now: float) -> list[Event]:
         """Requests and notes that follow from the present state; nothing more than once a second."""
-        if abs(now - self.memory.looked) < LOOK_S:
+        if abs(now - self.memory.checked) < LOOK_S:
             return []
         self._listen()
         decision = decide(self._observed(now), self.settings, self.memory)
@@ -119,25 +118,25 @@ class Steward:
         active = self._seen_active(now)
         return Observed(
             now,
-            job.status == JobStatus.TRAINING and not job.stopping and not job.closing_at,
-            change is not None or job.settling is not None,
-            tuple(
+            training=job.status == JobStatus.TRAINING and not job.stopping and not job.closing_at,
+            busy=change is not None or job.settling is not None,
+            standbys=tuple(
                 FreeStandby(
                     name, self._is_warm(machine), max((worker.started for worker in machine.workers), default=0.0)
                 )
                 for name, machine in machines.items()
                 if machine.state == MachineState.STANDBY and machine.notice is None and name not in taken
             ),
-            job.wanted,
-            len(to_fill(job)),
-            tuple(
+            expected=job.wanted,
+            vacant=len(to_fill(job)),
+            suspects=tuple(
                 Suspect(name, finding.ratio, finding.reason, active[name])
                 for name, finding in self._suspects().items()
                 if name in active
             ),
-            tuple(DrainDemand(len(item.request.machines), item.request.by) for item in job.queue),
-            tuple(self._lost),
-            tuple(self._requests),
+            drains=tuple(DrainDemand(len(item.request.machines), item.request.by) for item in job.queue),
+            lost=tuple(self._lost),
+            requests=tuple(self._requests),
         )
 
     def _seen_active(self, now: float) -> dict[str, float]:

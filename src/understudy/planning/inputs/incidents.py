@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from understudy.planning.failures import Failures, Repair, Times
 from understudy.planning.inputs.assume import LLAMA_RATE
 from understudy.planning.setting import DAY, HOUR
-from understudy.planning.spans import SpanError, span
+from understudy.protocol.durations import DurationError, parse_duration
 
 Numbers = NDArray[np.int64]
 
@@ -197,8 +197,8 @@ def _span(text: str, line: int) -> float:
     if not text:
         return UNKNOWN
     try:
-        seconds = span(text.lower())
-    except SpanError:
+        seconds = parse_duration(text.lower())
+    except DurationError:
         wrong = "is negative" if text.startswith("-") else "is no duration"
         raise IncidentError(f"line {line}: repair {_short(text)} {wrong}; {_WRITE_SPANS}") from None
     if seconds > LONGEST_REPAIR:

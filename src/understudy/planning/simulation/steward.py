@@ -20,6 +20,7 @@ import numpy as np
 from understudy.planning.failures import FailureClock, Failures
 from understudy.planning.outcome import Mean, mean_of
 from understudy.planning.setting import DAY, HOUR, WEEK
+from understudy.protocol.settings import StewardSettings
 from understudy.steward.decide import (
     DrainDemand,
     FreeStandby,
@@ -28,7 +29,6 @@ from understudy.steward.decide import (
     ReplaceSlow,
     RequestStandbys,
     StewardMemory,
-    StewardSettings,
     Suspect,
     decide,
 )
@@ -331,6 +331,6 @@ class _Run:
             elif len(self.free) > needed and self.memory.plenty is not None:
                 until = self.memory.plenty + self.settings.cool_down
         if self.suspects and self.settings.mode != "off":
-            young = min(self.memory.slow.values()) < self.settings.patience
+            young = min(self.memory.slow.values()) < self.settings.looks
             until = min(until, self.now if young else sparse)
         return until

@@ -31,7 +31,7 @@ class Damage(msgspec.Struct, frozen=True):
 
     text: str
     dead: tuple[int, ...] = ()
-    """Processes whose loss the controller has to notice."""
+    """Processes that have died; the controller has to notice each."""
 
 
 Strike = Callable[[RunningJob, Random], Damage]
@@ -326,7 +326,7 @@ def replace(job: RunningJob, dice: Random) -> Damage:
     return Damage(f"replaced {leaver}; {answer['text']}")
 
 
-@_outside("replace-and-kill-leaver", "a planned replacement whose leaver dies on the way")
+@_outside("replace-and-kill-leaver", "a planned replacement; the leaver dies on the way")
 def replace_and_kill_leaver(job: RunningJob, dice: Random) -> Damage:
     snapshot, leaver = _machine(job, dice)
     phase, _ = _until_phase(job, dice, _ask_replace(job, leaver))
@@ -335,7 +335,7 @@ def replace_and_kill_leaver(job: RunningJob, dice: Random) -> Damage:
     return Damage(f"killed {leaver} while it was being replaced, in its phase {phase}", (pid,))
 
 
-@_outside("replace-and-kill-joiner", "a planned replacement whose joiner dies on the way")
+@_outside("replace-and-kill-joiner", "a planned replacement; the joiner dies on the way")
 def replace_and_kill_joiner(job: RunningJob, dice: Random) -> Damage:
     job.ready(2)
     leaver, id = _replace_any(job, dice)
@@ -349,7 +349,7 @@ def replace_and_kill_joiner(job: RunningJob, dice: Random) -> Damage:
     return Damage(f"killed {' '.join(joining)}, the joiner for {leaver}, in the phase {phase}", (pid,))
 
 
-@_outside("replace-and-kill-stayer", "a planned replacement in which a stayer dies")
+@_outside("replace-and-kill-stayer", "a planned replacement; a stayer dies on the way")
 def replace_and_kill_stayer(job: RunningJob, dice: Random) -> Damage:
     job.ready(2)
     snapshot, victim = _worker(job, dice)

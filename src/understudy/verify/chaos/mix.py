@@ -9,7 +9,7 @@ from random import Random
 
 import msgspec
 
-from understudy.planning import spans
+from understudy.protocol.durations import DurationError, parse_duration
 
 
 class MixError(ValueError):
@@ -76,6 +76,6 @@ def schedule(seed: int, mix: Mapping[str, int], every: float) -> Iterator[Planne
 def span(text: str) -> float:
     """Seconds: `3`, `3s`, `500ms`, `2m`."""
     try:
-        return spans.span(text)
-    except spans.SpanError as error:
+        return parse_duration(text)
+    except DurationError as error:
         raise MixError(str(error)) from None

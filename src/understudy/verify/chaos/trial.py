@@ -14,7 +14,8 @@ import msgspec
 
 from understudy.controller.client import Client
 from understudy.launch.local import Ended, LocalJob
-from understudy.launch.spec import JobSpec
+from understudy.protocol.options import with_options
+from understudy.protocol.settings import JobSpec
 from understudy.verify.leftovers import Enclosure, enclosure
 from understudy.verify.running_job import RunningJob
 
@@ -72,11 +73,11 @@ async def run_trial(
     A job without a number of steps ends when all faults have happened. If `expect` has the fingerprint of the final
     state, there is no undisturbed run.
     """
-    folder = Path(spec.run_dir).resolve()
+    folder, steps_asked = Path(spec.run_dir).resolve(), spec.settings.training.steps
     with enclosure() as place:
-        chaotic = _in_folder(spec, folder / "disturbed", chaos=True, steps=spec.steps or ENDLESS)
+        chaotic = _in_folder(spec, folder / "disturbed", chaos=True, steps=steps_asked or ENDLESS)
         progress.say(f"under chaos, in {chaotic.run_dir}")
-        disturbed = await _disturbed(chaotic, plan, settings, progress, endless=not spec.steps)
+        disturbed = await _disturbed(chaotic, plan, settings, progress, endless=not steps_asked)
         ended, events = disturbed.ended, disturbed.events
         steps = int(ended.view.get("step", 0)) if ended is not None else 0
         digests: dict[str, str] = {} if ended is None else ended.view["digests"]
@@ -102,12 +103,12 @@ async def run_trial(
 
 def _in_folder(spec: JobSpec, run_dir: Path, **changes: Any) -> JobSpec:
     """The same job with a folder and checkpoints of its own."""
-    if spec.checkpoint:
+    if folder := spec.settings.checkpoint.folder:
         own = run_dir / "checkpoints"
-        if Path(spec.checkpoint).is_dir():
-            shutil.copytree(spec.checkpoint, own)
+        if Path(folder).is_dir():
+            shutil.copytree(folder, own)
         changes["checkpoint"] = str(own)
-    return msgspec.structs.replace(spec, run_dir=str(run_dir), **changes)
+    return with_options(spec, run_dir=str(run_dir), **changes)
 
 
 class _Disturbed(msgspec.Struct):
@@ -140,7 +141,8 @@ async def _disturbed(
     events: list[dict[str, Any]] = []
     ended: Ended | None = None
     async with LocalJob(spec, on_line=progress.line, on_tale=events.append) as job:
-        kept = spec.checkpoint_every if spec.checkpoint else 0  # with a checkpoint, any copy of a state may be lost
+        checkpoint = spec.settings.checkpoint
+        kept = checkpoint.every if checkpoint.folder else 0  # with a checkpoint, any copy of a state may be lost
         running = RunningJob(
             Client(job.url, job.secret.hex(), patience=_PATIENCE_S),
             os.getpid(),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from understudy.protocol.messages import FailureCause
+from understudy.protocol.messages import ScriptFailure
 
 from .hints import Hint
 
@@ -14,7 +14,7 @@ def complaint(kind: str, name: str, *, twice: bool) -> str:
     if kind == "generator":
         return f'"{name}" draws random numbers and is not tracked: a joiner draws others'
     if kind == "iterator":
-        return f'"{name}" is an iterator whose position is not tracked: a joiner begins elsewhere in the data'
+        return f'"{name}" is an iterator, and its position is not tracked: a joiner begins elsewhere in the data'
     return f'"{name}" ({_a(kind)}) changes from step to step and is not tracked: a joiner starts with a new one'
 
 
@@ -56,7 +56,7 @@ def hinted(hint: Hint) -> tuple[str, str]:
         case "entropy":
             return (
                 f"{hint.call}{into} has no seed, or a random one: it differs from process to process",
-                "seed it with job.seed, or draw inside of a step, where the runtime has seeded the global generators",
+                "seed it with job.seed, or draw inside a step: the runtime has seeded the global generators there",
             )
         case "order":
             return (
@@ -85,11 +85,11 @@ KERNEL = (
     "order of a set; try torch.use_deterministic_algorithms(True) and one thread"
 )
 NO_CAUSE = (
-    "no variable of the script explains it: look for state inside of a library's objects, in a tracked object whose "
-    "state_dict() does not hold everything, or for a kernel that is not deterministic and happened to be so twice"
+    "no variable of the script explains it: look for state inside a library's objects, in a tracked object with an "
+    "incomplete state_dict(), or for a kernel that is not deterministic and happened to be so twice"
 )
 UNSEEDED = "the state differs before the first step: call torch.manual_seed(job.seed) before the model is made"
-WAYS_OUT: dict[FailureCause, str] = {
+WAYS_OUT: dict[ScriptFailure, str] = {
     "never-tracks": "call job.track(model=…, optim=…) before job.steps(…)",
     "collectives": (
         "every role must call the same collectives in the same order: look for an `if` on the role, the rank or the "

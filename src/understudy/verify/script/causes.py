@@ -29,7 +29,7 @@ _WEIGHT = {
     **{"counter": 2, "number": 2, "flag": 2, "list": 3, "dict": 3, "set": 3, "tuple": 3, "text": 4},
 }
 _ACTING = ("module", "optimizer", "scheduler", "object", "generator", "iterator")
-"""Kinds whose calls may affect the result by their effect alone: `schedule.step()`, not `losses.append(…)`."""
+"""Kinds with calls that may affect the result by their effect alone: `schedule.step()`, not `losses.append(…)`."""
 
 
 class Cause(msgspec.Struct, frozen=True):
@@ -166,9 +166,9 @@ def _cause(key: Key, value: Value, was: Value, use: Use, observation: Observatio
 def clues(
     truth: Observations, observations: Iterable[Observation], found: Divergence, sources: Sources
 ) -> tuple[Cause, ...]:
-    """Why two undisturbed runs differ: lines whose result differs from run to run, and other variables that differ.
+    """Why two undisturbed runs differ: lines with a result of chance, and other variables that differ.
 
-    Lines whose variable was seen to differ come first.
+    A line comes first if its variable was seen to differ.
     """
     seen = _seen(truth, [each for each in observations if each.step <= found.step], sources)
     causes: list[tuple[int, Cause]] = []
@@ -178,10 +178,10 @@ def clues(
             continue
         sentence, way = advice.hinted(hint)
         evidence = ""
-        for (where, _, name), text in seen.items():
-            if where == file and hint.variable and name.partition(".")[0] == hint.variable:
+        for (origin, _, name), text in seen.items():
+            if origin == file and hint.variable and name.partition(".")[0] == hint.variable:
                 evidence = text
-                explained.add((where, name))
+                explained.add((origin, name))
         cause = Cause(hint.kind, place(file, hint.line), hint.variable, sentence, evidence, way)
         causes.append((0 if evidence else 1 if hint.kind != "clock" else 2, cause))
     for (file, function, name), text in seen.items():

@@ -18,8 +18,9 @@ import msgspec
 
 from understudy.controller.client import Client
 from understudy.launch.local import Ended, LocalJob
-from understudy.launch.spec import JobSpec
-from understudy.protocol.messages import FailureCause
+from understudy.protocol.messages import ScriptFailure
+from understudy.protocol.options import with_options
+from understudy.protocol.settings import JobSpec
 from understudy.verify.running_job import JobOver, NotRecovered, RunningJob
 from understudy.verify.victims import NotPossible
 
@@ -62,7 +63,8 @@ async def check_script(spec: JobSpec, folder: Path, progress: CheckProgress, *, 
     If a disturbed run differs, the script runs undisturbed once more, to see whether it differs by itself, and every
     disturbance that a run left unclear gets a run of its own. `within`: time limit of a run, in seconds.
     """
-    assert spec.steps is not None
+    steps = spec.settings.training.steps
+    assert steps is not None
 
     async def run(name: str, *disturbances: Disturbance) -> Run:
         return await _run(spec, name, folder, progress, disturbances=disturbances, within=within)
@@ -71,10 +73,10 @@ async def check_script(spec: JobSpec, folder: Path, progress: CheckProgress, *, 
     again: Run | None = None
     disturbed: list[Run] = []
     classes = classes_of(calm.observations)
-    if calm.whole and calm.steps >= spec.steps:
+    if calm.whole and calm.steps >= steps:
         truth = Observations(calm.observations)
         wanted = plan(classes, machines_of(calm.observations))
-        for number, some in enumerate(rounds(wanted, spec.steps), 1):
+        for number, some in enumerate(rounds(wanted, steps), 1):
             latest = await run(f"disturbed {number}", *some)
             disturbed.append(latest)
             if first_divergence(truth, latest.before_disturbances()) is not None:  # it differs by itself
@@ -88,7 +90,7 @@ async def check_script(spec: JobSpec, folder: Path, progress: CheckProgress, *, 
                     disturbed.append(await run(f"disturbed {number}", each))
     evidence = Evidence(
         mesh=spec.dimensions,
-        steps=spec.steps,
+        steps=steps,
         calm=calm,
         again=again,
         disturbed=tuple(disturbed),
@@ -130,7 +132,7 @@ async def _run(
     own: dict[str, Any] = {
         "run_dir": str(place),
         "extensions": {EXTENSION: str(observed)},
-        "checkpoint": None,
+        "checkpoint": "",
         "checkpoint_every": 0,
         "standbys": min(len(disturbances), _STANDBYS),
         "repair": 0.0,
@@ -138,16 +140,16 @@ async def _run(
     }
     if any(disturbance.orphans for disturbance in disturbances):
         own["copy_every"] = 1
-    spec = msgspec.structs.replace(spec, **own)
+    spec = with_options(spec, **own)
     began = time.monotonic()
     progress.begun(name)
-    failures: list[tuple[FailureCause, str]] = []
+    failures: list[tuple[ScriptFailure, str]] = []
 
     def view(job: dict[str, Any], machines: list[dict[str, Any]]) -> None:
         progress.step(max(0, int(job["step"])))
 
     def event(event: dict[str, Any]) -> None:
-        if cause := event.get("data", {}).get("cause"):
+        if cause := event.get("data", {}).get("script"):
             failures.append((cause, event["text"]))
 
     disturber: _Disturber | None = None
@@ -158,8 +160,9 @@ async def _run(
         tasks: list[asyncio.Future[Any]] = [waiting]
         running = RunningJob(Client(job.url, job.secret.hex()), os.getpid(), inside=False, patience=within)
         if disturbances:
-            assert spec.steps is not None
-            disturber = _Disturber(running, observed, spec.steps, progress.say)
+            steps = spec.settings.training.steps
+            assert steps is not None
+            disturber = _Disturber(running, observed, steps, progress.say)
             disturber.allow(held_at(0))
             tasks.append(asyncio.ensure_future(asyncio.to_thread(disturber.disturb, disturbances)))
         try:

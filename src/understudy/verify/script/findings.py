@@ -30,7 +30,7 @@ class ScriptFinding(msgspec.Struct, frozen=True):
     variable: str = ""
     evidence: str = ""
     step: int | None = None
-    """The first step whose result differs."""
+    """The first step with another result."""
     roles: tuple[str, ...] = ()
     tensors: tuple[str, ...] = ()
     disturbance: str = ""

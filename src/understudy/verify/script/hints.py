@@ -1,4 +1,4 @@
-"""Lines of a script whose result no joiner can repeat: the time, entropy, another role's rank. Pure."""
+"""Lines of a script with a result that no joiner can repeat: the time, entropy, another role's rank. Pure."""
 
 from __future__ import annotations
 

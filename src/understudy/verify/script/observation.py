@@ -62,7 +62,7 @@ class Pace(msgspec.Struct, frozen=True):
     disturbances: int = 0
     """Number of disturbances that have begun."""
     dying: str = ""
-    """The machine whose workers stop before the vote of the last of these steps and wait to be killed."""
+    """A machine; its workers stop before the vote of the last of these steps and wait to be killed."""
 
 
 PACE = "pace.json"

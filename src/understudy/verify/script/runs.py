@@ -7,7 +7,7 @@ from typing import Literal
 
 import msgspec
 
-from understudy.protocol.messages import FailureCause
+from understudy.protocol.messages import ScriptFailure
 
 from .observation import Observation
 
@@ -44,7 +44,7 @@ class Run(msgspec.Struct, frozen=True):
     status: str = "finished"
     """The controller's status of the job, or `stuck`."""
     reason: str = ""
-    cause: FailureCause | None = None
+    cause: ScriptFailure | None = None
     """How the script has failed, if the job failed by the script."""
     disturbances: tuple[Disturbance, ...] = ()
     """The disturbances that were begun, in their order."""

@@ -48,7 +48,7 @@ class Unreadable(Exception):
 
 
 class ValueReader:
-    """Reads values, except those whose ids are in `skipped`: tracked objects and their parts."""
+    """Reads values, except objects with an id in `skipped`: tracked objects and their parts."""
 
     def __init__(self, skipped: set[int]) -> None:
         self.skipped = skipped

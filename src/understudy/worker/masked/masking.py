@@ -40,7 +40,7 @@ class Masking:
             )
         check_suitable(runtime.tracked, same, averaged, over)
         try:
-            self._placement = parse(spec.mask, len(same))
+            self._placement = parse(spec.settings.masking.mask, len(same))
         except PlacementError as error:
             raise JobError(f"--mask: {error}") from None
         self.same = same
@@ -88,7 +88,7 @@ class Masking:
         if sums is None or (sums.step, sums.micro) != (step, micro):
             sums = self._sums = PartialSums(step, micro, self._parameters)
         self._agree(sums, plan)
-        copies = self._spec.keep_gradients == "copy"
+        copies = self._spec.settings.masking.keep_gradients == "copy"
         self._deferral.start()
         try:
             for number in plan.mine[len(sums.done) :]:
@@ -113,11 +113,11 @@ class Masking:
             self._deferral.end()
         values.clear()
         values |= self._synchronise(sums, plan)
-        seed_everything(self._spec.seed, step, self.same[0], AFTER)
+        seed_everything(self._spec.settings.training.seed, step, self.same[0], AFTER)
 
     def seed(self, step: int, number: int) -> None:
         """Seed the random numbers of a micro-shard: the same in every replica that computes it."""
-        seed_everything(self._spec.seed, step, number, self.same[0])
+        seed_everything(self._spec.settings.training.seed, step, number, self.same[0])
 
     def _planned(self, micro: int) -> ShardPlan:
         """The plan of this attempt; that of the last one as long as the live replicas are the same."""
@@ -126,7 +126,7 @@ class Masking:
             assignment = assign(self._placement, micro, live)
             if assignment.lost:
                 raise JobError(f"--mask: {assignment.reason}")
-            plan = self._plan = ShardPlan(assignment, self.replica, self._spec.deterministic)
+            plan = self._plan = ShardPlan(assignment, self.replica, self._spec.settings.masking.deterministic)
         return plan
 
     def _agree(self, sums: PartialSums, plan: ShardPlan) -> None:
@@ -185,7 +185,7 @@ class Masking:
         if under_way:
             sums.spoil()
         sums.store()
-        if isinstance(error, Unsound) or self._spec.keep_gradients == "none":
+        if isinstance(error, Unsound) or self._spec.settings.masking.keep_gradients == "none":
             self._sums = None
 
     def begin(self) -> None:

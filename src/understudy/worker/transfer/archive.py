@@ -46,8 +46,8 @@ class Archive:
         """`checkpoints`: None for those in the folder that the spec names, if it names one."""
         self._spec, self._role, self._tracked, self._twins, self._send = spec, role, tracked, twins, send
         self._fabric, self._world = fabric, world
-        if checkpoints is None and spec.checkpoint:
-            checkpoints = CheckpointFolder(Path(spec.checkpoint), spec.roles, log.warning)
+        if checkpoints is None and spec.settings.checkpoint.folder:
+            checkpoints = CheckpointFolder(Path(spec.settings.checkpoint.folder), spec.roles, log.warning)
         self._checkpoints = checkpoints
         self._writer: CheckpointWriter | None = None
         self._saved = 0
@@ -55,8 +55,8 @@ class Archive:
         self._put_off = -1
         """The step of the checkpoint for which this worker has put off leaving."""
         self._keeper: CopyKeeper | None = None
-        if spec.copy_every:
-            self._keeper = CopyKeeper(fabric, spec.uid, tracked, spec.streams, world=world)
+        if spec.settings.checkpoint.copy_every:
+            self._keeper = CopyKeeper(fabric, spec.uid, tracked, spec.settings.replacement.streams, world=world)
         self._copied = self._told = -1
         """The last step of which a copy was begun, and the last one that was reported."""
         self._fresh = False
@@ -102,7 +102,7 @@ class Archive:
     def boundary(self, step: int) -> None:
         """Begin a checkpoint or a copy of the state with which this step begins, if one is due."""
         spec = self._spec
-        due = bool(spec.checkpoint_every) and step % spec.checkpoint_every == 0
+        due = bool(spec.settings.checkpoint.every) and step % spec.settings.checkpoint.every == 0
         checkpoints = self._checkpoints
         if checkpoints is not None and step > self._saved and (due or (self._fresh and self._at_risk())):
             if self._writer is None:
@@ -113,16 +113,16 @@ class Archive:
         fresh, self._fresh = self._fresh, False
         if self._keeper is None or (self._copied == step and not fresh):
             return
-        if fresh or step % spec.copy_every == 0:  # at the same boundaries everywhere
+        if fresh or step % spec.settings.checkpoint.copy_every == 0:  # at the same boundaries everywhere
             self._copied = step
             self._keeper.begin(step, force=fresh)
-            self._kept_now |= spec.copy_every > 1
+            self._kept_now |= spec.settings.checkpoint.copy_every > 1
 
     def lets_go(self, step: int) -> bool:
         """Whether this worker may leave at the boundary after this step. It may not if a checkpoint begins there or its
         part of one is being written, since no other worker would write that part. Leaving is put off for one checkpoint
         only: if the next one is under way by then, this waits for it and returns True."""
-        every, writing = self._spec.checkpoint_every, self._writer is not None and self._writer.busy
+        every, writing = self._spec.settings.checkpoint.every, self._writer is not None and self._writer.busy
         begins = self._checkpoints is not None and every > 1 and (step + 1) % every == 0
         if not writing and not begins:
             return True
@@ -138,10 +138,10 @@ class Archive:
         """Whether the loss of one more replica would be a wipe-out. All roles agree, since they have entered the
         generation at the same step."""
         roster = self._fabric.roster
-        if not self._spec.mask or roster is None or None not in roster.seats:
+        if not self._spec.settings.masking.mask or roster is None or None not in roster.seats:
             return False
         live = [unit for unit, role in enumerate(self._twins) if roster.seats[role] is not None]
-        return bool(at_risk(parse(self._spec.mask, len(self._twins)), live))
+        return bool(at_risk(parse(self._spec.settings.masking.mask, len(self._twins)), live))
 
     def _vacant(self) -> list[int]:
         """The vacant roles with the same state for which this role writes: it is the first live one of them."""
@@ -199,7 +199,7 @@ class Archive:
         copy = self._keeper.copy(role, step)
         links: list[Link] = []
         try:
-            links = self._fabric.dial_state(roster, taker, self._spec.streams)
+            links = self._fabric.dial_state(roster, taker, self._spec.settings.replacement.streams)
             give_copy(links, copy, WorldStop(stop, self._world))
         finally:
             for link in links:

@@ -161,7 +161,8 @@ class StateTransfers:
     def offer(self, archive: Archive | None) -> None:
         """If this worker is about to leave, give what the coming step does not change while the step computes."""
         proposal = self._protocol.proposal
-        wanted = proposal is not None and not proposal.direct and proposal.armed and self._spec.overlap
+        overlap = self._spec.settings.replacement.overlap
+        wanted = proposal is not None and not proposal.direct and proposal.armed and overlap
         if proposal is None or not wanted or self._fabric.prepared < proposal.generation:
             return
         if not self.may_leave(proposal, archive):
@@ -234,7 +235,7 @@ class StateTransfers:
                 fabric=self._fabric,
                 roster=proposal.roster,
                 move=move,
-                streams=self._spec.streams,
+                streams=self._spec.settings.replacement.streams,
                 tracked=self._tracked,
                 stop=self._stopper(proposal.generation),
                 world=self._world,
@@ -265,7 +266,7 @@ class StateTransfers:
         if links is None or proposal is None:
             return None
         moves = sorted((m for m in proposal.moves if m.taker.uid == self._spec.uid), key=lambda move: move.part)
-        if len(links) < self._spec.streams * len(moves):
+        if len(links) < self._spec.settings.replacement.streams * len(moves):
             return None
         links = sorted(arrived.pop(wanted), key=lambda link: link.id.rail)
         return IncomingState(proposal, [[link for link in links if link.peer == move.giver.uid] for move in moves])

@@ -1,4 +1,4 @@
-"""A torch backend's group, for the length of one generation: its operations under way, and its end."""
+"""A group of a torch backend in one generation: its running operations, and its end."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from understudy.comm.transport import Services
 from .ops import as_known
 
 GRACE_S = 0.03
-"""How long a poisoned operation is given to let go of its tensors before its caller goes on without it."""
+"""Seconds for which a poisoned operation may hold its tensors before its caller continues."""
 PATIENCE_S = 0.2
-"""How long whoever knows more than "a connection is closed" has the first word."""
+"""Seconds in which a worker that knows more than "a connection is closed" may set the fault first."""
 _LAST_TAG = (1 << 31) - 1
 _POLL_S = 0.0005
 
 
 class Waiters:
-    """Threads that wait for works, as many as there are works under way at once.
+    """Threads that wait for works, one for each work that runs at the same time.
 
     Gloo's messages can neither be polled nor waited for in turns: the wait is what completes them, and one that runs
     into its time limit ends the whole group.
@@ -71,8 +71,8 @@ class Waiters:
 
 
 @dataclass(eq=False, slots=True)
-class _Errand:
-    """One inner operation under way. It holds the tensors too, which the backend may write to until it ends."""
+class _Running:
+    """One running operation. It keeps the tensors alive: the backend may write to them until the operation ends."""
 
     what: str
     work: Any
@@ -81,14 +81,14 @@ class _Errand:
     who: str = ""
 
 
-class Inner:
+class BackendGroup:
     """The backend's group among the live ranks of one generation. Its rank i is the i-th live rank.
 
     Tensors are handed to the backend as they are, without a copy. When the generation is poisoned the group is torn
-    apart at once, which ends what is under way in it, and callers are let go when it has ended. Should the backend
-    hang on to an operation for longer than GRACE_S its caller goes on all the same, while the backend may still write
-    to that operation's tensors. Until the next switch that does no harm: whatever a poisoned generation was to write
-    is undefined and will be written again. After it, it would: so a switch waits until the backend has let go.
+    down at once, which ends its running operations, and callers continue when the operations have ended. If the backend
+    holds an operation for longer than GRACE_S its caller continues all the same, while the backend may still write to
+    the tensors. Until the next switch that does no harm: results of a poisoned generation are undefined and will be
+    written again. After the switch it would: so a switch waits until the backend has let go.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class Inner:
         self._store = store
         self._services = services
         self._waiters = waiters
-        self._under_way: set[_Errand] = set()
+        self._under_way: set[_Running] = set()
         self._over = False
         self._closed = False
         self._gloo = isinstance(group, dist.ProcessGroupGloo)
@@ -121,32 +121,32 @@ class Inner:
             self._poisoned()
 
     def settle(self, what: str, work: Any) -> None:
-        """Return once a collective has ended; raise Interrupted where its result is undefined."""
-        errand = _Errand(what, work)
-        self._launch(errand)
-        if not errand.done.wait(self._services.limit):
-            raise self.poison.fail(self._late(errand))
+        """Return once a collective has ended; raise Interrupted if its result is undefined."""
+        running = _Running(what, work)
+        self._launch(running)
+        if not running.done.wait(self._services.limit):
+            raise self.poison.fail(self._late(running))
         self.poison.check()
 
     def message(self, job: Send | Receive) -> None:
-        """Start a message. Its `done` is set in the end, whatever becomes of it."""
+        """Start a message. Its `done` is set in the end, poisoned or not."""
         if self.poison.fault is not None:
             job.done.set()
             return
-        who = "anybody" if job.peer is None else self.plan.roster.names(self.plan.uid(job.peer))
+        who = "any rank" if job.peer is None else self.plan.roster.names(self.plan.uid(job.peer))
         what = f"{'send to' if isinstance(job, Send) else 'receive from'} {who} with tag {job.tag}"
-        errand = _Errand(what, None, job.done, None if isinstance(job, Send) else job)
-        errand.who = "" if job.peer is None else self.plan.uid(job.peer)
+        running = _Running(what, None, job.done, None if isinstance(job, Send) else job)
+        running.who = "" if job.peer is None else self.plan.uid(job.peer)
         try:
-            errand.work = self._start(job)
+            running.work = self._start(job)
         except Exception as error:
-            self._failed(errand, str(error))
+            self._failed(running, str(error))
             job.done.set()
         else:
-            self._launch(errand)
+            self._launch(running)
 
     def _start(self, job: Send | Receive) -> Any:
-        """Gloo refuses messages without content: they travel as one byte."""
+        """Hand a message to the backend. Gloo refuses empty messages: they travel as one byte."""
         if not 0 <= job.tag < _LAST_TAG:
             raise ValueError(f"tags of torch's backends are from 0 to {_LAST_TAG - 1}")
         data = [as_known(job.tensor) if job.tensor.numel() else torch.empty(1, dtype=torch.uint8)]
@@ -155,25 +155,25 @@ class Inner:
         peer = self.live.index(job.peer)
         return (self.group.send if isinstance(job, Send) else self.group.recv)(data, peer, job.tag)
 
-    def _launch(self, errand: _Errand) -> None:
+    def _launch(self, running: _Running) -> None:
         with self._lock:
-            self._under_way.add(errand)
-            self._waiters.add(partial(self._watch, errand))
+            self._under_way.add(running)
+            self._waiters.add(partial(self._watch, running))
             over = self._over
         if over:
-            errand.done.set()
+            running.done.set()
 
-    def _watch(self, errand: _Errand) -> None:
+    def _watch(self, running: _Running) -> None:
         try:
-            self._wait(errand.work)
-            if errand.receive is not None and errand.receive.peer is None:
-                errand.receive.peer = self.live[errand.work._source_rank()]
+            self._wait(running.work)
+            if running.receive is not None and running.receive.peer is None:
+                running.receive.peer = self.live[running.work._source_rank()]
         except Exception as error:
-            self._failed(errand, str(error))
-        errand.work = None
-        errand.done.set()
+            self._failed(running, str(error))
+        running.work = None
+        running.done.set()
         with self._lock:
-            self._under_way.discard(errand)
+            self._under_way.discard(running)
 
     def _wait(self, work: Any) -> None:
         limit = self._services.limit
@@ -187,8 +187,8 @@ class Inner:
             time.sleep(_POLL_S)
         work.wait()
 
-    def _failed(self, errand: _Errand, text: str) -> None:
-        """Poison the generation, unless somebody who knows more does so at the same time."""
+    def _failed(self, running: _Running, text: str) -> None:
+        """Poison the generation, unless a worker that knows more does so at the same time."""
         if self._closed:
             return
         late = _is_late(text)
@@ -196,16 +196,16 @@ class Inner:
             told = select.poll()
             told.register(self.poison.fd, select.POLLIN)
             told.poll(PATIENCE_S * 1000)
-        self.poison.set(self._late(errand) if late else self._fault("eof", errand, _plainly(text)))
+        self.poison.set(self._late(running) if late else self._fault("eof", running, _plainly(text)))
 
-    def _late(self, errand: _Errand) -> Fault:
-        return self._fault("timeout", errand, f"no end within {self._services.limit:g} s")
+    def _late(self, running: _Running) -> Fault:
+        return self._fault("timeout", running, f"no end within {self._services.limit:g} s")
 
-    def _fault(self, how: How, errand: _Errand, reason: str) -> Fault:
-        return Fault(how, f"{errand.what} in group {self.plan.name}: {reason}", errand.who, self._services.uid)
+    def _fault(self, how: How, running: _Running, reason: str) -> Fault:
+        return Fault(how, f"{running.what} in group {self.plan.name}: {reason}", running.who, self._services.uid)
 
     def _poisoned(self) -> None:
-        """Called by whoever sets the poison, who must not wait."""
+        """Tear the group down on another thread: the thread that sets the poison must not wait."""
         with self._lock:
             if self._over:
                 return
@@ -215,20 +215,20 @@ class Inner:
             self._ending.start()
 
     def _tear_down(self) -> None:
-        """End what is under way, and let its callers go: in GRACE_S at the latest, whatever the backend does."""
+        """End running operations, and let callers continue after GRACE_S at the latest, whatever the backend does."""
         until = time.monotonic() + GRACE_S
         severing = threading.Thread(target=self._sever, args=(self.group,), name="understudy severs", daemon=True)
         severing.start()
         with self._lock:
             stuck = list(self._under_way)
-        for errand in stuck:
-            errand.done.wait(max(0.0, until - time.monotonic()))
-            errand.done.set()
+        for running in stuck:
+            running.done.wait(max(0.0, until - time.monotonic()))
+            running.done.set()
         severing.join()
 
     def _sever(self, group: Any) -> None:
-        """Close the group's connections. Gloo has no call for that (its abort does nothing), but it does so when a
-        receive runs into its time limit, and this one always will: nobody sends with the last tag."""
+        """Close the group's connections. Gloo has no call for that (its abort does nothing), but it closes them when a
+        receive reaches its time limit, and this one always does: no message has the last tag."""
         if not self._gloo:
             group.abort()
             return
@@ -241,14 +241,14 @@ class Inner:
                         return
 
     def has_let_go(self, limit: float) -> bool:
-        """Whether nothing can be written any more by an operation that was under way when the poison came."""
+        """Whether no operation that ran when the poison was set can write any more."""
         until = time.monotonic() + limit
         while self._under_way and time.monotonic() < until:
             time.sleep(_POLL_S)
         return not self._under_way
 
     def close(self) -> None:
-        """Blocks until the backend has let go of everything; what is still under way is ended."""
+        """End running operations. Blocks until the backend has let go of everything."""
         with self._lock:
             self._over = self._closed = True
             busy, ending = bool(self._under_way), self._ending
@@ -265,6 +265,6 @@ def _is_late(text: str) -> bool:
 
 
 def _plainly(text: str) -> str:
-    """A backend's message without the place in its source and the advice."""
+    """A backend's message without the line of its source and without advice."""
     text = re.sub(r"^\[[^\]]*\.cc:\d+\] ", "", text)
     return text.split(". This is typically caused", 1)[0].split("\n", 1)[0]

@@ -1,4 +1,4 @@
-"""Agents on this computer, as whoever has started them sees them."""
+"""The processes of a job on this computer, as the launcher sees them."""
 
 from __future__ import annotations
 
@@ -16,35 +16,38 @@ import msgspec
 from understudy.agent.agent import PRELOAD, AgentSpec
 from understudy.agent.fork_client import ForkClient, ForkedWorker
 
-Say = Callable[[str], None]
-"""What is done with a line that a process has written."""
+OnLine = Callable[[str], None]
+"""Called with each line that a process writes."""
 
 
 class AgentProcess(Protocol):
-    """An agent's process."""
+    """The process of an agent."""
 
-    words: str
-    """The last line it has written."""
+    last_line: str
+    """The last line that the process has written."""
 
     @property
     def pid(self) -> int: ...
 
     def kill(self, number: int = signal.SIGKILL) -> None: ...
 
-    async def wait(self) -> int: ...
+    async def wait(self) -> int:
+        """The exit code, once all output was passed on."""
 
 
-class Program:
-    """A Python process of its own."""
+class ModuleProcess:
+    """A Python process that runs a module of this package."""
 
-    def __init__(self, process: asyncio.subprocess.Process, say: Say) -> None:
-        self._process, self._say = process, say
-        self.words = ""
-        self._told = asyncio.ensure_future(self._listen())
+    def __init__(self, process: asyncio.subprocess.Process, on_line: OnLine) -> None:
+        self._process, self._on_line = process, on_line
+        self.last_line = ""
+        self._read = asyncio.ensure_future(self._read_output())
 
     @classmethod
-    async def start(cls, module: str, spec: msgspec.Struct, say: Say, *args: str, fd: int | None = None) -> Program:
-        """Runs a module of this package, which reads the spec from its standard input."""
+    async def start(
+        cls, module: str, spec: msgspec.Struct, on_line: OnLine, *args: str, fd: int | None = None
+    ) -> ModuleProcess:
+        """Start the module, which reads the spec from its standard input and inherits the descriptor `fd`."""
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", module, "--parent", str(os.getpid()), *args),
             stdin=asyncio.subprocess.PIPE,
@@ -57,7 +60,7 @@ class Program:
         assert process.stdin is not None
         process.stdin.write(msgspec.json.encode(spec))
         process.stdin.close()
-        return cls(process, say)
+        return cls(process, on_line)
 
     @property
     def pid(self) -> int:
@@ -68,11 +71,10 @@ class Program:
             self._process.send_signal(number)
 
     async def wait(self) -> int:
-        """Its exit code, once everything that it has written was shown."""
-        await asyncio.shield(self._told)
+        await asyncio.shield(self._read)
         return await self._process.wait()
 
-    async def _listen(self) -> None:
+    async def _read_output(self) -> None:
         assert self._process.stdout is not None
         while True:
             try:
@@ -82,30 +84,30 @@ class Program:
             if not line:
                 return
             text = line.decode(errors="replace").rstrip("\n")
-            self.words = text or self.words
-            self._say(text)
+            self.last_line = text or self.last_line
+            self._on_line(text)
 
 
-class Fork:
-    """An agent that was forked from a process with everything in it."""
+class ForkedAgent:
+    """An agent that is forked from a fork server, which has imported all that workers need."""
 
-    def __init__(self, say: Say) -> None:
-        self._say = say
+    def __init__(self, on_line: OnLine) -> None:
+        self._on_line = on_line
         self._child: ForkedWorker | None = None
-        self.words = ""
+        self.last_line = ""
 
     @classmethod
-    async def start(cls, nursery: ForkClient, spec: AgentSpec, say: Say) -> Fork:
-        fork = cls(say)
-        fork._child = await nursery.spawn(
+    async def start(cls, server: ForkClient, spec: AgentSpec, on_line: OnLine) -> ForkedAgent:
+        agent = cls(on_line)
+        agent._child = await server.spawn(
             "understudy.agent.agent:forked",
             msgspec.json.encode(spec),
             env=os.environ,
             cwd=str(Path.cwd()),
-            on_output=fork._hear,
+            on_output=agent._pass_on,
         )
-        fork._child.line.close()
-        return fork
+        agent._child.line.close()
+        return agent
 
     @property
     def pid(self) -> int:
@@ -120,12 +122,12 @@ class Fork:
         assert self._child is not None
         return await self._child.exited
 
-    def _hear(self, line: bytes, stream: str) -> None:
+    def _pass_on(self, line: bytes, stream: str) -> None:
         text = line.decode(errors="replace")
-        self.words = text or self.words
-        self._say(text)
+        self.last_line = text or self.last_line
+        self._on_line(text)
 
 
-async def nursery(env: Mapping[str, str]) -> ForkClient:
-    """Where agents are forked that begin together: what they import, they import once."""
+async def agents_server(env: Mapping[str, str]) -> ForkClient:
+    """A fork server for agents that begin together: the modules are imported once for all of them."""
     return await ForkClient.open([*PRELOAD, "understudy.agent.agent"], env=env)

@@ -1,4 +1,4 @@
-"""Who brings machines: agents here, an invitation, or a command of the user's that may fail, hang and linger."""
+"""Sources of machines: agents here, an invitation, or a command of the user's that may fail, hang and linger."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from understudy.launch.provider import CommandProvider, Invitation, LocalProvider, Provider
+from understudy.launch.sources import CommandMachines, InvitedMachines, LocalMachines, MachineSource
 
 LIMIT_S = 60.0
 
@@ -29,36 +29,36 @@ def calls(tmp_path: Path) -> list[str]:
 
 
 def play(
-    provider: CommandProvider, direction: Callable[[CommandProvider], Awaitable[None]], true: Callable[[], bool]
+    source: CommandMachines, direction: Callable[[CommandMachines], Awaitable[None]], true: Callable[[], bool]
 ) -> None:
     """Let it work until something is true."""
 
     async def run() -> None:
         try:
-            await direction(provider)
+            await direction(source)
             deadline = time.monotonic() + LIMIT_S
             while not true():
                 assert time.monotonic() < deadline
                 await asyncio.sleep(0.01)
         finally:
-            await provider.close()
+            await source.close()
 
     asyncio.run(run())
 
 
-async def one(provider: CommandProvider) -> None:
-    await provider.request(1)
+async def one(source: CommandMachines) -> None:
+    await source.start(1)
 
 
 def test_a_command_is_told_what_is_wanted_and_about_which_job(tmp_path: Path) -> None:
     said: list[str] = []
-    provider = CommandProvider(command(tmp_path, ""), {"UNDERSTUDY_URL": "http://a:1"}, said.append)
+    source = CommandMachines(command(tmp_path, ""), {"UNDERSTUDY_URL": "http://a:1"}, said.append)
 
-    async def both(provider: CommandProvider) -> None:
-        await provider.request(3)
-        await provider.release("m 4")
+    async def both(source: CommandMachines) -> None:
+        await source.start(3)
+        await source.release("m 4")
 
-    play(provider, both, lambda: len(calls(tmp_path)) == 2)
+    play(source, both, lambda: len(calls(tmp_path)) == 2)
     assert sorted(calls(tmp_path)) == ["release m 4 http://a:1", "request 3 http://a:1"]
     assert said == []
 
@@ -66,8 +66,8 @@ def test_a_command_is_told_what_is_wanted_and_about_which_job(tmp_path: Path) ->
 def test_one_that_fails_is_run_again_and_the_last_thing_it_said_is_repeated(tmp_path: Path) -> None:
     said: list[str] = []
     body = f"[ $(wc -l < {tmp_path}/calls) -ge 3 ] && exit 0\necho first; echo no quota left >&2; exit 7"
-    provider = CommandProvider(command(tmp_path, body), {}, said.append, first=0.05)
-    play(provider, one, lambda: len(said) == 3)
+    source = CommandMachines(command(tmp_path, body), {}, said.append, first=0.05)
+    play(source, one, lambda: len(said) == 3)
     path = tmp_path / "bring"
     assert said == [
         f"{path} request 1 ended with exit code 7: no quota left; tried again in 0.05 s",
@@ -79,23 +79,23 @@ def test_one_that_fails_is_run_again_and_the_last_thing_it_said_is_repeated(tmp_
 @pytest.mark.parametrize("first", ["there/is/none", "/etc/hostname"])
 def test_one_that_cannot_be_run_is_said_so(first: str) -> None:
     said: list[str] = []
-    play(CommandProvider(first, {}, said.append), one, lambda: bool(said))
+    play(CommandMachines(first, {}, said.append), one, lambda: bool(said))
     assert said[0].startswith(f"{first} request 1 cannot be run: ")
 
 
 def test_one_that_hangs_is_ended_with_its_children(tmp_path: Path) -> None:
     said: list[str] = []
     body = f"sleep 600 & echo $! > {tmp_path}/child; wait"
-    provider = CommandProvider(command(tmp_path, body), {}, said.append, limit=0.5)
-    play(provider, one, lambda: bool(said))
+    source = CommandMachines(command(tmp_path, body), {}, said.append, limit=0.5)
+    play(source, one, lambda: bool(said))
     assert "has not ended within 0.5 s" in said[0]
     assert _ended(int((tmp_path / "child").read_text()))
 
 
 def test_what_it_leaves_in_the_background_goes_on_and_is_not_waited_for(tmp_path: Path) -> None:
     said: list[str] = []
-    provider = CommandProvider(command(tmp_path, f"sleep 600 & echo $! > {tmp_path}/child"), {}, said.append)
-    play(provider, one, lambda: (tmp_path / "child").exists() and not provider._tasks)
+    source = CommandMachines(command(tmp_path, f"sleep 600 & echo $! > {tmp_path}/child"), {}, said.append)
+    play(source, one, lambda: (tmp_path / "child").exists() and not source._tasks)
     child = int((tmp_path / "child").read_text())
     assert not _ended(child, 0.0)
     os.kill(child, 9)
@@ -103,26 +103,26 @@ def test_what_it_leaves_in_the_background_goes_on_and_is_not_waited_for(tmp_path
 
 
 def test_when_the_job_is_over_nothing_is_tried_any_more(tmp_path: Path) -> None:
-    provider = CommandProvider(command(tmp_path, "sleep 600"), {}, print)
-    play(provider, one, lambda: bool(calls(tmp_path)))
-    assert not provider._tasks
+    source = CommandMachines(command(tmp_path, "sleep 600"), {}, print)
+    play(source, one, lambda: bool(calls(tmp_path)))
+    assert not source._tasks
 
 
-def test_agents_start_here_one_by_one_and_an_invitation_says_how_many() -> None:
+def test_agents_here_and_an_invitation_are_told_how_many() -> None:
     started: list[int] = []
     invited: list[int] = []
 
-    async def start() -> None:
-        started.append(len(started))
+    async def start(count: int) -> None:
+        started.append(count)
 
-    async def ask(provider: Provider) -> None:
-        await provider.request(2)
-        await provider.release("m3")
-        await provider.close()
+    async def ask(source: MachineSource) -> None:
+        await source.start(2)
+        await source.release("m3")
+        await source.close()
 
-    asyncio.run(ask(LocalProvider(start)))
-    asyncio.run(ask(Invitation(invited.append)))
-    assert (started, invited) == ([0, 1], [2])
+    asyncio.run(ask(LocalMachines(start)))
+    asyncio.run(ask(InvitedMachines(invited.append)))
+    assert (started, invited) == ([2], [2])
 
 
 def _ended(pid: int, limit: float = 10.0) -> bool:

@@ -1,0 +1,1 @@
+"""The real worker runtime and the real controller under one seeded clock, scheduler and network."""

@@ -1,0 +1,580 @@
+"""The network between simulated workers: generations, votes, and links for state.
+
+A `SimFabric` stands in for `comm.fabric.Fabric`. Links open when both ends want them; a vote is complete when all roles
+are in it; news of a fault reach each worker after a time of its own. State travels over real socket pairs, by the real
+code of `worker/transfer`.
+"""
+
+from __future__ import annotations
+
+import random
+import socket
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from functools import partial
+from typing import Protocol, cast
+
+from understudy.comm.endpoint import Endpoint
+from understudy.comm.faults import Fault, LinkFailed, PrepareFailed, SwitchRefused
+from understudy.comm.group import RoleGroup
+from understudy.comm.links.link import Link
+from understudy.comm.recording import Recorder
+from understudy.comm.sandbox import Sandbox
+from understudy.comm.topology import GroupKey, LinkId
+from understudy.comm.transport import GroupTransport
+from understudy.protocol.roster import Roster, RosterError, WorkerAddress
+from understudy.worker.process import VoteGroup
+
+from .scheduler import Process, Scheduler, Task
+from .verdicts import Rule, RuleBroken
+
+SETUP_S = 5.0
+"""Seconds after which links that do not open are given up."""
+
+
+class FabricWatcher(Protocol):
+    """Is told what happens on the network, and checks it."""
+
+    def entered(self, uid: str, roster: Roster) -> None: ...
+
+    def voted(self, roster: Roster, ballots: dict[str, list[int]]) -> None: ...
+
+
+class Round:
+    """One all-reduce of a generation."""
+
+    def __init__(self) -> None:
+        self.given: dict[str, list[int]] = {}
+        self.least: list[int] | None = None
+        self.told: set[str] = set()
+
+
+class SharedGeneration:
+    """One generation as all its workers see it together."""
+
+    def __init__(self, network: Network, roster: Roster) -> None:
+        self.network, self.roster = network, roster
+        self.opening: dict[str, None] = {}
+        self.closed: set[str] = set()
+        self.opened: set[str] = set()
+        self.faults: dict[str, Fault] = {}
+        """By worker: the first fault that has reached it."""
+        self.left: set[str] = set()
+        """Workers that have left in good order."""
+        self.rounds: dict[int, Round] = {}
+
+    @property
+    def members(self) -> list[str]:
+        return [uid for uid in self.roster.seats if uid is not None]
+
+    def neighbours(self, uid: str) -> set[str]:
+        """The workers with which a worker has links to open."""
+        number, members = self.roster.generation, set(self.members)
+        if uid not in members:
+            return set()
+        if self.roster.fresh or number == 1:
+            return members
+        new = {m for m, since in zip(self.roster.seats, self.roster.since, strict=True) if m and since == number}
+        return members if uid in new else new
+
+    # -- links ---------------------------------------------------------------------------------------------------------
+
+    def open(self, uid: str) -> None:
+        self.opening[uid] = None
+        self.network.scheduler.after(SETUP_S, partial(self.fail, uid, "time limit"))
+        self.look()
+
+    def look(self) -> None:
+        """Complete, or give up, the preparations that can be."""
+        for uid in list(self.opening):
+            if uid in self.opened or uid in self.closed:
+                continue
+            around = self.neighbours(uid)
+            if any(self.network.is_dead(other) or other in self.closed for other in around):
+                self.network.later(self.fail, uid, "a neighbour is gone")
+            elif around <= self.opening.keys():
+                self.opened.add(uid)
+                self.network.later(self._complete, uid)
+
+    def _complete(self, uid: str) -> None:
+        self.network.fabrics[uid].opened(self)
+
+    def fail(self, uid: str, why: str) -> None:
+        if uid not in self.opened and uid not in self.closed:
+            self.closed.add(uid)
+            self.network.fabrics[uid].not_opened(self, why)
+            self.poison(Fault("eof", why, noticed_by=uid, when=0.0), uid)
+            self.look()
+
+    def close(self, uid: str) -> None:
+        if uid not in self.closed:
+            self.closed.add(uid)
+            self.look()
+
+    # -- faults --------------------------------------------------------------------------------------------------------
+
+    def poison(self, fault: Fault, noticed_by: str) -> None:
+        for uid in sorted({*self.members, noticed_by}):
+            if uid == noticed_by:
+                self._reach(uid, fault)
+            else:
+                self.network.later(self._reach, uid, fault)
+
+    def _reach(self, uid: str, fault: Fault) -> None:
+        if uid not in self.faults and uid not in self.left:
+            self.faults[uid] = fault
+            fabric = self.network.fabrics.get(uid)
+            if fabric is not None:
+                fabric.wake()
+
+    # -- votes ---------------------------------------------------------------------------------------------------------
+
+    def give(self, uid: str, number: int, numbers: list[int]) -> Round:
+        """A worker's part of an all-reduce."""
+        network, ballot = self.network, self.rounds.setdefault(number, Round())
+        if not ballot.given:
+            network.scheduler.after(network.limit, partial(self._late, ballot))
+        ballot.given[uid] = numbers
+        missing = set(self.members) - ballot.given.keys()
+        if missing & self.left:
+            network.later(self.poison, Fault("eof", f"{min(missing)} has left", min(missing), uid, 0.0), uid)
+        if not missing:
+            if len({len(each) for each in ballot.given.values()}) > 1:
+                network.fail(RuleBroken(Rule.VOTE_TOGETHER, f"different collectives meet in {self.roster.generation}"))
+            ballot.least = [min(column) for column in zip(*ballot.given.values(), strict=False)]
+            network.watcher.voted(self.roster, ballot.given)
+            for member in self.members:
+                network.later(self._tell, ballot, member)
+        return ballot
+
+    def _tell(self, ballot: Round, uid: str) -> None:
+        if not self.network.is_dead(uid):
+            ballot.told.add(uid)
+            self.network.fabrics[uid].wake()
+
+    def _late(self, ballot: Round) -> None:
+        if ballot.least is None:
+            first = next(iter(ballot.given))
+            self.poison(Fault("timeout", "an all-reduce takes too long", noticed_by=first, when=0.0), first)
+
+
+class Network:
+    """All simulated workers and what is between them."""
+
+    def __init__(self, scheduler: Scheduler, chance: random.Random, watcher: FabricWatcher, limit: float) -> None:
+        self.scheduler, self.random, self.watcher, self.limit = scheduler, chance, watcher, limit
+        self.generations: dict[int, SharedGeneration] = {}
+        self.fabrics: dict[str, SimFabric] = {}
+
+    def delay(self) -> float:
+        """Seconds that a message or a small piece of work takes: mostly few, now and then many."""
+        draw = self.random.random()
+        return draw * 0.01 if draw < 0.9 else draw * 0.3
+
+    def later(self, action: Callable[..., None], *arguments: object) -> None:
+        self.scheduler.after(self.delay(), partial(action, *arguments))
+
+    def fail(self, violation: RuleBroken) -> None:
+        self.scheduler.fail(violation)
+
+    def is_dead(self, uid: str) -> bool:
+        fabric = self.fabrics.get(uid)
+        return fabric is not None and fabric.process.dead
+
+    def generation(self, roster: Roster) -> SharedGeneration:
+        found = self.generations.get(roster.generation)
+        if found is None:
+            found = self.generations[roster.generation] = SharedGeneration(self, roster)
+        elif found.roster != roster:
+            self.fail(RuleBroken(Rule.ONE_ROSTER, f"{roster} and {found.roster}"))
+        return found
+
+    def false_alarm(self, uid: str) -> None:
+        """A worker takes its generation for interrupted, although nothing is wrong."""
+        fabric = self.fabrics.get(uid)
+        if fabric is not None and fabric.roster is not None:
+            shared = self.generations[fabric.generation]
+            shared.poison(Fault("timeout", "it takes too long", noticed_by=uid, when=0.0), uid)
+
+    def died(self, uid: str) -> None:
+        """A worker's process is gone: the others notice one after another."""
+        for generation in self.generations.values():
+            if uid in generation.members and uid not in generation.left:
+                fault = Fault("eof", f"{uid} is gone", uid, when=0.0)
+                self.later(generation.poison, fault, uid)
+            self.later(generation.look)
+
+
+class Preparation:
+    """A generation that one worker prepares, or plays in."""
+
+    def __init__(self, shared: SharedGeneration, follows: Preparation | None) -> None:
+        self.shared, self.follows = shared, follows
+        self.future: Future[None] = Future()
+        self.ready = False
+        self.rounds = 0
+
+    @property
+    def number(self) -> int:
+        return self.shared.roster.generation
+
+
+class SimFabric:
+    """One worker's end of the network; a `Fabric`."""
+
+    def __init__(self, network: Network, process: Process, uid: str, machine: str) -> None:
+        self.network, self.process, self.uid, self.machine = network, process, uid, machine
+        self._scheduler = network.scheduler
+        self.worker = WorkerAddress(uid, machine)
+        self.role: int | None = None
+        self._current: Preparation | None = None
+        self._prepared: dict[int, Preparation] = {}
+        self._highest = 0
+        self._endpoint: Endpoint | None = None
+        self._doing: tuple[int, float] | None = None
+        self._blocked: list[Task] = []
+        self._calls: list[Callable[[], None]] = []
+        self._expecting: dict[tuple[str, int], Callable[[Link], None]] = {}
+        self._sockets: list[socket.socket] = []
+        network.fabrics[uid] = self
+        process.at_death.append(self._died)
+        process.start(self._serve, "io")
+
+    # -- waiting -------------------------------------------------------------------------------------------------------
+
+    def wake(self) -> None:
+        """Let the threads that wait here look again."""
+        for task in list(self._blocked):
+            self._scheduler.ready(task)
+
+    def _until(self, predicate: Callable[[], bool], seconds: float | None = None) -> bool:
+        deadline = None if seconds is None else self._scheduler.now + seconds
+        while True:
+            self.process.check()
+            if predicate():
+                return True
+            left = None if deadline is None else deadline - self._scheduler.now
+            if left is not None and left <= 0:
+                return False
+            task = self._scheduler.current
+            self._blocked.append(task)
+            try:
+                self._scheduler.wait(left)
+            finally:
+                self._blocked.remove(task)
+
+    def _serve(self) -> None:
+        """The thread of the event loop: runs callbacks one after another."""
+        while True:
+            self._until(lambda: bool(self._calls))
+            self._calls.pop(0)()
+
+    def _call(self, action: Callable[[], None]) -> None:
+        self._calls.append(action)
+        self.wake()
+
+    # -- what is -------------------------------------------------------------------------------------------------------
+
+    @property
+    def generation(self) -> int:
+        return 0 if self._current is None else self._current.number
+
+    @property
+    def roster(self) -> Roster | None:
+        return None if self._current is None else self._current.shared.roster
+
+    @property
+    def prepared(self) -> int:
+        healthy = (
+            each.number
+            for each in self._prepared.values()
+            if each.ready and each.follows is self._current and self._fault_in(each) is None
+        )
+        return max(healthy, default=self.generation)
+
+    @property
+    def fault(self) -> Fault | None:
+        return None if self._current is None else self._fault_in(self._current)
+
+    @property
+    def lost_mates(self) -> bool:
+        return False
+
+    def _fault_in(self, preparation: Preparation) -> Fault | None:
+        return preparation.shared.faults.get(self.uid)
+
+    def endpoints(self) -> list[Endpoint]:
+        return []
+
+    def longest_wait(self) -> tuple[Endpoint, int, str, float] | None:
+        if self._doing is None or self._endpoint is None:
+            return None
+        number, since = self._doing
+        return self._endpoint, number, "all_reduce", self._scheduler.now - since
+
+    # -- membership ----------------------------------------------------------------------------------------------------
+
+    def prepare(self, roster: Roster) -> Future[None]:
+        self.process.check()
+        if roster.generation <= self._highest:
+            raise RosterError(f"generation {roster.generation} is not after {self._highest}")
+        role = roster.role_of(self.uid)
+        if role is not None and self.role is not None and role != self.role:
+            raise RosterError(f"generation {roster.generation} gives role {role} to {self.uid}, which has {self.role}")
+        listed = roster.worker(self.uid)
+        if listed is not None and listed != self.worker:
+            raise RosterError(f"generation {roster.generation} lists {self.uid} at another address than its own")
+        shared = self.network.generation(roster)
+        preparation = Preparation(shared, self._current)
+        self._highest = roster.generation
+        self._prepared[roster.generation] = preparation
+        shared.open(self.uid)
+        return preparation.future
+
+    def opened(self, shared: SharedGeneration) -> None:
+        """All links of a generation are open."""
+        self._call(partial(self._complete, shared))
+
+    def not_opened(self, shared: SharedGeneration, why: str) -> None:
+        self._call(partial(self._fail, shared.roster.generation, why))
+
+    def _complete(self, shared: SharedGeneration) -> None:
+        preparation = self._prepared.get(shared.roster.generation)
+        if preparation is None or preparation.shared is not shared:
+            return
+        fault = self._fault_in(preparation)
+        if fault is not None:
+            self._fail(preparation.number, str(fault))
+        elif preparation.follows is not self._current:
+            self._fail(preparation.number, f"generation {self.generation} was entered meanwhile")
+        else:
+            preparation.ready = True
+            preparation.future.set_result(None)
+
+    def _fail(self, number: int, why: str) -> None:
+        preparation = self._prepared.pop(number, None)
+        if preparation is not None and not preparation.future.done():
+            self._forget(number)
+            preparation.shared.close(self.uid)
+            preparation.future.set_exception(PrepareFailed(f"generation {number} could not be prepared: {why}"))
+
+    def _forget(self, number: int) -> None:
+        for key in [key for key in self._expecting if key[1] == number]:
+            del self._expecting[key]
+
+    def abandon(self, generation: int) -> None:
+        preparation = self._prepared.get(generation)
+        if preparation is not None:
+            self._call(partial(self._give_up, preparation))
+
+    def _give_up(self, preparation: Preparation) -> None:
+        if self._prepared.get(preparation.number) is preparation:
+            del self._prepared[preparation.number]
+            self._forget(preparation.number)
+            preparation.shared.left.add(self.uid)
+            preparation.shared.close(self.uid)
+            if not preparation.future.done():
+                preparation.future.set_exception(PrepareFailed("it was cancelled"))
+
+    def switch(self, generation: int) -> None:
+        self.process.check()
+        new, old = self._prepared.get(generation), self._current
+        if new is None or not new.ready:
+            raise SwitchRefused(f"{self.uid} has not prepared generation {generation}")
+        if new.follows is not old:
+            raise SwitchRefused(f"generation {generation} was prepared to follow another one than {self.generation}")
+        interrupted = old is not None and self._fault_in(old) is not None
+        if interrupted and not new.shared.roster.fresh and self._fault_in(new) is None:
+            raise SwitchRefused(f"generation {self.generation} was interrupted; {generation} is not fresh")
+        self._current = new
+        del self._prepared[generation]
+        new.follows = None
+        self.role = new.shared.roster.role_of(self.uid)
+        self._retire(old)
+        self.network.watcher.entered(self.uid, new.shared.roster)
+
+    def withdraw(self) -> None:
+        old, self._current = self._current, None
+        self._retire(old)
+
+    def _retire(self, old: Preparation | None) -> None:
+        """Leave a generation in good order, and give up what was prepared to follow it."""
+        if old is not None:
+            old.shared.left.add(self.uid)
+        for preparation in list(self._prepared.values()):
+            if preparation.follows is not self._current:
+                self._call(partial(self._give_up, preparation))
+
+    def interrupt(self, reason: str, who: str = "") -> None:
+        self.process.check()
+        if self._current is not None:
+            self._current.shared.poison(Fault("interrupt", reason, who, self.uid, 0.0), self.uid)
+
+    # -- rehearsals ----------------------------------------------------------------------------------------------------
+
+    def assume(self, role: int, sandbox: Sandbox | None = None, mates: Roster | None = None) -> None:
+        if self._current is not None:
+            raise RuntimeError(f"{self.uid} has been in a generation; only a joiner changes its role")
+        self._change_role(role)
+
+    def become(self, role: int, groups: dict[str, tuple[int, ...]]) -> None:
+        if self._current is not None:
+            raise RuntimeError(f"{self.uid} has been in a generation; only a joiner changes its role")
+        self._change_role(role)
+
+    def _change_role(self, role: int) -> None:
+        for preparation in list(self._prepared.values()):
+            self._give_up(preparation)
+        self.role = role
+
+    def end_rehearsal(self) -> None:
+        pass
+
+    def vouch(self, vouching: bool) -> None:
+        pass
+
+    def record(self, recorder: Recorder | None) -> None:
+        pass
+
+    # -- votes ---------------------------------------------------------------------------------------------------------
+
+    def vote_endpoint(self, roles: int) -> Endpoint:
+        assert self.role is not None
+        transport = cast(GroupTransport, None)
+        self._endpoint = Endpoint(GroupKey(tuple(range(roles))), self.role, transport, lambda endpoint: None)
+        return self._endpoint
+
+    def least(self, numbers: list[int]) -> list[int]:
+        """The minimum over all roles of the generation; undefined if it is poisoned meanwhile."""
+        self.process.check()
+        current = self._current
+        if current is None or current.shared.roster.role_of(self.uid) is None:
+            raise RuntimeError(f"{self.uid} has no role in a generation")
+        number, current.rounds = current.rounds, current.rounds + 1
+        if self._fault_in(current) is None:
+            ballot = current.shared.give(self.uid, number, numbers)
+            self._doing = number, self._scheduler.now
+            self._until(lambda: self.uid in ballot.told or self._fault_in(current) is not None)
+            self._doing = None
+            if self.uid in ballot.told and ballot.least is not None:
+                if self.network.random.random() < 0.5:  # the result is there, and the thread has not looked at it yet
+                    self.process.sleep(self.network.delay())
+                return list(ballot.least)
+        return [number - self.network.random.randint(0, 3) for number in numbers]
+
+    # -- links for state -----------------------------------------------------------------------------------------------
+
+    def expect_state(self, generation: int, take: Callable[[Link], None]) -> None:
+        self._expect("state", generation, take)
+
+    def expect_copy(self, generation: int, take: Callable[[Link], None]) -> None:
+        self._expect("copy", generation, take)
+
+    def _expect(self, kind: str, generation: int, take: Callable[[Link], None]) -> None:
+        self._expecting[kind, generation] = take
+        for fabric in self.network.fabrics.values():
+            fabric.wake()
+
+    def dial_state(self, roster: Roster, taker: str, count: int) -> list[Link]:
+        return self._dial("state", roster, taker, range(count))
+
+    def dial_copy(self, roster: Roster, keeper: str, count: int, *, attempt: int = 0) -> Future[list[Link]]:
+        future: Future[list[Link]] = Future()
+
+        def dial() -> None:
+            try:
+                links = self._dial("copy", roster, keeper, range(attempt * count, (attempt + 1) * count))
+            except LinkFailed as error:
+                failed = error
+                self._call(lambda: future.set_exception(failed))
+            else:
+                self._call(lambda: future.set_result(links))
+
+        self.process.start(dial, "dial")
+        return future
+
+    def _dial(self, kind: str, roster: Roster, target: str, rails: range) -> list[Link]:
+        """Connections to a worker, once it expects them."""
+        other, generation = self.network.fabrics.get(target), roster.generation
+        key = kind, generation
+
+        def refused() -> bool:
+            return other is None or other.process.dead or other.generation > generation
+
+        found = self._until(lambda: refused() or (other is not None and key in other._expecting), SETUP_S)
+        if other is None or refused() or not found:
+            raise LinkFailed(f"{kind} link to {target} cannot be opened")
+        links = []
+        for rail in rails:
+            mine, theirs = socket.socketpair()
+            identity = LinkId("state" if kind == "state" else "copy", "", rail, self.uid, target)
+            self._sockets.append(mine)
+            other._sockets.append(theirs)
+            links.append(Link(mine, identity, target, target))
+            self.network.later(other._arrived, key, Link(theirs, identity, self.uid, self.uid))
+        return links
+
+    def _arrived(self, key: tuple[str, int], link: Link) -> None:
+        take = self._expecting.get(key)
+        if self.process.dead or take is None:
+            link.close()
+        else:
+            self._call(partial(take, link))
+
+    # -- the end -------------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Leave in good order."""
+        for preparation in [*self._prepared.values(), *filter(None, [self._current])]:
+            preparation.shared.left.add(self.uid)
+            preparation.shared.close(self.uid)
+
+    def _died(self) -> None:
+        for sock in self._sockets:
+            with suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+            sock.close()
+        self._sockets.clear()
+        self.network.died(self.uid)
+        for fabric in self.network.fabrics.values():
+            fabric.wake()
+
+
+class SimVotes:
+    """The group of all roles; a `VoteGroup`."""
+
+    def __init__(self, fabric: SimFabric, roles: int) -> None:
+        self._fabric = fabric
+        self.endpoint = fabric.vote_endpoint(roles)
+
+    def least(self, numbers: list[int]) -> list[int]:
+        return self._fabric.least(numbers)
+
+
+class SimTrainingProcess:
+    """A `TrainingProcess` without torch.distributed."""
+
+    pid = 0
+    waits_known = True
+
+    def __init__(self, fabric: SimFabric) -> None:
+        self._fabric = fabric
+
+    def group(self, roles: Sequence[int], *, recorded: bool = True) -> RoleGroup:
+        raise RuntimeError("scripts of the simulation make no groups")
+
+    def vote_group(self, roles: int) -> VoteGroup:
+        return SimVotes(self._fabric, roles)
+
+    def install(self, roles: int) -> None:
+        pass
+
+    def uninstall(self) -> None:
+        pass
+
+    def role_changed(self, role: int) -> None:
+        pass
+
+    def announce(self, role: int) -> None:
+        pass

@@ -1,0 +1,138 @@
+"""What simulated workers train: a state that shows which steps were applied to it, and in which order."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+from understudy.state.inventory import Inventory, take_inventory
+from understudy.state.kinds import Tracked
+
+from .scheduler import Process
+from .verdicts import Rule, RuleBroken
+
+KEPT = 2
+"""Complete checkpoints that are kept."""
+
+
+@cache
+def history_after(kind: int, steps: int) -> str:
+    """The history of a role of this kind after so many steps of an undisturbed run."""
+    return _after(history_after(kind, steps - 1), steps - 1) if steps else f"kind {kind}"
+
+
+def _after(history: str, step: int) -> str:
+    return hashlib.blake2b(f"{history}+{step}".encode(), digest_size=8).hexdigest()
+
+
+class SimModel:
+    """The state of one role. Roles of the same kind hold the same state."""
+
+    def __init__(self, kind: int) -> None:
+        self.kind, self.steps, self.history = kind, 0, history_after(kind, 0)
+        self.batches = 0
+        """Changes with the computation of a step, before its vote, as statistics of batches do."""
+
+    def see_batch(self) -> None:
+        self.batches += 1
+
+    def apply(self, step: int) -> None:
+        self.history = _after(self.history, step)
+        self.steps += 1
+
+    def is_sound(self, kind: int, *, computed: bool = False) -> bool:
+        """Whether this is a state of an undisturbed run, at a boundary or with the batch of a step `computed`."""
+        expected = kind, history_after(kind, self.steps), self.steps + computed
+        return (self.kind, self.history, self.batches) == expected
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"kind": self.kind, "steps": self.steps, "history": self.history, "batches": self.batches}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.kind, self.steps = state["kind"], state["steps"]
+        self.history, self.batches = state["history"], state["batches"]
+
+
+class SimDisk:
+    """Checkpoints that survive all processes."""
+
+    def __init__(self, roles: int, fail: Callable[[RuleBroken], None]) -> None:
+        self.roles, self.fail = roles, fail
+        self.parts: dict[tuple[int, int], bytes] = {}
+        """By role and step."""
+
+    def complete(self) -> list[int]:
+        steps = {step for _, step in self.parts}
+        return sorted(step for step in steps if all((role, step) in self.parts for role in range(self.roles)))
+
+    def prune(self, role: int) -> None:
+        """Remove a role's parts of checkpoints that are older than those that are kept."""
+        complete = self.complete()
+        if len(complete) >= KEPT:
+            for key in [key for key in self.parts if key[0] == role and key[1] < complete[-KEPT]]:
+                del self.parts[key]
+
+
+class SimCheckpoints:
+    """The checkpoints as one worker uses them; a `Checkpoints` of its archive."""
+
+    def __init__(self, process: Process, disk: SimDisk, delay: Callable[[], float]) -> None:
+        self._process, self._disk, self._delay = process, disk, delay
+
+    def latest(self) -> int:
+        return max(self._disk.complete(), default=0)
+
+    def load(self, step: int, role: int, tracked: Tracked) -> None:
+        data = self._disk.parts.get((role, step))
+        if data is None:
+            self._disk.fail(RuleBroken(Rule.FROM_CHECKPOINT, f"there is none of step {step} for role {role}"))
+            self._process.kill()
+        self._process.sleep(self._delay())
+        take_inventory(tracked).restore_rest(data or b"")
+
+    def writer(self, role: int, saved: Callable[[int, int], None]) -> SimCheckpointWriter:
+        return SimCheckpointWriter(self._process, self._disk, self._delay, role, saved)
+
+
+class SimCheckpointWriter:
+    """Writes one role's parts of checkpoints, one at a time, in a thread."""
+
+    def __init__(
+        self,
+        process: Process,
+        disk: SimDisk,
+        delay: Callable[[], float],
+        role: int,
+        saved: Callable[[int, int], None],
+    ) -> None:
+        self._process, self._disk, self._delay, self._role, self._saved = process, disk, delay, role, saved
+        self._under_way = 0
+        self._changed = process.condition()
+
+    @property
+    def busy(self) -> bool:
+        return self._under_way > 0
+
+    def save(self, step: int, inventory: Inventory, others: Sequence[int] = ()) -> None:
+        self.wait()
+        data = inventory.rest()
+        with self._changed:
+            self._under_way += 1
+
+        def write() -> None:
+            for role in (*others, self._role):
+                self._process.sleep(self._delay())
+                self._disk.parts[role, step] = data
+                self._saved(role, step)
+            self._disk.prune(self._role)
+            with self._changed:
+                self._under_way -= 1
+                self._changed.notify_all()
+
+        self._process.start(write, "checkpoint")
+
+    def wait(self) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: not self._under_way)
