@@ -50,13 +50,13 @@ def test_waiting_until_it_is_so(fake: Fake, shell: Shell) -> None:
 def test_waiting_in_vain(fake: Fake, shell: Shell, change: dict[str, object], said: str) -> None:
     fake.job = msgspec.structs.replace(JOB, **{"replicas": ReplicasView(4, 4, 4), **change})
     fake.says(True, "soon")
-    assert shell("scale", "--replicas", "4", "--wait", "0.5") == (1, "", f"understudy: {said}\n")
+    assert shell("scale", "--replicas", "4", "--wait", "500ms") == (1, "", f"understudy: {said}\n")
 
 
 def test_a_time_that_is_none(fake: Fake, shell: Shell) -> None:
-    code, _, err = shell("scale", "--replicas", "4", "--wait", "-3")
+    code, _, err = shell("scale", "--replicas", "4", "--wait=-3")
     assert (code, fake.asked) == (2, [])
-    assert "--wait -3: give a number of seconds" in err
+    assert "--wait: '-3' is not a time span" in err
 
 
 def test_status_says_how_many(fake: Fake, shell: Shell) -> None:

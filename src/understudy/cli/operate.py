@@ -11,6 +11,7 @@ from urllib.parse import quote
 
 from understudy.cli import connection
 from understudy.cli.errors import UsageError
+from understudy.protocol.durations import DurationError, parse_duration
 
 if TYPE_CHECKING:
     from understudy.cli.main import Subparsers
@@ -86,7 +87,7 @@ SCALE_EXAMPLES = """\
 examples:
   understudy run --machines 4 --begin-with 2 --mask anywhere train.py      in another terminal:
   understudy scale --replicas 4                          two more, as soon as machines are ready
-  understudy scale --replicas 2 --wait 60                two leave; ends when they have left
+  understudy scale --replicas 2 --wait 1m                two leave; ends when they have left
   understudy scale --replicas 3 --without m1 --keep      m1 leaves, and waits as a standby
 """
 
@@ -103,18 +104,20 @@ def add_scale_parser(subparsers: Subparsers) -> None:
     add("--replicas", type=int, required=True, metavar="N", help="number of replicas that train")
     add("--without", nargs="+", default=[], metavar="MACHINE", help="machines that leave first")
     add("--keep", action="store_true", help="make machines that leave standbys, and do not release them")
-    add("--wait", type=float, default=0.0, metavar="S", help="wait for the change for at most S seconds (default 0)")
+    add("--wait", default="0s", metavar="SPAN", help="wait for the change, for at most this time (default 0s)")
     connection.add_options(parser)
 
 
 def run_scale(args: argparse.Namespace) -> int:
-    if not args.wait >= 0:
-        raise UsageError(f"--wait {args.wait:g}: give a number of seconds from 0 on, or leave it out")
+    try:
+        limit = parse_duration(args.wait)
+    except DurationError as error:
+        raise UsageError(f"--wait: {error}") from None
     client = connection.connect(args)
     body = {"replicas": args.replicas, "without": args.without, "keep": args.keep}
     answer = client.call("POST", "/scale", body)
-    if answer["ok"] and args.wait:
-        answer |= _scaled(client, args.replicas, args.wait)
+    if answer["ok"] and limit:
+        answer |= _scaled(client, args.replicas, limit)
     return tell(answer, as_json=args.json)
 
 
