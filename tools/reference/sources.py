@@ -34,8 +34,12 @@ def told(statement: ast.stmt) -> str:
 
 
 def joined(text: str | None) -> str:
-    """A docstring's paragraphs, wrapped for the page."""
-    return "\n\n".join(map(filled, inspect.cleandoc(text or "").split("\n\n")))
+    """A docstring's paragraphs, wrapped for the page; an indented one is code."""
+    return "\n\n".join(map(_paragraph, inspect.cleandoc(text or "").split("\n\n")))
+
+
+def _paragraph(text: str) -> str:
+    return f"```\n{textwrap.dedent(text)}\n```" if text.startswith("    ") else filled(text)
 
 
 def item(head: str, text: str) -> str:

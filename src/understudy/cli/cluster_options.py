@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from understudy.cli.errors import UsageError
+from understudy.protocol.durations import readable
 
 if TYPE_CHECKING:
     from understudy.planning.inputs.assume import Ask, Assumption
@@ -117,10 +118,10 @@ def ask(args: argparse.Namespace) -> Ask:
         "maintenance": number(args, "maintenance", span),
         "straggling": number(args, "straggling", span),
     }
-    said = {name: value for name, value in more.items() if value is not None}
+    readable = {name: value for name, value in more.items() if value is not None}
     try:
-        if said:
-            found = found.with_failures(said)
+        if readable:
+            found = found.with_failures(readable)
         assume(found)
     except AskError as error:
         raise UsageError(str(error)) from None
@@ -184,7 +185,6 @@ def _fitted(args: argparse.Namespace, machines: int, notes: list[Assumption]) ->
     from understudy.planning.inputs.assume import LONGEST_MTBF, MOST_GPUS, SHORTEST_MTBF, Assumption
     from understudy.planning.inputs.fit import fit
     from understudy.planning.inputs.incidents import IncidentError, read
-    from understudy.planning.spans import said
 
     path: Path | None = args.failures_csv
     if path is None:
@@ -205,11 +205,11 @@ def _fitted(args: argparse.Namespace, machines: int, notes: list[Assumption]) ->
     except IncidentError as error:
         raise UsageError(f"--failures-csv {path}: {error}") from None
     if not SHORTEST_MTBF <= found.failures.mtbf <= LONGEST_MTBF:
-        odd = f"a machine would fail every {said(found.failures.mtbf)}"
+        odd = f"a machine would fail every {readable(found.failures.mtbf)}"
         raise UsageError(f"--failures-csv {path}: {odd}; check its dates, --observed and --watched, or give --mtbf")
     if found.repair.mean < 1 and args.repair is None:
         raise UsageError(
-            f"--failures-csv {path}: repairs take {said(found.repair.mean)} on average; leave unknown "
+            f"--failures-csv {path}: repairs take {readable(found.repair.mean)} on average; leave unknown "
             "repairs empty, or give --repair"
         )
     for warning in found.warnings:
@@ -224,11 +224,10 @@ def _calibrated(args: argparse.Namespace, notes: list[Assumption]) -> Calibrated
         return None
     from understudy.cli.calibration import calibrated
     from understudy.planning.inputs.assume import Assumption
-    from understudy.planning.spans import said
 
     found = calibrated(Path(args.calibrate))
     for name, source in found.sources.items():
         value = getattr(found.durations, name, None)
-        shown = said(value) if isinstance(value, float) else ""
+        shown = readable(value) if isinstance(value, float) else ""
         notes.append(Assumption(name.replace("_", " "), shown, source))
     return found

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from understudy.cli import cluster_options
 from understudy.cli.output import ProgressBar, deliver, made, writable, write
+from understudy.protocol.durations import readable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -163,15 +164,14 @@ def show(found: Plan, out: Console) -> None:
     from rich.text import Text
 
     from understudy.planning.planner import WORTHLESS
-    from understudy.planning.spans import said
 
     cluster, best = found.assumed.setting.cluster, found.best
     out.print(
         f"{_many(cluster.gpus, 'GPU')} in {_many(cluster.machines, 'machine')}, {_many(cluster.replicas, 'replica')}; "
-        f"a machine fails every {said(1 / found.assumed.rate)}"
+        f"a machine fails every {readable(1 / found.assumed.rate)}"
     )
     out.print()
-    how = ", ".join(filter(None, [settings(best), f"a checkpoint every {said(best.strategy.period)}"]))
+    how = ", ".join(filter(None, [settings(best), f"a checkpoint every {readable(best.strategy.period)}"]))
     out.print(Text.assemble("recommended: ", (best.strategy.name, "bold green"), f" ({how})"))
     out.print(f"  {best.strategy.words}")
     if best.inflation > WORTHLESS:
@@ -196,11 +196,10 @@ def _many(count: int, what: str) -> str:
 def _expected(found: Plan, out: Console) -> None:
     """Print the recommendation's results, computed and simulated, and the runner-up."""
     from understudy.planning.planner import WORTHLESS
-    from understudy.planning.spans import said
 
     best, ask = found.best, found.ask
     out.print(
-        f"  {said(ask.days * 86400)} of training take {said(found.seconds(best))}: "
+        f"  {readable(ask.days * 86400)} of training take {readable(found.seconds(best))}: "
         f"ETTR {best.estimate.efficiency:.2%}, availability {best.estimate.availability:.2%}"
     )
     hours, money = found.wasted_gpu_hours(best), found.money(best)
@@ -209,7 +208,7 @@ def _expected(found: Plan, out: Console) -> None:
     value, low, high = checked.inflation.value, checked.inflation.low, checked.inflation.high
     seen = f"{value:.4f} ({low:.4f} to {high:.4f})" if value <= WORTHLESS else "as making no progress"
     out.print(
-        f"  inflation {best.inflation:.4f}; simulated {seen} in {checked.runs} runs of {said(checked.days * 86400)}"
+        f"  inflation {best.inflation:.4f}; simulated {seen} in {checked.runs} runs of {readable(checked.days * 86400)}"
     )
     if found.runner_up is not None and found.runner_up.inflation <= WORTHLESS:
         other = found.runner_up
@@ -225,7 +224,6 @@ def _table(found: Plan) -> Table:
 
     from understudy.cli.output import table
     from understudy.planning.planner import WORTHLESS
-    from understudy.planning.spans import said
 
     made = table(
         "strategy",
@@ -245,8 +243,8 @@ def _table(found: Plan) -> Table:
         made.add_row(
             name,
             settings(option),
-            said(option.strategy.period),
-            said(found.seconds(option)),
+            readable(option.strategy.period),
+            readable(found.seconds(option)),
             f"{option.estimate.efficiency:.2%}",
             f"{option.estimate.availability:.2%}",
             f"{found.wasted_gpu_hours(option):,.0f}",

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from understudy.cli import cluster_options, simulate_steward
 from understudy.cli.errors import UsageError
 from understudy.cli.output import ProgressBar, deliver, made, table, writable
+from understudy.protocol.durations import readable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -179,13 +180,12 @@ def _engine(name: str) -> Engine:
 def _feasible(assumed: Assumed, strategies: int, runs: int, horizon: float, args: argparse.Namespace) -> None:
     """Refuse a simulation that would take hours."""
     from understudy.planning.simulation.jump import AT_ONCE
-    from understudy.planning.spans import said
 
     events = horizon * assumed.interruptions
     rounds = events * strategies * -(-runs * assumed.setting.cluster.machines // AT_ONCE)
     asked = f"--for {args.horizon} sees" if not args.timeline else "--timeline: a week has"
     if rounds > (MOST_TOLD if args.timeline else MOST_EVENTS):
-        every = said(1 / assumed.interruptions)
+        every = readable(1 / assumed.interruptions)
         less = "" if args.timeline else " ask for a shorter --for, one --strategy or fewer --runs, or"
         raise UsageError(f"{asked} {events:.2g} interruptions, one every {every};{less} check --mtbf")
     steps = strategies * runs * horizon / assumed.setting.work.step
@@ -285,7 +285,6 @@ def _row(label: str, assumed: Assumed, option: PlanOption, outcome: SimulationOu
 
 def _show(rows: list[Row], out: Console, runs: int) -> None:
     from understudy.planning.planner import WORTHLESS
-    from understudy.planning.spans import said
 
     swept = any(row["point"] for row in rows)
     titles = [*(["point"] if swept else []), "strategy", "settings", "checkpoint"]
@@ -303,7 +302,7 @@ def _show(rows: list[Row], out: Console, runs: int) -> None:
             *([row["point"]] if swept else []),
             row["strategy"],
             ", ".join(filter(None, settings)),
-            said(row["checkpoint_period_s"]),
+            readable(row["checkpoint_period_s"]),
             f"{row['inflation']:.4f}" if row["inflation"] <= WORTHLESS else "never",
             f"{row['inflation_low']:.4f} to {row['inflation_high']:.4f}" if row["inflation"] <= WORTHLESS else "",
             "never" if closed is None or closed > WORTHLESS else f"{closed:.4f}",
@@ -319,7 +318,6 @@ def _show(rows: list[Row], out: Console, runs: int) -> None:
 def _timeline(args: argparse.Namespace, seed: int) -> int:
     from understudy.planning.setting import WEEK
     from understudy.planning.simulation.jump import simulate_with_log
-    from understudy.planning.spans import said
 
     assumed, options = _chosen(args, cluster_options.ask(args), _only(args))
     if len(options) != 1:
@@ -340,8 +338,8 @@ def _timeline(args: argparse.Namespace, seed: int) -> int:
             hour, minute = divmod(rest / 60, 60)
             out.print(f"day {int(day) + 1}  {int(hour):02}:{int(minute):02}  {what}")
         lost = float(outcome.seconds[0] - outcome.useful[0])
-        out.print(f"{int(outcome.failures[0])} failures, {said(lost)} of the week lost:")
+        out.print(f"{int(outcome.failures[0])} failures, {readable(lost)} of the week lost:")
         for name, share in sorted(outcome.shares.items(), key=lambda item: -item[1]):
-            out.print(f"  {said(share * WEEK):>9}  {name}")
+            out.print(f"  {readable(share * WEEK):>9}  {name}")
 
     return deliver(args, {"strategy": strategy.name, "events": lines, "waste": outcome.shares}, show)

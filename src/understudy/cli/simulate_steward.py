@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from understudy.cli import cluster_options
 from understudy.cli.errors import UsageError
 from understudy.cli.output import ProgressBar, deliver, table
+from understudy.protocol.durations import readable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -181,7 +182,6 @@ def _show(
     notes: list[str],
     out: Console,
 ) -> None:
-    from understudy.planning.spans import said
 
     rows = (
         ("machines that fail", "failed", 1.0),
@@ -209,7 +209,7 @@ def _show(
     out.print(made)
     for note in notes:
         out.print(note)
-    out.print(f"{done.runs:,} run{'s' if done.runs > 1 else ''} of {said(done.weeks * 604800)} each", style="dim")
+    out.print(f"{done.runs:,} run{'s' if done.runs > 1 else ''} of {readable(done.weeks * 604800)} each", style="dim")
 
 
 def _cells(mean: Mean, unit: float) -> tuple[str, str]:
