@@ -204,7 +204,7 @@ def _show(
         made.add_row(title, *cells)
     out.print(
         f"{scenario.machines:,} machines, {settings.pool:,} standbys kept, "
-        f"a machine arrives after {said(scenario.arrival)}"
+        f"a machine arrives after {readable(scenario.arrival)}"
     )
     out.print(made)
     for note in notes:
