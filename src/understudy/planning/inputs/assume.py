@@ -85,7 +85,7 @@ class PlanRequest(msgspec.Struct, frozen=True):
     """Sources of measured values."""
 
     def with_failures(self, more: Mapping[str, float]) -> PlanRequest:
-        """The request with some properties of failures overridden. Raises AskError for a value out of range."""
+        """The request with some properties of failures overridden. Raises PlanRequestError for a value out of range."""
         for name, low, high in _FAILURES:
             if name in more and not low <= more[name] <= high:
                 say = readable if low == SHORTEST_MTBF else "{:g}".format
@@ -124,7 +124,7 @@ class PlanAssumptions(msgspec.Struct, frozen=True):
 
 
 def assume(request: PlanRequest) -> PlanAssumptions:
-    """Completes the request. Raises AskError for a number out of range."""
+    """Completes the request. Raises PlanRequestError for a number out of range."""
     _check(request)
     notes = list(request.notes)
 
