@@ -19,7 +19,7 @@ from understudy.protocol.framing import FramingError
 from understudy.protocol.messages import TO_AGENT, ExtensionMessage
 from understudy.testing import faults
 from understudy.testing.faults import GARBAGE, WORKER_FAULTS, InjectedError, WorkerFaults, agent_fault
-from understudy.worker.line import Line
+from understudy.worker.agent_connection import AgentConnection
 
 
 class Worker:
@@ -33,7 +33,7 @@ class Worker:
             fabric=SimpleNamespace(endpoints=lambda: [self.endpoint]),
             meter=SimpleNamespace(_turn=lambda part: None),
         )
-        self.line = Line(mine)
+        self.line = AgentConnection(mine)
         self.faults = WorkerFaults(player, self.line)
 
     def suffer(self, kind: str, seconds: float = 0.05) -> None:

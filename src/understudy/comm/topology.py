@@ -255,7 +255,7 @@ def control_links(roster: Roster, uid: str) -> frozenset[LinkId]:
     return frozenset(found)
 
 
-def buddy_of(roster: Roster, role: int, twins: Collection[int] = ()) -> str | None:
+def backup_of(roster: Roster, role: int, twins: Collection[int] = ()) -> str | None:
     """The worker that keeps a copy of this role's state: the one in the same place on the next machine, in role order.
 
     None if no copy is needed, because a role with the same state (`twins`) is on another machine; and if no copy is

@@ -28,7 +28,7 @@ from understudy.protocol.messages import ExtensionMessage
 if TYPE_CHECKING:  # an agent, and a reader of the names, does not import torch
     from understudy.agent.agent import Agent
     from understudy.host.extensions import Handler
-    from understudy.worker.line import Line
+    from understudy.worker.agent_connection import AgentConnection
     from understudy.worker.runtime import WorkerRuntime
 
 log = logging.getLogger("understudy.testing")
@@ -76,7 +76,7 @@ class InjectedError(RuntimeError):
     """Raised in the script by the fault `raise-in-forward`."""
 
 
-def extend_worker(worker: WorkerRuntime, line: Line, argument: str) -> Handler:
+def extend_worker(worker: WorkerRuntime, line: AgentConnection, argument: str) -> Handler:
     """Called when a worker starts. Nothing is changed before a fault is asked for."""
     return WorkerFaults(worker, line).hear
 
@@ -107,7 +107,7 @@ def extend_agent(agent: Agent, argument: str) -> Handler:
 class WorkerFaults:
     """The fault points of one worker."""
 
-    def __init__(self, worker: WorkerRuntime, line: Line) -> None:
+    def __init__(self, worker: WorkerRuntime, line: AgentConnection) -> None:
         self._worker, self._line = worker, line
         self._slowness: _Slowness | None = None
         self._points: dict[str, Callable[[dict[str, float]], None]] = {

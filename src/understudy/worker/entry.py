@@ -27,11 +27,11 @@ from understudy.host.temporary import settle
 from understudy.protocol.messages import ExtensionMessage, Resume, ScriptFailure, ToWorker, WorkerSpec
 from understudy.protocol.roster import Roster
 
+from .agent_connection import AgentConnection
 from .driver import Dismissed
 from .identity import watch_environment
-from .interfaces import TorchProcess
 from .job import Job
-from .line import Line
+from .process import TorchProcess
 from .runtime import Concluded, EnterAgain, JobError, WorkerRuntime
 
 Train = Callable[[Job], object]
@@ -137,7 +137,7 @@ def main(line_fd: int, data: bytes) -> None:
     logging.basicConfig(level=logging.WARNING, format="understudy: %(message)s")
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     _announce(spec)
-    line = Line(socket.socket(fileno=line_fd))
+    line = AgentConnection(socket.socket(fileno=line_fd))
     fabric = NetworkFabric(
         spec.uid,
         spec.machine,

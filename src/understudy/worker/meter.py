@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 import torch
 from torch import nn
@@ -102,9 +102,8 @@ class Meter:
 
     # -- forward -----------------------------------------------------------------------------------------------------
 
-    def watch(self, tracked: Iterable[object]) -> None:
-        """See when modules that are tracked, and not part of others, are in their forward."""
-        modules = [thing for thing in tracked if isinstance(thing, nn.Module)]
+    def watch(self, modules: Sequence[nn.Module]) -> None:
+        """Measure the forward of those modules that are not part of others."""
         inner = {id(part) for module in modules for part in module.modules() if part is not module}
         for module in {id(module): module for module in modules if id(module) not in inner}.values():
             self._hooks += [

@@ -195,7 +195,7 @@ class WorkerProtocol:
         effects = self._drop()
         self.state, self.role, self.holds = WorkerState.REHEARSING, message.role, False
         self.halted = False
-        entry = EnterTrain(message.role, rehearsal=True, recorded=message.recorded, troupe=message.troupe)
+        entry = EnterTrain(message.role, rehearsal=True, recorded=message.recorded, mates=message.mates)
         return [*effects, entry]
 
     def _prepare(self, message: Prepare) -> list[Effect]:
@@ -223,7 +223,8 @@ class WorkerProtocol:
         )
         if proposal.takes(self.uid):
             self.holds = False  # its own state is not the one that is wanted
-        if proposal.back:
+            self._repeat()
+        elif proposal.back:
             self._repeat()
         elif self.holds:
             self._go_on_from(proposal.step)

@@ -7,6 +7,7 @@ import logging
 from typing import Protocol
 
 from understudy.comm.fabric import Fabric
+from understudy.comm.faults import SwitchRefused
 from understudy.host.world import REAL, World
 from understudy.protocol.messages import (
     Done,
@@ -27,14 +28,13 @@ from understudy.state.twins import twins
 from .driver import Dismissed, ProtocolDriver, Send
 from .identity import Identity
 from .instructions import Begin, EnterTrain, GoBack, HandedOver, SwitchTo, Wait, Withdraw, WriteCheckpoint
-from .interfaces import TrainingProcess, VoteGroup
 from .meter import Meter, traffic_of
+from .process import TrainingProcess, VoteGroup
 from .pulse import Pulse
+from .recordings import StepRecordings
 from .states import Proposal
-from .tape import Tape
 from .transfer.archive import Archive
 from .transfer.transfers import StateTransfers
-from .transfer.wire import SocketWire, StateWire
 from .watch import Watch
 
 log = logging.getLogger("understudy.worker")
@@ -87,12 +87,10 @@ class WorkerRuntime:
         process: TrainingProcess,
         *,
         world: World = REAL,
-        wire: StateWire | None = None,
         checkpoints: CheckpointStore | None = None,
     ) -> None:
         self.spec, self.fabric, self.process, self.world = spec, fabric, process, world
         self._send, self._checkpoints = send, checkpoints
-        self._wire = wire or SocketWire(world)
         self.role = -1
         """The role for which the training function has been entered."""
         self.rehearsing = False
@@ -104,13 +102,11 @@ class WorkerRuntime:
         self.protocol, self._changed = self._driver.protocol, self._driver.changed
         self.pulse = Pulse()
         self.protocol.usual = self.pulse.usual
-        self.transfers = StateTransfers(
-            spec, self._driver, fabric, self.tracked, pulse=self.pulse, wire=self._wire, world=world
-        )
+        self.transfers = StateTransfers(spec, self._driver, fabric, self.tracked, pulse=self.pulse, world=world)
         self._archive: Archive | None = None
         """What this worker keeps to go back to, from the first boundary on."""
         self.identity = Identity(spec.mesh)
-        self.recordings = Tape(spec, fabric, send)
+        self.recordings = StepRecordings(spec, fabric, send)
         self._votes: VoteGroup | None = None
         self._settling = 0
         """The generation whose first step is under way."""
@@ -134,7 +130,7 @@ class WorkerRuntime:
         assert entry is not None
         self.role, self.rehearsing = entry.role, entry.rehearsal
         if entry.rehearsal:
-            self.fabric.assume(entry.role, self.recordings.sandbox(entry.recorded), entry.troupe)
+            self.fabric.assume(entry.role, self.recordings.sandbox(entry.recorded), entry.mates)
         else:
             while not self.protocol.generation:
                 self._come_to_boundary()
@@ -225,7 +221,6 @@ class WorkerRuntime:
             same,
             self._send,
             world=self.world,
-            wire=self._wire,
             checkpoints=self._checkpoints,
         )
         self.protocol.kept = archive.kept
@@ -327,7 +322,8 @@ class WorkerRuntime:
                 self._archive.conclude(following)
                 raise Concluded
             case SwitchTo():
-                self.transfers.give(entered, self._archive)
+                if entered is not None:
+                    self.transfers.give(entered, self._archive)
             case GoBack():
                 self._go_back(following)
             case _:
@@ -335,11 +331,18 @@ class WorkerRuntime:
                     self.transfers.take(incoming)
         return None
 
-    def _switch(self, generation: int) -> Proposal:
-        """Enter a generation, with the lock held. Returns the proposal that it was."""
+    def _switch(self, generation: int) -> Proposal | None:
+        """Enter a generation, with the lock held. Returns the proposal that it was; None if the current generation was
+        interrupted after the vote, which the controller is told then."""
         proposal = self.protocol.proposal
         assert proposal is not None
-        self.fabric.switch(generation)
+        try:
+            self.fabric.switch(generation)
+        except SwitchRefused as error:
+            fault = self.fabric.fault
+            how, who = ("error", "") if fault is None else (fault.how, fault.who)
+            self._driver.do(self.protocol.interrupted(how, str(error), who))
+            return None
         self._settling = generation
         if self._archive is not None:
             self._archive.entered(proposal.roster, proposal)

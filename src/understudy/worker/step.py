@@ -97,8 +97,8 @@ def _masked(job: Job, step: Step, micro: int) -> Iterator[Shard]:
     mesh, same = job._spec.mesh, job._masking.same
     values: dict[str, float] = {}
     try:
-        for unit, part in job._masking.run(step.index, micro, values):
-            replicas, replica = replica_of(mesh, same[unit])
+        for place, part in job._masking.run(step.index, micro, values):
+            replicas, replica = replica_of(mesh, same[place])
             number = replica * micro + part
             job._masking.seed(step.index, number)
             step._shard = values

@@ -21,8 +21,8 @@ from understudy.protocol.settings import Settings
 from understudy.state.inventory import digest, take_inventory
 from understudy.testing.local_workers import LocalWorker as Wire
 from understudy.testing.local_workers import LocalWorkers, WorkerHandle, first_roster
-from understudy.worker.interfaces import TorchProcess
 from understudy.worker.job import Job
+from understudy.worker.process import TorchProcess
 from understudy.worker.runtime import WorkerRuntime
 
 WIDTH, BATCH = 12, 6
@@ -260,20 +260,20 @@ def _pipeline(job: Job) -> Callable[[int, int, float, bool], None]:
 
 
 class Controller:
-    """Has all roles played, and goes on without the units of those that die."""
+    """Has all roles played, and goes on without the replicas of those that die."""
 
-    def __init__(self, local: LocalWorkers, play: Play, unit_of: Callable[[int], int]) -> None:
-        self._play, self._unit_of = play, unit_of
+    def __init__(self, local: LocalWorkers, play: Play, replica_of: Callable[[int], int]) -> None:
+        self._play, self._replica_of = play, replica_of
         self.hands: dict[int, WorkerHandle] = {}
         for role in range(play.roles):
-            (self.hands[role],) = local.start(f"m{unit_of(role)}", 1, act, role, play)
+            (self.hands[role],) = local.start(f"m{replica_of(role)}", 1, act, role, play)
         self._roster = first_roster(self.hands.values())
         self._halts = 0
 
     def run(self) -> dict[int, Result]:
         """What has become of the roles that are left."""
         self._tell(Resume(self._roster, 0))
-        for number in range(1, 1 + len({self._unit_of(death.role) for death in self._play.deaths})):
+        for number in range(1, 1 + len({self._replica_of(death.role) for death in self._play.deaths})):
             gone = self._await_death()
             step = self._halt(number)
             changes = dict.fromkeys(gone)
@@ -286,14 +286,14 @@ class Controller:
             hand.tell(message)
 
     def _await_death(self) -> list[int]:
-        """The roles of the unit that the next one to die belongs to; all of them are dead then."""
+        """The roles of the replica that the next one to die belongs to; all of them are dead then."""
         from multiprocessing.connection import wait
 
         sentinels = {hand.process.sentinel: role for role, hand in self.hands.items()}
         found = wait(list(sentinels), timeout=LIMIT)
         assert found, "nobody has died within its limit"
-        unit = self._unit_of(sentinels[found[0]])
-        gone = [role for role in self.hands if self._unit_of(role) == unit]
+        replica = self._replica_of(sentinels[found[0]])
+        gone = [role for role in self.hands if self._replica_of(role) == replica]
         for role in gone:
             self.hands.pop(role).kill()
         return gone
@@ -324,6 +324,6 @@ def _words(hand: WorkerHandle) -> Iterator[tuple[str, Any]]:
         yield hand._connection.recv()
 
 
-def perform(play: Play, unit_of: Callable[[int], int] = int) -> dict[int, Result]:
+def perform(play: Play, replica_of: Callable[[int], int] = int) -> dict[int, Result]:
     with LocalWorkers(limit=LIMIT) as local:
-        return Controller(local, play, unit_of).run()
+        return Controller(local, play, replica_of).run()

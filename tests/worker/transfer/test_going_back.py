@@ -21,7 +21,7 @@ from understudy.state.inventory import digest, take_inventory
 from understudy.state.twins import twins
 from understudy.testing.local_workers import LocalWorker, LocalWorkers, WorkerHandle, first_roster
 from understudy.worker.transfer import copying, handover
-from understudy.worker.transfer.buddy import Keeper
+from understudy.worker.transfer.copies import CopyKeeper
 from understudy.worker.transfer.copying import give_copy
 from understudy.worker.transfer.handover import Taker
 
@@ -60,7 +60,7 @@ class Actor:
         self.tracked = build(kind)
         # The state of DDP is kept as if nobody else had it.
         self.twins = twins(self.tracked) if kind == "fsdp" else frozenset()
-        self.keeper = Keeper(self.fabric, self.fabric.uid, self.tracked, STREAMS)
+        self.keeper = CopyKeeper(self.fabric, self.fabric.uid, self.tracked, STREAMS)
         self.brought: list[Link] = []
 
     def entered(self, roster: Roster) -> None:

@@ -24,7 +24,7 @@ from understudy.comm.sandbox import Sandbox
 from understudy.comm.topology import GroupKey, LinkId
 from understudy.comm.transport import GroupTransport
 from understudy.protocol.roster import Roster, RosterError, WorkerAddress
-from understudy.worker.interfaces import VoteGroup
+from understudy.worker.process import VoteGroup
 
 from .scheduler import Process, Scheduler, Task
 from .verdicts import Rule, RuleBroken

@@ -18,7 +18,7 @@ from understudy.state.codec import decode, encode
 from understudy.state.inventory import Inventory, take_inventory
 from understudy.state.kinds import tracked_objects
 from understudy.state.twins import twins
-from understudy.worker.line import Line
+from understudy.worker.agent_connection import AgentConnection
 from understudy.worker.runtime import WorkerRuntime
 
 from .observation import AWAITS_KILL, PACE, Observation, Pace, Scope, Value
@@ -33,7 +33,7 @@ _UNLIMITED = Pace(1 << 62)
 _PACKAGE = str(Path(__file__).parents[2])
 
 
-def extend_worker(worker: WorkerRuntime, line: Line, argument: str) -> None:
+def extend_worker(worker: WorkerRuntime, line: AgentConnection, argument: str) -> None:
     """Called when a worker starts; `argument` is the folder for observations."""
     worker.observer = ScriptObserver(worker, Path(argument))
 

@@ -15,13 +15,13 @@ from understudy.protocol.roster import Roster
 from understudy.state.errors import StateError, StreamBroken
 from understudy.state.inventory import Inventory, take_inventory
 from understudy.state.kinds import Tracked
+from understudy.state.stream import WorldStop
 from understudy.worker.driver import ProtocolDriver
 from understudy.worker.pulse import Pulse
 from understudy.worker.states import Proposal
 
 from .archive import Archive
-from .handover import Arrival, Stop, Tempo
-from .wire import StateGiver, StateWire
+from .handover import Arrival, Giver, Stop, Taker, Tempo
 
 log = logging.getLogger("understudy.worker")
 
@@ -41,21 +41,20 @@ class Transfer:
         streams: int,
         tracked: Tracked,
         stop: Stop,
-        wire: StateWire,
         world: World,
     ) -> None:
         self.generation, self._part = roster.generation, (move.part, move.parts)
         self._fabric, self._roster, self._taker, self._streams = fabric, roster, move.taker.uid, streams
-        self._tracked, self._stop, self._wire, self._world = tracked, stop, wire, world
+        self._tracked, self._stop, self._world = tracked, WorldStop(stop, world), world
         self._links: list[Link] = []
-        self._giver: StateGiver | None = None
+        self._giver: Giver | None = None
         self._thread: Thread | None = None
         self._failed = False
 
-    def _open(self) -> StateGiver:
+    def _open(self) -> Giver:
         if self._giver is None:
             self._links = self._fabric.dial_state(self._roster, self._taker, self._streams)
-            self._giver = self._wire.giver(self._links, self._tracked, self._stop, self._part)
+            self._giver = Giver(self._links, self._tracked, self._stop, self._part)
         return self._giver
 
     def offer(self, inventory: Inventory) -> None:
@@ -139,12 +138,11 @@ class StateTransfers:
         tracked: Tracked,
         *,
         pulse: Pulse,
-        wire: StateWire,
         world: World,
     ) -> None:
         self._spec, self._driver, self._fabric, self._tracked = spec, driver, fabric, tracked
         self._protocol, self._pulse = driver.protocol, pulse
-        self._wire, self._world = wire, world
+        self._world = world
         self._transfers: dict[str, Transfer] = {}
         """By taker."""
         self._arrival: Arrival | None = None
@@ -240,7 +238,6 @@ class StateTransfers:
                 streams=self._spec.settings.replacement.streams,
                 tracked=self._tracked,
                 stop=self._stopper(proposal.generation),
-                wire=self._wire,
                 world=self._world,
             )
         return transfer
@@ -286,7 +283,7 @@ class StateTransfers:
                 return self._protocol.took(proposal.generation, step)
 
         try:
-            arrival = self._wire.taker(links[0], self._tracked, stop, links[1:]).run(took)
+            arrival = Taker(links[0], self._tracked, stop, links[1:], world=self._world).run(took)
         except (StreamBroken, StateError) as error:
             log.warning("%s could not take the state of its role: %s", self._spec.uid, error)
         else:
