@@ -190,11 +190,12 @@ class ControllerServer:
         self._waiting.discard(news)
 
     async def get_events(self, request: web.Request) -> web.StreamResponse:
-        """Announcements from number `after` on; waits up to `wait` seconds for the first."""
+        """Announcements from number `after` on, and the job's status; waits up to `wait` seconds for the first."""
         after, wait = int(request.query.get("after", "0")), parse_duration(request.query.get("wait", "0"))
         if len(self.controller.announcements) <= after and wait > 0:
             await self._wait(min(wait, 60.0))
-        return _json({"next": len(self.controller.announcements), "events": self.controller.announcements[after:]})
+        announcements, status = self.controller.announcements, self.controller.director.job.status
+        return _json({"next": len(announcements), "events": announcements[after:], "status": status})
 
     async def get_provision(self, request: web.Request) -> web.Response:
         """Requests for machines that follow the first `after`; waits up to `wait` seconds for the first of them."""
