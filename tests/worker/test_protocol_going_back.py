@@ -151,6 +151,21 @@ def test_who_takes_a_copy_does_not_go_back_by_itself() -> None:
     assert part.boundary() == SwitchTo(4)
 
 
+@pytest.mark.parametrize("voted", [False, True])
+def test_a_worker_that_is_to_take_another_state_leaves_its_step(voted: bool) -> None:
+    """Otherwise its training thread waits for a decision on the step and never comes to the boundary."""
+    part = playing(step=5)
+    if voted:
+        part.ballot()
+    part.hear(Halt(1, "x"))
+    part.hear(Resume(THIRD, 5, TO_W0))
+    assert part.verdict() is False
+    part.validate()
+    part.opened(3)
+    assert part.took(3, 5)
+    assert part.boundary() == SwitchTo(3)
+
+
 def test_a_newcomer_goes_back_to_a_checkpoint_like_everybody() -> None:
     part = rehearsed()
     part.hear(Resume(THIRD, 3, back="checkpoint"))

@@ -223,7 +223,8 @@ class WorkerProtocol:
         )
         if proposal.takes(self.uid):
             self.holds = False  # its own state is not the one that is wanted
-        if proposal.back:
+            self._repeat()
+        elif proposal.back:
             self._repeat()
         elif self.holds:
             self._go_on_from(proposal.step)

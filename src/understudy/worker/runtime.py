@@ -7,6 +7,7 @@ import logging
 from typing import Protocol
 
 from understudy.comm.fabric import Fabric
+from understudy.comm.faults import SwitchRefused
 from understudy.host.world import REAL, World
 from understudy.protocol.messages import (
     Done,
@@ -321,7 +322,8 @@ class WorkerRuntime:
                 self._archive.conclude(following)
                 raise Concluded
             case SwitchTo():
-                self.transfers.give(entered, self._archive)
+                if entered is not None:
+                    self.transfers.give(entered, self._archive)
             case GoBack():
                 self._go_back(following)
             case _:
@@ -329,11 +331,18 @@ class WorkerRuntime:
                     self.transfers.take(incoming)
         return None
 
-    def _switch(self, generation: int) -> Proposal:
-        """Enter a generation, with the lock held. Returns the proposal that it was."""
+    def _switch(self, generation: int) -> Proposal | None:
+        """Enter a generation, with the lock held. Returns the proposal that it was; None if the current generation was
+        interrupted after the vote, which the controller is told then."""
         proposal = self.protocol.proposal
         assert proposal is not None
-        self.fabric.switch(generation)
+        try:
+            self.fabric.switch(generation)
+        except SwitchRefused as error:
+            fault = self.fabric.fault
+            how, who = ("error", "") if fault is None else (fault.how, fault.who)
+            self._driver.do(self.protocol.interrupted(how, str(error), who))
+            return None
         self._settling = generation
         if self._archive is not None:
             self._archive.entered(proposal.roster, proposal)
