@@ -45,7 +45,7 @@ import numpy as np
 from understudy.cli.calibration import calibrated
 from understudy.planning.failures import Failures, Repair, Times
 from understudy.planning.inputs.calibrate import Calibrated
-from understudy.planning.setting import Cluster, Setting, StepWork
+from understudy.planning.setting import Cluster, PlanningSetting, StepWork
 from understudy.planning.simulation.jump import simulate
 from understudy.planning.strategy import Strategy, mask_and_refill, trainmover
 from understudy_bench.harness.bench import Bench, Check, Progress, Result, median
@@ -278,7 +278,7 @@ def luck(system: str, stretch: int) -> str:
     return f"reality {system} {stretch}"
 
 
-def setting_of(system: str, known: Calibrated) -> Setting:
+def setting_of(system: str, known: Calibrated) -> PlanningSetting:
     if known.step is None:
         raise ValueError("no step was measured")
     compute = WORKS[WORK].micro * WORKS[WORK].length_s
@@ -286,7 +286,7 @@ def setting_of(system: str, known: Calibrated) -> Setting:
     durations = known.durations
     if system == "masking":  # the dead worker's own machine brings it back, and `refill` is all of that
         durations = msgspec.structs.replace(durations, cold=0.0)
-    return Setting(Cluster(REPLICAS, REPLICAS, 1), work, durations)
+    return PlanningSetting(Cluster(REPLICAS, REPLICAS, 1), work, durations)
 
 
 def predicted(system: str, known: Calibrated, length: Length) -> list[float]:
@@ -312,7 +312,7 @@ def expected(system: str, known: Calibrated, length: Length) -> list[float]:
     return [float(each) for each in outcome.useful / outcome.seconds]
 
 
-def strategy_of(system: str, setting: Setting) -> Strategy:
+def strategy_of(system: str, setting: PlanningSetting) -> Strategy:
     if system == "recovery":
         return trainmover(setting, 1, NO_CHECKPOINT)
     masking = mask_and_refill(setting, 0, NO_CHECKPOINT, "anywhere", WORKS[WORK].micro)

@@ -161,7 +161,7 @@ class SimulatedJob:
 
         async def formed() -> dict[str, float]:
             await self._agents.come(self._next_names(self._machines))
-            await self._event("phase", lambda event: event["text"] == "first step")
+            await self._event("phase", lambda event: event["data"]["phase"] == "first step")
             await self._at_rest()
             return {}
 

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from understudy.agent.agent import BEAT_S
-from understudy.planning import spans
 from understudy.planning.inputs.assume import Ask, assume
+from understudy.protocol.durations import readable
 from understudy_bench.report.figures import seconds, source, table
 from understudy_bench.report.folder import Results
 from understudy_bench.scale import FROM, slope
@@ -98,7 +98,7 @@ def extrapolation(results: Results) -> str:
         Delay("half a step, which is repeated", assumed.setting.work.step / 2),
     ]
     rows = [(part.words, seconds(part.seconds), f"{100 * part.seconds / between:.2g} %") for part in ordered(parts)]
-    titles = (f"one of {machines:,} machines fails, every {spans.said(between)}", "takes", "of the time between two")
+    titles = (f"one of {machines:,} machines fails, every {readable(between)}", "takes", "of the time between two")
     always = _always(results, machines)
     busy = f"The controller computes for {seconds(extrapolated(cpu, machines))} of it."
     text = f"`{COMMAND}` for the cluster, `understudy bench scale` for the controller. {busy}{always}"

@@ -15,8 +15,10 @@ import msgspec
 import pytest
 from aiohttp import WSMsgType, web
 
-from understudy.agent.agent import ABANDONED, AGAIN, UNFIT, Agent, AgentSpec, WorkerProcess
-from understudy.agent.fork_client import ForkClient, NurseryError
+from understudy.agent.agent import Agent
+from understudy.agent.fork_client import ForkClient, ForkServerError
+from understudy.agent.spec import ABANDONED, AGAIN, UNFIT, AgentSpec
+from understudy.agent.workers import WorkerProcess
 from understudy.protocol.frames import (
     Dismiss,
     Frame,
@@ -39,10 +41,10 @@ decode = msgspec.msgpack.Decoder(Frame).decode
 
 
 class Barren:
-    """A nursery whose fork server has died."""
+    """A client of a fork server that has died."""
 
     async def spawn(self, **options: object) -> None:
-        raise NurseryError("the fork server has died")
+        raise ForkServerError("the fork server has died")
 
     async def close(self) -> None:
         pass
@@ -223,14 +225,14 @@ def test_an_agent_whose_machine_does_not_fit_ends_and_need_not_come_back(tmp_pat
 def test_a_beat_has_what_was_measured_since_the_one_before(tmp_path: Path) -> None:
     async def live() -> list[tuple[int, ...]]:
         (tmp_path / "train.py").touch()
-        worker = WorkerSpec("", "m1", 0, "job", b"s" * 32, str(tmp_path / "train.py"), (), 1, (("dp", 1),))
-        spec = agent_spec("m1", "http://127.0.0.1:9", worker, tmp_path)
+        own = WorkerSpec("", "m1", 0, "job", b"s" * 32, str(tmp_path / "train.py"), (), 1, (("dp", 1),))
+        spec = agent_spec("m1", "http://127.0.0.1:9", own, tmp_path)
         agent = Agent(spec, cast(ForkClient, Barren()), lambda text: None)
-        staff = agent._staff["w0"] = WorkerProcess("w0", 0, cast(Any, None))
+        worker = agent._workers._running["w0"] = WorkerProcess("w0", 0, cast(Any, None))
         told = []
         for steps in (range(3), range(0), range(100)):
             for step in steps:
-                agent._heed(staff, Progress(0, step, 0.1, sample=Sample("w0", 0, step, 0.1)))
+                agent._hear_worker(worker, Progress(0, step, 0.1, sample=Sample("w0", 0, step, 0.1)))
             told.append(tuple(sample.step for sample in agent._next_beat().samples))
         agent._metrics.close()
         return told

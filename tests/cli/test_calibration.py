@@ -146,8 +146,8 @@ def test_reading_changes_nothing(tmp_path: Path) -> None:
         ("empty ledger", "its ledger is empty"),
         ("binary", "file is not a database; name another run"),
         ("torn entry", "entry 3 cannot be read"),
-        ("other plan", "do not fit"),
-        ("no step", "it has not made a step"),
+        ("other plan", "do not belong together"),
+        ("no step", "it has not completed a step"),
     ],
 )
 def test_a_run_that_cannot_be_used(tmp_path: Path, harm: str, words: str) -> None:

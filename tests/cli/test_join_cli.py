@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import pytest
 
-from understudy.agent.agent import NOTICE
+from understudy.agent.spec import NOTICE
 from understudy.cli.main import main
 from understudy.launch import join
 

@@ -91,7 +91,7 @@ def test_a_single_replica_cannot_be_masked(capsys: pytest.CaptureFixture[str]) -
         (("--gpus", "1024", "--gpus-per-machine", "0"), "--gpus-per-machine 0: give a number from 1"),
         (("--gpus", "100M"), "--gpus 100,000,000: give a number from 1 to 2,000,000"),
         (("--gpus", "600000", "--replicas", "75000"), "--replicas: 75,000 are too many to plan; give up to 20,000"),
-        (("--gpus", "1024", "--watched", "30d"), "--watched belongs to --failures-csv FILE"),
+        (("--gpus", "1024", "--watched", "30d"), "--watched needs --failures-csv FILE"),
         (("--gpus", "1024", "--restart", "1e300"), "--restart 1.16e+295 d: give 0 s to 30 d"),
         (("--gpus", "1024", "--replicas", "1e300"), "--replicas 1e+300: 128 machines can hold 1 to 128"),
     ],
@@ -154,7 +154,7 @@ def test_a_week_is_told(capsys: pytest.CaptureFixture[str]) -> None:
         (("--engine", "steps", "--gpus", "600000", "--runs", "1", "--for", "1d"), "is for up to 10,000 machines"),
         (("--r", "1"), "--r 1: a shard needs at least two holders"),
         (("--period", "0"), "--period 0"),
-        (("--strategy", "spare", "--r", "12"), "--strategy spare: with these settings there is none"),
+        (("--strategy", "spare", "--r", "12"), "--strategy spare: no strategy allows these settings"),
     ],
 )
 def test_a_simulation_that_makes_no_sense(
@@ -179,9 +179,13 @@ LOG = "timestamp,machine,kind,repair\n"
             "all incidents have the same date; give the length of the observation as --watched",
         ),
         ("1772000000,a,gpu,1h\n1772000009,b,gpu,1h\n", ("--watched", "1s"), "--watched 1 s cannot be right"),
-        ("1772000000,a,gpu,0\n1772900000,b,gpu,0\n", (), "repairs take 0 s in the mean; leave them empty"),
+        ("1772000000,a,gpu,0\n1772900000,b,gpu,0\n", (), "repairs take 0 s on average; leave unknown repairs empty"),
         ("1772000000,a,gpu,\n1772000000.001,b,gpu,\n", (), "a machine would fail every"),
-        ("1772000000,a,gpu,\n1772900000,b,gpu,\n", ("--observed", "1e30"), "--observed 1e30: the log is about"),
+        (
+            "1772000000,a,gpu,\n1772900000,b,gpu,\n",
+            ("--observed", "1e30"),
+            "--observed 1e30: give a number of machines",
+        ),
         ("1772000000,a,maintenance,\n1772900000,b,maintenance,\n", (), "give --mtbf"),
         ("1772000000,a,gpu,\n1772900000,b,gpu,\n", ("--observed", "1"), "set --observed to all observed machines"),
     ],
@@ -249,7 +253,7 @@ def test_a_strategy_that_does_not_fit_is_told_of(capsys: pytest.CaptureFixture[s
 def test_where_nothing_helps_the_plan_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = said(capsys, "plan", "--gpus", "64", "--replicas", "8", "--mtbf", "10s")
     assert code == 0
-    assert "training gets nowhere" in out
+    assert "training makes no progress" in out
     assert "inf" not in out.replace("inflation", "")
     code, out, _ = said(capsys, "simulate", "--gpus", "64", "--for", "60s", "--runs", "2", "--mtbf", "10s")
     assert code == 0

@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from understudy.cli import reproduced
+from understudy.cli import reproductions
 from understudy.cli.main import main
 from understudy.planning.papers import spare, trainmover
 
@@ -71,13 +71,13 @@ def test_nothing_is_published_for_other_failures(capsys: pytest.CaptureFixture[s
         (["--n", "many"], "--n many: 'many' is not a whole number"),
         (["--n", "200,,600"], "'' is not a whole number"),
         (["--n", "-5"], "'-5' is not a whole number"),
-        (["--n", "1"], "between 2 and"),
-        (["--n", "200", "--r", "0"], "between 1 and"),
+        (["--n", "1"], "from 2 to"),
+        (["--n", "200", "--r", "0"], "from 1 to"),
         (["--n", "200", "--r", "1"], "use r=2 or more"),
         (["--n", "200", "--r", "60"], "use r="),
         (["--n", "5", "--r", "2"], "use a larger n or r"),
         (["--n", "5", "--r", "9"], "use r=5 or less"),
-        (["--runs", "0"], "--runs 0: it must be between 1 and"),
+        (["--runs", "0"], "--runs 0: give a number from 1 to"),
         (["--runs", "1.5"], "is not a whole number"),
         (["--seed", "x"], "--seed x"),
         (["--json", "no/such/place.json"], "create it first"),
@@ -114,7 +114,7 @@ def test_ticks_are_whole_and_never_too_many() -> None:
             self.done += 1
 
     counting = Counting()
-    tell = reproduced.ticking(counting, "row")  # type: ignore[arg-type]
+    tell = reproductions.ticking(counting, "row")  # type: ignore[arg-type]
     for share in (0.01, 0.5, 0.5, 1.0, 1.0):
         tell(share)
-    assert counting.done == reproduced.TICKS
+    assert counting.done == reproductions.TICKS

@@ -65,17 +65,17 @@ def compare(script: Script, machines: list[int], *args: object, scratch: Path, e
             run_workers(_twice, machines, store, exact, script, able, transport=transport, timeout=200.0, limit=60.0)
 
 
-def _twice(player: LocalWorker, store: Path, exact: bool, script: Script, args: list[object]) -> None:
+def _twice(worker: LocalWorker, store: Path, exact: bool, script: Script, args: list[object]) -> None:
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
-    roster, role = player.fabric.roster, player.fabric.role
+    roster, role = worker.fabric.roster, worker.fabric.role
     assert roster is not None
     assert role is not None
     size = len(roster.seats)
-    install(player.fabric, size)
+    install(worker.fabric, size)
     try:
         ours = script(*args)
-        assert player.fabric.fault is None, player.fabric.fault
+        assert worker.fabric.fault is None, worker.fabric.fault
     finally:
         uninstall()
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"

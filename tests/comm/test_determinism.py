@@ -27,10 +27,10 @@ class Digests(NamedTuple):
     own: list[str]
 
 
-def reduce_everything(player: LocalWorker) -> Digests:
-    roster = player.hear()
-    player.enter(roster)
-    install(player.fabric, len(roster.seats))
+def reduce_everything(worker: LocalWorker) -> Digests:
+    roster = worker.hear()
+    worker.enter(roster)
+    install(worker.fabric, len(roster.seats))
     rank, size = dist.get_rank(), dist.get_world_size()
     shared, own = [], []
     for _ in range(REPEATS):
@@ -46,7 +46,7 @@ def reduce_everything(player: LocalWorker) -> Digests:
             value = torch.empty(count, dtype=dtype)
             dist.reduce_scatter_single(value, blocks)
             own.append(_digest(value))
-    assert player.fabric.fault is None, player.fabric.fault
+    assert worker.fabric.fault is None, worker.fabric.fault
     dist.barrier()
     uninstall()
     return Digests(shared, own)
@@ -66,16 +66,18 @@ def _digest(tensor: torch.Tensor) -> str:
 def performance(machines: list[int], transport: str, *, reshuffled: bool) -> list[Digests]:
     """Play the same roles with workers hired first to last; or last to first, on machines with other names."""
     with LocalWorkers(transport=transport, limit=20.0) as local:
-        cast: dict[int, list[WorkerHandle]] = {}
+        cells: dict[int, list[WorkerHandle]] = {}
         for cell in reversed(range(len(machines))) if reshuffled else range(len(machines)):
             name = f"host{7 - cell}" if reshuffled else f"m{cell}"
-            cast[cell] = local.start(name, machines[cell], reduce_everything)
-        seats = [hand for cell in range(len(machines)) for hand in (reversed(cast[cell]) if reshuffled else cast[cell])]
-        uids = [(role, hand.uid) for role, hand in enumerate(seats)]
-        roster = Roster.of(1, uids, [hand.worker for hand in local.handles])
-        for hand in seats:
-            hand.tell(roster)
-        return [hand.result() for hand in seats]
+            cells[cell] = local.start(name, machines[cell], reduce_everything)
+        seats = [
+            handle for cell in range(len(machines)) for handle in (reversed(cells[cell]) if reshuffled else cells[cell])
+        ]
+        uids = [(role, handle.uid) for role, handle in enumerate(seats)]
+        roster = Roster.of(1, uids, [handle.worker for handle in local.handles])
+        for handle in seats:
+            handle.tell(roster)
+        return [handle.result() for handle in seats]
 
 
 @on_every_layout

@@ -142,7 +142,7 @@ def test_arenas_of_different_sizes(ensemble: Ensemble) -> None:
 
 @pytest.mark.parametrize("machines", [("m0", "m1", "m2"), ("m0", "m0", "m0"), ("m0", "m0", "m1")], ids=str)
 def test_a_vacant_role(ensemble: Ensemble, machines: tuple[str, ...]) -> None:
-    """Sums do without it, whatever needs it fails the step, and a newcomer fills it."""
+    """Sums do without it, whatever needs it fails the step, and a joiner fills it."""
     roster, fabrics, endpoints = ensemble.start(*machines)
     group = RoleGroup(endpoints[0])
     enter(roster.successor({1: None}), fabrics)
@@ -200,7 +200,7 @@ def test_a_pair_that_begins_while_a_generation_is_prepared(ensemble: Ensemble, l
 
 @pytest.mark.parametrize("role", [0, 1, 2])
 @pytest.mark.parametrize("fresh", [False, True])
-def test_pairs_with_a_newcomer(ensemble: Ensemble, role: int, fresh: bool) -> None:
+def test_pairs_with_a_joiner(ensemble: Ensemble, role: int, fresh: bool) -> None:
     """Pairs that were in use with a role are in use with whoever plays it next, whoever switches first."""
     roster, fabrics, endpoints = ensemble.start("m0", "m1", "m2")
     for a, b in ((0, 1), (0, 2), (1, 2)):
@@ -221,7 +221,7 @@ def test_pairs_with_a_newcomer(ensemble: Ensemble, role: int, fresh: bool) -> No
     assert [fabric.fault for fabric in fabrics] == [None] * 3
 
 
-def test_a_newcomer_talks_before_the_others_are_there(ensemble: Ensemble) -> None:
+def test_a_joiner_talks_before_the_others_are_there(ensemble: Ensemble) -> None:
     """After an interruption nobody votes: each worker enters the fresh roster when it is ready."""
     roster, fabrics, endpoints = ensemble.start("m0", "m1")
     exchange(*endpoints)

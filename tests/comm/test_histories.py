@@ -38,7 +38,7 @@ class History:
         """Where each cell lives at present."""
         self.groups = [GroupKey(tuple(range(len(self.cells))))]
         self.number = 1
-        self.seats: list[NetworkFabric | None] = [self.newcomer(role) for role in range(len(self.cells))]
+        self.seats: list[NetworkFabric | None] = [self.joiner(role) for role in range(len(self.cells))]
         self.roster = Roster.of(
             1, [(f.role or 0, f.uid) for f in self.live], [f.worker for f in self.live], cells=self.cells
         )
@@ -49,7 +49,7 @@ class History:
     def live(self) -> list[NetworkFabric]:
         return [fabric for fabric in self.seats if fabric is not None]
 
-    def newcomer(self, role: int) -> NetworkFabric:
+    def joiner(self, role: int) -> NetworkFabric:
         (fabric,) = self.ensemble.hire(self.homes[self.cells[role]])
         fabric.assume(role, Echo())
         for key in self.groups:
@@ -94,7 +94,7 @@ class History:
             self.replace,
             self.replace,
             self.give_up,
-            self.newcomer_dies,
+            self.joiner_dies,
             self.interrupted,
             self.death,
             self.death_in_the_middle_of_a_switch,
@@ -107,11 +107,11 @@ class History:
         return found
 
     def move(self) -> dict[int, NetworkFabric | None]:
-        """Newcomers for all live roles of a cell, on a new machine."""
+        """Joiners for all live roles of a cell, on a new machine."""
         cell = self.cells[self.random.choice([role for role, fabric in enumerate(self.seats) if fabric is not None])]
         self.homes[cell] = f"m{self.number}-{cell}"
         roles = [role for role, of in enumerate(self.cells) if of == cell and self.seats[role] is not None]
-        return {role: self.newcomer(role) for role in roles}
+        return {role: self.joiner(role) for role in roles}
 
     def replace(self) -> None:
         self.change(self.move())
@@ -127,27 +127,27 @@ class History:
         homes = list(self.homes)
         changes = self.move()
         roster = self.next(changes)
-        newcomers = [fabric for fabric in changes.values() if fabric is not None]
-        futures = [fabric.prepare(roster) for fabric in self.shuffled([*self.live, *newcomers])]
+        joiners = [fabric for fabric in changes.values() if fabric is not None]
+        futures = [fabric.prepare(roster) for fabric in self.shuffled([*self.live, *joiners])]
         if self.random.random() < 0.5:
             for future in futures:
                 future.result(10)
-        for fabric in self.shuffled([*self.live, *newcomers]):
+        for fabric in self.shuffled([*self.live, *joiners]):
             fabric._membership.cancel(self.number)
         for future in futures:
             with suppress(PrepareFailed):
                 future.result(10)
-        for fabric in newcomers:
+        for fabric in joiners:
             fabric.close()
         self.homes = homes
 
-    def newcomer_dies(self) -> None:
+    def joiner_dies(self) -> None:
         homes = list(self.homes)
         changes = self.move()
         roster = self.next(changes)
-        newcomers = [fabric for fabric in changes.values() if fabric is not None]
-        preparing = [*self.live, *newcomers]
-        dead = self.random.choice(newcomers)
+        joiners = [fabric for fabric in changes.values() if fabric is not None]
+        preparing = [*self.live, *joiners]
+        dead = self.random.choice(joiners)
         if self.random.random() < 0.5:
             preparing.remove(dead)
         futures = [fabric.prepare(roster) for fabric in self.shuffled(preparing)]
@@ -162,7 +162,7 @@ class History:
         for future in futures:
             with suppress(PrepareFailed):
                 future.result(10)
-        for fabric in newcomers:
+        for fabric in joiners:
             fabric.close()
         self.homes = homes
 
@@ -208,14 +208,14 @@ class History:
         assert dead is not None
         self.blocked(dead, lambda: cut(dead))
         refill = len(self.live) < 3 or self.random.random() < 0.7
-        self.recover({role: self.newcomer(role) if refill else None})
+        self.recover({role: self.joiner(role) if refill else None})
 
     def death_in_the_middle_of_a_switch(self) -> None:
-        """Some have switched, some have not, and somebody dies: the leaver, a newcomer or a bystander."""
+        """Some have switched, some have not, and somebody dies: the leaver, a joiner or a bystander."""
         changes = self.move()
         roster = self.next(changes)
-        newcomers = [fabric for fabric in changes.values() if fabric is not None]
-        everybody = self.shuffled([*self.live, *newcomers])
+        joiners = [fabric for fabric in changes.values() if fabric is not None]
+        everybody = self.shuffled([*self.live, *joiners])
         self.prepare(roster, everybody)
         half = everybody[: self.random.randrange(len(everybody) + 1)]
         for fabric in half:
@@ -231,7 +231,7 @@ class History:
             if fabric is not dead:
                 fabric.interrupt("somebody has died")
         role = roster.role_of(dead.uid)
-        self.recover({} if role is None else {role: self.newcomer(role)})
+        self.recover({} if role is None else {role: self.joiner(role)})
 
     def vacate(self) -> None:
         role = self.random.choice([role for role, fabric in enumerate(self.seats) if fabric is not None])
@@ -243,7 +243,7 @@ class History:
 
     def refill(self) -> None:
         role = self.random.choice([role for role, fabric in enumerate(self.seats) if fabric is None])
-        self.change({role: self.newcomer(role)})
+        self.change({role: self.joiner(role)})
 
     def late_group(self) -> None:
         if len(self.groups) > 4:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import itertools
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from understudy.controller.server.spec import ControlSpec
 from understudy.launch.spec import SpecError, check, from_toml, is_open, make
 from understudy.protocol.options import options, with_options
-from understudy.protocol.settings import JobSpec
+from understudy.protocol.settings import FAULTS, JobSpec
 
 
 @pytest.fixture
@@ -337,3 +338,12 @@ def test_no_pool_is_kept_unless_asked_for(script: Path) -> None:
 def steward_of(values: dict[str, Any]) -> Any:
     spec = make(values)
     return ControlSpec("job", b"", 1, 1, spec.dimensions, "", spec.settings).steward
+
+
+def test_extensions_are_named_and_chaos_adds_the_faults(tmp_path: Path, script: Path) -> None:
+    assert make({"script": str(script)}).settings.verify.loaded == {}
+    assert make({"script": str(script), "chaos": True}).settings.verify.loaded == {FAULTS: ""}
+    settings = tmp_path / "job.toml"
+    settings.write_text('script = "train.py"\nchaos = true\n[extensions]\nmine = "loud"\n')
+    assert make(from_toml(settings)).settings.verify.loaded == {"mine": "loud", FAULTS: ""}
+    assert find_spec(FAULTS) is not None

@@ -7,16 +7,16 @@ import pytest
 
 from understudy.planning.endurance import endured, recovery_of_all
 from understudy.planning.failures import Failures
-from understudy.planning.setting import Cluster, Durations, Setting, StepWork
+from understudy.planning.setting import Cluster, Durations, PlanningSetting, StepWork
 from understudy.planning.simulation import jump
 from understudy.planning.strategy import Strategy, replication, spare
 
 WITHIN = 0.045
 
 
-def of(kind: str, groups: int, r: int, period: float) -> tuple[Setting, Strategy]:
+def of(kind: str, groups: int, r: int, period: float) -> tuple[PlanningSetting, Strategy]:
     durations = Durations(detect=1.0, save=30.0, restart=600.0)
-    setting = Setting(Cluster(groups, groups), StepWork(30.0, 2.0, 4000), durations)
+    setting = PlanningSetting(Cluster(groups, groups), StepWork(30.0, 2.0, 4000), durations)
     return setting, (spare if kind == "spare" else replication)(setting, r, period)
 
 
@@ -30,17 +30,6 @@ def test_time_to_train_is_close_to_simulation(kind: str, groups: int, r: int) ->
     expected = endured(setting, mtbf, strategy)
     assert expected.inflation == pytest.approx(found.inflation.value, rel=WITHIN)
     assert expected.availability == pytest.approx(found.availability.value, rel=WITHIN)
-
-
-def test_the_best_period_is_the_best() -> None:
-    setting, strategy = of("spare", 100, 5, 900.0)
-    best = endured(setting, 30_000.0, strategy).best_period
-
-    def at(period: float) -> float:
-        return endured(setting, 30_000.0, of("spare", 100, 5, period)[1]).inflation
-
-    assert at(best) < at(best * 1.5)
-    assert at(best) < at(best / 1.5)
 
 
 def test_recovery_of_one_is_that_of_a_restart_that_must_not_be_interrupted() -> None:

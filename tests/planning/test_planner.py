@@ -81,7 +81,7 @@ def off(assumed: Assumed, option: PlanOption) -> float:
 
 @pytest.mark.parametrize(("gpus", "replicas"), CLUSTERS)
 def test_closed_forms_and_simulation_agree_on_what_is_offered(gpus: int, replicas: int) -> None:
-    """Where a failure comes every quarter of an hour or less often: beyond, nobody trains."""
+    """Clusters with a failure at most every quarter of an hour; with more failures, training makes no progress."""
     for mtbf, repair in product((200 * HOUR, 2000 * HOUR, 20_000 * HOUR), (2 * HOUR, DAY)):
         ask = Ask(gpus, replicas=replicas, mtbf=mtbf, repair=Repair(repair))
         assumed = assume(ask)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from understudy.protocol.durations import UNITS, DurationError, duration_text, parse_deadline, parse_duration
+from understudy.protocol.durations import UNITS, DurationError, duration_text, parse_deadline, parse_duration, readable
 
 NOON = datetime(2026, 3, 1, 12, 0)
 
@@ -64,3 +64,24 @@ def test_a_time_of_day_is_the_next_one(hour: int, minute: int, now: datetime) ->
 def test_what_is_no_deadline(text: str) -> None:
     with pytest.raises(DurationError, match=r"^by .*: write a time span such as 30m or 2h"):
         parse_deadline(text, NOON)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0, "0 s"),
+        (0.02, "20 ms"),
+        (59, "59 s"),
+        (60, "1 min"),
+        (7200, "2 h"),
+        (86400, "24 h"),
+        (2 * 86400, "2 d"),
+        (1e300, "1.16e+295 d"),
+    ],
+)
+def test_a_readable_duration(seconds: float, text: str) -> None:
+    assert readable(seconds) == text
+
+
+def test_a_duration_without_end() -> None:
+    assert readable(float("inf")) == readable(float("nan")) == "for ever"

@@ -226,10 +226,10 @@ def who_has_the_same() -> dict[str, frozenset[int]]:
 
 def test_twins_on_four_roles() -> None:
     for role, found in enumerate(played(who_has_the_same, 4)):
-        everybody = {0, 1, 2, 3}
+        all_ranks = {0, 1, 2, 3}
         column = {role % 2, role % 2 + 2}
         assert found == {
-            "ddp": everybody,
+            "ddp": all_ranks,
             "ddp of some": column,
             "within": column,
             "statistics": {role},

@@ -198,7 +198,7 @@ def test_memory_is_not_copied() -> None:
 
 
 def relay(source: socket.socket, target: socket.socket, flip_at: int) -> None:
-    """Pass everything on, with one bit changed, for as long as somebody wants it."""
+    """Pass everything on, with one bit changed, until the streams are closed."""
     passed = 0
     while data := bytearray(source.recv(1 << 16)):
         if passed <= flip_at < passed + len(data):

@@ -25,7 +25,7 @@ class Noise:
     drift: float = 0.5
     """By how much steps have become longer for all in the end."""
     checkpoints: int = 50
-    """Steps between two in which somebody is slowed down by what is written."""
+    """Steps between two checkpoints, each of which slows one worker down."""
 
 
 @dataclass(frozen=True)
@@ -41,8 +41,8 @@ class Slow:
 
 
 @dataclass
-class Troupe:
-    """Workers and who looks at them."""
+class SimulatedWorkers:
+    """Workers with generated step times, and the detector that judges them."""
 
     roles: int = 4
     noise: Noise = field(default_factory=Noise)

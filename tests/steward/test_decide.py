@@ -305,8 +305,8 @@ def _within_limits(
     st.sampled_from([0, 1, 3]),
 )
 def test_the_pool_settles_and_does_not_swing(pool: int, begin: int, takes: float, uses: list[int], budget: int) -> None:
-    """A world that does what it is asked for: only when somebody takes a standby there is something to do, and it never
-    lets go what it has asked for."""
+    """All requests are met. The steward requests machines only after a standby is used, and never releases a machine
+    that it has requested."""
     rules = StewardSettings(pool=pool, cool_down=10.0, budget=budget)
     free = {f"s{number}": 0.0 for number in range(begin)}
     coming: list[float] = []

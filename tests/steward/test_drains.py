@@ -1,4 +1,4 @@
-"""Who goes when, and who will not be free in time."""
+"""The order of drains, and drains that will be late."""
 
 from __future__ import annotations
 

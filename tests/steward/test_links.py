@@ -12,7 +12,7 @@ BULK = 100_000_000
 
 
 def ring(step: int, *, slow: int | None = None, backed: float = 0.0, starved: float = 0.0) -> list[Sample]:
-    """Everybody sends to the next; over the link of `slow` one or both ends wait."""
+    """Samples of workers in a ring; on the link of `slow`, one or both ends wait."""
     samples = []
     for role in range(3):
         after, before = (role + 1) % 3, (role - 1) % 3

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-
 import pytest
 
 from understudy.host.world import World
@@ -20,41 +18,38 @@ def test_time_stands_still_until_it_is_advanced() -> None:
 
 
 def test_a_sleeper_wakes_when_its_time_has_come() -> None:
-    clock, asleep, woken = FakeClock(), threading.Event(), threading.Event()
-
-    def sleep() -> None:
-        asleep.set()
-        clock.sleep(60.0)
-        woken.set()
-
-    thread = clock.start(sleep, "sleeper")
-    asleep.wait()
+    clock = FakeClock()
+    thread = clock.start(lambda: clock.sleep(60.0), "sleeper")
+    clock.until_waiting(1)
     clock.advance(59.0)
     thread.join(0.05)
-    assert not woken.is_set()
-    clock.advance(60.0)  # it may have begun to sleep after the first advance
+    assert thread.is_alive()
+    clock.advance(1.0)
     thread.join()
-    assert woken.is_set()
+    with pytest.raises(TimeoutError, match="0 threads wait"):
+        clock.until_waiting(1, timeout=0.01)
 
 
 def test_a_condition_is_notified_or_times_out() -> None:
     clock = FakeClock()
     condition, results = clock.condition(), list[bool]()
-    ready, done = threading.Event(), threading.Event()
 
     def wait() -> None:
         with condition:
-            ready.set()
             results.append(condition.wait(10.0))
             results.append(condition.wait_for(lambda: False, 10.0))
             results.append(condition.wait_for(lambda: True, 10.0))
-        done.set()
+            results.append(condition.wait())
 
     thread = clock.start(wait, "waiter")
-    ready.wait()
+    clock.until_waiting(1)
     with condition:
         condition.notify_all()
-    while not done.wait(0.01):
+    while len(results) < 3:
+        clock.until_waiting(len(results) == 1)
         clock.advance(1.0)
-    thread.join()
-    assert results == [True, False, True]
+    while thread.is_alive():
+        with condition:
+            condition.notify_all()
+        thread.join(0.01)
+    assert results == [True, False, True, True]

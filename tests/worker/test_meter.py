@@ -75,7 +75,7 @@ def clock() -> Clock:
 
 def test_each_part_has_its_own_seconds(clock: Clock) -> None:
     meter, net = Meter(world=cast(World, clock)), Net(clock)
-    meter.watch([net, net.inner, object(), torch.optim.SGD(net.parameters())])
+    meter.watch([net, net.inner])
     for step in range(3):
         assert measured(meter, clock, net, step=step).odd == "the first of a generation"
     sample = measured(meter, clock, net)

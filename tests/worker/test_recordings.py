@@ -18,7 +18,7 @@ import pytest
 import torch
 
 from tests.comm.helpers import Ensemble, all_reduce, at_once, enter
-from understudy.agent.library import Library
+from understudy.agent.recordings import RecordingStore
 from understudy.comm.endpoint import Endpoint
 from understudy.comm.recording import Recorder, Recording, digest_of
 from understudy.comm.sandbox import Echo, Replay
@@ -295,23 +295,23 @@ def test_who_was_thought_to_hold_the_same_records_from_the_first_step_on(ensembl
 
 
 class Shelf:
-    """A library on another machine, with one recording in it."""
+    """A store on another machine, with one recording in it."""
 
     def __init__(self, folder: Path, key: str) -> None:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
-        self._library = Library("127.0.0.1", SECRET)
+        self._store = RecordingStore("127.0.0.1", SECRET)
         path = folder / "recording"
         with path.open("w+b") as file:
             recorder = Recorder(file, key, 0, 1 << 20, lambda _: "dp#0")
             recorder.note(None, "all_reduce", 0, [torch.ones(3)])
             digest, size = recorder.finish(1)
-        url = asyncio.run_coroutine_threadsafe(self._library.keep(digest, str(path)), self._loop).result(10)
+        url = asyncio.run_coroutine_threadsafe(self._store.keep(digest, str(path)), self._loop).result(10)
         self.recorded = Recorded(0, digest, size, 1, url)
 
     def close(self) -> None:
-        asyncio.run_coroutine_threadsafe(self._library.close(), self._loop).result(10)
+        asyncio.run_coroutine_threadsafe(self._store.close(), self._loop).result(10)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(5)
         self._loop.close()
@@ -439,13 +439,13 @@ def test_a_whole_life(ensemble: Ensemble, tmp_path: Path, caplog: pytest.LogCapt
     assert isinstance(recorded, Recorded)
 
     async def serve() -> tuple[list[list[float]], str]:
-        library = Library("127.0.0.1", SECRET)
-        url = await library.keep(recorded.digest, f"/proc/self/fd/{recorded.fd}")
+        store = RecordingStore("127.0.0.1", SECRET)
+        url = await store.keep(recorded.digest, f"/proc/self/fd/{recorded.fd}")
         job.tape.close()
         try:
             return await asyncio.to_thread(rehearse, msgspec.structs.replace(recorded, url=url, fd=-1))
         finally:
-            await library.close()
+            await store.close()
 
     def rehearse(recorded: Recorded) -> tuple[list[list[float]], str]:
         (fabric,) = ensemble.hire("m9")

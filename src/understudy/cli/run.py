@@ -121,7 +121,7 @@ QUIET = ("phase", "signal", "finished", "stopped", "failed")
 async def _follow(spec: JobSpec, *, as_json: bool, plain: bool) -> int:
     from rich.console import Console
 
-    from understudy.cli.live import Screen
+    from understudy.cli.live import LiveScreen
     from understudy.controller.client import ControllerError
     from understudy.launch.local import LocalJob
 
@@ -129,7 +129,7 @@ async def _follow(spec: JobSpec, *, as_json: bool, plain: bool) -> int:
         if as_json:
             print(json.dumps(event), flush=True)
         elif live is not None:
-            live.tale(event)
+            live.event(event)
         elif event["kind"] not in QUIET:
             print(f"understudy: {event['text']}", flush=True)
 
@@ -139,7 +139,7 @@ async def _follow(spec: JobSpec, *, as_json: bool, plain: bool) -> int:
         else:
             print(text, file=sys.stderr if as_json else sys.stdout, flush=True)
 
-    live = None if as_json or plain or not sys.stdout.isatty() else Screen(Console(highlight=False))
+    live = None if as_json or plain or not sys.stdout.isatty() else LiveScreen(Console(highlight=False))
     loop = asyncio.get_running_loop()
     waiting: asyncio.Task[Any] | None = None
     stopping: asyncio.Task[None] | None = None

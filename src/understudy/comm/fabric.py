@@ -1,7 +1,7 @@
-"""The interface between a worker and the other workers of its job.
+"""The interface between a worker's runtime and the other workers of its job.
 
-The worker runtime uses a `Fabric` and nothing else to reach other workers. `network.NetworkFabric` moves bytes over
-sockets and shared memory; the simulation has a fabric of its own with the same interface.
+`network.NetworkFabric` moves bytes over sockets and shared memory. The simulation runs the same runtime over a fabric
+of its own.
 """
 
 from __future__ import annotations
@@ -22,23 +22,13 @@ from .sandbox import Sandbox
 class Fabric(Protocol):
     """One worker's generation, groups and links. All methods may be called from any thread.
 
-    The life of a fabric: `assume` a role and rehearse, or start without a role; then, for each roster, `prepare` in the
-    background while operations run and `switch` at a step boundary; in the end `close`.
+    A worker that rehearses first calls `assume`. Then, for each roster: `prepare` in the background while operations
+    run, and `switch` at a step boundary.
     """
-
-    @property
-    def uid(self) -> str:
-        """The uid of this worker."""
-        ...
 
     @property
     def worker(self) -> WorkerAddress:
         """The address under which rosters list this worker."""
-        ...
-
-    @property
-    def role(self) -> int | None:
-        """The role of this worker; None before the first roster or rehearsal, and after the role was given away."""
         ...
 
     # -- generations -----------------------------------------------------------------------------------------------

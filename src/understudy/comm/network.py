@@ -29,7 +29,7 @@ log = logging.getLogger("understudy.comm")
 
 
 class NetworkFabric:
-    """A `Fabric` over a transport. `Fabric` documents the methods."""
+    """A `Fabric` over a transport, with the groups that `torch.distributed` uses. `Fabric` documents its methods."""
 
     def __init__(
         self,
@@ -74,10 +74,12 @@ class NetworkFabric:
 
     @property
     def devices(self) -> tuple[str, ...]:
+        """Types of the devices between which groups move tensors, such as `("cpu",)`."""
         return self.transport.devices
 
     @property
     def role(self) -> int | None:
+        """The role of this worker; None before the first roster or rehearsal, and after the role was given away."""
         return self._membership.role
 
     # -- generations -----------------------------------------------------------------------------------------------
@@ -118,6 +120,10 @@ class NetworkFabric:
     # -- groups ----------------------------------------------------------------------------------------------------
 
     def group(self, roles: Sequence[int], *, recorded: bool = True) -> Endpoint:
+        """This worker's end of a new group over these roles. All of the roles make it, in the same order of groups.
+
+        If the group cannot be opened the current generation is poisoned, and the group opens with the next one.
+        `recorded` False keeps its results out of recordings."""
         roles, members = tuple(roles), self._membership
         if members.role is None:
             raise RuntimeError(f"{self.uid} has no role yet; switch to a roster or assume a role first")
@@ -147,6 +153,7 @@ class NetworkFabric:
         return list(self._endpoints.values())
 
     def forget(self, endpoint: Endpoint) -> None:
+        """Close a group that is not used any more. Its name is not used again."""
         if self._endpoints.pop(endpoint.name, None) is not None:
             endpoint.close()
 
@@ -262,6 +269,7 @@ class NetworkFabric:
         return self._io.start(dial())
 
     def close(self) -> None:
+        """Leave: end every operation, close all links and groups. Does nothing the second time."""
         if self._closed:
             return
         self._closed = True

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from understudy.agent.agent import AGAIN, END, NOTICE, AgentSpec
+from understudy.agent.spec import AGAIN, END, NOTICE, AgentSpec
 from understudy.controller.client import Client, ControllerError
 from understudy.controller.core.state import OVER
 from understudy.controller.server.spec import Offer

@@ -18,9 +18,8 @@ from typing import Any, TextIO
 
 import msgspec
 
-from understudy.agent.agent import AGAIN, END, AgentSpec
-from understudy.agent.facts import facts_of
-from understudy.agent.fork_client import ForkClient, NurseryError
+from understudy.agent.fork_client import ForkClient, ForkServerError
+from understudy.agent.spec import AGAIN, END, AgentSpec, facts_of
 from understudy.controller.client import Client, ControllerError
 from understudy.controller.core.state import OVER, PLAN
 from understudy.controller.server.spec import ControlSpec
@@ -117,7 +116,7 @@ class LocalJob:
     async def _open_fork_server(self) -> ForkClient:
         try:
             return await agents_server({**os.environ, **self._variables})
-        except NurseryError as error:
+        except ForkServerError as error:
             raise SpecError(f"no machine can be started here: {error}") from None
 
     async def _open_source(self) -> None:

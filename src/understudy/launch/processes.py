@@ -13,8 +13,8 @@ from typing import Protocol
 
 import msgspec
 
-from understudy.agent.agent import PRELOAD, AgentSpec
 from understudy.agent.fork_client import ForkClient, ForkedWorker
+from understudy.agent.spec import PRELOAD, AgentSpec
 
 OnLine = Callable[[str], None]
 """Called with each line that a process writes."""
@@ -106,7 +106,7 @@ class ForkedAgent:
             cwd=str(Path.cwd()),
             on_output=agent._pass_on,
         )
-        agent._child.line.close()
+        agent._child.connection.close()
         return agent
 
     @property

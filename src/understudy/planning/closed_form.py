@@ -25,7 +25,7 @@ import msgspec
 from understudy.planning.endurance import cycle_of, useful_of
 from understudy.planning.failures import Failures, Repair
 from understudy.planning.outcome import Waste
-from understudy.planning.setting import Setting
+from understudy.planning.setting import PlanningSetting
 from understudy.planning.strategy import Strategy, placed
 
 MOST_MISSING = 60
@@ -51,7 +51,7 @@ class Estimate(msgspec.Struct, frozen=True):
         return 1 / self.efficiency if self.efficiency > 0 else inf
 
 
-def estimate(setting: Setting, failures: Failures, strategy: Strategy, repair: Repair) -> Estimate:
+def estimate(setting: PlanningSetting, failures: Failures, strategy: Strategy, repair: Repair) -> Estimate:
     """The expected result of `strategy` in this setting."""
     rate = setting.cluster.machines / failures.mtbf
     if strategy.answer == "restart":
@@ -65,7 +65,7 @@ def estimate(setting: Setting, failures: Failures, strategy: Strategy, repair: R
     return _interrupted(found, setting, failures, strategy)
 
 
-def best_period(setting: Setting, failures: Failures, strategy: Strategy, repair: Repair) -> float:
+def best_period(setting: PlanningSetting, failures: Failures, strategy: Strategy, repair: Repair) -> float:
     """The checkpoint period with the smallest inflation, to about one percent of the period."""
 
     def inflation(period: float) -> float:
@@ -89,7 +89,7 @@ def _shared(found: dict[Waste, float]) -> Estimate:
     return Estimate(max(useful, 0.0), 1 - restarting, {kind: share for kind, share in found.items() if share > 0})
 
 
-def _restarting(setting: Setting, strategy: Strategy, rate: float) -> Estimate:
+def _restarting(setting: PlanningSetting, strategy: Strategy, rate: float) -> Estimate:
     save, period, mean = setting.durations.save, strategy.period, 1 / rate
     stretch = (period + save) / mean
     if stretch + strategy.stall / mean > 600:
@@ -105,7 +105,7 @@ def _restarting(setting: Setting, strategy: Strategy, rate: float) -> Estimate:
     return msgspec.structs.replace(_shared(shares), restarts=failed / total)
 
 
-def _replacing(setting: Setting, strategy: Strategy, rate: float, repair: Repair) -> Estimate:
+def _replacing(setting: PlanningSetting, strategy: Strategy, rate: float, repair: Repair) -> Estimate:
     if strategy.standbys:
         waiting = shortage(in_repair(rate, repair.mean), strategy.standbys)
         stalled = (1 - waiting) * (1 - exp(-rate * strategy.stall))
@@ -117,7 +117,7 @@ def _replacing(setting: Setting, strategy: Strategy, rate: float, repair: Repair
     return _shared({**_saving(setting, strategy, running), Waste.WAITING: waiting, Waste.STALLED: stalled})
 
 
-def _refilling(setting: Setting, strategy: Strategy, rate: float, repair: Repair) -> Estimate:
+def _refilling(setting: PlanningSetting, strategy: Strategy, rate: float, repair: Repair) -> Estimate:
     if strategy.standbys:
         vacant = mean_vacant(in_repair(rate, repair.mean), strategy.standbys)
     else:
@@ -147,7 +147,7 @@ def _refilling(setting: Setting, strategy: Strategy, rate: float, repair: Repair
     )
 
 
-def _slowed(setting: Setting, strategy: Strategy, away: float) -> float:
+def _slowed(setting: PlanningSetting, strategy: Strategy, away: float) -> float:
     """Share of training time lost to longer steps, if `away` members are missing on average."""
     members = strategy.members(setting)
     if away > MOST_MISSING / 2:
@@ -161,12 +161,12 @@ def _slowed(setting: Setting, strategy: Strategy, away: float) -> float:
     return slow
 
 
-def _recovers(setting: Setting, strategy: Strategy) -> bool:
+def _recovers(setting: PlanningSetting, strategy: Strategy) -> bool:
     """Whether the runtime's policy waits for the standby when the first replica is lost."""
     return strategy.may_recover and strategy.standbys > 0 and not strategy.masks(setting, 1, ready=True)
 
 
-def _wipe_outs(setting: Setting, strategy: Strategy, rate: float, window: float) -> float:
+def _wipe_outs(setting: PlanningSetting, strategy: Strategy, rate: float, window: float) -> float:
     """Wipe-outs per second: all holders of a shard fail within one `window`."""
     members = strategy.members(setting)
     placement = placed(strategy.placement, members)
@@ -177,7 +177,7 @@ def _wipe_outs(setting: Setting, strategy: Strategy, rate: float, window: float)
     return float(members * placement.r * each * gone ** (placement.r - 1))
 
 
-def _enduring(setting: Setting, strategy: Strategy, rate: float) -> Estimate:
+def _enduring(setting: PlanningSetting, strategy: Strategy, rate: float) -> Estimate:
     found = cycle_of(setting, strategy.members(setting) / rate, strategy)
     save, share = setting.durations.save, strategy.period / (strategy.period + setting.durations.save)
     running = found.seconds - found.stalled
@@ -196,12 +196,12 @@ def _enduring(setting: Setting, strategy: Strategy, rate: float) -> Estimate:
     return msgspec.structs.replace(_shared({kind: each / total for kind, each in lost.items()}), restarts=1 / total)
 
 
-def _saving(setting: Setting, strategy: Strategy, running: float) -> dict[Waste, float]:
+def _saving(setting: PlanningSetting, strategy: Strategy, running: float) -> dict[Waste, float]:
     save = setting.durations.save
     return {Waste.SAVING: running * save / (strategy.period + save)}
 
 
-def _interrupted(found: Estimate, setting: Setting, failures: Failures, strategy: Strategy) -> Estimate:
+def _interrupted(found: Estimate, setting: PlanningSetting, failures: Failures, strategy: Strategy) -> Estimate:
     """The estimate, with planned maintenance and slow machines added."""
     machines = setting.cluster.machines
     planned = machines / failures.maintenance * strategy.planned if failures.maintenance else 0.0

@@ -8,13 +8,13 @@ one must stay alive. The result is within a few percent of the simulation.
 from __future__ import annotations
 
 from functools import lru_cache
-from math import exp, inf, sqrt
+from math import exp, inf
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from understudy.planning.setting import Setting
+from understudy.planning.setting import PlanningSetting
 from understudy.planning.strategy import Strategy, placed
 
 GRID = 200
@@ -55,33 +55,30 @@ class Endurance(msgspec.Struct, frozen=True):
     """Seconds of the restart until all members are back."""
     inflation: float
     availability: float
-    best_period: float
-    """Seconds of training between two checkpoints with the smallest `inflation`."""
 
 
-def endured(setting: Setting, mtbf: float, strategy: Strategy) -> Endurance:
+def endured(setting: PlanningSetting, mtbf: float, strategy: Strategy) -> Endurance:
     """The endurance of a strategy that masks and does not refill; `mtbf` is the MTBF of one member."""
     found = cycle_of(setting, mtbf, strategy)
-    useful, save = useful_of(found, setting, strategy), setting.durations.save
+    useful = useful_of(found, setting, strategy)
     total = found.seconds + found.recovery
-    best = sqrt(2 * save * found.trained / found.at_end) if found.at_end > 0 else inf
     inflation = total / useful if useful > 0 else inf
-    return Endurance(found.seconds, found.recovery, inflation, found.seconds / total, best)
+    return Endurance(found.seconds, found.recovery, inflation, found.seconds / total)
 
 
-def useful_of(cycle: WipeOutCycle, setting: Setting, strategy: Strategy) -> float:
+def useful_of(cycle: WipeOutCycle, setting: PlanningSetting, strategy: Strategy) -> float:
     """Seconds of saved work per cycle, at a speed of 1. Zero or less: cycles end before a checkpoint is written."""
     period = strategy.period
     return cycle.trained * period / (period + setting.durations.save) - period / 2 * cycle.at_end
 
 
-def cycle_of(setting: Setting, mtbf: float, strategy: Strategy) -> WipeOutCycle:
+def cycle_of(setting: PlanningSetting, mtbf: float, strategy: Strategy) -> WipeOutCycle:
     """The cycle of a strategy that masks and does not refill; `mtbf` is the MTBF of one member."""
     return _cycle(setting, mtbf, msgspec.structs.replace(strategy, period=0.0))
 
 
 @lru_cache(1024)
-def _cycle(setting: Setting, mtbf: float, strategy: Strategy) -> WipeOutCycle:
+def _cycle(setting: PlanningSetting, mtbf: float, strategy: Strategy) -> WipeOutCycle:
     """The cycle; cached, because a search for the best period asks for it many times."""
     members = strategy.members(setting)
     own = setting.durations.restart + setting.durations.outside
@@ -109,7 +106,7 @@ def _cycle(setting: Setting, mtbf: float, strategy: Strategy) -> WipeOutCycle:
 
 
 def _speeds(
-    setting: Setting, mtbf: float, strategy: Strategy, missing: NDArray[np.int_]
+    setting: PlanningSetting, mtbf: float, strategy: Strategy, missing: NDArray[np.int_]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Speeds and stalled shares of time for each number in `missing`. Failures within one step are noticed together."""
     stretch = np.array([strategy.stretch(setting, int(gone)) for gone in missing])

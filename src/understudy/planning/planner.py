@@ -12,7 +12,7 @@ from understudy.planning import strategy as ways
 from understudy.planning.closed_form import Estimate, best_period, enough_standbys, estimate, in_repair
 from understudy.planning.inputs.assume import Ask, Assumed, Assumption, assume
 from understudy.planning.outcome import Mean
-from understudy.planning.setting import DAY, HOUR, WEEK, Setting
+from understudy.planning.setting import DAY, HOUR, WEEK, PlanningSetting
 from understudy.planning.simulation.jump import simulate
 from understudy.planning.strategy import Strategy
 
@@ -196,13 +196,13 @@ def kinds(assumed: Assumed, ask: Ask, only: FixedChoices = ANY) -> Iterator[tupl
         yield downtimes.name, False, [ways.reconfigure(s, downtimes, HOUR, pools[-1])]
 
 
-def _masked(s: Setting, pools: list[int], placements: list[str], q: int) -> list[Strategy]:
+def _masked(s: PlanningSetting, pools: list[int], placements: list[str], q: int) -> list[Strategy]:
     """Candidates: every number of standbys with the second placement, and the largest number with every placement."""
     some = [ways.mask_and_refill(s, count, HOUR, placement, q) for count in pools for placement in placements[:2][-1:]]
     return some + [ways.mask_and_refill(s, pools[-1], HOUR, placement, q) for placement in placements]
 
 
-def _planned_restarts(s: Setting, holders: list[int], replicas: int) -> list[Strategy]:
+def _planned_restarts(s: PlanningSetting, holders: list[int], replicas: int) -> list[Strategy]:
     found = []
     for r in holders:
         for share in (0.5, 0.7, 0.9):
@@ -287,7 +287,7 @@ def _changed(assumed: Assumed, chosen: Strategy, name: str, factor: float) -> tu
     return replace(assumed, setting=setting), remade(chosen, setting)
 
 
-def remade(chosen: Strategy, setting: Setting) -> Strategy:
+def remade(chosen: Strategy, setting: PlanningSetting) -> Strategy:
     """The same strategy for another setting: durations are taken from that setting."""
     if chosen.name == "checkpoint":
         return ways.checkpoint(setting, chosen.period, chosen.standbys)

@@ -80,7 +80,7 @@ class Durations(msgspec.Struct, frozen=True):
     """Time that the infrastructure adds to every interruption in which training stops, with any strategy."""
 
 
-class Setting(msgspec.Struct, frozen=True):
+class PlanningSetting(msgspec.Struct, frozen=True):
     """Everything that does not depend on the strategy against failures."""
 
     cluster: Cluster

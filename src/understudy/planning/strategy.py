@@ -12,7 +12,7 @@ from understudy.masking.assignment import assign, load_bound
 from understudy.masking.formulas import depth_bound, patched_share
 from understudy.masking.placement import Placement, parse
 from understudy.masking.policy import MaskOptions, choose
-from understudy.planning.setting import Setting
+from understudy.planning.setting import PlanningSetting
 
 HEARTBEAT = 5.0
 """Default seconds after which torchft's lighthouse declares a replica dead."""
@@ -72,11 +72,11 @@ class Strategy(msgspec.Struct, frozen=True):
     restart_anew: bool = True
     """Whether a failure during a restart begins the whole restart again; else only the failed member begins again."""
 
-    def members(self, setting: Setting) -> int:
+    def members(self, setting: PlanningSetting) -> int:
         """Number of members: what can be missing on its own, a machine or a replica."""
         return setting.cluster.machines if self.by_machine else setting.cluster.replicas
 
-    def load(self, setting: Setting, missing: int) -> float:
+    def load(self, setting: PlanningSetting, missing: int) -> float:
         """Shards that a live member computes in a step while `missing` members are missing."""
         members = self.members(setting)
         if missing >= members:
@@ -93,13 +93,13 @@ class Strategy(msgspec.Struct, frozen=True):
         above = mean_load(self.placement, members, q, drawn) - load_bound(members, q, drawn) / q
         return load_bound(members, self.q, missing) / self.q + above
 
-    def stretch(self, setting: Setting, missing: int) -> float:
+    def stretch(self, setting: PlanningSetting, missing: int) -> float:
         """The step time with `missing` members missing, in step times at full strength without redundancy."""
         if missing >= self.members(setting):
             return float("inf")
         return setting.work.stretched(self.load(setting, missing) * self.redundancy, self.members(setting) - missing)
 
-    def masks(self, setting: Setting, missing: int, ready: bool) -> bool:
+    def masks(self, setting: PlanningSetting, missing: int, ready: bool) -> bool:
         """Whether the runtime's policy masks when `missing` members are missing."""
         members = self.members(setting)
         options = MaskOptions(
@@ -113,7 +113,7 @@ class Strategy(msgspec.Struct, frozen=True):
         )
         return choose(options).act == "mask"
 
-    def patch(self, setting: Setting) -> float:
+    def patch(self, setting: PlanningSetting) -> float:
         """Seconds to recompute the work that is lost with a replica in the middle of a step."""
         compute = setting.work.compute
         if self.redundancy > 1 or self.evenly:
@@ -123,7 +123,7 @@ class Strategy(msgspec.Struct, frozen=True):
         holders = placed(self.placement, setting.cluster.replicas)
         return compute * -(-self.q // max(1, holders.r - 1)) / self.q
 
-    def patched(self, setting: Setting, missing: int) -> float:
+    def patched(self, setting: PlanningSetting, missing: int) -> float:
         """Share of failures that cost a patch when `missing` members are missing already."""
         if self.q or self.placement == "anywhere":
             return 1.0
@@ -148,7 +148,7 @@ def mean_load(text: str, replicas: int, q: int, missing: int) -> float:
     return sum(loads) / len(loads) if loads else depth_bound(replicas, missing)
 
 
-def checkpoint(s: Setting, period: float, standbys: int = 0) -> Strategy:
+def checkpoint(s: PlanningSetting, period: float, standbys: int = 0) -> Strategy:
     """Restart the job from the last checkpoint, as most jobs do today."""
     d = s.durations
     return Strategy(
@@ -162,7 +162,7 @@ def checkpoint(s: Setting, period: float, standbys: int = 0) -> Strategy:
     )
 
 
-def replication(s: Setting, r: int, period: float) -> Strategy:
+def replication(s: PlanningSetting, r: int, period: float) -> Strategy:
     """Classic replication: every shard is computed `r` times."""
     d = s.durations
     return Strategy(
@@ -178,7 +178,7 @@ def replication(s: Setting, r: int, period: float) -> Strategy:
     )
 
 
-def spare(s: Setting, r: int, period: float, restart_after: int = 0) -> Strategy:
+def spare(s: PlanningSetting, r: int, period: float, restart_after: int = 0) -> Strategy:
     """SPARe: mask until a wipe-out, or until `restart_after` replicas are gone; no refill."""
     at = f", planned restart when {restart_after} are gone" if restart_after else ""
     d = s.durations
@@ -195,7 +195,7 @@ def spare(s: Setting, r: int, period: float, restart_after: int = 0) -> Strategy
     )
 
 
-def trainmover(s: Setting, standbys: int, period: float) -> Strategy:
+def trainmover(s: PlanningSetting, standbys: int, period: float) -> Strategy:
     """TrainMover: the job waits for the hand-over to a standby or, without standbys, for a new machine."""
     d = s.durations
     ready = "a standby that has rehearsed" if standbys else "a new machine"
@@ -211,7 +211,9 @@ def trainmover(s: Setting, standbys: int, period: float) -> Strategy:
     )
 
 
-def mask_and_refill(s: Setting, standbys: int, period: float, placement: str = "anywhere", q: int = 0) -> Strategy:
+def mask_and_refill(
+    s: PlanningSetting, standbys: int, period: float, placement: str = "anywhere", q: int = 0
+) -> Strategy:
     """Understudy: continue at once without the lost replica, and refill it while training goes on."""
     d = s.durations
     what = f"{q:,} micro-shard{'s' if q > 1 else ''}" if q else "whole shards"
@@ -234,7 +236,7 @@ def mask_and_refill(s: Setting, standbys: int, period: float, placement: str = "
     )
 
 
-def torchft(s: Setting, period: float, standbys: int = 0) -> Strategy:
+def torchft(s: PlanningSetting, period: float, standbys: int = 0) -> Strategy:
     """torchft: the step is lost, the quorum shrinks, and the failed replica restarts its processes and heals."""
     d = s.durations
     return Strategy(
@@ -266,7 +268,7 @@ OOBLECK = Downtimes("oobleck-like", 57.0, 100.0)
 PARCAE = Downtimes("parcae-like", 21.0, 200.0)
 
 
-def reconfigure(s: Setting, downtimes: Downtimes, period: float, standbys: int = 0) -> Strategy:
+def reconfigure(s: PlanningSetting, downtimes: Downtimes, period: float, standbys: int = 0) -> Strategy:
     """The job is reconfigured for the available machines twice for each failure."""
     d = s.durations
     return Strategy(

@@ -46,3 +46,17 @@ def parse_deadline(text: str, now: datetime) -> float:
         except DurationError:
             pass
     raise DurationError(f"by {text}: write a time span such as 30m or 2h, or a time of day such as 18:30")
+
+
+def readable(seconds: float) -> str:
+    """The duration for readers: rounded, in the largest suitable unit, such as `2.8 h`."""
+    if not isfinite(seconds):
+        return "for ever"
+    for unit, size in (("d", 86400.0), ("h", 3600.0), ("min", 60.0)):
+        if seconds >= 1.995 * size or (unit != "d" and seconds >= size):
+            return f"{_figures(seconds / size)} {unit}"
+    return f"{_figures(seconds)} s" if seconds >= 0.9995 or not seconds else f"{_figures(seconds * 1000)} ms"
+
+
+def _figures(value: float) -> str:
+    return f"{value:,.0f}" if 99.5 <= value < 1e9 else f"{value:.3g}"

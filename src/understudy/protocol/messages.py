@@ -52,8 +52,8 @@ class Rehearse(msgspec.Struct, frozen=True, tag="rehearse"):
     role: int
     recorded: Recorded | None = None
     """By this role, or one that holds the same."""
-    troupe: Roster | None = None
-    """Who rehearses with it: what they do together is done for real."""
+    mates: Roster | None = None
+    """Workers that rehearse at the same time: operations among them run for real."""
 
 
 class Prepare(msgspec.Struct, frozen=True, tag="prepare"):

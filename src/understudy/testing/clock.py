@@ -19,6 +19,7 @@ class FakeClock:
 
         clock = FakeClock()
         thread = clock.start(lambda: clock.sleep(60.0), "sleeper")
+        clock.until_waiting(1)
         clock.advance(60.0)
         thread.join()
     """
@@ -28,6 +29,8 @@ class FakeClock:
         self._now, self._epoch = start, epoch - start
         self._conditions: weakref.WeakSet[FakeCondition] = weakref.WeakSet()
         self._lock = threading.Lock()
+        self._waiting = 0
+        self._more_wait = threading.Condition()
 
     def time(self) -> float:
         return self._epoch + self._now
@@ -45,6 +48,17 @@ class FakeClock:
         for condition in conditions:
             condition.look()
 
+    def until_waiting(self, threads: int, timeout: float = 60.0) -> None:
+        """Wait, in real time, until this number of threads sleep or wait with a time-out."""
+        with self._more_wait:
+            if not self._more_wait.wait_for(lambda: self._waiting >= threads, timeout):
+                raise TimeoutError(f"{self._waiting} threads wait after {timeout:g} s, not {threads}")
+
+    def _waits(self, change: int) -> None:
+        with self._more_wait:
+            self._waiting += change
+            self._more_wait.notify_all()
+
     def sleep(self, seconds: float) -> None:
         with (condition := self.condition()):
             condition.wait(seconds)
@@ -56,7 +70,7 @@ class FakeClock:
         return found
 
     def wait_ready(self, sock: socket.socket, event: int, seconds: float) -> bool:
-        """Sockets are real, and so is the time that this call waits for them."""
+        """Sockets are real: waits for them take real time."""
         return REAL.wait_ready(sock, event, seconds)
 
     def start(self, target: Callable[[], object], name: str) -> Thread:
@@ -83,13 +97,19 @@ class FakeCondition:
 
     def wait(self, timeout: float | None = None) -> bool:
         """False if the time-out has passed without a notification."""
-        deadline = None if timeout is None else self._clock.monotonic() + timeout
         before = self._notified
-        while self._notified == before:
-            if deadline is not None and self._clock.monotonic() >= deadline:
-                return False
-            self._condition.wait()
-        return True
+        if timeout is None:
+            while self._notified == before:
+                self._condition.wait()
+            return True
+        deadline = self._clock.monotonic() + timeout
+        self._clock._waits(1)
+        try:
+            while self._notified == before and self._clock.monotonic() < deadline:
+                self._condition.wait()
+        finally:
+            self._clock._waits(-1)
+        return self._notified != before
 
     def wait_for(self, predicate: Callable[[], bool], timeout: float | None = None) -> bool:
         deadline = None if timeout is None else self._clock.monotonic() + timeout

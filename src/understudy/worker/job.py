@@ -8,14 +8,13 @@ from functools import cached_property
 import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.nn import Module
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 
 from understudy.device.interface import local_device
 from understudy.protocol.mesh import alike, dimensions, replica_of
 from understudy.state.inventory import take_inventory
-from understudy.state.kinds import tracked_objects
+from understudy.state.kinds import modules, tracked_objects
 from understudy.state.undo import Undo
 
 from .identity import Places
@@ -147,7 +146,7 @@ class Job:
         self._check_rehearsals()
         self._runtime.first_boundary()
         self._undo = Undo(self._runtime.tracked)
-        self._meter.watch(self._runtime.tracked.values())
+        self._meter.watch([module for _, module in modules(self._runtime.tracked)])
         check_tracked(self._averaged, self._runtime.tracked)
         roles = alike(self._spec.mesh, self._runtime.role, self._over)
         if self._spec.settings.masking.mask:
@@ -179,10 +178,10 @@ class Job:
 
     def _check_rehearsals(self) -> None:
         """Raise JobError if a joiner would rehearse too few steps: DDP lays out its buckets in the first two."""
-        tracked = [thing for thing in self._runtime.tracked.values() if isinstance(thing, Module)]
         rehearsals = self._spec.settings.standbys.rehearsals
         few = rehearsals < 2 and self._spec.roles > 1 and not self._spec.settings.masking.mask
-        if few and any(isinstance(part, DistributedDataParallel) for thing in tracked for part in thing.modules()):
+        inner = (each for _, module in modules(self._runtime.tracked) for each in module.modules())
+        if few and any(isinstance(each, DistributedDataParallel) for each in inner):
             raise JobError(
                 f"rehearsals is {rehearsals}, but with DDP a joiner must have rehearsed two steps, in "
                 "which DDP lays out its buckets; set rehearsals to 2 or more"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 import torch
 from torch import nn
@@ -105,9 +105,8 @@ class Meter:
 
     # -- forward -----------------------------------------------------------------------------------------------------
 
-    def watch(self, tracked: Iterable[object]) -> None:
-        """Measure the forward pass of tracked modules that are not part of other tracked modules."""
-        modules = [thing for thing in tracked if isinstance(thing, nn.Module)]
+    def watch(self, modules: Sequence[nn.Module]) -> None:
+        """Measure the forward of those modules that are not part of others."""
         inner = {id(part) for module in modules for part in module.modules() if part is not module}
         for module in {id(module): module for module in modules if id(module) not in inner}.values():
             self._hooks += [

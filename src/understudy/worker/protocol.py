@@ -195,7 +195,7 @@ class WorkerProtocol:
         effects = self._drop()
         self.state, self.role, self.holds = WorkerState.REHEARSING, message.role, False
         self.halted = False
-        entry = EnterTrain(message.role, rehearsal=True, recorded=message.recorded, troupe=message.troupe)
+        entry = EnterTrain(message.role, rehearsal=True, recorded=message.recorded, mates=message.mates)
         return [*effects, entry]
 
     def _prepare(self, message: Prepare) -> list[Effect]:

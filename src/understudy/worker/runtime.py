@@ -131,7 +131,7 @@ class WorkerRuntime:
         assert entry is not None
         self.role, self.rehearsing = entry.role, entry.rehearsal
         if entry.rehearsal:
-            self.fabric.assume(entry.role, self.recordings.sandbox(entry.recorded), entry.troupe)
+            self.fabric.assume(entry.role, self.recordings.sandbox(entry.recorded), entry.mates)
         else:
             while not self.protocol.generation:
                 self._come_to_boundary()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.comm.parts import asleep
+from tests.comm.stepping import asleep
 from understudy_bench import registry
 from understudy_bench.harness.suite import outcome_of, pace, remaining, run_all, said
 from understudy_bench.report.folder import Outcome, RunInfo

@@ -15,7 +15,7 @@ from understudy_bench.report.folder import Results, read
 
 ROOT = Path(__file__).parents[3]
 REFERENCE = ROOT / "bench/results/reference"
-PAGES = ("README.md", "docs/scaling.md", "docs/standby.md", "docs/planning.md")
+PAGES = ("README.md", "docs/benchmarks.md", "docs/scaling.md", "docs/standby.md", "docs/planning.md")
 AGAIN = f"understudy bench report bench/results/reference --png docs/images --readme {' '.join(PAGES)}"
 
 

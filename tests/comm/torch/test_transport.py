@@ -29,10 +29,10 @@ EVERYBODY = 111.0
 """The sum of what three roles give when role r gives 10 to the power of r."""
 
 
-def join(player: LocalWorker, role: int, roles: int) -> Endpoint:
-    player.fabric.assume(role)
-    group = player.fabric.group(range(roles))
-    player.enter(player.hear())
+def join(worker: LocalWorker, role: int, roles: int) -> Endpoint:
+    worker.fabric.assume(role)
+    group = worker.fabric.group(range(roles))
+    worker.enter(worker.hear())
     return group
 
 
@@ -50,8 +50,8 @@ def workers_of(*machines: str, body: Callable[..., Any], **options: Any) -> tupl
 # -- what it computes --------------------------------------------------------------------------------------------------
 
 
-def every_collective(player: LocalWorker) -> None:
-    install(player.fabric, 3)
+def every_collective(worker: LocalWorker) -> None:
+    install(worker.fabric, 3)
     rank, ranks = dist.get_rank(), range(3)
     for dtype in (torch.float32, torch.bfloat16, torch.int64, torch.int16, torch.bool, torch.complex64):
         given = [((torch.arange(1003) + r) % 5).to(dtype) for r in ranks]
@@ -85,7 +85,7 @@ def every_collective(player: LocalWorker) -> None:
     dist.all_reduce(value, _make_nccl_premul_sum(float(rank)))
     assert bool((value == 3.0).all())
     dist.barrier()
-    assert player.fabric.fault is None, player.fabric.fault
+    assert worker.fabric.fault is None, worker.fabric.fault
     uninstall()
 
 
@@ -93,9 +93,9 @@ def test_every_collective_on_three_machines() -> None:
     run_workers(every_collective, [1, 1, 1], transport=GLOO, limit=20.0)
 
 
-def many_messages(player: LocalWorker) -> None:
+def many_messages(worker: LocalWorker) -> None:
     """More than fit into any buffer, both ways at once, with tags taken out of order; the waits in any order."""
-    group = player.fabric.group(range(3))
+    group = worker.fabric.group(range(3))
     others = [rank for rank in range(3) if rank != group.rank]
     jobs: list[Send | Receive] = []
     for tag in range(8):
@@ -116,7 +116,7 @@ def many_messages(player: LocalWorker) -> None:
     assert all(job.done.wait(20) for job in jobs)
     assert sorted(job.peer for job in anybody if job.peer is not None) == others
     assert all(job.tensor[0] == job.peer for job in anybody)
-    assert player.fabric.fault is None, player.fabric.fault
+    assert worker.fabric.fault is None, worker.fabric.fault
     total(group)
 
 
@@ -124,8 +124,8 @@ def test_messages_cross_in_any_order() -> None:
     run_workers(many_messages, [1, 1, 1], transport=GLOO, limit=20.0)
 
 
-def without_the_middle(player: LocalWorker, role: int) -> list[float]:
-    group = join(player, role, 3)
+def without_the_middle(worker: LocalWorker, role: int) -> list[float]:
+    group = join(worker, role, 3)
     given = torch.full((5,), 3.0 + 3 * role)
     blocks = [torch.full((4,), float(10 * role + rank)) for rank in range(3)]
     part = torch.empty(4)
@@ -137,26 +137,26 @@ def without_the_middle(player: LocalWorker, role: int) -> list[float]:
         float(broadcast(group, given.clone(), 2)[0]),
         float(part[0]),
     ]
-    assert player.fabric.fault is None, player.fabric.fault
+    assert worker.fabric.fault is None, worker.fabric.fault
     return found
 
 
 def test_a_vacant_role_is_left_out_and_an_average_still_counts_it() -> None:
     with LocalWorkers(transport=GLOO, limit=20.0) as local:
-        hands = [local.start(f"m{role}", 1, without_the_middle, role)[0] for role in (0, 2)]
-        workers = [hand.worker for hand in hands]
+        handles = [local.start(f"m{role}", 1, without_the_middle, role)[0] for role in (0, 2)]
+        workers = [handle.worker for handle in handles]
         roster = Roster.of(1, [(0, workers[0].uid), (2, workers[1].uid)], workers, roles=3)
-        for hand in hands:
-            hand.tell(roster)
-        assert hands[0].result() == [12.0, 4.0, 9.0, 20.0]
-        assert hands[1].result() == [12.0, 4.0, 9.0, 24.0]
+        for handle in handles:
+            handle.tell(roster)
+        assert handles[0].result() == [12.0, 4.0, 9.0, 20.0]
+        assert handles[1].result() == [12.0, 4.0, 9.0, 24.0]
 
 
-def disagree(player: LocalWorker) -> Fault | None:
-    group = player.fabric.group(range(3))
+def disagree(worker: LocalWorker) -> Fault | None:
+    group = worker.fabric.group(range(3))
     all_reduce(group, torch.ones(3))
     all_reduce(group, torch.ones(10 if group.rank else 7))
-    return player.fabric.fault
+    return worker.fabric.fault
 
 
 def test_roles_that_disagree_about_a_new_operation_are_told() -> None:
@@ -166,42 +166,42 @@ def test_roles_that_disagree_about_a_new_operation_are_told() -> None:
         assert "all_reduce(sum) of 10 float32" in fault.reason
 
 
-def alone(player: LocalWorker, role: int, roles: int) -> Fault | None:
+def alone(worker: LocalWorker, role: int, roles: int) -> Fault | None:
     """Role 0 sums what the others do not."""
-    group = join(player, role, roles)
+    group = join(worker, role, roles)
     total(group)
     if role == 0:
         total(group)
-    eventually(lambda: player.fabric.fault is not None, 10.0)
-    player.tell("over")
-    player.hear()
-    return player.fabric.fault
+    eventually(lambda: worker.fabric.fault is not None, 10.0)
+    worker.tell("over")
+    worker.hear()
+    return worker.fabric.fault
 
 
 def test_an_operation_that_nobody_joins_ends_at_its_limit() -> None:
-    local, hands = workers_of("m0", "m1", body=alone, limit=1.0)
+    local, handles = workers_of("m0", "m1", body=alone, limit=1.0)
     with local:
-        for hand in hands:
-            hand.tell(first_roster(hands))
-        assert [hand.hear() for hand in hands] == ["over"] * 2
-        for hand in hands:
-            hand.tell("enough")
-        for fault in [hand.result() for hand in hands]:
+        for handle in handles:
+            handle.tell(first_roster(handles))
+        assert [handle.hear() for handle in handles] == ["over"] * 2
+        for handle in handles:
+            handle.tell("enough")
+        for fault in [handle.result() for handle in handles]:
             assert fault.how == "timeout", fault
 
 
 # -- replacement -------------------------------------------------------------------------------------------------------
 
 
-def train(player: LocalWorker, role: int, roles: int) -> list[tuple[int, float]]:
+def train(worker: LocalWorker, role: int, roles: int) -> list[tuple[int, float]]:
     """Sum without a pause; at the boundary at which all have prepared the next roster, go on in that one."""
-    fabric = player.fabric
-    group = join(player, role, roles)
+    fabric = worker.fabric
+    group = join(worker, role, roles)
     done, going = [], 1
     while True:
         done.append((fabric.generation, total(group)))
         if len(done) == 3:
-            player.tell("playing")
+            worker.tell("playing")
         vote = all_reduce(group, torch.tensor([fabric.prepared, going]), dist.ReduceOp.MIN).tolist()
         assert fabric.fault is None, fabric.fault
         if vote[1] == 0:
@@ -212,9 +212,9 @@ def train(player: LocalWorker, role: int, roles: int) -> list[tuple[int, float]]
                 with pytest.raises(RuntimeError, match="was released"):
                     total(group)
                 return done
-            player.tell("switched")
-        elif player.told():
-            word = player.hear()
+            worker.tell("switched")
+        elif worker.told():
+            word = worker.hear()
             if isinstance(word, Roster):
                 fabric.prepare(word)
             else:
@@ -222,46 +222,46 @@ def train(player: LocalWorker, role: int, roles: int) -> list[tuple[int, float]]
 
 
 def test_a_worker_is_replaced_while_the_others_go_on() -> None:
-    local, hands = workers_of("m0", "m1", "m2", body=train)
+    local, handles = workers_of("m0", "m1", "m2", body=train)
     with local:
-        roster = first_roster(hands)
-        for hand in hands:
-            hand.tell(roster)
-        assert [hand.hear() for hand in hands] == ["playing"] * 3
+        roster = first_roster(handles)
+        for handle in handles:
+            handle.tell(roster)
+        assert [handle.hear() for handle in handles] == ["playing"] * 3
         (joiner,) = local.start("m3", 1, train, 1, 3)
         roster = roster.successor({1: joiner.worker})
-        for hand in [*hands, joiner]:
-            hand.tell(roster)
-        assert [hand.hear() for hand in (hands[0], hands[2], joiner)] == ["switched", "switched", "playing"]
-        leaver = hands[1].result()
-        for hand in (hands[0], hands[2], joiner):
-            hand.tell("enough")
-        results = [hand.result() for hand in (hands[0], hands[2], joiner)]
+        for handle in [*handles, joiner]:
+            handle.tell(roster)
+        assert [handle.hear() for handle in (handles[0], handles[2], joiner)] == ["switched", "switched", "playing"]
+        leaver = handles[1].result()
+        for handle in (handles[0], handles[2], joiner):
+            handle.tell("enough")
+        results = [handle.result() for handle in (handles[0], handles[2], joiner)]
     assert {what for result in [leaver, *results] for _, what in result} == {EVERYBODY}
     assert {generation for generation, _ in leaver} == {1}
     assert {generation for generation, _ in results[0]} == {1, 2}
     assert {generation for generation, _ in results[2]} == {2}
 
 
-def prepare_in_vain(player: LocalWorker, role: int) -> float:
-    group = join(player, role, 3)
+def prepare_in_vain(worker: LocalWorker, role: int) -> float:
+    group = join(worker, role, 3)
     with pytest.raises(PrepareFailed) as failed:
-        player.fabric.prepare(player.hear()).result(20)
-    player.tell(str(failed.value))
+        worker.fabric.prepare(worker.hear()).result(20)
+    worker.tell(str(failed.value))
     return total(group)
 
 
-def test_a_newcomer_that_died_on_its_way_stops_nobody() -> None:
+def test_a_joiner_that_died_on_its_way_stops_nobody() -> None:
     with LocalWorkers(transport=GLOO, limit=20.0, setup_limit=10.0) as local:
-        *hands, joiner = [local.start(f"m{role}", 1, prepare_in_vain, role)[0] for role in range(3)]
+        *handles, joiner = [local.start(f"m{role}", 1, prepare_in_vain, role)[0] for role in range(3)]
         joiner.kill()
-        roster = first_roster(hands, roles=3)
+        roster = first_roster(handles, roles=3)
         for word in (roster, roster.successor({2: joiner.worker})):
-            for hand in hands:
-                hand.tell(word)
-        for hand in hands:
-            assert f"role 2 ({joiner.uid} on m2)" in hand.hear()
-        assert [hand.result() for hand in hands] == [11.0, 11.0]
+            for handle in handles:
+                handle.tell(word)
+        for handle in handles:
+            assert f"role 2 ({joiner.uid} on m2)" in handle.hear()
+        assert [handle.result() for handle in handles] == [11.0, 11.0]
 
 
 def resources() -> tuple[int, int]:
@@ -269,25 +269,25 @@ def resources() -> tuple[int, int]:
     return descriptors, threads
 
 
-def stay(player: LocalWorker, role: int, roles: int) -> list[float]:
+def stay(worker: LocalWorker, role: int, roles: int) -> list[float]:
     """Follow the parent from roster to roster. Returns what was found in each."""
-    group = join(player, role, roles)
+    group = join(worker, role, roles)
     found, first = [total(group)], (0, 0)
-    while isinstance(word := player.hear(), Roster):
-        player.enter(word)
+    while isinstance(word := worker.hear(), Roster):
+        worker.enter(word)
         found.append(total(group))
         if len(found) == 3:
             first = resources()
-        player.tell("there")
+        worker.tell("there")
     eventually(lambda: all(now <= then for now, then in zip(resources(), first, strict=True)))
     return found
 
 
-def come_and_go(player: LocalWorker, role: int, roles: int) -> float:
-    group = join(player, role, roles)
+def come_and_go(worker: LocalWorker, role: int, roles: int) -> float:
+    group = join(worker, role, roles)
     found = total(group)
-    roster = player.hear()
-    player.enter(roster)
+    roster = worker.hear()
+    worker.enter(roster)
     return found
 
 
@@ -298,61 +298,61 @@ def test_replacements_leave_nothing_behind() -> None:
         guests = local.start("m2", 23, come_and_go, 2, 3)
         guest = guests.pop()
         roster = first_roster([*stayers, guest])
-        for hand in (*stayers, guest):
-            hand.tell(roster)
+        for handle in (*stayers, guest):
+            handle.tell(roster)
         for joiner in guests:
             roster = roster.successor({2: joiner.worker})
-            for hand in (*stayers, guest, joiner):
-                hand.tell(roster)
-            assert [hand.hear() for hand in stayers] == ["there", "there"]
+            for handle in (*stayers, guest, joiner):
+                handle.tell(roster)
+            assert [handle.hear() for handle in stayers] == ["there", "there"]
             assert guest.result() == EVERYBODY
             guest = joiner
-        for hand in stayers:
-            hand.tell("enough")
-        for hand in stayers:
-            assert hand.result() == [EVERYBODY] * 23
+        for handle in stayers:
+            handle.tell("enough")
+        for handle in stayers:
+            assert handle.result() == [EVERYBODY] * 23
 
 
 # -- failure -----------------------------------------------------------------------------------------------------------
 
 
-def fail_and_recover(player: LocalWorker, role: int, roles: int) -> tuple[Fault | None, float]:
+def fail_and_recover(worker: LocalWorker, role: int, roles: int) -> tuple[Fault | None, float]:
     """Sum until something goes wrong; then play on in the next roster."""
-    group = join(player, role, roles)
-    player.tell("playing")
-    while player.fabric.fault is None:
+    group = join(worker, role, roles)
+    worker.tell("playing")
+    while worker.fabric.fault is None:
         total(group, 300_000)
-    fault = player.fabric.fault
-    player.enter(player.hear())
+    fault = worker.fabric.fault
+    worker.enter(worker.hear())
     return fault, total(group)
 
 
 def test_a_killed_worker_is_noticed_and_replaced() -> None:
-    local, hands = workers_of("m0", "m1", "m2", body=fail_and_recover)
+    local, handles = workers_of("m0", "m1", "m2", body=fail_and_recover)
     with local:
-        roster = first_roster(hands)
-        for hand in hands:
-            hand.tell(roster)
-        assert [hand.hear() for hand in hands] == ["playing"] * 3
-        hands[1].kill()
-        (newcomer,) = local.start("m3", 1, newcomer_in_a_failed_job, 1, 3)
-        roster = roster.successor({1: newcomer.worker}, fresh=True)
-        for hand in (hands[0], hands[2], newcomer):
-            hand.tell(roster)
-        assert newcomer.result() == EVERYBODY
-        for hand in (hands[0], hands[2]):
-            fault, found = hand.result()
+        roster = first_roster(handles)
+        for handle in handles:
+            handle.tell(roster)
+        assert [handle.hear() for handle in handles] == ["playing"] * 3
+        handles[1].kill()
+        (joiner,) = local.start("m3", 1, joiner_in_a_failed_job, 1, 3)
+        roster = roster.successor({1: joiner.worker}, fresh=True)
+        for handle in (handles[0], handles[2], joiner):
+            handle.tell(roster)
+        assert joiner.result() == EVERYBODY
+        for handle in (handles[0], handles[2]):
+            fault, found = handle.result()
             assert fault.how == "eof", fault
             assert found == EVERYBODY
 
 
-def newcomer_in_a_failed_job(player: LocalWorker, role: int, roles: int) -> float:
-    return total(join(player, role, roles))
+def joiner_in_a_failed_job(worker: LocalWorker, role: int, roles: int) -> float:
+    return total(join(worker, role, roles))
 
 
-def wait_for_nobody(player: LocalWorker, role: int, roles: int) -> tuple[Fault | None, float]:
+def wait_for_nobody(worker: LocalWorker, role: int, roles: int) -> tuple[Fault | None, float]:
     """Roles 0 and 1 wait for role 2: in a collective, and for a message. It interrupts instead."""
-    group = join(player, role, roles)
+    group = join(worker, role, roles)
     total(group)
     ended, message = threading.Event(), Receive((role + 1) % 2, 5, torch.zeros(10))
     if role < 2:
@@ -361,60 +361,60 @@ def wait_for_nobody(player: LocalWorker, role: int, roles: int) -> tuple[Fault |
         group.message(message)
         transport: Any = group.transport
         eventually(lambda: len(transport._inner._under_way) == 2)
-        player.tell("waiting")
+        worker.tell("waiting")
         assert message.done.wait(20)
         assert ended.wait(20)
     else:
-        player.hear()
-        player.fabric.interrupt("enough of this")
-    fault = player.fabric.fault
-    player.enter(player.hear())
+        worker.hear()
+        worker.fabric.interrupt("enough of this")
+    fault = worker.fabric.fault
+    worker.enter(worker.hear())
     return fault, total(group)
 
 
 def test_an_interrupt_ends_what_waits() -> None:
-    local, hands = workers_of("m0", "m1", "m2", body=wait_for_nobody)
+    local, handles = workers_of("m0", "m1", "m2", body=wait_for_nobody)
     with local:
-        roster = first_roster(hands)
-        for hand in hands:
-            hand.tell(roster)
-        assert [hand.hear() for hand in hands[:2]] == ["waiting"] * 2
-        hands[2].tell("now")
-        for hand in hands:
-            hand.tell(roster.successor({}, fresh=True))
-        for fault, found in [hand.result() for hand in hands][:2]:
+        roster = first_roster(handles)
+        for handle in handles:
+            handle.tell(roster)
+        assert [handle.hear() for handle in handles[:2]] == ["waiting"] * 2
+        handles[2].tell("now")
+        for handle in handles:
+            handle.tell(roster.successor({}, fresh=True))
+        for fault, found in [handle.result() for handle in handles][:2]:
             assert fault.how == "interrupt", fault
             assert fault.reason == "enough of this"
             assert found == EVERYBODY
 
 
-def leave(player: LocalWorker, role: int, roles: int) -> None:
+def leave(worker: LocalWorker, role: int, roles: int) -> None:
     """Close the fabric while a collective and a message wait for somebody who never comes."""
     before = resources()
-    group = join(player, role, roles)
+    group = join(worker, role, roles)
     total(group)
     ended, message = threading.Event(), Receive(1 - role, 5, torch.zeros(10))
     fold = reduction(dist.ReduceOp.SUM, torch.float32, roles)
     if role == 0:
         group.submit(Op("all_reduce", outputs=[torch.ones(1000)], reduction=fold), ended.set, wait=False)
         group.message(message)
-    player.tell("ready")
-    player.hear()
-    player.fabric.close()
+    worker.tell("ready")
+    worker.hear()
+    worker.fabric.close()
     assert role or (ended.wait(1) and message.done.wait(1))
     eventually(lambda: all(now <= then for now, then in zip(resources(), before, strict=True)))
     assert not [thread.name for thread in threading.enumerate() if "understudy" in thread.name]
 
 
 def test_closing_ends_what_waits_and_leaves_nothing_behind() -> None:
-    local, hands = workers_of("m0", "m1", body=leave)
+    local, handles = workers_of("m0", "m1", body=leave)
     with local:
-        for hand in hands:
-            hand.tell(first_roster(hands))
-        assert [hand.hear() for hand in hands] == ["ready"] * 2
-        for hand in hands:
-            hand.tell("leave")
-            hand.result()
+        for handle in handles:
+            handle.tell(first_roster(handles))
+        assert [handle.hear() for handle in handles] == ["ready"] * 2
+        for handle in handles:
+            handle.tell("leave")
+            handle.result()
 
 
 # -- other backends ----------------------------------------------------------------------------------------------------

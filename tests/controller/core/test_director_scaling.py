@@ -363,8 +363,6 @@ def test_a_failure_with_vacant_replicas_takes_a_standby_for_the_lost_one_only() 
     play.lose("m1")
     play.halted("w0", usual=3.0)
     assert play.told("policy")[0].startswith("recover: role 1: the hand-over")
-    (joiner,) = play.change.joiners.values()
-    play.say(joiner, Rehearsed(1))
     assert play.change.vacant == (2, 3)
     assert play.told("masked") == []
 

@@ -10,7 +10,7 @@ import pytest
 
 from understudy.planning.failures import FailureClock, Failures, Repair, Runs, Slots, Times
 from understudy.planning.outcome import SimulationOutcome
-from understudy.planning.setting import Setting
+from understudy.planning.setting import PlanningSetting
 from understudy.planning.simgrid.prepare import PreparedRun
 from understudy.planning.simulation import jump
 from understudy.planning.strategy import Strategy
@@ -19,10 +19,15 @@ LATER_THAN_ALL = 1e18
 
 
 def jump_on(
-    run: PreparedRun, setting: Setting, failures: Failures, strategy: Strategy, repair: Repair, horizon: float = 1e15
+    run: PreparedRun,
+    setting: PlanningSetting,
+    failures: Failures,
+    strategy: Strategy,
+    repair: Repair,
+    horizon: float = 1e15,
 ) -> SimulationOutcome:
-    """One run of the jumping engine in which whoever stands in place i fails at the next of `dates[i]`, and in which
-    the first lost member needs a patch if the first of `draws` is low, and so on."""
+    """One run of `jump` in which the machine in place i fails at the next of `dates[i]`, and in which the first lost
+    member needs a patch if the first of `draws` is low, and so on."""
 
     def after(slot: int, at: float) -> float:
         own = run.dates[slot]

@@ -10,13 +10,13 @@ from tests.planning.cases import FAILURES, SETTING, names, way
 from understudy.planning import strategy as ways
 from understudy.planning.failures import Failures, Repair
 from understudy.planning.outcome import Waste
-from understudy.planning.setting import DAY, HOUR, Cluster, Setting, StepWork
+from understudy.planning.setting import DAY, HOUR, Cluster, PlanningSetting, StepWork
 from understudy.planning.simulation.jump import simulate, simulate_with_log
 
 HARD = Failures(24 * HOUR, shape=0.8, together=0.1, maintenance=100 * HOUR, straggling=200 * HOUR)
 
 
-def changed(setting: Setting, **changes: object) -> Setting:
+def changed(setting: PlanningSetting, **changes: object) -> PlanningSetting:
     return msgspec.structs.replace(setting, **changes)
 
 
@@ -95,7 +95,7 @@ def test_a_hand_over_that_costs_less_is_preferred_to_masking() -> None:
 
 def test_neighbours_that_fail_together_hurt_unless_apart() -> None:
     """The same stripe of neighbours: a domain holds all copies of a shard, or never two of them."""
-    setting = Setting(Cluster(machines=48, replicas=48, domain=4), StepWork(20.0, 2.0), SETTING.durations)
+    setting = PlanningSetting(Cluster(machines=48, replicas=48, domain=4), StepWork(20.0, 2.0), SETTING.durations)
     together = Failures(400 * HOUR, together=1.0)
     lost = {}
     for placement in ("consecutive:r=3", "spare:r=3,domain=4"):

@@ -7,11 +7,11 @@ import pytest
 
 from understudy.planning.failures import Failures, Repair
 from understudy.planning.outcome import Waste
-from understudy.planning.setting import Cluster, Durations, Setting, StepWork
+from understudy.planning.setting import Cluster, Durations, PlanningSetting, StepWork
 from understudy.planning.simulation.jump import simulate
 from understudy.planning.strategy import Strategy, checkpoint, mask_and_refill, spare, trainmover
 
-SETTING = Setting(Cluster(32, 16), StepWork(9.0, 1.0, 300), Durations(restart=300.0, save=5.0))
+SETTING = PlanningSetting(Cluster(32, 16), StepWork(9.0, 1.0, 300), Durations(restart=300.0, save=5.0))
 STRATEGIES = [
     checkpoint(SETTING, 200.0),
     checkpoint(SETTING, 200.0, standbys=1),

@@ -11,7 +11,7 @@ import pytest
 from understudy.planning import strategy as strategies
 from understudy.planning.failures import Failures, Repair
 from understudy.planning.outcome import SimulationOutcome, Waste
-from understudy.planning.setting import HOUR, Cluster, Durations, Setting, StepWork
+from understudy.planning.setting import HOUR, Cluster, Durations, PlanningSetting, StepWork
 from understudy.planning.simulation import jump, steps
 from understudy.planning.strategy import Strategy
 
@@ -19,11 +19,11 @@ WITHIN = 0.02
 """Of the time to train, beside the confidence intervals: what `jump` neglects of a step."""
 
 DURATIONS = Durations(save=20.0, restart=300.0, refill=60.0, cold=221.0, join=2.0)
-GROUPS = Setting(Cluster(24, 24), StepWork(8.0, 1.0, 3000), DURATIONS)
-REPLICAS = Setting(Cluster(24, 12), StepWork(8.0, 1.0, 3000), DURATIONS)
+GROUPS = PlanningSetting(Cluster(24, 24), StepWork(8.0, 1.0, 3000), DURATIONS)
+REPLICAS = PlanningSetting(Cluster(24, 12), StepWork(8.0, 1.0, 3000), DURATIONS)
 PERIOD = 400.0
 
-CASES: dict[str, tuple[Setting, Callable[[Setting], Strategy]]] = {
+CASES: dict[str, tuple[PlanningSetting, Callable[[PlanningSetting], Strategy]]] = {
     "checkpoint": (GROUPS, lambda s: strategies.checkpoint(s, PERIOD)),
     "checkpoint, standbys": (GROUPS, lambda s: strategies.checkpoint(s, PERIOD, 2)),
     "replication": (GROUPS, lambda s: strategies.replication(s, 3, PERIOD)),

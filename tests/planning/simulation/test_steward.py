@@ -21,8 +21,8 @@ def near(value: float, expected: float, share: float) -> None:
 
 
 def test_time_lost_to_slow_machines_is_that_of_a_queue_without_waiting() -> None:
-    """They come at random, each holds everybody up until it is found out and has been looked at often enough. So at
-    least one of them does for a share 1 - e^(-λT) of the time."""
+    """Slow machines come at random, and each slows the job until it is detected and replaced, after T in total. At
+    least one machine is slow for a share 1 - e^(-λT) of the time."""
     machines, every, noticed = 64, 2 * HOUR, 600.0
     scene = StewardScenario(
         machines, Failures(NEVER, straggling=machines * every, slow=0.25, noticed=noticed), lasting=NEVER

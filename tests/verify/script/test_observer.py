@@ -13,8 +13,9 @@ import msgspec
 import torch
 from torch import nn
 
+from understudy.host.extensions import Extensions
 from understudy.host.world import REAL
-from understudy.verify.script.observation import AWAITS_KILL, PACE, Observation, Pace, read_observations
+from understudy.verify.script.observation import AWAITS_KILL, EXTENSION, PACE, Observation, Pace, read_observations
 from understudy.verify.script.observer import ScriptObserver
 from understudy.worker.runtime import WorkerRuntime
 
@@ -125,6 +126,12 @@ def test_only_the_machine_that_is_to_die_comes_no_further(tmp_path: Path) -> Non
     dying.join(0.1)
     assert dying.is_alive()
     assert (tmp_path / f"{AWAITS_KILL}w0").exists()
+
+
+def test_a_worker_gets_an_observer_by_its_extension(tmp_path: Path) -> None:
+    worker: Any = Stand(tmp_path)
+    Extensions({EXTENSION: str(tmp_path)}, "extend_worker", worker, object())
+    assert isinstance(worker.observer, ScriptObserver)
 
 
 def test_a_torn_line_is_left_out(tmp_path: Path) -> None:

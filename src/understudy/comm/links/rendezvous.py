@@ -46,6 +46,7 @@ class Rendezvous:
         self._io.soon(self.keep, work)
 
     def keep(self, work: Coroutine[Any, Any, Any]) -> None:
+        """Start a coroutine on the event loop, and keep it until it ends."""
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

@@ -200,4 +200,4 @@ def enter(job: JobState, change: Change, phase: Phase) -> None:
 def mark(job: JobState, change: Change, what: str) -> None:
     """Note and announce when something began in a change."""
     change.clock[str(what)] = job.now
-    announce(job, "phase", str(what), change=change.request, generation=change.generation)
+    announce(job, "phase", str(what), change=change.request, generation=change.generation, phase=str(what))

@@ -9,8 +9,8 @@ from typing import Literal
 import msgspec
 
 from understudy.planning.failures import Failures, Repair
-from understudy.planning.setting import DAY, HOUR, Cluster, Durations, Setting, StepWork
-from understudy.planning.spans import said
+from understudy.planning.setting import DAY, HOUR, Cluster, Durations, PlanningSetting, StepWork
+from understudy.protocol.durations import readable
 
 LLAMA_RATE = 1.97e-5
 """Unplanned interruptions per GPU-hour in the training of Llama 3 (419 in 54 days on 16,384 GPUs)."""
@@ -88,7 +88,7 @@ class Ask(msgspec.Struct, frozen=True):
         """The request with some properties of failures overridden. Raises AskError for a value out of range."""
         for name, low, high in _FAILURES:
             if name in more and not low <= more[name] <= high:
-                say = said if low == SHORTEST_MTBF else "{:g}".format
+                say = readable if low == SHORTEST_MTBF else "{:g}".format
                 raise AskError(f"--{name} {say(more[name])}: give {say(low)} to {say(high)}")
         known = self.failures or Failures(self.mtbf or HOUR / (LLAMA_RATE * self.gpus_per_machine))
         return msgspec.structs.replace(self, failures=msgspec.structs.replace(known, **more))
@@ -105,7 +105,7 @@ _FAILURES = (
 class Assumed(msgspec.Struct, frozen=True):
     """Everything that the models need, with the assumptions that were made."""
 
-    setting: Setting
+    setting: PlanningSetting
     failures: Failures
     repair: Repair
     notes: tuple[Assumption, ...]
@@ -150,7 +150,7 @@ def assume(ask: Ask) -> Assumed:
     if replicas == 1 < machines:
         note("state of a dead machine", "a copy", "held by another machine (--copy-every 1): there is one replica")
     cluster = Cluster(machines, replicas, ask.gpus_per_machine, ask.domain)
-    return Assumed(Setting(cluster, work, durations), failures, repair, tuple(notes))
+    return Assumed(PlanningSetting(cluster, work, durations), failures, repair, tuple(notes))
 
 
 def _check(ask: Ask) -> None:
@@ -177,7 +177,7 @@ def _check(ask: Ask) -> None:
         ("cold", ask.cold, 0.0, 365 * DAY),
     ):
         if number is not None and not (isfinite(number) and low <= number <= high):
-            raise AskError(f"--{name} {said(number)}: give {said(low)} to {said(high)}")
+            raise AskError(f"--{name} {readable(number)}: give {readable(low)} to {readable(high)}")
     for name, number, low, high in (("model-params", ask.params, 1e3, 1e16), ("price", ask.price, 0.0, 1e6)):
         if number is not None and not low <= number <= high:
             raise AskError(f"--{name} {number:g}: give a number from {low:g} to {high:g}")

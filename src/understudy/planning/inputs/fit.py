@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from understudy.planning.failures import Failures, Repair, Times
 from understudy.planning.inputs.incidents import MAINTENANCE, STRAGGLER, IncidentError, Incidents
-from understudy.planning.spans import said
+from understudy.protocol.durations import readable
 
 TOGETHER = 60.0
 """Failures in one domain within this many seconds of each other count as one."""
@@ -80,7 +80,7 @@ def fit(incidents: Incidents, machines: int, *, window: float | None = None) -> 
         least = up / 3.0
         raise IncidentError(
             "the log has no unplanned failure, so there is no failure rate: the MTBF of a machine is above "
-            f"{said(least)}; give --mtbf"
+            f"{readable(least)}; give --mtbf"
         )
     mtbf = _mtbf(count, groups, up, machines, end - start, several)
     shape = _shape(incidents, failed, several, end)
@@ -114,7 +114,7 @@ def _window(log: Incidents, window: float | None) -> tuple[float, float]:
             raise IncidentError("all incidents have the same date; give the length of the observation as --watched")
         window = seen * (len(log) + 1) / (len(log) - 1)
     if not seen <= window < np.inf or not window:
-        raise IncidentError(f"the log covers {said(seen)}, so --watched {said(window)} cannot be right")
+        raise IncidentError(f"the log covers {readable(seen)}, so --watched {readable(window)} cannot be right")
     rest = (window - seen) / 2
     return first - rest, last + rest
 
@@ -164,8 +164,8 @@ def _mtbf(count: int, groups: int, up: float, machines: int, window: float, seve
     once = f" ({groups} of them affected {int(several.sum())} machines, each counted once)" if groups else ""
     reason = (
         f"{count:,} unplanned {'failure' if count == 1 else 'failures'}{once} of {machines:,} machines in "
-        f"{said(window)}, repairs excluded: a machine fails every {said(value)} (95 %: {said(up / high)} to "
-        f"{said(up / low)}), any machine every {said(value / machines)}"
+        f"{readable(window)}, repairs excluded: a machine fails every {readable(value)} (95 %: {readable(up / high)} "
+        f"to {readable(up / low)}), any machine every {readable(value / machines)}"
     )
     return FittedValue(value, up / high, up / low, reason)
 
@@ -256,7 +256,7 @@ def _every(count: int, up: float, kind: str, words: str) -> FittedValue:
     if not count:
         return FittedValue(0.0, 0.0, 0.0, f"no row of kind {kind}: {words} is left out", False)
     low, high = rates(count)
-    reason = f"{count:,} rows of kind {kind}: {words} every {said(up / count)} of a machine"
+    reason = f"{count:,} rows of kind {kind}: {words} every {readable(up / count)} of a machine"
     return FittedValue(up / count, up / high, up / low if low else up, reason)
 
 
@@ -268,7 +268,9 @@ def _away(repairs: Times) -> tuple[FittedValue, Spread]:
     known = repairs[repairs >= 0]
     if not len(known):
         mean = Repair().mean
-        return FittedValue(mean, mean, mean, f"the log has no repairs; {said(mean)} is assumed", False), "exponential"
+        return FittedValue(
+            mean, mean, mean, f"the log has no repairs; {readable(mean)} is assumed", False
+        ), "exponential"
     mean, deviation = float(known.mean()), float(known.std())
     half = Z * deviation / sqrt(len(known))
     spread: Spread = "exponential"
@@ -281,7 +283,7 @@ def _away(repairs: Times) -> tuple[FittedValue, Spread]:
         spread = "lognormal" if lognormal < exponential else "exponential"
     unknown = len(repairs) - len(known)
     also = f" ({unknown:,} more have no duration)" if unknown else ""
-    reason = f"{len(known):,} repairs{also} took {said(mean)} on average; {_SPREADS[spread]}"
+    reason = f"{len(known):,} repairs{also} took {readable(mean)} on average; {_SPREADS[spread]}"
     return FittedValue(mean, max(mean - half, 0.0), mean + half, reason), spread
 
 
@@ -304,12 +306,12 @@ def _silences(log: Incidents, window: float) -> Iterator[str]:
     if len(gaps) * exp(-longest / max(usual, 1e-9)) < CHANCE:
         date = datetime.fromtimestamp(float(at[place]), UTC).isoformat(" ", "minutes").removesuffix("+00:00")
         yield (
-            f"the log has no incident for {said(longest)} from {date} on (line {log.line[starts[place]]}), but one "
-            f"every {said(usual)} otherwise; if incidents were not recorded in that time, split the log there"
+            f"the log has no incident for {readable(longest)} from {date} on (line {log.line[starts[place]]}), but one "
+            f"every {readable(usual)} otherwise; if incidents were not recorded in that time, split the log there"
         )
 
 
 def _thin(count: int, mtbf: FittedValue) -> Iterator[str]:
     if count < 10:
         few = "1 failure is" if count == 1 else f"{count} failures are"
-        yield f"{few} too few for a precise fit: the MTBF may be {said(mtbf.low)} to {said(mtbf.high)}"
+        yield f"{few} too few for a precise fit: the MTBF may be {readable(mtbf.low)} to {readable(mtbf.high)}"

@@ -24,7 +24,7 @@ from understudy.masking.formulas import failures_for_large
 from understudy.planning.endurance import endured
 from understudy.planning.failures import Failures
 from understudy.planning.outcome import Mean, Waste, mean_of
-from understudy.planning.setting import Cluster, Durations, Setting, StepWork
+from understudy.planning.setting import Cluster, Durations, PlanningSetting, StepWork
 from understudy.planning.simulation import jump, steps
 from understudy.planning.simulation.jump import Progress
 from understudy.planning.strategy import Strategy, placed, replication, spare
@@ -90,7 +90,7 @@ class SpareCase(msgspec.Struct, frozen=True):
     n: int
     r: int
     groups: int
-    setting: Setting
+    setting: PlanningSetting
     strategy: Strategy
     closed_form: float
     """Time to train in T0, for exponential failures."""
@@ -129,7 +129,7 @@ def case(kind: Kind, n: int, r: int, work_steps: int = STEPS) -> SpareCase:
         raise HopelessCase(f"r={r}: every failure would be a wipe-out; use r=2 or more")
     groups = n if kind == "spare" else max(1, round(n / r)) * r
     sync = SYNC_PER_GROUP * n
-    setting = Setting(
+    setting = PlanningSetting(
         Cluster(groups, groups),
         StepWork(COMPUTE, sync, work_steps, JITTER),
         Durations(detect=sync / 2, shrink=SHRINK, save=SAVE, restart=RESTART),

@@ -13,7 +13,7 @@ from typing import Literal
 import msgspec
 
 from understudy.planning.failures import Failures, Repair
-from understudy.planning.setting import HOUR, WEEK, Cluster, Durations, Setting, StepWork
+from understudy.planning.setting import HOUR, WEEK, Cluster, Durations, PlanningSetting, StepWork
 from understudy.planning.simulation import jump
 from understudy.planning.strategy import Downtimes, Strategy, reconfigure, trainmover
 
@@ -127,7 +127,7 @@ def simulated(
     machines, share = gpus // GPUS_PER_MACHINE, unexpected_share()
     every = mttf(gpus) * machines
     durations = Durations(detect=0.0, cold=COLD_DOWNTIME, outside=INFRASTRUCTURE)
-    setting = Setting(Cluster(machines, machines // 16, GPUS_PER_MACHINE), StepWork(1.0), durations)
+    setting = PlanningSetting(Cluster(machines, machines // 16, GPUS_PER_MACHINE), StepWork(1.0), durations)
     strategy = _strategy(system, setting, gpus, reading)
     failures = Failures(every / share, maintenance=every / (1 - share))
     outcome = jump.simulate(
@@ -137,7 +137,7 @@ def simulated(
     return ((1 - outcome.efficiency.value) * gpus + held) * WEEK / HOUR
 
 
-def _strategy(system: System, setting: Setting, gpus: int, reading: Reading) -> Strategy:
+def _strategy(system: System, setting: PlanningSetting, gpus: int, reading: Reading) -> Strategy:
     """The system as a strategy with the published downtimes, without checkpoints, as in the projection."""
     outside = INFRASTRUCTURE
     if system == "parcae":

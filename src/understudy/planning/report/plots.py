@@ -21,7 +21,7 @@ from understudy.planning.report.plan_data import (
 )
 from understudy.planning.report.sentences import amount, change, share
 from understudy.planning.setting import DAY
-from understudy.planning.spans import said
+from understudy.protocol.durations import readable
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -96,7 +96,7 @@ def over_scale(found: OverScale, best: str, days: float) -> Figure:
                 "dash": "solid" if curve.offered else "dash",
             },
             marker={"size": 7 if curve.kind == best else 5},
-            text=[said(point.days * DAY) for point in curve.points],
+            text=[readable(point.days * DAY) for point in curve.points],
             hovertemplate="%{text} on %{x:,} GPUs<extra>%{fullData.name}</extra>",
         )
     figure.add_vline(x=found.here, line={"dash": "dot", "width": 1.5, "color": OTHER})
@@ -107,7 +107,7 @@ def over_scale(found: OverScale, best: str, days: float) -> Figure:
         type="log",
         title="time to train",
         tickvals=steps,
-        ticktext=[said(step * DAY) for step in steps],
+        ticktext=[readable(step * DAY) for step in steps],
         range=_log_range(0.97 * days, 1.06 * top),
     )
     return without_frame(figure, 560)
@@ -173,7 +173,7 @@ def landscape(found: Landscape) -> Figure:
         colorscale=[[0, "#e4f2ec"], [0.15, "#a9d8cb"], [0.4, "#5fb0ae"], [0.7, "#36748f"], [1, WORST]],
         colorbar={"title": {"text": "times as long"}, "thickness": 12, "outlinewidth": 0},
         hoverongaps=False,
-        customdata=[[said(period)] * len(names) for period in found.periods],
+        customdata=[[readable(period)] * len(names) for period in found.periods],
         hovertemplate="r = %{x}, a checkpoint every %{customdata}: %{z:.3f} times as long<extra></extra>",
     )
     figure.add_scatter(
@@ -181,7 +181,7 @@ def landscape(found: Landscape) -> Figure:
         y=[found.best.period / 60],
         mode="markers",
         marker={"symbol": "star", "size": 17, "color": "#e0a33e", "line": {"width": 1.5, "color": "#3a2c10"}},
-        hovertemplate=f"best: r = {found.best.r}, every {said(found.best.period)}, "
+        hovertemplate=f"best: r = {found.best.r}, every {readable(found.best.period)}, "
         f"{found.best.inflation:.3f} times as long<extra></extra>",
     )
     figure.update_xaxes(title="holders of a shard, r", type="category", showgrid=False)
@@ -190,7 +190,7 @@ def landscape(found: Landscape) -> Figure:
         title={"text": "checkpoint period", "standoff": 14},
         type="log",
         tickvals=ticks,
-        ticktext=[said(60 * tick) for tick in ticks],
+        ticktext=[readable(60 * tick) for tick in ticks],
         showgrid=False,
         automargin=True,
     )

@@ -16,8 +16,8 @@ from understudy.planning.report.plan_data import (
     makes_progress,
 )
 from understudy.planning.setting import DAY
-from understudy.planning.spans import said
 from understudy.planning.strategy import Strategy
+from understudy.protocol.durations import readable
 
 NEVER = "never"
 NARROW = "\N{NO-BREAK SPACE}"
@@ -57,23 +57,25 @@ def settings(strategy: Strategy) -> str:
         found.append(f"q = {strategy.q} micro-shards")
     if strategy.restart_after:
         found.append(f"a planned restart after {strategy.restart_after:,} losses")
-    return ", ".join([*found, f"a checkpoint every {said(strategy.period)}"])
+    return ", ".join([*found, f"a checkpoint every {readable(strategy.period)}"])
 
 
 def time_to_train(plan: Plan, option: PlanOption) -> str:
-    return said(plan.seconds(option)) if makes_progress(option.inflation) else NEVER
+    return readable(plan.seconds(option)) if makes_progress(option.inflation) else NEVER
 
 
 def recommendation(plan: Plan) -> str:
     best, cluster = plan.best, plan.assumed.setting.cluster
     where = f"{cluster.gpus:,} GPUs ({cluster.machines:,} machines, {cluster.replicas:,} replica"
-    where += f"{'s' if cluster.replicas > 1 else ''}), of which one machine fails every {said(1 / plan.assumed.rate)}"
+    where += (
+        f"{'s' if cluster.replicas > 1 else ''}), of which one machine fails every {readable(1 / plan.assumed.rate)}"
+    )
     use = f"On {where}, use {best.strategy.name} with {settings(best.strategy)}: {best.strategy.words}."
     if not makes_progress(best.inflation):
         return f"{use} Even so training makes no progress: failures come faster than any strategy recovers from them."
     expected = best.estimate
     return (
-        f"{use} {said(plan.ask.days * DAY)} of undisturbed training then take {time_to_train(plan, best)}, with an "
+        f"{use} {readable(plan.ask.days * DAY)} of undisturbed training then take {time_to_train(plan, best)}, with an "
         f"efficiency (ETTR) of {share(expected.efficiency)} and an availability of {share(expected.availability)}; "
         f"{amount(plan.wasted_gpu_hours(best))} GPU-hours a week are wasted, standbys included, which is "
         f"{amount(plan.money(best))} a week at {plan.ask.price:g} a GPU-hour."
@@ -99,7 +101,7 @@ def runner_up(plan: Plan) -> str:
 
 
 def simulated(plan: Plan) -> str:
-    found, runs = plan.simulated.inflation, f"{plan.simulated.runs} runs of {said(plan.simulated.days * DAY)}"
+    found, runs = plan.simulated.inflation, f"{plan.simulated.runs} runs of {readable(plan.simulated.days * DAY)}"
     if not (makes_progress(found.value) and isfinite(found.low) and isfinite(found.high)):
         return f"Checked by simulation: training makes no progress in {runs}."
     closed = f"{plan.best.inflation:.4f} times" if makes_progress(plan.best.inflation) else "no progress"
@@ -116,8 +118,8 @@ def of_scale(found: OverScale, best: str) -> str:
         return ""
     told = [curve for curve in long if curve.kind in (best, "checkpoint")] or long[:1]
     lines = " and ".join(
-        f"{curve.kind} goes from {said(curve.points[0].days * DAY)} on {curve.points[0].gpus:,} GPUs to "
-        f"{said(curve.points[-1].days * DAY)} on {curve.points[-1].gpus:,}"
+        f"{curve.kind} goes from {readable(curve.points[0].days * DAY)} on {curve.points[0].gpus:,} GPUs to "
+        f"{readable(curve.points[-1].days * DAY)} on {curve.points[-1].gpus:,}"
         for curve in told
     )
     return (
@@ -156,7 +158,7 @@ def of_landscape(found: Landscape) -> str:
     further = f" Planned restarts before the wipe-out reach {found.planned:.3f}." if found.planned is not None else ""
     return (
         f"Without refilling, SPARe is fastest with every shard on r = {best.r} replicas and a checkpoint every "
-        f"{said(best.period)} (the star): training then takes {best.inflation:.3f} times as long as undisturbed. "
+        f"{readable(best.period)} (the star): training then takes {best.inflation:.3f} times as long as undisturbed. "
         f"Darker cells are slower; in blank cells training makes no progress.{further}"
     )
 

@@ -21,7 +21,7 @@ from understudy.host.family import die_with_parent
 from understudy.host.temporary import scratch
 from understudy.planning.failures import Failures, Repair
 from understudy.planning.outcome import SimulationOutcome, Waste
-from understudy.planning.setting import Setting
+from understudy.planning.setting import PlanningSetting
 from understudy.planning.simgrid.exchange import INPUT, RESULT, SimgridResult
 from understudy.planning.simgrid.prepare import PreparedRun, prepare
 from understudy.planning.simulation.jump import FOREVER, USUAL, Progress, must_end
@@ -44,7 +44,7 @@ class SimgridMissing(SimgridError):
 
 
 def simulate(
-    setting: Setting,
+    setting: PlanningSetting,
     failures: Failures,
     strategy: Strategy,
     repair: Repair = USUAL,
@@ -67,7 +67,7 @@ def simulate(
 
 def _one_run(
     python: str,
-    setting: Setting,
+    setting: PlanningSetting,
     failures: Failures,
     strategy: Strategy,
     repair: Repair,

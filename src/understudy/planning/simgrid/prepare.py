@@ -10,7 +10,7 @@ import numpy as np
 from numpy.random import Generator, SeedSequence, default_rng
 
 from understudy.planning.failures import Failures, Repair
-from understudy.planning.setting import Cluster, Setting, StepWork
+from understudy.planning.setting import Cluster, PlanningSetting, StepWork
 from understudy.planning.simgrid.exchange import BLINK, SPEED, SimgridInput
 from understudy.planning.strategy import Strategy, placed
 
@@ -40,7 +40,7 @@ class PreparedRun:
 
 
 def prepare(
-    setting: Setting,
+    setting: PlanningSetting,
     failures: Failures,
     strategy: Strategy,
     repair: Repair,
@@ -93,7 +93,7 @@ def prepare(
     return PreparedRun(inputs, dates)
 
 
-def refuse(setting: Setting, failures: Failures, strategy: Strategy) -> None:
+def refuse(setting: PlanningSetting, failures: Failures, strategy: Strategy) -> None:
     """Raises SimgridUnsupported if failures cannot be drawn before the run, or if the run would take too long."""
     if setting.cluster.machines > MOST:
         raise SimgridUnsupported(
@@ -135,24 +135,24 @@ def _events(mean: float, rng: Generator, until: float) -> list[float]:
     return dates
 
 
-def loads(setting: Setting, strategy: Strategy) -> list[float]:
+def loads(setting: PlanningSetting, strategy: Strategy) -> list[float]:
     """Computing time of the slowest member while 0, 1, … members are missing, in times to compute one shard: a mean."""
     some, bare = strategy.members(setting) if strategy.answer == "mask" else 1, _only_computing(setting)
     return [strategy.stretch(bare, missing) for missing in range(some)]
 
 
-def _only_computing(setting: Setting) -> Setting:
+def _only_computing(setting: PlanningSetting) -> PlanningSetting:
     return msgspec.structs.replace(setting, work=StepWork(setting.work.compute, jitter=setting.work.jitter))
 
 
-def shares(setting: Setting, strategy: Strategy) -> list[float]:
+def shares(setting: PlanningSetting, strategy: Strategy) -> list[float]:
     """Share of losses that need a patch, while 0, 1, … members are missing."""
     if strategy.answer != "mask":
         return []
     return [strategy.patched(setting, missing) for missing in range(strategy.members(setting))]
 
 
-def masks(setting: Setting, strategy: Strategy) -> list[list[bool]]:
+def masks(setting: PlanningSetting, strategy: Strategy) -> list[list[bool]]:
     """Whether the runtime's policy masks, by number of missing members and by whether a standby is ready."""
     if strategy.answer != "mask":
         return []

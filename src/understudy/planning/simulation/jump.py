@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from understudy.planning.failures import NEVER, FailureClock, Failures, Repair, Runs, Slots, Times
 from understudy.planning.outcome import SimulationOutcome, Waste
-from understudy.planning.setting import Setting
-from understudy.planning.spans import said
+from understudy.planning.setting import PlanningSetting
 from understudy.planning.strategy import Strategy, placed
+from understudy.protocol.durations import readable
 
 AT_ONCE = 8_000_000
 """Machines, over all runs, that are simulated side by side. More runs are simulated batch by batch."""
@@ -40,14 +40,14 @@ STANDSTILLS = (
 Progress = Callable[[float], None]
 
 
-def must_end(setting: Setting, horizon: float) -> None:
+def must_end(setting: PlanningSetting, horizon: float) -> None:
     """Raises ValueError if a simulation would never end."""
     if horizon >= FOREVER and not setting.work.steps:
         raise ValueError("give a horizon or a number of steps")
 
 
 def simulate(
-    setting: Setting,
+    setting: PlanningSetting,
     failures: Failures,
     strategy: Strategy,
     repair: Repair = USUAL,
@@ -82,7 +82,13 @@ EventLog = list[tuple[float, str]]
 
 
 def simulate_with_log(
-    setting: Setting, failures: Failures, strategy: Strategy, repair: Repair = USUAL, *, horizon: float, seed: int = 0
+    setting: PlanningSetting,
+    failures: Failures,
+    strategy: Strategy,
+    repair: Repair = USUAL,
+    *,
+    horizon: float,
+    seed: int = 0,
 ) -> tuple[SimulationOutcome, EventLog]:
     """Simulates one run and returns its events in words."""
     rng = np.random.default_rng(np.random.SeedSequence(seed).spawn(1)[0])
@@ -98,7 +104,7 @@ class _Batch:
 
     def __init__(
         self,
-        setting: Setting,
+        setting: PlanningSetting,
         failures: Failures,
         strategy: Strategy,
         repair: Repair,
@@ -339,7 +345,9 @@ class _Batch:
         self.clock.renew(runs, slots, served)
         self._hold(runs, served, Waste.WAITING)
         self._hold(runs, served + stall, Waste.STALLED)
-        self._note(f"  training waits for {said(float(self.resume[runs[0]] - at[0]))} until the machine is replaced")
+        self._note(
+            f"  training waits for {readable(float(self.resume[runs[0]] - at[0]))} until the machine is replaced"
+        )
 
     def _lose(self, runs: Runs, slots: Slots) -> None:
         """Masks a replica, or replaces it while training waits if that costs less."""
@@ -427,7 +435,7 @@ class _Batch:
             return
         self.restarts[runs] += 1
         self._note(
-            f"  back to the last checkpoint: {said(float(self.work[runs[0]] - self.saved[runs[0]]))} of work lost"
+            f"  back to the last checkpoint: {readable(float(self.work[runs[0]] - self.saved[runs[0]]))} of work lost"
         )
         self.wasted[runs, Waste.REPEATED] += self.work[runs] - self.saved[runs]
         self.work[runs] = self.saved[runs]
@@ -464,7 +472,7 @@ class _Batch:
     def _maintain(self, runs: Runs) -> None:
         self.maintained[runs] = self.now[runs] + self._rate(self.failures.maintenance, len(runs))
         self._hold(runs, self.now[runs] + self.strategy.planned, Waste.PLANNED)
-        self._note(f"planned maintenance of a machine: training stands still for {said(self.strategy.planned)}")
+        self._note(f"planned maintenance of a machine: training stands still for {readable(self.strategy.planned)}")
 
     def _straggle(self, runs: Runs) -> None:
         """A slow machine slows the whole job until it is detected. The lost time is modelled as a standstill."""
@@ -472,4 +480,4 @@ class _Batch:
         lost = self.failures.noticed * self.failures.slow / (1 + self.failures.slow)
         start = np.maximum(self.resume[runs], self.now[runs])
         self._hold(runs, start + lost + self.strategy.planned, Waste.STRAGGLING)
-        self._note(f"a machine becomes slow, is detected and replaced: {said(lost + self.strategy.planned)} lost")
+        self._note(f"a machine becomes slow, is detected and replaced: {readable(lost + self.strategy.planned)} lost")

@@ -10,7 +10,7 @@ from understudy.masking.assignment import assign
 from understudy.masking.coverage import wiped
 from understudy.masking.placement import Placement
 from understudy.masking.stacks import after_failure, after_refill, stacked
-from understudy.planning.setting import Setting
+from understudy.planning.setting import PlanningSetting
 from understudy.planning.strategy import Strategy, placed
 
 
@@ -129,7 +129,7 @@ class ReplicatedMasking:
         return bool(wiped(self.placement, alive, self.placement.stack(member)))
 
 
-def step_masking(setting: Setting, strategy: Strategy) -> StepMasking:
+def step_masking(setting: PlanningSetting, strategy: Strategy) -> StepMasking:
     """The masking of a strategy, with all members live."""
     members = strategy.members(setting)
     if strategy.answer != "mask" or strategy.evenly:

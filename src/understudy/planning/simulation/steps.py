@@ -17,7 +17,7 @@ import numpy as np
 
 from understudy.planning.failures import Failures, Repair
 from understudy.planning.outcome import SimulationOutcome, Waste
-from understudy.planning.setting import Setting
+from understudy.planning.setting import PlanningSetting
 from understudy.planning.simulation.jump import FOREVER, USUAL, Progress, must_end
 from understudy.planning.simulation.step_masking import step_masking
 from understudy.planning.strategy import Strategy
@@ -27,7 +27,7 @@ NORMAL = NormalDist()
 
 
 def simulate(
-    setting: Setting,
+    setting: PlanningSetting,
     failures: Failures,
     strategy: Strategy,
     repair: Repair = USUAL,
@@ -57,7 +57,7 @@ def simulate(
 class _Run:
     def __init__(
         self,
-        setting: Setting,
+        setting: PlanningSetting,
         failures: Failures,
         strategy: Strategy,
         repair: Repair,

@@ -32,6 +32,7 @@ from understudy.protocol.messages import Copied, FromWorker, Progress, Recorded,
 from understudy.protocol.roster_delta import Seats
 from understudy.protocol.sessions import Inbox, Outbox
 
+from .verdicts import Rule, RuleBroken
 from .worker import SimWorker
 
 if TYPE_CHECKING:
@@ -183,6 +184,8 @@ class SimAgent:
         match order:
             case StartWorker(uid, slot):
                 spec = structs.replace(self.job.worker_spec, uid=uid, slot=slot, machine=self.name)
+                if uid in self.job.workers:
+                    raise RuleBroken(Rule.ONE_PROCESS, f"{uid} is started again on {self.name}")
                 self.workers[uid] = self.job.workers[uid] = SimWorker(self, spec)
             case Tell(uid, message):
                 if isinstance(message, Rehearse) and message.recorded is not None:

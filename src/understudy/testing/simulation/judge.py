@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from understudy.comm.topology import backup_of
 from understudy.controller.core.change import Kind, Phase
 from understudy.controller.core.effects import Announcement
 from understudy.controller.core.events import Asked, Replace
@@ -66,6 +67,9 @@ class Judge:
         """All roles of a generation are in an all-reduce."""
         if any(len(numbers) != WIDTH for numbers in ballots.values()):
             return
+        copied = min(numbers[8] for numbers in ballots.values())
+        if copied >= 0:
+            self._copied(roster, copied)
         sound = all(numbers[7] for numbers in ballots.values())
         steps = {numbers[2] for numbers in ballots.values() if numbers[5] == NOBODY}
         if len(steps) != 1 or not sound:
@@ -74,6 +78,15 @@ class Judge:
         states = {uid: model.steps for uid in ballots if (model := self._job.workers[uid].model) is not None}
         if set(states.values()) != {step}:
             self._fail(Rule.VOTE_TOGETHER, f"step {step} passes in generation {roster.generation} from {states}")
+
+    def _copied(self, roster: Roster, step: int) -> None:
+        """All roles have said that their copies of a step are complete."""
+        workers, setting = self._job.workers, self._job.setting
+        for role, uid in enumerate(roster.seats):
+            backup = None if uid is None else backup_of(roster, role, setting.same(role))
+            for keeper in filter(None, (uid, backup)):
+                if workers[keeper].alive and (role, step) not in workers[keeper].copies():
+                    self._fail(Rule.COPIES_KEPT, f"{keeper} has no copy of role {role} at step {step}")
 
     # -- decisions -----------------------------------------------------------------------------------------------------
 

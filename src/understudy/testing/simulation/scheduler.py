@@ -19,6 +19,9 @@ from types import TracebackType
 
 _PREEMPT = 0.05
 """Probability that a thread hands the baton on before it takes a free lock."""
+_STALL = 0.02
+"""Probability that a thread stands still for a while before it takes a free lock, as on a busy computer."""
+_STALL_S = 0.02
 _LOOK_S = 0.001
 """Seconds between the first two looks at a socket that is not ready; doubled each time."""
 _LOOK_AT_MOST_S = 0.02
@@ -327,7 +330,10 @@ class SimCondition:
         process.check()
         task = scheduler.current
         if self._owner is not task:
-            if scheduler.random.random() < _PREEMPT:
+            draw = scheduler.random.random()
+            if draw < _STALL:
+                scheduler.wait(_STALL_S * draw / _STALL)
+            elif draw < _STALL + _PREEMPT:
                 scheduler.give_way()
             while self._owner is not None:
                 self._entering.append(task)

@@ -68,6 +68,13 @@ class SimWorker:
     def role(self) -> int | None:
         return None if self.runtime is None else self.runtime.protocol.role
 
+    def copies(self) -> set[tuple[int, int]]:
+        """(role, step) of the whole copies in its memory; read without its lock, which a frozen thread may hold."""
+        archive = None if self.runtime is None else self.runtime._archive
+        keeper = None if archive is None else archive._keeper
+        kept = {} if keeper is None else keeper._copies
+        return {(role, step) for role, copies in kept.items() for step in copies.whole}
+
     # -- the line to the agent -----------------------------------------------------------------------------------------
 
     def hear(self, message: ToWorker) -> None:
@@ -171,8 +178,10 @@ class SimWorker:
         self.process.sleep(self._job.random.uniform(0.05, 0.5))
         if self.fault is not None:
             fatal, self.fault = self.fault, None
-            if fatal:
+            if fatal:  # what it holds is broken: no worker may go on with it
                 self._job.judge.distrusted.add(self.uid)
+                assert self.model is not None
+                self.model.history = "broken"
             job.report_fault("it smells", fatal=fatal)
         if self.raises:
             self.raises = False

@@ -23,6 +23,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from understudy.device.cpu import HOST
 from understudy.state.errors import StateError
+from understudy.state.kinds import MODULE, OPTIMIZER, SCHEDULER
 from understudy.state.memory import local_part
 
 from .observation import Value
@@ -168,9 +169,7 @@ def _ours(kind: type) -> bool:
 def kind_of(value: object) -> str:
     """The kind of a value in a word; empty if it cannot hold state."""
     known: tuple[tuple[type | tuple[type, ...], str], ...] = (
-        (nn.Module, "module"),
-        (Optimizer, "optimizer"),
-        (LRScheduler, "scheduler"),
+        *((kind.type, kind.name) for kind in (MODULE, OPTIMIZER, SCHEDULER)),
         (torch.Tensor, "tensor"),
         ((torch.Generator, random.Random), "generator"),
         (bool, "flag"),

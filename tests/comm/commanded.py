@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 
 from tests.comm.helpers import all_gather, all_reduce, broadcast
-from tests.comm.parts import kill
+from tests.comm.stepping import kill
 from understudy.comm.endpoint import Endpoint
 from understudy.comm.faults import Fault
 from understudy.comm.links.pairs import Receive, Send
@@ -53,86 +53,86 @@ OPERATIONS: dict[str, Callable[[Endpoint, int], object]] = {
 }
 
 
-def act(player: LocalWorker, role: int | None, roles: Sequence[int]) -> None:
+def act(worker: LocalWorker, role: int | None, roles: Sequence[int]) -> None:
     """Words: a Roster to enter, ("do", operation, peer), ("interrupt", reason), "sum", None to end. Each is answered:
     by "entered", "going" and the generation's fault, a sum; an interrupt is not."""
-    fabric = player.fabric
+    fabric = worker.fabric
     if role is None:
-        player.enter(player.hear())
+        worker.enter(worker.hear())
     else:
         fabric.assume(role, Echo())
     end = fabric.group(roles)
-    player.tell("here")
-    while (word := player.hear()) is not None:
+    worker.tell("here")
+    while (word := worker.hear()) is not None:
         if isinstance(word, Roster):
-            player.enter(word)
-            player.tell("entered")
+            worker.enter(word)
+            worker.tell("entered")
         elif word == "sum":
             value = all_reduce(end, torch.full((10,), 10.0**end.rank, dtype=torch.float64))
             assert fabric.fault is None, fabric.fault
-            player.tell(float(value[0]))
+            worker.tell(float(value[0]))
         elif word[0] == "interrupt":
             fabric.interrupt(word[1])
         else:
-            player.tell("going")
+            worker.tell("going")
             OPERATIONS[word[1]](end, word[2])
-            player.tell(fabric.fault)
+            worker.tell(fabric.fault)
 
 
-class Scene:
+class CommandedWorkers:
     """Actors in role order under one roster."""
 
     def __init__(self, local: LocalWorkers, machines: Sequence[int]) -> None:
         self.local = local
         self.machines = [f"m{machine}" for machine, count in enumerate(machines) for _ in range(count)]
         self.roles = tuple(range(len(self.machines)))
-        self.hands = [self._hire(machine, None) for machine in self.machines]
-        self.roster = first_roster(self.hands)
-        for hand in self.hands:
-            hand.tell(self.roster)
-        for hand in self.hands:
-            assert hand.hear() == "here"
+        self.handles = [self._hire(machine, None) for machine in self.machines]
+        self.roster = first_roster(self.handles)
+        for handle in self.handles:
+            handle.tell(self.roster)
+        for handle in self.handles:
+            assert handle.hear() == "here"
 
     def _hire(self, machine: str, role: int | None) -> WorkerHandle:
-        (hand,) = self.local.start(machine, 1, act, role, self.roles)
-        return hand
+        (handle,) = self.local.start(machine, 1, act, role, self.roles)
+        return handle
 
     def start(self, operation: str, by: Sequence[int], peer: int = 0) -> None:
         """These roles begin an operation."""
         for role in by:
-            self.hands[role].tell(("do", operation, peer))
+            self.handles[role].tell(("do", operation, peer))
         for role in by:
-            assert self.hands[role].hear() == "going"
+            assert self.handles[role].hear() == "going"
 
     def faults(self, by: Sequence[int]) -> list[Fault]:
         """Why the operations of these roles have ended."""
-        heard = [self.hands[role].hear(60) for role in by]
+        heard = [self.handles[role].hear(60) for role in by]
         assert all(isinstance(one, Fault) for one in heard), heard
         return heard
 
     def recover(self, dead: int | None = None) -> None:
-        """A fresh roster, with a newcomer on the same machine in the dead one's role; all sums are right again."""
+        """A fresh roster, with a joiner on the same machine in the dead one's role; all sums are right again."""
         changes = {}
         if dead is not None:
-            self.hands[dead] = self._hire(self.machines[dead], dead)
-            assert self.hands[dead].hear() == "here"
-            changes[dead] = self.hands[dead].worker
+            self.handles[dead] = self._hire(self.machines[dead], dead)
+            assert self.handles[dead].hear() == "here"
+            changes[dead] = self.handles[dead].worker
         self.roster = self.roster.successor(changes, fresh=True)
         for word, answer in ((self.roster, "entered"), ("sum", float("1" * len(self.roles)))):
-            for hand in self.hands:
-                hand.tell(word)
-            for hand in self.hands:
-                heard = hand.hear()
+            for handle in self.handles:
+                handle.tell(word)
+            for handle in self.handles:
+                heard = handle.hear()
                 assert heard == answer, heard
 
     def kill(self, role: int) -> None:
-        kill(self.hands[role])
+        kill(self.handles[role])
 
     def pids(self, roles: Sequence[int]) -> list[int]:
-        return [pid for role in roles if (pid := self.hands[role].process.pid) is not None]
+        return [pid for role in roles if (pid := self.handles[role].process.pid) is not None]
 
     def end(self) -> None:
-        for hand in self.hands:
-            hand.tell(None)
-        for hand in self.hands:
-            hand.result()
+        for handle in self.handles:
+            handle.tell(None)
+        for handle in self.handles:
+            handle.result()

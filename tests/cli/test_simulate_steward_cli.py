@@ -16,7 +16,7 @@ def test_a_week_with_and_without_it(capsys: pytest.CaptureFixture[str]) -> None:
     out = capsys.readouterr().out
     for words in (
         "with the steward",
-        "slow ones are left alone",
+        "slow machines stay",
         "machine-hours lost to slow machines",
         "standby-hours",
     ):
@@ -36,13 +36,13 @@ def test_the_same_as_json(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_without_slow_machines_it_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["simulate", "--steward", "--gpus", "64", "--for", "1d", "--runs", "1"]) == 0
-    assert "say with --straggling how often one does" in capsys.readouterr().out
+    assert "give --straggling, the mean time until one does" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["--gpus", "64", "--pool", "2"], "--pool belongs to --steward: give that as well"),
+        (["--gpus", "64", "--pool", "2"], "--pool needs --steward: give that as well"),
         (["--steward"], "--gpus is missing"),
         (["--steward", "--gpus", "64", "--sweep", "gpus=8,64"], "--sweep is about strategies; leave it out"),
         (["--steward", "--gpus", "64", "--pool", "-1"], "--pool -1: give a number from 0 to 1e+06"),

@@ -1,4 +1,4 @@
-"""What `understudy reproduce` can reproduce: rows and checks from the model, and their tables."""
+"""The reproductions of `understudy reproduce`: their rows and checks from the models, and their tables."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from understudy.planning.papers.trainmover import SYSTEMS, System
 from understudy_bench.harness.bench import Check, Progress, Result, Row
 
 TICKS = 20
-"""Of the progress bar, for each row."""
+"""Ticks of the progress bar for each row."""
 SPARE_WITHIN = 0.05
 REPLICATION_WITHIN = 0.08
 GAIN_WITHIN = 0.05
@@ -25,12 +25,14 @@ PROJECTED_WITHIN = 0.05
 
 
 class Reproduction(Protocol):
+    """Measures rows and checks, and shows them."""
+
     def measure(self, quick: bool, progress: Progress) -> Result: ...
 
     def show(self, rows: Sequence[Row], console: Console) -> None: ...
 
 
-class Spare:
+class SpareReproduction:
     """SPARe's table."""
 
     def __init__(
@@ -139,7 +141,7 @@ def checked(case: spare.SpareCase, found: spare.SpareRow, published: spare.Publi
 
 
 def gained(n: int, ratios: Mapping[tuple[str, int], float]) -> Check:
-    """How much sooner SPARe is done than replication."""
+    """A check of the time that SPARe saves against replication."""
     gain = 1 - ratios["spare", n] / ratios["replication", n]
     theirs = {kind: row.ttt_ratio for (kind, size, _), row in spare.PUBLISHED.items() if size == n}
     published = 1 - theirs["spare"] / theirs["replication"]
@@ -147,8 +149,8 @@ def gained(n: int, ratios: Mapping[tuple[str, int], float]) -> Check:
     return Check(f"gain_n{n}", round(gain, 3), bar, abs(gain - published) <= GAIN_WITHIN)
 
 
-class TrainMover:
-    """TrainMover's trainmover."""
+class TrainMoverReproduction:
+    """TrainMover's projection."""
 
     def measure(self, quick: bool, progress: Progress) -> Result:
         progress.total = len(trainmover.SIZES) * len(SYSTEMS)
@@ -233,7 +235,7 @@ def _readings() -> Table:
 
 
 def ticking(progress: Progress, label: str) -> Callable[[float], None]:
-    """Of a share that grows to 1, whole ticks."""
+    """A callback that turns a share growing to 1 into whole ticks of the progress bar."""
     told = 0
 
     def tell(share: float) -> None:

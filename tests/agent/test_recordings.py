@@ -13,7 +13,7 @@ import aiohttp
 import pytest
 import xxhash
 
-from understudy.agent.library import Library
+from understudy.agent.recordings import RecordingStore
 from understudy.protocol.messages import Recorded
 
 T = TypeVar("T")
@@ -21,13 +21,13 @@ SECRET = b"the secret of this job"
 TOKEN = {"Authorization": f"Bearer {SECRET.hex()}"}
 
 
-def with_library(play: Callable[[Library], Awaitable[T]]) -> T:
+def with_store(play: Callable[[RecordingStore], Awaitable[T]]) -> T:
     async def live() -> T:
-        library = Library("127.0.0.1", SECRET)
+        store = RecordingStore("127.0.0.1", SECRET)
         try:
-            return await asyncio.wait_for(play(library), 20)
+            return await asyncio.wait_for(play(store), 20)
         finally:
-            await library.close()
+            await store.close()
 
     return asyncio.run(live())
 
@@ -67,20 +67,20 @@ def files_open() -> list[str]:
 def test_content_arrives_as_it_was(size: int) -> None:
     content = os.urandom(size)
 
-    async def play(library: Library) -> None:
+    async def play(store: RecordingStore) -> None:
         with nameless(content) as file:
-            url = await library.keep("abc", path_of(file))
+            url = await store.keep("abc", path_of(file))
         assert url.endswith("/recordings/abc")
         for _ in range(2):
             assert await get(url) == (200, content)  # the worker that has made it is gone
 
-    with_library(play)
+    with_store(play)
 
 
 def test_only_the_secret_opens_it() -> None:
-    async def play(library: Library) -> None:
+    async def play(store: RecordingStore) -> None:
         with nameless(b"content") as file:
-            url = await library.keep("abc", path_of(file))
+            url = await store.keep("abc", path_of(file))
         wrong = ["", "Bearer ", "Bearer 00", f"Bearer {SECRET.hex()}0", SECRET.hex(), "Bearer \N{SNOWMAN}", "Bearer ü"]
         for headers in ({}, *({"Authorization": token} for token in wrong)):
             status, told = await get(url, headers)
@@ -89,95 +89,95 @@ def test_only_the_secret_opens_it() -> None:
             assert (await get(url.replace("abc", "def"), headers))[0] == 401
         assert await get(url) == (200, b"content")
 
-    with_library(play)
+    with_store(play)
 
 
 @pytest.mark.parametrize("other", ["def", "ab", "abcd", "", "..%2Fabc", "abc/abc"])
 def test_what_is_not_there(other: str) -> None:
-    async def play(library: Library) -> None:
+    async def play(store: RecordingStore) -> None:
         with nameless(b"content") as file:
-            url = await library.keep("abc", path_of(file))
+            url = await store.keep("abc", path_of(file))
         assert (await get(url.removesuffix("abc") + other))[0] == 404
 
-    with_library(play)
+    with_store(play)
 
 
 def test_many_at_once() -> None:
     """They are all at one address, which was opened once."""
 
-    async def play(library: Library) -> None:
+    async def play(store: RecordingStore) -> None:
         contents = {f"digest{number}": os.urandom(1000 + number) for number in range(20)}
         files = {digest: nameless(content) for digest, content in contents.items()}
-        urls = await asyncio.gather(*(library.keep(digest, path_of(file)) for digest, file in files.items()))
+        urls = await asyncio.gather(*(store.keep(digest, path_of(file)) for digest, file in files.items()))
         for file in files.values():
             file.close()
         assert len({url.rpartition("/")[0] for url in urls}) == 1
         found = await asyncio.gather(*(get(url) for url in urls))
         assert found == [(200, content) for content in contents.values()]
 
-    with_library(play)
+    with_store(play)
 
 
 def test_the_same_content_twice() -> None:
     before = files_open()
 
-    async def play(library: Library) -> None:
+    async def play(store: RecordingStore) -> None:
         with nameless(b"content") as file, nameless(b"content") as twin:
-            urls = await asyncio.gather(*(library.keep("abc", path_of(each)) for each in (file, twin, file)))
+            urls = await asyncio.gather(*(store.keep("abc", path_of(each)) for each in (file, twin, file)))
         assert len(set(urls)) == 1
         assert len(files_open()) == len(before) + 1
         assert await get(urls[0]) == (200, b"content")
 
-    with_library(play)
+    with_store(play)
 
 
 def test_a_worker_that_is_gone_already() -> None:
-    async def play(library: Library) -> None:
+    async def play(store: RecordingStore) -> None:
         with nameless(b"content") as file:
             path = path_of(file)
         with pytest.raises(FileNotFoundError):
-            await library.keep("abc", path)
+            await store.keep("abc", path)
         with nameless(b"more") as file:
-            assert await get(await library.keep("abc", path_of(file))) == (200, b"more")
+            assert await get(await store.keep("abc", path_of(file))) == (200, b"more")
 
-    with_library(play)
+    with_store(play)
 
 
 def test_nothing_stays_open() -> None:
     before = files_open()
 
-    async def play(library: Library) -> str:
+    async def play(store: RecordingStore) -> str:
         for number in range(3):
             with nameless(b"content") as file:
-                url = await library.keep(str(number), path_of(file))
+                url = await store.keep(str(number), path_of(file))
         assert len(files_open()) == len(before) + 3
         return url
 
-    url = with_library(play)
+    url = with_store(play)
     assert files_open() == before
     with pytest.raises(aiohttp.ClientConnectionError):
         asyncio.run(get(url))
 
 
 def test_one_that_has_kept_nothing_closes() -> None:
-    async def play(library: Library) -> None:
-        await library.close()
+    async def play(store: RecordingStore) -> None:
+        await store.close()
 
-    with_library(play)
+    with_store(play)
 
 
 def test_a_house_with_another_kind_of_address() -> None:
     async def play() -> None:
-        library = Library("::1", SECRET)
+        store = RecordingStore("::1", SECRET)
         try:
             with nameless(b"content") as file:
-                url = await library.keep("abc", path_of(file))
+                url = await store.keep("abc", path_of(file))
             assert url.startswith("http://[::1]:")
             assert await get(url) == (200, b"content")
         except OSError as error:
             pytest.skip(f"this computer has no such address: {error}")
         finally:
-            await library.close()
+            await store.close()
 
     asyncio.run(play())
 
@@ -189,21 +189,23 @@ def recorded_as(content: bytes, url: str = "") -> Recorded:
     return Recorded(0, xxhash.xxh3_128_hexdigest(content), len(content), 3, url)
 
 
-def with_copy(content: bytes, play: Callable[[Library, Recorded], Awaitable[None]], told: bytes | None = None) -> None:
-    """Another machine's library, and a recording that is kept there; `told` is what it is said to be."""
+def with_copy(
+    content: bytes, play: Callable[[RecordingStore, Recorded], Awaitable[None]], told: bytes | None = None
+) -> None:
+    """Another machine's store, and a recording that is kept there; `told` is what it is said to be."""
     before = files_open()
 
-    async def live(other: Library) -> None:
+    async def live(other: RecordingStore) -> None:
         recorded = recorded_as(content if told is None else told)
         with nameless(content) as file:
             url = await other.keep(recorded.digest, path_of(file))
-        library = Library("127.0.0.1", SECRET)
+        store = RecordingStore("127.0.0.1", SECRET)
         try:
-            await play(library, recorded_as(content if told is None else told, url))
+            await play(store, recorded_as(content if told is None else told, url))
         finally:
-            await library.close()
+            await store.close()
 
-    with_library(live)
+    with_store(live)
     assert files_open() == before
 
 
@@ -212,19 +214,19 @@ def test_a_copy_is_there_when_the_other_machine_is_gone(size: int, tmp_path: Pat
     content = os.urandom(size)
 
     async def live() -> None:
-        other, library = Library("127.0.0.1", SECRET), Library("127.0.0.1", SECRET)
+        other, store = RecordingStore("127.0.0.1", SECRET), RecordingStore("127.0.0.1", SECRET)
         recorded = recorded_as(content)
         try:
             with nameless(content) as file:
                 url = await other.keep(recorded.digest, path_of(file))
-            copy = await library.fetch(recorded_as(content, url), str(tmp_path))
+            copy = await store.fetch(recorded_as(content, url), str(tmp_path))
         finally:
             await other.close()
         assert copy != url
         assert await get(copy) == (200, content)
-        assert await library.fetch(recorded_as(content, url), str(tmp_path)) == copy  # it is not asked for again
+        assert await store.fetch(recorded_as(content, url), str(tmp_path)) == copy  # it is not asked for again
         assert await get(copy) == (200, content)
-        await library.close()
+        await store.close()
 
     asyncio.run(asyncio.wait_for(live(), 20))
     assert list(tmp_path.iterdir()) == []
@@ -234,16 +236,16 @@ def test_a_copy_is_there_when_the_other_machine_is_gone(size: int, tmp_path: Pat
     "told", [b"contenu", b"content, and more of it", b"con"], ids=["another", "cut short", "without end"]
 )
 def test_a_copy_that_is_not_what_it_should_be_is_not_kept(told: bytes) -> None:
-    async def play(library: Library, recorded: Recorded) -> None:
+    async def play(store: RecordingStore, recorded: Recorded) -> None:
         with pytest.raises(ValueError, match="not the one that was asked for"):
-            await library.fetch(recorded, "")
+            await store.fetch(recorded, "")
 
     with_copy(b"content", play, told)
 
 
 def test_copies_are_for_those_who_have_the_secret() -> None:
-    async def play(library: Library, recorded: Recorded) -> None:
-        stranger = Library("127.0.0.1", b"another secret")
+    async def play(store: RecordingStore, recorded: Recorded) -> None:
+        stranger = RecordingStore("127.0.0.1", b"another secret")
         with pytest.raises(aiohttp.ClientResponseError, match="401"):
             await stranger.fetch(recorded, "")
         await stranger.close()

@@ -1,4 +1,4 @@
-"""Newcomers that rehearse together do together what stays among them, and then enter the job like any others."""
+"""Joiners that rehearse together do together what stays among them, and then enter the job like any others."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from understudy import __version__
-from understudy.agent.facts import facts_of
+from understudy.agent.spec import facts_of
 from understudy.protocol.messages import WorkerSpec
 
 
@@ -34,6 +34,6 @@ def test_the_script_counts_by_its_content(tmp_path: Path) -> None:
 
 
 def test_nobody_imports_torch_to_know_its_version() -> None:
-    modules = "understudy.agent.facts, understudy.controller.server.server, understudy.launch.join, understudy.cli.main"
+    modules = "understudy.agent.spec, understudy.controller.server.server, understudy.launch.join, understudy.cli.main"
     code = f"import {modules}, sys; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0

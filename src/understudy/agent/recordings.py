@@ -1,4 +1,4 @@
-"""Recordings that workers of this machine have made, and copies of those of others, for newcomers."""
+"""Recordings of this machine's workers, and copies of other machines' recordings, for joiners to rehearse with."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ _CHUNK = 1 << 20
 _FETCH = aiohttp.ClientTimeout(total=None, sock_connect=10.0, sock_read=60.0)
 
 
-class Library:
-    """Serves them over HTTP to whoever has the job's secret; the first one that is kept opens it. The files have no
-    names: they are gone when the agent is, however it ends."""
+class RecordingStore:
+    """Keeps recordings and serves them over HTTP to clients with the job's secret. Listens from the first recording on.
+
+    The files have no names: they are gone when the agent is, however it ends."""
 
     def __init__(self, host: str, secret: bytes) -> None:
         self._host = host
@@ -33,12 +34,12 @@ class Library:
         self._port = 0
 
     async def keep(self, digest: str, path: str) -> str:
-        """Take over a worker's file. Returns where others find it."""
+        """Take over a worker's file. Returns its URL."""
         self._put(digest, os.open(path, os.O_RDONLY | os.O_CLOEXEC))
         return await self._address(digest)
 
     async def fetch(self, recorded: Recorded, folder: str) -> str:
-        """Keep a copy of what another machine has. Raises where it cannot be had, or is not what it should be."""
+        """Keep a copy of another machine's recording. Returns its URL; raises if the copy fails or is damaged."""
         if recorded.digest not in self._files:
             with nameless(folder) as file:
                 await self._download(recorded, file)

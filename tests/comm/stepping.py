@@ -56,8 +56,8 @@ class Steps:
     ("prepared", generation), ("failed", generation, why), ("switched", generation), a Census.
     """
 
-    def __init__(self, player: LocalWorker, groups: Groups, elements: Sequence[int]) -> None:
-        self.player, self.fabric = player, player.fabric
+    def __init__(self, worker: LocalWorker, groups: Groups, elements: Sequence[int]) -> None:
+        self.player, self.fabric = worker, worker.fabric
         role = self.fabric.role
         assert role is not None
         self.role = role
@@ -121,7 +121,7 @@ class Steps:
         return False
 
     def agree_on_step(self) -> None:
-        """A newcomer learns where the others are."""
+        """A joiner learns where the others are."""
         where = torch.tensor([self.step])
         all_reduce(self.world, where, dist.ReduceOp.MAX)
         assert self.fabric.fault is None, self.fabric.fault
@@ -165,51 +165,51 @@ def pass_on(endpoint: Endpoint, roster: Roster | None, step: int) -> None:
         assert right, f"rank {endpoint.rank}, step {step}: {got.unique().tolist()}"
 
 
-def stay(player: LocalWorker, groups: Groups, elements: Sequence[int]) -> Ended:
+def stay(worker: LocalWorker, groups: Groups, elements: Sequence[int]) -> Ended:
     """Play from the first generation on."""
-    player.enter(player.hear())
-    return Steps(player, groups, elements).run()
+    worker.enter(worker.hear())
+    return Steps(worker, groups, elements).run()
 
 
-def join(player: LocalWorker, role: int, groups: Groups, elements: Sequence[int]) -> Ended:
+def join(worker: LocalWorker, role: int, groups: Groups, elements: Sequence[int]) -> Ended:
     """Rehearse a role in the sandbox, then take it over."""
-    player.fabric.assume(role, Echo())
-    part = Steps(player, groups, elements)
+    worker.fabric.assume(role, Echo())
+    part = Steps(worker, groups, elements)
     for endpoint in (part.world, *part.others):
         all_reduce(endpoint, torch.ones(1000))
-    player.tell("rehearsed")
-    roster = player.hear()
-    player.fabric.prepare(roster).result()
-    player.tell(("prepared", roster.generation))
-    player.fabric.switch(roster.generation)
-    player.tell(("switched", roster.generation))
+    worker.tell("rehearsed")
+    roster = worker.hear()
+    worker.fabric.prepare(roster).result()
+    worker.tell(("prepared", roster.generation))
+    worker.fabric.switch(roster.generation)
+    worker.tell(("switched", roster.generation))
     part.agree_on_step()
     return part.run()
 
 
-def lives(player: LocalWorker, groups: Groups, elements: Sequence[int]) -> None:
+def lives(worker: LocalWorker, groups: Groups, elements: Sequence[int]) -> None:
     """One worker after the other in one process: each rehearses the role it is given, plays until it is released and
     closes its fabric. Words: a role, or "census" between two lives. News: the worker, what `join` says, its end."""
-    first, number = player.fabric, 0
+    first, number = worker.fabric, 0
     known = first._rendezvous
     inherited: dict[str, Any] = {"job": known._job, "secret": known._secret, "limit": known.limit}
-    while (role := player.hear()) is not None:
+    while (role := worker.hear()) is not None:
         if role == "census":
-            player.tell(census())
+            worker.tell(census())
             continue
         number += 1
-        player.fabric = NetworkFabric(f"{first.uid}.{number}", f"{first.uid}.{number}", **inherited)
-        player.tell(player.fabric.worker)
-        player.tell(join(player, role, groups, elements))
-        player.fabric.close()
-    player.fabric = first
+        worker.fabric = NetworkFabric(f"{first.uid}.{number}", f"{first.uid}.{number}", **inherited)
+        worker.tell(worker.fabric.worker)
+        worker.tell(join(worker, role, groups, elements))
+        worker.fabric.close()
+    worker.fabric = first
 
 
 # -- in the test -------------------------------------------------------------------------------------------------------
 
 
-class Company:
-    """Workers in role order under one roster, and the newcomers who are to replace them."""
+class SteppingWorkers:
+    """Workers in role order under one roster, and the joiners who are to replace them."""
 
     def __init__(
         self, local: LocalWorkers, machines: Sequence[int], groups: Groups | None = None, elements: Sequence[int] = (1,)
@@ -219,17 +219,17 @@ class Company:
         self.groups = groups or [tuple(range(len(self.cells)))]
         self.elements = elements
         self._machines = 0
-        self.hands: list[WorkerHandle | None] = []
+        self.handles: list[WorkerHandle | None] = []
         for count in machines:
-            self.hands += local.start(self._machine(), count, stay, self.groups, elements)
+            self.handles += local.start(self._machine(), count, stay, self.groups, elements)
         self.roster = Roster.of(
             1,
-            [(role, hand.uid) for role, hand in enumerate(self.live)],
-            [hand.worker for hand in self.live],
+            [(role, handle.uid) for role, handle in enumerate(self.live)],
+            [handle.worker for handle in self.live],
             cells=self.cells,
         )
-        for hand in self.live:
-            hand.tell(self.roster)
+        for handle in self.live:
+            handle.tell(self.roster)
 
     def _machine(self) -> str:
         self._machines += 1
@@ -237,14 +237,14 @@ class Company:
 
     @property
     def live(self) -> list[WorkerHandle]:
-        return [hand for hand in self.hands if hand is not None]
+        return [handle for handle in self.handles if handle is not None]
 
     def hire(self, roles: Sequence[int]) -> dict[int, WorkerHandle]:
-        """Newcomers for these roles, on one new machine, rehearsed."""
+        """Joiners for these roles, on one new machine, rehearsed."""
         machine = self._machine()
         hired = {role: self.local.start(machine, 1, join, role, self.groups, self.elements)[0] for role in roles}
-        for hand in hired.values():
-            assert hand.hear() == "rehearsed"
+        for handle in hired.values():
+            assert handle.hear() == "rehearsed"
         return hired
 
     def propose(
@@ -252,22 +252,22 @@ class Company:
     ) -> Roster:
         """The next roster, told to everybody whom it concerns; not yet the one in play."""
         workers: dict[int, WorkerAddress | None] = {
-            role: None if hand is None else hand.worker for role, hand in changes.items()
+            role: None if handle is None else handle.worker for role, handle in changes.items()
         }
         roster = self.roster.successor(workers, generation=number, fresh=fresh)
-        for hand in (*self.live, *(hand for hand in changes.values() if hand is not None)):
-            hand.tell(roster)
+        for handle in (*self.live, *(handle for handle in changes.values() if handle is not None)):
+            handle.tell(roster)
         return roster
 
     def follow(self, roster: Roster, changes: dict[int, WorkerHandle | None]) -> list[Ended]:
         """That roster came into play: how the leavers' parts ended."""
-        leavers = [hand for role in changes if (hand := self.hands[role]) is not None]
-        for role, hand in changes.items():
-            self.hands[role] = hand
+        leavers = [handle for role in changes if (handle := self.handles[role]) is not None]
+        for role, handle in changes.items():
+            self.handles[role] = handle
         self.roster = roster
-        ended = [result_of(hand) for hand in leavers]
-        for hand in self.live:
-            wait_for(hand, "switched", roster.generation)
+        ended = [result_of(handle) for handle in leavers]
+        for handle in self.live:
+            wait_for(handle, "switched", roster.generation)
         return ended
 
     def replace(self, roles: Sequence[int]) -> list[Ended]:
@@ -275,39 +275,39 @@ class Company:
         return self.follow(self.propose(changes), changes)
 
     def stop(self) -> list[Ended]:
-        for hand in self.live:
-            hand.tell("stop")
-        return [result_of(hand) for hand in self.live]
+        for handle in self.live:
+            handle.tell("stop")
+        return [result_of(handle) for handle in self.live]
 
 
-def hear_of(hand: WorkerHandle, generation: int, limit: float = 30.0) -> tuple[str, str]:
+def hear_of(handle: WorkerHandle, generation: int, limit: float = 30.0) -> tuple[str, str]:
     """What a worker has to say of a generation, and why; what it still says of earlier ones is passed over."""
     while True:
-        kind, number, *why = hand.hear(limit)
+        kind, number, *why = handle.hear(limit)
         if number == generation:
             return kind, why[0] if why else ""
         assert number < generation
 
 
-def wait_for(hand: WorkerHandle, news: str, generation: int) -> None:
+def wait_for(handle: WorkerHandle, news: str, generation: int) -> None:
     """Until it has prepared, or switched to, that generation."""
-    while (heard := hear_of(hand, generation)) != (news, ""):
+    while (heard := hear_of(handle, generation)) != (news, ""):
         assert heard == ("prepared", ""), heard
 
 
-def wait_for_census(hand: WorkerHandle) -> Census:
-    while not isinstance(heard := hand.hear(), Census):
+def wait_for_census(handle: WorkerHandle) -> Census:
+    while not isinstance(heard := handle.hear(), Census):
         assert heard[0] == "prepared", heard
     return heard
 
 
-def result_of(hand: WorkerHandle) -> Ended:
+def result_of(handle: WorkerHandle) -> Ended:
     """How its part ended, whatever it said before."""
     while True:
-        kind, what = hand._connection.recv() if hand._connection.poll(30) else ("nothing for 30 s", None)
+        kind, what = handle._connection.recv() if handle._connection.poll(30) else ("nothing for 30 s", None)
         if isinstance(what, Ended):
             if kind == "done":
-                hand.process.join(10)
+                handle.process.join(10)
             return what
         assert kind == "message", (kind, what)
 
@@ -326,6 +326,6 @@ def asleep(processes: Iterable[int]) -> None:
         eventually(sleeps, limit=10)
 
 
-def kill(hand: WorkerHandle) -> None:
-    assert hand.process.pid is not None
-    os.kill(hand.process.pid, signal.SIGKILL)
+def kill(handle: WorkerHandle) -> None:
+    assert handle.process.pid is not None
+    os.kill(handle.process.pid, signal.SIGKILL)

@@ -1,0 +1,253 @@
+"""Mistakes in the protocol that the simulation notices: each is a small change of production code, and some seed of a
+few hundred breaks a rule with it. Without these tests a simulation that checks nothing would pass, too."""
+
+from __future__ import annotations
+
+import gc
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from msgspec import structs
+
+from understudy.controller.core import actions, judgement, settlement, signals
+from understudy.controller.core.events import Event as ControllerEvent
+from understudy.controller.core.events import Reported
+from understudy.controller.core.judgement import Situation, Verdict
+from understudy.controller.core.state import JobState
+from understudy.controller.server.controller import Connection, Controller
+from understudy.protocol.frames import Register
+from understudy.protocol.messages import Cancel, Halt
+from understudy.protocol.sessions import Inbox
+from understudy.protocol.vote import VoteOutcome, outcome_of
+from understudy.state.undo import Undo
+from understudy.testing.simulation import Rule, RuleBroken, simulate_seed
+from understudy.testing.simulation.host import SimLedger
+from understudy.worker import runtime
+from understudy.worker.instructions import Next, SwitchTo
+from understudy.worker.protocol import MESSAGES, PROPOSALS, STEPS, WorkerProtocol
+from understudy.worker.runtime import WorkerRuntime
+from understudy.worker.states import Event, ProposalState, StepState, WorkerState
+from understudy.worker.transfer.copies import CopyKeeper
+
+SEEDS = range(300)
+Mutate = Callable[[pytest.MonkeyPatch], None]
+MUTATIONS: dict[str, tuple[Mutate, set[Rule]]] = {}
+
+
+def mutation(*rules: Rule) -> Callable[[Mutate], Mutate]:
+    """A mutation, and the rules of which it breaks one."""
+
+    def add(mutate: Mutate) -> Mutate:
+        MUTATIONS[mutate.__name__] = (mutate, set(rules))
+        return mutate
+
+    return add
+
+
+def nothing(*_: object, **__: object) -> None:
+    pass
+
+
+# -- the worker's protocol ---------------------------------------------------------------------------------------------
+
+
+@mutation()
+def a_vote_is_counted_after_a_halt(patch: pytest.MonkeyPatch) -> None:
+    patch.setitem(STEPS, (StepState.HALTED, Event.COUNTED), WorkerProtocol._counted)
+
+
+@mutation()
+def an_interrupted_step_is_not_repeated(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(WorkerProtocol, "_repeat", nothing)
+
+
+@mutation()
+def a_step_that_a_survivor_has_applied_is_not_applied_by_the_others(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(WorkerProtocol, "_go_on_from", lambda self, step: self._repeat())
+
+
+@mutation()
+def a_cancellation_ignores_a_promise_given_in_a_vote(patch: pytest.MonkeyPatch) -> None:
+    patch.setitem(PROPOSALS, (ProposalState.PROMISED, Cancel), WorkerProtocol._cancel)
+
+
+@mutation()
+def a_prepared_generation_is_entered_before_the_vote_agrees(patch: pytest.MonkeyPatch) -> None:
+    boundary = WorkerProtocol.boundary
+
+    def early(self: WorkerProtocol) -> Next:
+        proposal = self.proposal
+        if proposal is not None and not proposal.direct and proposal.ready and self.seated and not self.halted:
+            proposal.state = ProposalState.AGREED
+            return SwitchTo(proposal.generation)
+        return boundary(self)
+
+    patch.setattr(WorkerProtocol, "boundary", early)
+
+
+@mutation()
+def a_worker_trains_on_after_a_halt(patch: pytest.MonkeyPatch) -> None:
+    def halt(self: WorkerProtocol, message: Halt) -> list[Any]:
+        effects = WorkerProtocol._halt(self, message)
+        self.halted = False
+        return effects
+
+    for state in WorkerState:
+        patch.setitem(MESSAGES, (state, Halt), halt)
+
+
+@mutation()
+def a_joiner_counts_one_step_too_many(patch: pytest.MonkeyPatch) -> None:
+    took = WorkerProtocol.took
+    patch.setattr(WorkerProtocol, "took", lambda self, generation, step: took(self, generation, step + 1))
+
+
+# -- the worker's runtime ----------------------------------------------------------------------------------------------
+
+
+@mutation()
+def a_step_is_applied_without_a_vote(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(WorkerRuntime, "least", lambda self, numbers: numbers)
+
+
+@mutation()
+def the_vote_agrees_on_the_greatest_generation(patch: pytest.MonkeyPatch) -> None:
+    def greatest(least: list[int], current: int) -> VoteOutcome:
+        return outcome_of([-least[1], *least[1:]], current)
+
+    patch.setattr(runtime, "outcome_of", greatest)
+
+
+@mutation()
+def a_repeated_step_begins_with_what_the_first_attempt_changed(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Undo, "restore", nothing)
+
+
+@mutation()
+def a_copy_counts_before_the_buddy_has_it(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(CopyKeeper, "complete", property(lambda self: self._begun))
+
+
+# -- the controller ----------------------------------------------------------------------------------------------------
+
+
+@mutation()
+def a_generation_number_is_used_twice(patch: pytest.MonkeyPatch) -> None:
+    def again(job: JobState, *args: Any, **more: Any) -> Any:
+        if job.generations > 1 and job.generations % 2:
+            job.generations -= 1
+        return next_roster(job, *args, **more)
+
+    next_roster = actions.next_roster
+    from understudy.controller.core import failure, planned
+
+    for module in (actions, failure, planned):
+        patch.setattr(module, "next_roster", again, raising=False)
+
+
+@mutation()
+def the_least_step_of_the_survivors_counts(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(settlement, "max", min, raising=False)
+
+
+@mutation()
+def the_death_of_a_giver_is_ignored(patch: pytest.MonkeyPatch) -> None:
+    def situation(job: JobState, uids: set[str], **more: Any) -> Situation:
+        change = job.change
+        givers = {} if change is None else change.givers
+        if change is not None:
+            change.givers = {}
+        try:
+            return original(job, uids, **more)
+        finally:
+            if change is not None:
+                change.givers = givers
+
+    original = signals._situation
+    patch.setattr(signals, "_situation", situation)
+
+
+@mutation()
+def the_state_of_a_broken_worker_is_trusted(patch: pytest.MonkeyPatch) -> None:
+    def trusting(situation: Situation) -> Verdict:
+        return judge(structs.replace(situation, trusted=True) if hasattr(situation, "__struct_fields__") else situation)
+
+    judge = judgement.judge
+    patch.setattr(signals, "judge", trusting)
+
+
+@mutation()
+def orders_and_reports_are_taken_twice(patch: pytest.MonkeyPatch) -> None:
+    def take(self: Inbox, number: int) -> bool:
+        self.last = max(self.last, number)
+        return True
+
+    patch.setattr(Inbox, "take", take)
+
+
+@mutation()
+def orders_are_not_sent_again_over_a_new_connection(patch: pytest.MonkeyPatch) -> None:
+    admit = Controller.admit
+
+    def forgetful(self: Controller, connection: Connection, register: Register) -> bool:
+        known = self.job.machines.get(register.machine)
+        if known is not None:
+            register = structs.replace(register, received=known.outbox.last)
+        return admit(self, connection, register)
+
+    patch.setattr(Controller, "admit", forgetful)
+
+
+@mutation()
+def a_machine_that_was_started_again_goes_on_in_its_old_session(patch: pytest.MonkeyPatch) -> None:
+    admit = Controller.admit
+
+    def confused(self: Controller, connection: Connection, register: Register) -> bool:
+        known = self.job.machines.get(register.machine)
+        if known is not None:
+            known.incarnation = register.incarnation
+        return admit(self, connection, register)
+
+    patch.setattr(Controller, "admit", confused)
+
+
+@mutation()
+def some_events_are_not_in_the_ledger(patch: pytest.MonkeyPatch) -> None:
+    append = SimLedger.append
+
+    def leaky(self: SimLedger, at: float, event: ControllerEvent) -> None:
+        if not isinstance(event, Reported) or event.number % 5:
+            append(self, at, event)
+
+    patch.setattr(SimLedger, "append", leaky)
+
+
+# -- and all are noticed -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(autouse=True)
+def quick() -> Iterator[None]:
+    logging.disable(logging.CRITICAL)
+    gc.freeze()
+    yield
+    gc.unfreeze()
+    logging.disable(logging.NOTSET)
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("name", MUTATIONS)
+def test_the_mutation_is_noticed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    mutate, rules = MUTATIONS[name]
+    mutate(monkeypatch)
+    assert next(filter(None, map(broken_by, SEEDS)), None) in rules
+
+
+def broken_by(seed: int) -> Rule | None:
+    """The rule that a seed breaks; None: none."""
+    try:
+        simulate_seed(seed)
+    except RuleBroken as error:
+        return error.rule
+    return None
