@@ -108,7 +108,8 @@ def _failure(results: Results) -> str:
     for system in dict.fromkeys(str(row["system"]) for row in totals):
         by = {row["loss"]: row for row in totals if row["system"] == system}
         any_of = by.get("worker", next(iter(by.values())))
-        restarts = "all workers restart" if not str(any_of["restarted"]).startswith("0 ") else "no survivor restarts"
+        restarted = int(str(any_of["restarted"]).split()[0])  # of all losses
+        restarts = "all workers restart" if restarted else "no survivor restarts"
         work = f"{any_of['repeated']:g} repeated, {any_of['dropped']:g} dropped; {restarts}"
         stalls = [_bold(system, measured(by[loss], "stall")) if loss in by else "" for loss in ("worker", "machine")]
         rest = (seconds(any_of["full_strength_s"]), work, seconds(any_of["step_s"]))
@@ -140,7 +141,7 @@ def _counts(totals: Sequence[Row]) -> str:
 
 def _cut_short(results: Results, bench: str) -> str:
     """Sentences about other systems' jobs that did not get all workers into one step, at the start or after a death."""
-    cut = Counter(str(row["system"]) for row in results.rows(bench) if "cut short" in str(row.get("round")))
+    cut = Counter(str(row["system"]) for row in results.cut_short(bench))
     return "".join(
         f" In {count} of {system}'s jobs a worker stayed away for three minutes." for system, count in cut.items()
     )
@@ -256,8 +257,7 @@ def _rebalance(results: Results) -> str:
     titles = ("a machine is replaced every", "remaining speed", "restarting instead")
     at_once = [
         f"{row['machines']} of {row['of']}: {seconds(row['lost_s'])}"
-        for row in results.rows("rebalance", part="at once")
-        if str(row["round"]).startswith("all") and row["links"] == "own"
+        for row in results.totals("rebalance", part="at once", links="own")
     ]
     text = (
         f"steps of {seconds(next(iter(ours.values()))['step_s'])}; the joiners start and rehearse on the same cores. "
@@ -366,7 +366,7 @@ PREDICTED = ("share of time that the job trains", "measured", "simulated", "a pr
 
 
 def _reality(results: Results) -> str:
-    rows = [row for row in results.rows("reality") if str(row["stretch"]).startswith("all")]
+    rows = results.totals("reality")
     if not rows:
         return ""
     cells = [
