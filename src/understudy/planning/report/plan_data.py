@@ -32,6 +32,8 @@ STANDING_BY = "standbys held ready"
 
 
 class ScalePoint(msgspec.Struct, frozen=True):
+    """One point of a curve over scale."""
+
     gpus: int
     inflation: float
     days: float
@@ -85,6 +87,8 @@ class WasteStack(msgspec.Struct, frozen=True):
 
 
 class LandscapeCell(msgspec.Struct, frozen=True):
+    """One cell of the landscape: holders, checkpoint period and inflation."""
+
     r: int
     period: float
     inflation: float
