@@ -103,7 +103,7 @@ def test_names() -> None:
 def test_vacant_roles_have_cells_of_their_own() -> None:
     roster = Roster.of(1, [(1, "b"), (2, "c")], [B, C], roles=4)
     assert roster.cells == (0, 1, 1, 2)
-    assert [roster.player(role) for role in range(4)] == [None, B, C, None]
+    assert [roster.worker_of(role) for role in range(4)] == [None, B, C, None]
     assert roster.worker("b") == B
     assert roster.role_of("a") is None
 

@@ -161,8 +161,8 @@ class Roster(msgspec.Struct, frozen=True, dict=True):
     def worker(self, uid: str) -> WorkerAddress | None:
         return self._by_uid.get(uid)
 
-    def player(self, role: int) -> WorkerAddress | None:
-        """Who plays this role, or None while it is vacant."""
+    def worker_of(self, role: int) -> WorkerAddress | None:
+        """The worker of this role; None: the role is vacant."""
         uid = self.seats[role]
         return None if uid is None else self._by_uid[uid]
 

@@ -89,7 +89,7 @@ class WorkerProtocol:
         self.proposal: Proposal | None = None
         self.conclusion: WriteCheckpoint | None = None
         self.forgiven = -1
-        """The step whose gradients were not finite: its second attempt counts in any case."""
+        """The step that had gradients that were not finite: its second attempt counts in any case."""
         self.kept: Callable[[], tuple[tuple[int, int], ...]] = tuple
         """(role, step) of whole copies in this worker's memory."""
         self.usual: Callable[[], float] = float

@@ -43,8 +43,8 @@ class CopyTaker:
         self._bytes = 0
 
     def take(self, spare: Callable[[int], Copy | None]) -> Copy:
-        """Receive the next copy, whole and verified. `spare` gets the step whose copy must not be overwritten, and
-        returns a copy whose memory may be."""
+        """Receive the next copy, whole and verified. `spare` gets the step of the copy that must be kept, and
+        returns a copy to overwrite."""
         first, stop = self._sockets[0], self._stop
         keep = expect(first, KeepStep, stop).step
         batch = expect(first, TensorBatch, stop)
