@@ -252,7 +252,7 @@ def test_the_folder_is_not_there(ensemble: Ensemble, tmp_path: Path, caplog: pyt
     job.begin()
     job.gave_up()
     assert "w0 cannot record" in caplog.text
-    assert "they rehearse with made-up values" in caplog.text
+    assert "joiners rehearse with made-up values" in caplog.text
 
 
 def test_the_script_is_gone(ensemble: Ensemble, tmp_path: Path) -> None:

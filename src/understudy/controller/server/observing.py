@@ -62,7 +62,7 @@ class Observing:
         self._looked = now
         if roster.generation != self._generation:
             self._enter(job)
-        players = {role: worker for role in range(len(roster.seats)) if (worker := roster.player(role)) is not None}
+        players = {role: worker for role in range(len(roster.seats)) if (worker := roster.worker_of(role)) is not None}
         machines = {role: worker.machine for role, worker in players.items()}
         news: list[StragglerNews] = []
         for step in self._complete(len(players)):
