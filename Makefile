@@ -40,7 +40,7 @@ bench: $(VENV)/.stamp ## run all benchmarks, two hours; BENCH=--quick: ten minut
 	$(BIN)/understudy bench all $(BENCH)
 
 figures: $(VENV)/.stamp ## put the committed results of benchmarks on the pages that show them, and draw the pictures
-	$(BIN)/understudy bench report bench/results/reference --png docs/images --readme README.md docs/scaling.md docs/standby.md docs/planning.md
+	$(BIN)/understudy bench report bench/results/reference --png docs/images --readme README.md docs/benchmarks.md docs/scaling.md docs/standby.md docs/planning.md
 
 SEED ?= 1
 

@@ -2,7 +2,8 @@
 
 from setuptools import find_packages, setup
 
+bench = [f"understudy_bench.{name}" for name in find_packages("bench")]
 setup(
-    packages=[*find_packages("src"), "understudy_bench", "understudy_bench.scripts"],
+    packages=[*find_packages("src"), "understudy_bench", *bench],
     package_dir={"": "src", "understudy_bench": "bench"},
 )

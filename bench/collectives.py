@@ -1,4 +1,4 @@
-"""Collectives: the native transport beside Gloo, in the same processes, turn by turn."""
+"""Collectives: the native transport against Gloo, in the same processes, by turns."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import AllgatherOptions, TCPStore
 
 from understudy.comm.group import RoleGroup
-from understudy.launch.troupe import LocalWorker, Troupe, first_roster
-from understudy_bench.harness import Bench, Check, Progress, Result, interleave, median, spread
+from understudy.testing.local_workers import LocalWorker, LocalWorkers, first_roster
+from understudy_bench.harness.bench import Bench, Check, Progress, Result, interleave, median, spread
 
 SIZES = (1 << 12, 1 << 16, 1 << 20, 1 << 24, 1 << 26)
 OTHERS = (1 << 16, 1 << 24)
-"""Sizes at which the operations beside all_reduce are shown."""
+"""Sizes of the operations other than all_reduce."""
 LAYOUTS = {("arena", 2): [2], ("arena", 4): [4], ("tcp", 2): [1, 1], ("tcp", 4): [1, 1, 1, 1]}
 
 
 def _bar(path: str, size: int) -> float | None:
-    """The least ratio gloo/understudy that counts as good enough for an all-reduce."""
+    """The smallest acceptable ratio gloo/understudy of an all-reduce; None: any."""
     if path == "arena":
         return 2.0 if size <= 1 << 16 else 1.3
     if size >= 1 << 20:
@@ -32,7 +32,7 @@ def _bar(path: str, size: int) -> float | None:
 
 
 def _call(group: Any, op: str, size: int) -> Callable[[], None]:
-    """One operation on tensors of `size` bytes in all, as torch.distributed calls it."""
+    """One operation on tensors of `size` bytes, called as torch.distributed does."""
     count, world = size // 4, group.size()
     whole, part = torch.rand(count), torch.rand(count // world)
     if op == "all_reduce":
@@ -57,7 +57,7 @@ def _wait(work: Any) -> None:
 
 
 def _measure(player: LocalWorker, port: int, plan: list[tuple[str, int, int, int]]) -> None:
-    """Run the plan's (operation, bytes, rounds, repetitions); the first worker reports the times."""
+    """Run the plan of (operation, bytes, rounds, repetitions); role 0 reports the times."""
     player.enter(player.hear())
     role, roster = player.fabric.role, player.fabric.roster
     assert role is not None
@@ -75,14 +75,15 @@ def _measure(player: LocalWorker, port: int, plan: list[tuple[str, int, int, int
         times: dict[str, list[float]] = {name: [] for name in groups}
         for _, name in interleave(list(groups), rounds):
             call = calls[name]
-            call()  # everyone is here, nobody is still in the other contestant's turn
+            call()  # a barrier: no worker is still in the other contestant's turn
             start = time.perf_counter()
             for _ in range(repetitions):
                 call()
             times[name].append((time.perf_counter() - start) / repetitions * 1e6)
         if role == 0:
             player.tell(times)
-    player.fabric.check()
+    if player.fabric.fault is not None:
+        raise RuntimeError(str(player.fabric.fault))
 
 
 def _plan(quick: bool) -> list[tuple[str, int, int, int]]:
@@ -103,11 +104,11 @@ def measure(quick: bool, progress: Progress) -> Result:
     checks: list[Check] = []
     for (path, workers), machines in LAYOUTS.items():
         store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-        with Troupe() as troupe:
+        with LocalWorkers() as started:
             hands = [
                 hand
                 for number, count in enumerate(machines)
-                for hand in troupe.hire(f"m{number}", count, _measure, store.port, plan)
+                for hand in started.start(f"m{number}", count, _measure, store.port, plan)
             ]
             roster = first_roster(hands)
             for hand in hands:

@@ -1,80 +1,83 @@
 """Failure: what training loses when a worker, or a whole machine, is killed without warning (kill -9).
 
-- understudy: two machines with a worker each and a standby whose one worker could take either's role at once. A machine
-  whose worker has died is the next standby, one that has died comes back;
-- torchrun: plain DDP over Gloo with a checkpoint every 10 steps. A worker is lost on one node with two, the best case
-  for torchrun; a machine is one node of two, and the one with the rendezvous is spared, since that would end the job;
-- torchrun, DCP: the same where a worker is lost, with checkpoints by torch.distributed.checkpoint;
-- torchrun, every step: the same with a checkpoint after each step, which has its price in every step;
-- torchft, where it is installed: two replicas, with short limits (heartbeat 1 s, process group 2 s, a look at who is
-  there every 50 ms, 300 ms for those who live and are late).
+Contestants:
 
-A worker is one process. A machine is its agent with everything that comes from it. All run on this computer, so the
-kernel closes a dead machine's connections at once, for all contestants alike, and understudy's launcher sees its agent
-end; one without power would be noticed only by its silence. Where nobody takes a lost machine's place by himself
-(torchrun, torchft), the benchmark starts one right after the death, as a scheduler would that needs no time. torchrun
-takes a node for gone after 2 s of silence here, not after its usual 15.
+- understudy: two machines with one worker each, and a standby that can take either role at once. A machine whose worker
+  died becomes the next standby; a machine that died comes back;
+- torchrun: plain DDP over Gloo with a checkpoint every 10 steps. A worker is lost on one node with two workers, the
+  best case for torchrun; a machine is one of two nodes. The node with the rendezvous is spared: its loss ends the job;
+- torchrun, DCP: the loss of a worker, with checkpoints by torch.distributed.checkpoint;
+- torchrun, every step: the loss of a worker, with a checkpoint after each step, which slows down every step;
+- torchft, if it is installed: two replicas with short limits (heartbeat 1 s, process group 2 s, the lighthouse checks
+  every 50 ms and waits 300 ms for replicas that are alive and late).
 
-The moment is random: some step's end and a random share of a step more, from a fixed seed, and so is who dies. Time is
-the wall clock, noted just before the kill and by the training scripts at the end of each step.
+A worker is one process. A machine is its agent and all descendants. All run on this computer: the kernel closes a dead
+machine's connections at once, for all contestants alike, and understudy's launcher sees its agent end. A machine that
+loses power would be noticed only by its silence. torchrun and torchft do not fill a lost machine's place themselves:
+the benchmark starts one right after the death, as a scheduler that needs no time would. torchrun's limit for a silent
+node is 2 s here, not its default of 15 s.
 
-- `stall_s`: from the death to the survivors' next completed step, less an undisturbed one: the median of the 12 before.
-  A step that needed nothing more from the dead one may end by itself; then the one after it is late and counts.
-- `full_strength_s`: from the death to the end of the first step in which everybody takes part again.
-- `new_step_s`: from the death to the end of the first step that had not been done before.
-- `repeated`: steps that survivors began again, the one in flight included. `dropped`: steps whose data never had any
-  effect. `restarted`: the survivors' processes were started again, too.
+The moment of the death (the end of a step plus a random share of a step) and the place are random, from a fixed seed.
+Time is the wall clock, noted just before the kill and by the training scripts at the end of each step.
 
-Only one job runs at a time. Each lives for a few deaths, and the lives of all contestants alternate. Each contestant
-loses 10 workers and 5 machines, those with DCP and with a checkpoint after every step no machines; a quick run takes
-2 and 1, and of torchrun's contestants one worker each.
+Columns:
+
+- `stall_s`: from the death to the survivors' next completed step, less an undisturbed step (the median of the 12
+  before). If a step that needs nothing more from the dead worker ends undisturbed, the step after it counts.
+- `full_strength_s`: from the death to the end of the first step in which all places take part again.
+- `new_step_s`: from the death to the end of the first step that had not been completed before.
+- `repeated`: steps that survivors began again, the one in flight included. `dropped`: steps whose data had no effect.
+  `restarted`: the survivors' processes were restarted too.
+
+One job runs at a time. Each job has a few deaths, and the jobs of all contestants alternate. Each contestant loses 10
+workers and 5 machines; those with DCP and with a checkpoint after every step lose no machines. A quick run has 2 and 1,
+and one worker for each torchrun contestant.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
-from understudy_bench.harness import Bench, Check, Progress, Result, median, rounded, spread
-from understudy_bench.outage import Outage
-from understudy_bench.strike import Life, around_rows, play, told
-from understudy_bench.struck import (
+from understudy_bench.harness.bench import Bench, Check, Progress, Result, median, rounded, spread
+from understudy_bench.kills.contestants import (
     NOT_INSTALLED,
     Loss,
-    Torchft,
-    Torchrun,
-    TorchrunDcp,
-    TorchrunEveryStep,
-    TorchrunNodes,
-    Understudy,
+    recovering,
+    torchft,
     torchft_is_installed,
+    torchrun_nodes,
+    torchrun_one_node,
 )
+from understudy_bench.kills.cost import Outage
+from understudy_bench.kills.kill import Life, around_rows, run_lives, separated
 
 ROUNDS = 5
-LIVES: Sequence[Life] = (
-    ("understudy", Understudy, ("worker", "machine", "worker")),
-    ("torchrun", Torchrun, ("worker", "worker")),
-    ("torchrun", TorchrunNodes, ("machine",)),
-    ("torchrun, DCP", TorchrunDcp, ("worker", "worker")),
-    ("torchrun, every step", TorchrunEveryStep, ("worker", "worker")),
-    ("torchft", Torchft, ("worker", "machine", "worker")),
-)
-QUICK: Sequence[Life] = (
-    ("understudy", Understudy, ("worker", "machine", "worker")),
-    ("torchrun", Torchrun, ("worker",)),
-    ("torchrun", TorchrunNodes, ("machine",)),
-    ("torchrun, DCP", TorchrunDcp, ("worker",)),
-    ("torchrun, every step", TorchrunEveryStep, ("worker",)),
-    ("torchft", Torchft, ("worker", "machine", "worker")),
-)
+
+
+def lives(times: int) -> list[Life]:
+    """All contestants; those of torchrun lose a worker `times` times."""
+    workers: list[Loss] = ["worker"] * times
+    return [
+        Life("understudy", recovering, ("worker", "machine", "worker")),
+        Life("torchrun", torchrun_one_node, workers),
+        Life("torchrun", torchrun_nodes, ("machine",)),
+        Life("torchrun, DCP", partial(torchrun_one_node, dcp=True), workers),
+        Life("torchrun, every step", partial(torchrun_one_node, every=1), workers),
+        Life("torchft", torchft, ("worker", "machine", "worker")),
+    ]
+
+
+LIVES, QUICK = lives(2), lives(1)
 TORCHRUN_BAR, TORCHFT_BAR = 10.0, 2.0
 
 Row = dict[str, object]
 
 
 def summary(rows: Sequence[Mapping[str, Any]]) -> list[Row]:
-    """A row for all deaths of a kind that a contestant has seen: medians, and where most of them lie."""
+    """One row for all losses of a kind of one contestant: medians and 80 % spreads."""
     kinds = dict.fromkeys((row["system"], row["loss"]) for row in rows)
     found: list[Row] = []
     for system, loss in kinds:
@@ -92,7 +95,7 @@ def summary(rows: Sequence[Mapping[str, Any]]) -> list[Row]:
 
 
 def stalls(rows: Sequence[Mapping[str, Any]], loss: Loss) -> dict[str, list[float]]:
-    """The survivors' stalls by system."""
+    """System → the survivors' stalls, in seconds."""
     found: dict[str, list[float]] = {}
     for row in rows:
         if row["loss"] == loss:
@@ -101,7 +104,7 @@ def stalls(rows: Sequence[Mapping[str, Any]], loss: Loss) -> dict[str, list[floa
 
 
 def checks_of(rows: Sequence[Mapping[str, Any]]) -> list[Check]:
-    """How many times longer the others stall when a worker dies; and of our steps only those in flight are repeated."""
+    """The other systems stall several times longer when a worker dies, and understudy repeats only steps in flight."""
     of = {system: median(values) for system, values in stalls(rows, "worker").items()}
     ours = max(of["understudy"], 1e-3)  # below a millisecond nothing is measured
     checks = []
@@ -113,15 +116,15 @@ def checks_of(rows: Sequence[Mapping[str, Any]]) -> list[Check]:
     return [*checks, Check("steps_lost", lost, "0", lost == 0)]
 
 
-def row_of(system: str, loss: Loss, number: int, place: int, seen: Outage) -> Row:
-    return {"system": system, "loss": loss, "round": str(number), "place": place, **rounded(asdict(seen))}
+def row_of(system: str, loss: Loss, number: int, place: int, cost: Outage) -> Row:
+    return {"system": system, "loss": loss, "round": str(number), "place": place, **rounded(asdict(cost))}
 
 
 def measure(quick: bool, progress: Progress) -> Result:
-    lives = [life for life in (QUICK if quick else LIVES) if life[0] != "torchft" or torchft_is_installed()]
-    deaths, cut_short = told(play(lives, 1 if quick else ROUNDS, progress))
-    rows = [row_of(death.system, death.loss, death.round, death.place, death.seen) for death in deaths]
-    missing: list[Row] = [] if torchft_is_installed() else [{"system": "torchft", "loss": NOT_INSTALLED}]
+    possible = [life for life in (QUICK if quick else LIVES) if life.system != "torchft" or torchft_is_installed()]
+    deaths, cut_short = separated(run_lives(possible, 1 if quick else ROUNDS, progress))
+    rows = [row_of(death.system, death.loss, death.round, death.place, death.cost) for death in deaths]
+    missing: list[Row] = [] if torchft_is_installed() else [{"system": "torchft", "absent": NOT_INSTALLED}]
     return Result([*rows, *summary(rows), *cut_short, *missing, *around_rows(deaths)], checks_of(rows))
 
 

@@ -1,12 +1,12 @@
-"""Overhead: what a step costs under `understudy run`, against plain DDP over Gloo started by torchrun.
+"""Overhead: the time of a step under `understudy run`, against plain DDP over Gloo started by torchrun.
 
-Both jobs live at the same time, with the same model, batches and threads on the same cores. They train by turns, a few
-steps each. While one trains, all processes of the other are stopped, those that only look after it too: what the
-controller and the agents use counts for understudy alone, and what torchrun uses for plain alone.
+Both jobs run at the same time, with the same model, batches and threads on the same cores. They train by turns, a few
+steps each. While one trains, all processes of the other are stopped, its controller, agents or torchrun included: their
+processor time counts for their own job alone.
 
-Left to itself, the C library gives memory back to the kernel or keeps it, as chance has laid out the heap: thousands of
-page faults a step, or hardly any, for as long as a process lives. That made steps up to a tenth longer or shorter, with
-either system, so here it keeps the memory of both. Both are started several times all the same; each start counts once.
+By default, the C library returns freed memory to the kernel or keeps it, depending on the layout of the heap: thousands
+of page faults per step, or hardly any, for all the life of a process. This makes steps of both systems up to a tenth
+longer or shorter, so here the library keeps the memory. Both jobs are started several times; each start counts once.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from understudy_bench.contest import STEADY, WARM_UP, Contest, kept, ours
-from understudy_bench.harness import Bench, Check, Progress, Result, interleave, median, spread
-from understudy_bench.processes import Command, torchrun, workplace
+from understudy_bench.harness.bench import Bench, Check, Progress, Result, interleave, median, spread
+from understudy_bench.harness.processes import Command, torchrun, workplace
+from understudy_bench.harness.turns import STEADY, WARM_UP, Turns, kept, ours
 from understudy_bench.scripts import PLAIN
 
 SYSTEMS = ("understudy", "plain")
 LAYOUTS = {2: (2, 1), 4: (2, 2)}
-"""Workers → understudy's machines and workers on each. Two machines, so that it has no more shared memory than needed:
-Gloo talks over loopback."""
+"""Workers → understudy's machines, and workers on each. Two machines, so that links between them use TCP, as Gloo's
+do."""
 PLAN = {2: (6, 15), 4: (5, 8)}
-"""Workers → how often both jobs are started, and turns of each then."""
+"""Workers → number of starts, and turns of each job per start."""
 QUICK = {2: (2, 5)}
 TURN = 4
-"""Steps of a turn; the first does not count, since everything comes back into the caches. Turns are short, for what
-else this computer does changes from one second to the next."""
+"""Steps of a turn; the first one fills the caches and does not count. Turns are short, since the load by other programs
+changes from one second to the next."""
 DROPPED = 1
 BAR = 1.02
 
@@ -37,7 +37,7 @@ Times = Mapping[str, Sequence[Sequence[float]]]
 
 
 def rows_of(workers: int, times: Times) -> list[dict[str, object]]:
-    """A row for each start and one for all: there, each system has the median of its starts."""
+    """One row for each start, and one for all: the medians over starts."""
     typical = {system: [median(start) for start in times[system]] for system in SYSTEMS}
     rows: list[dict[str, object]] = []
     for number in range(len(typical["plain"])):
@@ -84,16 +84,16 @@ def measure(quick: bool, progress: Progress) -> Result:
 
 
 def _live(workers: int, turns: int, what: str, progress: Progress) -> dict[str, list[float]]:
-    """Start both and let them train by turns; seconds of their steps."""
+    """Start both jobs and let them train by turns. Returns the seconds of their steps."""
     times: dict[str, list[float]] = {system: [] for system in SYSTEMS}
     with (
         workplace() as folder,
-        Contest(workers, _commands(workers, folder), folder / "gate") as contest,
+        Turns(workers, _commands(workers, folder), folder / "gate") as jobs,
     ):
         for system in SYSTEMS:
-            contest.train(system, WARM_UP)
+            jobs.train(system, WARM_UP)
         for turn, system in interleave(SYSTEMS, turns):
-            times[system] += kept(contest.train(system, TURN), DROPPED)
+            times[system] += kept(jobs.train(system, TURN), DROPPED)
             progress.advance(f"{what}: {system}, turn {turn + 1}")
     return times
 

@@ -1,38 +1,41 @@
-"""Reality: does the simulator say how much of the time a real job trains, while its workers are killed at random?
+"""Reality: does the simulator predict the share of time that a real job trains, while its workers are killed at random?
 
-Four replicas with a worker each train a small model; a worker waits until 25 ms are over for each of its six
-micro-shards (see `bench mask`), so that cores are not what is measured. Workers are killed (kill -9) at the ends of
-exponential lives with a mean of 24 s each, drawn anew whenever somebody begins to play a role: one death in about six
-seconds. Lives are dealt like cards from a seed, so that a short run has as many deaths as its rate says.
+Four replicas with one worker each train a small model; each of a worker's six micro-shards takes at least 25 ms (see
+`bench mask`), so that the number of cores does not matter. Workers are killed (kill -9) at the ends of exponential
+lives with a mean of 24 s, drawn when a worker takes a role: one death in about six seconds. Lives are dealt like cards
+from a seed, so that a short run has as many deaths as its rate says.
 
-- recovery: everybody waits until a standby has the place. There is one; the dead worker's machine is the next once its
-  new worker has rehearsed, and whoever dies before has to be waited for;
-- masking: no standby. The others go on, and the dead worker's machine brings a new one back to them.
+- recovery: training waits until a standby has taken the role. There is one standby; the dead worker's machine is the
+  next one after its new worker has rehearsed, and a death before that has to wait for it;
+- masking: no standby. The survivors continue, and the dead worker's machine starts a new worker, which joins them.
 
-For each there are two jobs: one that is only there to calibrate with (other seed; `understudy … --calibrate` reads its
-ledger in the same way), and the one that is predicted. In the second, disturbed stretches of a minute take turns with
-undisturbed ones, in which the time of an undisturbed step is measured and everybody comes back.
+Each has two jobs: one for calibration (with another seed; `understudy plan --calibrate` reads its ledger in the same
+way), and the one that is predicted. In the second, disturbed stretches of a minute alternate with undisturbed ones, in
+which the time of an undisturbed step is measured and all replicas come back.
 
-- `measured`: steps made in the disturbed stretches × the undisturbed step time ÷ their length;
-- `simulated`: efficiency by `planning/jump.py`, for as many machines, stretches of the same length, the calibration's
-  durations and the same lives: the simulator is dealt them in the order in which the job is, so that both have the same
-  luck. Repairs are drawn anew in each of 100 runs;
-- `expected`: the same with lives that are drawn anew, 2,000 runs. `chance`: where 95 % of the means of as many
-  stretches lie, which is why one draw of lives cannot be compared with the mean over all;
-- `naive`: what somebody would be off who forgot about failures, for the size of what there is to predict.
+- `measured`: steps completed in the disturbed stretches × the undisturbed step time ÷ their length;
+- `simulated`: the efficiency by `planning/simulation/jump.py`, for as many machines, stretches of the same length, the
+  calibration's durations and the same lives in the same order. Repairs are drawn anew in each of 100 runs;
+- `expected`: the same with lives that are drawn anew, 2,000 runs. `chance`: the range of 95 % of the means of as many
+  stretches. It is wide: one draw of lives cannot be compared with the mean over all draws;
+- `naive`: the error of a prediction without failures, to show how much there is to predict.
 
-The check is that simulated ÷ measured over all stretches is within 10 % of 1. One stretch by itself may be further off.
-It needs a computer that does nothing else: how soon a standby is ready again depends on the cores that are free, and
-what was calibrated under one load does not hold under another.
+The check: simulated ÷ measured over all stretches is within 10 % of 1. One stretch by itself may be further off. The
+computer must do nothing else: how soon a standby is ready again depends on the free cores, and a calibration under one
+load does not hold under another.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import random
+import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from math import log
 from pathlib import Path
 from typing import Any
 
@@ -40,18 +43,87 @@ import msgspec
 import numpy as np
 
 from understudy.cli.calibration import calibrated
-from understudy.planning.calibrate import Calibrated
 from understudy.planning.failures import Failures, Repair, Times
-from understudy.planning.jump import simulate
-from understudy.planning.setting import Cluster, Setting, Work
+from understudy.planning.inputs.calibrate import Calibrated
+from understudy.planning.setting import Cluster, PlanningSetting, StepWork
+from understudy.planning.simulation.jump import simulate
 from understudy.planning.strategy import Strategy, mask_and_refill, trainmover
-from understudy_bench.harness import Bench, Check, Progress, Result, median
-from understudy_bench.hazard import Hazard, lives
-from understudy_bench.outage import Mark, Watch, gaps
-from understudy_bench.processes import rests, workplace
-from understudy_bench.running import Running
+from understudy_bench.harness.bench import Bench, Check, Progress, Result, median
+from understudy_bench.harness.job import BenchJob
+from understudy_bench.harness.marks import Mark, MarkReader, gaps
+from understudy_bench.harness.processes import rests, workplace
 from understudy_bench.scripts import OURS
-from understudy_bench.work import WORKS
+from understudy_bench.workload import WORKS
+
+# -- deaths ------------------------------------------------------------------------------------------------------------
+
+LOOK_S = 0.1
+DECK = 16
+
+
+def lives(mean: float, chance: random.Random) -> Iterator[float]:
+    """Yield exponential lives, dealt like cards: every deck has each quantile of the distribution once.
+
+    So a short run has about as many failures as its rate says.
+    """
+    cards = [-log(1 - (number + 0.5) / DECK) for number in range(DECK)]
+    scale = mean * DECK / sum(cards)
+    while True:
+        chance.shuffle(cards)
+        yield from (scale * card for card in cards)
+
+
+def processes(machines: Sequence[Mapping[str, Any]], dead: set[int]) -> dict[int, int]:
+    """Role → id of its live process, on machines with one worker each."""
+    return {
+        machine["roles"][0]: machine["pids"][0]
+        for machine in machines
+        if machine["roles"] and machine["pids"] and machine["pids"][0] not in dead
+    }
+
+
+class Hazard:
+    """Kills the workers of a job at random. A role's next death is drawn when a worker takes the role."""
+
+    def __init__(self, job: BenchJob, mean: float, chance: random.Random) -> None:
+        self._job, self._lives = job, lives(mean, chance)
+        self._due: dict[int, tuple[int, float]] = {}
+        self._dead: set[int] = set()
+        self.deaths: list[float] = []
+
+    async def kill_for(self, seconds: float) -> tuple[float, float]:
+        """Kill workers for so many seconds; returns begin and end.
+
+        The last live worker is spared until another one is live: without a checkpoint, no copy of the state would be
+        left.
+        """
+        began = time.time()
+        self._due.clear()
+        while (now := time.time()) < began + seconds:
+            live = processes(await self._job.machines(), self._dead)
+            self._due = {role: due for role, due in self._due.items() if live.get(role) == due[0]}
+            for role, pid in live.items():
+                if role not in self._due:
+                    self._due[role] = (pid, now + next(self._lives))
+            await self._kill(live, min(began + seconds, now + LOOK_S))
+            self._job.check()
+        return began, time.time()
+
+    async def _kill(self, live: Mapping[int, int], until: float) -> None:
+        """Kill the workers that are due before `until`, each at its moment."""
+        for role, (pid, at) in sorted(self._due.items(), key=lambda due: due[1][1]):
+            if at > until or len(live) - len(self._dead & set(live.values())) < 2:
+                break
+            await asyncio.sleep(max(0.0, at - time.time()))
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+                self.deaths.append(time.time())
+            self._dead.add(pid)
+            del self._due[role]
+        await asyncio.sleep(max(0.0, until - time.time()))
+
+
+# -- the question ------------------------------------------------------------------------------------------------------
 
 REPLICAS, WORK = 4, "paced"
 MTBF_S = 24.0
@@ -81,13 +153,13 @@ FULL, QUICK = Length(75.0, 60.0, 3), Length(48.0, 40.0, 2)
 
 @dataclass(frozen=True)
 class Stretch:
-    """What was seen in a disturbed stretch."""
+    """The measurements of a disturbed stretch."""
 
     seconds: float
     steps: int
     deaths: int
     step_s: float
-    """An undisturbed one, before and after it."""
+    """An undisturbed step, measured before and after the stretch."""
 
     @property
     def efficiency(self) -> float:
@@ -97,15 +169,15 @@ class Stretch:
 # -- the real job ------------------------------------------------------------------------------------------------------
 
 
-class Real:
-    """A job that trains, with its marks."""
+class RealJob:
+    """A job that trains, and its marks."""
 
     def __init__(self, system: str, folder: Path) -> None:
         self.run_dir, marks = folder / "run", folder / "marks"
         marks.mkdir(parents=True)
-        self.watch = Watch(marks)
+        self.marks = MarkReader(marks)
         self._system = system
-        self.job = Running(
+        self.job = BenchJob(
             {
                 **{"script": OURS, "args": ("--marks", str(marks), "--work", WORK), "run_dir": str(self.run_dir)},
                 **{"name": "bench-reality", "machines": REPLICAS, "threads": 1, "quarantine": 1_000_000},
@@ -114,7 +186,7 @@ class Real:
         )
 
     async def whole(self) -> None:
-        """Everybody plays, and who is to stand in is ready and rests."""
+        """Wait until no role is vacant and the standby, if any, is ready and idle."""
         standbys = int(str(SYSTEMS[self._system]["standbys"]))
 
         async def there() -> bool | None:
@@ -123,26 +195,27 @@ class Real:
             ready = [machine for machine in machines if set(machine["rehearsed"]) >= set(range(REPLICAS))]
             if view["status"] != "training" or view["vacant"] or view["change"] or len(ready) < standbys:
                 return None
-            pids = [pid for machine in ready for pid in self.job.family(machine["name"])]
+            pids = [pid for machine in ready for pid in self.job.processes_of(machine["name"])]
             return True if await rests(pids, SETTLE_S) else None
 
-        await self.job.until("everybody plays again", there)
+        await self.job.until("all replicas and standbys", there)
 
     async def undisturbed(self) -> float:
-        """Seconds of a step, now that nothing happens."""
+        """Measure the seconds of an undisturbed step."""
         await self.whole()
         began = time.time() + SETTLE_S
         await asyncio.sleep(QUIET_S + SETTLE_S)
-        return step_time(self.watch.look(), began, time.time())
+        return step_time(self.marks.look(), began, time.time())
 
     async def disturbed(self, seconds: float, seed: str) -> tuple[float, float, int]:
+        """Kill workers for so many seconds; returns begin, end and the number of deaths."""
         hazard = Hazard(self.job, MTBF_S, random.Random(seed))
-        began, ended = await hazard.strike(seconds)
+        began, ended = await hazard.kill_for(seconds)
         return began, ended, len(hazard.deaths)
 
 
 def step_time(marks: Sequence[Mark], began: float, ended: float) -> float:
-    """The median over all places' steps in this time."""
+    """The median step between two times, over all places."""
     found: list[float] = []
     for place in {mark.place for mark in marks}:
         ends = (m.at for m in marks if m.place == place and m.kind == "end" and began <= m.at <= ended)
@@ -151,7 +224,7 @@ def step_time(marks: Sequence[Mark], began: float, ended: float) -> float:
 
 
 def progressed(marks: Sequence[Mark], began: float, ended: float) -> int:
-    """Steps that have come to count in this time, whoever has made them."""
+    """The number of steps that the job advanced between two times."""
 
     def reached(at: float) -> int:
         return max((mark.step for mark in marks if mark.kind == "end" and mark.at <= at), default=-1)
@@ -160,8 +233,8 @@ def progressed(marks: Sequence[Mark], began: float, ended: float) -> int:
 
 
 async def calibration(system: str, folder: Path, seconds: float) -> Calibrated:
-    """Another run, with other deaths."""
-    real = Real(system, folder)
+    """Calibrate with a run of other deaths."""
+    real = RealJob(system, folder)
     async with real.job as job:
         await job.train(12)
         await real.undisturbed()
@@ -172,7 +245,8 @@ async def calibration(system: str, folder: Path, seconds: float) -> Calibrated:
 
 
 async def observed(system: str, folder: Path, length: Length, done: Callable[[str], None]) -> list[Stretch]:
-    real = Real(system, folder)
+    """Run the job that is predicted, and measure its disturbed stretches."""
+    real = RealJob(system, folder)
     found = []
     async with real.job as job:
         await job.train(12)
@@ -180,7 +254,7 @@ async def observed(system: str, folder: Path, length: Length, done: Callable[[st
         for number in range(length.stretches):
             began, ended, deaths = await real.disturbed(length.stretch, luck(system, number))
             after = await real.undisturbed()
-            steps = progressed(real.watch.look(), began, ended)
+            steps = progressed(real.marks.look(), began, ended)
             found.append(Stretch(ended - began, steps, deaths, (before + after) / 2))
             done(f"{system}: {deaths} deaths, efficiency {found[-1].efficiency:.3f}")
             before = after
@@ -192,7 +266,7 @@ async def observed(system: str, folder: Path, length: Length, done: Callable[[st
 
 
 class Dealt(Failures, frozen=True):
-    """Lives in the order in which a real job is dealt them."""
+    """Failures with the lives of a real job, in the same order."""
 
     deck: Iterator[float] = iter(())
 
@@ -204,19 +278,19 @@ def luck(system: str, stretch: int) -> str:
     return f"reality {system} {stretch}"
 
 
-def setting_of(system: str, known: Calibrated) -> Setting:
+def setting_of(system: str, known: Calibrated) -> PlanningSetting:
     if known.step is None:
         raise ValueError("no step was measured")
     compute = WORKS[WORK].micro * WORKS[WORK].length_s
-    work = Work(min(compute, known.step), max(0.0, known.step - compute))
+    work = StepWork(min(compute, known.step), max(0.0, known.step - compute))
     durations = known.durations
     if system == "masking":  # the dead worker's own machine brings it back, and `refill` is all of that
         durations = msgspec.structs.replace(durations, cold=0.0)
-    return Setting(Cluster(REPLICAS, REPLICAS, 1), work, durations)
+    return PlanningSetting(Cluster(REPLICAS, REPLICAS, 1), work, durations)
 
 
 def predicted(system: str, known: Calibrated, length: Length) -> list[float]:
-    """Efficiency in each of the stretches, with its own luck."""
+    """The simulated efficiency of each stretch, with the stretch's own lives."""
     setting, repair = setting_of(system, known), known.repair or Repair()
     strategy = strategy_of(system, setting)
     found = []
@@ -231,14 +305,14 @@ def predicted(system: str, known: Calibrated, length: Length) -> list[float]:
 
 
 def expected(system: str, known: Calibrated, length: Length) -> list[float]:
-    """Efficiency in each of many stretches with any luck."""
+    """The simulated efficiency of many stretches, with lives drawn anew."""
     setting, repair = setting_of(system, known), known.repair or Repair()
     strategy = strategy_of(system, setting)
     outcome = simulate(setting, Failures(MTBF_S), strategy, repair, runs=RUNS, horizon=length.stretch)
     return [float(each) for each in outcome.useful / outcome.seconds]
 
 
-def strategy_of(system: str, setting: Setting) -> Strategy:
+def strategy_of(system: str, setting: PlanningSetting) -> Strategy:
     if system == "recovery":
         return trainmover(setting, 1, NO_CHECKPOINT)
     masking = mask_and_refill(setting, 0, NO_CHECKPOINT, "anywhere", WORKS[WORK].micro)
@@ -272,14 +346,14 @@ def rows_of(system: str, seen: Sequence[Stretch], simulated: Sequence[float], an
 
 
 def chances(simulated: Sequence[float], stretches: int) -> list[float]:
-    """Where 95 % of the means of so many stretches lie."""
+    """The range of 95 % of the means of so many stretches."""
     half = 1.96 * float(np.std(simulated)) / stretches**0.5
     mean = float(np.mean(simulated))
     return [mean - half, mean + half]
 
 
 def calibration_rows(system: str, known: Calibrated) -> list[Row]:
-    """Where the durations come from that the simulator was given."""
+    """Rows with the simulator's calibrated durations, and the source of each."""
     values = {**msgspec.to_builtins(known.durations), "step": known.step, "repair": known.repair and known.repair.mean}
     return [
         {"system": system, "stretch": "calibration", "what": name, "value_s": round(values[name], 4), "why": why}

@@ -1,20 +1,20 @@
-"""Which benchmarks there are. A module is imported only when it is needed, so that one broken one harms no other."""
+"""The list of benchmarks. A module is imported when its benchmark runs: a broken one does not affect the others."""
 
 from __future__ import annotations
 
 from importlib import import_module
 
-from understudy_bench.harness import Bench
+from understudy_bench.harness.bench import Bench
 
 BENCHES: dict[str, str] = {
     "collectives": "understudy_bench.collectives:BENCH",
     "failure": "understudy_bench.failure:BENCH",
     "mask": "understudy_bench.mask:BENCH",
-    "memory": "understudy_bench.footprint:BENCH",
+    "memory": "understudy_bench.memory:BENCH",
     "overhead": "understudy_bench.overhead:BENCH",
     "reality": "understudy_bench.reality:BENCH",
     "rebalance": "understudy_bench.rebalance:BENCH",
-    "rehearsal": "understudy_bench.rehearsal:BENCH",
+    "rehearsal": "understudy_bench.rehearsal.bench:BENCH",
     "reorder": "understudy_bench.reorder:BENCH",
     "replace": "understudy_bench.replace:BENCH",
     "scale": "understudy_bench.scale:BENCH",
@@ -23,7 +23,7 @@ BENCHES: dict[str, str] = {
 }
 
 SLOW = ("reality", "rebalance", "rehearsal", "straggler")
-"""Those that take minutes even when they are quick; a quick run of all leaves them out unless they are named."""
+"""Benchmarks that take minutes even with `--quick`; `bench all --quick` leaves them out unless `--only` names them."""
 TYPICAL: dict[str, tuple[float, float]] = {
     "collectives": (200, 35),
     "failure": (780, 125),
@@ -39,16 +39,17 @@ TYPICAL: dict[str, tuple[float, float]] = {
     "setup": (45, 15),
     "straggler": (580, 170),
 }
-"""About how many seconds a full run and a quick one take on two cores, for the estimate of what is left of all."""
+"""Approximate seconds of a full run and of a quick one on two cores, for the estimate of the remaining time."""
 UNKNOWN = (600.0, 90.0)
-"""The same of a benchmark that nobody has timed."""
+"""The default for a benchmark without an entry."""
 
 
 class BenchUnavailable(Exception):
-    """A registered benchmark cannot be loaded; the message says why."""
+    """A benchmark cannot be loaded; the message says why."""
 
 
 def load(name: str) -> Bench:
+    """Import a benchmark; raise `BenchUnavailable` if that fails."""
     module_name, _, attribute = BENCHES[name].partition(":")
     try:
         module = import_module(module_name)
@@ -61,5 +62,5 @@ def load(name: str) -> Bench:
 
 
 def typical(name: str, quick: bool) -> float:
-    """Seconds that a benchmark takes, as far as anybody knows beforehand."""
+    """The expected seconds of a benchmark."""
     return TYPICAL.get(name, UNKNOWN)[quick]

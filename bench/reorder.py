@@ -1,9 +1,9 @@
-"""Reordering: what a failure costs to mask, how deep the stacks get and how many failures a placement endures.
+"""Reordering: the time to mask a failure, the depth of the stacks, and the failures that a placement endures.
 
-Replicas fail one after the other in random order until a wipe-out, and every failure is timed on its own, in processor
-time, since nothing here waits. States are checked without the code that made them: every shard is counted once, on a
-live holder, nobody beyond the depth; and where the depth is above the even share, a plain matching shows that one less
-is not possible. Failures endured and mean depth stand beside their closed forms. All draws are seeded.
+Replicas fail one after the other in random order until a wipe-out. Each failure is timed on its own, in processor time.
+States are verified independently: every shard is assigned once, to a live holder, and no replica computes more than the
+depth; if the depth is above the even share, a plain matching shows that no smaller one is possible. Failures endured
+and mean depth are compared with their closed forms. All draws are seeded.
 """
 
 from __future__ import annotations
@@ -20,30 +20,30 @@ from understudy.masking import formulas
 from understudy.masking.assignment import assign, mask
 from understudy.masking.placement import Placement, PlacementError, golomb, random_regular
 from understudy.masking.stacks import Stacks, after_failure, stacked
-from understudy_bench.harness import Bench, Check, Progress, Result
+from understudy_bench.harness.bench import Bench, Check, Progress, Result
 
 SIZES = (200, 1_000, 10_000)
 HOLDERS = (3, 9, 20)
 FAILURES = {200: 6_000, 1_000: 8_000, 10_000: 12_000}
-"""Runs are added until there are so many failures; the last one is not cut off."""
+"""Replicas → failures, at least; whole runs are added until there are so many."""
 
 CHECKED = {200: 1, 1_000: 10, 10_000: 200}
-"""One state of so many is checked as a whole, besides all that are deeper than the even share."""
+"""Replicas → one state in so many is verified, besides all that are deeper than the even share."""
 
 DRAWS = {200: 40_000, 1_000: 20_000, 10_000: 8_000}
 MICRO = (4, 8)
 """Holders of the rows with 16 micro-shards per shard on 600 replicas."""
 
 SHORTEST = (1_000, 9)
-"""Replicas and holders of the one row with SPARe's own, shortest ruler."""
+"""Replicas and holders of the row with SPARe's own, shortest ruler."""
 
 ENDURED_WITHIN = 0.0085
 ABOVE_AT_MOST = 0.0045
 
 
 @dataclass
-class Seen:
-    """What the failures of one placement have shown."""
+class Failures:
+    """The measurements of one placement's failures."""
 
     seconds: list[float] = field(default_factory=list)
     depths: list[int] = field(default_factory=list)
@@ -58,7 +58,7 @@ def measure(quick: bool, progress: Progress) -> Result:
     placements = [placed(size, r) for size in SIZES for r in HOLDERS] + [golomb(*SHORTEST, wide=False)]
     progress.total = 2 * len(placements) + len(MICRO)
     rows: list[dict[str, object]] = []
-    total = Seen()
+    total = Failures()
     mean_ms = 0.0
     errors: list[tuple[float, float]] = []
     depth_errors: list[float] = []
@@ -125,16 +125,16 @@ def measure(quick: bool, progress: Progress) -> Result:
 
 
 def placed(size: int, r: int) -> Placement:
-    """Golomb where a ruler fits, otherwise random, which the same formulas describe."""
+    """A Golomb placement if a ruler fits, otherwise a random one, which the same formulas describe."""
     try:
         return golomb(size, r)
     except PlacementError:
         return random_regular(size, r)
 
 
-def fail_until_wipe_out(placement: Placement, failures: int, every: int) -> Seen:
-    """Whole runs with at least so many failures; one state of `every` is checked as a whole."""
-    seen = Seen()
+def fail_until_wipe_out(placement: Placement, failures: int, every: int) -> Failures:
+    """Run until there are at least so many failures; verify one state in `every`."""
+    seen = Failures()
     for run in count():
         if len(seen.seconds) >= failures:
             break
@@ -158,7 +158,7 @@ def fail_until_wipe_out(placement: Placement, failures: int, every: int) -> Seen
 
 
 def is_right(stacks: Stacks, is_above: bool) -> bool:
-    """Whether the state holds what it promises, and its depth is the smallest."""
+    """Whether the state is valid, and its depth the smallest possible."""
     placement, live = stacks.assignment.placement, set(stacks.live)
     counted = [0] * placement.replicas
     for shard, (replica,) in enumerate(stacks.assignment.where):
@@ -171,7 +171,7 @@ def is_right(stacks: Stacks, is_above: bool) -> bool:
 
 
 def matches(placement: Placement, live: set[int], depth: int) -> bool:
-    """Whether all shards fit on the live replicas at this depth: one augmenting path after the other, from nothing."""
+    """Whether all shards fit on the live replicas at this depth, by augmenting paths."""
     mine: dict[int, list[int]] = {replica: [] for replica in live}
     for shard in range(placement.replicas):
         came: dict[int, tuple[int, int | None]] = {}
@@ -214,7 +214,7 @@ def draw_endured(placement: Placement, draws: int) -> tuple[float, float]:
 
 
 def micro_shards(size: int, r: int, q: int, runs: int) -> dict[str, object]:
-    """Mean load with micro-shards, over the failures until wipe-out."""
+    """One row: the mean load with micro-shards, over the failures until wipe-out."""
     seconds, loads = [], []
     for run in range(runs):
         order = random.Random(run).sample(range(size), size)

@@ -1,8 +1,8 @@
-"""Set-up: what replacing one machine costs as the group grows, against opening every link anew.
+"""Set-up: the cost of replacing one machine as the group grows, against opening all links.
 
-All roles live in one process and share its event loop, so the times of phase one and of the rebuild are those of all
-workers' work done one after the other; on a cluster each worker does its share at the same time. The switch is timed
-for each role by itself, and summed over all roles where it is compared with the rebuild.
+All roles are in one process and share its event loop. So the times of phase one and of the rebuild are those of all
+workers one after the other; on a cluster they work at the same time. The switch is timed for each role by itself, and
+summed over all roles for the comparison with the rebuild.
 """
 
 from __future__ import annotations
@@ -12,42 +12,44 @@ import resource
 import time
 from collections.abc import Iterable
 
-from understudy.comm.fabric import Fabric
 from understudy.comm.links.io import IoLoop
+from understudy.comm.network import NetworkFabric
 from understudy.comm.sandbox import Echo
-from understudy.comm.topology import GroupKey, LinkId, delta, links_needed, spine_of
+from understudy.comm.topology import GroupKey, LinkId, control_links, delta, links_needed
 from understudy.protocol.roster import Roster
-from understudy_bench.harness import Bench, Check, Progress, Result, median, spread
+from understudy_bench.harness.bench import Bench, Check, Progress, Result, median, spread
 
 SIZES = (8, 32, 128, 512, 1024)
 PER_MACHINE = 2
 DESCRIPTORS_PER_ROLE = 16
 
 
-class Crowd:
-    """Many workers in one process, each with its own fabric, listening port and links."""
+class WorkersInOneProcess:
+    """Many workers in one process, each with a fabric, a listening port and links of its own."""
 
     def __init__(self, roles: int) -> None:
         self.io = IoLoop()
-        self._hired = 0
+        self._started = 0
         self.fabrics = [fabric for machine in range(roles // PER_MACHINE) for fabric in self._machine(f"m{machine}")]
         self.roster = Roster.of(
             1, [(role, fabric.uid) for role, fabric in enumerate(self.fabrics)], [f.worker for f in self.fabrics]
         )
         self.key = GroupKey(tuple(range(roles)))
 
-    def _machine(self, name: str) -> list[Fabric]:
+    def _machine(self, name: str) -> list[NetworkFabric]:
         found = []
         for _ in range(PER_MACHINE):
-            uid = f"w{self._hired}"
-            self._hired += 1
+            uid = f"w{self._started}"
+            self._started += 1
             found.append(
-                Fabric(uid, name, job="setup", secret=b"setup", io=self.io, slot_bytes=1 << 16, setup_limit=300.0)
+                NetworkFabric(
+                    uid, name, job="setup", secret=b"setup", io=self.io, slot_bytes=1 << 16, setup_limit=300.0
+                )
             )
         return found
 
     def build(self) -> float:
-        """Open everything from nothing, as a restart of communication does. Seconds for all workers together."""
+        """Open all links, as a restart of communication does. Returns the seconds for all workers together."""
         for role, fabric in enumerate(self.fabrics):
             fabric.assume(role, Echo())
             fabric.group(self.key.roles)
@@ -58,10 +60,13 @@ class Crowd:
         return time.perf_counter() - start
 
     def replace(self, machine: int) -> tuple[int, float, list[float], list[float]]:
-        """Replace a machine by a new one. Links opened, seconds of phase one, seconds of each role's switch: those
-        of the machine and its neighbours, and everybody's."""
+        """Replace a machine by a new one.
+
+        Returns the links opened, the seconds of phase one, and the seconds of each switch: of the roles with a changed
+        link, and of all roles.
+        """
         first = machine * PER_MACHINE
-        joiners = self._machine(f"n{self._hired}")
+        joiners = self._machine(f"n{self._started}")
         for offset, joiner in enumerate(joiners):
             joiner.assume(first + offset, Echo())
             joiner.group(self.key.roles)
@@ -72,15 +77,15 @@ class Crowd:
         start = time.perf_counter()
         _prepare([*self.fabrics, *joiners], roster)
         phase_one = time.perf_counter() - start
-        near, everybody = [], []
+        near, each_role = [], []
         gc.collect()
-        gc.disable()  # one worker's heap is small; here a collection would walk those of a thousand
+        gc.disable()  # a collection here would walk the heaps of a thousand workers
         for fabric in [*self.fabrics, *joiners]:
             start = time.perf_counter()
             fabric.switch(roster.generation)
             took = time.perf_counter() - start
-            self.io.start(_idle()).result()  # roles of a real job do not wait for each other's clean-up
-            everybody.append(took)
+            self.io.start(_idle()).result()  # roles of a real job do not wait for the clean-up of others
+            each_role.append(took)
             if fabric.uid in touched:
                 near.append(took)
         gc.enable()
@@ -88,7 +93,7 @@ class Crowd:
         self.roster = roster
         for leaver in leavers:
             leaver.close()
-        return len(changed.opened), phase_one, near, everybody
+        return len(changed.opened), phase_one, near, each_role
 
     def close(self) -> None:
         for fabric in self.fabrics:
@@ -97,17 +102,17 @@ class Crowd:
 
 
 async def _idle() -> None:
-    """Runs once the event loop has done what came before."""
+    """Completes when the event loop has done the work queued before."""
 
 
-def _prepare(fabrics: Iterable[Fabric], roster: Roster) -> None:
+def _prepare(fabrics: Iterable[NetworkFabric], roster: Roster) -> None:
     for done in [fabric.prepare(roster) for fabric in fabrics]:
         done.result()
 
 
 def _links(roster: Roster, key: GroupKey) -> frozenset[LinkId]:
-    spine = frozenset[LinkId]().union(*(spine_of(roster, uid) for uid in roster.seats if uid is not None))
-    return spine | links_needed(roster, key)
+    control = frozenset[LinkId]().union(*(control_links(roster, uid) for uid in roster.seats if uid is not None))
+    return control | links_needed(roster, key)
 
 
 def _need_descriptors(roles: int) -> None:
@@ -130,24 +135,24 @@ def measure(quick: bool, progress: Progress) -> Result:
     for size in SIZES:
         rebuilds: list[float] = []
         for again in range(builds[size]):
-            crowd = Crowd(size)
+            workers = WorkersInOneProcess(size)
             try:
-                rebuilds.append(crowd.build())
+                rebuilds.append(workers.build())
                 progress.advance(f"{size} roles: rebuild {again + 1}")
                 if again < builds[size] - 1:
                     continue
                 seen = []
                 for number in range(replacements):
-                    seen.append(crowd.replace(number % (size // PER_MACHINE)))
+                    seen.append(workers.replace(number % (size // PER_MACHINE)))
                     progress.advance(f"{size} roles: replacement {number + 1}")
             finally:
-                crowd.close()
+                workers.close()
         near = [took * 1e6 for _, _, times, _ in seen for took in times]
         totals = [sum(times) * 1e3 for _, _, _, times in seen]
         rows.append(
             {
                 "roles": size,
-                "links_total": len(_links(crowd.roster, crowd.key)),
+                "links_total": len(_links(workers.roster, workers.key)),
                 "links_opened": max(opened for opened, _, _, _ in seen),
                 "phase_one_ms": round(median(phase * 1e3 for _, phase, _, _ in seen), 2),
                 "phase_one_spread": [round(v, 2) for v in spread(phase * 1e3 for _, phase, _, _ in seen)],
@@ -179,4 +184,4 @@ def measure(quick: bool, progress: Progress) -> Result:
     )
 
 
-BENCH = Bench("setup", "replacing one machine of a group of 8 to 1024 roles, against opening every link anew", measure)
+BENCH = Bench("setup", "replacing one machine of a group of 8 to 1024 roles, against opening all links", measure)

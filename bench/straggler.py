@@ -1,19 +1,21 @@
-"""Straggler: one worker becomes slower by a fifth. How soon it is noticed, by whom it is replaced, what it has cost.
+"""Straggler: one worker becomes slower by a fifth. How soon is it noticed and replaced, and what has it cost?
 
-Four machines with a worker each and a standby, `--steward act --steward-looks 1` (it acts at the first look, not after
-ten), and steps of 0.4 s: a worker that has computed a micro-shard waits until its time is over, as it would for an
-accelerator, so that four fit on two cores.
+Four machines with one worker each and a standby, `--steward act --steward-looks 1` (the steward acts at the first look,
+not after ten), and steps of 0.4 s: a worker that has computed a micro-shard waits until its time is over, as it would
+for an accelerator, so that four workers fit on two cores.
 
-- undisturbed: so many steps while busy processes come and go on the same cores; every alarm in them is a false one.
-- slowed: from some step on, one worker takes 1.2 times as long for what it computes (an injected delay). `noticed` are
-  the steps from there to the alarm; `lost_s` is what all steps from there to the newcomer's second one took beyond
-  usual ones: the slow steps, the replacement, everything; `after` is the speed afterwards, of that before.
-- restart: a job under torchrun is ended with a checkpoint and started again, as in `bench replace`: what somebody loses
-  who notices as soon, and has a machine at once.
-- measuring: what it takes of a worker's step to measure it (`bench/measuring.py`), and by how much that makes the
-  message longer that it sends after each step anyway.
+Parts:
 
-`efficiency` is of the hour that begins with the slow-down: what is lost once, and for `nobody acts` all the time.
+- undisturbed: steps while busy processes come and go on the same cores. Every alarm in them is false;
+- slowed: from some step on, one worker takes 1.2 times as long for what it computes (an injected delay). `noticed`: the
+  steps from there to the alarm. `lost_s`: what all steps from there to the joiner's second one took beyond usual ones,
+  with the slow steps and the replacement. `after`: the speed afterwards, divided by the speed before;
+- restart: a job under torchrun ends with a checkpoint and restarts, as in `bench replace`: the loss of an operator that
+  notices as soon and has a machine at once;
+- measuring: what the measurement adds to a worker's step, and to the message that the worker sends after each step.
+
+`efficiency` is that of the hour that begins with the slow-down: `understudy` and `restart` lose time once, `nobody
+acts` (no replacement) in every step.
 """
 
 from __future__ import annotations
@@ -29,22 +31,28 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import nn
+
 from understudy.host.family import die_with_parent
-from understudy_bench import measuring
-from understudy_bench.harness import Bench, Check, Progress, Result, interleave, median, spread
-from understudy_bench.processes import workplace
+from understudy.protocol.messages import TO_AGENT
+from understudy.protocol.messages import Progress as StepReport
+from understudy.protocol.samples import Sample
+from understudy.worker.meter import Meter
+from understudy_bench.harness.bench import Bench, Check, Progress, Result, interleave, median, spread
+from understudy_bench.harness.job import BenchJob, Entry
+from understudy_bench.harness.processes import workplace
 from understudy_bench.replace import restart
-from understudy_bench.running import Entry, Running
 from understudy_bench.scripts import OURS
 
 MACHINES = 4
 FACTOR = 1.2
 ROUNDS, QUICK = 6, 2
 STEPS, QUICK_STEPS = 500, 100
-"""Undisturbed, in all lives together."""
+"""Undisturbed steps, in all rounds together."""
 WARM_UP = 10
 QUIET = 30
-"""Steps by which it is known how long one takes."""
+"""Steps that give the usual time of one."""
 NOTICED_BAR = 20
 AFTER_BAR = 0.98
 HOUR_S = 3600.0
@@ -57,14 +65,14 @@ while True:
         pass
     time.sleep(dice.expovariate(1 / 1.2))
 """
-"""Half a core for a moment, now and then."""
+"""A process that computes for 0.4 s and sleeps for 1.2 s, on average."""
 
 
 # -- what is computed from what was seen -------------------------------------------------------------------------------
 
 
-def ends_of(metrics: Sequence[Entry]) -> dict[int, float]:
-    """Step → its seconds, of the role for which it took longest."""
+def slowest(metrics: Sequence[Entry]) -> dict[int, float]:
+    """Step → seconds of the slowest role."""
     found: dict[int, float] = {}
     for entry in metrics:
         step = int(entry["step"])
@@ -73,12 +81,12 @@ def ends_of(metrics: Sequence[Entry]) -> dict[int, float]:
 
 
 def beyond(steps: Mapping[int, float], first: int, last: int, usual_s: float) -> float:
-    """What these steps took beyond usual ones."""
+    """What the steps from `first` to `last` took beyond usual ones."""
     return sum(steps[step] - usual_s for step in range(first, last + 1) if step in steps)
 
 
 def hour(lost_s: float) -> float:
-    """Of an hour, what is left where so much is lost once."""
+    """The share of an hour that remains if so much is lost once."""
     return 1.0 - lost_s / HOUR_S
 
 
@@ -114,18 +122,60 @@ def checks_of(rows: Sequence[Mapping[str, Any]]) -> list[Check]:
     return [
         Check("false_alarms", alarms, f"none in {steps} steps", alarms == 0),
         Check("noticed", noticed, f"<= {NOTICED_BAR} steps", noticed <= NOTICED_BAR),
-        Check("blamed", "the slow one" if right else "somebody else", "the slow one", right),
+        Check("blamed", "the slow one" if right else "another one", "the slow one", right),
         Check("after", round(after, 3), f">= {AFTER_BAR}", after >= AFTER_BAR),
         Check("ratio_restart", round(ratio, 1), "> 1", ratio > 1),
-        Check("measuring", round(share, 6), f"< {measuring.BAR} of a step", share < measuring.BAR),
+        Check("measuring", round(share, 6), f"< {METER_BAR} of a step", share < METER_BAR),
     ]
+
+
+# -- the cost of measuring ---------------------------------------------------------------------------------------------
+
+METER_ROUNDS, METER_STEPS, METER_SHARDS = 15, 400, 4
+METER_BAR = 0.001
+"""Share of a step that measuring may take."""
+
+
+def _metered(meter: Meter | None) -> tuple[float, int]:
+    """Seconds of an empty step, and bytes of the message after it; None: without measuring."""
+    module, given = nn.Identity(), torch.zeros(1)
+    if meter is not None:
+        meter.watch([module])
+    sample: Sample | None = None
+    began = time.perf_counter()
+    for step in range(METER_STEPS):
+        if meter is not None:
+            meter.begin(1, step)
+        for _ in range(METER_SHARDS):
+            if meter is not None:
+                meter.shard()
+            module(given)
+            if meter is not None:
+                meter.update()
+        if meter is not None:
+            sample = meter.end("m0/0", 0, step)
+        message = TO_AGENT.encode(StepReport(0, step, 0.4, {"loss": 1.0}, primary=False, sample=sample))
+    return (time.perf_counter() - began) / METER_STEPS, len(message)
+
+
+def measuring_row() -> dict[str, Any]:
+    """The cost of measuring a step: the same loop with and without it, by turns."""
+    found: dict[str, list[tuple[float, int]]] = {"with": [], "without": []}
+    for _, kind in interleave(("with", "without"), METER_ROUNDS):
+        found[kind].append(_metered(Meter() if kind == "with" else None))
+    took = {kind: median(seconds for seconds, _ in turns) for kind, turns in found.items()}
+    return {
+        "part": "measuring",
+        "us_per_step": round(1e6 * (took["with"] - took["without"]), 1),
+        "bytes_per_step": found["with"][0][1] - found["without"][0][1],
+    }
 
 
 # -- the job -----------------------------------------------------------------------------------------------------------
 
 
 async def _life(number: int, steps: int, folder: Path, progress: Progress) -> list[dict[str, Any]]:
-    """Undisturbed steps beside busy processes, then a worker becomes slow."""
+    """Train undisturbed steps beside busy processes, then slow a worker down."""
     chance, ours = random.Random(f"straggler {number}"), os.getpid()
     settings = {
         **{"script": OURS, "args": ("--work", "slow"), "name": "bench-straggler", "threads": 1},
@@ -138,13 +188,13 @@ async def _life(number: int, steps: int, folder: Path, progress: Progress) -> li
             "run_dir": str(folder),
         },
     }
-    async with Running(settings) as job:
+    async with BenchJob(settings) as job:
         await job.reach(WARM_UP)
         await job.standby_ready()
         began, first = time.time(), job.step
         with ExitStack() as stack:
             for seed in range(2):
-                noise = subprocess.Popen(  # no session of its own, which the kernel might give a share of its own
+                noise = subprocess.Popen(  # not in a session of its own, to which the kernel might give its own share
                     [sys.executable, "-c", NOISE, str(10 * number + seed)], preexec_fn=lambda: die_with_parent(ours)
                 )
                 stack.callback(noise.wait)
@@ -154,9 +204,9 @@ async def _life(number: int, steps: int, folder: Path, progress: Progress) -> li
         undisturbed = {"part": "undisturbed", "round": number, "steps": job.step - first, "alarms": alarms}
         progress.advance(f"undisturbed {number + 1}: {alarms} alarms")
         await job.train(QUIET)
-        quiet = ends_of(job.metrics())
+        quiet = slowest(job.metrics())
         usual_s = median(seconds for step, seconds in quiet.items() if step > max(quiet) - QUIET)
-        victim = await job.player(chance.randrange(MACHINES))
+        victim = await job.machine_of(chance.randrange(MACHINES))
         since, onset = time.time(), job.step + 1
         await job.slow(victim["name"], victim["workers"][0], FACTOR)
         alarm = await job.event("straggler", since)
@@ -164,7 +214,7 @@ async def _life(number: int, steps: int, folder: Path, progress: Progress) -> li
         settled = await job.event("settled", since)
         last = job.step + 1
         await job.train(QUIET + 2)
-        seen = ends_of(job.metrics())
+        seen = slowest(job.metrics())
         after_s = median(seconds for step, seconds in seen.items() if last + 1 < step <= last + 1 + QUIET)
         slowed = {
             **{"part": "slowed", "round": number, "slow": victim["name"], "blamed": alarm["data"]["machine"]},
@@ -183,7 +233,7 @@ async def _life(number: int, steps: int, folder: Path, progress: Progress) -> li
 def measure(quick: bool, progress: Progress) -> Result:
     rounds, steps = (QUICK, QUICK_STEPS) if quick else (ROUNDS, STEPS)
     progress.total = 3 * rounds
-    rows: list[dict[str, Any]] = [measuring.row()]
+    rows: list[dict[str, Any]] = [measuring_row()]
     with workplace() as folder:
         for number, kind in interleave(("job", "restart"), rounds):
             place = folder / f"{kind}-{number}"
@@ -200,5 +250,5 @@ def measure(quick: bool, progress: Progress) -> Result:
 
 
 BENCH = Bench(
-    "straggler", "how soon a slow worker is noticed, and what it costs until a standby has its place", measure
+    "straggler", "how soon a slow worker is noticed, and what it costs until a standby has replaced it", measure
 )

@@ -1,7 +1,7 @@
-"""The whole thing in a minute: train a small GPT, replace a machine live, kill the controller on the way, compare bits.
+"""Understudy in a minute: train a small GPT, replace a machine live, kill the controller meanwhile, compare bits.
 
-Two machines with two workers each train a GPT (two pipeline stages, two copies of each). In the second run a third
-machine takes the place of the second one, and the controller is killed while that happens.
+Two machines with two workers each train a GPT (two pipeline stages, two replicas). In the second run, a standby
+replaces the second machine, and the controller is killed while that happens.
 
     make demo
 """
@@ -26,11 +26,11 @@ from understudy.launch.spec import make
 STEPS, ASK_AT = 40, 8
 MEANING = {
     "rehearse": "m2 runs the training function in a sandbox",
-    "prepare": "it opens its links",
+    "prepare": "m2 opens its links",
     "armed": "most of the state travels beside a step",
-    "switch": "everybody swaps links",
-    "hand-over": "the rest of the state, and a check of all of it",
-    "first step": "it trains; only now m1 goes",
+    "switch": "all workers swap links",
+    "hand-over": "m2 receives the rest of the state and verifies all of it",
+    "first step": "m2 trains; only now m1 is released",
 }
 Disturb = Callable[[LocalJob], Awaitable[dict[str, Any]]]
 
@@ -48,9 +48,9 @@ def settings(folder: Path, standbys: int) -> dict[str, Any]:
 
 
 async def run(console: Console, folder: Path, disturb: Disturb | None = None) -> tuple[Ended, dict[str, Any]]:
-    """One job from beginning to end; what the disturbance has to tell."""
+    """Run one job to its end. Returns how it ended, and what `disturb` returned."""
     bar = Progress(TextColumn("  {task.description}"), BarColumn(), TextColumn("{task.fields[loss]}"), console=console)
-    said: list[str] = []
+    output: list[str] = []
 
     def view(job: dict[str, Any], machines: list[dict[str, Any]]) -> None:
         loss = job["values"].get("loss")
@@ -59,18 +59,18 @@ async def run(console: Console, folder: Path, disturb: Disturb | None = None) ->
 
     with bar:
         task = bar.add_task("starting", total=STEPS, loss="")
-        async with LocalJob(make(settings(folder, 1 if disturb else 0)), on_line=said.append, on_view=view) as job:
+        async with LocalJob(make(settings(folder, 1 if disturb else 0)), on_line=output.append, on_view=view) as job:
             end = asyncio.ensure_future(job.wait())
             report = {} if disturb is None else await disturb(job)
             ended = await end
     if ended.status != "finished":
-        console.print("\n".join(said[-20:]), markup=False)
+        console.print("\n".join(output[-20:]), markup=False)
         raise SystemExit(f"the job has {ended.status}: {ended.reason}")
     return ended, report
 
 
 async def replace(job: LocalJob) -> dict[str, Any]:
-    """Replace m1 in the middle, and kill the controller while that is going on."""
+    """Replace m1 in the middle of the run, and kill the controller meanwhile."""
 
     async def ask(method: str, path: str, body: object = None) -> Any:
         return await asyncio.to_thread(job.client.call, method, path, body)
@@ -87,7 +87,7 @@ async def replace(job: LocalJob) -> dict[str, Any]:
 
 
 def losses(folder: Path) -> dict[tuple[int, int], float]:
-    """What every role has logged in every step."""
+    """(role, step) → the loss that the role logged."""
     lines = [line for file in folder.glob("metrics-*.jsonl") for line in file.read_text().splitlines()]
     entries = [json.loads(line) for line in lines]
     return {(entry["role"], entry["step"]): entry["loss"] for entry in entries if "loss" in entry}
@@ -97,20 +97,20 @@ def main() -> int:
     console = Console(highlight=False)
     with tempfile.TemporaryDirectory() as place:
         os.environ["UNDERSTUDY_HOME"] = place
-        calm, rough = Path(place) / "calm", Path(place) / "rough"
+        undisturbed, disturbed = Path(place) / "undisturbed", Path(place) / "disturbed"
         console.print("[bold]undisturbed[/]: m0 and m1 train")
-        plain, _ = asyncio.run(run(console, calm))
-        console.print("[bold]disturbed[/]: m2 waits, takes the place of m1; the controller is killed on the way")
-        moved, answer = asyncio.run(run(console, rough, replace))
+        plain, _ = asyncio.run(run(console, undisturbed))
+        console.print("[bold]disturbed[/]: m2 waits, then replaces m1; the controller is killed meanwhile")
+        moved, answer = asyncio.run(run(console, disturbed, replace))
         if not answer["ok"]:
             console.print(f"[bold red]not replaced[/]: {answer['text']}")
             return 1
         for phase, seconds in answer["phases"].items():
             console.print(f"  {phase:<10} {seconds:7.3f} s   {MEANING.get(phase, '')}")
-        steps = [json.loads(line)["seconds"] for line in (calm / "metrics-m0.jsonl").read_text().splitlines()]
+        steps = [json.loads(line)["seconds"] for line in (undisturbed / "metrics-m0.jsonl").read_text().splitlines()]
         usual = sorted(steps)[len(steps) // 2]
         console.print(f"  [bold]lost       {answer['lost']:7.3f} s[/]   of training; a step takes {usual:.3f} s")
-        curve, again = losses(calm), losses(rough)
+        curve, again = losses(undisturbed), losses(disturbed)
         if plain.view["digests"] == moved.view["digests"] and curve == again and curve:
             console.print(f"[bold green]bit-identical[/]: final state of all roles, and {len(curve)} losses")
             return 0

@@ -1,4 +1,4 @@
-"""What the examples train: a small GPT that learns, letter by letter, the licence of this project."""
+"""The model and the data of the examples: a small GPT that learns this project's licence, letter by letter."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 PLACES = [Path(file.locate()) for file in metadata.files("understudy") or () if file.name == "LICENSE"]
 LICENCE = next(place for place in [*PLACES, Path(__file__).parent.parent / "LICENSE"] if place.exists())
-"""It is installed with the package, so that the examples may be copied anywhere."""
+"""The licence is installed with the package, so that the examples can be copied anywhere."""
 TEXT = LICENCE.read_text()
 LETTERS = sorted(set(TEXT))
 CODES = torch.tensor([LETTERS.index(letter) for letter in TEXT])
@@ -23,7 +23,7 @@ HEAD = 32
 
 
 class Embed(nn.Module):
-    """Letters and their places."""
+    """Embeds letters and their positions."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -34,7 +34,8 @@ class Embed(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention, then a small network. Heads lie side by side, so that `qkv` and `join` can be cut between them."""
+    """Attention, then a feed-forward network. Heads lie side by side, so that `qkv` and `join` can be cut between
+    them."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -50,18 +51,18 @@ class Block(nn.Module):
 
 
 def gpt(width: int, layers: int) -> nn.Sequential:
-    """Letters in, the next letter's logits out. Any slice of it is a stage of a pipeline."""
+    """A model from letters to the logits of the next letter. Any slice of it is a stage of a pipeline."""
     blocks = [Block(width) for _ in range(layers)]
     return nn.Sequential(Embed(width), *blocks, nn.LayerNorm(width), nn.Linear(width, len(LETTERS), bias=False))
 
 
-def surprise(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """The loss: how little the model expected the letters that came."""
+def loss_of(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """Cross entropy of the next letters."""
     return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
 
 def batch(step: int, shard: int, size: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The inputs and targets of one shard of one step: the same whoever asks, and whenever."""
+    """Inputs and targets of one shard of one step; they depend on nothing but the arguments."""
     numbers = torch.Generator().manual_seed(step * 10_000 + shard)
     starts = torch.randint(len(CODES) - CONTEXT, (size, 1), generator=numbers)
     codes = CODES[starts + torch.arange(CONTEXT + 1)]
@@ -70,9 +71,9 @@ def batch(step: int, shard: int, size: int) -> tuple[torch.Tensor, torch.Tensor]
 
 def options(description: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("--steps", type=int, default=60, help="how many (default 60)")
-    parser.add_argument("--width", type=int, default=128, help=f"of the model, a multiple of {HEAD} (default 128)")
-    parser.add_argument("--layers", type=int, default=4, help="of the model (default 4)")
-    parser.add_argument("--batch", type=int, default=16, help="sequences in a shard (default 16)")
-    parser.add_argument("--micro", type=int, default=1, help="shards in a step of one replica (default 1)")
+    parser.add_argument("--steps", type=int, default=60, help="number of steps (default 60)")
+    parser.add_argument("--width", type=int, default=128, help=f"a multiple of {HEAD} (default 128)")
+    parser.add_argument("--layers", type=int, default=4, help="layers of the model (default 4)")
+    parser.add_argument("--batch", type=int, default=16, help="sequences in a micro-shard (default 16)")
+    parser.add_argument("--micro", type=int, default=1, help="micro-shards of one replica in a step (default 1)")
     return parser.parse_args()

@@ -1,15 +1,15 @@
-"""A GPT in three dimensions: a pipeline of stages (pp), each of them copied (dp), each copy cut across workers (tp).
+"""A GPT in three dimensions: a pipeline of stages (pp), replicas of it (dp), and layers cut across workers (tp).
 
     understudy run --machines 2 --nproc 2 --standbys 1 --mesh pp=2,dp=2,tp=1 examples/gpt_3d.py
     understudy run --machines 4 --nproc 2 --standbys 1 --mesh pp=2,dp=2,tp=2 examples/gpt_3d.py
 
-Meanwhile, in another shell: understudy replace m1
+While it runs, in another terminal: understudy replace m1
 """
 
 from __future__ import annotations
 
 import torch
-from gpt import CONTEXT, LETTERS, Block, batch, gpt, options, surprise
+from gpt import CONTEXT, LETTERS, Block, batch, gpt, loss_of, options
 from torch import nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
@@ -26,7 +26,7 @@ def train(job: understudy.Job) -> None:
     pp, tp = job.mesh["pp"], job.mesh["tp"]
     here, stages = pp.get_local_rank(), pp.size()
 
-    # Everybody draws the same model and keeps the layers of its stage; of each block, only its own heads.
+    # Every role builds the same model and keeps the layers of its stage; of each block, only its own heads.
     torch.manual_seed(job.seed)
     model = list(gpt(args.width, args.layers))
     cuts = [0, *(1 + args.layers * number // stages for number in range(1, stages)), len(model)]
@@ -37,12 +37,12 @@ def train(job: understudy.Job) -> None:
             parallelize_module(layer, tp, {"qkv": columns, "join": rows, "grow": columns, "shrink": rows})
     optim = AdamW(layers.parameters(), lr=1e-3)
     job.track(layers=layers, optim=optim)
-    job.average(layers, over="dp")  # gradients, over the copies of this stage; DDP fails inside a PipelineStage
+    job.average(layers, over="dp")  # gradients, over the replicas of this stage; DDP fails inside a PipelineStage
 
     micro_batches = 2 * stages
     if args.batch % micro_batches:
         raise SystemExit(
-            f"--batch {args.batch} must be a multiple of {micro_batches}: a shard goes through in as many parts"
+            f"--batch {args.batch} must be a multiple of {micro_batches}: a shard is cut into as many parts"
         )
     size = args.batch // micro_batches
     letters = torch.empty(size, CONTEXT, dtype=torch.long, device=job.device)
@@ -59,9 +59,9 @@ def train(job: understudy.Job) -> None:
     )
 
     def loss_fn(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        return surprise(logits, targets) / micro_batches
+        return loss_of(logits, targets) / micro_batches
 
-    # A step may have several shards. Left to itself the schedule would divide all gradients so far after each of them.
+    # A step may have several shards. scale_grads would divide all gradients so far after each of them.
     schedule = Schedule1F1B(stage, micro_batches, loss_fn=loss_fn, scale_grads=False)
 
     for step in job.steps(args.steps):

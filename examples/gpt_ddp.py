@@ -3,7 +3,7 @@
     python examples/gpt_ddp.py
     understudy run --machines 2 --standbys 1 examples/gpt_ddp.py
 
-Meanwhile, in another shell: understudy replace m1
+While it runs, in another terminal: understudy replace m1
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 
 import torch
-from gpt import batch, gpt, options, surprise
+from gpt import batch, gpt, loss_of, options
 from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.nn.utils import clip_grad_norm_
 from torch.optim import AdamW
@@ -23,7 +23,7 @@ args = options("Train a small GPT with DDP.")
 
 
 def pace(step: int) -> float:
-    """The share of the learning rate: up in the first steps, then down along a cosine to a tenth."""
+    """The learning rate's factor: a warm-up of five steps, then a cosine down to a tenth."""
     return min((step + 1) / 5, 0.55 + 0.45 * math.cos(math.pi * min(step / args.steps, 1)))
 
 
@@ -38,7 +38,7 @@ def train(job: understudy.Job) -> None:
         with step:
             for shard in step.shards(args.micro):
                 inputs, targets = batch(step.index, shard.number, args.batch)
-                loss = surprise(model(inputs.to(job.device)), targets.to(job.device))
+                loss = loss_of(model(inputs.to(job.device)), targets.to(job.device))
                 (loss * shard.weight).backward()
                 job.log(loss=loss)
             norm = clip_grad_norm_(model.parameters(), 1.0)

@@ -1,16 +1,16 @@
-"""A GPT whose parameters, gradients and optimizer state are cut into shards: FSDP2, or HSDP on a two-dimensional mesh.
+"""A GPT with sharded parameters, gradients and optimizer state: FSDP2, or HSDP on a two-dimensional mesh.
 
     python examples/gpt_fsdp.py
     understudy run --machines 2 --standbys 1 examples/gpt_fsdp.py
     understudy run --machines 2 --nproc 2 --standbys 1 --mesh dp_replicate=2,dp_shard=2 examples/gpt_fsdp.py
 
-Meanwhile, in another shell: understudy replace m1
+While it runs, in another terminal: understudy replace m1
 """
 
 from __future__ import annotations
 
 import torch
-from gpt import Block, batch, gpt, options, surprise
+from gpt import Block, batch, gpt, loss_of, options
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn.utils import clip_grad_norm_
@@ -22,7 +22,7 @@ args = options("Train a small GPT with FSDP2, or with HSDP on a mesh dp_replicat
 
 
 def train(job: understudy.Job) -> None:
-    torch.manual_seed(job.seed)  # the same parameters everywhere, before each role keeps its shard of them
+    torch.manual_seed(job.seed)  # all roles build the same parameters, then each keeps its shard
     model = gpt(args.width, args.layers).to(job.device)
     for layer in model:
         if isinstance(layer, Block):
@@ -35,7 +35,7 @@ def train(job: understudy.Job) -> None:
         with step:
             for shard in step.shards(args.micro):
                 inputs, targets = batch(step.index, shard.number, args.batch)
-                loss = surprise(model(inputs.to(job.device)), targets.to(job.device))
+                loss = loss_of(model(inputs.to(job.device)), targets.to(job.device))
                 (loss * shard.weight).backward()
                 job.log(loss=loss)
             norm = clip_grad_norm_(model.parameters(), 1.0)

@@ -1,15 +1,15 @@
-"""A GPT with DDP on a token file: which windows a micro-shard has follows from its number, so anybody can compute it.
+"""A GPT with DDP on a token file. A micro-shard's number gives its windows, so that any replica can compute it.
 
     python examples/tokens_ddp.py
     understudy run --machines 2 --standbys 1 examples/tokens_ddp.py
 
-The file is this project's licence, whose bytes are the tokens; any file of raw integers will do.
+The file is this project's licence, with bytes as tokens; any file of raw integers will do.
 """
 
 from __future__ import annotations
 
 import torch
-from gpt import CONTEXT, LETTERS, LICENCE, gpt, options, surprise
+from gpt import CONTEXT, LETTERS, LICENCE, gpt, loss_of, options
 from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.optim import AdamW
 
@@ -19,7 +19,7 @@ from understudy.data import Tokens
 args = options("Train a small GPT on a token file with DDP.")
 LETTER = torch.zeros(256, dtype=torch.int64)
 LETTER[[ord(letter) for letter in LETTERS]] = torch.arange(len(LETTERS))
-"""The model's number of a byte's letter."""
+"""Byte → the model's number of that letter."""
 
 
 def train(job: understudy.Job) -> None:
@@ -33,7 +33,7 @@ def train(job: understudy.Job) -> None:
         with step:
             for shard in step.shards():
                 inputs, targets = data.batch(step.index, shard)
-                loss = surprise(model(LETTER[inputs].to(job.device)), LETTER[targets].to(job.device)) * shard.weight
+                loss = loss_of(model(LETTER[inputs].to(job.device)), LETTER[targets].to(job.device)) * shard.weight
                 loss.backward()
             optim.step()
             optim.zero_grad()

@@ -33,7 +33,7 @@ def pytest_runtestloop(session: pytest.Session) -> None:
     whose own loop would be the last word."""
     wanted = any("frameworks" in getattr(item, "fixturenames", ()) for item in session.items)
     if wanted and not session.config.option.collectonly:
-        from understudy.launch.troupe import PRELOAD  # not in the process that only hands tests out
+        from understudy.testing.local_workers import PRELOAD  # not in the process that only hands tests out
 
         forkserver.set_forkserver_preload(["pytest", *PRELOAD, *FRAMEWORKS])
         forkserver.ensure_running()

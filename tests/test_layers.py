@@ -11,9 +11,9 @@ import pytest
 SRC = Path(__file__).parents[1] / "src"
 
 LAYERS = (
-    "testing",
     "cli",
     "verify",
+    "testing",
     "launch",
     "controller",
     "agent",
@@ -29,6 +29,11 @@ LAYERS = (
     "host",
 )
 """Top to bottom."""
+MAY_USE_TESTING = ("verify", "testing")
+"""Production code never imports `understudy.testing`; `verify` tests jobs and asks for its faults."""
+
+APART = ("controller", "agent", "worker")
+"""These run in processes of their own and never import one another: what they share is `protocol`."""
 
 WITHOUT_TORCH = (
     "controller",
@@ -79,10 +84,15 @@ def offences(source: str, file: PurePosixPath) -> list[str]:
     found = []
     for line, name in imports(source, file):
         top, _, rest = name.partition(".")
+        if name.startswith("understudy.testing") and layer not in MAY_USE_TESTING:
+            found.append(f"{file}:{line}: {layer} imports {name}, which is for tests")
+            continue
         if top == "understudy" and layer != "cli":
             other = rest.partition(".")[0]
             if other not in LAYERS:
                 found.append(f"{file}:{line}: {layer} imports the surface ({name})")
+            elif layer in APART and other in APART and other != layer:
+                found.append(f"{file}:{line}: {layer} imports {other} ({name}); share it in protocol")
             elif LAYERS.index(other) < LAYERS.index(layer):
                 found.append(f"{file}:{line}: {layer} imports {name} from above")
         elif top == "understudy_bench" and layer != "cli":
@@ -109,6 +119,8 @@ def test_imports_only_go_down() -> None:
     ("file", "source", "reason"),
     [
         ("comm/ring.py", "from understudy.worker.job import Job", "from above"),
+        ("controller/server/server.py", "from understudy.agent.agent import Agent", "share it in protocol"),
+        ("agent/agent.py", "from understudy.worker.job import Job", "share it in protocol"),
         ("comm/ring.py", "import understudy.cli", "from above"),
         ("comm/ring.py", "from understudy import worker", "from above"),
         ("comm/ring.py", "from ..worker import job", "from above"),
@@ -118,7 +130,7 @@ def test_imports_only_go_down() -> None:
         ("worker/job.py", "from understudy import run", "the surface"),
         ("worker/job.py", "import understudy", "the surface"),
         ("worker/job.py", "from .. import run", "the surface"),
-        ("comm/ring.py", "import understudy_bench.harness", "a benchmark"),
+        ("comm/ring.py", "import understudy_bench.harness.bench", "a benchmark"),
         ("controller/machine.py", "import torch", "torch"),
         ("masking/order.py", "from torch.distributed import ProcessGroup", "torch"),
         ("protocol/roster.py", "import torch.distributed as dist", "torch"),
@@ -126,8 +138,12 @@ def test_imports_only_go_down() -> None:
         ("masking/order.py", "import socket", "no I/O"),
         ("planning/plan.py", "from asyncio import Queue", "no I/O"),
         ("planning/plan.py", "import subprocess", "no I/O"),
-        ("planning/simgrid/stage.py", "import subprocess", "no I/O"),
+        ("planning/simgrid/prepare.py", "import subprocess", "no I/O"),
         ("planning/plan.py", "from understudy.comm.fabric import Fabric", "from above"),
+        ("launch/local.py", "from understudy.testing.faults import WORKER_FAULTS", "for tests"),
+        ("cli/run.py", "from understudy import testing", "for tests"),
+        ("controller/server/server.py", "from understudy.agent.spec import UNFIT", "share it in protocol"),
+        ("agent/agent.py", "from understudy.worker.entry import main", "share it in protocol"),
         ("helpers/text.py", "", "not a layer"),
         ("helpers.py", "", "no layer"),
     ],
@@ -143,6 +159,7 @@ def test_an_offence_is_found(file: str, source: str, reason: str) -> None:
         ("__init__.py", "from understudy.worker.job import Job"),
         ("cli/main.py", "from understudy import __version__\nimport understudy_bench.harness\nimport torch"),
         ("cli/main.py", "from understudy.launch import local"),
+        ("verify/chaos/faults.py", "from understudy.testing.faults import WORKER_FAULTS"),
         ("worker/job.py", "from understudy.comm.group import Group\nimport torch"),
         ("worker/job.py", "from understudy.worker import vote\nfrom . import undo\nfrom .vote import ballot"),
         ("comm/ring.py", "import socket\nimport torch\nfrom .roster import Roster"),
@@ -151,7 +168,7 @@ def test_an_offence_is_found(file: str, source: str, reason: str) -> None:
         ("planning/plan.py", "import torchlike_name\nimport math"),
         (
             "planning/simgrid/engine.py",
-            "import subprocess\nimport simgrid\nfrom understudy.planning.jump import simulate",
+            "import subprocess\nimport simgrid\nfrom understudy.planning.simulation.jump import simulate",
         ),
     ],
 )

@@ -1,4 +1,4 @@
-"""What the benchmarks launch: the same training under `understudy run` and without it."""
+"""Training scripts that the benchmarks start: the same training under `understudy run`, torchrun and torchft."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lets a training script run a few steps at a time, when the benchmark says so, and tells how long they took."""
+"""A gate: lets a training script run a few steps when the benchmark says so, and reports their times."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from multiprocessing.connection import Connection
 
 
 class Gate:
-    """A worker's side. Without an address it is always open and nothing is measured."""
+    """The worker's end. Without an address, the gate is always open and measures nothing."""
 
     def __init__(self, address: str, system: str, rank: int) -> None:
         self._connection: Connection | None = None
@@ -21,7 +21,7 @@ class Gate:
             self._connection.send((system, rank))
 
     def passes(self) -> bool:
-        """Wait until a step may begin; False: there are no more."""
+        """Wait until a step may begin; False: training is over."""
         if self._connection is not None and self._left == 0:
             if self._ends:
                 self._connection.send([later - end for end, later in zip(self._ends, self._ends[1:], strict=False)])
@@ -33,7 +33,7 @@ class Gate:
         return self._connection is None or self._left > 0
 
     def passed(self) -> None:
-        """The step has ended."""
+        """Count a step as ended."""
         if self._connection is not None:
             self._ends.append(time.perf_counter())
             self._left -= 1

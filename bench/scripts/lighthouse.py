@@ -1,4 +1,4 @@
-"""torchft's lighthouse: who is alive, and who trains together. Its address goes to the file that is named."""
+"""Run torchft's lighthouse, which decides which replicas train together. It writes its address to a file."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from torchft.coordination import LighthouseServer
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--address", type=Path, required=True)
-parser.add_argument("--heartbeat", type=int, required=True, help="milliseconds after which a silent replica is gone")
-parser.add_argument("--tick", type=int, required=True, help="milliseconds between two looks at who is there")
-parser.add_argument("--join", type=int, required=True, help="milliseconds to wait for who lives and is not there yet")
+parser.add_argument("--heartbeat", type=int, required=True, help="milliseconds after which a silent replica is lost")
+parser.add_argument("--tick", type=int, required=True, help="milliseconds between two checks of the replicas")
+parser.add_argument("--join", type=int, required=True, help="milliseconds to wait for replicas that are alive and late")
 args = parser.parse_args()
 
 server = LighthouseServer(
@@ -23,6 +23,8 @@ server = LighthouseServer(
     heartbeat_timeout_ms=args.heartbeat,
 )
 half = args.address.with_suffix(".half")
-half.write_text(f"http://127.0.0.1:{server.address().rpartition(':')[2]}")  # the host's name may lead elsewhere
+half.write_text(
+    f"http://127.0.0.1:{server.address().rpartition(':')[2]}"
+)  # the host's name may resolve to another address
 half.replace(args.address)
 signal.pause()

@@ -1,4 +1,4 @@
-"""Links for state as slow, in proportion to it, as between machines that each have one of their own."""
+"""Slow links for state: as slow, relative to the state, as links between real machines."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from understudy.comm.links.link import Link
-from understudy.worker.mishap import SO_MAX_PACING_RATE
+from understudy.testing.faults import SO_MAX_PACING_RATE
 from understudy.worker.transfer.handover import Giver
 
 
 def pace(rate: int) -> None:
-    """From now on no connection over which this worker gives its state carries more than so many bytes a second."""
+    """Limit every connection over which this worker gives its state to `rate` bytes per second."""
     plain = Giver.__init__
 
     def paced(giver: Giver, links: Sequence[Link], *args: Any, **named: Any) -> None:

@@ -1,4 +1,4 @@
-"""When a training script begins and ends its steps, by the wall clock, for benchmarks that kill: each line at once."""
+"""Marks: a line for each begin and end of a step, with the wall clock, written at once, for benchmarks that kill."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 class Marks:
-    """A process's own file. Without a folder nothing is written."""
+    """Writes the marks of one process. Without a folder, nothing is written."""
 
     def __init__(self, folder: str, place: int) -> None:
         self._place = place
@@ -24,21 +24,21 @@ class Marks:
         return self._file is not None
 
     def begin(self, step: int) -> None:
-        """Or begin it again: what was computed of it before still counts as computed."""
+        """Note the begin of a step, or that it begins again: its micro-shards computed before still count."""
         if step != self._step:
             self._step, self._shards = step, []
         self._write("begin", step)
 
     def shard(self, number: int) -> None:
-        """A micro-shard of the step has been computed; told with the step's end."""
+        """Note a computed micro-shard; it is written with the step's end."""
         self._shards.append(number)
 
     def end(self, step: int, *, full: bool = True) -> None:
-        """The step counts; `full`: everybody took part in it."""
+        """Note the end of a step; `full`: all places took part in it."""
         self._write("end", step, full, self._shards)
 
     def drop(self, step: int) -> None:
-        """The step's work was thrown away."""
+        """Note that the step's work was discarded."""
         self._write("drop", step)
 
     def _write(self, kind: str, step: int, full: bool = True, shards: list[int] | None = None) -> None:

@@ -8,18 +8,17 @@ import time
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 import understudy
-from understudy_bench.model import optimizer
 from understudy_bench.scripts.gate import Gate
 from understudy_bench.scripts.links import pace
 from understudy_bench.scripts.marks import Marks
-from understudy_bench.work import WORKS
+from understudy_bench.workload import WORKS, optimizer
 
 parser = argparse.ArgumentParser()
-parser.add_argument("--gate", default="", help="the benchmark's socket; without it, steps follow one another")
-parser.add_argument("--system", default="understudy", help="who this is, for the gate")
-parser.add_argument("--marks", default="", help="the folder for what ended when")
+parser.add_argument("--gate", default="", help="the benchmark's socket; without it, the script trains without pause")
+parser.add_argument("--system", default="understudy", help="this contestant's name at the gate")
+parser.add_argument("--marks", default="", help="the folder for marks")
 parser.add_argument("--work", choices=WORKS, default="gpt")
-parser.add_argument("--link-rate", type=int, default=0, help="bytes a second over a link for state; 0: all it can")
+parser.add_argument("--link-rate", type=int, default=0, help="bytes per second of a link for state; 0: unlimited")
 args = parser.parse_args()
 if args.link_rate:
     pace(args.link_rate)
@@ -37,7 +36,7 @@ def train(job: understudy.Job) -> None:
             return
         counts = False
         if not job.rehearsing:
-            marks = marks if marks.open else Marks(args.marks, job.role)  # a standby does not know its role before
+            marks = marks if marks.open else Marks(args.marks, job.role)  # a standby has no role before
             marks.begin(step.index)
         with step:
             for shard in step.shards(work.micro):
@@ -50,7 +49,7 @@ def train(job: understudy.Job) -> None:
                 marks.shard(shard.number)
             optim.step()
             optim.zero_grad()
-            counts = not job.rehearsing  # one that is interrupted does not come here
+            counts = not job.rehearsing  # an interrupted step does not reach this line
         gate.passed()
         if counts:
             marks.end(step.index)

@@ -1,4 +1,4 @@
-"""An example as it is, with a pause after each step, so that newcomers rehearse beside it in good time.
+"""Run an example with a pause after each step, so that standbys find time to rehearse on the same cores.
 
 paced.py SECONDS EXAMPLE [the example's options]
 """

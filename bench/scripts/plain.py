@@ -1,7 +1,7 @@
 """The benchmarks' model without understudy: DDP over Gloo, started by torchrun.
 
-For `bench overhead` it trains whenever the gate lets it. For `bench replace` it trains `--steps` steps, having loaded
-the checkpoint if there is one and leaving one if `--save` says so, and appends to `--marks` what ended when.
+For `bench overhead` it trains when the gate is open. For `bench replace` it loads the checkpoint if there is one,
+trains `--steps` steps, saves a checkpoint if `--save` is given, and writes the time of each phase to `--marks`.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel as DDP
 
-from understudy_bench.model import build, loss_of, optimizer
 from understudy_bench.scripts.gate import Gate
 from understudy_bench.scripts.saved import load, save
+from understudy_bench.workload import build, loss_of, optimizer
 
 parser = argparse.ArgumentParser()
-parser.add_argument("--gate", default="", help="the benchmark's socket; without it, steps follow one another")
+parser.add_argument("--gate", default="", help="the benchmark's socket; without it, the script trains without pause")
 parser.add_argument("--steps", type=int, default=1 << 40)
 parser.add_argument("--checkpoint", type=Path, help="loaded if it exists")
-parser.add_argument("--save", action="store_true", help="leave a checkpoint behind")
+parser.add_argument("--save", action="store_true", help="save a checkpoint at the end")
 parser.add_argument("--dcp", action="store_true", help="checkpoints are torch.distributed.checkpoint's")
-parser.add_argument("--marks", type=Path, help="where to write what ended when")
+parser.add_argument("--marks", type=Path, help="the file for the times")
 args = parser.parse_args()
 
 

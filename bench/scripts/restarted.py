@@ -1,7 +1,7 @@
-"""The benchmarks' model as torchrun keeps it alive: DDP over Gloo, a checkpoint now and then, loaded by whoever starts.
+"""The benchmarks' model under torchrun, which restarts it: DDP over Gloo, with a checkpoint every few steps.
 
-For benchmarks that kill. A checkpoint is either the old one or the new one, however the job ends; nobody waits for the
-disk.
+For benchmarks that kill. However the job ends, the checkpoint is either the old one or the new one. Saving does not
+wait for the disk.
 """
 
 from __future__ import annotations
@@ -16,23 +16,22 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 from understudy.host.family import die_with_parent
-from understudy_bench.model import optimizer
 from understudy_bench.scripts.marks import Marks
 from understudy_bench.scripts.saved import load, save
-from understudy_bench.work import WORKS
+from understudy_bench.workload import WORKS, optimizer
 
 parser = argparse.ArgumentParser()
-parser.add_argument("--marks", default="", help="the folder for what ended when")
+parser.add_argument("--marks", default="", help="the folder for marks")
 parser.add_argument("--checkpoint", type=Path, required=True, help="loaded if it exists")
 parser.add_argument("--every", type=int, required=True, help="steps between two checkpoints")
-parser.add_argument("--steps", type=int, default=1 << 40, help="how many to make; the checkpoint has the last one, too")
+parser.add_argument("--steps", type=int, default=1 << 40, help="number of steps; a checkpoint follows the last one")
 parser.add_argument("--dcp", action="store_true", help="checkpoints are torch.distributed.checkpoint's")
 parser.add_argument("--work", choices=WORKS, default="gpt")
 args = parser.parse_args()
 
 
 def main() -> None:
-    die_with_parent(os.getppid())  # a node that is gone leaves nobody behind
+    die_with_parent(os.getppid())  # a lost node leaves no worker behind
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     dist.init_process_group("gloo")
     rank = dist.get_rank()

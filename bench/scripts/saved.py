@@ -1,6 +1,6 @@
-"""A plain job's checkpoint: one file that the first worker writes, or torch.distributed.checkpoint's, by all of them.
+"""The checkpoint of a plain job: one file that rank 0 writes, or a folder of torch.distributed.checkpoint.
 
-Either way the old one stays until the new one is whole, and nobody waits for the disk.
+The old checkpoint stays until the new one is complete. Saving does not wait for the disk.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import nn
 
 
 def save(place: Path, model: nn.Module, optim: torch.optim.Optimizer, step: int, *, dcp: bool) -> None:
-    """All workers call it."""
+    """Save a checkpoint; called on all workers."""
     if not dcp:
         if dist.get_rank() == 0:
             half = place.with_suffix(".half")
@@ -36,7 +36,7 @@ def save(place: Path, model: nn.Module, optim: torch.optim.Optimizer, step: int,
 
 
 def load(place: Path, model: nn.Module, optim: torch.optim.Optimizer, *, dcp: bool) -> int:
-    """The step from which to go on; 0 where nothing was saved."""
+    """Load the checkpoint, if any. Returns the step to continue from, else 0."""
     if not place.exists():
         return 0
     if not dcp:

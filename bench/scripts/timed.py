@@ -1,4 +1,4 @@
-"""The benchmarks' model, with what each step took and what came before the first one: for `bench rehearsal`."""
+"""The benchmarks' model with timed steps and a timed start, for `bench rehearsal`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 
 BEGUN = time.time()
 
-import argparse  # noqa: E402 (what importing takes is measured)
+import argparse  # noqa: E402 (the time of imports is measured)
 import os  # noqa: E402
 from pathlib import Path  # noqa: E402
 
@@ -16,13 +16,15 @@ from torch._dynamo.utils import counters  # noqa: E402
 from torch.nn.parallel import DistributedDataParallel as DDP  # noqa: E402
 
 import understudy  # noqa: E402
-from understudy_bench.model import build, loss_of, optimizer  # noqa: E402
+from understudy_bench.workload import build, loss_of, optimizer  # noqa: E402
 
 parser = argparse.ArgumentParser()
-parser.add_argument("--compile", default="", help="with this backend")
-parser.add_argument("--cache", type=Path, help="folder for what each process compiles, apart from the others")
+parser.add_argument("--compile", default="", help="a backend of torch.compile")
+parser.add_argument("--cache", type=Path, help="folder for compiled code, one subfolder per process")
 parser.add_argument("--by-hand", action="store_true", help="average gradients without DDP")
-parser.add_argument("--rest", type=Path, help="a file with a number: from this step on all rest while it is there")
+parser.add_argument(
+    "--rest", type=Path, help="a file with a number: before this step, workers wait while the file exists"
+)
 args = parser.parse_args()
 
 IMPORTED = time.time()
@@ -40,8 +42,10 @@ def rest_before(step: int) -> None:
 
 
 def average(body: torch.nn.Module, group: dist.ProcessGroup) -> None:
-    """Gradients over all copies, in the same order whatever has been done before; DDP finds its order in its first
-    step, so that nobody can join in who has not rehearsed that."""
+    """Average gradients over all replicas in a fixed order.
+
+    DDP fixes its order in its first step, so that a worker that has not rehearsed cannot join the others.
+    """
     for parameter in body.parameters():
         assert parameter.grad is not None
         dist.all_reduce(parameter.grad, group=group)

@@ -1,7 +1,7 @@
-"""The benchmarks' model under torchft: a replica group of one worker, with a lighthouse that knows the others.
+"""The benchmarks' model under torchft: a replica group of one worker; the lighthouse connects it with the others.
 
-For benchmarks that kill. As in torchft's own example a step that fails is given up and the next batch is taken; a
-replica that starts gets its state from another one.
+For benchmarks that kill. As in torchft's own example, a failed step is dropped and training continues with the next
+batch; a replica that starts receives its state from another one.
 """
 
 from __future__ import annotations
@@ -16,12 +16,11 @@ import torch
 from torchft import DistributedDataParallel, Manager, Optimizer, ProcessGroupGloo
 
 from understudy.host.family import die_with_parent
-from understudy_bench.model import optimizer
 from understudy_bench.scripts.marks import Marks
-from understudy_bench.work import WORKS
+from understudy_bench.workload import WORKS, optimizer
 
 parser = argparse.ArgumentParser()
-parser.add_argument("--marks", default="", help="the folder for what ended when")
+parser.add_argument("--marks", default="", help="the folder for marks")
 parser.add_argument("--replicas", type=int, required=True)
 parser.add_argument("--timeout", type=float, required=True, help="seconds for an operation of the process group")
 parser.add_argument("--work", choices=WORKS, default="gpt")
@@ -29,7 +28,7 @@ args = parser.parse_args()
 
 
 def main() -> None:
-    die_with_parent(os.getppid())  # a machine that is gone leaves nobody behind
+    die_with_parent(os.getppid())  # a lost machine leaves no worker behind
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     place = int(os.environ["BENCH_PLACE"])
     limit = timedelta(seconds=args.timeout)

@@ -1,4 +1,4 @@
-"""A nursery for a test, and what must be so after it."""
+"""A fork server for a test, and what must be so after it."""
 
 from __future__ import annotations
 
@@ -54,27 +54,31 @@ def run(body: Callable[[], Coroutine[Any, Any, None]]) -> None:
 
 
 @contextlib.asynccontextmanager
-async def nursery(*preload: str) -> AsyncIterator[ForkClient]:
+async def fork_server(*preload: str) -> AsyncIterator[ForkClient]:
     opened = await ForkClient.open(preload=preload or ["json", BODIES], env={**os.environ, "PYTHONPATH": str(ROOT)})
     async with opened:
         yield opened
 
 
 async def spawn(
-    nursery: ForkClient, body: str, spec: bytes = b"", output: Output | None = None, env: dict[str, str] | None = None
+    fork_server: ForkClient,
+    body: str,
+    spec: bytes = b"",
+    output: Output | None = None,
+    env: dict[str, str] | None = None,
 ) -> ForkedWorker:
     def heard(line: bytes, stream: Literal["stdout", "stderr"]) -> None:
         if output is not None:
             output.append((stream, line))
 
     target = body if ":" in body else f"{BODIES}:{body}"
-    return await nursery.spawn(target=target, spec=spec, env=env or {}, cwd="/", on_output=heard)
+    return await fork_server.spawn(target=target, spec=spec, env=env or {}, cwd="/", on_output=heard)
 
 
 async def receive(child: ForkedWorker) -> bytes:
     """All that comes over the line until its end."""
     data = b""
-    while piece := await asyncio.get_running_loop().sock_recv(child.line, 1 << 16):
+    while piece := await asyncio.get_running_loop().sock_recv(child.connection, 1 << 16):
         data += piece
     return data
 

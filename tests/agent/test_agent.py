@@ -15,8 +15,10 @@ import msgspec
 import pytest
 from aiohttp import WSMsgType, web
 
-from understudy.agent.agent import ABANDONED, AGAIN, UNFIT, Agent, AgentSpec, WorkerProcess
-from understudy.agent.fork_client import ForkClient, NurseryError
+from understudy.agent.agent import Agent
+from understudy.agent.fork_client import ForkClient, ForkServerError
+from understudy.agent.spec import ABANDONED, AGAIN, UNFIT, AgentSpec
+from understudy.agent.workers import WorkerProcess
 from understudy.protocol.frames import (
     Dismiss,
     Frame,
@@ -30,6 +32,7 @@ from understudy.protocol.frames import (
     Welcome,
 )
 from understudy.protocol.messages import Progress, Recorded, WorkerSpec
+from understudy.protocol.options import with_options
 from understudy.protocol.samples import Sample
 
 LIMIT_S = 20.0
@@ -38,13 +41,26 @@ decode = msgspec.msgpack.Decoder(Frame).decode
 
 
 class Barren:
-    """A nursery whose fork server has died."""
+    """A client of a fork server that has died."""
 
     async def spawn(self, **options: object) -> None:
-        raise NurseryError("the fork server has died")
+        raise ForkServerError("the fork server has died")
 
     async def close(self) -> None:
         pass
+
+
+def agent_spec(machine: str, url: str, worker: WorkerSpec, folder: Path) -> AgentSpec:
+    return AgentSpec(
+        machine=machine,
+        incarnation=f"{machine}-a",
+        standby=False,
+        url=url,
+        worker=worker,
+        run_dir=str(folder),
+        cwd=str(folder),
+        env={},
+    )
 
 
 def play(
@@ -77,7 +93,10 @@ def play(
         script = folder / "train.py"
         script.touch()
         worker = WorkerSpec("", "m1", 0, "job", b"s" * 32, str(script), (), 1, (("dp", 1),))
-        spec = AgentSpec("m1", "m1-a", False, f"http://127.0.0.1:{port}", worker, str(folder), str(folder), {})
+        if "grace" in more:
+            settings = with_options(worker.settings, grace=more.pop("grace"))
+            worker = msgspec.structs.replace(worker, settings=settings)
+        spec = agent_spec("m1", f"http://127.0.0.1:{port}", worker, folder)
         agent = Agent(msgspec.structs.replace(spec, **more), cast(ForkClient, Barren()), lambda text: None)
         told(agent)
         try:
@@ -206,14 +225,14 @@ def test_an_agent_whose_machine_does_not_fit_ends_and_need_not_come_back(tmp_pat
 def test_a_beat_has_what_was_measured_since_the_one_before(tmp_path: Path) -> None:
     async def live() -> list[tuple[int, ...]]:
         (tmp_path / "train.py").touch()
-        worker = WorkerSpec("", "m1", 0, "job", b"s" * 32, str(tmp_path / "train.py"), (), 1, (("dp", 1),))
-        spec = AgentSpec("m1", "m1-a", False, "http://127.0.0.1:9", worker, str(tmp_path), str(tmp_path), {})
+        own = WorkerSpec("", "m1", 0, "job", b"s" * 32, str(tmp_path / "train.py"), (), 1, (("dp", 1),))
+        spec = agent_spec("m1", "http://127.0.0.1:9", own, tmp_path)
         agent = Agent(spec, cast(ForkClient, Barren()), lambda text: None)
-        staff = agent._staff["w0"] = WorkerProcess("w0", 0, cast(Any, None))
+        worker = agent._workers._running["w0"] = WorkerProcess("w0", 0, cast(Any, None))
         told = []
         for steps in (range(3), range(0), range(100)):
             for step in steps:
-                agent._heed(staff, Progress(0, step, 0.1, sample=Sample("w0", 0, step, 0.1)))
+                agent._hear_worker(worker, Progress(0, step, 0.1, sample=Sample("w0", 0, step, 0.1)))
             told.append(tuple(sample.step for sample in agent._next_beat().samples))
         agent._metrics.close()
         return told
@@ -230,7 +249,8 @@ def test_an_agent_does_not_wait_for_ever_for_a_job_that_is_gone(tmp_path: Path) 
     script = tmp_path / "train.py"
     script.touch()
     worker = WorkerSpec("", "m7", 0, "gpt", b"s", str(script), (), 1, (("dp", 1),))
-    spec = AgentSpec("m7", "m7-1", True, url, worker, str(tmp_path), str(tmp_path), dict(os.environ), patience=0.5)
+    spec = agent_spec("m7", url, worker, tmp_path)
+    spec = msgspec.structs.replace(spec, standby=True, env=dict(os.environ), patience=0.5)
     done = subprocess.run(
         [sys.executable, "-m", "understudy.agent.agent", "--parent", str(os.getpid())],
         input=msgspec.json.encode(spec),

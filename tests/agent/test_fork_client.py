@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.agent.raising import BODIES, ROOT, Output, nursery, offspring, receive, run, spawn
+from tests.agent.raising import BODIES, ROOT, Output, fork_server, offspring, receive, run, spawn
 from understudy.agent.fork_client import LONGEST_LINE, ForkClient, OutputLines
 from understudy.agent.forkserver import NO_TARGET
 
@@ -35,7 +35,7 @@ def test_lines_do_not_depend_on_how_the_bytes_arrive(step: int) -> None:
 
 def test_exit_codes() -> None:
     async def body() -> None:
-        async with nursery() as warm:
+        async with fork_server() as warm:
             output: Output = []
             for expression, code in (
                 ("0", 0),
@@ -58,7 +58,7 @@ def test_exit_codes() -> None:
 
 def test_a_worker_collects_its_garbage_but_not_the_server_s() -> None:
     async def body() -> None:
-        async with nursery() as warm:
+        async with fork_server() as warm:
             child = await spawn(
                 warm, "leave", b"__import__('gc').isenabled() + 2 * (__import__('gc').get_freeze_count() > 0)"
             )
@@ -69,7 +69,7 @@ def test_a_worker_collects_its_garbage_but_not_the_server_s() -> None:
 
 def test_an_uncaught_exception_is_told_without_our_frames() -> None:
     async def body() -> None:
-        async with nursery() as warm:
+        async with fork_server() as warm:
             output: Output = []
             child = await spawn(warm, "fail", b"no such luck", output)
             assert await child.exited == 1
@@ -85,10 +85,10 @@ def test_an_uncaught_exception_is_told_without_our_frames() -> None:
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV, signal.SIGINT])
 def test_signals(number: signal.Signals) -> None:
     async def body() -> None:
-        async with nursery() as warm:
+        async with fork_server() as warm:
             assert await (await spawn(warm, "interrupt", b"%d" % number)).exited == -number
             child = await spawn(warm, "wait")
-            await asyncio.get_running_loop().sock_recv(child.line, 1)
+            await asyncio.get_running_loop().sock_recv(child.connection, 1)
             child.kill(number)
             assert await child.exited == -number
             child.kill(number)
@@ -99,19 +99,19 @@ def test_signals(number: signal.Signals) -> None:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_at_birth(number: signal.Signals) -> None:
     async def body() -> None:
-        async with nursery() as warm:
+        async with fork_server() as warm:
             for _ in range(10):
                 child = await spawn(warm, "wait")
                 child.kill(number)
                 assert await child.exited == -number
-                child.line.close()
+                child.connection.close()
 
     run(body)
 
 
 def test_output_comes_in_lines_and_before_the_exit() -> None:
     async def body() -> None:
-        async with nursery() as warm:
+        async with fork_server() as warm:
             output: Output = []
             child = await spawn(warm, "speak", output=output)
             assert await child.exited == 0
@@ -123,7 +123,7 @@ def test_output_comes_in_lines_and_before_the_exit() -> None:
 
 def test_long_and_partial_lines() -> None:
     async def body() -> None:
-        async with nursery() as warm:
+        async with fork_server() as warm:
             output: Output = []
             long = b"x" * (5 * LONGEST_LINE + 3)
             child = await spawn(warm, "write", b"\n\n" + long + b"\nrest", output)
@@ -143,7 +143,7 @@ def test_a_listener_that_fails_does_not_stop_the_others() -> None:
         def heard(line: bytes, stream: str) -> None:
             raise ValueError(line)
 
-        async with nursery() as warm:
+        async with fork_server() as warm:
             child = await warm.spawn(target=f"{BODIES}:speak", spec=b"", env={}, cwd="/", on_output=heard)
             assert await child.exited == 0
         assert {str(context["exception"]) for context in told} == {"b'one'", "b'two'", "b'threefour'"}
@@ -154,14 +154,14 @@ def test_a_listener_that_fails_does_not_stop_the_others() -> None:
 def test_the_line_works_both_ways_and_outlives_the_worker() -> None:
     async def body() -> None:
         loop = asyncio.get_running_loop()
-        async with nursery() as warm:
+        async with fork_server() as warm:
             child = await spawn(warm, "echo", b"hello")
-            assert not child.line.getblocking()
-            assert await loop.sock_recv(child.line, 100) == b"hello"
-            await loop.sock_sendall(child.line, b"and back")
-            assert await loop.sock_recv(child.line, 100) == b"and back"
-            await loop.sock_sendall(child.line, b"last")
-            child.line.shutdown(1)
+            assert not child.connection.getblocking()
+            assert await loop.sock_recv(child.connection, 100) == b"hello"
+            await loop.sock_sendall(child.connection, b"and back")
+            assert await loop.sock_recv(child.connection, 100) == b"and back"
+            await loop.sock_sendall(child.connection, b"last")
+            child.connection.shutdown(1)
             assert await child.exited == 0
             assert await receive(child) == b"last"
 
@@ -170,10 +170,10 @@ def test_the_line_works_both_ways_and_outlives_the_worker() -> None:
 
 def test_a_large_spec_arrives() -> None:
     async def body() -> None:
-        async with nursery() as warm:
+        async with fork_server() as warm:
             spec = os.urandom(3 << 20)
             first, second = await asyncio.gather(spawn(warm, "echo", spec), spawn(warm, "leave", b"3"))
-            first.line.shutdown(1)
+            first.connection.shutdown(1)
             assert await receive(first) == spec
             assert (await first.exited, await second.exited) == (0, 3)
             with pytest.raises(ValueError, match="too long"):
@@ -184,7 +184,7 @@ def test_a_large_spec_arrives() -> None:
 
 def test_a_worker_is_what_it_was_told_to_be(tmp_path: Path) -> None:
     async def body() -> None:
-        async with nursery("json") as warm:
+        async with fork_server("json") as warm:
             env = {"OMP_NUM_THREADS": "3", "EMPTY": "", "ODD": "a=b\nc"}
             other = await spawn(warm, "wait")
             child = await warm.spawn(
@@ -192,7 +192,7 @@ def test_a_worker_is_what_it_was_told_to_be(tmp_path: Path) -> None:
             )
             about = json.loads(await receive(child))
             assert await child.exited == 0
-            assert about["line"] == 3
+            assert about["connection"] == 3
             listing = about["fds"].pop("4")
             assert listing == "the listing" or listing.startswith("/proc/")
             kinds = {fd: what.partition(":")[0] for fd, what in about["fds"].items()}
@@ -216,7 +216,7 @@ def test_a_worker_is_what_it_was_told_to_be(tmp_path: Path) -> None:
 
 def test_a_directory_that_does_not_exist() -> None:
     async def body() -> None:
-        async with nursery() as warm:
+        async with fork_server() as warm:
             lines: list[bytes] = []
             child = await warm.spawn(
                 target=f"{BODIES}:wait", spec=b"", env={}, cwd="/no/where", on_output=lambda line, _: lines.append(line)
@@ -238,7 +238,7 @@ def test_a_directory_that_does_not_exist() -> None:
 )
 def test_a_target_that_does_not_exist(target: str, told: bytes) -> None:
     async def body() -> None:
-        async with nursery() as warm:
+        async with fork_server() as warm:
             output: Output = []
             child = await spawn(warm, target, output=output)
             assert await child.exited == NO_TARGET
@@ -269,7 +269,7 @@ def test_the_end_is_python_s(tmp_path: Path) -> None:
 def test_a_warm_worker_has_torch_at_once() -> None:
     async def body() -> None:
         start = time.perf_counter()
-        async with nursery("torch", "torch.distributed", "torch.nn.parallel", BODIES) as warm:
+        async with fork_server("torch", "torch.distributed", "torch.nn.parallel", BODIES) as warm:
             print(f"import {time.perf_counter() - start:.3f} s")
             for threads in (1, 2):
                 output: Output = []

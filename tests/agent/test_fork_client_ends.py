@@ -12,15 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.agent.raising import BODIES, ROOT, Output, died, fds, nursery, offspring, receive, run, spawn, watched
-from understudy.agent.fork_client import ForkClient, NurseryError
+from tests.agent.raising import BODIES, ROOT, Output, died, fds, fork_server, offspring, receive, run, spawn, watched
+from understudy.agent.fork_client import ForkClient, ForkServerError
 
 pytestmark = pytest.mark.timeout(60)
 
 
 def test_what_a_worker_leaves_in_its_group_dies_with_it() -> None:
     async def body() -> None:
-        async with nursery() as warm:
+        async with fork_server() as warm:
             output: Output = []
             child = await spawn(warm, "orphan", output=output)
             pid = int(await receive(child))
@@ -34,7 +34,7 @@ def test_what_a_worker_leaves_in_its_group_dies_with_it() -> None:
 
 def test_a_grandchild_that_holds_the_pipe_does_not_delay_the_exit() -> None:
     async def body() -> None:
-        async with nursery() as warm:
+        async with fork_server() as warm:
             output: Output = []
             child = await spawn(warm, "orphan", b"session", output)
             with watched(int(await receive(child))) as pidfd:
@@ -50,7 +50,7 @@ def test_a_grandchild_that_holds_the_pipe_does_not_delay_the_exit() -> None:
 
 def test_a_waiter_that_gives_up_spoils_nothing() -> None:
     async def body() -> None:
-        async with nursery() as warm:
+        async with fork_server() as warm:
             child = await spawn(warm, "wait")
             with pytest.raises(TimeoutError):
                 await asyncio.wait_for(child.exited, 0)
@@ -62,7 +62,7 @@ def test_a_waiter_that_gives_up_spoils_nothing() -> None:
 
 def test_a_cancelled_spawn_leaves_no_worker() -> None:
     async def body() -> None:
-        async with nursery() as warm:
+        async with fork_server() as warm:
             births = [asyncio.create_task(spawn(warm, "wait")) for _ in range(8)]
             await asyncio.sleep(0)
             for birth in births[::2]:
@@ -71,7 +71,7 @@ def test_a_cancelled_spawn_leaves_no_worker() -> None:
             abandoned = [child for child in warm._children.values() if child not in kept]
             assert await asyncio.gather(*(child.exited for child in abandoned)) == [-signal.SIGKILL] * 4
             assert [child.code for child in kept] == [None] * 4
-            assert all(child.line.fileno() < 0 for child in abandoned)
+            assert all(child.connection.fileno() < 0 for child in abandoned)
 
     run(body)
 
@@ -89,9 +89,9 @@ def test_close_ends_everything_in_every_state() -> None:
         assert done.code in (4, -signal.SIGKILL)
         assert offspring() == set()
         for birth in waiting:
-            with contextlib.suppress(NurseryError):
+            with contextlib.suppress(ForkServerError):
                 assert (await birth).code == -signal.SIGKILL
-        with pytest.raises(NurseryError, match="closed"):
+        with pytest.raises(ForkServerError, match="closed"):
             await spawn(warm, "wait")
         await warm.close()
 
@@ -118,7 +118,7 @@ def test_a_server_that_hangs_does_not_keep_close_from_ending(monkeypatch: pytest
     monkeypatch.setattr("understudy.agent.fork_client.CLOSE_S", 0.05)
 
     async def body() -> None:
-        async with nursery() as warm:
+        async with fork_server() as warm:
             child = await spawn(warm, "wait")
             (server,) = offspring()
             os.kill(server, signal.SIGSTOP)
@@ -129,7 +129,7 @@ def test_a_server_that_hangs_does_not_keep_close_from_ending(monkeypatch: pytest
 
 def test_when_the_server_dies_its_workers_do() -> None:
     async def body() -> None:
-        async with nursery() as warm:
+        async with fork_server() as warm:
             children = [await spawn(warm, "wait") for _ in range(3)]
             (server,) = offspring()
             os.kill(server, signal.SIGSTOP)
@@ -138,7 +138,7 @@ def test_when_the_server_dies_its_workers_do() -> None:
             os.kill(server, signal.SIGKILL)
             assert await asyncio.gather(*(child.exited for child in children)) == [-signal.SIGKILL] * 3
             for attempt in (late, spawn(warm, "wait")):
-                with pytest.raises(NurseryError, match=r"the fork server was killed by SIGKILL.*open another"):
+                with pytest.raises(ForkServerError, match=r"the fork server was killed by SIGKILL.*open another"):
                     await attempt
 
     run(body)
@@ -157,7 +157,7 @@ def test_a_module_that_cannot_be_imported(tmp_path: Path, source: str, told: str
     (tmp_path / "broken.py").write_text(source)
 
     async def body() -> None:
-        with pytest.raises(NurseryError, match=f"the fork server cannot import broken: .*{told}"):
+        with pytest.raises(ForkServerError, match=f"the fork server cannot import broken: .*{told}"):
             await ForkClient.open(preload=["json", "broken"], env={**os.environ, "PYTHONPATH": str(tmp_path)})
 
     run(body)
@@ -167,7 +167,7 @@ def test_a_server_that_dies_early(tmp_path: Path) -> None:
     (tmp_path / "fatal.py").write_text("import os; os.kill(os.getpid(), 9)")
 
     async def body() -> None:
-        with pytest.raises(NurseryError, match="was killed by SIGKILL before it was ready"):
+        with pytest.raises(ForkServerError, match="was killed by SIGKILL before it was ready"):
             await ForkClient.open(preload=["fatal"], env={**os.environ, "PYTHONPATH": str(tmp_path)})
 
     run(body)
@@ -190,7 +190,7 @@ def test_an_open_that_is_cancelled(tmp_path: Path) -> None:
 
 def test_fifty_workers_leak_nothing() -> None:
     async def body() -> None:
-        async with nursery() as warm:
+        async with fork_server() as warm:
             (server,) = offspring()
             table = Path(f"/proc/{server}/fd")
             before, theirs = fds(), {entry.name for entry in table.iterdir()}
@@ -198,7 +198,7 @@ def test_fifty_workers_leak_nothing() -> None:
                 children = await asyncio.gather(*(spawn(warm, "leave", b"%d" % code) for code in range(5)))
                 assert await asyncio.gather(*(child.exited for child in children)) == list(range(5))
                 for child in children:
-                    child.line.close()
+                    child.connection.close()
             assert fds() == before
             assert {entry.name for entry in table.iterdir()} == theirs
             assert Path(f"/proc/{server}/task/{server}/children").read_text() == ""
@@ -212,9 +212,9 @@ import asyncio, os
 from understudy.agent.fork_client import ForkClient
 
 async def main():
-    nursery = await ForkClient.open(preload=["json"])
-    children = [await nursery.spawn("{BODIES}:wait", env={{}}, cwd="/", on_output=print) for _ in range(3)]
-    print(nursery._server.pid, *(child.pid for child in children), flush=True)
+    fork_server = await ForkClient.open(preload=["json"])
+    children = [await fork_server.spawn("{BODIES}:wait", env={{}}, cwd="/", on_output=print) for _ in range(3)]
+    print(fork_server._server.pid, *(child.pid for child in children), flush=True)
     await asyncio.Event().wait()
 
 asyncio.run(main())

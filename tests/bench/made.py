@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from understudy_bench.folder import Results
-from understudy_bench.harness import Check, Environment, Load, Report
+from understudy_bench.harness.bench import Check, Environment, Load, Report
+from understudy_bench.report.folder import Results
 
 ENV = Environment(
     cores=2,
@@ -52,7 +52,7 @@ def everything() -> Results:
         *died("understudy", "worker", 0.2),
         *died("understudy", "machine", 0.25),
         *died("torchrun", "worker", 4.6, repeated=6.0, restarted="10 of 10"),
-        {"system": "torchft", "loss": "not installed: pip install it"},
+        {"system": "torchft", "absent": "not installed: pip install it"},
     ]
     mask = [
         {**died("masking", "worker", 0.04, degraded=0.8, full_strength_s=None)[0], "round": "all 8"},

@@ -13,10 +13,12 @@ from rich.console import Console
 
 from understudy_bench import failure
 from understudy_bench.failure import checks_of, row_of, stalls, summary
-from understudy_bench.harness import Progress
-from understudy_bench.outage import Mark, Outage, Watch
-from understudy_bench.processes import CommandFailed, rests
-from understudy_bench.struck import NOT_INSTALLED, PAIR, Loss
+from understudy_bench.harness.bench import Progress
+from understudy_bench.harness.marks import Mark, MarkReader
+from understudy_bench.harness.processes import CommandFailed, rests
+from understudy_bench.kills.contestants import NOT_INSTALLED, PAIR, Loss
+from understudy_bench.kills.cost import Outage
+from understudy_bench.kills.kill import Life
 
 SEEN = Outage(0.2, 1.23456, 3.0, 2.0, 1, 0, False)
 
@@ -75,7 +77,7 @@ def test_a_step_of_ours_that_was_done_in_vain_fails_a_check() -> None:
         assert (lost.value, lost.ok) == (count, False)
 
 
-class Film(Watch):
+class Film(MarkReader):
     """Steps of a hundredth of a second as they would have happened by now, and a break after each death."""
 
     STEP_S, BREAK_S = 0.01, 0.1
@@ -101,13 +103,13 @@ class Film(Watch):
 
 
 class Fake:
-    """A job that is only a film; whoever is killed is a process that sleeps."""
+    """A job that is only a film; a victim is a process that sleeps."""
 
     jobs: list[Fake]
     size = PAIR
 
     def __init__(self, folder: Path) -> None:
-        self.watch: Watch = Film(folder)
+        self.marks: MarkReader = Film(folder)
         self.dead: list[subprocess.Popen[bytes]] = []
         self.prepared = 0
         self.open = False
@@ -123,9 +125,9 @@ class Fake:
 
     def check(self) -> None:
         if self.broken:
-            raise CommandFailed(self.said("has ended"))
+            raise CommandFailed(self.with_output("has ended"))
 
-    def said(self, what: str) -> str:
+    def with_output(self, what: str) -> str:
         return f"fake … {what}"
 
     async def prepare(self) -> None:
@@ -140,8 +142,8 @@ class Fake:
 
     async def lost(self, place: int, loss: Loss) -> None:
         assert self.dead[-1].wait(10) == -9
-        assert isinstance(self.watch, Film)
-        self.watch.die(place)
+        assert isinstance(self.marks, Film)
+        self.marks.die(place)
 
 
 @pytest.fixture
@@ -149,7 +151,7 @@ def fakes(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Fake]]:
     Fake.jobs = []
     monkeypatch.setattr(failure, "ROUNDS", 2)
     names = ("understudy", "torchrun", "torchft")
-    monkeypatch.setattr(failure, "LIVES", [(name, Fake, ("worker", "machine")) for name in names])
+    monkeypatch.setattr(failure, "LIVES", [Life(name, Fake, ("worker", "machine")) for name in names])
     yield Fake.jobs
     for process in [process for fake in Fake.jobs for process in fake.dead]:
         process.kill()
@@ -177,9 +179,9 @@ def test_every_contestant_lives_in_every_round(
         for loss in ("worker", "machine")
     ]
     assert all(row["place"] == 1 for row in single if row["loss"] == "machine")
-    assert all(float(str(row["stall_s"])) < float(str(row["full_strength_s"])) < 30 for row in single)
+    assert all(float(str(row["stall_s"])) < float(str(row["full_strength_s"])) for row in single)
     assert all((row["repeated"], row["dropped"], row["restarted"]) == (0, 0, False) for row in single)
-    assert ({"system": "torchft", "loss": NOT_INSTALLED} in result.rows) is not installed
+    assert ({"system": "torchft", "absent": NOT_INSTALLED} in result.rows) is not installed
     assert all(fake.prepared == 2 and not fake.open for fake in fakes)
 
 
@@ -201,6 +203,6 @@ async def _rest_of(command: list[str]) -> bool:
             process.kill()
 
 
-def test_who_computes_does_not_rest() -> None:
+def test_a_process_that_computes_does_not_rest() -> None:
     assert asyncio.run(_rest_of(["sleep", "1000"]))
     assert not asyncio.run(_rest_of(["sh", "-c", "while :; do :; done"]))

@@ -8,18 +8,23 @@ import pytest
 from rich.console import Console
 
 from understudy_bench import mask
-from understudy_bench.harness import Progress
+from understudy_bench.harness.bench import Progress
+from understudy_bench.harness.marks import Mark
+from understudy_bench.kills.contestants import NOT_INSTALLED
+from understudy_bench.kills.cost import Outage
+from understudy_bench.kills.kill import Death, Life
 from understudy_bench.mask import MASKING, RECOVERY, REFILL, checks_of, row_of, summary, waits
-from understudy_bench.outage import Mark, Outage
-from understudy_bench.strike import Death, Life
-from understudy_bench.struck import NOT_INSTALLED
 
 STEP = Outage(0.2, 0.12345, 3.0, 2.0, 1, 0, False)
 SPEED = 0.75
 
 
+def death_of(system: str, number: int = 0) -> Death:
+    return Death(system=system, loss="worker", round=number, place=1, at=20.6, cost=STEP, marks=film())
+
+
 def row(system: str, stall: float, share: float | None = SPEED, **other: Any) -> dict[str, Any]:
-    found = row_of(Death(system, "worker", 0, 1, 20.6, STEP, film()))
+    found = row_of(death_of(system))
     return {**found, "stall_s": stall, "degraded": share, **other}
 
 
@@ -37,7 +42,7 @@ def film(alone: int = 15) -> list[Mark]:
 
 
 def test_a_row_has_what_was_seen() -> None:
-    seen = row_of(Death("torchft", "worker", 4, 1, 20.6, STEP, film()))
+    seen = row_of(death_of("torchft", 4))
     assert seen == {
         **{"system": "torchft", "round": "4", "place": 1, "step_s": 0.2, "stall_s": 0.1235, "full_strength_s": 3.0},
         **{"new_step_s": 2.0, "repeated": 1, "dropped": 0, "restarted": False, "degraded": 0.75, "recomputed": 0},
@@ -97,17 +102,17 @@ def test_a_step_that_recovery_loses_counts_as_well() -> None:
 @pytest.mark.parametrize("installed", [True, False])
 @pytest.mark.parametrize("quick", [True, False])
 def test_every_contestant_loses_enough(monkeypatch: pytest.MonkeyPatch, installed: bool, quick: bool) -> None:
-    def play(lives: Sequence[Life], rounds: int, progress: Progress) -> Iterator[Death]:
+    def run_lives(lives: Sequence[Life], rounds: int, progress: Progress) -> Iterator[Death]:
         for number in range(rounds):
-            for system, _, losses in lives:
-                for loss in losses:
-                    yield Death(system, loss, number, 1, 20.6, STEP, film())
+            for life in lives:
+                for _ in life.losses:
+                    yield death_of(life.system, number)
 
-    monkeypatch.setattr(mask, "play", play)
+    monkeypatch.setattr(mask, "run_lives", run_lives)
     monkeypatch.setattr(mask, "torchft_is_installed", lambda: installed)
     result = mask.measure(quick, Progress("mask", Console(file=io.StringIO())))
     single = [each["system"] for each in result.rows if str(each.get("round")).isdigit()]
     systems = [MASKING, REFILL, RECOVERY, *(["torchft"] if installed else []), "torchrun"]
     assert {system: single.count(system) for system in systems} == dict.fromkeys(systems, 1 if quick else 8)
-    assert ({"system": "torchft", "round": NOT_INSTALLED} in result.rows) is not installed
+    assert ({"system": "torchft", "absent": NOT_INSTALLED} in result.rows) is not installed
     assert all(check.ok for check in result.checks)

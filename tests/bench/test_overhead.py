@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from understudy_bench.contest import DROPPED, kept
+from understudy_bench.harness.turns import DROPPED, kept
 from understudy_bench.overhead import rows_of
 
 TIMES = {

@@ -8,17 +8,19 @@ from itertools import islice
 import msgspec
 import pytest
 
-from understudy.planning.calibrate import Measured, Seen, calibrate
-from understudy_bench.hazard import DECK, lives, players
-from understudy_bench.outage import Mark
+from understudy.planning.inputs.calibrate import MeasuredLoss, MeasuredRun, calibrate
+from understudy_bench.harness.marks import Mark
 from understudy_bench.reality import (
+    DECK,
     MTBF_S,
     Length,
     Stretch,
     calibration_rows,
     checks_of,
     expected,
+    lives,
     predicted,
+    processes,
     progressed,
     rows_of,
     step_time,
@@ -33,21 +35,21 @@ def test_lives_have_their_mean_and_come_in_another_order_with_another_seed() -> 
     assert sum(life < 24.0 for life in one) / len(one) == pytest.approx(0.63, abs=0.03)
 
 
-def test_who_plays() -> None:
+def test_processes_by_role() -> None:
     machines = [
         {"roles": [0], "pids": [10]},
         {"roles": [1], "pids": []},
         {"roles": [], "pids": [12]},
         {"roles": [2], "pids": [13]},
     ]
-    assert players(machines, {13}) == {0: 10}
+    assert processes(machines, {13}) == {0: 10}
 
 
 def marks(*steps: tuple[int, int, float]) -> list[Mark]:
     return [Mark(place, 1, "end", step, at) for place, step, at in steps]
 
 
-def test_steps_count_once_whoever_makes_them() -> None:
+def test_steps_count_once_for_all_places() -> None:
     seen = marks((0, 4, 1.0), (1, 4, 1.0), (0, 5, 2.0), (0, 6, 3.0), (1, 6, 3.5), (1, 7, 9.0))
     assert progressed(seen, 1.5, 4.0) == 2
     assert progressed(seen, 0.0, 10.0) == 8
@@ -58,7 +60,9 @@ def test_the_undisturbed_step_is_of_its_own_stretch() -> None:
     assert step_time(seen, 0.0, 1.9) == pytest.approx(0.2)
 
 
-QUIET = Measured(0.16, 100, detected=[0.0], recovered=[0.08], masked=[Seen(0.0)], joined=[Seen(0.0)], away=[0.001])
+QUIET = MeasuredRun(
+    0.16, 100, detected=[0.0], recovered=[0.08], masked=[MeasuredLoss(0.0)], joined=[MeasuredLoss(0.0)], away=[0.001]
+)
 
 
 LENGTH = Length(0.0, 45.0, 3)

@@ -5,10 +5,9 @@ from typing import Any
 
 import pytest
 
-from understudy_bench.outage import Mark
-from understudy_bench.rebalance import checks_of, joined, knee, knee_row, moved, restart_row, row_of
-from understudy_bench.rebalance_job import Window, ended_at
-from understudy_bench.work import WORKS
+from understudy_bench.harness.marks import Mark
+from understudy_bench.rebalance import Window, checks_of, ended_at, joined, knee, knee_row, moved, restart_row, row_of
+from understudy_bench.workload import WORKS
 
 
 def test_a_step_has_ended_when_the_last_place_has_ended_it() -> None:

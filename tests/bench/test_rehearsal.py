@@ -10,12 +10,22 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from understudy_bench import first_step, memory, promotion, recording, rehearsal
-from understudy_bench.first_step import SKIPPED, STEADY, Contestant, Life, of, row_of
-from understudy_bench.harness import Progress, rounded
-from understudy_bench.memory import Memory, memory_in, memory_of
-from understudy_bench.promotion import MESHES, Mesh, Played, differing, how_taken, is_ready, kinds_of, stage_of
-from understudy_bench.running import entries_of
+from understudy_bench.harness.bench import Progress, rounded
+from understudy_bench.harness.job import entries_of
+from understudy_bench.harness.memory import Memory, memory_in, memory_of
+from understudy_bench.rehearsal import bench as rehearsal
+from understudy_bench.rehearsal import first_step, promotion, recording, standby_memory
+from understudy_bench.rehearsal.first_step import SKIPPED, STEADY, Contestant, Life, of, row_of
+from understudy_bench.rehearsal.promotion import (
+    MESHES,
+    Mesh,
+    Promoted,
+    differing,
+    how_taken,
+    is_ready,
+    kinds_of,
+    stage_of,
+)
 
 KNOWN = {"process_at": 12.0, "begun_at": 20.0, "imported_at": 21.0, "entered_at": 21.5, "built_at": 23.0}
 ANSWER = {"lost": 0.05, "phases": {"rehearse": 0.0, "prepare": 0.02, "armed": 0.3, "switch": 0.1, "hand-over": 0.04}}
@@ -26,7 +36,7 @@ def entry(step: int, took: float, graphs: float = 3, **more: float) -> dict[str,
     return {"step": step, "role": 0, "seconds": took, "took": took, "graphs": graphs, **parts, **KNOWN, **more}
 
 
-def newcomer(first: float, usual: float = 0.2, **more: float) -> list[dict[str, Any]]:
+def joiner(first: float, usual: float = 0.2, **more: float) -> list[dict[str, Any]]:
     """Its steps, with slow ones where the leaver ends."""
     slow = [entry(41 + number, 9.0, **more) for number in range(SKIPPED)]
     steady = [entry(41 + SKIPPED + number, usual, **more) for number in range(STEADY)]
@@ -41,7 +51,7 @@ def test_metrics_that_are_still_being_written_are_left_out() -> None:
 
 
 def test_the_first_step_is_compared_with_those_after_the_leaver_has_gone() -> None:
-    row = rounded(row_of(newcomer(0.22, **SHADOWS), ANSWER, 10.0))
+    row = rounded(row_of(joiner(0.22, **SHADOWS), ANSWER, 10.0))
     assert (row["first_s"], row["steady_s"], row["ratio"]) == (0.22, 0.2, 1.1)
     assert (row["forward_ratio"], row["processor_ratio"]) == (1.1, 1.1)
     assert (row["start_s"], row["import_s"], row["build_s"], row["shadow_s"]) == (2.0, 1.0, 1.5, [2.0, 0.3, 0.2])
@@ -49,10 +59,10 @@ def test_the_first_step_is_compared_with_those_after_the_leaver_has_gone() -> No
 
 
 def test_graphs_that_are_compiled_after_the_switch_are_counted() -> None:
-    entries = newcomer(0.22, **SHADOWS)
+    entries = joiner(0.22, **SHADOWS)
     entries[-1]["graphs"] = 5
     assert row_of(entries, ANSWER, 10.0)["graphs_after"] == 2
-    assert row_of(newcomer(0.22), ANSWER, 10.0)["graphs_after"] == 3  # nobody has compiled before
+    assert row_of(joiner(0.22), ANSWER, 10.0)["graphs_after"] == 3  # nobody has compiled before
 
 
 def rows(**ratios: Sequence[float]) -> list[dict[str, Any]]:
@@ -62,7 +72,7 @@ def rows(**ratios: Sequence[float]) -> list[dict[str, Any]]:
         model, how = name.split("_")
         shadows = SHADOWS if how == "rehearsed" else {}
         for value in values:
-            seen = rounded(row_of(newcomer(value, 1.0, **shadows), ANSWER, 10.0))
+            seen = rounded(row_of(joiner(value, 1.0, **shadows), ANSWER, 10.0))
             found.append({"part": "first step", "model": model, "how": how, "round": "0", **seen})
     return found
 
@@ -182,12 +192,12 @@ def test_a_standby_must_hold_no_more_than_the_leanest_that_trains() -> None:
     def held(megabytes: int) -> Memory:
         return Memory(megabytes * 900_000, megabytes * 1_000_000)
 
-    lean = recording.memory_row([held(110), held(100)], held(95), 0)
-    fat = recording.memory_row([held(110), held(100)], held(120), 1)
+    lean = standby_memory.memory_row([held(110), held(100)], held(95), 0)
+    fat = standby_memory.memory_row([held(110), held(100)], held(120), 1)
     assert (lean["ratio"], lean["parked_mb"], lean["training_mb"]) == (0.95, 95.0, [110.0, 100.0])
-    off, parked = recording.checks_of(TIMES, [lean])
+    off, parked = recording.check_of(TIMES), standby_memory.check_of([lean])
     assert (off.name, off.ok, parked.name, parked.ok) == ("recording_off", True, "parked_memory", True)
-    assert not recording.checks_of(TIMES, [fat])[-1].ok
+    assert not standby_memory.check_of([fat]).ok
 
 
 @pytest.mark.parametrize("quick", [True, False])
@@ -200,21 +210,21 @@ def test_everything_is_measured(monkeypatch: pytest.MonkeyPatch, quick: bool) ->
         shadows = SHADOWS if who.rehearses else {}
         seen = []
         for _ in range(replacements):
-            seen.append(row_of(newcomer(1.0, 1.0, **shadows), ANSWER, 10.0))
+            seen.append(row_of(joiner(1.0, 1.0, **shadows), ANSWER, 10.0))
             done("")
         return Life(seen, [1000])
 
-    async def weigh(folder: Path, times: int, done: Callable[[str], None]) -> list[tuple[list[Memory], Memory]]:
+    async def weigh(folder: Path, times: int, done: Callable[[str], None]) -> list[dict[str, object]]:
         for _ in range(times):
             done("")
         held = Memory(1, 1)
-        return [([held, held], held)] * times
+        return [standby_memory.memory_row([held, held], held, number) for number in range(times)]
 
-    async def play(mesh: Mesh, folder: Path, cells: Sequence[int], done: Callable[[str], None]) -> Played:
+    async def promote(mesh: Mesh, folder: Path, cells: Sequence[int], done: Callable[[str], None]) -> Promoted:
         played.append((mesh.name, list(cells)))
         for _ in range(len(cells) + 1):
             done("")
-        return Played([{**death("at once", 1.0), "mesh": mesh.name} for _ in cells], [], [5, 6])
+        return Promoted([{**death("at once", 1.0), "mesh": mesh.name} for _ in cells], [], [5, 6])
 
     def step_times(folder: Path, blocks: int, done: Callable[[str], None]) -> dict[str, list[list[float]]]:
         for _ in range(2 * blocks):
@@ -226,8 +236,8 @@ def test_everything_is_measured(monkeypatch: pytest.MonkeyPatch, quick: bool) ->
         return [7]
 
     monkeypatch.setattr(first_step, "live", live)
-    monkeypatch.setattr(promotion, "play", play)
-    monkeypatch.setattr(memory, "weigh", weigh)
+    monkeypatch.setattr(promotion, "promote", promote)
+    monkeypatch.setattr(standby_memory, "weigh", weigh)
     monkeypatch.setattr(recording, "step_times", step_times)
     monkeypatch.setattr(recording, "sizes_of", sizes_of)
     progress = Progress("rehearsal", Console(file=io.StringIO()))

@@ -2,19 +2,32 @@ from __future__ import annotations
 
 import pytest
 
-from understudy_bench.around import BEFORE_S, CELLS, EVERY_S
-from understudy_bench.replace import SYSTEMS, TURNS, by_system, checks_of, in_turn, restart_row, summary
-from understudy_bench.replaced import around, lost_around, read_steps, slowed, usual
+from understudy_bench.harness.dip import BEFORE_S, CELLS, EVERY_S
+from understudy_bench.harness.job import entries_of
+from understudy_bench.replace import (
+    SYSTEMS,
+    TURNS,
+    around,
+    by_system,
+    checks_of,
+    in_turn,
+    lost_around,
+    restart_row,
+    slowed,
+    steps_of,
+    summary,
+    usual,
+)
 
 LINES = ['{"step": 4, "role": 0, "seconds": 0.2, "loss": 7.0}\n', '{"step": 5, "role": 1, "seconds": 0.3}\n']
 
 
 def test_metrics_are_read_by_role_and_step() -> None:
-    assert read_steps(LINES) == {(0, 4): 0.2, (1, 5): 0.3}
+    assert steps_of(entries_of(LINES)) == {(0, 4): 0.2, (1, 5): 0.3}
 
 
 def test_a_line_that_is_still_being_written_is_left_out() -> None:
-    assert read_steps([LINES[0], '{"step": 5, "ro']) == {(0, 4): 0.2}
+    assert steps_of(entries_of([LINES[0], '{"step": 5, "ro'])) == {(0, 4): 0.2}
 
 
 def test_what_was_lost_is_what_the_slowest_role_took_beyond_two_usual_steps() -> None:

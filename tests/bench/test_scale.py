@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from understudy_bench.crowd import STAGES, twins
-from understudy_bench.scale import checks_of, slope, summed
-from understudy_bench.scale_stage import Stage, controller
+from understudy_bench.scale import SimulatedJob, checks_of, controller, slope, summed
+from understudy_bench.scale_agents import STAGES, twins
 
 
 def test_what_is_proportional_has_slope_one_and_a_square_two() -> None:
@@ -48,7 +47,7 @@ def test_twins_have_the_same_place_in_other_replicas() -> None:
 def test_a_small_crowd_loses_a_machine_and_replaces_one(tmp_path: Path) -> None:
     async def play() -> tuple[dict[str, float], dict[str, float]]:
         with controller(tmp_path, 32) as (process, url, secret):
-            async with Stage(process, url, secret, 32) as stage:
+            async with SimulatedJob(process, url, secret, 32) as stage:
                 await stage.form()
                 return await stage.failure(), await stage.planned()
 

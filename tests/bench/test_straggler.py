@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from understudy_bench.straggler import AFTER_BAR, NOTICED_BAR, beyond, checks_of, ends_of, summary
+from understudy_bench.straggler import AFTER_BAR, NOTICED_BAR, beyond, checks_of, slowest, summary
 
 
 def rows(**changed: Any) -> list[dict[str, Any]]:
@@ -22,7 +22,7 @@ def rows(**changed: Any) -> list[dict[str, Any]]:
 
 def test_a_step_takes_as_long_as_for_the_slowest() -> None:
     metrics = [{"step": 3, "seconds": 0.4}, {"step": 3, "seconds": 0.5}, {"step": 4, "seconds": 0.4}]
-    assert ends_of(metrics) == {3: 0.5, 4: 0.4}
+    assert slowest(metrics) == {3: 0.5, 4: 0.4}
 
 
 def test_what_is_lost_is_what_steps_took_beyond_usual_ones() -> None:

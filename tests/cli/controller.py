@@ -30,11 +30,11 @@ ROSTER = [
 
 class Fake:
     """A controller that says what it is given to say. Requests are answered from `answers`, one for each time that
-    somebody asks; with an answer may come tales, which are in the events from then on."""
+    somebody asks; with an answer may come events, which are in the events from then on."""
 
     def __init__(self) -> None:
         self.job, self.machines, self.roster = JOB, MACHINES, ROSTER
-        self.tales: list[Announcement] = []
+        self.events: list[Announcement] = []
         self.answers: list[tuple[dict[str, Any], list[Announcement]]] = []
         self.asked: list[tuple[str, str, Any]] = []
         """Method, path and body of what is not only looked at."""
@@ -52,11 +52,11 @@ class Fake:
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self.server.server_port}"
 
-    def says(self, ok: bool, text: str, *tales: Announcement, **data: object) -> None:
-        self.answers.append(({"done": True, "ok": ok, "text": text, "at": 15.0, **data}, list(tales)))
+    def says(self, ok: bool, text: str, *events: Announcement, **data: object) -> None:
+        self.answers.append(({"done": True, "ok": ok, "text": text, "at": 15.0, **data}, list(events)))
 
-    def takes_its_time(self, *tales: Announcement) -> None:
-        self.answers.append(({"done": False}, list(tales)))
+    def takes_its_time(self, *events: Announcement) -> None:
+        self.answers.append(({"done": False}, list(events)))
 
     def _handle(self, handler: BaseHTTPRequestHandler) -> None:
         body = handler.rfile.read(int(handler.headers.get("Content-Length") or 0))
@@ -80,11 +80,11 @@ class Fake:
             case "GET", "/roster":
                 return 200, self.roster
             case "GET", "/events":
-                return 200, {"next": len(self.tales), "events": self.tales[int(query["after"][0]) :]}
+                return 200, {"next": len(self.events), "events": self.events[int(query["after"][0]) :]}
         if method != "GET":
             self.asked.append((method, target, body))
-        answer, tales = self.answers.pop(0)
-        self.tales += tales
+        answer, events = self.answers.pop(0)
+        self.events += events
         return 200, {"id": "r1", **answer}
 
 

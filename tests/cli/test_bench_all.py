@@ -11,11 +11,14 @@ import msgspec
 import pytest
 
 from tests.bench.made import everything
-from understudy.cli.bench_all import dated
+from understudy.cli.bench import dated
 from understudy.cli.main import main
-from understudy_bench import folder, harness, registry, suite
-from understudy_bench.folder import RunInfo
-from understudy_bench.harness import Bench, Check, Progress, Result
+from understudy_bench import registry
+from understudy_bench.harness import bench as harness
+from understudy_bench.harness import suite
+from understudy_bench.harness.bench import Bench, Check, Progress, Result
+from understudy_bench.report import folder
+from understudy_bench.report.folder import RunInfo
 
 
 class Fakes:
@@ -122,7 +125,7 @@ def test_the_report_is_made_again_from_files_with_pictures_and_a_readme(
     assert {path.name for path in images.iterdir()} == {"downtime.png", "dip.png", "memory.png"}
     assert "11 of 3,072" in readme.read_text()
     assert main(["bench", "report", str(tmp_path), "--png", str(images), "--readme", str(readme)]) == 0
-    assert "nothing has changed" in capsys.readouterr().err
+    assert "unchanged" in capsys.readouterr().err
 
 
 def test_a_readme_without_markers_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -144,7 +147,7 @@ def test_a_readme_without_markers_is_left_alone(tmp_path: Path, capsys: pytest.C
         (["all", "--png", "x"], "--png is for 'understudy bench report' only"),
         (["setup", "--only", "mask"], "--only is for 'understudy bench all' only"),
         (["setup", "--results", "x"], "--results is for 'understudy bench all' only"),
-        (["report"], "name the folder with the results"),
+        (["report"], "name the folder of results"),
         (["report", "no-such-folder"], "there is no folder no-such-folder; 'understudy bench all' makes one"),
         (["report", "x", "--quick"], "--quick is for running"),
         (["report", "x", "--results", "y"], "--results is for 'understudy bench all' only"),
@@ -165,4 +168,4 @@ def test_every_run_of_a_day_has_a_folder_of_its_own(tmp_path: Path) -> None:
 def test_a_place_where_nothing_can_be_written_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").write_text("")
     assert main(["bench", "all", "--only", "setup", "--results", str(tmp_path / "file")]) == 2
-    assert "name another place with --results" in capsys.readouterr().err
+    assert "name another folder with --results" in capsys.readouterr().err

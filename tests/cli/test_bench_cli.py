@@ -11,7 +11,7 @@ import pytest
 
 from understudy.cli.main import main
 from understudy_bench import registry
-from understudy_bench.harness import Bench, Check, Progress, Result
+from understudy_bench.harness.bench import Bench, Check, Progress, Result
 
 
 class Fake:

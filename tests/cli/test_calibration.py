@@ -15,7 +15,7 @@ from tests.controller.core.test_director_replay import history
 from understudy.cli.calibration import calibrated, measured
 from understudy.cli.errors import UsageError
 from understudy.controller.server.ledger import Ledger
-from understudy.planning.calibrate import ASSUMED, Seen
+from understudy.planning.inputs.calibrate import ASSUMED, MeasuredLoss
 from understudy.protocol.messages import Rehearsed, Saved, Switched
 
 
@@ -91,8 +91,8 @@ def test_masking_and_the_refill(tmp_path: Path) -> None:
     play.all_switch()
     play.settled(0.1)
     found = measured(kept(play, tmp_path / "run"))
-    assert found.masked == [Seen(0.3, 0.5)]
-    assert found.joined == [Seen(0.1, 0.5)]
+    assert found.masked == [MeasuredLoss(0.3, 0.5)]
+    assert found.joined == [MeasuredLoss(0.1, 0.5)]
     assert found.refilled == [entered - died]
     assert not found.recovered
 
@@ -146,8 +146,8 @@ def test_reading_changes_nothing(tmp_path: Path) -> None:
         ("empty ledger", "its ledger is empty"),
         ("binary", "file is not a database; name another run"),
         ("torn entry", "entry 3 cannot be read"),
-        ("other plan", "do not fit"),
-        ("no step", "it has not made a step"),
+        ("other plan", "do not belong together"),
+        ("no step", "it has not completed a step"),
     ],
 )
 def test_a_run_that_cannot_be_used(tmp_path: Path, harm: str, words: str) -> None:

@@ -26,7 +26,7 @@ def test_the_list_names_every_kind_once(capsys: pytest.CaptureFixture[str]) -> N
     assert main(["chaos", "--list", "--json"]) == 0
     entries = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [entry["kind"] for entry in entries] == names
-    assert all(entry["line"] and entry["group"] in ("inside", "outside") for entry in entries)
+    assert all(entry["summary"] and entry["origin"] in ("inside", "outside") for entry in entries)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import pytest
 
-from understudy.agent.agent import NOTICE
+from understudy.agent.spec import NOTICE
 from understudy.cli.main import main
 from understudy.launch import join
 
@@ -25,8 +25,6 @@ OFFER: dict[str, Any] = {
         **{"nproc": 1, "mesh": [["dp", 2]]},
     },
     "env": {},
-    "repair": 2.0,
-    "patience": 600.0,
 }
 
 
@@ -120,7 +118,10 @@ class Asked:
 
 def test_who_is_told_to_go_twice_does_not_wait() -> None:
     async def scene() -> None:
-        membership, agent = join.JoinedMachine(join.Ticket("", "", "", (), "m7", ""), print), Asked()
+        membership, agent = (
+            join.JoinedMachine(join.Ticket(url="", secret="", script="", args=(), name="m7", host=""), print),
+            Asked(),
+        )
         membership._agent = cast("asyncio.subprocess.Process", agent)
         membership.leave()
         assert agent.signals == [NOTICE]

@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.console import Console
 
-from understudy.cli.live import EVENTS, LINES, Screen, screen
+from understudy.cli.live import EVENTS, LINES, LiveScreen, screen
 
 JOB: dict[str, Any] = {
     "job": "gpt",
@@ -32,8 +32,8 @@ def drawn(**settings: Any) -> tuple[Console, StringIO]:
 
 def test_everything_that_matters_is_on_it() -> None:
     console, out = drawn()
-    tales = [{"kind": "halt", "text": f"event {n}", "at": 1.0} for n in range(20)]
-    console.print(screen(JOB, MACHINES, tales, [f"[m0 role 0] line {n} {'x' * 200}" for n in range(20)]))
+    events = [{"kind": "halt", "text": f"event {n}", "at": 1.0} for n in range(20)]
+    console.print(screen(JOB, MACHINES, events, [f"[m0 role 0] line {n} {'x' * 200}" for n in range(20)]))
     text = out.getvalue()
     for part in (
         "gpt: training",
@@ -52,9 +52,9 @@ def test_everything_that_matters_is_on_it() -> None:
 
 def test_it_begins_with_the_first_view_and_ends_with_the_last() -> None:
     console, out = drawn(force_terminal=True)
-    with Screen(console) as live:
+    with LiveScreen(console) as live:
         live.line("before anything is known")
-        live.tale({"kind": "machine", "text": "m0 has come"})
+        live.event({"kind": "machine", "text": "m0 has come"})
         live.view(JOB, MACHINES)
         live.view({**JOB, "step": 13}, MACHINES)
     assert "step 13" in out.getvalue()

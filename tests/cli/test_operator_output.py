@@ -74,7 +74,7 @@ def test_status_shows_what_has_gone_wrong_and_what_a_standby_has_rehearsed(fake:
     lines = [" ".join(line.split()) for line in shell("status")[1].splitlines()]
     assert "m1 quarantined: 2 failures 2" in lines
     assert "m3 standby, takes role 1 at once, has rehearsed role 0 in 2.1 s w6 1" in lines
-    said = lines[lines.index("what has gone wrong, the latest last:") + 1 :]
+    said = lines[lines.index("failures and faults, the latest last:") + 1 :]
     assert [line.split(" ", 1)[1] for line in said] == ["m1 w1 died", "m3 no heartbeat", "m1 w4 died"]
 
 
@@ -136,10 +136,10 @@ HISTORY = [
 
 @pytest.mark.parametrize("follow", [[], ["--follow"]])
 def test_events(fake: Fake, shell: Shell, follow: list[str]) -> None:
-    fake.tales = HISTORY
+    fake.events = HISTORY
     code, out, err = shell("events", *follow)
     assert (code, err) == (0, "")
-    clocks = [time.strftime("%H:%M:%S", time.localtime(tale.at)) for tale in HISTORY]
+    clocks = [time.strftime("%H:%M:%S", time.localtime(event.at)) for event in HISTORY]
     assert out.splitlines() == [
         f"{clocks[0]}  machine    m0 has come",
         f"{clocks[1]}  halt       m1 is gone: no heartbeat",
@@ -148,7 +148,7 @@ def test_events(fake: Fake, shell: Shell, follow: list[str]) -> None:
 
 
 def test_events_for_machines(fake: Fake, shell: Shell) -> None:
-    fake.tales = HISTORY
+    fake.events = HISTORY
     assert shell.lines("events") == msgspec.to_builtins(HISTORY)
 
 
@@ -158,7 +158,7 @@ def test_no_events(fake: Fake, shell: Shell) -> None:
 
 @pytest.mark.parametrize("end", ["finished", "stopped", "failed"])
 def test_following_ends_with_the_job(fake: Fake, shell: Shell, end: str) -> None:
-    fake.tales = [HISTORY[0], Announcement(end, "it is over", 1.0), Announcement("machine", "too late", 2.0)]
+    fake.events = [HISTORY[0], Announcement(end, "it is over", 1.0), Announcement("machine", "too late", 2.0)]
     code, out, _ = shell("events", "-f")
     assert code == 0
     assert out.splitlines()[-1].endswith("it is over")
@@ -170,7 +170,7 @@ def test_following_until_ctrl_c(fake: Fake, shell: Shell, monkeypatch: pytest.Mo
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Client, "follow", follow)
-    fake.tales = HISTORY[:2]
+    fake.events = HISTORY[:2]
     code, out, err = shell("events", "--follow")
     assert (code, err) == (130, "understudy events: interrupted\n")
     assert out.count("\n") == 2
@@ -180,7 +180,7 @@ def test_following_until_ctrl_c(fake: Fake, shell: Shell, monkeypatch: pytest.Mo
 
 
 def phase(name: str, at: float, change: str = "r1") -> Announcement:
-    return Announcement("phase", name, at, {"change": change, "generation": 3})
+    return Announcement("phase", name, at, {"change": change, "generation": 3, "phase": name})
 
 
 BEGUN = Announcement("change", "m2 → m3", 10.0, {"change": "r1"})
@@ -189,7 +189,7 @@ SETTLED = Announcement("settled", "training lost 0.250 s", 14.75, {"change": "r1
 
 
 def play_replacement(fake: Fake) -> None:
-    fake.tales = [Announcement("change", "of long ago", 1.0, {"change": "r1"})]
+    fake.events = [Announcement("change", "of long ago", 1.0, {"change": "r1"})]
     fake.takes_its_time(BEGUN, phase("rehearse", 10.0), phase("rehearse", 11.0, change="another"))
     fake.takes_its_time(phase("prepare", 13.5), phase("armed", 13.625), Announcement("machine", "m7 has come", 13.7))
     fake.takes_its_time(phase("switch", 14.25), phase("hand-over", 14.25), phase("first step", 14.5))
@@ -202,12 +202,12 @@ def test_replace_shows_its_phases_and_what_it_cost(fake: Fake, shell: Shell) -> 
     assert (code, err) == (0, "")
     assert out.splitlines() == [
         "m2 → m3",
-        "  rehearse      3.500 s   the newcomer enters the training function in the sandbox",
-        "  prepare       0.125 s   links are opened while the others train",
-        "  armed         0.625 s   everybody is ready; the next vote agrees",
-        "  switch        0.000 s   the boundary: links are swapped",
-        "  hand-over     0.250 s   the leaver gives what is left of its state, the newcomer checks it",
-        "  first step    0.250 s   the newcomer plays; the leaver stays until it has made a step",
+        "  rehearse      3.500 s   the joiner enters the training function in the sandbox",
+        "  prepare       0.125 s   workers open links while training continues",
+        "  armed         0.625 s   all workers are ready; the next vote agrees",
+        "  switch        0.000 s   the boundary: workers swap links",
+        "  hand-over     0.250 s   the leaver sends the rest of its state, the joiner verifies all of it",
+        "  first step    0.250 s   the joiner trains; the leaver waits until it has made a step",
         "  m2 is released",
         "training lost 0.250 s",
     ]
@@ -216,8 +216,8 @@ def test_replace_shows_its_phases_and_what_it_cost(fake: Fake, shell: Shell) -> 
 
 def test_replace_for_machines(fake: Fake, shell: Shell) -> None:
     play_replacement(fake)
-    *tales, answer = shell.lines("replace", "m2")
-    assert [(tale["kind"], tale["text"]) for tale in tales] == [
+    *events, answer = shell.lines("replace", "m2")
+    assert [(event["kind"], event["text"]) for event in events] == [
         ("change", "m2 → m3"),
         ("phase", "rehearse"),
         ("phase", "prepare"),

@@ -72,7 +72,7 @@ def test_a_single_replica_cannot_be_masked(capsys: pytest.CaptureFixture[str]) -
         (("--gpus", "many"), "--gpus many: write a whole number"),
         (("--gpus", "nan"), "--gpus nan: write a whole number"),
         (("--gpus", "1e999"), "--gpus 1e999: write a whole number"),
-        (("--gpus", "4"), "--gpus 4 are fewer than one machine has"),
+        (("--gpus", "4"), "--gpus 4 is less than one machine has"),
         (("--gpus", "1024", "--replicas", "1000"), "--replicas 1,000: 128 machines can hold 1 to 128"),
         (("--gpus", "1024", "--model-params", "100T"), "--model-params 1e+14 needs about"),
         (("--gpus", "1024", "--step-seconds", "-1"), "--step-seconds -1: '-1' is not a time span"),
@@ -91,7 +91,7 @@ def test_a_single_replica_cannot_be_masked(capsys: pytest.CaptureFixture[str]) -
         (("--gpus", "1024", "--gpus-per-machine", "0"), "--gpus-per-machine 0: give a number from 1"),
         (("--gpus", "100M"), "--gpus 100,000,000: give a number from 1 to 2,000,000"),
         (("--gpus", "600000", "--replicas", "75000"), "--replicas: 75,000 are too many to plan; give up to 20,000"),
-        (("--gpus", "1024", "--watched", "30d"), "--watched belongs to --failures-csv FILE"),
+        (("--gpus", "1024", "--watched", "30d"), "--watched needs --failures-csv FILE"),
         (("--gpus", "1024", "--restart", "1e300"), "--restart 1.16e+295 d: give 0 s to 30 d"),
         (("--gpus", "1024", "--replicas", "1e300"), "--replicas 1e+300: 128 machines can hold 1 to 128"),
     ],
@@ -154,7 +154,7 @@ def test_a_week_is_told(capsys: pytest.CaptureFixture[str]) -> None:
         (("--engine", "steps", "--gpus", "600000", "--runs", "1", "--for", "1d"), "is for up to 10,000 machines"),
         (("--r", "1"), "--r 1: a shard needs at least two holders"),
         (("--period", "0"), "--period 0"),
-        (("--strategy", "spare", "--r", "12"), "--strategy spare: with these settings there is none"),
+        (("--strategy", "spare", "--r", "12"), "--strategy spare: no strategy allows these settings"),
     ],
 )
 def test_a_simulation_that_makes_no_sense(
@@ -176,14 +176,18 @@ LOG = "timestamp,machine,kind,repair\n"
         (
             "1772000000,a,gpu,1h\n",
             (),
-            "all incidents are of one moment; say how long the machines were watched (--watched)",
+            "all incidents have the same date; give the length of the observation as --watched",
         ),
-        ("1772000000,a,gpu,1h\n1772000009,b,gpu,1h\n", ("--watched", "1s"), "cannot have been watched for 1 s"),
-        ("1772000000,a,gpu,0\n1772900000,b,gpu,0\n", (), "repairs take 0 s in the mean; leave them empty"),
+        ("1772000000,a,gpu,1h\n1772000009,b,gpu,1h\n", ("--watched", "1s"), "--watched 1 s cannot be right"),
+        ("1772000000,a,gpu,0\n1772900000,b,gpu,0\n", (), "repairs take 0 s on average; leave unknown repairs empty"),
         ("1772000000,a,gpu,\n1772000000.001,b,gpu,\n", (), "a machine would fail every"),
-        ("1772000000,a,gpu,\n1772900000,b,gpu,\n", ("--observed", "1e30"), "--observed 1e30: the log is about"),
-        ("1772000000,a,maintenance,\n1772900000,b,maintenance,\n", (), "give one as --mtbf"),
-        ("1772000000,a,gpu,\n1772900000,b,gpu,\n", ("--observed", "1"), "say how many were watched (--observed)"),
+        (
+            "1772000000,a,gpu,\n1772900000,b,gpu,\n",
+            ("--observed", "1e30"),
+            "--observed 1e30: give a number of machines",
+        ),
+        ("1772000000,a,maintenance,\n1772900000,b,maintenance,\n", (), "give --mtbf"),
+        ("1772000000,a,gpu,\n1772900000,b,gpu,\n", ("--observed", "1"), "set --observed to all observed machines"),
     ],
 )
 def test_a_log_that_cannot_be_meant(
@@ -206,7 +210,7 @@ def test_a_log_of_one_incident_needs_to_know_how_long_it_was_kept(
     code, out, err = said(capsys, "plan", "--gpus", "64", "--failures-csv", str(log), "--watched", "30d")
     assert code == 0
     assert "a machine fails every 30 d" in out
-    assert "1 failure says little" in err
+    assert "1 failure is too few" in err
 
 
 def test_bytes_that_are_no_text_are_said_with_their_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -224,12 +228,12 @@ def test_no_file_is_asked_to_be_two_things(capsys: pytest.CaptureFixture[str], t
     read = ("plan", "--gpus", "64", "--failures-csv", str(log))
     code, out, err = said(capsys, *read, "--json", str(tmp_path / "." / "log.csv"))
     assert (code, out) == (2, "")
-    assert "that is the file of --failures-csv; name another one" in err
+    assert "this is the file of --failures-csv; name another one" in err
     assert log.read_text().startswith(LOG)
     pytest.importorskip("plotly", reason="the extra 'report' is not installed")
     code, out, err = said(capsys, *read, "--json", str(tmp_path / "a"), "--report", str(tmp_path / "a"))
     assert (code, out) == (2, "")
-    assert "that is the file of --json; name another one" in err
+    assert "this is the file of --json; name another one" in err
     assert not (tmp_path / "a").exists()
 
 
@@ -249,7 +253,7 @@ def test_a_strategy_that_does_not_fit_is_told_of(capsys: pytest.CaptureFixture[s
 def test_where_nothing_helps_the_plan_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = said(capsys, "plan", "--gpus", "64", "--replicas", "8", "--mtbf", "10s")
     assert code == 0
-    assert "training gets nowhere" in out
+    assert "training makes no progress" in out
     assert "inf" not in out.replace("inflation", "")
     code, out, _ = said(capsys, "simulate", "--gpus", "64", "--for", "60s", "--runs", "2", "--mtbf", "10s")
     assert code == 0
@@ -285,5 +289,5 @@ def test_an_answer_that_cannot_be_written_is_one_sentence() -> None:
     with Path("/dev/full").open("wb") as full:
         done = subprocess.run(call, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
     assert done.returncode == 2
-    assert done.stderr.startswith("understudy simulate: cannot write the answer to standard output: ")
+    assert done.stderr.startswith("understudy simulate: cannot write to standard output: ")
     assert done.stderr.count("\n") == 1

@@ -77,14 +77,14 @@ def test_as_json(fake: Fake, shell: Shell, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ('[moves]\n0 = "m2"\n1 = "m3"', "roles 0 and 1 are both on m0, which moves as a whole; name one of them"),
-        ('[moves]\n0 = "m2"\n0 = "m3"', "; is a role named twice?"),
+        ('[moves]\n0 = "m2"\n1 = "m3"', "roles 0 and 1 are both on m0, and move together; name one of them"),
+        ('[moves]\n0 = "m2"\n0 = "m3"', "; name each role once"),
         ('[moves]\n0 = "m2"\n00 = "m3"', "role 0 is named twice"),
         ('[moves]\n9 = "m2"', "there is no role 9; roles are 0 to 3"),
         ('[moves]\n0 = "m9"', "there is no machine m9; machines: m0, m1, m2, m3"),
         ('[moves]\n0 = "m4"', "there is no machine m4"),
-        ('[moves]\n0 = "m1"', "m1 plays and is not freed by this plan"),
-        ('[moves]\n0 = "m2"\n2 = "m2"', "m2 is to take two places"),
+        ('[moves]\n0 = "m1"', "m1 has roles and is not freed by this plan"),
+        ('[moves]\n0 = "m2"\n2 = "m2"', "m2 is the target of two moves"),
         ("[moves]\n0 = 2", "role 0 is to move to 2; write the name of a machine"),
         ('[moves]\na = "m2"', "'a' is not a role; roles are numbers from 0 on"),
         ("moves = 3", "write one table, [moves]"),

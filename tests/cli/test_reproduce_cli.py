@@ -6,22 +6,22 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from understudy.cli import reproduced
+from understudy.cli import reproductions
 from understudy.cli.main import main
-from understudy.planning import papers, projection, spare_table
+from understudy.planning.papers import spare, trainmover
 
 
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs of a few steps: fast, and far from what is published."""
-    whole = spare_table.case
+    whole = spare.case
 
-    def case(kind: spare_table.Kind, n: int, r: int) -> spare_table.Case:
+    def case(kind: spare.Kind, n: int, r: int) -> spare.SpareCase:
         made = whole(kind, n, r)
         work = msgspec.structs.replace(made.setting.work, steps=20)
         return msgspec.structs.replace(made, setting=msgspec.structs.replace(made.setting, work=work))
 
-    monkeypatch.setattr(spare_table, "case", case)
+    monkeypatch.setattr(spare, "case", case)
 
 
 @pytest.mark.usefixtures("short")
@@ -71,13 +71,13 @@ def test_nothing_is_published_for_other_failures(capsys: pytest.CaptureFixture[s
         (["--n", "many"], "--n many: 'many' is not a whole number"),
         (["--n", "200,,600"], "'' is not a whole number"),
         (["--n", "-5"], "'-5' is not a whole number"),
-        (["--n", "1"], "between 2 and"),
-        (["--n", "200", "--r", "0"], "between 1 and"),
-        (["--n", "200", "--r", "1"], "take r=2 or more"),
-        (["--n", "200", "--r", "60"], "take r="),
-        (["--n", "5", "--r", "2"], "take a larger n or r"),
-        (["--n", "5", "--r", "9"], "take r=5 or less"),
-        (["--runs", "0"], "--runs 0: it must be between 1 and"),
+        (["--n", "1"], "from 2 to"),
+        (["--n", "200", "--r", "0"], "from 1 to"),
+        (["--n", "200", "--r", "1"], "use r=2 or more"),
+        (["--n", "200", "--r", "60"], "use r="),
+        (["--n", "5", "--r", "2"], "use a larger n or r"),
+        (["--n", "5", "--r", "9"], "use r=5 or less"),
+        (["--runs", "0"], "--runs 0: give a number from 1 to"),
         (["--runs", "1.5"], "is not a whole number"),
         (["--seed", "x"], "--seed x"),
         (["--json", "no/such/place.json"], "create it first"),
@@ -95,7 +95,7 @@ def test_a_mistake_gets_one_sentence(options: list[str], words: str, capsys: pyt
 def test_the_projection_is_shown_with_what_is_left_open(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(projection, "simulated", lambda system, gpus: projection.wasted(system, gpus))
+    monkeypatch.setattr(trainmover, "simulated", lambda system, gpus: trainmover.wasted(system, gpus))
     target = tmp_path / "trainmover.json"
     assert main(["reproduce", "trainmover", "--json", str(target)]) == 0
     out, _ = capsys.readouterr()
@@ -103,7 +103,7 @@ def test_the_projection_is_shown_with_what_is_left_open(
         assert words in " ".join(out.split())
     document = json.loads(target.read_text(encoding="utf-8"))
     assert [row["gpus"] for row in document["rows"]] == [1_024, 8_192, 65_536, 131_072]
-    assert len(document["checks"]) == len(papers.PROJECTED)
+    assert len(document["checks"]) == len(trainmover.PROJECTED)
 
 
 def test_ticks_are_whole_and_never_too_many() -> None:
@@ -114,7 +114,7 @@ def test_ticks_are_whole_and_never_too_many() -> None:
             self.done += 1
 
     counting = Counting()
-    tell = reproduced.ticking(counting, "row")  # type: ignore[arg-type]
+    tell = reproductions.ticking(counting, "row")  # type: ignore[arg-type]
     for share in (0.01, 0.5, 0.5, 1.0, 1.0):
         tell(share)
-    assert counting.done == reproduced.TICKS
+    assert counting.done == reproductions.TICKS

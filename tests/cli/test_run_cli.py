@@ -5,16 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from understudy.cli.main import main
 from understudy.cli.run import labels
-from understudy.controller.server.deadline import moment
 
 
 @pytest.fixture(autouse=True)
@@ -94,28 +90,6 @@ def test_commands_without_a_job(
     monkeypatch.setenv("UNDERSTUDY_SECRET", "ab")
     assert main([*words, "--controller", "127.0.0.1:1"]) == 2
     assert "write it as http://HOST:PORT" in capsys.readouterr().err
-
-
-NOON = datetime(2026, 3, 1, 12, 0, 30)
-
-
-@given(st.integers(0, 9999), st.sampled_from("smh"))
-def test_a_time_span(number: int, unit: str) -> None:
-    seconds = number * {"s": 1, "m": 60, "h": 3600}[unit]
-    assert moment(f"{number}{unit}", NOON) == pytest.approx(NOON.timestamp() + seconds)
-
-
-@given(st.integers(0, 23), st.integers(0, 59), st.datetimes(datetime(2020, 1, 1), datetime(2030, 1, 1)))
-def test_a_time_of_day_is_the_next_one(hour: int, minute: int, now: datetime) -> None:
-    at = datetime.fromtimestamp(moment(f"{hour}:{minute:02}", now))
-    assert (at.hour, at.minute, at.second) == (hour, minute, 0)
-    assert now < at <= now + timedelta(days=1)
-
-
-@pytest.mark.parametrize("text", ["", "30", "30x", "24:00", "12:60", "-5m", "1.m", "12:5", "noon", "30m "])
-def test_what_is_no_time(text: str) -> None:
-    with pytest.raises(ValueError, match=r"^by .*: write a time span such as 30m or 2h"):
-        moment(text, NOON)
 
 
 def test_labels_come_together() -> None:

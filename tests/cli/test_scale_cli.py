@@ -40,23 +40,23 @@ def test_waiting_until_it_is_so(fake: Fake, shell: Shell) -> None:
     ("change", "said"),
     [
         ({"status": "failed"}, "the job is failed"),
-        ({"replicas": ReplicasView(2, 4, 3)}, "somebody else wants 3 replicas now"),
+        ({"replicas": ReplicasView(2, 4, 3)}, "a later request wants 3 replicas"),
         (
             {"change": ChangeView("shrink", "armed", 3, ("m2",), ())},
-            "it is not so after 0.5 s, and is still tried; look with: understudy status",
+            "4 replicas do not train after 0.5 s; the request stands, see understudy status",
         ),
     ],
 )
 def test_waiting_in_vain(fake: Fake, shell: Shell, change: dict[str, object], said: str) -> None:
     fake.job = msgspec.structs.replace(JOB, **{"replicas": ReplicasView(4, 4, 4), **change})
     fake.says(True, "soon")
-    assert shell("scale", "--replicas", "4", "--wait", "0.5") == (1, "", f"understudy: {said}\n")
+    assert shell("scale", "--replicas", "4", "--wait", "500ms") == (1, "", f"understudy: {said}\n")
 
 
 def test_a_time_that_is_none(fake: Fake, shell: Shell) -> None:
-    code, _, err = shell("scale", "--replicas", "4", "--wait", "-3")
+    code, _, err = shell("scale", "--replicas", "4", "--wait=-3")
     assert (code, fake.asked) == (2, [])
-    assert "--wait -3: write how many seconds" in err
+    assert "--wait: '-3' is not a time span" in err
 
 
 def test_status_says_how_many(fake: Fake, shell: Shell) -> None:

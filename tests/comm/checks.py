@@ -1,6 +1,6 @@
 """Many small checks in one set of worker processes, so that starting them is paid for once per layout.
 
-A check is a function of a `Cast`, run by every role at the same time. It computes what it expects from the ranks alone.
+A check is a function of a `Member`, run by all roles at once. It computes what it expects from the ranks alone.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import torch.distributed as dist
 
 from understudy.comm.group import RoleGroup
 from understudy.comm.torch_backend import install, uninstall
-from understudy.launch.troupe import LocalWorker, play
+from understudy.testing.local_workers import LocalWorker, run_workers
 
 TRANSPORTS = ["native", "torch:gloo"]
 UNSUPPORTED: dict[str, set[str]] = {"native": set(), "torch:gloo": set()}
@@ -28,7 +28,7 @@ backend machines make no difference, so one layout is enough."""
 
 
 @dataclass(frozen=True)
-class Cast:
+class Member:
     """What a check knows: its place among the roles, and the group it may call directly."""
 
     rank: int
@@ -44,7 +44,7 @@ class Cast:
         return (self.rank - 1) % self.size
 
 
-Check = Callable[[Cast], None]
+Check = Callable[[Member], None]
 
 on_every_layout = pytest.mark.parametrize(
     ("machines", "transport"), [(machines, "native") for machines in LAYOUTS] + [([2, 1], "torch:gloo")], ids=str
@@ -54,7 +54,7 @@ on_every_layout = pytest.mark.parametrize(
 def perform(checks: Sequence[Check], machines: list[int], transport: str, timeout: float = 60.0) -> None:
     """Run the checks that this transport can pass on every role of one generation; fail with all that went wrong."""
     able = [check for check in checks if check.__name__ not in UNSUPPORTED.get(transport, ())]
-    reports = play(_perform, machines, able, transport=transport, timeout=timeout, limit=20.0)
+    reports = run_workers(_perform, machines, able, transport=transport, timeout=timeout, limit=20.0)
     wrong: dict[str, list[int]] = {}
     for role, found in enumerate(reports):
         for report in found:
@@ -62,24 +62,24 @@ def perform(checks: Sequence[Check], machines: list[int], transport: str, timeou
     assert not wrong, "\n".join(f"roles {roles}, {report}" for report, roles in wrong.items())
 
 
-def _perform(player: LocalWorker, checks: list[Check]) -> list[str]:
+def _perform(worker: LocalWorker, checks: list[Check]) -> list[str]:
     warnings.simplefilter("ignore")
-    roster = player.fabric.roster
+    roster = worker.fabric.roster
     assert roster is not None
-    install(player.fabric, len(roster.seats))
+    install(worker.fabric, len(roster.seats))
     group = dist.group.WORLD
     assert isinstance(group, RoleGroup)
-    cast = Cast(dist.get_rank(), dist.get_world_size(), group)
+    member = Member(dist.get_rank(), dist.get_world_size(), group)
     wrong = []
     for check in checks:
         try:
-            check(cast)
+            check(member)
         except (Exception, pytest.fail.Exception):
             wrong.append(f"{check.__name__}: {traceback.format_exc()}")
-        if player.fabric.fault is not None:
-            wrong.append(f"{check.__name__}: {player.fabric.fault}")
+        if worker.fabric.fault is not None:
+            wrong.append(f"{check.__name__}: {worker.fabric.fault}")
             break
-    if player.fabric.fault is None:
+    if worker.fabric.fault is None:
         dist.barrier()
     uninstall()
     return wrong

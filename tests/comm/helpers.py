@@ -17,10 +17,10 @@ import torch
 import torch.distributed as dist
 
 from understudy.comm.endpoint import Endpoint
-from understudy.comm.fabric import Fabric
 from understudy.comm.faults import Fault
 from understudy.comm.links.io import IoLoop
 from understudy.comm.links.pairs import Receive, Send
+from understudy.comm.network import NetworkFabric
 from understudy.comm.ops import Op
 from understudy.comm.reduction import reduction
 from understudy.comm.sandbox import Echo
@@ -75,19 +75,19 @@ class Ensemble:
 
     def __init__(self, **options: Any) -> None:
         self.io = IoLoop()
-        self.fabrics: list[Fabric] = []
+        self.fabrics: list[NetworkFabric] = []
         self._options: dict[str, Any] = {"job": "test", "secret": SECRET, "limit": 20.0, "setup_limit": 10.0} | options
 
-    def hire(self, *machines: str, **options: Any) -> list[Fabric]:
+    def hire(self, *machines: str, **options: Any) -> list[NetworkFabric]:
         """One more worker on each of these machines."""
         hired = [
-            Fabric(f"w{len(self.fabrics) + number}", machine, io=self.io, **self._options | options)
+            NetworkFabric(f"w{len(self.fabrics) + number}", machine, io=self.io, **self._options | options)
             for number, machine in enumerate(machines)
         ]
         self.fabrics += hired
         return hired
 
-    def start(self, *machines: str) -> tuple[Roster, list[Fabric], list[Endpoint]]:
+    def start(self, *machines: str) -> tuple[Roster, list[NetworkFabric], list[Endpoint]]:
         """Workers in generation 1, in the order of their roles, and their ends of the group of all."""
         fabrics = self.hire(*machines)
         roster = first_roster(fabrics)
@@ -108,22 +108,22 @@ class Ensemble:
         self.io.close()
 
 
-def first_roster(fabrics: Iterable[Fabric], **options: Any) -> Roster:
+def first_roster(fabrics: Iterable[NetworkFabric], **options: Any) -> Roster:
     workers = [fabric.worker for fabric in fabrics]
     return Roster.of(1, [(role, worker.uid) for role, worker in enumerate(workers)], workers, **options)
 
 
-def endpoint_of(fabric: Fabric, name: str | None = None) -> Endpoint:
+def endpoint_of(fabric: NetworkFabric, name: str | None = None) -> Endpoint:
     """Its end of the group with that name; of the first one by default."""
     return next(end for end in fabric._endpoints.values() if name in (None, end.name))
 
 
-def prepare(roster: Roster, fabrics: Iterable[Fabric]) -> None:
+def prepare(roster: Roster, fabrics: Iterable[NetworkFabric]) -> None:
     for future in [fabric.prepare(roster) for fabric in fabrics]:
         future.result(20)
 
 
-def enter(roster: Roster, fabrics: Sequence[Fabric]) -> None:
+def enter(roster: Roster, fabrics: Sequence[NetworkFabric]) -> None:
     prepare(roster, fabrics)
     for fabric in fabrics:
         fabric.switch(roster.generation)
@@ -163,7 +163,7 @@ def sums(endpoints: Iterable[Endpoint], elements: int = 5) -> list[float]:
     return at_once(*[lambda endpoint=endpoint: one(endpoint) for endpoint in endpoints])
 
 
-def fault_of(fabric: Fabric) -> Fault:
+def fault_of(fabric: NetworkFabric) -> Fault:
     """Why its generation has failed, once it has."""
     eventually(lambda: fabric.fault is not None)
     assert fabric.fault is not None
@@ -179,18 +179,23 @@ def eventually(holds: Callable[[], bool], limit: float = 15.0) -> None:
         done.wait(0.005)
 
 
-def kill(fabric: Fabric) -> None:
+def kill(fabric: NetworkFabric) -> None:
     """As the end of its process would: every connection ends, without a farewell."""
 
     def cut() -> None:
-        for gen in fabric._generations():
-            for spine in gen.spine.values():
-                spine.alive = False
+        for gen in fabric._membership._generations():
+            for control in gen.control.values():
+                control.alive = False
                 with suppress(OSError):  # its other end may have gone first
-                    spine.sock.shutdown(socket.SHUT_RDWR)
+                    control.sock.shutdown(socket.SHUT_RDWR)
 
     fabric._io.soon(cut)
     fabric.close()
+
+
+def expected(fabric: NetworkFabric, generation: int) -> int:
+    """How many dials of a generation wait for this worker, and how many things it offers."""
+    return sum(number == generation for number, _ in fabric._rendezvous._open)
 
 
 def streams() -> int:
@@ -203,7 +208,7 @@ def streams() -> int:
     return found
 
 
-def joiner(ensemble: Ensemble, machine: str, role: int, roles: int) -> Fabric:
+def joiner(ensemble: Ensemble, machine: str, role: int, roles: int) -> NetworkFabric:
     """A worker that has rehearsed the role in the group of all."""
     (fabric,) = ensemble.hire(machine)
     fabric.assume(role, Echo())

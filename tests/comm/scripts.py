@@ -22,7 +22,7 @@ from torch.distributed.tensor import DTensor
 
 from tests.comm.checks import TRANSPORTS, UNSUPPORTED
 from understudy.comm.torch_backend import install, uninstall
-from understudy.launch.troupe import LocalWorker, play
+from understudy.testing.local_workers import LocalWorker, run_workers
 
 
 @dataclass
@@ -62,20 +62,20 @@ def compare(script: Script, machines: list[int], *args: object, scratch: Path, e
         able = [arg for arg in args if getattr(arg, "__name__", None) not in unable]
         store = scratch / f"gloo-{transport.replace(':', '-')}"
         if script.__name__ not in unable:
-            play(_twice, machines, store, exact, script, able, transport=transport, timeout=200.0, limit=60.0)
+            run_workers(_twice, machines, store, exact, script, able, transport=transport, timeout=200.0, limit=60.0)
 
 
-def _twice(player: LocalWorker, store: Path, exact: bool, script: Script, args: list[object]) -> None:
+def _twice(worker: LocalWorker, store: Path, exact: bool, script: Script, args: list[object]) -> None:
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
-    roster, role = player.fabric.roster, player.fabric.role
+    roster, role = worker.fabric.roster, worker.fabric.role
     assert roster is not None
     assert role is not None
     size = len(roster.seats)
-    install(player.fabric, size)
+    install(worker.fabric, size)
     try:
         ours = script(*args)
-        player.fabric.check()
+        assert worker.fabric.fault is None, worker.fabric.fault
     finally:
         uninstall()
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from understudy.comm.buddies import buddy_of
+from understudy.comm.topology import backup_of
 from understudy.protocol.roster import Roster, WorkerAddress
 
 
@@ -18,7 +18,7 @@ def cast(*machines: int, vacant: tuple[int, ...] = ()) -> Roster:
 
 
 def buddies(roster: Roster) -> list[str | None]:
-    return [buddy_of(roster, role) for role in range(len(roster.seats))]
+    return [backup_of(roster, role) for role in range(len(roster.seats))]
 
 
 def wards(roster: Roster, uid: str) -> list[int]:
@@ -46,9 +46,9 @@ def test_vacant_roles_and_machines_are_passed_over() -> None:
 
 def test_a_twin_elsewhere_is_as_good_as_a_copy() -> None:
     roster = cast(2, 2, 2)
-    assert buddy_of(roster, 0, {0, 2}) is None
-    assert buddy_of(roster, 0, {0, 1}) == "w2", "a twin on the same machine dies with it"
-    assert buddy_of(cast(2, 2, 2, vacant=(2,)), 0, {0, 2}) == "w3", "a vacant role holds nothing"
+    assert backup_of(roster, 0, {0, 2}) is None
+    assert backup_of(roster, 0, {0, 1}) == "w2", "a twin on the same machine dies with it"
+    assert backup_of(cast(2, 2, 2, vacant=(2,)), 0, {0, 2}) == "w3", "a vacant role holds nothing"
 
 
 @given(st.data())
@@ -58,10 +58,10 @@ def test_in_every_roster(data: st.DataObject) -> None:
     vacant = data.draw(st.sets(st.sampled_from(roles)))
     roster = cast(*machines, vacant=tuple(vacant))
     twins = data.draw(st.dictionaries(st.sampled_from(roles), st.sets(st.sampled_from(roles)), max_size=3))
-    alive = {worker.machine for role in roles if (worker := roster.player(role)) is not None}
+    alive = {worker.machine for role in roles if (worker := roster.worker_of(role)) is not None}
     for role in roles:
-        player, buddy = roster.player(role), buddy_of(roster, role, twins.get(role, ()))
-        elsewhere = {twin.machine for other in twins.get(role, ()) if (twin := roster.player(other)) is not None} - (
+        player, buddy = roster.worker_of(role), backup_of(roster, role, twins.get(role, ()))
+        elsewhere = {twin.machine for other in twins.get(role, ()) if (twin := roster.worker_of(other)) is not None} - (
             {player.machine} if player is not None else set()
         )
         assert (buddy is None) == (player is None or len(alive) < 2 or bool(elsewhere))

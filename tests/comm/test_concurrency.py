@@ -11,43 +11,43 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from tests.comm.checks import Cast, on_every_layout, perform, same
+from tests.comm.checks import Member, on_every_layout, perform, same
 
 OPERATIONS = 100
 
 
-def three_groups_from_three_threads(cast: Cast) -> None:
+def three_groups_from_three_threads(member: Member) -> None:
     """Overlapping groups, no role in step with another."""
-    members = [list(range(cast.size)), [0, 1], [1, cast.size - 1]]
+    members = [list(range(member.size)), [0, 1], [1, member.size - 1]]
     groups = [dist.new_group(ranks) for ranks in members]
     _together([partial(_play, group, ranks) for group, ranks in zip(groups, members, strict=True)])
 
 
-def one_group_twice(cast: Cast) -> None:
+def one_group_twice(member: Member) -> None:
     """Two groups over the same roles never take each other's data."""
-    everybody = list(range(cast.size))
+    everybody = list(range(member.size))
     groups = [dist.new_group(), dist.new_group()]
     _together([partial(_play, group, everybody) for group in groups])
 
 
-def messages_beside_collectives(cast: Cast) -> None:
+def messages_beside_collectives(member: Member) -> None:
     """In one group: a thread that sends and receives while another runs collectives."""
 
     def talk() -> None:
         for i in range(OPERATIONS):
-            sending = dist.isend(torch.full((i,), float(cast.rank + i)), cast.next, tag=i % 3)
+            sending = dist.isend(torch.full((i,), float(member.rank + i)), member.next, tag=i % 3)
             got = torch.zeros(i)
-            dist.recv(got, cast.last, tag=i % 3)
-            same(got, torch.full((i,), float(cast.last + i)), ("message", i))
+            dist.recv(got, member.last, tag=i % 3)
+            same(got, torch.full((i,), float(member.last + i)), ("message", i))
             assert sending is not None
             sending.wait()
 
-    _together([talk, partial(_play, cast.group, list(range(cast.size)))])
+    _together([talk, partial(_play, member.group, list(range(member.size)))])
 
 
-def one_group_from_many_threads(cast: Cast) -> None:
+def one_group_from_many_threads(member: Member) -> None:
     """Handles of asynchronous operations may be waited for by anyone."""
-    values = [torch.full((i * 37,), float(cast.rank)) for i in range(OPERATIONS)]
+    values = [torch.full((i * 37,), float(member.rank)) for i in range(OPERATIONS)]
     handles = [dist.all_reduce(value, async_op=True) for value in values]
 
     def wait(start: int) -> None:
@@ -55,7 +55,7 @@ def one_group_from_many_threads(cast: Cast) -> None:
             handle = handles[i]
             assert handle is not None
             handle.wait()
-            same(values[i], torch.full((i * 37,), float(sum(range(cast.size)))), i)
+            same(values[i], torch.full((i * 37,), float(sum(range(member.size)))), i)
 
     _together([partial(wait, start) for start in range(3)])
 

@@ -11,8 +11,8 @@ import torch.distributed as dist
 
 from tests.comm.checks import on_every_layout
 from understudy.comm.torch_backend import install, uninstall
-from understudy.launch.troupe import Hand, LocalWorker, Troupe
 from understudy.protocol.roster import Roster
+from understudy.testing.local_workers import LocalWorker, LocalWorkers, WorkerHandle
 
 CASES = [(torch.float32, count) for count in (1, 1003, 20_011, 300_003, 1_200_007)] + [
     (torch.bfloat16, count) for count in (1003, 300_003)
@@ -27,10 +27,10 @@ class Digests(NamedTuple):
     own: list[str]
 
 
-def reduce_everything(player: LocalWorker) -> Digests:
-    roster = player.hear()
-    player.enter(roster)
-    install(player.fabric, len(roster.seats))
+def reduce_everything(worker: LocalWorker) -> Digests:
+    roster = worker.hear()
+    worker.enter(roster)
+    install(worker.fabric, len(roster.seats))
     rank, size = dist.get_rank(), dist.get_world_size()
     shared, own = [], []
     for _ in range(REPEATS):
@@ -46,7 +46,7 @@ def reduce_everything(player: LocalWorker) -> Digests:
             value = torch.empty(count, dtype=dtype)
             dist.reduce_scatter_single(value, blocks)
             own.append(_digest(value))
-    player.fabric.check()
+    assert worker.fabric.fault is None, worker.fabric.fault
     dist.barrier()
     uninstall()
     return Digests(shared, own)
@@ -65,17 +65,19 @@ def _digest(tensor: torch.Tensor) -> str:
 
 def performance(machines: list[int], transport: str, *, reshuffled: bool) -> list[Digests]:
     """Play the same roles with workers hired first to last; or last to first, on machines with other names."""
-    with Troupe(transport=transport, limit=20.0) as troupe:
-        cast: dict[int, list[Hand]] = {}
+    with LocalWorkers(transport=transport, limit=20.0) as local:
+        cells: dict[int, list[WorkerHandle]] = {}
         for cell in reversed(range(len(machines))) if reshuffled else range(len(machines)):
             name = f"host{7 - cell}" if reshuffled else f"m{cell}"
-            cast[cell] = troupe.hire(name, machines[cell], reduce_everything)
-        seats = [hand for cell in range(len(machines)) for hand in (reversed(cast[cell]) if reshuffled else cast[cell])]
-        uids = [(role, hand.uid) for role, hand in enumerate(seats)]
-        roster = Roster.of(1, uids, [hand.worker for hand in troupe.hands])
-        for hand in seats:
-            hand.tell(roster)
-        return [hand.result() for hand in seats]
+            cells[cell] = local.start(name, machines[cell], reduce_everything)
+        seats = [
+            handle for cell in range(len(machines)) for handle in (reversed(cells[cell]) if reshuffled else cells[cell])
+        ]
+        uids = [(role, handle.uid) for role, handle in enumerate(seats)]
+        roster = Roster.of(1, uids, [handle.worker for handle in local.handles])
+        for handle in seats:
+            handle.tell(roster)
+        return [handle.result() for handle in seats]
 
 
 @on_every_layout

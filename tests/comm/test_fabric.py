@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import socket
 import threading
-import time
 from functools import partial
 from pathlib import Path
 
@@ -30,9 +29,9 @@ from tests.comm.helpers import (
     streams,
     sums,
 )
-from understudy.comm.fabric import Fabric, PrepareFailed, SwitchRefused
-from understudy.comm.faults import StepFailed
+from understudy.comm.faults import PrepareFailed, SwitchRefused
 from understudy.comm.links.pairs import Receive
+from understudy.comm.network import NetworkFabric
 from understudy.comm.ops import Op
 from understudy.comm.reduction import reduction
 from understudy.comm.sandbox import Echo
@@ -62,7 +61,7 @@ def test_the_same_generation_twice(ensemble: Ensemble) -> None:
     prepare(following, fabrics)
     with pytest.raises(RosterError, match="a number is used once"):
         fabrics[0].prepare(following)
-    fabrics[0].cancel(2)
+    fabrics[0]._membership.cancel(2)
     with pytest.raises(RosterError, match="a number is used once"):
         fabrics[0].prepare(following)
     enter(roster.successor({}, generation=3), fabrics)
@@ -71,7 +70,7 @@ def test_the_same_generation_twice(ensemble: Ensemble) -> None:
 def test_another_role(ensemble: Ensemble) -> None:
     roster, (a, b), _ = ensemble.start("m0", "m1")
     swapped = Roster.of(2, [(0, "w1"), (1, "w0")], [a.worker, b.worker])
-    with pytest.raises(RosterError, match="generation 2 gives role 1 to w0, which plays 0"):
+    with pytest.raises(RosterError, match="generation 2 gives role 1 to w0, which has role 0"):
         a.prepare(swapped)
     enter(roster.successor({}, generation=3), [a, b])
     assert sums([endpoint_of(a), endpoint_of(b)]) == [11.0, 11.0]
@@ -88,13 +87,13 @@ def test_another_address(ensemble: Ensemble) -> None:
 def test_a_port_that_is_taken() -> None:
     threads = threading.active_count()
     with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(OSError, match="in use"):
-        Fabric("w0", "m0", job="test", secret=b"x", port=taken.getsockname()[1])
+        NetworkFabric("w0", "m0", job="test", secret=b"x", port=taken.getsockname()[1])
     assert threading.active_count() == threads
 
 
 def test_an_empty_secret() -> None:
     with pytest.raises(ValueError, match="secret is empty"):
-        Fabric("w0", "m0", job="test", secret=b"")
+        NetworkFabric("w0", "m0", job="test", secret=b"")
 
 
 # -- what may be switched to -------------------------------------------------------------------------------------------
@@ -114,8 +113,7 @@ def test_an_interrupted_generation_leaves_only_a_fresh_way(ensemble: Ensemble) -
     for fabric in fabrics:
         with pytest.raises(SwitchRefused, match="prepare one from a roster with fresh=True"):
             fabric.switch(2)
-        with pytest.raises(StepFailed, match=r"interrupt: a test \(noticed by w0\)"):
-            fabric.check()
+        assert str(fabric.fault) == "interrupt: a test (noticed by w0)"
     enter(roster.successor({}, generation=3, fresh=True), fabrics)
     assert sums(endpoints) == [11.0, 11.0]
 
@@ -140,7 +138,7 @@ def test_of_two_prepared_generations_one_is_played(ensemble: Ensemble) -> None:
         fabrics[0].switch(3)
     assert sums([endpoints[0], endpoint_of(second)]) == [11.0, 11.0]
     fabrics[1].close()
-    eventually(lambda: not fabrics[0]._prepared)
+    eventually(lambda: not fabrics[0]._membership.prepared)
     eventually(lambda: streams() == before)
 
 
@@ -166,7 +164,7 @@ def test_a_poisoned_preparation_is_not_voted_for(ensemble: Ensemble) -> None:
     eventually(lambda: [fabric.prepared for fabric in fabrics] == [1, 1])
     assert sums(endpoints) == [11.0, 11.0]
     for fabric in fabrics:
-        fabric.cancel(2)
+        fabric._membership.cancel(2)
 
 
 # -- giving up ---------------------------------------------------------------------------------------------------------
@@ -183,7 +181,7 @@ def test_giving_up(ensemble: Ensemble, wait: bool) -> None:
         for future in futures:
             future.result(10)
     for fabric in (*fabrics, new):
-        fabric.cancel(2)
+        fabric._membership.cancel(2)
         assert fabric.prepared == fabric.generation
     if not wait:
         told = {str(future.exception(5)).rpartition(": ")[2] for future in futures}
@@ -203,10 +201,10 @@ def test_giving_up_before_it_has_begun(ensemble: Ensemble) -> None:
     new = joiner(ensemble, "m9", 1, 2)
     for number in range(2, 30):
         future = fabrics[0].prepare(roster.successor({1: new.worker}, generation=number))
-        fabrics[0].cancel(number)
+        fabrics[0]._membership.cancel(number)
         with pytest.raises(PrepareFailed, match="it was cancelled"):
             future.result(1)
-        assert not fabrics[0]._prepared
+        assert not fabrics[0]._membership.prepared
     assert sums(endpoints) == [11.0, 11.0]
 
 
@@ -217,7 +215,7 @@ def test_giving_up_leaves_pairs_in_use_alone(ensemble: Ensemble) -> None:
     new = joiner(ensemble, "m9", 2, 3)
     prepare(roster.successor({2: new.worker}), [*fabrics, new])
     for fabric in (*fabrics, new):
-        fabric.cancel(2)
+        fabric._membership.cancel(2)
     exchange(endpoints[0], endpoints[1])
     exchange(endpoints[0], endpoints[2])
     assert [fabric.fault for fabric in fabrics] == [None] * 3
@@ -230,7 +228,7 @@ def test_who_was_released_plays_no_more(ensemble: Ensemble) -> None:
     roster, fabrics, endpoints = ensemble.start("m0", "m1")
     new = joiner(ensemble, "m9", 1, 2)
     enter(roster.successor({1: new.worker}), [*fabrics, new])
-    why = "w1 was released: it plays no role in generation 2"
+    why = "w1 was released: it has no role in generation 2"
     with pytest.raises(RuntimeError, match=why):
         all_reduce(endpoints[1], torch.ones(3))
     with pytest.raises(RuntimeError, match=why):
@@ -241,7 +239,7 @@ def test_who_was_released_plays_no_more(ensemble: Ensemble) -> None:
     assert fabrics[1].role is None
     assert fabrics[1].fault is None
     assert fabrics[0].fault is None
-    with pytest.raises(RuntimeError, match="newcomer"):
+    with pytest.raises(RuntimeError, match="changes its role only before the first"):
         fabrics[1].assume(0)
     assert sums([endpoints[0], endpoint_of(new)]) == [11.0, 11.0]
 
@@ -253,9 +251,7 @@ def test_who_waits_for_somebody_who_has_left(ensemble: Ensemble, machines: tuple
     assert sums(endpoints)[0] > 1
     fabrics[-1].close()
     assert all(fabric.fault is None for fabric in fabrics[:-1])
-    start = time.monotonic()
     at_once(*[partial(all_reduce, endpoint, torch.ones(3)) for endpoint in endpoints[:-1]], limit=8)
-    assert time.monotonic() - start < 8.0
     for fabric in fabrics[:-1]:
         fault = fault_of(fabric)
         assert fault.how == "eof"
@@ -328,7 +324,7 @@ def test_a_worker_outside_the_roster_cannot_touch_the_arena(ensemble: Ensemble) 
     """Stopped, replaced on the same machine, and let go again: what it still writes reaches nobody."""
     roster, fabrics, endpoints = ensemble.start("m0", "m0")
     assert sums(endpoints) == [11.0, 11.0]
-    zombie = endpoints[1].transport._seat.channel.stage  # type: ignore[attr-defined]
+    zombie = endpoints[1].transport._seat.channel.arena  # type: ignore[attr-defined]
     fabrics[0].interrupt("the other one hangs")
     new = joiner(ensemble, "m0", 1, 2)
     enter(roster.successor({1: new.worker}, fresh=True), [fabrics[0], new])
@@ -383,7 +379,7 @@ def test_a_prepared_role_is_played_only_after_the_switch(ensemble: Ensemble) -> 
     future = a.prepare(first_roster([a]))
     future.result(5)
     assert a.role is None
-    with pytest.raises(RuntimeError, match="w0 plays no role yet"):
+    with pytest.raises(RuntimeError, match="w0 has no role yet"):
         a.group((0,))
     a.switch(1)
     assert a.role == 0
@@ -408,11 +404,9 @@ def test_the_news_of_a_failed_preparation_travels(ensemble: Ensemble) -> None:
     following = roster.successor({1: new.worker})
     new.close()
     futures = [fabric.prepare(following) for fabric in fabrics]
-    start = time.monotonic()
     for number in (0, 2):
         with pytest.raises(PrepareFailed, match="w3 on m9"):
             futures[number].result(8)
-    assert time.monotonic() - start < 8.0
     assert sums(endpoints) == [111.0] * 3
     assert [fabric.fault for fabric in fabrics] == [None] * 3
 

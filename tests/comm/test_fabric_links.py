@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from functools import partial
 
@@ -31,10 +30,10 @@ from tests.comm.helpers import (
     sums,
 )
 from understudy.comm.endpoint import Endpoint
-from understudy.comm.fabric import Fabric, PrepareFailed
+from understudy.comm.faults import LinkFailed, PrepareFailed
 from understudy.comm.group import RoleGroup
 from understudy.comm.links.link import Link
-from understudy.comm.transport import LinkFailed
+from understudy.comm.network import NetworkFabric
 from understudy.protocol.roster import Roster
 
 # -- groups that come late ---------------------------------------------------------------------------------------------
@@ -77,11 +76,9 @@ def test_a_group_that_cannot_be_opened(ensemble: Ensemble) -> None:
     made: list[Endpoint] = []
     thread = threading.Thread(target=lambda: made.append(fabrics[0].group((0, 1))), daemon=True)
     thread.start()
-    eventually(lambda: bool(fabrics[0]._current and fabrics[0]._current.openings))
-    start = time.monotonic()
+    eventually(lambda: bool(fabrics[0]._membership.current and fabrics[0]._membership.current.openings))
     fabrics[1].interrupt("a test")
     thread.join(5)
-    assert time.monotonic() - start < 8.0
     assert made
     assert fabrics[0].fault is not None
     all_reduce(made[0], torch.ones(3))
@@ -135,7 +132,7 @@ def test_arenas_of_different_sizes(ensemble: Ensemble) -> None:
     futures = [fabric.prepare(first_roster([a, b])) for fabric in (a, b)]
     with pytest.raises(PrepareFailed, match=r"arena of g0\[0-1\] from role 0 \(w0 on m0\): .* different settings"):
         futures[1].result(5)
-    a.cancel(1)
+    a._membership.cancel(1)
     futures.clear()
     eventually(lambda: streams() == before)
 
@@ -145,7 +142,7 @@ def test_arenas_of_different_sizes(ensemble: Ensemble) -> None:
 
 @pytest.mark.parametrize("machines", [("m0", "m1", "m2"), ("m0", "m0", "m0"), ("m0", "m0", "m1")], ids=str)
 def test_a_vacant_role(ensemble: Ensemble, machines: tuple[str, ...]) -> None:
-    """Sums do without it, whatever needs it fails the step, and a newcomer fills it."""
+    """Sums do without it, whatever needs it fails the step, and a joiner fills it."""
     roster, fabrics, endpoints = ensemble.start(*machines)
     group = RoleGroup(endpoints[0])
     enter(roster.successor({1: None}), fabrics)
@@ -203,7 +200,7 @@ def test_a_pair_that_begins_while_a_generation_is_prepared(ensemble: Ensemble, l
 
 @pytest.mark.parametrize("role", [0, 1, 2])
 @pytest.mark.parametrize("fresh", [False, True])
-def test_pairs_with_a_newcomer(ensemble: Ensemble, role: int, fresh: bool) -> None:
+def test_pairs_with_a_joiner(ensemble: Ensemble, role: int, fresh: bool) -> None:
     """Pairs that were in use with a role are in use with whoever plays it next, whoever switches first."""
     roster, fabrics, endpoints = ensemble.start("m0", "m1", "m2")
     for a, b in ((0, 1), (0, 2), (1, 2)):
@@ -224,7 +221,7 @@ def test_pairs_with_a_newcomer(ensemble: Ensemble, role: int, fresh: bool) -> No
     assert [fabric.fault for fabric in fabrics] == [None] * 3
 
 
-def test_a_newcomer_talks_before_the_others_are_there(ensemble: Ensemble) -> None:
+def test_a_joiner_talks_before_the_others_are_there(ensemble: Ensemble) -> None:
     """After an interruption nobody votes: each worker enters the fresh roster when it is ready."""
     roster, fabrics, endpoints = ensemble.start("m0", "m1")
     exchange(*endpoints)
@@ -234,7 +231,7 @@ def test_a_newcomer_talks_before_the_others_are_there(ensemble: Ensemble) -> Non
         fault_of(fabrics[1])
         roster = roster.successor({0: new.worker}, fresh=True)
 
-        def come(fabric: Fabric, end: Endpoint, roster: Roster = roster) -> float:
+        def come(fabric: NetworkFabric, end: Endpoint, roster: Roster = roster) -> float:
             fabric.prepare(roster).result(5)
             fabric.switch(roster.generation)
             other = 1 - end.rank
@@ -283,7 +280,7 @@ def test_copy_links_of_another_generation_are_refused(ensemble: Ensemble) -> Non
     enter(following, [*fabrics, new])
     fabrics[0].expect_copy(2, lambda link: link.close())
     with pytest.raises(
-        LinkFailed, match=r"copy link with role 0 \(w0 on m0\): (nobody here expects|generation 1 is stale)"
+        LinkFailed, match=r"copy link with role 0 \(w0 on m0\): (this worker expects no|generation 1 is stale)"
     ):
         waits.result(10)
     with pytest.raises(LinkFailed, match="generation 1 is stale"):

@@ -17,7 +17,8 @@ import torch
 
 from tests.comm.helpers import Ensemble, all_reduce, at_once, endpoint_of, fault_of, receive, send, sums
 from understudy.comm.endpoint import Endpoint
-from understudy.comm.fabric import Fabric, PrepareFailed, SwitchRefused
+from understudy.comm.faults import PrepareFailed, SwitchRefused
+from understudy.comm.network import NetworkFabric
 from understudy.comm.sandbox import Echo
 from understudy.comm.topology import GroupKey
 from understudy.protocol.roster import Roster
@@ -37,7 +38,7 @@ class History:
         """Where each cell lives at present."""
         self.groups = [GroupKey(tuple(range(len(self.cells))))]
         self.number = 1
-        self.seats: list[Fabric | None] = [self.newcomer(role) for role in range(len(self.cells))]
+        self.seats: list[NetworkFabric | None] = [self.joiner(role) for role in range(len(self.cells))]
         self.roster = Roster.of(
             1, [(f.role or 0, f.uid) for f in self.live], [f.worker for f in self.live], cells=self.cells
         )
@@ -45,10 +46,10 @@ class History:
         self.switch(self.live)
 
     @property
-    def live(self) -> list[Fabric]:
+    def live(self) -> list[NetworkFabric]:
         return [fabric for fabric in self.seats if fabric is not None]
 
-    def newcomer(self, role: int) -> Fabric:
+    def joiner(self, role: int) -> NetworkFabric:
         (fabric,) = self.ensemble.hire(self.homes[self.cells[role]])
         fabric.assume(role, Echo())
         for key in self.groups:
@@ -56,7 +57,7 @@ class History:
                 fabric.group(key.roles)
         return fabric
 
-    def next(self, changes: dict[int, Fabric | None], *, fresh: bool = False) -> Roster:
+    def next(self, changes: dict[int, NetworkFabric | None], *, fresh: bool = False) -> Roster:
         self.number += 1
         return self.roster.successor(
             {role: None if fabric is None else fabric.worker for role, fabric in changes.items()},
@@ -64,21 +65,21 @@ class History:
             fresh=fresh,
         )
 
-    def prepare(self, roster: Roster, fabrics: list[Fabric]) -> None:
+    def prepare(self, roster: Roster, fabrics: list[NetworkFabric]) -> None:
         futures = [fabric.prepare(roster) for fabric in self.shuffled(fabrics)]
         if self.random.random() < 0.5 and all(fabric.fault is None for fabric in self.live) and self.number > 1:
             self.check()
         for future in futures:
             future.result(10)
 
-    def shuffled(self, fabrics: list[Fabric]) -> list[Fabric]:
+    def shuffled(self, fabrics: list[NetworkFabric]) -> list[NetworkFabric]:
         return self.random.sample(fabrics, len(fabrics))
 
-    def switch(self, fabrics: list[Fabric]) -> None:
+    def switch(self, fabrics: list[NetworkFabric]) -> None:
         for fabric in self.shuffled(fabrics):
             fabric.switch(self.number)
 
-    def seat(self, changes: dict[int, Fabric | None], roster: Roster) -> None:
+    def seat(self, changes: dict[int, NetworkFabric | None], roster: Roster) -> None:
         for role, fabric in changes.items():
             leaver, self.seats[role] = self.seats[role], fabric
             if leaver is not None:
@@ -93,7 +94,7 @@ class History:
             self.replace,
             self.replace,
             self.give_up,
-            self.newcomer_dies,
+            self.joiner_dies,
             self.interrupted,
             self.death,
             self.death_in_the_middle_of_a_switch,
@@ -105,17 +106,17 @@ class History:
             found += [self.refill] * 3
         return found
 
-    def move(self) -> dict[int, Fabric | None]:
-        """Newcomers for all live roles of a cell, on a new machine."""
+    def move(self) -> dict[int, NetworkFabric | None]:
+        """Joiners for all live roles of a cell, on a new machine."""
         cell = self.cells[self.random.choice([role for role, fabric in enumerate(self.seats) if fabric is not None])]
         self.homes[cell] = f"m{self.number}-{cell}"
         roles = [role for role, of in enumerate(self.cells) if of == cell and self.seats[role] is not None]
-        return {role: self.newcomer(role) for role in roles}
+        return {role: self.joiner(role) for role in roles}
 
     def replace(self) -> None:
         self.change(self.move())
 
-    def change(self, changes: dict[int, Fabric | None]) -> None:
+    def change(self, changes: dict[int, NetworkFabric | None]) -> None:
         roster = self.next(changes)
         everybody = [*self.live, *(fabric for fabric in changes.values() if fabric is not None)]
         self.prepare(roster, everybody)
@@ -126,27 +127,27 @@ class History:
         homes = list(self.homes)
         changes = self.move()
         roster = self.next(changes)
-        newcomers = [fabric for fabric in changes.values() if fabric is not None]
-        futures = [fabric.prepare(roster) for fabric in self.shuffled([*self.live, *newcomers])]
+        joiners = [fabric for fabric in changes.values() if fabric is not None]
+        futures = [fabric.prepare(roster) for fabric in self.shuffled([*self.live, *joiners])]
         if self.random.random() < 0.5:
             for future in futures:
                 future.result(10)
-        for fabric in self.shuffled([*self.live, *newcomers]):
-            fabric.cancel(self.number)
+        for fabric in self.shuffled([*self.live, *joiners]):
+            fabric._membership.cancel(self.number)
         for future in futures:
             with suppress(PrepareFailed):
                 future.result(10)
-        for fabric in newcomers:
+        for fabric in joiners:
             fabric.close()
         self.homes = homes
 
-    def newcomer_dies(self) -> None:
+    def joiner_dies(self) -> None:
         homes = list(self.homes)
         changes = self.move()
         roster = self.next(changes)
-        newcomers = [fabric for fabric in changes.values() if fabric is not None]
-        preparing = [*self.live, *newcomers]
-        dead = self.random.choice(newcomers)
+        joiners = [fabric for fabric in changes.values() if fabric is not None]
+        preparing = [*self.live, *joiners]
+        dead = self.random.choice(joiners)
         if self.random.random() < 0.5:
             preparing.remove(dead)
         futures = [fabric.prepare(roster) for fabric in self.shuffled(preparing)]
@@ -157,21 +158,21 @@ class History:
         self.check()
         for fabric in preparing:
             if fabric is not dead:
-                fabric.cancel(self.number)
+                fabric._membership.cancel(self.number)
         for future in futures:
             with suppress(PrepareFailed):
                 future.result(10)
-        for fabric in newcomers:
+        for fabric in joiners:
             fabric.close()
         self.homes = homes
 
-    def blocked(self, without: Fabric, then: Callable[[], None]) -> None:
+    def blocked(self, without: NetworkFabric, then: Callable[[], None]) -> None:
         """All but one are in an operation, or in several; then something happens, and all return."""
         others = [fabric for fabric in self.live if fabric is not without]
         size = self.random.choice(SIZES)
         started = [threading.Event() for _ in others]
 
-        def run(fabric: Fabric, event: threading.Event) -> None:
+        def run(fabric: NetworkFabric, event: threading.Event) -> None:
             event.set()
             all_reduce(endpoint_of(fabric), torch.ones(size))
 
@@ -187,14 +188,14 @@ class History:
         self.blocked(idle, lambda: by.interrupt("a test"))
         self.recover({})
 
-    def recover(self, changes: dict[int, Fabric | None]) -> None:
+    def recover(self, changes: dict[int, NetworkFabric | None]) -> None:
         roster = self.next(changes, fresh=True)
         staying = [fabric for role, fabric in enumerate(self.seats) if fabric is not None and role not in changes]
         everybody = [*staying, *(fabric for fabric in changes.values() if fabric is not None)]
         for fabric in staying:
             fault_of(fabric)
 
-        def come(fabric: Fabric) -> None:
+        def come(fabric: NetworkFabric) -> None:
             fabric.prepare(roster).result(10)
             fabric.switch(roster.generation)
 
@@ -207,14 +208,14 @@ class History:
         assert dead is not None
         self.blocked(dead, lambda: cut(dead))
         refill = len(self.live) < 3 or self.random.random() < 0.7
-        self.recover({role: self.newcomer(role) if refill else None})
+        self.recover({role: self.joiner(role) if refill else None})
 
     def death_in_the_middle_of_a_switch(self) -> None:
-        """Some have switched, some have not, and somebody dies: the leaver, a newcomer or a bystander."""
+        """Some have switched, some have not, and somebody dies: the leaver, a joiner or a bystander."""
         changes = self.move()
         roster = self.next(changes)
-        newcomers = [fabric for fabric in changes.values() if fabric is not None]
-        everybody = self.shuffled([*self.live, *newcomers])
+        joiners = [fabric for fabric in changes.values() if fabric is not None]
+        everybody = self.shuffled([*self.live, *joiners])
         self.prepare(roster, everybody)
         half = everybody[: self.random.randrange(len(everybody) + 1)]
         for fabric in half:
@@ -230,11 +231,11 @@ class History:
             if fabric is not dead:
                 fabric.interrupt("somebody has died")
         role = roster.role_of(dead.uid)
-        self.recover({} if role is None else {role: self.newcomer(role)})
+        self.recover({} if role is None else {role: self.joiner(role)})
 
     def vacate(self) -> None:
         role = self.random.choice([role for role, fabric in enumerate(self.seats) if fabric is not None])
-        changes: dict[int, Fabric | None] = {role: None}
+        changes: dict[int, NetworkFabric | None] = {role: None}
         roster = self.next(changes)
         self.prepare(roster, self.live)
         self.switch(self.live)
@@ -242,7 +243,7 @@ class History:
 
     def refill(self) -> None:
         role = self.random.choice([role for role, fabric in enumerate(self.seats) if fabric is None])
-        self.change({role: self.newcomer(role)})
+        self.change({role: self.joiner(role)})
 
     def late_group(self) -> None:
         if len(self.groups) > 4:
@@ -263,7 +264,7 @@ class History:
         if len(ends) > 1 and self.random.random() < 0.7:
             talk(*self.random.sample(ends, 2))
         for fabric in self.live:
-            fabric.check()
+            assert fabric.fault is None, fabric.fault
 
     def run(self, events: int) -> None:
         for _ in range(events):
@@ -279,13 +280,13 @@ def talk(a: Endpoint, b: Endpoint) -> None:
     assert bool((got == 5).all())
 
 
-def cut(fabric: Fabric) -> None:
+def cut(fabric: NetworkFabric) -> None:
     """As the end of its process would: every connection ends, without a farewell."""
 
     def end() -> None:
-        for gen in fabric._generations():
-            for spine in gen.spine.values():
-                spine.alive = False
+        for gen in fabric._membership._generations():
+            for control in gen.control.values():
+                control.alive = False
 
     fabric._io.soon(end)
     fabric.close()

@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from tests.comm.parts import Census, Company, hear_of, kill, lives, result_of, wait_for, wait_for_census
-from understudy.launch.troupe import Hand, Troupe
+from tests.comm.stepping import Census, SteppingWorkers, hear_of, kill, lives, result_of, wait_for, wait_for_census
+from understudy.testing.local_workers import LocalWorkers, WorkerHandle
 
 SIZES = (1, 30_000, 300_000)
 """Elements, so that every algorithm has its turn."""
@@ -19,138 +19,137 @@ SIZES = (1, 30_000, 300_000)
     ids=str,
 )
 def test_a_machine_is_replaced(machines: list[int], roles: list[int]) -> None:
-    with Troupe(limit=20.0) as troupe:
-        company = Company(troupe, machines, elements=SIZES)
+    with LocalWorkers(limit=20.0) as local:
+        workers = SteppingWorkers(local, machines, elements=SIZES)
         for _ in range(3):
-            ended = company.replace(roles)
-            assert {end.generation for end in ended} == {company.roster.generation}
-        assert len({(end.steps, end.generation) for end in company.stop()}) == 1
+            ended = workers.replace(roles)
+            assert {end.generation for end in ended} == {workers.roster.generation}
+        assert len({(end.steps, end.generation) for end in workers.stop()}) == 1
 
 
 def test_several_groups_at_once() -> None:
     groups = [(0, 1, 2, 3), (0, 2), (3, 1), (2, 1, 0), (0, 1, 2, 3), (1, 2)]
-    with Troupe(limit=20.0) as troupe:
-        company = Company(troupe, [2, 1, 1], groups, elements=(1, 100_000))
+    with LocalWorkers(limit=20.0) as local:
+        workers = SteppingWorkers(local, [2, 1, 1], groups, elements=(1, 100_000))
         for roles in ([2], [0, 1], [3]):
-            company.replace(roles)
-        assert len({end.steps for end in company.stop()}) == 1
+            workers.replace(roles)
+        assert len({end.steps for end in workers.stop()}) == 1
 
 
 def test_a_generation_is_given_up_and_another_one_entered() -> None:
-    with Troupe(limit=20.0) as troupe:
-        company = Company(troupe, [1, 1, 1], elements=SIZES)
-        stayers, generation = list(company.live), 1
+    with LocalWorkers(limit=20.0) as local:
+        workers = SteppingWorkers(local, [1, 1, 1], elements=SIZES)
+        stayers, generation = list(workers.live), 1
         for _ in range(3):
-            newcomers: dict[int, Hand | None] = dict(company.hire([1]))
-            (newcomer,) = newcomers.values()
-            assert newcomer is not None
-            for hand in stayers:  # the newcomer hears of it last: nobody can be ready before the rest has given up
-                hand.tell(company.roster.successor({1: newcomer.worker}, generation=generation + 1))
-            for hand in stayers:
-                hand.tell(("cancel", generation + 1))
-            for hand in stayers:
-                kind, why = hear_of(hand, generation + 1)
+            joiners: dict[int, WorkerHandle | None] = dict(workers.hire([1]))
+            (joiner,) = joiners.values()
+            assert joiner is not None
+            for handle in stayers:  # the joiner hears of it last: nobody can be ready before the rest has given up
+                handle.tell(workers.roster.successor({1: joiner.worker}, generation=generation + 1))
+            for handle in stayers:
+                handle.tell(("cancel", generation + 1))
+            for handle in stayers:
+                kind, why = hear_of(handle, generation + 1)
                 assert kind == "prepared" or "it was cancelled" in why, why
-            roster = company.propose(newcomers, number=generation + 2)
-            company.follow(roster, newcomers)
-            stayers, generation = list(company.live), generation + 2
-        assert {end.generation for end in company.stop()} == {7}
+            roster = workers.propose(joiners, number=generation + 2)
+            workers.follow(roster, joiners)
+            stayers, generation = list(workers.live), generation + 2
+        assert {end.generation for end in workers.stop()} == {7}
 
 
 @pytest.mark.parametrize("machines", [[1, 1, 1], [2, 1, 1]], ids=str)
-def test_a_newcomer_dies_while_it_is_brought_in(machines: list[int]) -> None:
+def test_a_joiner_dies_while_it_is_brought_in(machines: list[int]) -> None:
     """It is killed once before it has done anything and once when it has prepared."""
-    with Troupe(limit=20.0) as troupe:
-        company = Company(troupe, machines, elements=SIZES)
+    with LocalWorkers(limit=20.0) as local:
+        workers = SteppingWorkers(local, machines, elements=SIZES)
         role = sum(machines) - 1
         number = 1
         for prepared in (False, True, False):
-            (newcomer,) = company.hire([role]).values()
+            (joiner,) = workers.hire([role]).values()
             number += 1
             if prepared:
-                newcomer.tell(company.roster.successor({role: newcomer.worker}, generation=number))
-                for hand in company.live[:-1]:
-                    hand.tell(company.roster.successor({role: newcomer.worker}, generation=number))
-                wait_for(newcomer, "prepared", number)
-                died = kill(newcomer)
+                joiner.tell(workers.roster.successor({role: joiner.worker}, generation=number))
+                for handle in workers.live[:-1]:
+                    handle.tell(workers.roster.successor({role: joiner.worker}, generation=number))
+                wait_for(joiner, "prepared", number)
+                kill(joiner)
             else:
-                died = kill(newcomer)
-                for hand in company.live:
-                    hand.tell(company.roster.successor({role: newcomer.worker}, generation=number))
+                kill(joiner)
+                for handle in workers.live:
+                    handle.tell(workers.roster.successor({role: joiner.worker}, generation=number))
             failed = 0
-            for hand in company.live if not prepared else company.live[:-1]:
-                kind, why = hear_of(hand, number, 5)
+            for handle in workers.live if not prepared else workers.live[:-1]:
+                kind, why = hear_of(handle, number, 5)
                 failed += kind == "failed"
-                assert kind == "prepared" or f"{newcomer.uid} on {newcomer.worker.machine}" in why, why
+                assert kind == "prepared" or f"{joiner.uid} on {joiner.worker.machine}" in why, why
             assert prepared or failed
-            assert time.monotonic() - died < 8.0
-            for hand in company.live:
-                hand.tell(("cancel", number))
-            changes: dict[int, Hand | None] = dict(company.hire([role]))
+            for handle in workers.live:
+                handle.tell(("cancel", number))
+            changes: dict[int, WorkerHandle | None] = dict(workers.hire([role]))
             number += 1
-            company.follow(company.propose(changes, number=number), changes)
-        assert {end.generation for end in company.stop()} == {number}
+            workers.follow(workers.propose(changes, number=number), changes)
+        assert {end.generation for end in workers.stop()} == {number}
 
 
 def test_a_role_is_vacated_and_filled_again() -> None:
-    with Troupe(limit=20.0) as troupe:
-        company = Company(troupe, [1, 1, 2], elements=SIZES)
+    with LocalWorkers(limit=20.0) as local:
+        workers = SteppingWorkers(local, [1, 1, 2], elements=SIZES)
         for role in (1, 0, 2):
-            gone: dict[int, Hand | None] = {role: None}
-            (leaver,) = company.follow(company.propose(gone), gone)
-            assert leaver.generation == company.roster.generation
+            gone: dict[int, WorkerHandle | None] = {role: None}
+            (leaver,) = workers.follow(workers.propose(gone), gone)
+            assert leaver.generation == workers.roster.generation
             if role == 2:
-                continue  # its machine lives on; a newcomer would have to be there
-            filled: dict[int, Hand | None] = dict(company.hire([role]))
-            company.follow(company.propose(filled), filled)
-        assert len({end.steps for end in company.stop()}) == 1
+                continue  # its machine lives on; a joiner would have to be there
+            filled: dict[int, WorkerHandle | None] = dict(workers.hire([role]))
+            workers.follow(workers.propose(filled), filled)
+        assert len({end.steps for end in workers.stop()}) == 1
 
 
 def test_a_whole_machine_is_vacated_and_filled_again() -> None:
-    with Troupe(limit=20.0) as troupe:
-        company = Company(troupe, [2, 1, 1], [(0, 1, 2, 3), (1, 0), (0, 2)], elements=SIZES)
+    with LocalWorkers(limit=20.0) as local:
+        workers = SteppingWorkers(local, [2, 1, 1], [(0, 1, 2, 3), (1, 0), (0, 2)], elements=SIZES)
         for roles in ([2], [3]):
-            gone: dict[int, Hand | None] = dict.fromkeys(roles)
-            company.follow(company.propose(gone), gone)
-        filled: dict[int, Hand | None] = {**company.hire([2]), **company.hire([3])}
-        company.follow(company.propose(filled), filled)
-        assert len(company.stop()) == 4
+            gone: dict[int, WorkerHandle | None] = dict.fromkeys(roles)
+            workers.follow(workers.propose(gone), gone)
+        filled: dict[int, WorkerHandle | None] = {**workers.hire([2]), **workers.hire([3])}
+        workers.follow(workers.propose(filled), filled)
+        assert len(workers.stop()) == 4
 
 
 @pytest.mark.job
 @pytest.mark.timeout(150)
 def test_two_hundred_replacements_leave_nothing_behind() -> None:
     """One machine is replaced over and over; the other, with two workers, stays and holds no more at the end than
-    after the first few. The newcomers' processes live on, too, and hold no more after their last part than after an
+    after the first few. The joiners' processes live on, too, and hold no more after their last part than after an
     early one."""
-    with Troupe(limit=20.0) as troupe:
-        company = Company(troupe, [1, 2], [(0, 1, 2), (2, 0)], elements=(1, 20_000))
-        pool = troupe.hire("pool", 2, lives, company.groups, company.elements)
+    with LocalWorkers(limit=20.0) as local:
+        workers = SteppingWorkers(local, [1, 2], [(0, 1, 2), (2, 0)], elements=(1, 20_000))
+        pool = local.start("pool", 2, lives, workers.groups, workers.elements)
         early: dict[str, Census] = {}
         for number in range(200):
-            newcomer = pool.pop(0)
-            newcomer.tell(0)
-            newcomer.worker = newcomer.hear()
-            assert newcomer.hear() == "rehearsed"
-            leaver = company.hands[0]
+            joiner = pool.pop(0)
+            joiner.tell(0)
+            joiner.worker = joiner.hear()
+            assert joiner.hear() == "rehearsed"
+            leaver = workers.handles[0]
             assert leaver is not None
-            company.hands[0] = newcomer
-            company.roster = company.roster.successor({0: newcomer.worker})
-            for hand in (*company.live, leaver):
-                hand.tell(company.roster)
-            for hand in company.live:
-                wait_for(hand, "switched", company.roster.generation)
-            assert result_of(leaver).generation == company.roster.generation
+            workers.handles[0] = joiner
+            workers.roster = workers.roster.successor({0: joiner.worker})
+            for handle in (*workers.live, leaver):
+                handle.tell(workers.roster)
+            for handle in workers.live:
+                wait_for(handle, "switched", workers.roster.generation)
+            assert result_of(leaver).generation == workers.roster.generation
             if number:
                 pool.append(leaver)
             if number == 19:
-                for _ in range(5):  # some steps later the newcomer has opened its pairs, too
-                    early = census_of([*company.live[1:], *pool])
+                for _ in range(5):  # some steps later the joiner has opened its pairs, too
+                    early = census_of([*workers.live[1:], *pool])
         deadline = time.monotonic() + 10
-        while grown := more(census_of([*company.live[1:], *pool]), early):  # the last links may be closing just now
+        while grown := more(census_of([*workers.live[1:], *pool]), early):  # the last links may be closing just now
             assert time.monotonic() < deadline, grown
-        company.live[0].tell("stop")
-        assert {result_of(hand).generation for hand in company.live} == {201}
+        workers.live[0].tell("stop")
+        assert {result_of(handle).generation for handle in workers.live} == {201}
 
 
 def more(late: dict[str, Census], early: dict[str, Census]) -> dict[str, tuple[Census, Census]]:
@@ -162,7 +161,7 @@ def more(late: dict[str, Census], early: dict[str, Census]) -> dict[str, tuple[C
     }
 
 
-def census_of(hands: list[Hand]) -> dict[str, Census]:
-    for hand in hands:
-        hand.tell("census")
-    return {hand.uid: wait_for_census(hand) for hand in hands}
+def census_of(handles: list[WorkerHandle]) -> dict[str, Census]:
+    for handle in handles:
+        handle.tell("census")
+    return {handle.uid: wait_for_census(handle) for handle in handles}

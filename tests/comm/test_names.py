@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import AllgatherOptions, _resolve_process_group
 from torch.distributed.distributed_c10d import GroupName
 
-from tests.comm.checks import Cast, given, on_every_layout, perform, same
+from tests.comm.checks import Member, given, on_every_layout, perform, same
 
 COUNT = 11
 
@@ -34,144 +34,144 @@ def sum_of(opts: type[Any], **settings: Any) -> Any:
     return options
 
 
-def identity(cast: Cast) -> None:
-    group = cast.group
-    assert (group.size(), group.getSize()) == (cast.size, cast.size)
-    assert (group.rank(), group.getRank()) == (cast.rank, cast.rank)
+def identity(member: Member) -> None:
+    group = member.group
+    assert (group.size(), group.getSize()) == (member.size, member.size)
+    assert (group.rank(), group.getRank()) == (member.rank, member.rank)
     assert dist.get_backend() == group.getBackendName() == group.name() == "understudy"
     assert group.group_name == group.getGroupName()
     assert _resolve_process_group(GroupName(group.group_name)) is group
-    assert dist.get_process_group_ranks(group) == list(range(cast.size))
+    assert dist.get_process_group_ranks(group) == list(range(member.size))
     named = dist.new_group(group_desc="a name for it")
     assert isinstance(named, dist.ProcessGroup)
     assert named.group_desc == "a name for it"
     assert named.group_name != group.group_name
 
 
-def all_reduce(cast: Cast) -> None:
-    everyone = total(*range(cast.size))
+def all_reduce(member: Member) -> None:
+    everyone = total(*range(member.size))
     calls: list[Callable[[torch.Tensor], Any]] = [
-        lambda t: cast.group.allreduce([t]),
-        lambda t: cast.group.allreduce([t], sum_of(dist.AllreduceOptions)),
-        lambda t: cast.group.allreduce([t], dist.ReduceOp.SUM),
-        lambda t: cast.group.allreduce(t),
-        lambda t: cast.group.allreduce(t, dist.ReduceOp.SUM, timedelta(seconds=9)),
-        lambda t: cast.group.allreduce_coalesced([t]),
-        lambda t: cast.group.allreduce_coalesced([t], sum_of(dist.AllreduceCoalescedOptions)),
+        lambda t: member.group.allreduce([t]),
+        lambda t: member.group.allreduce([t], sum_of(dist.AllreduceOptions)),
+        lambda t: member.group.allreduce([t], dist.ReduceOp.SUM),
+        lambda t: member.group.allreduce(t),
+        lambda t: member.group.allreduce(t, dist.ReduceOp.SUM, timedelta(seconds=9)),
+        lambda t: member.group.allreduce_coalesced([t]),
+        lambda t: member.group.allreduce_coalesced([t], sum_of(dist.AllreduceCoalescedOptions)),
     ]
     for call in calls:
-        tensor = value(cast.rank).clone()
+        tensor = value(member.rank).clone()
         call(tensor).wait()
         same(tensor, everyone)
 
 
-def rooted(cast: Cast) -> None:
-    tensor = value(cast.rank).clone()
-    cast.group.broadcast([tensor]).wait()
+def rooted(member: Member) -> None:
+    tensor = value(member.rank).clone()
+    member.group.broadcast([tensor]).wait()
     same(tensor, value(0))
     options = dist.BroadcastOptions()
     options.rootRank = 1
-    tensor = value(cast.rank).clone()
-    cast.group.broadcast([tensor], options).wait()
+    tensor = value(member.rank).clone()
+    member.group.broadcast([tensor], options).wait()
     same(tensor, value(1))
-    tensor = value(cast.rank).clone()
-    cast.group.reduce([tensor], sum_of(dist.ReduceOptions, rootRank=1)).wait()
-    same(tensor, total(*range(cast.size)) if cast.rank == 1 else value(cast.rank))
-    root = cast.rank == 0
-    outs = [torch.zeros(COUNT) for _ in range(cast.size)]
-    cast.group.gather([outs] if root else [], [value(cast.rank)], dist.GatherOptions()).wait()
+    tensor = value(member.rank).clone()
+    member.group.reduce([tensor], sum_of(dist.ReduceOptions, rootRank=1)).wait()
+    same(tensor, total(*range(member.size)) if member.rank == 1 else value(member.rank))
+    root = member.rank == 0
+    outs = [torch.zeros(COUNT) for _ in range(member.size)]
+    member.group.gather([outs] if root else [], [value(member.rank)], dist.GatherOptions()).wait()
     for rank, out in enumerate(outs):
         same(out, value(rank) if root else torch.zeros(COUNT))
     out = torch.zeros(COUNT)
-    blocks = [[value(rank) for rank in range(cast.size)]] if root else []
-    cast.group.scatter([out], blocks, dist.ScatterOptions()).wait()
-    same(out, value(cast.rank))
-    cast.group.barrier().wait()
-    cast.group.barrier(dist.BarrierOptions()).wait()
+    blocks = [[value(rank) for rank in range(member.size)]] if root else []
+    member.group.scatter([out], blocks, dist.ScatterOptions()).wait()
+    same(out, value(member.rank))
+    member.group.barrier().wait()
+    member.group.barrier(dist.BarrierOptions()).wait()
 
 
-def all_gather(cast: Cast) -> None:
-    everyone = torch.cat([value(rank) for rank in range(cast.size)])
+def all_gather(member: Member) -> None:
+    everyone = torch.cat([value(rank) for rank in range(member.size)])
     for call in (
-        cast.group.all_gather_single,
-        cast.group._allgather_base,
-        lambda out, given: cast.group.all_gather_single_coalesced([out], [given]),
-        lambda out, given: cast.group.allgather_into_tensor_coalesced([out], [given], AllgatherOptions()),
-        lambda out, given: cast.group.allgather([list(out.chunk(cast.size))], [given]),
-        lambda out, given: cast.group.allgather(list(out.chunk(cast.size)), given),
+        member.group.all_gather_single,
+        member.group._allgather_base,
+        lambda out, given: member.group.all_gather_single_coalesced([out], [given]),
+        lambda out, given: member.group.allgather_into_tensor_coalesced([out], [given], AllgatherOptions()),
+        lambda out, given: member.group.allgather([list(out.chunk(member.size))], [given]),
+        lambda out, given: member.group.allgather(list(out.chunk(member.size)), given),
     ):
-        out = torch.zeros(cast.size * COUNT)
-        call(out, value(cast.rank)).wait()
+        out = torch.zeros(member.size * COUNT)
+        call(out, value(member.rank)).wait()
         same(out, everyone)
 
 
-def all_gather_coalesced(cast: Cast) -> None:
+def all_gather_coalesced(member: Member) -> None:
     """Tensors of several dtypes and sizes at once; of one dtype where torch insists."""
     shapes = [(5, torch.float32), (1003, torch.bfloat16), (0, torch.int64), (3, torch.float8_e4m3fn)]
     for name in ("all_gather_single_coalesced", "allgather_into_tensor_coalesced"):
-        outs = [torch.zeros(cast.size * count).to(dtype) for count, dtype in shapes]
-        getattr(cast.group, name)(outs, [given(cast.rank, count, dtype) for count, dtype in shapes]).wait()
+        outs = [torch.zeros(member.size * count).to(dtype) for count, dtype in shapes]
+        getattr(member.group, name)(outs, [given(member.rank, count, dtype) for count, dtype in shapes]).wait()
         for out, (count, dtype) in zip(outs, shapes, strict=True):
-            same(out, torch.cat([given(rank, count, dtype) for rank in range(cast.size)]), name)
-    for tensors in (1, cast.size, 5):
-        lists = [[torch.zeros(count) for count in range(tensors)] for _ in range(cast.size)]
-        dist.all_gather_coalesced(lists, [given(cast.rank, count, torch.float32) for count in range(tensors)])
+            same(out, torch.cat([given(rank, count, dtype) for rank in range(member.size)]), name)
+    for tensors in (1, member.size, 5):
+        lists = [[torch.zeros(count) for count in range(tensors)] for _ in range(member.size)]
+        dist.all_gather_coalesced(lists, [given(member.rank, count, torch.float32) for count in range(tensors)])
         for rank, outs in enumerate(lists):
             for count, out in enumerate(outs):
                 same(out, given(rank, count, torch.float32), ("all_gather_coalesced", tensors, rank))
 
 
-def reduce_scatter(cast: Cast) -> None:
-    blocks = torch.cat([value(cast.rank + block) for block in range(cast.size)])
-    expected = total(*(rank + cast.rank for rank in range(cast.size)))
+def reduce_scatter(member: Member) -> None:
+    blocks = torch.cat([value(member.rank + block) for block in range(member.size)])
+    expected = total(*(rank + member.rank for rank in range(member.size)))
     for call in (
-        cast.group.reduce_scatter_single,
-        cast.group._reduce_scatter_base,
-        lambda out, given: cast.group.reduce_scatter_single(out, given, sum_of(dist.ReduceScatterOptions)),
-        lambda out, given: cast.group.reduce_scatter_single_coalesced([out], [given]),
-        lambda out, given: cast.group.reduce_scatter_tensor_coalesced(
+        member.group.reduce_scatter_single,
+        member.group._reduce_scatter_base,
+        lambda out, given: member.group.reduce_scatter_single(out, given, sum_of(dist.ReduceScatterOptions)),
+        lambda out, given: member.group.reduce_scatter_single_coalesced([out], [given]),
+        lambda out, given: member.group.reduce_scatter_tensor_coalesced(
             [out], [given], sum_of(dist.ReduceScatterOptions)
         ),
-        lambda out, given: cast.group.reduce_scatter([out], [list(given.chunk(cast.size))]),
-        lambda out, given: cast.group.reduce_scatter(out, list(given.chunk(cast.size))),
+        lambda out, given: member.group.reduce_scatter([out], [list(given.chunk(member.size))]),
+        lambda out, given: member.group.reduce_scatter(out, list(given.chunk(member.size))),
     ):
         out = torch.zeros(COUNT)
         call(out, blocks).wait()
         same(out, expected)
 
 
-def reduce_scatter_coalesced(cast: Cast) -> None:
+def reduce_scatter_coalesced(member: Member) -> None:
     shapes = [(5, torch.float32), (1003, torch.bfloat16), (0, torch.int64), (70_001, torch.int32)]
     for name in ("reduce_scatter_single_coalesced", "reduce_scatter_tensor_coalesced"):
         outs = [torch.zeros(count).to(dtype) for count, dtype in shapes]
-        inputs = [torch.full((cast.size * count,), cast.rank + 1).to(dtype) for count, dtype in shapes]
-        getattr(cast.group, name)(outs, inputs).wait()
+        inputs = [torch.full((member.size * count,), member.rank + 1).to(dtype) for count, dtype in shapes]
+        getattr(member.group, name)(outs, inputs).wait()
         for out in outs:
-            same(out, torch.full_like(out, cast.size * (cast.size + 1) // 2), name)
+            same(out, torch.full_like(out, member.size * (member.size + 1) // 2), name)
 
 
-def all_to_all(cast: Cast) -> None:
-    sent = torch.cat([value(cast.rank + to) for to in range(cast.size)])
-    expected = torch.cat([value(source + cast.rank) for source in range(cast.size)])
+def all_to_all(member: Member) -> None:
+    sent = torch.cat([value(member.rank + to) for to in range(member.size)])
+    expected = torch.cat([value(source + member.rank) for source in range(member.size)])
     calls: list[Callable[..., Any]] = [
-        cast.group.all_to_all_single,
-        cast.group.alltoall_base,
-        lambda out, given: cast.group.alltoall_base(out, given, [], [], dist.AllToAllOptions()),
-        lambda out, given: cast.group.all_to_all_single(out, given, [COUNT] * cast.size, [COUNT] * cast.size),
-        lambda out, given: cast.group.alltoall(list(out.chunk(cast.size)), list(given.chunk(cast.size))),
+        member.group.all_to_all_single,
+        member.group.alltoall_base,
+        lambda out, given: member.group.alltoall_base(out, given, [], [], dist.AllToAllOptions()),
+        lambda out, given: member.group.all_to_all_single(out, given, [COUNT] * member.size, [COUNT] * member.size),
+        lambda out, given: member.group.alltoall(list(out.chunk(member.size)), list(given.chunk(member.size))),
     ]
     for call in calls:
-        out = torch.zeros(cast.size * COUNT)
+        out = torch.zeros(member.size * COUNT)
         call(out, sent).wait()
         same(out, expected)
 
 
-def messages(cast: Cast) -> None:
-    sending = cast.group.send([value(cast.rank)], cast.next, 4)
+def messages(member: Member) -> None:
+    sending = member.group.send([value(member.rank)], member.next, 4)
     got = torch.zeros(COUNT)
-    cast.group.recv([got], cast.last, 4).wait()
+    member.group.recv([got], member.last, 4).wait()
     sending.wait()
-    same(got, value(cast.last))
+    same(got, value(member.last))
 
 
 CHECKS = [

@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from tests.comm.checks import Cast, on_every_layout, perform, same
+from tests.comm.checks import Member, on_every_layout, perform, same
 
 
 def thing(rank: int) -> dict[str, Any]:
@@ -17,72 +17,74 @@ def thing(rank: int) -> dict[str, Any]:
     return {"rank": rank, "text": "x" * 1000 * rank, "nested": [(rank, None), {rank}]}
 
 
-def all_gather_object(cast: Cast) -> None:
-    got: list[Any] = [None] * cast.size
-    dist.all_gather_object(got, thing(cast.rank))
-    assert got == [thing(rank) for rank in range(cast.size)]
+def all_gather_object(member: Member) -> None:
+    got: list[Any] = [None] * member.size
+    dist.all_gather_object(got, thing(member.rank))
+    assert got == [thing(rank) for rank in range(member.size)]
 
 
-def gather_object(cast: Cast) -> None:
-    for root in range(cast.size):
-        got: list[Any] | None = [None] * cast.size if cast.rank == root else None
-        dist.gather_object(thing(cast.rank), got, root)
-        assert got is None or got == [thing(rank) for rank in range(cast.size)]
+def gather_object(member: Member) -> None:
+    for root in range(member.size):
+        got: list[Any] | None = [None] * member.size if member.rank == root else None
+        dist.gather_object(thing(member.rank), got, root)
+        assert got is None or got == [thing(rank) for rank in range(member.size)]
 
 
-def broadcast_object_list(cast: Cast) -> None:
-    for root in range(cast.size):
-        things = [thing(root), None, 7] if cast.rank == root else [None, None, None]
+def broadcast_object_list(member: Member) -> None:
+    for root in range(member.size):
+        things = [thing(root), None, 7] if member.rank == root else [None, None, None]
         dist.broadcast_object_list(things, root)
         assert things == [thing(root), None, 7]
 
 
-def scatter_object_list(cast: Cast) -> None:
-    for root in range(cast.size):
+def scatter_object_list(member: Member) -> None:
+    for root in range(member.size):
         got: list[Any] = [None]
-        dist.scatter_object_list(got, [thing(rank) for rank in range(cast.size)] if cast.rank == root else None, root)
-        assert got == [thing(cast.rank)]
+        dist.scatter_object_list(
+            got, [thing(rank) for rank in range(member.size)] if member.rank == root else None, root
+        )
+        assert got == [thing(member.rank)]
 
 
-def send_object_list(cast: Cast) -> None:
-    if cast.rank == 0:
+def send_object_list(member: Member) -> None:
+    if member.rank == 0:
         dist.send_object_list([thing(1), "second"], 1)
-    elif cast.rank == 1:
+    elif member.rank == 1:
         got: list[Any] = [None, None]
         assert dist.recv_object_list(got, 0) == 0
         assert got == [thing(1), "second"]
 
 
-def objects_in_a_subgroup(cast: Cast) -> None:
-    group = dist.new_group([0, cast.size - 1])
-    if cast.rank in (0, cast.size - 1):
+def objects_in_a_subgroup(member: Member) -> None:
+    group = dist.new_group([0, member.size - 1])
+    if member.rank in (0, member.size - 1):
         got: list[Any] = [None, None]
-        dist.all_gather_object(got, cast.rank, group=group)
-        assert got == [0, cast.size - 1]
+        dist.all_gather_object(got, member.rank, group=group)
+        assert got == [0, member.size - 1]
 
 
-def new_subgroups(cast: Cast) -> None:
-    mine, groups = dist.new_subgroups_by_enumeration([[0], list(range(1, cast.size))])
+def new_subgroups(member: Member) -> None:
+    mine, groups = dist.new_subgroups_by_enumeration([[0], list(range(1, member.size))])
     assert len(groups) == 2
     value = torch.ones(1)
     dist.all_reduce(value, group=mine)
-    same(value, torch.full((1,), 1.0 if cast.rank == 0 else cast.size - 1.0))
+    same(value, torch.full((1,), 1.0 if member.rank == 0 else member.size - 1.0))
 
 
-def local_synchronization(cast: Cast) -> None:
+def local_synchronization(member: Member) -> None:
     """A group that only its members know of."""
-    if cast.rank < 2:
+    if member.rank < 2:
         group = dist.new_group([0, 1], use_local_synchronization=True)
         value = torch.ones(1)
         dist.all_reduce(value, group=group)
         same(value, torch.full((1,), 2.0))
 
 
-def what_torch_keeps_to_itself(cast: Cast) -> None:
+def what_torch_keeps_to_itself(member: Member) -> None:
     """Functions that torch offers for its own backends only say so; nothing is sent."""
     for refused in (
         lambda: dist.monitored_barrier(timeout=timedelta(seconds=1)),
-        lambda: dist.split_group(split_ranks=[list(range(cast.size))]),
+        lambda: dist.split_group(split_ranks=[list(range(member.size))]),
     ):
         with pytest.raises((RuntimeError, ValueError, NotImplementedError)):
             refused()

@@ -16,18 +16,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from understudy.comm.links.link import bytes_of
+from understudy.comm.ops import signature
 from understudy.comm.recording import (
     LOST,
-    RecordedResult,
+    RecordedOperation,
+    RecordedTensor,
     Recorder,
     Recording,
     RecordingError,
     RecordingIndex,
-    Result,
     called,
     digest_of,
 )
-from understudy.comm.signature import signature
 
 KEY = "this program"
 MARK = signature("all_reduce", torch.float32, 4, 0)
@@ -57,7 +57,7 @@ def reading(content: bytes, key: str = KEY) -> Recording:
         return Recording(file, key)
 
 
-def kept(recording: Recording, entry: RecordedResult) -> list[bytes | None]:
+def kept(recording: Recording, entry: RecordedOperation) -> list[bytes | None]:
     return [None if (data := recording.data(result)) is None else bytes(data) for result in entry.results]
 
 
@@ -244,9 +244,9 @@ def some() -> bytes:
     return recorded(fill)[1]
 
 
-def made(*results: Result, data: bytes = b"12345678") -> bytes:
+def made(*results: RecordedTensor, data: bytes = b"12345678") -> bytes:
     index = msgspec.msgpack.encode(
-        RecordingIndex(KEY, 0, 1, (RecordedResult(0, "g", "all_reduce", MARK, 0, 0, results),))
+        RecordingIndex(KEY, 0, 1, (RecordedOperation(0, "g", "all_reduce", MARK, 0, 0, results),))
     )
     return data + index + len(index).to_bytes(8, "little") + b"understu"
 
@@ -309,25 +309,27 @@ def test_another_program() -> None:
 @pytest.mark.parametrize(
     "result",
     [
-        Result(0, 9),  # reaches into the index
-        Result(8, 1),
-        Result(9, 0),
-        Result(1 << 62, 1),
-        Result(0, 1 << 62),
-        Result(-2, 2),
-        Result(-8, 8),
-        Result(4, -2),
-        Result(LOST, -1),
+        RecordedTensor(0, 9),  # reaches into the index
+        RecordedTensor(8, 1),
+        RecordedTensor(9, 0),
+        RecordedTensor(1 << 62, 1),
+        RecordedTensor(0, 1 << 62),
+        RecordedTensor(-2, 2),
+        RecordedTensor(-8, 8),
+        RecordedTensor(4, -2),
+        RecordedTensor(LOST, -1),
     ],
     ids=str,
 )
-def test_a_result_that_is_not_in_the_file(result: Result) -> None:
+def test_a_result_that_is_not_in_the_file(result: RecordedTensor) -> None:
     with pytest.raises(RecordingError, match="cut short"):
-        reading(made(Result(0, 8), result))
+        reading(made(RecordedTensor(0, 8), result))
 
 
-@pytest.mark.parametrize("result", [Result(0, 8), Result(8, 0), Result(7, 1), Result(LOST, 1 << 62)], ids=str)
-def test_a_result_that_is(result: Result) -> None:
+@pytest.mark.parametrize(
+    "result", [RecordedTensor(0, 8), RecordedTensor(8, 0), RecordedTensor(7, 1), RecordedTensor(LOST, 1 << 62)], ids=str
+)
+def test_a_result_that_is(result: RecordedTensor) -> None:
     assert list(reading(made(result)))
 
 

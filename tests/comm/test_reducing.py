@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import _make_nccl_premul_sum as premultiplied
 
-from tests.comm.checks import Cast, given, on_every_layout, perform, same
+from tests.comm.checks import Member, given, on_every_layout, perform, same
 
 FLOATS = [torch.float64, torch.float32, torch.float16, torch.bfloat16]
 INTS = [torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8]
@@ -57,117 +57,117 @@ def supported(op: Any, dtype: torch.dtype) -> bool:
 COMBINATIONS = [(op, dtype) for op in (SUM, AVG, MIN, MAX, PRODUCT, *BITWISE) for dtype in ALL if supported(op, dtype)]
 
 
-def everybody(cast: Cast, count: int, dtype: torch.dtype) -> list[torch.Tensor]:
-    return [given(rank, count, dtype) for rank in range(cast.size)]
+def everybody(member: Member, count: int, dtype: torch.dtype) -> list[torch.Tensor]:
+    return [given(rank, count, dtype) for rank in range(member.size)]
 
 
-def all_reduce_of_everything(cast: Cast) -> None:
+def all_reduce_of_everything(member: Member) -> None:
     for op, dtype in COMBINATIONS:
         for count in SMALL:
-            values = everybody(cast, count, dtype)
-            value = values[cast.rank].clone()
+            values = everybody(member, count, dtype)
+            value = values[member.rank].clone()
             dist.all_reduce(value, op)
             same(value, folded(op, values), (op, dtype, count))
 
 
-def all_reduce_of_large_tensors(cast: Cast) -> None:
+def all_reduce_of_large_tensors(member: Member) -> None:
     for dtype in (torch.float32, torch.bfloat16, torch.int64):
         for count in LARGE:
-            values = everybody(cast, count, dtype)
+            values = everybody(member, count, dtype)
             for op in (SUM, AVG):
-                value = values[cast.rank].clone()
+                value = values[member.rank].clone()
                 dist.all_reduce(value, op)
                 same(value, folded(op, values), (op, dtype, count))
 
 
-def all_reduce_of_a_scalar(cast: Cast) -> None:
-    value = torch.tensor(float(cast.rank + 1))
+def all_reduce_of_a_scalar(member: Member) -> None:
+    value = torch.tensor(float(member.rank + 1))
     dist.all_reduce(value)
-    same(value, torch.tensor(cast.size * (cast.size + 1) / 2))
+    same(value, torch.tensor(member.size * (member.size + 1) / 2))
 
 
-def all_reduce_coalesced(cast: Cast) -> None:
+def all_reduce_coalesced(member: Member) -> None:
     shapes = [(3, 5), (0,), (70_001,), ()]
-    values = [torch.full(shape, float(cast.rank + i)) for i, shape in enumerate(shapes)]
+    values = [torch.full(shape, float(member.rank + i)) for i, shape in enumerate(shapes)]
     dist.all_reduce_coalesced(values)
     for i, (value, shape) in enumerate(zip(values, shapes, strict=True)):
-        same(value, torch.full(shape, float(sum(rank + i for rank in range(cast.size)))))
+        same(value, torch.full(shape, float(sum(rank + i for rank in range(member.size)))))
 
 
-def narrow_floats_are_rounded_once(cast: Cast) -> None:
+def narrow_floats_are_rounded_once(member: Member) -> None:
     """Sums that a fold in the narrow dtype would lose: 256 + 1 + 1 in bfloat16, 2048 + 1 + 1 in float16."""
     for dtype, large in ((torch.bfloat16, 256.0), (torch.float16, 2048.0)):
         for count in (5, 1003, 300_003):
-            value = torch.full((count,), large if cast.rank == 0 else 1.0).to(dtype)
-            exact = torch.full((count,), large + cast.size - 1)
+            value = torch.full((count,), large if member.rank == 0 else 1.0).to(dtype)
+            exact = torch.full((count,), large + member.size - 1)
             dist.all_reduce(value)
             same(value, exact.to(dtype), ("all_reduce", dtype, count))
 
-            value = torch.full((count,), large if cast.rank == 0 else 1.0).to(dtype)
+            value = torch.full((count,), large if member.rank == 0 else 1.0).to(dtype)
             dist.reduce(value, 1)
-            if cast.rank == 1:
+            if member.rank == 1:
                 same(value, exact.to(dtype), ("reduce", dtype, count))
 
-            blocks = torch.full((cast.size * count,), large if cast.rank == 0 else 1.0).to(dtype)
+            blocks = torch.full((member.size * count,), large if member.rank == 0 else 1.0).to(dtype)
             out = torch.empty(count, dtype=dtype)
             dist.reduce_scatter_single(out, blocks)
             same(out, exact.to(dtype), ("reduce_scatter", dtype, count))
 
 
-def premultiplied_sum(cast: Cast) -> None:
+def premultiplied_sum(member: Member) -> None:
     for dtype in FLOATS:
         for count in (7, 70_001):
-            values = everybody(cast, count, dtype)
+            values = everybody(member, count, dtype)
             expected = folded(SUM, [value * 0.5 for value in values])
-            value = values[cast.rank].clone()
+            value = values[member.rank].clone()
             dist.all_reduce(value, premultiplied(0.5))
             same(value, expected, ("all_reduce", dtype, count))
 
-            value = values[cast.rank].clone()
+            value = values[member.rank].clone()
             dist.reduce(value, 0, premultiplied(0.5))
-            same(value, expected if cast.rank == 0 else values[cast.rank], ("reduce", dtype, count))
+            same(value, expected if member.rank == 0 else values[member.rank], ("reduce", dtype, count))
 
             out = torch.empty(count, dtype=dtype)
-            blocks = values[cast.rank].repeat(cast.size)
+            blocks = values[member.rank].repeat(member.size)
             dist.reduce_scatter_single(out, blocks, premultiplied(0.5))
             same(out, expected, ("reduce_scatter", dtype, count))
-            same(blocks, values[cast.rank].repeat(cast.size), "the input of reduce_scatter")
+            same(blocks, values[member.rank].repeat(member.size), "the input of reduce_scatter")
 
 
-def premultiplied_by_a_tensor(cast: Cast) -> None:
+def premultiplied_by_a_tensor(member: Member) -> None:
     value = torch.full((5,), 3.0)
     dist.all_reduce(value, premultiplied(torch.tensor([2.0])))
-    same(value, torch.full((5,), 6.0 * cast.size))
+    same(value, torch.full((5,), 6.0 * member.size))
 
 
-def reduce_to_every_root(cast: Cast) -> None:
-    for root in range(cast.size):
+def reduce_to_every_root(member: Member) -> None:
+    for root in range(member.size):
         for op, dtype in COMBINATIONS:
             count = 13 + root
-            values = everybody(cast, count, dtype)
-            value = values[cast.rank].clone()
+            values = everybody(member, count, dtype)
+            value = values[member.rank].clone()
             dist.reduce(value, root, op)
-            same(value, folded(op, values) if cast.rank == root else values[cast.rank], (op, dtype, root))
+            same(value, folded(op, values) if member.rank == root else values[member.rank], (op, dtype, root))
         for count in (0, *LARGE):
-            values = everybody(cast, count, torch.float32)
-            value = values[cast.rank].clone()
+            values = everybody(member, count, torch.float32)
+            value = values[member.rank].clone()
             dist.reduce(value, root)
-            same(value, folded(SUM, values) if cast.rank == root else values[cast.rank], (count, root))
+            same(value, folded(SUM, values) if member.rank == root else values[member.rank], (count, root))
 
 
-def reduce_scatter_of_everything(cast: Cast) -> None:
+def reduce_scatter_of_everything(member: Member) -> None:
     for op, dtype in COMBINATIONS:
         for count in SMALL:
-            _reduce_scatter(cast, op, dtype, count)
+            _reduce_scatter(member, op, dtype, count)
     for dtype in (torch.float32, torch.bfloat16):
         for count in LARGE:
-            _reduce_scatter(cast, SUM, dtype, count)
+            _reduce_scatter(member, SUM, dtype, count)
 
 
-def _reduce_scatter(cast: Cast, op: Any, dtype: torch.dtype, count: int) -> None:
+def _reduce_scatter(member: Member, op: Any, dtype: torch.dtype, count: int) -> None:
     """Rank r brings given(r + b) as block b."""
-    blocks = [given(cast.rank + block, count, dtype) for block in range(cast.size)]
-    expected = folded(op, [given(rank + cast.rank, count, dtype) for rank in range(cast.size)])
+    blocks = [given(member.rank + block, count, dtype) for block in range(member.size)]
+    expected = folded(op, [given(rank + member.rank, count, dtype) for rank in range(member.size)])
     out = torch.empty(count, dtype=dtype)
     dist.reduce_scatter(out, blocks, op)
     same(out, expected, ("reduce_scatter", op, dtype, count))
@@ -176,21 +176,21 @@ def _reduce_scatter(cast: Cast, op: Any, dtype: torch.dtype, count: int) -> None
     same(out, expected, ("reduce_scatter_single", op, dtype, count))
 
 
-def reduce_scatter_of_a_matrix(cast: Cast) -> None:
+def reduce_scatter_of_a_matrix(member: Member) -> None:
     """By rows, and into an output that is a block of the input itself."""
-    whole = torch.arange(cast.size * 6.0).view(cast.size * 2, 3) + cast.rank
-    expected = sum(torch.arange(cast.size * 6.0).view(cast.size * 2, 3) + rank for rank in range(cast.size))
+    whole = torch.arange(member.size * 6.0).view(member.size * 2, 3) + member.rank
+    expected = sum(torch.arange(member.size * 6.0).view(member.size * 2, 3) + rank for rank in range(member.size))
     assert isinstance(expected, torch.Tensor)
-    out = whole[2 * cast.rank : 2 * cast.rank + 2]
+    out = whole[2 * member.rank : 2 * member.rank + 2]
     dist.reduce_scatter_single(out, whole)
-    same(out, expected[2 * cast.rank : 2 * cast.rank + 2])
+    same(out, expected[2 * member.rank : 2 * member.rank + 2])
 
 
-def sliced_and_transposed(cast: Cast) -> None:
+def sliced_and_transposed(member: Member) -> None:
     """Only what the view shows takes part, and only that is written."""
-    ones = torch.full((40, 7), float(cast.rank + 1))
-    total = float(cast.size * (cast.size + 1) // 2)
-    own = float(cast.rank + 1)
+    ones = torch.full((40, 7), float(member.rank + 1))
+    total = float(member.size * (member.size + 1) // 2)
+    own = float(member.rank + 1)
 
     base = ones.clone()
     dist.all_reduce(base[::2, 1:3])
@@ -199,42 +199,42 @@ def sliced_and_transposed(cast: Cast) -> None:
     same(base, expected, "a slice")
 
     numbers = torch.arange(280.0).view(7, 40)
-    turned = (numbers + cast.rank).t()
+    turned = (numbers + member.rank).t()
     dist.all_reduce(turned)
-    same(turned, (numbers * cast.size + sum(range(cast.size))).t(), "a transpose")
+    same(turned, (numbers * member.size + sum(range(member.size))).t(), "a transpose")
 
     image = torch.arange(2 * 3 * 4 * 5.0).view(2, 3, 4, 5)
     last = image.to(memory_format=torch.channels_last)
     dist.all_reduce(last)
-    same(last, image * cast.size, "channels last")
+    same(last, image * member.size, "channels last")
     assert last.is_contiguous(memory_format=torch.channels_last)
 
     base = ones.clone()
     dist.reduce(base.t()[::3], 0)
     expected = ones.clone()
-    expected.t()[::3] = total if cast.rank == 0 else own
+    expected.t()[::3] = total if member.rank == 0 else own
     same(base, expected, "reduce of a slice of a transpose")
 
-    wide = torch.arange(cast.size * 4.0).view(4, cast.size).t()
+    wide = torch.arange(member.size * 4.0).view(4, member.size).t()
     base = torch.zeros(4, 2)
     dist.reduce_scatter_single(base[:, 0], wide)
-    same(base, torch.stack([wide[cast.rank] * cast.size, torch.zeros(4)], 1), "reduce_scatter")
+    same(base, torch.stack([wide[member.rank] * member.size, torch.zeros(4)], 1), "reduce_scatter")
 
-    blocks = [torch.arange(8.0).view(4, 2).t()[0] + block for block in range(cast.size)]
+    blocks = [torch.arange(8.0).view(4, 2).t()[0] + block for block in range(member.size)]
     base = torch.zeros(4, 2)
     dist.reduce_scatter(base[:, 1], blocks)
-    same(base, torch.stack([torch.zeros(4), blocks[cast.rank] * cast.size], 1), "reduce_scatter of a list")
+    same(base, torch.stack([torch.zeros(4), blocks[member.rank] * member.size], 1), "reduce_scatter of a list")
 
 
-def with_gradients(cast: Cast) -> None:
+def with_gradients(member: Member) -> None:
     """What autograd holds can be reduced too; no graph grows from it."""
     weight = torch.ones(4, requires_grad=True)
     dist.all_reduce(weight)
-    same(weight, torch.full((4,), float(cast.size)))
+    same(weight, torch.full((4,), float(member.size)))
     assert weight.is_leaf
 
 
-def what_makes_no_sense_is_refused(cast: Cast) -> None:
+def what_makes_no_sense_is_refused(member: Member) -> None:
     """Before anything is sent: the group goes on as though nothing had been asked."""
     wrong: list[tuple[Any, torch.Tensor]] = [
         (dist.ReduceOp.BAND, torch.ones(3)),
@@ -247,16 +247,16 @@ def what_makes_no_sense_is_refused(cast: Cast) -> None:
     ]
     for op, value in wrong:
         with pytest.raises(ValueError, match=r"not|need"):
-            cast.group.allreduce([value], _options(op))
+            member.group.allreduce([value], _options(op))
     with pytest.raises(ValueError, match="roles"):
-        cast.group.reduce_scatter_single(torch.empty(3), torch.empty(3 * cast.size + 1))
+        member.group.reduce_scatter_single(torch.empty(3), torch.empty(3 * member.size + 1))
     with pytest.raises(ValueError, match="agree"):
-        cast.group.reduce_scatter([torch.empty(3)], [[torch.empty(4)] * cast.size])
+        member.group.reduce_scatter([torch.empty(3)], [[torch.empty(4)] * member.size])
     with pytest.raises(ValueError, match="one per role"):
-        cast.group.reduce_scatter([torch.empty(3)], [[torch.empty(3)] * (cast.size + 1)])
+        member.group.reduce_scatter([torch.empty(3)], [[torch.empty(3)] * (member.size + 1)])
     value = torch.ones(1)
     dist.all_reduce(value)
-    same(value, torch.full((1,), float(cast.size)))
+    same(value, torch.full((1,), float(member.size)))
 
 
 def _options(op: Any) -> dist.AllreduceOptions:

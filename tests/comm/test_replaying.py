@@ -1,4 +1,4 @@
-"""What one worker has recorded of a job, a newcomer hears again bit by bit, with nobody else there."""
+"""What one worker has recorded of a job, a joiner hears again bit by bit, with nobody else there."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def play(end: Endpoint, begin: Callable[[int], None]) -> Results:
     return heard
 
 
-def test_a_newcomer_hears_what_was_recorded_bit_by_bit(recorder: Recorder) -> None:
+def test_a_joiner_hears_what_was_recorded_bit_by_bit(recorder: Recorder) -> None:
     def begin(number: int) -> None:
         recorder.phase = number
 
@@ -102,11 +102,11 @@ def test_a_newcomer_hears_what_was_recorded_bit_by_bit(recorder: Recorder) -> No
     recording = recording_of(recorder, 2)
 
     with Ensemble() as later:
-        (newcomer,) = later.hire("m9")
+        (joiner,) = later.hire("m9")
         replay = Replay(recording, label, Echo())
-        newcomer.assume(0, replay)
+        joiner.assume(0, replay)
         before, threads = streams(), threading.active_count()
-        again = play(newcomer.group(range(3)), replay.begin)
+        again = play(joiner.group(range(3)), replay.begin)
         assert (streams(), threading.active_count()) == (before, threads)
     assert replay.diverged == ""
     assert replay.answered == len(list(recording))

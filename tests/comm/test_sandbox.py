@@ -11,11 +11,10 @@ import torch
 import torch.distributed as dist
 
 from understudy.comm.links.pairs import Receive, Send
-from understudy.comm.ops import Op, OpKind
+from understudy.comm.ops import Op, OpKind, signature
 from understudy.comm.recording import Recorder, Recording
 from understudy.comm.reduction import reduction
 from understudy.comm.sandbox import Echo, Replay, Sandbox
-from understudy.comm.signature import signature
 from understudy.comm.topology import GroupKey
 
 SUM, AVG, MAX = dist.ReduceOp.SUM, dist.ReduceOp.AVG, dist.ReduceOp.MAX
@@ -310,22 +309,22 @@ ALL = "all_reduce(sum) of 2 float32"
 @pytest.mark.parametrize(
     ("op", "diverged"),
     [
-        (gathering(), f"{ALL} was recorded while the model was built where the script calls all_gather of 2 float32"),
+        (gathering(), f"{ALL} was recorded while the model was built but the script calls all_gather of 2 float32"),
         (
             summing(1.0, 1.0, dtype=torch.float64),
-            f"{ALL} was recorded while the model was built where the script calls all_reduce(sum) of 2 float64",
+            f"{ALL} was recorded while the model was built but the script calls all_reduce(sum) of 2 float64",
         ),
         (
             summing(1.0),
-            f"{ALL} was recorded while the model was built where the script calls all_reduce(sum) of 1 float32",
+            f"{ALL} was recorded while the model was built but the script calls all_reduce(sum) of 1 float32",
         ),
         (
             summing(1.0, 1.0, op=MAX),
-            f"{ALL} was recorded while the model was built where the script calls all_reduce(max) of 2 float32",
+            f"{ALL} was recorded while the model was built but the script calls all_reduce(max) of 2 float32",
         ),
         (
             Op("broadcast", outputs=[torch.zeros(2)], root=2),
-            f"{ALL} was recorded while the model was built where the script calls broadcast of 2 float32 at root 2",
+            f"{ALL} was recorded while the model was built but the script calls broadcast of 2 float32 at root 2",
         ),
     ],
 )
@@ -356,14 +355,14 @@ def goes_on(it: Replay) -> None:
         (3, 0, 5, "recv of 3 float32 from rank 0 with tag 5"),
         (2, 2, 5, "recv of 2 float32 from rank 2 with tag 5"),
         (2, 0, 4, "recv of 2 float32 from rank 0 with tag 4"),
-        (2, None, 5, "recv of 2 float32 from anybody with tag 5"),
+        (2, None, 5, "recv of 2 float32 from any rank with tag 5"),
     ],
 )
 def test_another_message(size: int, peer: int | None, tag: int, calls: str) -> None:
     it = replay(several)
     receive(it, size, peer, tag)
     was = "recv of 2 float32 from rank 0 with tag 5 was recorded while the model was built"
-    assert it.diverged == f"group a: {was} where the script calls {calls}"
+    assert it.diverged == f"group a: {was} but the script calls {calls}"
     assert asked(it) == ["Receive"]
     goes_on(it)
 

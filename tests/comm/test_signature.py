@@ -8,9 +8,8 @@ import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
 
-from understudy.comm.ops import Op
+from understudy.comm.ops import KINDS, Op, describe, signature
 from understudy.comm.reduction import reduction
-from understudy.comm.signature import KINDS, describe, signature
 
 DTYPES = [v for v in vars(torch).values() if isinstance(v, torch.dtype)]
 calls = st.tuples(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -15,7 +16,7 @@ from understudy.comm.endpoint import Endpoint
 from understudy.comm.links.pairs import Send
 from understudy.comm.ops import Op
 from understudy.comm.topology import GroupKey
-from understudy.comm.work import MessageWork, Work
+from understudy.comm.work import GroupWork, MessageWork
 
 PAUSE_S = 0.05
 
@@ -29,7 +30,7 @@ def waited(before: float) -> float:
 
 
 def test_waiting_for_an_operation_counts_in_the_thread_that_waits() -> None:
-    before, work = waits.waited()[0], Work(None)
+    before, work = waits.waited()[0], GroupWork(None)
     elsewhere: list[float] = []
 
     def wait() -> None:
@@ -65,51 +66,59 @@ def test_an_operation_that_is_waited_for_counts_as_a_whole(busy: bool) -> None:
     assert waited(before) > PAUSE_S / 2
     before = waits.waited()[0]
     endpoint.submit(Op("barrier"), lambda: None, wait=False)
-    assert waited(before) < PAUSE_S / 2
+    assert waited(before) == 0.0
 
 
 class Reduced:
-    """Takes futures for gradients as DDP does: one as soon as each is there, and waits for all in the end."""
+    """Takes futures for gradients as DDP does: one as soon as each is there, and waits for all in the end.
+
+    By its clock 2 s are computed while the first one is on its way, and the second one comes after 1 s of waiting."""
 
     def __init__(self) -> None:
-        self.works: list[Work] = []
+        self.now = 100.0
+        self.works: list[GroupWork] = []
         self._futures: list[Any] = []
 
     def hook(self, gradient: torch.Tensor) -> torch.Tensor:
         if not self.works:
             Variable._execution_engine.queue_callback(self._finish)
-        work = Work([gradient])
+        work = GroupWork([gradient])
         self.works.append(work)
         self._futures.append(work.get_future())
         if len(self.works) == 2:
-            later(work.finish)
+            later(self._arrive)
         else:
             work.finish()
-            time.sleep(2 * PAUSE_S)  # what is computed while the first one is on its way
+            self.now += 2.0
         return gradient
+
+    def _arrive(self) -> None:
+        self.now += 1.0
+        self.works[1].finish()
 
     def _finish(self) -> None:
         for future in self._futures:
             future.wait()
 
 
-def test_in_a_backward_pass_only_the_wait_at_its_end_counts() -> None:
+def test_in_a_backward_pass_only_the_wait_at_its_end_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = torch.ones(1, requires_grad=True), torch.ones(1, requires_grad=True)
     reduced = Reduced()
+    monkeypatch.setattr(waits, "time", SimpleNamespace(perf_counter=lambda: reduced.now))
     first.register_hook(reduced.hook)
     second.register_hook(reduced.hook)
     before, unknown = waits.waited()
     (first + second).sum().backward()
-    assert PAUSE_S / 2 < waited(before) < 2 * PAUSE_S + PAUSE_S
+    assert waited(before) == 1.0
     assert waits.waited()[1] == unknown
     assert waited(before) == waited(before)
 
 
 def test_nobody_knows_when_other_futures_are_waited_for() -> None:
     _, before = waits.waited()
-    Work(None, done=True).get_future()
+    GroupWork(None, done=True).get_future()
     assert waits.waited()[1] == before
-    work = Work(None)
+    work = GroupWork(None)
     work.get_future()
     work.finish()
     assert waits.waited()[1] == before + 1

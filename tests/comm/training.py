@@ -13,8 +13,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from understudy.comm.sandbox import Echo
 from understudy.comm.torch_backend import install, uninstall
-from understudy.launch.troupe import LocalWorker
 from understudy.protocol.roster import Roster
+from understudy.testing.local_workers import LocalWorker
 
 
 class Training:
@@ -50,30 +50,30 @@ class Training:
         return found.hexdigest()
 
 
-def train(player: LocalWorker, newcomer: int | None, roles: int, steps: int, stop_in: int | None) -> str:
+def train(worker: LocalWorker, joiner: int | None, roles: int, steps: int, stop_in: int | None) -> str:
     """Train for so many steps; the digest of the final state. A role that is to stop does so in the backward pass of
-    that step, and says so. A newcomer rehearses its role and enters with the first roster it hears."""
+    that step, and says so. A joiner rehearses its role and enters with the first roster it hears."""
     warnings.simplefilter("ignore")
-    fabric = player.fabric
-    if newcomer is None:
-        player.enter(player.hear())
+    fabric = worker.fabric
+    if joiner is None:
+        worker.enter(worker.hear())
     else:
-        fabric.assume(newcomer, Echo())
+        fabric.assume(joiner, Echo())
     install(fabric, roles)
     assert fabric.role is not None
     training = Training(fabric.role)
     step = 0
-    if newcomer is not None:
+    if joiner is not None:
         for number in range(2):
             training.backward(number)
             training.apply()
-        player.tell("rehearsed")
-        step = enter(player, training, 0)
+        worker.tell("rehearsed")
+        step = enter(worker, training, 0)
 
     def stop(gradient: torch.Tensor) -> None:
         if step == stop_in:
-            player.tell("in backward")
-            player.hear()
+            worker.tell("in backward")
+            worker.hear()
 
     if stop_in is not None:
         next(training.model.parameters()).register_hook(stop)
@@ -83,8 +83,8 @@ def train(player: LocalWorker, newcomer: int | None, roles: int, steps: int, sto
         dist.all_reduce(vote, dist.ReduceOp.MIN)
         if fabric.fault is not None:
             training.optim.zero_grad()
-            player.tell(("failed", step, str(fabric.fault)))
-            step = enter(player, training, step)
+            worker.tell(("failed", step, str(fabric.fault)))
+            step = enter(worker, training, step)
             continue
         assert vote.item() == step
         training.apply()
@@ -94,13 +94,13 @@ def train(player: LocalWorker, newcomer: int | None, roles: int, steps: int, sto
     return digest
 
 
-def enter(player: LocalWorker, training: Training, step: int) -> int:
+def enter(worker: LocalWorker, training: Training, step: int) -> int:
     """Play in the next roster; whoever has sat longest gives everybody its state. The step to go on with."""
-    roster: Roster = player.hear()
-    player.enter(roster)
+    roster: Roster = worker.hear()
+    worker.enter(roster)
     root = min(range(len(roster.since)), key=lambda role: roster.since[role])
     where = torch.tensor([step])
     for tensor in (where, *training.state()):
         dist.broadcast(tensor, root)
-    player.fabric.check()
+    assert worker.fabric.fault is None, worker.fabric.fault
     return int(where)

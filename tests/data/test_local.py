@@ -211,7 +211,7 @@ def test_a_source_that_is_missing_or_too_short_is_told(source: ShardFolder, tmp_
 
 def test_numbers_that_do_not_fit_are_told(source: ShardFolder, tmp_path: Path) -> None:
     disk = tmp_path / "disk"
-    with pytest.raises(PlacementError, match="r=8 holders per shard need as many replicas and there are 7"):
+    with pytest.raises(PlacementError, match="r=8 holders per shard need 8 replicas and there are 7"):
         Local(disk, source.folder, "spare:r=8", 0)
     with pytest.raises(PlacementError, match="spare:r=4 does not fit: with 7 replicas at most r=3 is possible"):
         Local(disk, source.folder, "spare:r=4", 0)

@@ -1,4 +1,4 @@
-"""The sampler: whoever asks gets the same, and an epoch has everything exactly once."""
+"""The sampler gives every caller the same samples, and an epoch has every sample exactly once."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.docs.pages import PAGES, ROOT
 from understudy.protocol.frames import Frame, Order, Report
-from understudy.protocol.messages import FromWorker, Inject, ToWorker
+from understudy.protocol.messages import ExtensionMessage, FromWorker, ToWorker
 
 PROTOCOL = (ROOT / "docs" / "protocol.md").read_text(encoding="utf-8")
 NAMED = re.compile(r"`(tests/[\w/]+\.py)(?:::([\w.]+))?`")
@@ -45,9 +45,9 @@ def test_every_invariant_has_tests() -> None:
 
 
 def test_no_message_is_missing() -> None:
-    """Chaos is not part of the protocol."""
+    """Extensions are not part of the protocol."""
     kinds = {*get_args(Frame), *get_args(Order), *get_args(Report), *get_args(ToWorker), *get_args(FromWorker)} - {
-        Inject
+        ExtensionMessage
     }
     tags = {str(kind.__struct_config__.tag) for kind in kinds if issubclass(kind, msgspec.Struct)}
     assert not {tag for tag in tags if f"`{tag}`" not in PROTOCOL}

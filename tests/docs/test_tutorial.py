@@ -64,7 +64,7 @@ def test_the_scripts_before_it(name: str, folder: Path) -> None:
 
 @pytest.mark.long
 def test_what_was_forgotten(folder: Path) -> None:
-    ended = run(folder, command("rehearse-first"), 500)
+    ended = run(folder, command("check-first"), 500)
     assert ended.returncode == 1, ended.stdout + ended.stderr
     said = next(block.text for block in PAGE if "job.track(schedule=schedule)" in block.text and not block.language)
     for line in said.splitlines()[5:]:
@@ -73,7 +73,7 @@ def test_what_was_forgotten(folder: Path) -> None:
 
 @pytest.mark.long
 def test_what_survives(folder: Path) -> None:
-    ended = run(folder, command("rehearse"), 500)
+    ended = run(folder, command("check"), 500)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert "train.py survives replacement" in ended.stdout
 

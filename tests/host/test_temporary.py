@@ -1,4 +1,4 @@
-"""Temporary folders, and who removes them when whoever made them is killed."""
+"""Temporary folders, which are removed even if the process that made them is killed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 
 from tests.comm.helpers import eventually
 from understudy.host.temporary import nameless, scratch, settle
-from understudy.verify.chaos import processes
+from understudy.verify import processes
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -43,7 +43,7 @@ RM = """#!/bin/sh
 mkdir "$0.failed" 2>/dev/null && exit 1
 exec {rm} "$@"
 """
-"""Fails once, as if somebody had still been writing."""
+"""Fails once, as if another process were still writing."""
 
 ASKED = """
 import tempfile
@@ -65,7 +65,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def unknown(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody has asked yet where they go. Files without names are not to be had everywhere."""
+    """The folder for temporary files is not determined yet. Not every file system has files without names."""
     try:
         os.close(os.open(here, os.O_RDWR | os.O_TMPFILE))
     except OSError as error:
@@ -134,7 +134,7 @@ def test_a_forked_child_does_not_keep_it(here: Path) -> None:
 
 
 def test_after_an_interruption_the_keeper_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However slow it is: it goes on only when somebody waits for it without a limit, as `Popen` alone would not."""
+    """The keeper, however slow, continues only if the parent waits for it without a limit; `Popen` alone does not."""
     keepers: list[int] = []
     wait = subprocess.Popen.wait
 
@@ -167,7 +167,7 @@ def test_when_the_keeper_is_killed_it_goes(here: Path) -> None:
 
 def test_where_no_folder_can_be_made_the_error_says_so(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(here / "missing"))
-    with pytest.raises(OSError, match=r"cannot make a temporary folder: .*missing"), scratch("test-"):
+    with pytest.raises(OSError, match=r"cannot create a temporary folder: .*missing"), scratch("test-"):
         pass
 
 

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from tests.jobs.stage import SCRIPT, losses_in
-from understudy.agent.agent import UNFIT
+from understudy.agent.spec import UNFIT
 from understudy.controller.client import Client
 from understudy.launch import registry
-from understudy.verify.chaos.processes import table
+from understudy.verify.processes import table
 
 HEARTBEAT_S = 3.0
 

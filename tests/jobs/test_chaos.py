@@ -11,9 +11,9 @@ import pytest
 from tests.jobs.test_examples import EXAMPLES, SMALL, UNHURRIED
 from understudy.cli.run import combined
 from understudy.launch.spec import make
-from understudy.verify.chaos.campaign import Deed
+from understudy.verify.chaos.campaign import FaultRecord
 from understudy.verify.chaos.mix import schedule
-from understudy.verify.chaos.trial import Watcher, Wishes, trial
+from understudy.verify.chaos.trial import TrialProgress, TrialSettings, run_trial
 
 pytestmark = [pytest.mark.job, pytest.mark.timeout(900)]
 
@@ -27,17 +27,18 @@ def test_a_short_campaign(mix: tuple[str, ...], tmp_path: Path) -> None:
     script.write_text(UNHURRIED.format(example=str(EXAMPLES / "gpt_3d.py")))
     mesh = {"machines": 2, "nproc": 2, "mesh": "dp=2,pp=2,tp=1", "standbys": 2, "answer_limit": 3.0, "quarantine": 100}
     settings = {**mesh, "run_dir": str(tmp_path / "run"), "script": str(script), "args": SMALL}
-    deeds: list[Deed] = []
+    records: list[FaultRecord] = []
 
     def say(text: str) -> None:
         if text.startswith("undisturbed"):
             (tmp_path / "hurry").touch()
 
-    watcher = Watcher(say, deeds.append)
+    progress = TrialProgress(say, records.append)
     plan = schedule(4, dict.fromkeys(mix, 1), every=0.3)
-    verdict = asyncio.run(trial(make(settings), plan, Wishes(len(mix), patience=240.0), watcher, combined))
-    assert verdict.complaints == []
-    assert {deed.kind: deed.outcome for deed in deeds} == dict.fromkeys(mix, "recovered")
-    assert verdict.faults == len(mix)
-    assert verdict.steps > len(mix)
-    assert len(set(verdict.digests.values())) == 2  # one for each stage
+    faults = TrialSettings(len(mix), patience=240.0)
+    result = asyncio.run(run_trial(make(settings), plan, faults, progress, fingerprint=combined))
+    assert result.complaints == []
+    assert {record.kind: record.outcome for record in records} == dict.fromkeys(mix, "recovered")
+    assert result.faults == len(mix)
+    assert result.steps > len(mix)
+    assert len(set(result.digests.values())) == 2  # one for each stage

@@ -19,7 +19,7 @@ import functools, os, signal, sys, time, torch, understudy
 from pathlib import Path
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
-from understudy.comm.fabric import Fabric
+from understudy.comm.network import NetworkFabric
 from understudy.worker.transfer.handover import Giver, Taker
 from understudy.protocol.messages import Prepare
 from understudy.worker.protocol import WorkerProtocol
@@ -59,7 +59,7 @@ def prepares(stays):
         return not (gives or takes) if stays else gives
     return is_it
 
-on(Fabric, "expect_state", "joiner prepares")
+on(NetworkFabric, "expect_state", "joiner prepares")
 on(Taker, "_take", "joiner takes goods")
 on(Taker, "_update", "joiner takes gradients")
 on(Taker, "_last", "joiner takes the last")

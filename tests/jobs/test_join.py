@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.jobs.joined import Play
-from understudy.verify.chaos.remains import room
+from understudy.verify.leftovers import enclosure
 
 pytestmark = [pytest.mark.job, pytest.mark.timeout(200)]
 
@@ -16,13 +16,13 @@ HERE = "127.0.0.1"
 
 
 def test_machines_come_and_go(tmp_path: Path) -> None:
-    with room() as place:
+    with enclosure() as place:
         play = Play(tmp_path / "job", HERE)
         try:
             _direct(play)
         finally:
             play.close()
-        assert place.remains({}) == []
+        assert place.leftovers({}) == []
 
 
 def _direct(play: Play) -> None:

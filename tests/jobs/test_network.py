@@ -12,7 +12,7 @@ import pytest
 from tests.jobs.hosts import FarHost, Hosts, Unavailable
 from tests.jobs.joined import HEARTBEAT_S, Play, alive
 from tests.jobs.stage import losses_in, perform
-from understudy.verify.chaos.remains import room
+from understudy.verify.leftovers import enclosure
 
 pytestmark = [pytest.mark.job, pytest.mark.timeout(300)]
 
@@ -34,7 +34,7 @@ def hosts() -> Iterator[Hosts]:
 
 
 def test_networks_do_what_they_do(tmp_path: Path, hosts: Hosts) -> None:
-    with room() as place:
+    with enclosure() as place:
         play = Play(tmp_path / "disturbed", hosts.address)
         try:
             view = _disturb(play, hosts)
@@ -42,7 +42,7 @@ def test_networks_do_what_they_do(tmp_path: Path, hosts: Hosts) -> None:
             play.close()
             left = [pid for number in range(3) for pid in hosts[number].processes()]
         assert left == []
-        assert place.remains({}) == []
+        assert place.leftovers({}) == []
     steps = int(view["step"])
     undisturbed = perform(tmp_path / "undisturbed", steps=steps)
     losses, _ = losses_in(tmp_path / "disturbed")

@@ -70,8 +70,9 @@ def _told(folder: Path, slow_down: Direction) -> dict[str, Any]:
 def test_a_worker_that_becomes_slow_is_told_of(tmp_path: Path) -> None:
     async def slow_down(stage: Stage) -> None:
         slow = next(machine for machine in await stage.machines() if machine["name"] == "m1")
-        body = {"type": "inject", "kind": "slow", "machine": "m1", "uid": slow["workers"][0], "factor": 1.4}
-        await stage.call("POST", "/inject", body)
+        options = {"uid": slow["workers"][0], "options": {"factor": 1.4}}
+        body = {"type": "extension", "kind": "slow", "machine": "m1", **options}
+        await stage.call("POST", "/extensions", body)
 
     tale = _told(tmp_path, slow_down)
     assert tale["data"]["part"] in ("forward", "compute")  # the update may be as long, on a busy computer

@@ -15,7 +15,7 @@ import pytest
 from tests.jobs.stage import Result, Stage, perform
 from tests.jobs.test_examples import EXAMPLES, SMALL, UNHURRIED
 from understudy.data import cut
-from understudy.verify.chaos.check import once_by, read_records
+from understudy.verify.chaos.invariants import applied_once, read_records
 
 pytestmark = [pytest.mark.job, pytest.mark.timeout(400)]
 
@@ -123,7 +123,7 @@ def compare(disturbed: Result, folder: Path, **settings: Any) -> None:
     assert not differing, f"losses differ from step {min(step for _, step in differing)} on"
     assert {step for _, step in disturbed.losses} == set(range(steps))
     assert disturbed.digests == undisturbed.digests, "same losses, but another state at the end"
-    assert once_by(read_records(disturbed.run_dir), disturbed.tales, len(undisturbed.digests), steps) == []
+    assert applied_once(read_records(disturbed.run_dir), disturbed.tales, len(undisturbed.digests), steps) == []
 
 
 def test_one_two_and_three_of_four_are_lost(tmp_path: Path) -> None:

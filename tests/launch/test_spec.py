@@ -1,15 +1,18 @@
 from __future__ import annotations
 
 import itertools
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from understudy.launch.spec import JobSpec, SpecError, check, from_toml, make
+from understudy.controller.server.spec import ControlSpec
+from understudy.launch.spec import SpecError, check, from_toml, is_open, make
+from understudy.protocol.options import options, with_options
+from understudy.protocol.settings import FAULTS, JobSpec
 
 
 @pytest.fixture
@@ -108,7 +111,9 @@ def test_a_name_that_is_given_is_good_for_a_file_name_or_refused(script: Path, n
         ({"args": ["x", 3]}, "args[1]: Expected `str`, got `int`"),
         ({"env": {"A": 1}}, "env[...]: Expected `str`, got `int`"),
         ({"env": ["A"]}, "env: Expected `object`, got `array`"),
-        ({"heartbeat": "long"}, "heartbeat: Expected `float`, got `str`"),
+        ({"heartbeat": "long"}, "heartbeat: 'long' is not a time span; write 500ms, 3s, 2m, 1.5h or 14d"),
+        ({"heartbeat": True}, "heartbeat: Expected `float`, got `bool`"),
+        ({"heartbeat": "0s"}, "heartbeat is 0.0; it must be more than 0 seconds"),
         ({"steps": "many"}, "steps: Expected `int | null`, got `str`"),
     ],
 )
@@ -149,7 +154,8 @@ def test_a_file_says_everything(tmp_path: Path, script: Path) -> None:
         'steps = 5\nseed = 3\nheartbeat = 1\n[env]\nA = "1"\n',
     )
     spec = make(from_toml(path), str(path))
-    assert spec == JobSpec(
+    assert spec == with_options(
+        JobSpec(),
         script=str(script),
         args=("--lr", "1"),
         name="gpt",
@@ -167,13 +173,13 @@ def test_a_file_says_everything(tmp_path: Path, script: Path) -> None:
 def test_paths_are_relative_to_their_file(tmp_path: Path, script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir("/")
     spec = make(from_toml(toml(tmp_path, 'script = "train.py"\nrun_dir = "runs/1"\ncheckpoint = "ckpt"')))
-    assert (spec.run_dir, spec.checkpoint) == (str(tmp_path / "runs/1"), str(tmp_path / "ckpt"))
+    assert (spec.run_dir, spec.settings.checkpoint.folder) == (str(tmp_path / "runs/1"), str(tmp_path / "ckpt"))
     assert make(from_toml(toml(tmp_path, 'script = "train.py"'))).script == str(script)
     absolute = make(from_toml(toml(tmp_path, f'script = "{script}"')))
     assert absolute.script == str(script)
 
 
-@pytest.mark.parametrize("name", [field.name for field in msgspec.structs.fields(JobSpec) if len(field.name) > 3])
+@pytest.mark.parametrize("name", [key for key in options(JobSpec) if len(key) > 3])
 def test_a_slip_of_the_pen_is_recognized(tmp_path: Path, name: str) -> None:
     slip = name[:-2] + name[-1] + name[-2]
     text = toml_mistake(toml(tmp_path, f"{slip}x = 1"))
@@ -183,6 +189,26 @@ def test_a_slip_of_the_pen_is_recognized(tmp_path: Path, name: str) -> None:
 def test_a_key_like_nothing(tmp_path: Path) -> None:
     text = toml_mistake(toml(tmp_path, "qqqq = 1"))
     assert "there is no setting 'qqqq'; known are script, args, name, machines" in text
+
+
+def test_durations_are_written_as_durations(tmp_path: Path, script: Path) -> None:
+    path = toml(tmp_path, 'script = "train.py"\ncool_down = "2s"\nlimit = "5m"\nheartbeat = 1.5\npatience = 60')
+    settings = make(from_toml(path)).settings
+    assert (settings.steward.cool_down, settings.comm.limit) == (2.0, 300.0)
+    assert (settings.recovery.heartbeat, settings.recovery.patience) == (1.5, 60.0)
+
+
+def test_settings_may_stand_in_tables(tmp_path: Path, script: Path) -> None:
+    text = 'script = "train.py"\nstandbys = 1\n[standbys]\nwarm = 2\n'
+    assert "is not valid TOML" in toml_mistake(toml(tmp_path, text))  # it is the count or the table
+    text = (
+        'script = "train.py"\n[steward]\nmode = "act"\nlooks = 5\n[checkpoint]\nfolder = "kept"\ncheckpoint_every = 3'
+    )
+    settings = make(from_toml(toml(tmp_path, text))).settings
+    assert (settings.steward.mode, settings.steward.looks) == ("act", 5)
+    assert (settings.checkpoint.folder, settings.checkpoint.every) == (str(tmp_path / "kept"), 3)
+    text = toml_mistake(toml(tmp_path, 'script = "train.py"\n[steward]\nlocks = 5'))
+    assert "there is no setting 'steward.locks'; did you mean steward.looks?" in text
 
 
 @pytest.mark.parametrize(
@@ -215,7 +241,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
 
 
 values = st.one_of(st.none(), st.booleans(), st.integers(-3, 5), st.floats(), st.text(max_size=5), st.just([]))
-names = st.sampled_from([field.name for field in msgspec.structs.fields(JobSpec)])
+names = st.sampled_from(list(options(JobSpec)))
 
 
 @given(st.dictionaries(names, values, max_size=5), st.integers())
@@ -234,9 +260,14 @@ def test_any_settings_are_a_job_or_one_sentence(settings: dict[str, Any], salt: 
 def test_masking(script: Path) -> None:
     four = {"script": str(script), "machines": 4}
     spec = make({**four, "mask": "anywhere", "deterministic": True, "keep_gradients": "copy"})
-    assert (spec.mask, spec.deterministic, spec.keep_gradients) == ("anywhere", True, "copy")
-    assert make({**four, "mask": "off"}).masking == ""
-    assert make({**four, "mesh": "pp=2,dp_replicate=2", "mask": "anywhere"}).mask == "anywhere"
+    assert (spec.settings.masking.mask, spec.settings.masking.deterministic, spec.settings.masking.keep_gradients) == (
+        "anywhere",
+        True,
+        "copy",
+    )
+    assert make({**four, "mask": "off"}).settings.masking.mask == ""
+    assert make({**four, "no_standby": "shrink"}).settings.masking.mask == "anywhere"
+    assert make({**four, "mesh": "pp=2,dp_replicate=2", "mask": "anywhere"}).settings.masking.mask == "anywhere"
 
 
 @pytest.mark.parametrize(
@@ -257,8 +288,8 @@ def test_masking_that_cannot_be(script: Path, settings: dict[str, Any], said: st
 def test_beginning_with_some_of_the_machines(script: Path) -> None:
     settings = {"script": str(script), "machines": 4, "mask": "anywhere"}
     spec = make({**settings, "begin_with": 2, "mesh": "pp=2,dp=2"})
-    assert (spec.founders, spec.started_here, spec.first, spec.open) == (2, 2, (0, 2), False)
-    assert make({**settings, "begin_with": 2, "local": 1}).open
+    assert (spec.founders, spec.started_here, spec.first, is_open(spec)) == (2, 2, (0, 2), False)
+    assert is_open(make({**settings, "begin_with": 2, "local": 1}))
     assert (make(settings).founders, make(settings).first) == (4, ())
 
 
@@ -282,23 +313,37 @@ def test_beginnings_that_cannot_be(script: Path, settings: dict[str, Any], said:
     ("settings", "says"),
     [
         ({"pool": -1}, "pool is -1; it must be at least 0"),
-        ({"budget": 3}, "budget is about standbys that are asked for; say with --pool how many there should be"),
+        ({"budget": 3}, "budget limits the requests for standbys; say with --pool how many standbys there should be"),
         ({"cool_down": -1.0}, "cool_down is -1.0; it must be from 0 to 3600 seconds"),
         ({"steward": "on"}, "steward is 'on'; write off, tell (what it would do) or act"),
         ({"steward_looks": 0}, "steward_looks is 0; it must be at least 1"),
         ({"provider_command": "'a"}, 'provider_command is "\'a": No closing quotation; quote it as in a shell'),
         ({"provider_command": "/no/such x"}, "provider_command: there is no command /no/such; give its path"),
-        ({"machines": 2, "local": 1, "pool": 1}, "machines come from elsewhere and nobody can be asked for one"),
+        ({"machines": 2, "local": 1, "pool": 1}, "machines come from elsewhere and no command brings one"),
     ],
 )
 def test_a_pool_that_cannot_be_kept(script: Path, settings: dict[str, Any], says: str) -> None:
     assert says in mistake({"script": str(script), **settings})
 
 
-def test_the_pool_is_nobodys_business_unless_asked_for(script: Path) -> None:
-    assert make({"script": str(script), "standbys": 2}).stewarding.pool is None
-    spec = make({"script": str(script), "pool": 2, "repair": 2.0, "cool_down": 5})
-    assert (spec.stewarding.pool, spec.stewarding.cool_down) == (2, 5.0)
-    assert spec.stewarding.returning > 2.0
-    assert make({"script": str(script), "pool": 2, "repair": 0.0}).stewarding.returning == 0.0
-    assert make({"script": str(script), "provider_command": "true"}).open
+def test_no_pool_is_kept_unless_asked_for(script: Path) -> None:
+    assert make({"script": str(script), "standbys": 2}).settings.steward.pool is None
+    steward = steward_of({"script": str(script), "pool": 2, "repair": 2.0, "cool_down": 5})
+    assert (steward.pool, steward.cool_down) == (2, 5.0)
+    assert steward.returning > 2.0
+    assert steward_of({"script": str(script), "pool": 2, "repair": 0.0}).returning == 0.0
+    assert is_open(make({"script": str(script), "provider_command": "true"}))
+
+
+def steward_of(values: dict[str, Any]) -> Any:
+    spec = make(values)
+    return ControlSpec("job", b"", 1, 1, spec.dimensions, "", spec.settings).steward
+
+
+def test_extensions_are_named_and_chaos_adds_the_faults(tmp_path: Path, script: Path) -> None:
+    assert make({"script": str(script)}).settings.verify.loaded == {}
+    assert make({"script": str(script), "chaos": True}).settings.verify.loaded == {FAULTS: ""}
+    settings = tmp_path / "job.toml"
+    settings.write_text('script = "train.py"\nchaos = true\n[extensions]\nmine = "loud"\n')
+    assert make(from_toml(settings)).settings.verify.loaded == {"mine": "loud", FAULTS: ""}
+    assert find_spec(FAULTS) is not None

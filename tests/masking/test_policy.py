@@ -5,15 +5,15 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from understudy.masking.policy import Choice, Options, choose
+from understudy.masking.policy import MaskChoice, MaskOptions, choose
 
-READY = Options(4, 3, ready=True, coming=True, hand_over=0.5, step=2.0)
+READY = MaskOptions(4, 3, ready=True, coming=True, hand_over=0.5, step=2.0)
 
 
 @pytest.mark.parametrize(
     ("changes", "act", "reason"),
     [
-        ({"live": 0}, "recover", "no replica is whole"),
+        ({"live": 0}, "recover", "no replica is complete"),
         ({"lost": "shard 3 has no live holder"}, "recover", "shard 3 has no live holder"),
         ({"coming": False, "ready": False}, "mask", "there is no standby"),
         ({"ready": False}, "mask", "no standby is ready"),
@@ -26,4 +26,4 @@ READY = Options(4, 3, ready=True, coming=True, hand_over=0.5, step=2.0)
     ],
 )
 def test_choice(changes: dict[str, object], act: str, reason: str) -> None:
-    assert choose(msgspec.structs.replace(READY, **changes)) == Choice(act, reason)  # type: ignore[arg-type]
+    assert choose(msgspec.structs.replace(READY, **changes)) == MaskChoice(act, reason)  # type: ignore[arg-type]

@@ -117,7 +117,7 @@ def test_a_failure_says_what_it_did() -> None:
         reasons.append(found.reason)
     assert reasons == [
         "phase 2: 12 of 13 replicas live, depth 1 becomes 2; computed in addition: shard 0",
-        "phase 0: 11 of 13 replicas live, their first 2 shards still cover everything",
+        "phase 0: 11 of 13 replicas live, their first 2 shards still cover all shards",
         "phase 2: 10 of 13 replicas live, depth stays 2; computed in addition: shard 5",
     ]
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from understudy.planning import strategy as ways
 from understudy.planning.failures import Failures
-from understudy.planning.setting import HOUR, Cluster, Durations, Setting, Work
+from understudy.planning.setting import HOUR, Cluster, Durations, PlanningSetting, StepWork
 from understudy.planning.strategy import Strategy
 
 DURATIONS = Durations(
     detect=1.0, shrink=0.1, hand_over=10.0, planned=5.0, join=2.0, refill=60.0, cold=200.0, save=20.0, restart=300.0
 )
-SETTING = Setting(Cluster(machines=48, replicas=12), Work(compute=20.0, sync=2.0), DURATIONS)
+SETTING = PlanningSetting(Cluster(machines=48, replicas=12), StepWork(compute=20.0, sync=2.0), DURATIONS)
 FAILURES = Failures(mtbf=48 * HOUR)
 """One failure an hour."""
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from understudy.planning.assume import Ask, assume
+from understudy.planning.inputs.assume import Ask, assume
 from understudy.planning.outcome import Mean
-from understudy.planning.planner import Checked, Plan, best_of_kinds, kinds, merit, sensitivity
+from understudy.planning.planner import Plan, SimulationCheck, best_of_kinds, kinds, merit, sensitivity
 
 
 def planned(ask: Ask) -> Plan:
@@ -14,6 +14,6 @@ def planned(ask: Ask) -> Plan:
     found = best_of_kinds(assumed, ask, lambda done: None, names=names).values()
     options = tuple(sorted(found, key=lambda option: merit(option, ask)))
     best, *others = [option for option in options if option.offered]
-    checked = Checked(Mean(best.inflation, best.inflation, best.inflation), 1, 1.0)
+    checked = SimulationCheck(Mean(best.inflation, best.inflation, best.inflation), 1, 1.0)
     swings = sensitivity(assumed, best.strategy, ask)
     return Plan(ask, assumed, best, others[0] if others else None, options, checked, swings)

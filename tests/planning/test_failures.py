@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from understudy.planning.clock import Clock
-from understudy.planning.failures import Failures, Repair
+from understudy.planning.failures import FailureClock, Failures, Repair
 from understudy.planning.setting import DAY
 
 
@@ -43,18 +42,18 @@ def test_repairs_have_their_mean(spread: str) -> None:
 @given(st.integers(1, 200), st.integers(1, 5), st.integers(0, 2**32))
 def test_the_clock_always_knows_who_is_first(slots: int, runs: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
-    clock = Clock(Failures(100.0), runs, slots, rng)
+    clock = FailureClock(Failures(100.0), runs, slots, rng)
     everyone = np.arange(runs)
     for _ in range(8):
-        first, who = clock.first(), clock.who(everyone)
+        first, who = clock.first(), clock.failing(everyone)
         dates = clock._dates[:, :slots]
         assert np.array_equal(first, dates.min(axis=1))
         assert np.array_equal(dates[everyone, who], first)
         if rng.random() < 0.3:
-            clock.silence(everyone, who)
+            clock.disable(everyone, who)
         else:
             clock.renew(everyone, who, np.where(np.isinf(first), 0.0, first))
-    clock.revive(everyone, np.zeros(runs))
+    clock.renew_disabled(everyone, np.zeros(runs))
     assert np.isfinite(clock._dates[:, :slots]).all()
     assert np.isinf(clock._dates[:, slots:]).all()
     assert np.array_equal(clock.first(), clock._dates.min(axis=1))

@@ -7,12 +7,20 @@ from itertools import pairwise, product
 import msgspec
 import pytest
 
-from understudy.planning.assume import Ask, Assumed, assume
-from understudy.planning.closed import estimate
+from understudy.planning.closed_form import estimate
 from understudy.planning.failures import Repair
-from understudy.planning.jump import simulate
-from understudy.planning.planner import MOST_EVENTS, Only, Option, best_of_kinds, check, merit, standby_counts
+from understudy.planning.inputs.assume import Ask, Assumed, assume
+from understudy.planning.planner import (
+    MOST_EVENTS,
+    FixedChoices,
+    PlanOption,
+    best_of_kinds,
+    check,
+    merit,
+    standby_counts,
+)
 from understudy.planning.setting import DAY, HOUR
+from understudy.planning.simulation.jump import simulate
 
 LIVES = (20 * HOUR, 200 * HOUR, 1000 * HOUR, 10_000 * HOUR, 100_000 * HOUR)
 CLUSTERS = ((64, 1), (64, 8), (1024, 2), (1024, 16), (8192, 16))
@@ -20,11 +28,11 @@ ROUGH = 1.002
 """The best period is searched for to a percent, which inflation hardly feels."""
 
 
-def options(ask: Ask, only: Only = Only()) -> dict[str, Option]:  # noqa: B008
+def options(ask: Ask, only: FixedChoices = FixedChoices()) -> dict[str, PlanOption]:  # noqa: B008
     return best_of_kinds(assume(ask), ask, lambda done: None, only)
 
 
-def best(ask: Ask) -> Option:
+def best(ask: Ask) -> PlanOption:
     return min((each for each in options(ask).values() if each.offered), key=lambda each: merit(each, ask))
 
 
@@ -61,7 +69,7 @@ def test_one_more_standby_never_slows_down(kind: str, mtbf: float) -> None:
         assert more <= fewer * (1 + 1e-9)
 
 
-def off(assumed: Assumed, option: Option) -> float:
+def off(assumed: Assumed, option: PlanOption) -> float:
     """By how much the closed form differs from the simulation."""
     horizon = min(60 * DAY, max(400 / assumed.rate, 8 * option.strategy.period))
     seen = simulate(
@@ -73,7 +81,7 @@ def off(assumed: Assumed, option: Option) -> float:
 
 @pytest.mark.parametrize(("gpus", "replicas"), CLUSTERS)
 def test_closed_forms_and_simulation_agree_on_what_is_offered(gpus: int, replicas: int) -> None:
-    """Where a failure comes every quarter of an hour or less often: beyond, nobody trains."""
+    """Clusters with a failure at most every quarter of an hour; with more failures, training makes no progress."""
     for mtbf, repair in product((200 * HOUR, 2000 * HOUR, 20_000 * HOUR), (2 * HOUR, DAY)):
         ask = Ask(gpus, replicas=replicas, mtbf=mtbf, repair=Repair(repair))
         assumed = assume(ask)

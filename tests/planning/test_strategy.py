@@ -9,10 +9,10 @@ from understudy.masking.assignment import Assignment, assign
 from understudy.masking.formulas import patched_share
 from understudy.masking.placement import Placement, golomb
 from understudy.masking.stacks import after_failure, stacked
-from understudy.planning.setting import Cluster, Setting, Work
+from understudy.planning.setting import Cluster, PlanningSetting, StepWork
 from understudy.planning.strategy import FINEST, mask_and_refill, mean_load, replication, spare
 
-GROUPS = Setting(Cluster(60, 60), Work(10.0, 1.0))
+GROUPS = PlanningSetting(Cluster(60, 60), StepWork(10.0, 1.0))
 
 
 def test_replication_computes_no_more_for_the_missing() -> None:
@@ -58,7 +58,7 @@ def test_the_finest_micro_shards_take_no_longer_to_look_at(monkeypatch: pytest.M
         return assign(placement, q, live)
 
     monkeypatch.setattr("understudy.planning.strategy.assign", noted)
-    many = Setting(Cluster(97, 97), Work(10.0, 1.0))
+    many = PlanningSetting(Cluster(97, 97), StepWork(10.0, 1.0))
     strategy = mask_and_refill(many, 1, 100.0, "spare:r=3", q=10_000)
     assert strategy.load(many, 1) == pytest.approx(97 / 96, rel=1e-3)
     assert dealt == {FINEST}

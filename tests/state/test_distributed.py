@@ -12,17 +12,17 @@ import torch.distributed as dist
 from torch import nn
 
 from understudy.comm.torch_backend import install, uninstall
-from understudy.launch.troupe import LocalWorker, play
 from understudy.state.errors import StateError
 from understudy.state.inventory import digest, grow, take_inventory
 from understudy.state.kinds import Tracked
 from understudy.state.memory import Slot
 from understudy.state.twins import twins
+from understudy.testing.local_workers import LocalWorker, run_workers
 
 
 def played(script: Callable[[], Any], roles: int) -> list[Any]:
     """What the script returns on each role."""
-    return play(_installed, [roles], script, timeout=90.0, limit=30.0)
+    return run_workers(_installed, [roles], script, timeout=90.0, limit=30.0)
 
 
 def _installed(player: LocalWorker, script: Callable[[], Any]) -> Any:
@@ -226,10 +226,10 @@ def who_has_the_same() -> dict[str, frozenset[int]]:
 
 def test_twins_on_four_roles() -> None:
     for role, found in enumerate(played(who_has_the_same, 4)):
-        everybody = {0, 1, 2, 3}
+        all_ranks = {0, 1, 2, 3}
         column = {role % 2, role % 2 + 2}
         assert found == {
-            "ddp": everybody,
+            "ddp": all_ranks,
             "ddp of some": column,
             "within": column,
             "statistics": {role},

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
@@ -199,7 +198,7 @@ def test_memory_is_not_copied() -> None:
 
 
 def relay(source: socket.socket, target: socket.socket, flip_at: int) -> None:
-    """Pass everything on, with one bit changed, for as long as somebody wants it."""
+    """Pass everything on, with one bit changed, until the streams are closed."""
     passed = 0
     while data := bytearray(source.recv(1 << 16)):
         if passed <= flip_at < passed + len(data):
@@ -266,11 +265,9 @@ def test_both_stop_when_asked(move: Callable[..., int]) -> None:
     with connected(3) as pairs, ThreadPoolExecutor(1) as pool:
         moving = pool.submit(move, [pair[0] for pair in pairs], [torch.zeros(16 << 20)], stop=stopped)
         assert asked.wait(10)
-        started = time.monotonic()
         stop.set()
         with pytest.raises(StreamBroken, match="was stopped after"):
             moving.result(10)
-        assert time.monotonic() - started < 8.0
     assert nothing_runs()
 
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from random import Random
 
 from understudy.protocol.samples import PARTS, Sample
-from understudy.steward.series import Settings
-from understudy.steward.stragglers import Detector, News
+from understudy.protocol.settings import StragglerSettings
+from understudy.steward.stragglers import StragglerDetector, StragglerNews
 
 USUAL = (0.004, 0.030, 0.056, 0.010)
 """Seconds of each part."""
@@ -25,7 +25,7 @@ class Noise:
     drift: float = 0.5
     """By how much steps have become longer for all in the end."""
     checkpoints: int = 50
-    """Steps between two in which somebody is slowed down by what is written."""
+    """Steps between two checkpoints, each of which slows one worker down."""
 
 
 @dataclass(frozen=True)
@@ -41,8 +41,8 @@ class Slow:
 
 
 @dataclass
-class Troupe:
-    """Workers and who looks at them."""
+class SimulatedWorkers:
+    """Workers with generated step times, and the detector that judges them."""
 
     roles: int = 4
     noise: Noise = field(default_factory=Noise)
@@ -75,9 +75,11 @@ class Troupe:
         known = () if self.whole else tuple(parts)
         return Sample(f"w{role}", role, step, sum(parts), known, 0.0, odd="checkpoint" if odd else "")
 
-    def watched(self, seed: int, count: int, settings: Settings | None = None) -> list[tuple[int, News]]:
+    def watched(
+        self, seed: int, count: int, settings: StragglerSettings | None = None
+    ) -> list[tuple[int, StragglerNews]]:
         """(step, what was told)."""
-        detector = Detector(settings or Settings())
+        detector = StragglerDetector(settings or StragglerSettings())
         classes = self.classes or {role: tuple(range(self.roles)) for role in range(self.roles)}
         machines = {role: f"m{role}" for role in range(self.roles)}
         return [
@@ -87,5 +89,5 @@ class Troupe:
         ]
 
 
-def alarms(told: list[tuple[int, News]]) -> list[tuple[int, News]]:
+def alarms(told: list[tuple[int, StragglerNews]]) -> list[tuple[int, StragglerNews]]:
     return [(step, news) for step, news in told if not news.over]

@@ -1,4 +1,4 @@
-"""Who goes when, and who will not be free in time."""
+"""The order of drains, and drains that will be late."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ THREE = Drain("r1", ("m1", "m2", "m3"))
 @pytest.mark.parametrize(
     ("drain", "ready", "limit", "turn"),
     [
-        (THREE, ["m1", "m2", "m3"], 0, Turn(("m1", "m2", "m3"), "all that are left")),
+        (THREE, ["m1", "m2", "m3"], 0, Turn(("m1", "m2", "m3"), "all remaining machines")),
         (THREE, ["m1", "m2", "m3"], 2, Turn(("m1", "m2"), "2 of 3: no more than 2 at once")),
         (THREE, ["m2"], 2, Turn(("m2",), "1 of 3: a standby is ready for it")),
         (THREE, [], 0, Turn((), "waits for a standby")),
@@ -23,7 +23,7 @@ THREE = Drain("r1", ("m1", "m2", "m3"))
             Drain("r", ("m1", "m2"), in_turns=False),
             ["m2"],
             0,
-            Turn((), "waits for 1 more of 2 standbys: all go at one boundary"),
+            Turn((), "waits for 1 more of 2 standbys: all leave at one boundary"),
         ),
     ],
 )

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from understudy.protocol.samples import Sample, Traffic
+from understudy.protocol.settings import StragglerSettings
 from understudy.steward.links import LinkDetector
-from understudy.steward.series import Settings
-from understudy.steward.stragglers import News
+from understudy.steward.stragglers import StragglerNews
 
 MACHINES = {role: f"m{role}" for role in range(3)}
 BULK = 100_000_000
 
 
 def ring(step: int, *, slow: int | None = None, backed: float = 0.0, starved: float = 0.0) -> list[Sample]:
-    """Everybody sends to the next; over the link of `slow` one or both ends wait."""
+    """Samples of workers in a ring; on the link of `slow`, one or both ends wait."""
     samples = []
     for role in range(3):
         after, before = (role + 1) % 3, (role - 1) % 3
@@ -24,8 +24,8 @@ def ring(step: int, *, slow: int | None = None, backed: float = 0.0, starved: fl
     return samples
 
 
-def watched(count: int, **how: float | int) -> list[News]:
-    detector = LinkDetector(Settings())
+def watched(count: int, **how: float | int) -> list[StragglerNews]:
+    detector = LinkDetector(StragglerSettings())
     return [news for step in range(count) for news in detector.step(ring(step, **how), MACHINES)]  # type: ignore[arg-type]
 
 
@@ -46,7 +46,7 @@ def test_what_hardly_delays_a_step_does_not_matter() -> None:
 
 
 def test_it_is_over_after_a_window_without() -> None:
-    detector = LinkDetector(Settings())
+    detector = LinkDetector(StragglerSettings())
     told = [news for step in range(30) for news in detector.step(ring(step, slow=1, backed=0.4, starved=0.4), MACHINES)]
     told += [news for step in range(30, 100) for news in detector.step(ring(step), MACHINES)]
     assert [news.over for news in told] == [False, True]
@@ -54,7 +54,7 @@ def test_it_is_over_after_a_window_without() -> None:
 
 
 def test_who_has_more_slow_links_is_the_one() -> None:
-    detector = LinkDetector(Settings())
+    detector = LinkDetector(StragglerSettings())
     for step in range(60):
         ways = {(1, 2): 0.4, (2, 0): 0.4, (0, 1): 0.001}
         samples = []
@@ -67,7 +67,7 @@ def test_who_has_more_slow_links_is_the_one() -> None:
 
 
 def test_whoever_has_gone_is_forgotten() -> None:
-    detector = LinkDetector(Settings())
+    detector = LinkDetector(StragglerSettings())
     for step in range(30):
         detector.step(ring(step, slow=1, backed=0.4, starved=0.4), MACHINES)
     assert detector.told

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from understudy.steward.rebalance import Impossible, check, transitions
+from understudy.steward.rebalance import ImpossibleMoves, check, transitions
 
 HERE = {0: "m0", 1: "m1", 2: "m2"}
 
@@ -38,15 +38,15 @@ def test_two_machines_trade_places_by_way_of_a_standby() -> None:
 @pytest.mark.parametrize(
     ("wanted", "free", "says"),
     [
-        ({0: "m1"}, ["m4"], "m1 plays and is not freed by this plan"),
+        ({0: "m1"}, ["m4"], "m1 has roles and is not freed by this plan"),
         ({0: "m9"}, ["m4"], "m9 is neither a standby nor freed by this plan; standbys: m4"),
-        ({0: "m4", 1: "m4"}, ["m4"], "m4 is to take two places"),
-        ({0: "m0", 1: "m0"}, ["m4"], "m0 is to take two places"),
+        ({0: "m4", 1: "m4"}, ["m4"], "m4 is the target of two moves"),
+        ({0: "m0", 1: "m0"}, ["m4"], "m0 is the target of two moves"),
         ({0: "m1", 1: "m0"}, [], "add one with: understudy standby add"),
     ],
 )
 def test_what_cannot_be_done_is_refused(wanted: dict[int, str], free: list[str], says: str) -> None:
-    with pytest.raises(Impossible, match=says):
+    with pytest.raises(ImpossibleMoves, match=says):
         check(HERE, wanted, free)
 
 

@@ -9,21 +9,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from understudy.steward.rebalance import Impossible, transitions
-from understudy.steward.spread import spread
+from understudy.steward.rebalance import ImpossibleMoves, spread_over_racks, transitions
 
 
 def test_two_copies_in_one_rack_are_parted() -> None:
     where = {0: "m0", 1: "m1"}
     racks = {"m0": "r1", "m1": "r1", "m2": "r2"}
-    moves = spread(where, [(0, 1)], racks, ["m2"])
+    moves = spread_over_racks(where, [(0, 1)], racks, ["m2"])
     assert len(moves) == 1
     assert set(moves.values()) == {"m2"}
 
 
 def test_what_is_spread_stays() -> None:
     racks = {"m0": "r1", "m1": "r2", "m2": "r3"}
-    assert spread({0: "m0", 1: "m1"}, [(0, 1)], racks, ["m2"]) == {}
+    assert spread_over_racks({0: "m0", 1: "m1"}, [(0, 1)], racks, ["m2"]) == {}
 
 
 def test_two_kinds_trade_places() -> None:
@@ -31,7 +30,7 @@ def test_two_kinds_trade_places() -> None:
     where = {0: "m0", 1: "m1", 2: "m2", 3: "m3"}
     racks = {"m0": "r1", "m1": "r1", "m2": "r2", "m3": "r2", "m4": "r1"}
     kinds = [(0, 1), (2, 3)]
-    moves = spread(where, kinds, racks, ["m4"])
+    moves = spread_over_racks(where, kinds, racks, ["m4"])
     after = {cell: racks[machine] for cell, machine in {**where, **moves}.items()}
     assert [sorted(after[cell] for cell in kind) for kind in kinds] == [["r1", "r2"], ["r1", "r2"]]
     assert len(moves) == 2
@@ -39,12 +38,12 @@ def test_two_kinds_trade_places() -> None:
 
 
 def test_a_machine_of_which_nobody_knows_where_it_stands() -> None:
-    with pytest.raises(Impossible, match="where m1 stands is not known; label it"):
-        spread({0: "m0", 1: "m1"}, [(0, 1)], {"m0": "r1", "m2": "r2"}, ["m2"])
+    with pytest.raises(ImpossibleMoves, match="the rack of m1 is not known; label it"):
+        spread_over_racks({0: "m0", 1: "m1"}, [(0, 1)], {"m0": "r1", "m2": "r2"}, ["m2"])
 
 
 def test_a_standby_without_a_label_is_not_used() -> None:
-    assert spread({0: "m0", 1: "m1"}, [(0, 1)], {"m0": "r1", "m1": "r1"}, ["m2"]) == {}
+    assert spread_over_racks({0: "m0", 1: "m1"}, [(0, 1)], {"m0": "r1", "m1": "r1"}, ["m2"]) == {}
 
 
 def cost(place: dict[int, str], kinds: list[tuple[int, ...]]) -> list[int]:
@@ -69,7 +68,7 @@ def test_as_spread_as_can_be_with_the_fewest_moves(
     stage: tuple[dict[int, str], list[tuple[int, ...]], dict[str, str], list[str]],
 ) -> None:
     where, kinds, racks, free = stage
-    moves = spread(where, kinds, racks, free)
+    moves = spread_over_racks(where, kinds, racks, free)
     every = [dict(zip(where, names, strict=True)) for names in permutations([*where.values(), *free], len(where))]
     rated = [
         (cost({c: racks[m] for c, m in option.items()}, kinds), sum(option[c] != where[c] for c in where))

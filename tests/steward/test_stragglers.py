@@ -1,4 +1,4 @@
-"""Whoever is slow is found soon, with the right part; nobody else is, however noisy it is."""
+"""Slow workers are found soon, with the right part; other workers are not, with any noise."""
 
 from __future__ import annotations
 
@@ -8,30 +8,30 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.steward.noise import USUAL, Noise, Slow, Troupe, alarms
+from tests.steward.noise import USUAL, Noise, SimulatedWorkers, Slow, alarms
 from understudy.protocol.samples import PARTS, Sample
-from understudy.steward.series import Settings
-from understudy.steward.stragglers import Detector, News, Straggler, seconds
+from understudy.protocol.settings import StragglerSettings
+from understudy.steward.stragglers import Straggler, StragglerDetector, StragglerNews, seconds
 
 ALONE: dict[int, tuple[int, ...]] = {role: (role,) for role in range(8)}
 PAIRS: dict[int, tuple[int, ...]] = {role: (role // 2 * 2, role // 2 * 2 + 1) for role in range(8)}
 QUIET = Noise(spread=0.01, spikes=0.02)
 LOUD = Noise(spread=0.10, spikes=0.10, common=1.0)
 CROWDS = {
-    "two": Troupe(2),
-    "three": Troupe(3),
-    "eight": Troupe(8),
-    "a pipeline": Troupe(4, classes=ALONE),
-    "pairs": Troupe(6, classes=PAIRS),
-    "unknown parts": Troupe(4, whole=True),
-    "loud": Troupe(4, LOUD),
-    "spikes": Troupe(4, Noise(spread=0.03, spikes=0.25)),
-    "drift": Troupe(4, Noise(drift=5.0)),
+    "two": SimulatedWorkers(2),
+    "three": SimulatedWorkers(3),
+    "eight": SimulatedWorkers(8),
+    "a pipeline": SimulatedWorkers(4, classes=ALONE),
+    "pairs": SimulatedWorkers(6, classes=PAIRS),
+    "unknown parts": SimulatedWorkers(4, whole=True),
+    "loud": SimulatedWorkers(4, LOUD),
+    "spikes": SimulatedWorkers(4, Noise(spread=0.03, spikes=0.25)),
+    "drift": SimulatedWorkers(4, Noise(drift=5.0)),
 }
 
 
-def _false_alarms(troupe: Troupe, seeds: range) -> list[int]:
-    return [seed for seed in seeds if alarms(troupe.watched(seed, 500))]
+def _false_alarms(workers: SimulatedWorkers, seeds: range) -> list[int]:
+    return [seed for seed in seeds if alarms(workers.watched(seed, 500))]
 
 
 @pytest.mark.parametrize("name", CROWDS)
@@ -47,11 +47,11 @@ def test_noise_alone_is_nobodys_fault_in_hundreds_of_runs(name: str) -> None:
     assert len(wrong) <= 1, wrong
 
 
-def _delays(troupe: Troupe, seeds: range, since: int = 150) -> list[int]:
+def _delays(workers: SimulatedWorkers, seeds: range, since: int = 150) -> list[int]:
     """In how many steps each was found; never before."""
     found = []
     for seed in seeds:
-        told = alarms(troupe.watched(seed, since + 150))
+        told = alarms(workers.watched(seed, since + 150))
         assert all(step >= since for step, _ in told)
         assert all(news.finding.role == 1 for _, news in told)
         found.append(told[0][0] - since + 1 if told else 1 << 20)
@@ -60,7 +60,7 @@ def _delays(troupe: Troupe, seeds: range, since: int = 150) -> list[int]:
 
 @pytest.mark.parametrize("roles", [3, 4, 8])
 def test_a_fifth_slower_is_found_within_a_window(roles: int) -> None:
-    delays = _delays(Troupe(roles, Noise(spread=0.02), (Slow(1, 1.2),)), range(5))
+    delays = _delays(SimulatedWorkers(roles, Noise(spread=0.02), (Slow(1, 1.2),)), range(5))
     assert median(delays) <= 20
     assert delays[-1] <= 40
 
@@ -69,19 +69,19 @@ def test_a_fifth_slower_is_found_within_a_window(roles: int) -> None:
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(("factor", "half", "most"), [(1.2, 20, 22), (1.12, 24, 60)])
 def test_how_soon_the_slow_are_found(factor: float, half: int, most: int) -> None:
-    delays = _delays(Troupe(4, Noise(spread=0.02), (Slow(1, factor),)), range(200))
+    delays = _delays(SimulatedWorkers(4, Noise(spread=0.02), (Slow(1, factor),)), range(200))
     assert delays[100] <= half
     assert delays[180] <= most
 
 
 def test_in_a_pair_the_slow_one_is_found() -> None:
-    delays = _delays(Troupe(2, QUIET, (Slow(1, 1.25),)), range(5))
+    delays = _delays(SimulatedWorkers(2, QUIET, (Slow(1, 1.25),)), range(5))
     assert delays[-1] <= 40
 
 
 def test_in_a_pipeline_who_becomes_slow_is_found_by_its_own_past() -> None:
-    troupe = Troupe(4, QUIET, (Slow(1, 1.25),), classes=ALONE)
-    ((step, news),) = alarms(troupe.watched(1, 250))
+    workers = SimulatedWorkers(4, QUIET, (Slow(1, 1.25),), classes=ALONE)
+    ((step, news),) = alarms(workers.watched(1, 250))
     assert news.finding.role == 1
     assert step < 150 + 25
     assert "its own past" in news.finding.reason
@@ -89,24 +89,24 @@ def test_in_a_pipeline_who_becomes_slow_is_found_by_its_own_past() -> None:
 
 def test_who_is_slow_from_the_beginning_is_found_among_three_only() -> None:
     slow = (Slow(1, 1.3, since=0),)
-    assert [news.finding.role for _, news in alarms(Troupe(3, QUIET, slow).watched(1, 60))] == [1]
-    assert not alarms(Troupe(3, QUIET, slow, classes=ALONE).watched(1, 300))
+    assert [news.finding.role for _, news in alarms(SimulatedWorkers(3, QUIET, slow).watched(1, 60))] == [1]
+    assert not alarms(SimulatedWorkers(3, QUIET, slow, classes=ALONE).watched(1, 300))
 
 
 def test_two_slow_ones_of_six_are_both_found() -> None:
-    told = alarms(Troupe(6, QUIET, (Slow(1, 1.3), Slow(4, 1.3))).watched(1, 250))
+    told = alarms(SimulatedWorkers(6, QUIET, (Slow(1, 1.3), Slow(4, 1.3))).watched(1, 250))
     assert {news.finding.role for _, news in told} == {1, 4}
 
 
 @pytest.mark.parametrize("part", PARTS)
 def test_the_part_that_is_slow_is_named(part: str) -> None:
     factor = 1 + 0.02 / USUAL[PARTS.index(part)]  # 20 ms of a step of 100
-    told = alarms(Troupe(4, QUIET, (Slow(2, factor, (part,)),)).watched(1, 200))
+    told = alarms(SimulatedWorkers(4, QUIET, (Slow(2, factor, (part,)),)).watched(1, 200))
     assert [(news.finding.role, news.finding.part) for _, news in told] == [(2, part)]
 
 
 def test_who_is_slow_in_everything_is_slow_in_computing() -> None:
-    ((_, news),) = alarms(Troupe(4, QUIET, (Slow(2, 1.34),)).watched(1, 250))
+    ((_, news),) = alarms(SimulatedWorkers(4, QUIET, (Slow(2, 1.34),)).watched(1, 250))
     assert news.finding.part == "compute"
     assert news.finding.machine == "m2"
     assert news.finding.ratio == pytest.approx(1.34, abs=0.05)
@@ -116,7 +116,7 @@ def test_who_is_slow_in_everything_is_slow_in_computing() -> None:
 
 def _named(slower: tuple[float, float], once: tuple[float, float] | None = None) -> list[tuple[int, str]]:
     """What is told of a worker that becomes so much slower in loading and in computing; in one step, otherwise."""
-    detector, told = Detector(Settings()), []
+    detector, told = StragglerDetector(StragglerSettings()), []
     for step in range(60):
         samples = []
         for role in range(3):
@@ -143,16 +143,16 @@ def test_slow_loading_is_told_from_slow_computing(
 
 
 def test_where_parts_are_not_known_it_is_computing_as_a_whole() -> None:
-    ((_, news),) = alarms(Troupe(4, QUIET, (Slow(2, 1.3),), whole=True).watched(1, 250))
+    ((_, news),) = alarms(SimulatedWorkers(4, QUIET, (Slow(2, 1.3),), whole=True).watched(1, 250))
     assert news.finding.part == "compute"
 
 
 def test_a_part_that_hardly_matters_does_not() -> None:
-    assert not alarms(Troupe(4, QUIET, (Slow(2, 1.4, ("optimizer",)),)).watched(1, 250))
+    assert not alarms(SimulatedWorkers(4, QUIET, (Slow(2, 1.4, ("optimizer",)),)).watched(1, 250))
 
 
 def test_slow_for_a_few_steps_is_not_slow() -> None:
-    assert not alarms(Troupe(4, QUIET, (Slow(2, 3.0, since=100, until=112),)).watched(1, 250))
+    assert not alarms(SimulatedWorkers(4, QUIET, (Slow(2, 3.0, since=100, until=112),)).watched(1, 250))
 
 
 def test_it_is_told_once_and_again_only_after_it_was_fine_for_long() -> None:
@@ -161,7 +161,7 @@ def test_it_is_told_once_and_again_only_after_it_was_fine_for_long() -> None:
         Slow(2, 1.4, since=125, until=180),  # not fine for long enough in between
         Slow(2, 1.4, since=300, until=400),
     )
-    told = Troupe(4, QUIET, slow).watched(1, 500)
+    told = SimulatedWorkers(4, QUIET, slow).watched(1, 500)
     assert [(news.over, 50 <= step < 75, 200 <= step < 240, 300 <= step < 325) for step, news in told[:3]] == [
         (False, True, False, False),
         (True, False, True, False),
@@ -171,9 +171,9 @@ def test_it_is_told_once_and_again_only_after_it_was_fine_for_long() -> None:
 
 
 def test_another_worker_in_the_role_begins_anew() -> None:
-    detector = Detector(Settings())
+    detector = StragglerDetector(StragglerSettings())
     classes, machines = dict.fromkeys(range(3), (0, 1, 2)), {role: f"m{role}" for role in range(3)}
-    for samples in Troupe(3, QUIET, (Slow(1, 1.4, since=0),)).steps(1, 60):
+    for samples in SimulatedWorkers(3, QUIET, (Slow(1, 1.4, since=0),)).steps(1, 60):
         detector.step(samples, classes, machines)
     assert [finding.role for finding in detector.told] == [1]
     detector.keep({0: "w0", 1: "w9", 2: "w2"})
@@ -181,7 +181,7 @@ def test_another_worker_in_the_role_begins_anew() -> None:
 
 
 def test_odd_steps_and_those_without_a_clock_do_not_count() -> None:
-    detector = Detector(Settings(window=5))
+    detector = StragglerDetector(StragglerSettings(window=5))
     for step in range(50):
         samples = [Sample(f"w{r}", r, step, 1.0 + r, (), 0.0, odd="repeated") for r in range(3)]
         samples += [Sample(f"w{r}", r, step, 1.0 + r) for r in range(3, 6)]
@@ -197,11 +197,11 @@ def test_whoever_computes_more_micro_shards_is_compared_by_micro_shard() -> None
 @given(st.lists(st.tuples(st.floats(1e-6, 10), st.floats(1e-6, 10), st.floats(1e-6, 10)), min_size=1, max_size=60))
 def test_any_history_is_borne(history: list[tuple[float, float, float]]) -> None:
     """Told and over alternate for each role, whatever comes."""
-    detector, state = Detector(Settings(window=5)), dict.fromkeys(range(3), False)
+    detector, state = StragglerDetector(StragglerSettings(window=5)), dict.fromkeys(range(3), False)
     for step, times in enumerate(history):
         samples = [Sample(f"w{role}", role, step, value, (), 0.0) for role, value in enumerate(times)]
         for news in detector.step(samples, dict.fromkeys(range(3), (0, 1, 2)), {}):
-            assert isinstance(news, News)
+            assert isinstance(news, StragglerNews)
             assert isinstance(news.finding, Straggler)
             assert state[news.finding.role] is news.over
             state[news.finding.role] = not news.over

@@ -11,7 +11,7 @@ import pytest
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
-from understudy.comm.fabric import Fabric
+from understudy.comm.network import NetworkFabric
 from understudy.comm.sandbox import Echo
 from understudy.comm.torch_backend import install, renamed, uninstall
 from understudy.protocol.mesh import Mesh, parse_mesh
@@ -26,7 +26,7 @@ class Newcomer:
     """A worker that rehearses a role, and what its script has asked."""
 
     def __init__(self, mesh: Mesh, role: int) -> None:
-        self.fabric = Fabric("w9", "m9", job="test", secret=b"secret")
+        self.fabric = NetworkFabric("w9", "m9", job="test", secret=b"secret")
         self.identity = Identity(mesh)
         self.fabric.assume(role, Echo())
         install(self.fabric, 4)

@@ -17,6 +17,7 @@ from understudy.comm.fabric import Fabric
 from understudy.comm.links.link import LinkTally
 from understudy.host.world import World
 from understudy.protocol.samples import Sample, Traffic
+from understudy.testing import faults
 from understudy.worker.meter import Meter, traffic_of
 
 
@@ -74,7 +75,7 @@ def clock() -> Clock:
 
 def test_each_part_has_its_own_seconds(clock: Clock) -> None:
     meter, net = Meter(world=cast(World, clock)), Net(clock)
-    meter.watch([net, net.inner, object(), torch.optim.SGD(net.parameters())])
+    meter.watch([net, net.inner])
     for step in range(3):
         assert measured(meter, clock, net, step=step).odd == "the first of a generation"
     sample = measured(meter, clock, net)
@@ -153,11 +154,11 @@ def test_a_module_may_be_compiled_in_one_piece(clock: Clock) -> None:
     assert meter.end("w0", 0, 1) is not None
 
 
-def test_chaos_makes_each_part_longer(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_worker_takes_longer_for_each_part(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     meter, net = Meter(world=cast(World, clock)), Net(clock)
     meter.watch([net])
     monkeypatch.setattr(time, "sleep", clock.works)
-    meter.drag = 1.5
+    faults._Slowness(meter).factor = 1.5
     assert measured(meter, clock, net).parts == pytest.approx((3.0, 9.0, 15.0, 1.5))
 
 

@@ -1,1 +1,1 @@
-"""The animated picture of the README: a session in real processes, recorded and drawn."""
+"""Records a session of real processes and draws it: the README's animated picture."""

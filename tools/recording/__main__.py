@@ -1,4 +1,5 @@
-"""`python -m tools.recording`: a machine is replaced and a worker killed, drawn as docs/images/session.svg."""
+"""`python -m tools.recording`: record the replacement of a machine and the death of a worker as
+docs/images/session.svg."""
 
 from __future__ import annotations
 
@@ -56,11 +57,11 @@ class Session:
         deadline = time.monotonic() + LIMIT_S
         while sum(bool(machine["rehearsed"]) for machine in self.machines()) < count:
             if time.monotonic() > deadline:
-                raise SystemExit("no standby has become ready")
+                raise SystemExit(f"{count} standbys were not ready within {LIMIT_S:g} s")
             time.sleep(0.2)
 
-    def play(self) -> None:
-        """Replace m1, kill a worker of m0; then the same job undisturbed, whose final state is the same."""
+    def record(self) -> None:
+        """Replace m1 and kill a worker of m0; then run the same job undisturbed, and compare the final states."""
         self.understudy(self.job, "run", "--plain", "--machines", "2", "--standbys", "2", *self.script)
         self.job.until("step    5")
         self.standbys_ready(2)
@@ -89,12 +90,12 @@ class Session:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.recording", description=__doc__)
-    parser.add_argument("--steps", type=int, default=80, help="of the job; more where this computer is fast")
+    parser.add_argument("--steps", type=int, default=80, help="steps of the job, more on a fast computer (default 80)")
     args = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as place:
         session = Session(Path(place).resolve(), args.steps)
         try:
-            session.play()
+            session.record()
         finally:
             session.close()
         picture = drawn(panes([session.job, session.operator], MARKS), COLUMNS)

@@ -1,4 +1,4 @@
-"""Programs in pseudo-terminals, and when they wrote what."""
+"""Programs in pseudo-terminals, with the time of every line they write."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Terminal:
         return "".join(text for _, text in self._written)
 
     def begin(self, words: Sequence[str], shown: str) -> None:
-        """Start a program; `shown` is what one would have typed for it."""
+        """Start a program; `shown` is the command line that the picture shows."""
         self._written.append((time.monotonic(), f"\x1b[1m$ {shown}\x1b[0m\n"))
         ours, theirs = pty.openpty()
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", self.rows, self.columns, 0, 0))
@@ -47,12 +47,12 @@ class Terminal:
         self._reader.start()
 
     def until(self, words: str) -> None:
-        """Wait for something to be written."""
+        """Wait until the terminal shows these words."""
         deadline = time.monotonic() + LIMIT_S
         assert self._process is not None
         while words not in self.text:
             if self._process.poll() is not None or time.monotonic() > deadline:
-                raise SystemExit(f"waited for {words!r} in vain; the terminal has:\n{self.text}")
+                raise SystemExit(f"{words!r} did not appear within {LIMIT_S:g} s; the terminal shows:\n{self.text}")
             time.sleep(0.02)
 
     def end(self) -> int:
@@ -71,7 +71,7 @@ class Terminal:
         while True:
             try:
                 data = os.read(fd, 1 << 16)
-            except OSError:  # the last program that had the terminal is gone
+            except OSError:  # the last program on this terminal has ended
                 data = b""
             if not data:
                 os.close(fd)
@@ -79,7 +79,7 @@ class Terminal:
             self._written.append((time.monotonic(), data.decode(errors="replace")))
 
     def timed_lines(self, marks: Mapping[str, str]) -> list[tuple[float, Line]]:
-        """Each line with the moment at which it was complete. `marks`: words → the style of lines that have them."""
+        """Each line with the time at which it was complete. `marks`: words → style of the lines that contain them."""
         text, moments = "", []
         for when, part in self._written:
             moments += [when] * part.count("\n")
@@ -97,7 +97,7 @@ def _marked(line: Line, style: str) -> Line:
 
 
 def panes(terminals: Sequence[Terminal], marks: Mapping[str, str]) -> list[Pane]:
-    """On one clock, on which nothing happens for at most a second; each shows its last lines at the end."""
+    """The terminals on one clock with pauses cut to a second; each shows its last lines at the end."""
     lines = [terminal.timed_lines(marks) for terminal in terminals]
     moments = sorted({when for each in lines for when, _ in each})
     clock, now, before = {}, 0.5, moments[0]

@@ -1,4 +1,4 @@
-"""A recorded session as an animated SVG: every line is there once, and each pane is pushed up as lines come. Pure."""
+"""A recorded session as an animated SVG: each pane moves up as lines come. Pure functions."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from .terminal import Line
 LETTER, ROW, MARGIN, TITLE = 7.8, 17, 14, 26
 """Width of a letter, height of a line, space around the text, height of a pane's title."""
 PEEK = 4
-"""What of the line above the highest row would be seen, and is not."""
+"""Pixels of the line above the top row that are hidden."""
 STILL_S = 6.0
-"""How long the end is shown before it begins again."""
+"""Seconds for which the end is shown before the animation begins again."""
 STYLE = """\
 text { font: 13px ui-monospace, "DejaVu Sans Mono", Menlo, Consolas, monospace; white-space: pre; fill: #24292f }
 .pane { fill: #f6f8fa; stroke: #d0d7de }
@@ -28,7 +28,7 @@ text { fill: #c9d1d9 } .pane { fill: #0d1117; stroke: #30363d } .title { fill: #
 
 
 class Pane(NamedTuple):
-    """A terminal: its title, how many lines it shows, and when each of its lines has come."""
+    """A terminal: its title, its number of rows, and its lines with their times."""
 
     title: str
     rows: int
@@ -36,7 +36,7 @@ class Pane(NamedTuple):
 
 
 def drawn(panes: Sequence[Pane], columns: int) -> str:
-    """The whole picture. Where motion is unwanted, it is the end that is shown."""
+    """The whole picture. Viewers that prefer no motion see its end."""
     total = max((when for pane in panes for when, _ in pane.lines), default=0.0) + STILL_S
     width = columns * LETTER + 2 * MARGIN
     height = 0.0
@@ -60,7 +60,7 @@ def _height(pane: Pane) -> float:
 
 
 def _pane(pane: Pane, number: int, top: float, width: float) -> Iterator[str]:
-    """A frame, and the text behind it that is seen through it; its last line stands on the lowest row."""
+    """A frame with the text in it; the last line is on the lowest row."""
     inner = pane.rows * ROW + MARGIN / 2 - PEEK
     yield f'<rect class="pane" x="0.5" y="{top + 0.5:g}" width="{width - 1:g}" height="{_height(pane) - 1:g}" rx="6"/>'
     yield f'<text class="title" x="{MARGIN}" y="{top + 18:g}">{escape(pane.title)}</text>'
@@ -82,7 +82,7 @@ def _up(pane: Pane) -> str:
 
 
 def _motion(pane: Pane, number: int, total: float) -> str:
-    """Lines fill the pane from its lowest row up, as many as have come."""
+    """The animation: lines enter at the lowest row."""
     shown: dict[str, int] = {"0": 0}
     for count, (when, _) in enumerate(pane.lines, 1):
         shown[f"{100 * when / total:.2f}"] = count

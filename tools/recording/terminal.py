@@ -1,4 +1,4 @@
-"""What a program wrote to a terminal, as lines of styled pieces. Colours only: who moves the cursor is not recorded."""
+"""The output of a program as lines of styled pieces. Colours only: cursor movements are dropped."""
 
 from __future__ import annotations
 
@@ -10,16 +10,18 @@ _STYLES = {1: "bold", 2: "dim", 31: "red", 32: "green", 33: "yellow", 34: "blue"
 
 
 class Piece(NamedTuple):
+    """Text in one style."""
+
     text: str
     style: str = ""
-    """Names of classes, side by side."""
+    """CSS classes, separated by spaces."""
 
 
 Line = tuple[Piece, ...]
 
 
 def parse(text: str, width: int) -> list[Line]:
-    """Lines of at most `width` letters; what is longer goes on in the next one."""
+    """Split text into lines of at most `width` letters."""
     lines: list[list[Piece]] = [[]]
     styles: list[str] = []
     place = 0

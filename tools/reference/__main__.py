@@ -15,6 +15,7 @@ What is not here is not public, and may change.
 
 - [In a script](#in-a-script-understudy): `run`, `Job`, `Step`, `Shard`
 - [Data by index](#data-by-index-understudydata): `Tokens`, `MapData`, `Sampler` and what belongs to them
+- [In tests](#in-tests-understudytesting): local workers, a fake clock, faults
 - [Over HTTP](#over-http-the-controller): what the controller answers
 - [On the command line](#on-the-command-line-understudy): every command with its options"""
 

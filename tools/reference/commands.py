@@ -1,4 +1,4 @@
-"""The command line, from its argument parsers, whose own layout differs from one version of Python to the next."""
+"""The command line, from its argument parsers. argparse's own layout differs between versions of Python."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _items(parser: argparse.ArgumentParser) -> str:
 
 
 def _plain(parser: argparse.ArgumentParser) -> list[argparse.Action]:
-    """All but `--help`, what is hidden, and subcommands; what has no name of its own first."""
+    """All arguments but `--help`, hidden ones and subcommands; positional ones first."""
     found = [
         action
         for action in parser._actions
@@ -58,7 +58,7 @@ def _commands(parser: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.A
 
 
 def _choice(parser: argparse.ArgumentParser) -> str:
-    """What stands for the subcommand, where there are some."""
+    """The placeholder of the subcommand, if there are subcommands."""
     found = [action.metavar for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
     return str(found[0]) if found else ""
 

@@ -1,4 +1,4 @@
-"""The controller's routes, with what each takes and gives."""
+"""The controller's routes, with the bodies and answers of each."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ VIEWS: tuple[type[msgspec.Struct], ...] = (
     *(MachineView, RoleView, Announcement),
 )
 AGENTS = "/agent"
-"""Nobody else has business there."""
+"""The route for agents, which the reference leaves out."""
 INTRODUCTION = """\
 Address and secret of a running job are `url` and `secret` in `~/.local/state/understudy/jobs/NAME-PID.json`, which only
 you can read; `run` names the file when it starts, where machines may join from elsewhere. Every request carries the
@@ -58,7 +58,7 @@ def section() -> str:
 
 
 def routes() -> Iterator[tuple[str, Any]]:
-    """(method and path, handler) of all that operators may ask."""
+    """(method and path, handler) of all routes for operators."""
     surface = server.ControllerServer.__new__(server.ControllerServer)
     for route in surface.app().router.routes():
         path = route.resource.canonical if route.resource is not None else "?"
@@ -67,7 +67,7 @@ def routes() -> Iterator[tuple[str, Any]]:
 
 
 def _says(kind: type) -> str:
-    """Unlike a class without a docstring, a struct without one has its signature for it."""
+    """The class's docstring. A struct without one has its signature in `__doc__`, so the source is read."""
     text = joined(ast.get_docstring(tree_of(kind)))  # type: ignore[arg-type]
     return f": {text}" if text else ""
 

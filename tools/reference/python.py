@@ -1,4 +1,4 @@
-"""The public surface of the packages: what scripts may import."""
+"""The public surface of the packages: the names that scripts may import."""
 
 from __future__ import annotations
 
@@ -12,25 +12,36 @@ from typing import Any
 
 import understudy
 import understudy.data
+import understudy.testing
 from understudy.data import sampler
 
 from .sources import filled, item, joined, told, told_attributes, tree_of
 
-MADE_BY_THE_RUNTIME = ("Job", "Step", "Shard", "Report")
-"""Nobody makes one, so how one is made is nobody's concern."""
+MADE_BY_THE_RUNTIME = ("Job", "Step", "Shard", "Report", "LocalWorker", "WorkerHandle")
+"""Classes that only the runtime instantiates; the reference shows no constructor."""
 SURFACE = ("run", "Job", "Step", "Shard")
-"""In the order in which one meets them."""
+"""In the order in which a script uses them."""
 DATA = ("Tokens", "MapData", "Sampler", "MicroShard", "cut", "Local", "Report", "partition", "check", "DataError")
+TESTING = ("run_workers", "LocalWorkers", "WorkerHandle", "LocalWorker", "first_roster", "FakeClock", "InjectedError")
+FAULTS = ("WORKER_FAULTS", "AGENT_FAULTS")
+"""Tables of `understudy.testing`: name → a line."""
 
 
 def section() -> str:
-    left = {*understudy.__all__, *understudy.data.__all__} - {*SURFACE, *DATA, "__version__"}
+    public = {*understudy.__all__, *understudy.data.__all__, *understudy.testing.__all__}
+    left = public - {*SURFACE, *DATA, *TESTING, *FAULTS, "__version__"}
     if left:
-        raise SystemExit(f"name them in SURFACE or DATA of tools/reference/python.py: {', '.join(sorted(left))}")
+        raise SystemExit(
+            f"name them in SURFACE, DATA or TESTING of tools/reference/python.py: {', '.join(sorted(left))}"
+        )
     parts = ["## In a script: `understudy`", "`understudy.__version__` is the version."]
     parts += [_entry("understudy", name, getattr(understudy, name)) for name in SURFACE]
     parts += ["## Data by index: `understudy.data`", joined(understudy.data.__doc__)]
     parts += [_entry("understudy.data", name, getattr(understudy.data, name)) for name in DATA]
+    head, _, _ = (understudy.testing.__doc__ or "").partition("\n\n")
+    parts += ["## In tests: `understudy.testing`", joined(head)]
+    parts += [_entry("understudy.testing", name, getattr(understudy.testing, name)) for name in TESTING]
+    parts += [_table("understudy.testing", name, getattr(understudy.testing, name)) for name in FAULTS]
     return "\n\n".join(parts)
 
 
@@ -42,8 +53,13 @@ def _entry(package: str, name: str, thing: Any) -> str:
     return f"### `{package}.{name}`\n\n{_told_alias(name)}"
 
 
+def _table(package: str, name: str, table: dict[str, str]) -> str:
+    lines = [item(f"`{key}`", text) for key, text in table.items()]
+    return "\n".join([f"### `{package}.{name}`", "", *lines])
+
+
 def _told_alias(name: str) -> str:
-    """A type alias has no docstring of its own; the module that defines it has the sentence below it."""
+    """The docstring of a type alias: the string below its definition in the module."""
     body = ast.parse(inspect.getsource(sampler)).body
     for statement, after in pairwise(body):
         named = isinstance(statement, ast.Assign) and any(
@@ -51,7 +67,7 @@ def _told_alias(name: str) -> str:
         )
         if named:
             return told(after)
-    raise SystemExit(f"tools/reference/python.py: nothing is said about {name} below its definition")
+    raise SystemExit(f"tools/reference/python.py: {name} has no docstring below its definition")
 
 
 def _class(name: str, kind: type) -> Iterator[str]:
@@ -80,7 +96,7 @@ def _methods(kind: type) -> Iterator[tuple[str, str]]:
 
 
 def signature(thing: Any) -> str:
-    """As it is written, without `self`, and with the values of constants: their names may not be public."""
+    """The signature as written, without `self`, and with the values of constants, which may be private."""
     if dataclasses.is_dataclass(thing):
         found: Any = thing
         return str(inspect.signature(found)).replace("'", "").removesuffix(" -> None")

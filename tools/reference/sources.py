@@ -1,4 +1,4 @@
-"""What only the source of a class says: sentences below its attributes."""
+"""Docstrings of attributes, which only the source of a class has."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def tree_of(thing: type | object) -> ast.AST:
 
 
 def told_attributes(kind: type) -> dict[str, str]:
-    """Public attribute → the sentence below its assignment, in the class or in `__init__`."""
+    """Public attribute → the docstring below its assignment, in the class or in `__init__`."""
     found: dict[str, str] = {}
     for body in _bodies(tree_of(kind)):
         for statement, after in pairwise(body):
@@ -27,24 +27,28 @@ def told_attributes(kind: type) -> dict[str, str]:
 
 
 def told(statement: ast.stmt) -> str:
-    """What a statement says that is nothing but a sentence."""
+    """The text of a statement that is only a string; else empty."""
     if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
         return joined(statement.value.value if isinstance(statement.value.value, str) else "")
     return ""
 
 
 def joined(text: str | None) -> str:
-    """A docstring's paragraphs, laid out for a page."""
-    return "\n\n".join(map(filled, inspect.cleandoc(text or "").split("\n\n")))
+    """A docstring's paragraphs, wrapped for the page; an indented one is code."""
+    return "\n\n".join(map(_paragraph, inspect.cleandoc(text or "").split("\n\n")))
+
+
+def _paragraph(text: str) -> str:
+    return f"```\n{textwrap.dedent(text)}\n```" if text.startswith("    ") else filled(text)
 
 
 def item(head: str, text: str) -> str:
-    """An entry of a list."""
+    """A list item."""
     return filled(f"- {head}: {text}" if text else f"- {head}", "  ")
 
 
 def filled(text: str, indent: str = "") -> str:
-    """As many lines as it needs."""
+    """The text, wrapped."""
     return textwrap.fill(
         " ".join(text.split()), WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
     )
@@ -59,7 +63,7 @@ def _bodies(tree: ast.AST) -> Iterator[list[ast.stmt]]:
 
 
 def _assigned(statement: ast.stmt) -> Iterator[str]:
-    """Names of the class, or of `self`, that a statement gives a value or a type to."""
+    """The attributes of the class, or of `self`, that a statement assigns or annotates."""
     targets: list[ast.expr] = []
     if isinstance(statement, ast.Assign):
         targets = statement.targets

@@ -1,1 +1,1 @@
-"""One per machine: starts workers, sees them die, heartbeats, relays."""
+"""One agent per machine: starts workers, sees them die, reports, relays."""

@@ -1,4 +1,4 @@
-"""One machine's agent: starts workers, sees them die, passes words on, and keeps in touch with the controller."""
+"""The agent of one machine: carries out the controller's orders, reports, and relays messages of its workers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import logging
 import os
 import signal
 import sys
-from collections import deque
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Any, NoReturn
 import aiohttp
 import msgspec
 
+from understudy.host.extensions import Extensions
 from understudy.host.family import die_with_parent
 from understudy.protocol.frames import (
     Ack,
@@ -40,135 +40,80 @@ from understudy.protocol.frames import (
     Tell,
     Welcome,
 )
-from understudy.protocol.framing import MAX_MESSAGE, FramingError
+from understudy.protocol.framing import MAX_MESSAGE
 from understudy.protocol.messages import (
-    TO_AGENT,
-    TO_WORKER,
     Copied,
     Done,
+    ExtensionMessage,
     FromWorker,
-    Inject,
     Progress,
     Recorded,
     Telemetry,
     Tracked,
-    WorkerSpec,
 )
-from understudy.protocol.roster_delta import Seats
-from understudy.protocol.samples import Sample
+from understudy.protocol.roster_delta import RosterDecoder
 from understudy.protocol.sessions import Inbox, Outbox, sign_of_life_s
 
-from .facts import facts_of
-from .fork_client import ForkClient, ForkedWorker
-from .library import Library
-from .mishap import mishap
+from .fork_client import ForkClient
+from .recordings import RecordingStore
+from .spec import ABANDONED, AGAIN, END, NOTICE, PRELOAD, UNFIT, AgentSpec, facts_of
+from .workers import WorkerProcess, Workers
 
 log = logging.getLogger("understudy.agent")
 
-PRELOAD = ("torch", "torch.distributed", "torch.nn.parallel", "torch.optim", "understudy.worker.entry")
 BEAT_S = 0.5
-"""Between two signs of life."""
-_AGAIN_S = 0.1
-"""Between two attempts to reach the controller."""
+"""Time between two signs of life."""
+_RETRY_S = 0.1
+"""Time between two attempts to reach the controller."""
 _CONNECT_S = 3.0
-"""How long one of them may take; in a network that was cut, a later one is the quicker way."""
+"""Time limit of one attempt; after a network was cut, a new attempt succeeds sooner than an old one."""
 _PING_S = 4.0
-"""Of silence, at least, after which the controller is asked for a sign of life, to come in half of that."""
-_TELL_S = 10.0
-"""Without an answer from the controller, after which somebody should know."""
-_GRACE_S = 3.0
-"""How long workers that are told to end may take."""
-_LAST_WORDS = 12
-_SAMPLES = 64
-"""Of each worker that are kept between two beats: the latest."""
-AGAIN = 75
-"""Exit code of an agent that was given up and may be started again."""
-UNFIT = 78
-"""Exit code of an agent whose machine cannot be part of the job; starting it again does not help."""
-ABANDONED = 69
-"""Exit code of an agent that has heard nothing of the job for so long that it must be over."""
-NOTICE, END = signal.SIGUSR1, signal.SIGUSR2
-"""From whoever has started an agent: this machine has to go soon, however often it is said; and end at once."""
+"""Silence, at least, after which the agent asks the controller for a sign of life, which must come in half the time."""
+_WARN_S = 10.0
+"""Silence of the controller after which the agent warns its operator."""
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Frame)
 
 
-class AgentSpec(msgspec.Struct, frozen=True):
-    """What an agent has to know from the start."""
-
-    machine: str
-    incarnation: str
-    standby: bool
-    url: str
-    """Of the controller."""
-    worker: WorkerSpec
-    """For all workers; each gets its own uid and slot."""
-    run_dir: str
-    cwd: str
-    env: dict[str, str]
-    patience: float = 0.0
-    """Seconds without controller and training after which the job is over, as far as can be known; 0: never."""
-    grace: float = 30.0
-    """Seconds between the notice that this machine has to go and its end."""
-    labels: dict[str, str] = {}
-
-
-class WorkerProcess:
-    """One worker, as the agent sees it."""
-
-    def __init__(self, uid: str, slot: int, child: ForkedWorker) -> None:
-        self.uid, self.slot, self.child = uid, slot, child
-        self.role: int | None = None
-        self.words: deque[str] = deque(maxlen=_LAST_WORDS)
-        self.received = bytearray()
-        """Bytes from the worker that are not a whole message yet."""
-        self.done = False
-        self.samples: deque[Sample] = deque(maxlen=_SAMPLES)
-        self.stopped_at = 0.0
-        """Since when a signal has stopped it, as far as was seen."""
-        self.reported = False
-
-
-def _is_stopped(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in ("T", "t")
-    except (OSError, IndexError):
-        return False
-
-
 class Agent:
-    def __init__(self, spec: AgentSpec, nursery: ForkClient, show: Callable[[str], None]) -> None:
+    """One machine's agent. `show` gets the lines that workers write."""
+
+    def __init__(self, spec: AgentSpec, server: ForkClient, show: Callable[[str], None]) -> None:
         self.spec = spec
-        self._nursery = nursery
-        self._show = show
-        self._staff: dict[str, WorkerProcess] = {}
+        self.connection: aiohttp.ClientWebSocketResponse | None = None
+        self.code = 0
+        """The exit code of this process."""
+        self._server = server
+        self._workers = Workers(spec, server, show, on_message=self._hear_worker, on_exit=self._worker_exited)
         self._outbox: Outbox[Report] = Outbox()
         self._inbox = Inbox()
-        self._seats = Seats()
-        self._socket: aiohttp.ClientWebSocketResponse | None = None
+        self._rosters = RosterDecoder()
         self._unsent = asyncio.Event()
         self._sent = 0
+        """Number of the last report that was sent over this connection."""
         self._beat = Beat()
         self._over = asyncio.Event()
         self._known = False
-        """Whether the controller has taken this machine in."""
+        """Whether the controller has admitted this machine."""
         self._leaving = False
-        """Whether this machine has to go soon, and the controller knows."""
-        self.code = 0
-        """With which this process is to end."""
+        """Whether this machine has to leave soon, and the controller knows."""
         self._facts = facts_of(spec.worker)
         self._ping_s = sign_of_life_s(_PING_S, spec.worker.roles // spec.worker.nproc)
         self._last_sign = asyncio.get_running_loop().time()
-        """When anything of the job was last seen: a word of the controller, or a step."""
+        """When a message of the controller came, or a worker made a step."""
         self._silent_since: float | None = None
         """Since when the controller cannot be reached."""
         self._tasks: set[asyncio.Task[None]] = set()
-        self._library = Library(spec.worker.host, spec.worker.secret)
+        self._recordings = RecordingStore(spec.worker.host, spec.worker.secret)
+        extensions = spec.worker.settings.verify.loaded
+        self._extensions = Extensions(extensions, "extend_agent", self)
+        if extensions:
+            log.warning("%s runs extensions: %s", spec.machine, ", ".join(extensions))
         self._metrics = (Path(spec.run_dir) / f"metrics-{spec.machine}.jsonl").open("a", buffering=1)
 
     async def run(self) -> None:
-        """Until the controller dismisses this machine."""
-        talk = asyncio.ensure_future(self._keep_in_touch())
+        """Work until the controller dismisses this machine."""
+        talk = asyncio.ensure_future(self._stay_connected())
         over = asyncio.ensure_future(self._over.wait())
         try:
             await asyncio.wait([talk, over], return_when=asyncio.FIRST_COMPLETED)
@@ -179,37 +124,38 @@ class Agent:
             over.cancel()
             talk.cancel()
             await asyncio.gather(talk, return_exceptions=True)
-            await self._nursery.close()
+            await self._server.close()
+            self._workers.close()
             for task in self._tasks:
                 task.cancel()
-            await self._library.close()
+            await self._recordings.close()
             self._metrics.close()
 
-    # -- the controller ----------------------------------------------------------------------------------------------
+    # -- the controller ------------------------------------------------------------------------------------------------
 
-    async def _keep_in_touch(self) -> None:
+    async def _stay_connected(self) -> None:
         headers = {"Authorization": f"Bearer {self.spec.worker.secret.hex()}"}
         async with aiohttp.ClientSession(headers=headers) as session:
             while not self._over.is_set():
                 try:
                     async with asyncio.timeout(_CONNECT_S):
-                        self._socket = await session.ws_connect(
+                        self.connection = await session.ws_connect(
                             f"{self.spec.url}/agent", heartbeat=self._ping_s, max_msg_size=MAX_MESSAGE
                         )
-                    async with self._socket:
-                        await self._converse(self._socket)
+                    async with self.connection:
+                        await self._converse(self.connection)
                     self._last_sign = asyncio.get_running_loop().time()
                 except (OSError, aiohttp.ClientError, TimeoutError, msgspec.MsgspecError) as error:
                     self._unreachable(error)
-                self._socket = None
-                await asyncio.sleep(_AGAIN_S)
+                self.connection = None
+                await asyncio.sleep(_RETRY_S)
 
     def _unreachable(self, error: Exception) -> None:
-        """The controller may come back, and training goes on without it; but not for ever."""
+        """Training goes on while the controller is away; after the time of `patience` the job must be over."""
         machine, url, now = self.spec.machine, self.spec.url, asyncio.get_running_loop().time()
         if self._silent_since is None:
             self._silent_since = now
-        elif self._silent_since < now - _TELL_S:
+        elif self._silent_since < now - _WARN_S:
             self._silent_since = float("inf")
             why = str(error) or type(error).__name__
             log.warning("%s: the controller at %s does not answer: %s; trying again and again", machine, url, why)
@@ -220,8 +166,15 @@ class Agent:
 
     async def _converse(self, ws: aiohttp.ClientWebSocketResponse) -> None:
         spec = self.spec
-        received, seated = self._inbox.last, self._seats.generation
-        register = Register(spec.machine, spec.incarnation, spec.standby, received, self._facts, spec.labels, seated)
+        register = Register(
+            machine=spec.machine,
+            incarnation=spec.incarnation,
+            standby=spec.standby,
+            received=self._inbox.last,
+            facts=self._facts,
+            labels=spec.labels,
+            roster=self._rosters.generation,
+        )
         await ws.send_bytes(_encoder.encode(register))
         sender: asyncio.Task[None] | None = None
         try:
@@ -235,15 +188,17 @@ class Agent:
                         self._sent, self._known = received, True
                         self._unsent.set()
                         sender = asyncio.ensure_future(self._send(ws))
-                    case Numbered(number, order, seating) if isinstance(order, Order):
-                        complete = self._seats.seated(order, seating)
+                    case Numbered(number, order, roster) if isinstance(order, Order):
+                        complete = self._rosters.restore(order, roster)
                         if self._inbox.take(number):
                             await self._carry_out(complete)
                         await ws.send_bytes(_encoder.encode(Ack(self._inbox.last)))
                     case Ack(number):
                         self._outbox.acknowledged(number)
-                    case Inject() if spec.worker.chaos:
-                        await self._inject(frame, ws)
+                    case ExtensionMessage(uid=""):
+                        self._extensions.hear(frame)
+                    case ExtensionMessage():
+                        await self._workers.send(frame.uid, frame)
                     case Refused(reason, unfit):
                         log.warning("%s", reason if unfit else f"{spec.machine} is not wanted: {reason}")
                         self.code = UNFIT if unfit else 0
@@ -255,7 +210,7 @@ class Agent:
                 await asyncio.gather(sender, return_exceptions=True)
 
     async def _send(self, ws: aiohttp.ClientWebSocketResponse) -> None:
-        """Reports as they come, beats in between."""
+        """Send reports as they come, and beats in between."""
         while True:
             for number, report in self._outbox.after(0):
                 if number > self._sent:
@@ -266,218 +221,132 @@ class Agent:
                 await asyncio.wait_for(self._unsent.wait(), BEAT_S)
             if not self._unsent.is_set():
                 await ws.send_bytes(_encoder.encode(self._next_beat()))
-                self._look_for_stopped()
+                for uid, seconds in self._workers.newly_stopped(self.spec.worker.settings.recovery.answer_limit):
+                    self._report(Stopped(uid, seconds))
 
     def _next_beat(self) -> Beat:
-        samples = tuple(sample for staff in self._staff.values() for sample in staff.samples)
-        for staff in self._staff.values():
-            staff.samples.clear()
+        samples = self._workers.take_samples()
         return msgspec.structs.replace(self._beat, samples=samples) if samples else self._beat
-
-    def _look_for_stopped(self) -> None:
-        """A process that a signal has stopped neither ends nor says anything."""
-        now = asyncio.get_running_loop().time()
-        for staff in self._staff.values():
-            if not _is_stopped(staff.child.pid):
-                staff.stopped_at = 0.0
-            elif not staff.stopped_at:
-                staff.stopped_at = now
-            elif now - staff.stopped_at > self.spec.worker.answer_limit and not staff.reported:
-                staff.reported = True
-                self._report(Stopped(staff.uid, now - staff.stopped_at))
-
-    async def _inject(self, inject: Inject, ws: aiohttp.ClientWebSocketResponse) -> None:
-        if (staff := self._staff.get(inject.uid)) is not None:
-            with suppress(OSError):
-                await asyncio.get_running_loop().sock_sendall(staff.child.line, TO_WORKER.encode(inject))
-        elif not inject.uid:
-            self._later(mishap(inject.kind, inject.seconds, ws))
-
-    def _later(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.ensure_future(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
     def _report(self, report: Report) -> None:
         self._outbox.put(report)
         self._unsent.set()
 
+    def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
     # -- leaving -------------------------------------------------------------------------------------------------------
 
     def end(self) -> None:
-        """At once, with all workers; for the others it is a failure."""
+        """End at once, with all workers; the job sees a failure of this machine."""
         self._over.set()
 
     def terminated(self) -> None:
-        """SIGTERM: whoever runs this machine takes it away. A second one does not wait."""
+        """SIGTERM: leave. A second SIGTERM ends the agent at once."""
         if self._leaving:
             self.end()
         else:
             self.leave("it was told to go by SIGTERM")
 
     def leave(self, why: str) -> None:
-        """Let somebody take this machine's place before it goes; once."""
+        """Let a standby take this machine's place before the machine leaves; only the first call counts."""
         if self._leaving:
             return
         if not self._known:
-            self.end()  # nobody counts on it
+            self.end()  # the job does not count on this machine yet
             return
         self._leaving = True
-        self._report(Leaving(self.spec.grace, why))
-        asyncio.get_running_loop().call_later(self.spec.grace, self.end)
+        grace = self.spec.worker.settings.replacement.grace
+        self._report(Leaving(grace, why))
+        asyncio.get_running_loop().call_later(grace, self.end)
 
     # -- orders --------------------------------------------------------------------------------------------------------
 
     async def _carry_out(self, order: Order) -> None:
         match order:
             case StartWorker(uid, slot):
-                await self._start(uid, slot)
+                await self._workers.start(uid, slot)
             case Tell(uid, message):
-                staff = self._staff.get(uid)
-                if staff is not None:
-                    with suppress(OSError):
-                        await asyncio.get_running_loop().sock_sendall(staff.child.line, TO_WORKER.encode(message))
+                await self._workers.send(uid, message)
             case EndWorker(uid):
-                if (staff := self._staff.get(uid)) is not None:
-                    staff.child.kill(signal.SIGKILL)
+                self._workers.kill(uid)
             case KeepCopy(recorded):
-                self._later(self._keep_copy(recorded))
+                self._in_background(self._keep_copy(recorded))
             case Dismiss(_, again):
                 self.code = AGAIN if again and not self._leaving else 0
-                task = asyncio.ensure_future(self._end())
-                self._tasks.add(task)
+                self._in_background(self._end())
 
-    async def _start(self, uid: str, slot: int) -> None:
-        spec = self.spec
-        worker = msgspec.structs.replace(spec.worker, uid=uid, slot=slot, machine=spec.machine)
-        words: deque[str] = deque(maxlen=_LAST_WORDS)
+    async def _end(self) -> None:
+        await self._workers.end()
+        self._over.set()
 
-        def output(line: bytes, stream: str) -> None:
-            text = line.decode(errors="replace").rstrip("\n")
-            if stream == "stderr" and text.strip():
-                words.append(text)
-            staff = self._staff.get(uid)
-            role = f"role {staff.role}" if staff is not None and staff.role is not None else uid
-            self._show(f"[{spec.machine} {role}] {text}")
+    # -- workers -------------------------------------------------------------------------------------------------------
 
-        child = await self._nursery.spawn(
-            target="understudy.worker.entry:main",
-            spec=msgspec.msgpack.encode(worker),
-            env=spec.env,
-            cwd=spec.cwd,
-            on_output=output,
-        )
-        staff = self._staff[uid] = WorkerProcess(uid, slot, child)
-        staff.words = words
-        asyncio.get_running_loop().add_reader(child.line, self._read, staff)
-        self._later(self._await_end(staff))
+    def _hear_worker(self, worker: WorkerProcess, message: FromWorker | Telemetry) -> None:
+        match message:
+            case Copied():
+                self._beat = msgspec.structs.replace(self._beat, copied=message)
+            case Progress():
+                self._note_progress(worker, message)
+            case Recorded() if message.digest:
+                self._in_background(self._keep_recording(worker, message))
+            case _:
+                if isinstance(message, Tracked):
+                    worker.role = message.role
+                elif isinstance(message, Done):
+                    worker.done = True
+                self._report(Relayed(worker.uid, message))
 
-    def _read(self, staff: WorkerProcess) -> None:
-        """What a worker says, until it has no more to say."""
-        try:
-            data = staff.child.line.recv(1 << 16)
-        except BlockingIOError:
-            return
-        except OSError:
-            data = b""
-        if not data:
-            asyncio.get_running_loop().remove_reader(staff.child.line)
-            return
-        try:
-            staff.received += data
-            for message in TO_AGENT.split(staff.received):
-                self._heed(staff, message)
-        except FramingError as error:
-            log.error("%s on %s: %s", staff.uid, self.spec.machine, error)
-            asyncio.get_running_loop().remove_reader(staff.child.line)
-            staff.child.kill(signal.SIGKILL)
-
-    def _heed(self, staff: WorkerProcess, message: FromWorker | Telemetry) -> None:
-        if isinstance(message, Copied):
-            self._beat = msgspec.structs.replace(self._beat, copied=message)
-            return
-        if isinstance(message, Progress):
-            staff.role = message.role
-            if message.sample is not None:
-                staff.samples.append(message.sample)
-            self._last_sign = asyncio.get_running_loop().time()
-            self._metrics.write(
-                json.dumps(
-                    {"step": message.step - 1, "role": message.role, "seconds": message.seconds, **message.values}
-                )
-                + "\n"
+    def _note_progress(self, worker: WorkerProcess, progress: Progress) -> None:
+        worker.role = progress.role
+        if progress.sample is not None:
+            worker.samples.append(progress.sample)
+        self._last_sign = asyncio.get_running_loop().time()
+        entry = {"step": progress.step - 1, "role": progress.role, "seconds": progress.seconds, **progress.values}
+        self._metrics.write(json.dumps(entry) + "\n")
+        if progress.primary or self._beat.step < 0 or not self._beat.primary:
+            self._beat = Beat(
+                step=progress.step,
+                values=progress.values,
+                seconds=progress.seconds,
+                primary=progress.primary,
+                copied=self._beat.copied,
             )
-            if message.primary or self._beat.step < 0 or not self._beat.primary:
-                self._beat = Beat(message.step, message.values, message.seconds, message.primary, self._beat.copied)
-            return
-        if isinstance(message, Tracked):
-            staff.role = message.role
-        elif isinstance(message, Done):
-            staff.done = True
-        elif isinstance(message, Recorded) and message.digest:
-            self._later(self._keep_recording(staff, message))
-            return
-        self._report(Relayed(staff.uid, message))
 
-    async def _keep_recording(self, staff: WorkerProcess, recorded: Recorded) -> None:
-        """It outlives its worker here."""
+    async def _keep_recording(self, worker: WorkerProcess, recorded: Recorded) -> None:
+        """Keep a worker's recording, which outlives the worker here."""
         try:
-            url = await self._library.keep(recorded.digest, f"/proc/{staff.child.pid}/fd/{recorded.fd}")
+            url = await self._recordings.keep(recorded.digest, f"/proc/{worker.child.pid}/fd/{recorded.fd}")
         except OSError as error:
             log.warning("%s: a recording cannot be kept: %s", self.spec.machine, error)
             url = ""
-        self._report(Relayed(staff.uid, msgspec.structs.replace(recorded, url=url, fd=-1)))
+        self._report(Relayed(worker.uid, msgspec.structs.replace(recorded, url=url, fd=-1)))
 
     async def _keep_copy(self, recorded: Recorded) -> None:
-        """It outlives its machine here."""
+        """Keep a copy of another machine's recording, which outlives that machine here."""
         try:
-            url = await self._library.fetch(recorded, self.spec.worker.recordings)
+            url = await self._recordings.fetch(recorded, self.spec.worker.settings.standbys.recordings)
         except (OSError, aiohttp.ClientError, ValueError, TimeoutError) as error:
             why = str(error) or type(error).__name__
             log.warning("%s: no copy of role %d's recording: %s", self.spec.machine, recorded.role, why)
             url = ""
         self._report(KeptCopy(msgspec.structs.replace(recorded, url=url)))
 
-    async def _await_end(self, staff: WorkerProcess) -> None:
-        code = await staff.child.exited
-        loop = asyncio.get_running_loop()
-        for _ in range(10_000):
-            try:
-                data = staff.child.line.recv(1 << 16)
-            except OSError:
-                break
-            if not data:
-                break
-            with suppress(FramingError):
-                staff.received += data
-            for message in TO_AGENT.split(staff.received):
-                self._heed(staff, message)
-        loop.remove_reader(staff.child.line)
-        staff.child.line.close()
-        self._staff.pop(staff.uid, None)
-        self._report(Exited(staff.uid, code, "\n".join(staff.words)))
-
-    async def _end(self) -> None:
-        """Let workers that are done end by themselves, end the others, then this agent."""
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + _GRACE_S
-        for staff in self._staff.values():
-            if not staff.done:
-                staff.child.kill(signal.SIGKILL)
-        while self._staff and loop.time() < deadline:
-            await asyncio.sleep(0.01)
-        self._over.set()
+    def _worker_exited(self, worker: WorkerProcess, code: int) -> None:
+        self._report(Exited(worker.uid, code, "\n".join(worker.last_lines)))
 
 
 async def _main(spec: AgentSpec, *, forks: bool) -> int:
     loop = asyncio.get_running_loop()
-    nursery = ForkClient.fork() if forks else await ForkClient.open(PRELOAD, env=spec.env)
+    server = ForkClient.fork() if forks else await ForkClient.open(PRELOAD, env=spec.env)
 
     def show(text: str) -> None:
         sys.stdout.write(text + "\n")
         sys.stdout.flush()
 
-    agent = Agent(spec, nursery, show)
+    agent = Agent(spec, server, show)
     for number in (signal.SIGINT, END):
         loop.add_signal_handler(number, agent.end)
     loop.add_signal_handler(signal.SIGTERM, agent.terminated)
@@ -490,13 +359,13 @@ def _live(spec: bytes, *, forks: bool) -> NoReturn:
     logging.basicConfig(level=logging.WARNING, format="understudy: %(message)s")
     code = asyncio.run(_main(msgspec.json.decode(spec, type=AgentSpec), forks=forks))
     sys.stdout.flush()
-    os._exit(code)  # there is nothing left to put away, and others may be training on these cores
+    os._exit(code)  # nothing is left to put away, and other processes may be training on these cores
 
 
-def forked(line: int, spec: bytes) -> NoReturn:
-    """An agent that is a fork of a process with `PRELOAD` and this module in it: what it has, its workers have."""
-    os.close(line)
-    for name in ("torch", "numpy.random"):  # random numbers that nobody has seeded differ from machine to machine
+def forked(connection: int, spec: bytes) -> NoReturn:
+    """Run an agent in a fork of a process that has imported `PRELOAD`; workers are forks of it in turn."""
+    os.close(connection)
+    for name in ("torch", "numpy.random"):  # random numbers without a seed differ from machine to machine
         if name in sys.modules:
             sys.modules[name].seed()
     _live(spec, forks=True)

@@ -1,4 +1,4 @@
-"""The agent's side of the fork server: workers are born here, heard here, and seen to die here."""
+"""The agent's side of the fork server: starts workers, reads their output, and sees them end."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from .forkserver import MESSAGES, ForkExited, ForkFailed, ForkInbox, ForkReady, 
 
 LONGEST_LINE = 1 << 16
 CLOSE_S = 5.0
-"""How long close() waits for the server, and then for workers that the kernel will not let die."""
+"""Time limit of close(): for the server, and then for workers that the kernel does not let die."""
 
 Stream = Literal["stdout", "stderr"]
 OnOutput = Callable[[bytes, Stream], object]
 
 
-class NurseryError(Exception):
-    """No worker can be started here."""
+class ForkServerError(Exception):
+    """No worker can be started."""
 
 
 class OutputLines:
-    """Cuts a stream of bytes into lines, without their newlines; a longer one every LONGEST_LINE bytes."""
+    """Cuts a stream of bytes into lines without their newlines; a line has at most LONGEST_LINE bytes."""
 
     def __init__(self) -> None:
         self._rest = bytearray()
@@ -59,7 +59,7 @@ class OutputLines:
 
 
 class _Pipe:
-    """The reading end of a worker's stdout or stderr; closed and silent from its end, or the worker's, on."""
+    """The reading end of a worker's stdout or stderr. Closed when the stream ends or the worker does."""
 
     def __init__(self, fd: int, stream: Stream, on_output: OnOutput) -> None:
         self._fd = fd
@@ -80,7 +80,7 @@ class _Pipe:
         return len(data)
 
     def drain(self) -> None:
-        """Deliver what a worker that has died left in the pipe; what others may still write is not waited for."""
+        """Deliver what a dead worker left in the pipe, without waiting for other processes that may still write."""
         if self._fd >= 0:
             left = array.array("i", [0])
             fcntl.ioctl(self._fd, termios.FIONREAD, left)
@@ -109,8 +109,8 @@ class ForkedWorker:
 
     def __init__(self, pid: int, pidfd: int, ends: _Ends) -> None:
         self.pid = pid
-        self.line = ends.line
-        """The agent's end, non-blocking. It stays open, and what the worker sent stays readable, until you close it."""
+        self.connection = ends.connection
+        """The agent's end of the worker's socket, non-blocking. Messages stay readable until the caller closes it."""
         self.code: int | None = None
         """As `exited` has it, or None while the worker lives."""
         self._pidfd = pidfd
@@ -120,12 +120,12 @@ class ForkedWorker:
 
     @property
     def exited(self) -> asyncio.Future[int]:
-        """The exit code, or minus the number of the signal, once the last output was delivered. Cancelling it, as
-        `wait_for` does, cancels nobody else's."""
+        """The exit code, or minus the number of the signal, once the last output was delivered. Each call returns a
+        future of its own, which may be cancelled, as `wait_for` does."""
         return asyncio.shield(self._exited)
 
     def kill(self, signal_number: int = signal.SIGKILL) -> None:
-        """Send a signal; nothing if the worker has died, whoever has its pid now."""
+        """Send a signal. Does nothing if the worker has died, even if another process has its pid now."""
         if self._pidfd >= 0:
             with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._pidfd, signal_number)
@@ -143,22 +143,22 @@ class ForkedWorker:
         self._exited.set_result(code)
 
     def _settle_when_dead(self) -> None:
-        """Nobody is left to report a code: the server's death kills the worker, and the pidfd says when."""
+        """The fork server is gone and reports no exit code: its death kills the worker, and the pidfd says when."""
         if self.code is None:
             self._loop.add_reader(self._pidfd, self._settle, -signal.SIGKILL)
 
 
 class _Ends(NamedTuple):
-    """The agent's ends of what connects it to a worker."""
+    """The agent's ends of a worker's output and socket."""
 
     out: int
     err: int
-    line: socket.socket
+    connection: socket.socket
     on_output: OnOutput
 
 
 class _Birth(NamedTuple):
-    """A worker that was asked for and has not started."""
+    """A worker that was requested and has not started."""
 
     ends: _Ends
     child: asyncio.Future[ForkedWorker]
@@ -166,13 +166,13 @@ class _Birth(NamedTuple):
     def fail(self, reason: str) -> None:
         os.close(self.ends.out)
         os.close(self.ends.err)
-        self.ends.line.close()
+        self.ends.connection.close()
         if not self.child.done():
-            self.child.set_exception(NurseryError(reason))
+            self.child.set_exception(ForkServerError(reason))
 
 
 class _Forked:
-    """A fork server that this process has made of itself."""
+    """A fork server that is a fork of this process."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -189,9 +189,9 @@ class _Forked:
 
 
 class ForkClient:
-    """Workers and the server that forks them. Whatever way the agent ends, all of them end with it.
+    """A fork server and its workers. All of them end with the agent, in whatever way the agent ends.
 
-    Strictly: with the thread that called `open`, which is the one that runs the event loop."""
+    More precisely, they end with the thread that called `open`, which runs the event loop."""
 
     def __init__(self, control: socket.socket, server: subprocess.Popen[bytes] | _Forked) -> None:
         self._loop = asyncio.get_running_loop()
@@ -213,8 +213,8 @@ class ForkClient:
 
     @classmethod
     async def open(cls, preload: Sequence[str] = (), *, env: Mapping[str, str] | None = None) -> ForkClient:
-        """The server has imported these modules, in this order. `env` is its environment, if not the agent's: what the
-        modules read while they are imported, and PYTHONPATH, since the agent's working directory is not on its path."""
+        """Start a fork server that has imported these modules, in this order. `env` is the server's environment, if
+        not the agent's: the modules read it, and PYTHONPATH, since the agent's working directory is not searched."""
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         with theirs, ExitStack() as undo:
@@ -230,23 +230,23 @@ class ForkClient:
             )
             undo.callback(server.wait)
             undo.callback(server.kill)
-            nursery = cls(ours, server)
+            client = cls(ours, server)
             undo.pop_all()
         try:
-            await nursery._ready
+            await client._ready
         except BaseException:
-            nursery._end()
+            client._end()
             raise
-        return nursery
+        return client
 
     @classmethod
     def fork(cls) -> ForkClient:
-        """The server is made of this process, which has imported what workers need and has one thread."""
+        """Fork a server from this process, which has imported what workers need and has one thread."""
         control, pid = forkserver.fork()
         control.setblocking(False)
-        nursery = cls(control, _Forked(pid))
-        nursery._ready.set_result(None)
-        return nursery
+        client = cls(control, _Forked(pid))
+        client._ready.set_result(None)
+        return client
 
     async def __aenter__(self) -> ForkClient:
         return self
@@ -259,13 +259,15 @@ class ForkClient:
     async def spawn(
         self, target: str, spec: bytes = b"", *, env: Mapping[str, str], cwd: str, on_output: OnOutput
     ) -> ForkedWorker:
-        """A new worker that calls the function `module:function` with its line's descriptor and the spec.
+        """Start a worker that calls the function `module:function` with the descriptor of its socket and the spec.
 
-        `env` is its whole environment. What goes wrong in the worker, such as a target that does not exist, is told on
-        its stderr. If this call is cancelled, the worker is killed."""
+        `env` is the worker's whole environment. Errors in the worker, such as a target that does not exist, are in its
+        stderr. If this call is cancelled, the worker is killed."""
         if self._refusal:
-            raise NurseryError(self._refusal)
-        for id in [id for id, child in self._children.items() if child.code is not None and child.line.fileno() < 0]:
+            raise ForkServerError(self._refusal)
+        for id in [
+            id for id, child in self._children.items() if child.code is not None and child.connection.fileno() < 0
+        ]:
             del self._children[id]
         variables = [(os.fsencode(name), os.fsencode(value)) for name, value in env.items()]
         id = next(self._ids)
@@ -294,8 +296,8 @@ class ForkClient:
             raise
 
     async def close(self) -> None:
-        """No worker, no server and no descriptor is left, the lines included; every `exited` is set."""
-        self._refusal = self._refusal or "the nursery is closed"
+        """End all workers and the server, close all descriptors, also the workers' sockets, and set every `exited`."""
+        self._refusal = self._refusal or "the fork server is closed"
         if self._closed:
             return
         try:
@@ -316,7 +318,7 @@ class ForkClient:
             self._end()
 
     def _end(self) -> None:
-        """What close() comes to if it may not wait."""
+        """Do the same as close(), without waiting."""
         if self._closed:
             return
         self._closed = True
@@ -325,16 +327,16 @@ class ForkClient:
             self._lose()
         for child in self._children.values():
             child._settle(-signal.SIGKILL)
-            child.line.close()
+            child.connection.close()
         self._children.clear()
         self._control.close()
 
     def _abandon(self, child: ForkedWorker) -> None:
         child.kill()
-        child.line.close()
+        child.connection.close()
 
     def _speak(self) -> None:
-        """Send what the socket takes; a message's descriptors go with its first byte."""
+        """Send what the socket takes; a message's descriptors travel with its first byte."""
         while self._outbox:
             data, fds = self._outbox[0]
             try:
@@ -354,7 +356,7 @@ class ForkClient:
         self._loop.remove_writer(self._control)
 
     def _hear(self) -> bool:
-        """Take what the server has said; False if there is nothing or it will say no more."""
+        """Take the server's messages; False if there are none, or will be no more."""
         try:
             more = self._inbox.receive()
         except BlockingIOError:
@@ -375,7 +377,7 @@ class ForkClient:
                     self._ready.set_result(None)
             case ForkFailed(module, error):
                 if not self._ready.done():
-                    self._ready.set_exception(NurseryError(f"the fork server cannot import {module}: {error}"))
+                    self._ready.set_exception(ForkServerError(f"the fork server cannot import {module}: {error}"))
             case Started(id, pid):
                 birth = self._births.pop(id)
                 child = self._children[id] = ForkedWorker(pid, fds[0], birth.ends)
@@ -391,7 +393,7 @@ class ForkClient:
                 raise AssertionError("the fork server asks for nothing")
 
     def _lose(self) -> None:
-        """The server is dead, which ends its workers. What it had said is heard first."""
+        """The server is dead, which ends its workers. Its last messages are taken first."""
         code = self._server.wait()
         while self._hear():
             pass
@@ -405,9 +407,9 @@ class ForkClient:
                 os.close(fd)
         self._outbox.clear()
         ending = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
-        self._refusal = self._refusal or f"the fork server {ending}, and its workers with it; open another nursery"
+        self._refusal = self._refusal or f"the fork server {ending}, and its workers with it; open another one"
         if not self._ready.done():
-            self._ready.set_exception(NurseryError(f"the fork server {ending} before it was ready"))
+            self._ready.set_exception(ForkServerError(f"the fork server {ending} before it was ready"))
         for birth in self._births.values():
             birth.fail(self._refusal)
         self._births.clear()

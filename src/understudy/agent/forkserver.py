@@ -1,10 +1,11 @@
 """A process that has imported what workers need and forks one of them in milliseconds, on its agent's request.
 
-It has no threads of its own, no event loop and no signal handlers; `fork_client.py` is the agent's side of it.
+The server has no threads of its own, no event loop and no signal handlers; `fork_client.py` is the agent's side.
 
 The modules are imported under the server's environment, which decides for good what libraries read when loaded:
-`LD_*`, `PYTHON*` (so also `sys.path` and the hash seed), `OMP_*`, `OPENBLAS_*`, `MKL_*`. Whatever looks later sees the
-worker's own. `OMP_NUM_THREADS` is the exception: if torch has been imported, a worker applies it by `set_num_threads`.
+`LD_*`, `PYTHON*` (so also `sys.path` and the hash seed), `OMP_*`, `OPENBLAS_*`, `MKL_*`. Code that reads a variable
+later sees the worker's own. `OMP_NUM_THREADS` is the exception: if torch has been imported, a worker applies it by
+`set_num_threads`.
 """
 
 from __future__ import annotations
@@ -35,14 +36,14 @@ from understudy.host.family import die_with_parent
 from understudy.host.temporary import settle
 from understudy.protocol.framing import Framing
 
-LINE_FD = 3
-"""What a worker's line is called in the worker; it has no others but the standard three."""
+CONNECTION_FD = 3
+"""Descriptor of a worker's socket in the worker, which has no others but the standard three."""
 NO_TARGET = 127
-"""Exit code of a worker whose target does not exist."""
+"""Exit code: the worker's target does not exist."""
 
 
 class Spawn(msgspec.Struct, frozen=True, tag="spawn"):
-    """Comes with three descriptors: the worker's stdout, stderr and line."""
+    """Start a worker. Comes with three descriptors: the worker's stdout, stderr and socket."""
 
     id: int
     target: str
@@ -52,7 +53,7 @@ class Spawn(msgspec.Struct, frozen=True, tag="spawn"):
 
 
 class ForkReady(msgspec.Struct, frozen=True, tag="ready"):
-    """Everything is imported."""
+    """All modules are imported."""
 
 
 class ForkFailed(msgspec.Struct, frozen=True, tag="failed"):
@@ -63,14 +64,14 @@ class ForkFailed(msgspec.Struct, frozen=True, tag="failed"):
 
 
 class Started(msgspec.Struct, frozen=True, tag="started"):
-    """Comes with one descriptor: the worker's pidfd, opened while the worker could not have been reaped."""
+    """A worker has started. Comes with one descriptor, the worker's pidfd, opened before the worker could be reaped."""
 
     id: int
     pid: int
 
 
 class ForkRefused(msgspec.Struct, frozen=True, tag="refused"):
-    """There is no such worker."""
+    """The worker could not be forked."""
 
     id: int
     error: str
@@ -91,7 +92,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class ForkInbox:
-    """Joins what a stream socket delivers into messages. Descriptors come in order, not later than their message."""
+    """Joins the bytes of a stream socket into messages. Descriptors come in order, not later than their message."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
@@ -99,7 +100,7 @@ class ForkInbox:
         self._fds: deque[int] = deque()
 
     def receive(self) -> bool:
-        """Take what there is; False at the end of the stream. Raises BlockingIOError if there is nothing."""
+        """Take the bytes that are there; False at the end of the stream. Raises BlockingIOError if there are none."""
         try:
             # socket.recv_fds drops its flags
             data, attached, flags, _ = self._sock.recvmsg(1 << 16, socket.CMSG_SPACE(64), socket.MSG_CMSG_CLOEXEC)
@@ -113,18 +114,18 @@ class ForkInbox:
         return bool(data)
 
     def messages(self) -> Iterator[tuple[Message, list[int]]]:
-        """The complete messages so far, each with its descriptors, which are the caller's from then on."""
+        """The complete messages so far, each with its descriptors, which the caller owns from then on."""
         for message in MESSAGES.split(self._data):
             yield message, [self._fds.popleft() for _ in range(_FDS.get(type(message), 0))]
 
     def close(self) -> None:
-        """Descriptors nobody has taken are closed."""
+        """Close the descriptors of messages that were not taken."""
         while self._fds:
             os.close(self._fds.popleft())
 
 
 class Server:
-    """Forks on request, reaps and reports until its agent closes the socket; then kills what still runs."""
+    """Forks on request, reaps and reports until the agent closes the socket; then kills all workers that still run."""
 
     def __init__(self, control: socket.socket) -> None:
         self._control = control
@@ -160,7 +161,9 @@ class Server:
 
     def _fork(self, order: Spawn, fds: list[int]) -> None:
         server = os.getpid()
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # until the worker is itself
+        mask = signal.pthread_sigmask(
+            signal.SIG_BLOCK, signal.valid_signals()
+        )  # until the worker has handlers of its own
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", DeprecationWarning)  # OpenBLAS stops its threads before a fork
@@ -171,7 +174,7 @@ class Server:
             if pid == 0:
                 self._control.detach()
                 _live(order, fds, server)
-            with suppress(OSError):  # the worker does the same: whoever comes first
+            with suppress(OSError):  # the worker does the same, sooner or later
                 os.setpgid(pid, pid)
             pidfd = os.pidfd_open(pid)
             self._workers[pidfd] = (order.id, pid)
@@ -183,7 +186,7 @@ class Server:
                 os.close(fd)
 
     def _reap(self) -> None:
-        """Who has ended is reported. What is left in its process group dies too: the number is not free before."""
+        """Report workers that have ended. The rest of a worker's process group is killed before its pid is free."""
         for pidfd, _ in self._poll.poll(0):
             if pidfd in self._workers:
                 id, pid = self._workers.pop(pidfd)
@@ -196,7 +199,7 @@ class Server:
 
 
 def _live(order: Spawn, fds: list[int], server: int) -> NoReturn:
-    """A worker's whole life, in the forked process. Ends as Python would, but without tearing the interpreter down."""
+    """Run a worker in the forked process. Ends as Python would, but without tearing the interpreter down."""
     code = 1
     try:
         code = _exit_code(lambda: _begin(order, fds, server))
@@ -214,7 +217,7 @@ def _live(order: Spawn, fds: list[int], server: int) -> NoReturn:
 
 
 def _begin(order: Spawn, fds: list[int], server: int) -> object:
-    """Become the worker that was ordered, and be it."""
+    """Turn this process into the requested worker and call its target."""
     die_with_parent(server)
     os.setpgid(0, 0)
     _keep_only(*fds)
@@ -226,21 +229,21 @@ def _begin(order: Spawn, fds: list[int], server: int) -> object:
     os.environb.clear()
     os.environb.update(order.env)
     os.chdir(order.cwd)
-    tempfile.tempdir = None  # what the server found out holds for its environment
+    tempfile.tempdir = None  # the server's answer holds for its own environment
     sys.argv = [order.target]
     torch, threads = sys.modules.get("torch"), os.environ.get("OMP_NUM_THREADS", "")
     if torch is not None and threads.isdecimal() and int(threads) > 0:
         torch.set_num_threads(int(threads))
-    return find(order.target)(LINE_FD, order.spec)
+    return find(order.target)(CONNECTION_FD, order.spec)
 
 
-def _keep_only(out: int, err: int, line: int) -> None:
-    """Descriptors 0 to LINE_FD are those of the worker and there are no others. 0 has been /dev/null all along."""
+def _keep_only(out: int, err: int, connection: int) -> None:
+    """Keep descriptors 0 to CONNECTION_FD for the worker and close all others. 0 is /dev/null from the start."""
     os.dup2(out, 1)
     os.dup2(err, 2)
-    os.dup2(line, LINE_FD)
-    os.set_inheritable(LINE_FD, False)
-    _close_all_but(*range(LINE_FD + 1))
+    os.dup2(connection, CONNECTION_FD)
+    os.set_inheritable(CONNECTION_FD, False)
+    _close_all_but(*range(CONNECTION_FD + 1))
 
 
 def _close_all_but(*kept: int) -> None:
@@ -251,7 +254,7 @@ def _close_all_but(*kept: int) -> None:
 
 
 def _reset_signals() -> None:
-    """Those of a fresh Python process, whatever the imported modules have installed or the server has inherited."""
+    """Restore the signal handlers of a fresh Python process, whatever imported modules or the server's parent set."""
     fresh: dict[int, Any] = {
         signal.SIGINT: signal.default_int_handler,
         signal.SIGPIPE: signal.SIG_IGN,
@@ -266,7 +269,7 @@ def _reset_signals() -> None:
 
 
 def _reset_exit() -> None:
-    """What the server's modules registered for its exit is forgotten, except what every process needs of its own."""
+    """Forget the exit functions of the server's modules, except those that every process needs of its own."""
     atexit._clear()
     for module, function in (("multiprocessing.util", "_exit_function"), ("logging", "shutdown")):
         if module in sys.modules:
@@ -293,7 +296,7 @@ def find(target: str) -> Callable[[int, bytes], object]:
 
 
 def _exit_code(call: Callable[[], object]) -> int:
-    """What Python would exit with after this call; a traceback is printed where Python would print one."""
+    """The exit code that Python would end with after this call. Prints a traceback if Python would print one."""
     try:
         call()
     except SystemExit as exit:
@@ -311,7 +314,7 @@ def _exit_code(call: Callable[[], object]) -> int:
 
 
 def preload(modules: Sequence[str]) -> ForkFailed | None:
-    """Import them in order; afterwards this process still has one Python thread, or the culprit is named."""
+    """Import modules in order. Returns the first that fails or leaves a thread running, if any."""
     gc.disable()  # a tenth of the time: what is imported stays
     for name in modules:
         try:
@@ -327,8 +330,8 @@ def preload(modules: Sequence[str]) -> ForkFailed | None:
 
 
 def fork() -> tuple[socket.socket, int]:
-    """A fork server made of the calling process, which has imported what workers need and has one thread: the socket
-    to speak to it with, and its pid."""
+    """Fork a server from the calling process, which has imported what workers need and has one thread. Returns the
+    socket that leads to the server, and the server's pid."""
     ours, theirs = socket.socketpair()
     parent = os.getpid()
     pid = os.fork()
@@ -346,7 +349,7 @@ def fork() -> tuple[socket.socket, int]:
         finally:
             os._exit(code)
     theirs.close()
-    with suppress(OSError):  # the server does the same: whoever comes first
+    with suppress(OSError):  # the server does the same, sooner or later
         os.setpgid(pid, pid)
     return ours, pid
 
@@ -372,4 +375,4 @@ def main(arguments: Sequence[str]) -> int:
 if __name__ == "__main__":
     code = main(sys.argv[1:])
     atexit._run_exitfuncs()
-    os._exit(code)  # taking torch apart would cost more than a training step of whoever is beside
+    os._exit(code)  # tearing torch down would cost other processes more than a training step

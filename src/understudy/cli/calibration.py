@@ -1,4 +1,4 @@
-"""What a run of this project has measured: its ledger, read again by the controller's mind, and its metrics."""
+"""Durations that a run measured: its ledger, replayed by a director, and its metrics."""
 
 from __future__ import annotations
 
@@ -16,24 +16,25 @@ if TYPE_CHECKING:
     from understudy.controller.core.director import Director
     from understudy.controller.core.effects import Effect
     from understudy.controller.core.events import Event
-    from understudy.planning.calibrate import Calibrated, Measured, Seen
+    from understudy.planning.inputs.calibrate import Calibrated, MeasuredLoss, MeasuredRun
 
 LEDGER = "ledger.sqlite"
 
 
 def calibrated(run: Path) -> Calibrated:
-    """Durations of a run in place of assumptions, where it has any; `UsageError` where it cannot be read."""
-    from understudy.planning.calibrate import calibrate
+    """The durations of a run; those that it did not measure are assumed. `UsageError` if it cannot be read."""
+    from understudy.planning.inputs.calibrate import calibrate
 
     return calibrate(measured(run))
 
 
-def measured(run: Path) -> Measured:
+def measured(run: Path) -> MeasuredRun:
+    """Replay a run's ledger and measure it."""
     from understudy.controller.core.state import PLAN, JobPlan
     from understudy.controller.server.ledger import Ledger, LedgerError
 
     if not run.is_dir():
-        raise UsageError(f"{run}: there is no such folder; name that of a run, as understudy run prints it")
+        raise UsageError(f"{run}: there is no such folder; name the folder of a run, as understudy run prints it")
     if not (run / LEDGER).is_file():
         raise UsageError(f"{run}: there is no {LEDGER} in it; name the folder of a run, as understudy run prints it")
     try:
@@ -42,28 +43,28 @@ def measured(run: Path) -> Measured:
             raise UsageError(f"{run}: its {PLAN} is damaged; name another run")
     except (OSError, msgspec.MsgspecError):
         raise UsageError(f"{run}: its {PLAN} is missing or damaged; name another run") from None
-    tally = Tally(plan)
+    replay = LedgerReplay(plan)
     try:
         ledger = Ledger(run / LEDGER, reading=True)
         try:
             for at, event in ledger.read():
-                tally.feed(at, event)
+                replay.feed(at, event)
         finally:
             ledger.close()
     except LedgerError as error:
         raise UsageError(f"{run}: {error}") from None
-    except Exception as error:  # whatever a mind thinks of events that cannot have happened
-        why = f"{type(error).__name__} at event {tally.events}"
-        raise UsageError(f"{run}: its ledger and its {PLAN} do not fit ({why}); name another run") from None
-    if not tally.events:
+    except Exception as error:  # any error of a director over events that cannot have happened
+        why = f"{type(error).__name__} at event {replay.events}"
+        raise UsageError(f"{run}: its ledger and its {PLAN} do not belong together ({why}); name another run") from None
+    if not replay.events:
         raise UsageError(f"{run}: its ledger is empty; name a run that has trained")
-    if not tally.director.job.begun:
-        raise UsageError(f"{run}: it has not made a step; name a run that has trained")
-    return tally.result(steps_of(run))
+    if not replay.director.job.begun:
+        raise UsageError(f"{run}: it has not completed a step; name a run that has trained")
+    return replay.result(steps_of(run))
 
 
 def steps_of(run: Path) -> list[tuple[int, float]]:
-    """(step, seconds) of every line of the metrics that is whole and knows how long its step took."""
+    """(step, seconds) of every complete line of the metrics with a duration."""
     found = []
     for path in sorted(run.glob("metrics-*.jsonl")):
         for line in path.read_bytes().splitlines():
@@ -77,8 +78,8 @@ def steps_of(run: Path) -> list[tuple[int, float]]:
     return found
 
 
-class Tally:
-    """Feeds a director with a ledger and notes how long things took."""
+class LedgerReplay:
+    """Feeds a ledger to a director and measures how long changes took."""
 
     def __init__(self, plan: Any) -> None:
         from understudy.controller.core.director import Director
@@ -89,16 +90,16 @@ class Tally:
         self._started: list[float] = []
         self._halted_at, self._answered_at, self._live = 0.0, 0.0, 0
         self._waited = 0.0
-        """For a machine, since everybody has answered."""
+        """Seconds of the present recovery for which training waited for a machine, after all workers had answered."""
         self._died: dict[str, float] = {}
         self._came: dict[str, float] = {}
         self._vacated: dict[int, float] = {}
         self._empty: set[int] = set()
         self._detected: list[float] = []
         self._recovered: list[float] = []
-        self._masked: list[Seen] = []
+        self._masked: list[MeasuredLoss] = []
         self._replaced: list[float] = []
-        self._joined: list[Seen] = []
+        self._joined: list[MeasuredLoss] = []
         self._refilled: list[float] = []
         self._prepared: list[float] = []
         self._away: list[float] = []
@@ -126,7 +127,7 @@ class Tally:
         ):
             self._is_ready(event.machine, at)
         self._note(effects, at, status, changes)
-        self._look_for_comers(at)
+        self._note_refilled(at)
         if director.job.change is not None and all(director.job.change is not change for change in changes):
             changes.append(director.job.change)
         for change in changes:
@@ -164,8 +165,8 @@ class Tally:
                 for role in self.director.job.change.vacant if self.director.job.change is not None else ():
                     self._vacated.setdefault(role, self._halted_at)
 
-    def _look_for_comers(self, at: float) -> None:
-        """Roles that were vacant are played again."""
+    def _note_refilled(self, at: float) -> None:
+        """Note the time of roles that are not vacant any more."""
         vacant = self.director.job.vacant() if self._vacated else ()
         self._empty.update(role for role in vacant if role in self._vacated)
         for role in sorted(self._empty.difference(vacant)):
@@ -174,36 +175,44 @@ class Tally:
 
     def _settled(self, change: Change, lost: float) -> None:
         from understudy.controller.core.replicas import count
-        from understudy.planning.calibrate import Seen
+        from understudy.planning.inputs.calibrate import MeasuredLoss
 
         number, live = count(self.director.job, change.vacant)
         if change.kind == "replace":
             self._replaced.append(lost)
         elif change.kind == "recover" and change.vacant != change.spared:
             if 0 < live < self._live:
-                self._masked.append(Seen(lost, number / live - number / self._live))
+                self._masked.append(MeasuredLoss(lost, number / live - number / self._live))
         elif change.kind == "recover" and change.joiners and not change.back:
             self._recovered.append(max(0.0, lost - self._waited - _waiting(change)))
             self._waited = 0.0
         elif change.kind == "refill":
             _, before = count(self.director.job, (*change.vacant, *change.joiners))
             if before:
-                self._joined.append(Seen(lost, max(0.0, number / before - number / live)))
+                self._joined.append(MeasuredLoss(lost, max(0.0, number / before - number / live)))
 
-    def result(self, steps: list[tuple[int, float]]) -> Measured:
-        from understudy.planning.calibrate import Measured
+    def result(self, steps: list[tuple[int, float]]) -> MeasuredRun:
+        from understudy.planning.inputs.calibrate import MeasuredRun
 
         times = sorted(seconds for _, seconds in steps)
         usual = times[len(times) // 4] if times else 0.0
-        return Measured(
-            usual,
-            len(times),
-            *(self._detected, self._recovered, self._masked, self._replaced, self._joined, self._refilled),
-            *(self._prepared, list(self._saves(steps, usual)), self._started, self._away),
+        return MeasuredRun(
+            step=usual,
+            steps=len(times),
+            detected=self._detected,
+            recovered=self._recovered,
+            masked=self._masked,
+            replaced=self._replaced,
+            joined=self._joined,
+            refilled=self._refilled,
+            prepared=self._prepared,
+            saved=list(self._saves(steps, usual)),
+            started=self._started,
+            away=self._away,
         )
 
     def _saves(self, steps: list[tuple[int, float]], usual: float) -> Iterator[float]:
-        """By how much the steps took longer before which a checkpoint was begun, of all roles the slowest."""
+        """For each step that began with a checkpoint: the time of the slowest role beyond a usual step."""
         slowest: dict[int, float] = {}
         for step, seconds in steps:
             slowest[step] = max(slowest.get(step, 0.0), seconds)
@@ -213,6 +222,6 @@ class Tally:
 
 
 def _waiting(change: Change, now: float = 0.0) -> float:
-    """Seconds for which a newcomer had still to rehearse, until now where that is not over."""
+    """Seconds for which a change waited for a joiner's rehearsal; until `now`, if it is not over."""
     begin = change.clock.get("rehearse")
     return 0.0 if begin is None else max(0.0, change.clock.get("open", now) - begin)

@@ -20,19 +20,19 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from understudy.cli.main import Subparsers
-    from understudy.verify.chaos.campaign import Deed
-    from understudy.verify.chaos.mix import Draw
+    from understudy.verify.chaos.campaign import FaultRecord
+    from understudy.verify.chaos.mix import PlannedFault
 
 DESCRIPTION = """\
-Let faults happen in a running job, chosen by a seed from a mix, one after another: each is followed until everybody
-trains again, and a standby is asked for where none is left. Who holds the only copy of a role's state is spared.
+Let faults happen in a running job, one after another, chosen by a seed from a mix. After each fault the command waits
+until the job trains again, and asks for a standby if none is left. The only copy of a role's state is spared.
 
 Faults from outside (signals to its processes, requests to its controller) can happen to any job on this computer,
-faults inside its processes to those that were started with understudy run --chaos.
+faults inside its processes only to jobs that were started with understudy run --chaos.
 
-understudy chaos run SCRIPT does it all: it runs the script under chaos, then undisturbed for as many steps, and checks
-that all bits of the final state and all that was logged are the same, that every role has applied every step exactly
-once, and that no process, shared memory or temporary file is left.
+understudy chaos run SCRIPT runs the script under chaos, then undisturbed for as many steps, and checks that all bits
+of the final state and all logged values are the same, that every role has applied every step exactly once, and that no
+process, shared memory or temporary file is left.
 """
 EPILOG = """\
 examples:
@@ -42,8 +42,8 @@ examples:
   understudy chaos --mix usual,pause-worker=0 --expect 0f3c…       wait for its end and compare its fingerprint
   understudy chaos run --machines 3 --standbys 1 examples/gpt_ddp.py
 
-Exit code 1: the job did not recover, or did not end as an undisturbed one. The same seed draws the same faults; the
-moment and the victim also depend on how the job goes.
+Exit code 1: the job did not recover, or did not end as an undisturbed one. The same seed draws the same faults; their
+moments and victims also depend on the progress of the job.
 """
 RUN = """\
 Run a script under chaos, then undisturbed, and compare. Options are those of understudy run, and those of the faults.
@@ -54,14 +54,14 @@ Without --steps the job goes on until all faults have happened.
 def add_parser(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser(
         "chaos",
-        help="let faults happen, and check that the job does not mind",
+        help="let faults happen, and check that the job survives them",
         description=DESCRIPTION,
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--list", action="store_true", help="print all kinds of faults, one line each")
     _add_options(parser)
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the faults (default 0)")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the faults (default 0)")
     connection.add_options(parser)
     actions = parser.add_subparsers(dest="action", metavar="[run]")
     both = actions.add_parser(
@@ -78,13 +78,13 @@ def _add_options(parser: argparse.ArgumentParser, absent: object = None) -> None
     def add(name: str, default: object, help: str, **more: Any) -> None:
         parser.add_argument(name, default=default if absent is None else absent, help=help, **more)
 
-    add("--faults", 10, "how many (default 10)", type=int, metavar="N")
+    add("--faults", 10, "number of faults (default 10)", type=int, metavar="N")
     add("--mix", "usual", "kind=weight,… or usual, outside, inside, all (default usual)", metavar="MIX")
-    add("--every", "3s", "about so long between a recovery and the next fault (default 3s)", metavar="SPAN")
-    add("--recover-within", "60s", "the job must recover from each fault in this time (default 60s)", metavar="SPAN")
-    add("--keep-standbys", 1, "ask for more where fewer are ready (default 1)", type=int, metavar="N")
-    add("--reckless", False, "also strike who holds the only copy of a role's state", action="store_true")
-    add("--expect", "", "the final state that it must come to, as understudy run prints it", metavar="FINGERPRINT")
+    add("--every", "3s", "average time between a recovery and the next fault (default 3s)", metavar="SPAN")
+    add("--recover-within", "60s", "time limit for the recovery from each fault (default 60s)", metavar="SPAN")
+    add("--keep-standbys", 1, "number of standbys that are kept ready (default 1)", type=int, metavar="N")
+    add("--reckless", False, "also strike the only copy of a role's state", action="store_true")
+    add("--expect", "", "fingerprint of the final state, as understudy run prints it", metavar="FINGERPRINT")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -93,29 +93,30 @@ def run(args: argparse.Namespace) -> int:
     if args.faults < 1:
         raise UsageError(f"--faults {args.faults}: ask for at least one")
     if args.keep_standbys < 1:
-        raise UsageError(f"--keep-standbys {args.keep_standbys}: without a standby nothing can be recovered from")
+        raise UsageError(f"--keep-standbys {args.keep_standbys}: without a standby the job cannot recover")
     return _run(args) if args.action == "run" else _attach(args)
 
 
 def _list(*, as_json: bool) -> int:
-    from understudy.verify.chaos.kinds import known
+    from understudy.verify.chaos.faults import KINDS
 
-    for kind in known().values():
+    for kind in KINDS.values():
         if as_json:
-            print(json.dumps({"kind": kind.name, "group": kind.group, "line": kind.line, "gap": kind.gap}))
+            fields = {"kind": kind.name, "origin": kind.origin, "summary": kind.summary, "needs": kind.needs}
+            print(json.dumps(fields))
         else:
-            print(f"{kind.name:<27} {kind.group:<8} {kind.line}" + (f" ({kind.gap})" if kind.gap else ""))
+            print(f"{kind.name:<27} {kind.origin:<8} {kind.summary}" + (f" ({kind.needs})" if kind.needs else ""))
     if not as_json:
-        print("\nThe usual mix has all but those with something in brackets, with the weight 1 each.")
+        print("\nThe usual mix has all kinds but those that need an option, with the weight 1 each.")
     return 0
 
 
-def _plan(args: argparse.Namespace, *, inside: bool) -> Iterator[Draw]:
-    from understudy.verify.chaos import kinds, mix
+def _plan(args: argparse.Namespace, *, inside: bool) -> Iterator[PlannedFault]:
+    from understudy.verify.chaos import faults, mix
 
-    known = kinds.groups()
+    known = faults.origins()
     try:
-        weights = mix.parse_mix(args.mix, known, kinds.usual(inside=inside))
+        weights = mix.parse_mix(args.mix, known, faults.usual(inside=inside))
         every = mix.span(args.every)
     except mix.MixError as error:
         raise UsageError(str(error)) from None
@@ -134,15 +135,16 @@ def _patience(args: argparse.Namespace) -> float:
         raise UsageError(f"--recover-within: {error}") from None
 
 
-def _tell(deed: Deed, *, as_json: bool) -> None:
+def _tell(record: FaultRecord, *, as_json: bool) -> None:
     import msgspec
 
     if as_json:
-        print(json.dumps({"type": "fault", **msgspec.to_builtins(deed)}), flush=True)
-    elif deed.outcome == "passed":
-        print(f"   – {deed.kind}: not now: {deed.text}", flush=True)
+        print(json.dumps({"type": "fault", **msgspec.to_builtins(record)}), flush=True)
+    elif record.outcome == "passed":
+        print(f"   – {record.kind}: not now: {record.text}", flush=True)
     else:
-        print(f"{deed.number:4} {deed.kind}: {deed.text}; {deed.outcome} after {deed.seconds:.1f} s", flush=True)
+        said = f"{record.number:4} {record.kind}: {record.text}"
+        print(f"{said}; {record.outcome} after {record.seconds:.1f} s", flush=True)
 
 
 # -- a job that runs -------------------------------------------------------------------------------------------------
@@ -150,14 +152,15 @@ def _tell(deed: Deed, *, as_json: bool) -> None:
 
 def _attach(args: argparse.Namespace) -> int:
     from understudy.launch import registry
-    from understudy.verify.chaos.campaign import strike
-    from understudy.verify.chaos.scene import Scene
+    from understudy.protocol.settings import FAULTS
+    from understudy.verify.chaos.campaign import run_campaign
+    from understudy.verify.running_job import RunningJob
 
     client = connection.connect(args)
     entry = None if args.controller else registry.find(args.job)
-    inside = bool(client.call("GET", "/inject")["chaos"])
+    inside = FAULTS in client.call("GET", "/extensions")
     plan = _plan(args, inside=inside)
-    scene = Scene(
+    job = RunningJob(
         client,
         None if entry is None else entry.pid,
         inside=inside,
@@ -167,7 +170,7 @@ def _attach(args: argparse.Namespace) -> int:
     )
     if not inside and not args.json:
         print("this job was started without --chaos: only faults from outside are possible", flush=True)
-    campaign = strike(scene, plan, args.faults, lambda deed: _tell(deed, as_json=args.json))
+    campaign = run_campaign(job, plan, args.faults, lambda record: _tell(record, as_json=args.json))
     complaints = [campaign.problem] if campaign.problem else []
     if args.expect and not complaints:
         complaints += _ends_as(client, args.expect, Path(entry.run_dir) if entry is not None else None)
@@ -175,28 +178,28 @@ def _attach(args: argparse.Namespace) -> int:
 
 
 def _ends_as(client: Any, expect: str, run_dir: Path | None) -> list[str]:
-    """Wait for the job's end; what is wrong with it."""
+    """Wait for the job's end; returns complaints about its final state."""
     from understudy.controller.client import ControllerError
     from understudy.controller.core.state import OVER
-    from understudy.verify.chaos.check import once_by, read_records
+    from understudy.verify.chaos.invariants import applied_once, read_records
 
-    tales: list[dict[str, Any]] = []
+    events: list[dict[str, Any]] = []
     try:
         roles = len(client.call("GET", "/roster"))
-        for tale in client.follow():
-            tales.append(tale)
-            if tale["kind"] in OVER:
+        for event in client.follow():
+            events.append(event)
+            if event["kind"] in OVER:
                 break
         job = client.job()
     except ControllerError as error:
-        return [f"how the job has ended is not known: {error}"]
+        return [f"the end of the job is not known: {error}"]
     if job["status"] == "failed":
         return [f"the job has failed: {job['reason']}"]
     found = run_command.combined(job["digests"])
     complaints = [] if found == expect else [f"the final state is {found}, not {expect} as expected"]
     if run_dir is not None:
         time.sleep(1.0)  # agents write their last lines
-        complaints += once_by(read_records(run_dir), tales, roles, job["step"])
+        complaints += applied_once(read_records(run_dir), events, roles, job["step"])
     return complaints
 
 
@@ -204,7 +207,7 @@ def _ends_as(client: Any, expect: str, run_dir: Path | None) -> list[str]:
 
 
 def _run(args: argparse.Namespace) -> int:
-    from understudy.verify.chaos.trial import Watcher, Wishes, trial
+    from understudy.verify.chaos.trial import TrialProgress, TrialSettings, run_trial
 
     if args.expect and args.steps is None:
         raise UsageError("--expect needs --steps: a final state belongs to a number of steps")
@@ -214,10 +217,10 @@ def _run(args: argparse.Namespace) -> int:
         args.run_dir = f"runs/chaos-{spec.title}-{stamp}-{os.getpid()}"
         spec = run_command.spec_of(args)
     plan = _plan(args, inside=True)
-    wishes = Wishes(args.faults, args.reckless, args.keep_standbys, _patience(args))
-    watcher = Watcher(
-        lambda text: None if args.json else print(text, flush=True),
-        lambda deed: _tell(deed, as_json=args.json),
+    settings = TrialSettings(args.faults, args.reckless, args.keep_standbys, _patience(args))
+    progress = TrialProgress(
+        say=lambda text: None if args.json else print(text, flush=True),
+        fault=lambda record: _tell(record, as_json=args.json),
     )
 
     async def whole() -> int:
@@ -226,20 +229,22 @@ def _run(args: argparse.Namespace) -> int:
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, task.cancel)
         try:
-            verdict = await trial(spec, plan, wishes, watcher, run_command.combined, args.expect)
+            result = await run_trial(
+                spec, plan, settings, progress, fingerprint=run_command.combined, expect=args.expect
+            )
         except asyncio.CancelledError:
-            print("understudy chaos: interrupted; everything is ended", file=sys.stderr)
+            print("understudy chaos: interrupted; all processes are ended", file=sys.stderr)
             return 130
         print_to = sys.stderr if args.json else sys.stdout
-        print(f"ledgers, logs and metrics in {verdict.run_dir}", file=print_to)
-        facts = {"seed": args.seed or 0, "steps": verdict.steps, "fingerprint": run_command.combined(verdict.digests)}
-        return _judge(verdict.faults, verdict.complaints, facts, as_json=args.json)
+        print(f"ledgers, logs and metrics in {result.run_dir}", file=print_to)
+        facts = {"seed": args.seed or 0, "steps": result.steps, "fingerprint": run_command.combined(result.digests)}
+        return _judge(result.faults, result.complaints, facts, as_json=args.json)
 
     return asyncio.run(whole())
 
 
 def _judge(faults: int, complaints: list[str], facts: dict[str, Any], *, as_json: bool) -> int:
-    from understudy.verify.chaos.check import shortened
+    from understudy.verify.chaos.invariants import shortened
 
     if as_json:
         print(

@@ -13,12 +13,14 @@ if TYPE_CHECKING:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--job", metavar="NAME", help="which job, where several run on this computer")
-    parser.add_argument("--controller", metavar="URL", help="of a job elsewhere; its secret in UNDERSTUDY_SECRET")
-    parser.add_argument("--json", action="store_true", help="for programs: as JSON")
+    add = parser.add_argument
+    add("--job", metavar="NAME", help="name of the job, if several run on this computer")
+    add("--controller", metavar="URL", help="URL of a job elsewhere; set UNDERSTUDY_SECRET to the job's secret")
+    add("--json", action="store_true", help="print JSON, for programs")
 
 
 def connect(args: argparse.Namespace) -> Client:
+    """A client of the job that the options name."""
     from understudy.controller.client import Client
     from understudy.launch import registry
 

@@ -1,5 +1,5 @@
-"""What a command raises when the person who typed it can put it right."""
+"""The error for mistakes that the user can correct."""
 
 
 class UsageError(Exception):
-    """One sentence for the user; the command ends with exit code 2 and no traceback."""
+    """A message for the user in one sentence. The command ends with exit code 2 and no traceback."""

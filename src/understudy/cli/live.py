@@ -1,4 +1,4 @@
-"""One screen that shows a running job: progress, roster, events, and the last lines that workers wrote."""
+"""The live screen of a running job: progress, machines, events, and the last lines of output."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ EVENTS, LINES = 6, 8
 def screen(
     job: dict[str, Any],
     machines: Sequence[dict[str, Any]],
-    tales: Sequence[dict[str, Any]],
+    events: Sequence[dict[str, Any]],
     lines: Sequence[str],
 ) -> RenderableType:
-    """The whole picture, from what the controller says and the workers write."""
+    """The whole screen, from the controller's views and events and the workers' output."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
     for machine in machines:
         roles = " ".join(str(role) for role in machine["roles"])
@@ -54,10 +54,11 @@ def screen(
             Text(f"role {roles}" if roles else machine["why"], style=style),
         )
     parts: list[RenderableType] = [Text(headline(job), style="bold"), table]
-    if tales:
+    if events:
         parts.append(Rule(style="dim"))
         parts += [
-            Text(f"{clock(tale)}  {tale['text']}", style=LOUD.get(tale["kind"], "")) for tale in list(tales)[-EVENTS:]
+            Text(f"{clock(event)}  {event['text']}", style=LOUD.get(event["kind"], ""))
+            for event in list(events)[-EVENTS:]
         ]
     if lines:
         parts.append(Rule(style="dim"))
@@ -65,21 +66,21 @@ def screen(
     return Group(*parts)
 
 
-def clock(tale: dict[str, Any]) -> str:
-    return time.strftime("%H:%M:%S", time.localtime(tale.get("at", 0.0) or time.time()))
+def clock(event: dict[str, Any]) -> str:
+    return time.strftime("%H:%M:%S", time.localtime(event.get("at", 0.0) or time.time()))
 
 
-class Screen:
-    """Keeps the picture up to date while the job runs; the last one stays."""
+class LiveScreen:
+    """Keeps the screen up to date while the job runs; the last state stays on the terminal."""
 
     def __init__(self, console: Console) -> None:
         self._live = Live(console=console, refresh_per_second=8)
-        self._tales: deque[dict[str, Any]] = deque(maxlen=EVENTS)
+        self._events: deque[dict[str, Any]] = deque(maxlen=EVENTS)
         self._lines: deque[str] = deque(maxlen=LINES)
         self._job: dict[str, Any] = {}
         self._machines: list[dict[str, Any]] = []
 
-    def __enter__(self) -> Screen:
+    def __enter__(self) -> LiveScreen:
         self._live.__enter__()
         return self
 
@@ -88,8 +89,8 @@ class Screen:
     ) -> None:
         self._live.__exit__(kind, error, trace)
 
-    def tale(self, tale: dict[str, Any]) -> None:
-        self._tales.append(tale)
+    def event(self, event: dict[str, Any]) -> None:
+        self._events.append(event)
         self._draw()
 
     def line(self, text: str) -> None:
@@ -102,4 +103,4 @@ class Screen:
 
     def _draw(self) -> None:
         if self._job:
-            self._live.update(screen(self._job, self._machines, self._tales, self._lines))
+            self._live.update(screen(self._job, self._machines, self._events, self._lines))

@@ -1,4 +1,4 @@
-"""How a command that computes something gives its answer: a table, JSON, a page; and progress meanwhile."""
+"""How a command gives its result: a table, JSON, a page; checks of the files beforehand, and a progress bar."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import argparse
 import json
 import os
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from understudy.cli.bench import writable_target, write_atomically
 from understudy.cli.errors import UsageError
 
 if TYPE_CHECKING:
@@ -42,11 +42,9 @@ def table(*titles: str, right: bool = True) -> Table:
 def deliver(
     args: argparse.Namespace, data: Any, show: Callable[[Console], None], page: Callable[[], str] | None = None
 ) -> int:
-    """What was found: as JSON on stdout or as a table, and into the files that were asked for."""
+    """Print a result, as JSON or by `show`, and write the files of `--json` and `--report`."""
     if sys.stdout is None:
-        raise UsageError(
-            "standard output is closed, so there is nowhere to answer; leave it open, or send it to a file"
-        )
+        raise UsageError("standard output is closed: leave it open, or redirect it to a file")
     try:
         if args.json == "-":
             print(json.dumps(data, indent=2, allow_nan=False))
@@ -56,8 +54,8 @@ def deliver(
     except BrokenPipeError:
         raise
     except OSError as error:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else the interpreter tries again at its end
-        raise UsageError(f"cannot write the answer to standard output: {error.strerror}; send it elsewhere") from error
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else the interpreter writes again at its end
+        raise UsageError(f"cannot write to standard output: {error.strerror}; redirect it elsewhere") from error
     if args.json not in (None, "-"):
         write(Path(args.json), json.dumps(data, indent=2, allow_nan=False) + "\n", "--json")
     if page is not None and args.report is not None:
@@ -67,7 +65,7 @@ def deliver(
 
 
 def made() -> str:
-    """When and by what something was made."""
+    """A line for reports: when and by which version they were made."""
     from datetime import datetime
 
     from understudy import __version__
@@ -75,8 +73,11 @@ def made() -> str:
     return f"Made {datetime.now():%d %B %Y, %H:%M} by understudy {__version__}."
 
 
+# -- files -------------------------------------------------------------------------------------------------------------
+
+
 def writable(args: argparse.Namespace) -> None:
-    """Find out before any work whether the files can be written, and a report drawn."""
+    """Check, before any work, that the files of `--json` and `--report` can be written and a report can be drawn."""
     if getattr(args, "report", None) is not None:
         from understudy.planning.report.plots import ReportUnavailable, require
 
@@ -91,19 +92,51 @@ def writable(args: argparse.Namespace) -> None:
         if path not in (None, "-"):
             target = writable_target(Path(path))
             if target in taken:
-                raise UsageError(f"--{name} {path}: that is the file of {taken[target]}; name another one")
+                raise UsageError(f"--{name} {path}: this is the file of {taken[target]}; name another one")
             taken[target] = f"--{name}"
 
 
+def writable_target(path: Path) -> Path:
+    """The file that `path` resolves to; raise `UsageError` if it cannot be written. Leaves no file."""
+    target = path.resolve()
+    if not target.parent.is_dir():
+        raise UsageError(f"cannot write {path}: there is no directory {path.parent}; create it first")
+    if target.exists() and not target.is_file():
+        raise UsageError(f"cannot write {path}: it is not a regular file; name another one")
+    try:
+        tempfile.TemporaryFile(dir=target.parent).close()
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}; choose a directory you may write to") from error
+    return target
+
+
 def write(path: Path, text: str, option: str) -> None:
+    """Write a file that an option names."""
     try:
         write_atomically(writable_target(path), text.encode())
     except OSError as error:
         raise UsageError(f"{option}: cannot write {path}: {error.strerror}") from error
 
 
-class Bar:
-    """Progress on stderr while something is computed, only on a terminal and gone afterwards."""
+def write_atomically(target: Path, content: bytes) -> None:
+    """Write a file; afterwards it has either its old content or all of the new one."""
+    draft = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    try:
+        with draft.open("xb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(target)
+    except BaseException:
+        draft.unlink(missing_ok=True)
+        raise
+
+
+# -- progress ----------------------------------------------------------------------------------------------------------
+
+
+class ProgressBar:
+    """A progress bar on stderr, on a terminal only; it disappears at the end."""
 
     def __init__(self, what: str) -> None:
         self._what = what
@@ -129,4 +162,5 @@ class Bar:
         self._progress.stop()
 
     def show(self, done: float) -> None:
+        """Show a share from 0 to 1 as done."""
         self._progress.update(self._task, completed=done)

@@ -1,4 +1,4 @@
-"""`understudy plan`: how many standbys, how much redundancy, how often to checkpoint, and what it buys."""
+"""`understudy plan`: the best strategy for a cluster: standbys, redundancy, checkpoints, and their value."""
 
 from __future__ import annotations
 
@@ -6,48 +6,55 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from understudy.cli import asking
-from understudy.cli.output import Bar, deliver, made, writable, write
+from understudy.cli import cluster_options
+from understudy.cli.output import ProgressBar, deliver, made, writable, write
+from understudy.protocol.durations import readable
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
     from understudy.cli.main import Subparsers
-    from understudy.planning.planner import Option, Plan
+    from understudy.planning.planner import Plan, PlanOption
 
 DESCRIPTION = """\
-What resilience buys on your cluster, in seconds: every strategy with its best settings, what each would cost, which one
-to take, and which of your numbers matter most. Whatever you do not say is guessed, and the guess is shown. The
-recommendation is computed in closed form and then simulated.
+Compare strategies against failures on your cluster: each one with its best settings, its time to train and its cost.
+Recommend one, and show which of your numbers matter most. Numbers that you do not give are estimated, and the estimates
+are shown. The recommendation is computed in closed form, then simulated. It takes some seconds.
 """
 EPILOG = """\
 examples:
   understudy plan --gpus 65536 --model-params 405B
   understudy plan --gpus 1024 --step-seconds 12 --mtbf 5000h --restart 20m --goal time
   understudy plan --gpus 16384 --failures-csv incidents.csv --report plan.html
-  understudy plan --example-csv incidents.csv            a log of incidents to see the format by
-  understudy plan --gpus 8192 --calibrate RUN --json     downtimes that a run of yours has measured
+  understudy plan --example-csv incidents.csv            write an example of a log of incidents
+  understudy plan --gpus 8192 --calibrate RUN --json     with durations that a run of yours measured
 
-Spans are written 90s, 15m, 6000h or 14d. docs/planning.md explains every model and formula.
+Durations are written 90s, 15m, 6000h or 14d. docs/planning.md explains every model and formula.
 """
 
 
 def add_parser(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser(
         "plan",
-        help="what resilience buys on your cluster",
+        help="find the best strategy for your cluster",
         description=DESCRIPTION,
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    asking.add_options(parser)
-    parser.add_argument("--goal", choices=("cost", "time"), default="cost", help="what to minimise (default cost)")
-    parser.add_argument("--seed", default="0", metavar="N", help="of the simulation (default 0)")
-    parser.add_argument("--report", type=Path, metavar="FILE", help="write a page with interactive plots")
-    parser.add_argument("--example-csv", type=Path, metavar="FILE", help="write an example of a log of incidents")
+    cluster_options.add_options(parser)
+    parser.add_argument("--goal", choices=("cost", "time"), default="cost", help="quantity to minimise (default cost)")
+    parser.add_argument("--seed", default="0", metavar="N", help="seed of the simulation (default 0)")
+    parser.add_argument("--report", type=Path, metavar="FILE", help="write an HTML page with interactive plots")
     parser.add_argument(
-        "--json", nargs="?", const="-", metavar="FILE", help="the plan as JSON, to FILE or instead of the table"
+        "--example-csv", type=Path, metavar="FILE", help="write an example of a log of incidents, and do nothing else"
+    )
+    parser.add_argument(
+        "--json",
+        nargs="?",
+        const="-",
+        metavar="FILE",
+        help="write the plan as JSON to FILE, or print it instead of the table",
     )
 
 
@@ -58,16 +65,16 @@ def run(args: argparse.Namespace) -> int:
 
     if args.example_csv is not None:
         return _example(args.example_csv)
-    seed = asking.seed(args)
+    seed = cluster_options.seed(args)
     writable(args)
-    ask = msgspec.structs.replace(asking.ask(args), goal=args.goal)
-    with Bar("plan") as bar:
+    ask = msgspec.structs.replace(cluster_options.ask(args), goal=args.goal)
+    with ProgressBar("plan") as bar:
         found = plan(ask, seed, bar.show)
     return deliver(args, as_dict(found), lambda out: show(found, out), lambda: _page(found))
 
 
 def _example(path: Path) -> int:
-    from understudy.planning.sample import example_log
+    from understudy.planning.inputs.incidents import example_log
 
     write(path, example_log(), "--example-csv")
     print(
@@ -82,8 +89,8 @@ def _page(found: Plan) -> str:
     return page(found, made())
 
 
-def settings(option: Option) -> str:
-    """What one would have to set, in a few words."""
+def settings(option: PlanOption) -> str:
+    """The settings of a strategy in a few words."""
     strategy = option.strategy
     parts = []
     if strategy.standbys:
@@ -98,13 +105,13 @@ def settings(option: Option) -> str:
 
 
 def as_dict(found: Plan) -> dict[str, Any]:
-    """The plan as plain data; nothing that is not a number is given as one."""
+    """The plan as plain data for JSON; infinite values become null."""
     from math import isfinite
 
     def finite(value: float) -> float | None:
         return value if isfinite(value) else None
 
-    def option(each: Option) -> dict[str, Any]:
+    def option(each: PlanOption) -> dict[str, Any]:
         strategy = each.strategy
         return {
             "strategy": strategy.name,
@@ -157,24 +164,23 @@ def show(found: Plan, out: Console) -> None:
     from rich.text import Text
 
     from understudy.planning.planner import WORTHLESS
-    from understudy.planning.spans import said
 
     cluster, best = found.assumed.setting.cluster, found.best
     out.print(
         f"{_many(cluster.gpus, 'GPU')} in {_many(cluster.machines, 'machine')}, {_many(cluster.replicas, 'replica')}; "
-        f"a machine fails every {said(1 / found.assumed.rate)}"
+        f"a machine fails every {readable(1 / found.assumed.rate)}"
     )
     out.print()
-    how = ", ".join(filter(None, [settings(best), f"a checkpoint every {said(best.strategy.period)}"]))
+    how = ", ".join(filter(None, [settings(best), f"a checkpoint every {readable(best.strategy.period)}"]))
     out.print(Text.assemble("recommended: ", (best.strategy.name, "bold green"), f" ({how})"))
     out.print(f"  {best.strategy.words}")
     if best.inflation > WORTHLESS:
-        out.print("  Even so training gets nowhere: failures come faster than anything recovers from them.")
+        out.print("  Even so training makes no progress: failures come faster than any strategy recovers.")
     else:
         _expected(found, out)
     out.print()
     out.print(_table(found))
-    out.print("Those with * are there to compare with; Understudy does the others.", style="dim")
+    out.print("Strategies with * are for comparison; Understudy implements the others.", style="dim")
     if found.sensitivity and best.inflation <= WORTHLESS:
         out.print()
         out.print(_swings(found))
@@ -188,22 +194,21 @@ def _many(count: int, what: str) -> str:
 
 
 def _expected(found: Plan, out: Console) -> None:
-    """What the recommendation brings, as computed and as simulated, and what comes next to it."""
+    """Print the recommendation's results, computed and simulated, and the runner-up."""
     from understudy.planning.planner import WORTHLESS
-    from understudy.planning.spans import said
 
     best, ask = found.best, found.ask
     out.print(
-        f"  {said(ask.days * 86400)} of training take {said(found.seconds(best))}: "
+        f"  {readable(ask.days * 86400)} of training take {readable(found.seconds(best))}: "
         f"ETTR {best.estimate.efficiency:.2%}, availability {best.estimate.availability:.2%}"
     )
     hours, money = found.wasted_gpu_hours(best), found.money(best)
     out.print(f"  wasted: {hours:,.0f} GPU-hours a week, {money:,.0f} at {ask.price:g} an hour")
     checked = found.simulated
     value, low, high = checked.inflation.value, checked.inflation.low, checked.inflation.high
-    seen = f"{value:.4f} ({low:.4f} to {high:.4f})" if value <= WORTHLESS else "as getting nowhere"
+    seen = f"{value:.4f} ({low:.4f} to {high:.4f})" if value <= WORTHLESS else "as making no progress"
     out.print(
-        f"  inflation {best.inflation:.4f}; simulated {seen} in {checked.runs} runs of {said(checked.days * 86400)}"
+        f"  inflation {best.inflation:.4f}; simulated {seen} in {checked.runs} runs of {readable(checked.days * 86400)}"
     )
     if found.runner_up is not None and found.runner_up.inflation <= WORTHLESS:
         other = found.runner_up
@@ -219,7 +224,6 @@ def _table(found: Plan) -> Table:
 
     from understudy.cli.output import table
     from understudy.planning.planner import WORTHLESS
-    from understudy.planning.spans import said
 
     made = table(
         "strategy",
@@ -239,8 +243,8 @@ def _table(found: Plan) -> Table:
         made.add_row(
             name,
             settings(option),
-            said(option.strategy.period),
-            said(found.seconds(option)),
+            readable(option.strategy.period),
+            readable(found.seconds(option)),
             f"{option.estimate.efficiency:.2%}",
             f"{option.estimate.availability:.2%}",
             f"{found.wasted_gpu_hours(option):,.0f}",

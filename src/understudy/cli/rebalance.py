@@ -18,35 +18,39 @@ if TYPE_CHECKING:
     from understudy.controller.client import Client
 
 DESCRIPTION = """\
-Move roles of a running job to other machines. A machine moves as a whole: with several workers per machine, name any of
-its roles. Targets are standbys, or machines that the plan itself frees; those become standbys instead of being
-released, so that machines can also trade places. The moves are made in as few transitions as possible, one after the
-other, each at one step boundary; training does not stop for it. What cannot be done is refused before anything moves.
+Move roles of a running job to other machines. All roles of a machine move together: name any of them. Targets are
+standbys, or machines that the plan itself frees. A freed machine becomes a standby, so that machines can also trade
+places. The moves are made in as few transitions as possible, one after the other, each at one step boundary; training
+does not stop. An impossible plan is refused before anything moves.
 """
 EPILOG = """\
 examples:
-  understudy rebalance plan.toml --dry-run       what would be done, in which transitions
+  understudy rebalance plan.toml --dry-run       print the transitions, and move nothing
   understudy rebalance plan.toml
-  understudy rebalance --spread rack             copies of the same state into different racks, with the fewest moves
+  understudy rebalance --spread rack             put equal state into different racks, with the fewest moves
 
 plan.toml:                                       the same as JSON: {"moves": {"0": "m4", "3": "m5"}}
   [moves]
-  0 = "m4"        # role 0, and whatever else its machine plays, to m4
+  0 = "m4"        # role 0, and all other roles of its machine, to m4
   3 = "m5"
 
-Machines say where they stand when they come: understudy join --label rack=r7, or run --label m0:rack=r1.
+Machines get labels when they join: understudy join --label rack=r7, or run --label m0:rack=r1.
 """
 
 
-class Stage:
-    """Who plays what, and who is free, as the job says."""
+class JobLayout:
+    """Which machine has which roles, and which machines are free.
+
+    A cell is all roles of one machine; its first role stands for it.
+    """
 
     def __init__(self, machines: Sequence[Mapping[str, Any]], roster: Sequence[Mapping[str, Any]]) -> None:
         self.machines = {machine["name"]: machine for machine in machines if machine["state"] != "gone"}
         self.free = [name for name, machine in self.machines.items() if machine["state"] == "standby"]
         self.cell_of: dict[int, int] = {}
-        """Role → the first role of the machine that plays it, which stands for all of them."""
+        """Role → its cell."""
         self.where: dict[int, str] = {}
+        """Cell → machine."""
         self.twins = {entry["role"]: entry["twins"] for entry in roster}
         self.vacant = [entry["role"] for entry in roster if entry["machine"] is None]
         for name in dict.fromkeys(entry["machine"] for entry in roster if entry["machine"] is not None):
@@ -55,7 +59,7 @@ class Stage:
             self.cell_of.update(dict.fromkeys(roles, roles[0]))
 
     def kinds(self) -> list[list[int]]:
-        """Cells that hold the same, role by role."""
+        """Groups of cells with equal state, role by role."""
         roles = {cell: [role for role, of in self.cell_of.items() if of == cell] for cell in self.where}
         kinds: list[list[int]] = []
         for cell in self.where:
@@ -78,31 +82,33 @@ def add_parser(subparsers: Subparsers) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "plan", nargs="?", type=Path, metavar="PLAN", help="a TOML or JSON file: which role to which machine"
+        "plan", nargs="?", type=Path, metavar="PLAN", help="TOML or JSON file that maps roles to machines"
     )
-    parser.add_argument("--spread", metavar="LABEL", help="instead of a plan: the same state not twice in one LABEL")
-    parser.add_argument("--dry-run", action="store_true", help="say what would be done, and do nothing")
+    parser.add_argument(
+        "--spread", metavar="LABEL", help="instead of a plan: keep equal state apart by this label of machines"
+    )
+    parser.add_argument("--dry-run", action="store_true", help="print what would be done, and do nothing")
     connection.add_options(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    from understudy.steward.rebalance import Impossible, check, transitions
+    from understudy.steward.rebalance import ImpossibleMoves, check, transitions
 
     if (args.plan is None) == (args.spread is None):
-        raise UsageError("give either a plan or --spread LABEL")
+        raise UsageError("give either a plan file or --spread LABEL")
     moves = None if args.plan is None else read(args.plan)
     client = connection.connect(args)
-    stage = Stage(client.call("GET", "/machines"), client.call("GET", "/roster"))
+    layout = JobLayout(client.call("GET", "/machines"), client.call("GET", "/roster"))
     try:
-        wanted = spreading(stage, args.spread) if moves is None else places(stage, moves)
-        steps = transitions(stage.where, check(stage.where, wanted, stage.free), stage.free)
-    except Impossible as error:
+        wanted = spread_plan(layout, args.spread) if moves is None else places(layout, moves)
+        steps = transitions(layout.where, check(layout.where, wanted, layout.free), layout.free)
+    except ImpossibleMoves as error:
         raise UsageError(str(error)) from None
-    return carry_out(client, stage, steps, as_json=args.json, dry=args.dry_run)
+    return carry_out(client, layout, steps, as_json=args.json, dry=args.dry_run)
 
 
 def read(path: Path) -> dict[int, str]:
-    """Role → machine, as the file says."""
+    """Read a plan: role → machine."""
     import tomllib
 
     try:
@@ -115,8 +121,7 @@ def read(path: Path) -> dict[int, str]:
         raise UsageError(f"{path}: {error.strerror}") from None
     except (ValueError, RecursionError) as error:
         kind = "JSON" if path.suffix == ".json" else "TOML"
-        twice = "; is a role named twice?" if str(error).startswith("Cannot overwrite a value") else ""
-        raise UsageError(f"{path} is not valid {kind}: {error}{twice}") from None
+        raise UsageError(f'{path} is not valid {kind}: {error}; name each role once, as in 0 = "m4"') from None
     moves = found.get("moves") if isinstance(found, dict) else None
     if not isinstance(moves, dict) or set(found) != {"moves"}:
         raise UsageError(f'{path}: write one table, [moves], with lines such as 0 = "m4"')
@@ -133,7 +138,7 @@ def read(path: Path) -> dict[int, str]:
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """JSON allows to say something twice, and forgets the first."""
+    """Refuse a key that JSON has twice: the parser would forget the first value."""
     found: dict[str, Any] = {}
     for key, value in pairs:
         if key in found:
@@ -142,58 +147,57 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def places(stage: Stage, moves: Mapping[int, str]) -> dict[int, str]:
-    """The same by machine: each moves as a whole."""
-    from understudy.steward.rebalance import Impossible
+def places(layout: JobLayout, moves: Mapping[int, str]) -> dict[int, str]:
+    """The plan by cell: cell → machine."""
+    from understudy.steward.rebalance import ImpossibleMoves
 
     wanted: dict[int, str] = {}
     named: dict[int, int] = {}
     for role, machine in moves.items():
-        if role in stage.vacant:
-            raise Impossible(f"role {role} is vacant; wait until it is refilled")
-        if role not in stage.cell_of:
-            raise Impossible(f"there is no role {role}; roles are 0 to {len(stage.twins) - 1}")
-        if machine not in stage.machines:
-            raise Impossible(f"there is no machine {machine}; machines: {', '.join(stage.machines) or 'none'}")
-        cell = stage.cell_of[role]
+        if role in layout.vacant:
+            raise ImpossibleMoves(f"role {role} is vacant; wait until it is refilled")
+        if role not in layout.cell_of:
+            raise ImpossibleMoves(f"there is no role {role}; roles are 0 to {len(layout.twins) - 1}")
+        if machine not in layout.machines:
+            raise ImpossibleMoves(f"there is no machine {machine}; machines: {', '.join(layout.machines) or 'none'}")
+        cell = layout.cell_of[role]
         if cell in named:
-            whose = stage.where[cell]
-            raise Impossible(
-                f"roles {named[cell]} and {role} are both on {whose}, which moves as a whole; name one of them"
+            machine_now = layout.where[cell]
+            raise ImpossibleMoves(
+                f"roles {named[cell]} and {role} are both on {machine_now}, and move together; name one of them"
             )
         named[cell], wanted[cell] = role, machine
     return wanted
 
 
-def spreading(stage: Stage, label: str) -> dict[int, str]:
-    from understudy.steward.rebalance import Impossible
-    from understudy.steward.spread import spread
+def spread_plan(layout: JobLayout, label: str) -> dict[int, str]:
+    from understudy.steward.rebalance import ImpossibleMoves, spread_over_racks
 
-    racks = {name: machine["labels"][label] for name, machine in stage.machines.items() if label in machine["labels"]}
+    racks = {name: machine["labels"][label] for name, machine in layout.machines.items() if label in machine["labels"]}
     if not racks:
-        raise Impossible(f"no machine has a label {label}; give them some with: understudy join --label {label}=…")
-    if stage.vacant:
-        raise Impossible(f"role {stage.vacant[0]} is vacant; wait until it is refilled")
-    return spread(stage.where, stage.kinds(), racks, stage.free)
+        raise ImpossibleMoves(f"no machine has a label {label}; give them some with: understudy join --label {label}=…")
+    if layout.vacant:
+        raise ImpossibleMoves(f"role {layout.vacant[0]} is vacant; wait until it is refilled")
+    return spread_over_racks(layout.where, layout.kinds(), racks, layout.free)
 
 
-def carry_out(client: Client, stage: Stage, steps: list[dict[int, str]], *, as_json: bool, dry: bool) -> int:
-    """One transition after the other; what is done stays done where a later one fails."""
+def carry_out(client: Client, layout: JobLayout, steps: list[dict[int, str]], *, as_json: bool, dry: bool) -> int:
+    """Make one transition after the other. If one fails, those before it stay. Returns the exit code."""
     if not steps:
         print(json.dumps({"transitions": []}) if as_json else "nothing to do: all roles are where they should be")
         return 0
-    plan = _moves(stage, steps)
+    plan = _moves(layout, steps)
     if as_json:
-        named = [[{"roles": move.roles, "from": move.leaver, "to": move.comer} for move in moves] for moves in plan]
+        named = [[{"roles": move.roles, "from": move.leaver, "to": move.joiner} for move in moves] for moves in plan]
         print(json.dumps({"transitions": named}), flush=True)
     for number, moves in enumerate(plan, 1):
         if not as_json:
-            said = ", ".join(f"{_listed(move.roles)}: {move.leaver} → {move.comer}" for move in moves)
+            said = ", ".join(f"{_listed(move.roles)}: {move.leaver} → {move.joiner}" for move in moves)
             print(f"transition {number} of {len(plan)}: {said}", flush=True)
         if dry:
             continue
-        leavers, comers = [move.leaver for move in moves], [move.comer for move in moves]
-        body = {"type": "replace", "machines": leavers, "standbys": comers, "keep": True, "why": "rebalancing"}
+        leavers, joiners = [move.leaver for move in moves], [move.joiner for move in moves]
+        body = {"type": "replace", "machines": leavers, "standbys": joiners, "keep": True, "why": "rebalancing"}
         if request(client, body, as_json=as_json):
             if number > 1 and not as_json:
                 done = f"transitions 1 to {number - 1} are done; the same command does the rest"
@@ -202,18 +206,20 @@ def carry_out(client: Client, stage: Stage, steps: list[dict[int, str]], *, as_j
     return 0
 
 
-class Move(NamedTuple):
+class MachineMove(NamedTuple):
+    """The roles of one machine move to another one."""
+
     roles: list[int]
     leaver: str
-    comer: str
+    joiner: str
 
 
-def _moves(stage: Stage, steps: list[dict[int, str]]) -> list[list[Move]]:
-    """The same with all roles, and who gives them away."""
-    at, found = dict(stage.where), []
+def _moves(layout: JobLayout, steps: list[dict[int, str]]) -> list[list[MachineMove]]:
+    """The transitions as moves of machines, with all their roles."""
+    at, found = dict(layout.where), []
     for step in steps:
-        roles = {cell: [role for role, of in stage.cell_of.items() if of == cell] for cell in step}
-        found.append([Move(roles[cell], at[cell], machine) for cell, machine in sorted(step.items())])
+        roles = {cell: [role for role, of in layout.cell_of.items() if of == cell] for cell in step}
+        found.append([MachineMove(roles[cell], at[cell], machine) for cell, machine in sorted(step.items())])
         at.update(step)
     return found
 

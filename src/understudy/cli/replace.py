@@ -1,4 +1,4 @@
-"""`understudy replace` and `understudy drain`: put a standby in a machine's place while training goes on."""
+"""`understudy replace` and `understudy drain`: replace machines by standbys while training continues."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 import json
 import sys
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
 
 from understudy.cli import connection
@@ -18,125 +18,144 @@ if TYPE_CHECKING:
     from understudy.controller.client import Client
 
 MEANING = {
-    "rehearse": "the newcomer enters the training function in the sandbox",
-    "prepare": "links are opened while the others train",
-    "armed": "everybody is ready; the next vote agrees",
-    "switch": "the boundary: links are swapped",
-    "hand-over": "the leaver gives what is left of its state, the newcomer checks it",
-    "first step": "the newcomer plays; the leaver stays until it has made a step",
-    "cancel": "given up",
+    "rehearse": "the joiner enters the training function in the sandbox",
+    "prepare": "workers open links while training continues",
+    "armed": "all workers are ready; the next vote agrees",
+    "switch": "the boundary: workers swap links",
+    "hand-over": "the leaver sends the rest of its state, the joiner verifies all of it",
+    "first step": "the joiner trains; the leaver waits until it has made a step",
+    "cancel": "the replacement is given up; training continues as before",
 }
+"""Phase → what happens in it."""
 
-
-DRAINING = """\
-Replace machines and release them, by a given time where one is given. Where there are fewer standbys ready than
-machines, or more machines than `run --at-once` allows, they go in turns; of several requests, the one with the earliest
-deadline first. What cannot be done is refused at once, and who will be late is told as soon as that is known.
+REPLACE = """\
+Replace machines of a running job by standbys, all at one step boundary. Training does not stop.
+"""
+REPLACE_EXAMPLES = """\
+examples:
+  understudy replace m2
+  understudy replace m1 m3 --with m4 m5
+"""
+DRAIN = """\
+Replace machines and release them, by a deadline if one is given. If there are fewer standbys ready than machines, or
+more machines than `run --at-once` allows, they are replaced in turns; of several requests, the one with the earliest
+deadline goes first. An impossible request is refused at once; a machine that will be late is announced as soon as that
+is known.
+"""
+DRAIN_EXAMPLES = """\
+examples:
+  understudy drain m2
+  understudy drain m1 m2 --by 30m --why 'new firmware'
+  understudy drain m2 --by 18:30
+  understudy drain --cancel m2      while it waits for its turn
 """
 
 
-class Replace:
-    @staticmethod
-    def add_parser(subparsers: Subparsers) -> None:
-        parser = subparsers.add_parser(
-            "replace",
-            help="put a standby in a machine's place",
-            description="Replace machines of a running job, all at one step boundary. Training does not stop for it.",
-            epilog="examples:\n  understudy replace m2\n  understudy replace m1 m3 --with m4 m5",
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-        )
-        parser.add_argument("machines", nargs="+", metavar="MACHINE", help="who goes")
-        parser.add_argument(
-            "--with",
-            dest="standbys",
-            nargs="+",
-            default=[],
-            metavar="STANDBY",
-            help="who comes (default: who is ready)",
-        )
-        connection.add_options(parser)
-
-    @staticmethod
-    def run(args: argparse.Namespace) -> int:
-        body = {"type": "replace", "machines": args.machines, "standbys": args.standbys}
-        return request(connection.connect(args), body, as_json=args.json)
+def add_replace_parser(subparsers: Subparsers) -> None:
+    parser = subparsers.add_parser(
+        "replace",
+        help="replace machines by standbys",
+        description=REPLACE,
+        epilog=REPLACE_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("machines", nargs="+", metavar="MACHINE", help="machines that leave")
+    parser.add_argument(
+        "--with",
+        dest="standbys",
+        nargs="+",
+        default=[],
+        metavar="STANDBY",
+        help="standbys that join (default: those that are ready)",
+    )
+    connection.add_options(parser)
 
 
-class Drain:
-    @staticmethod
-    def add_parser(subparsers: Subparsers) -> None:
-        parser = subparsers.add_parser(
-            "drain",
-            help="free machines, for maintenance",
-            description=DRAINING,
-            epilog="examples:\n  understudy drain m2\n  understudy drain m1 m2 --by 30m --why 'new firmware'\n"
-            "  understudy drain m2 --by 18:30\n  understudy drain --cancel m2      while it still waits for its turn",
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-        )
-        parser.add_argument("machines", nargs="+", metavar="MACHINE", help="who goes")
-        parser.add_argument("--by", metavar="TIME", help="30m, 2h, 90s, or a time of day such as 18:30")
-        parser.add_argument("--why", default="", metavar="TEXT", help="one sentence, for the events")
-        parser.add_argument("--cancel", action="store_true", help="they stay, where their turn has not come")
-        connection.add_options(parser)
+def run_replace(args: argparse.Namespace) -> int:
+    body = {"type": "replace", "machines": args.machines, "standbys": args.standbys}
+    return request(connection.connect(args), body, as_json=args.json)
 
-    @staticmethod
-    def run(args: argparse.Namespace) -> int:
-        if args.cancel:
-            if args.by or args.why:
-                raise UsageError("--cancel takes a drain back; leave --by and --why out")
-            client = connection.connect(args)
-            answers = [client.call("DELETE", f"/drain/{quote(name, safe='')}") for name in args.machines]
-            return max(tell(answer, as_json=args.json) for answer in answers)
-        body = {"machines": args.machines, "by": _moment(args.by), "why": args.why}
-        return request(connection.connect(args), body, as_json=args.json, path="/drain")
+
+def add_drain_parser(subparsers: Subparsers) -> None:
+    parser = subparsers.add_parser(
+        "drain",
+        help="free machines for maintenance",
+        description=DRAIN,
+        epilog=DRAIN_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("machines", nargs="+", metavar="MACHINE", help="machines that leave")
+    add("--by", metavar="TIME", help="deadline: a duration such as 30m or 2h, or a time of day such as 18:30")
+    add("--why", default="", metavar="TEXT", help="one sentence, for the events")
+    add("--cancel", action="store_true", help="take the request back for machines that still wait for their turn")
+    connection.add_options(parser)
+
+
+def run_drain(args: argparse.Namespace) -> int:
+    if args.cancel:
+        if args.by or args.why:
+            raise UsageError("--cancel takes a drain back; leave --by and --why out")
+        client = connection.connect(args)
+        answers = [client.call("DELETE", f"/drain/{quote(name, safe='')}") for name in args.machines]
+        return max(tell(answer, as_json=args.json) for answer in answers)
+    body = {"machines": args.machines, "by": _moment(args.by), "why": args.why}
+    return request(connection.connect(args), body, as_json=args.json, path="/drain")
 
 
 def _moment(text: str | None) -> float | None:
     """Seconds since the epoch, by this computer's clock."""
-    from understudy.controller.server.deadline import moment
+    from understudy.protocol.durations import parse_deadline
 
     try:
-        return None if text is None else moment(text, datetime.now())
+        return None if text is None else parse_deadline(text, datetime.now())
     except ValueError as error:
         raise UsageError(f"--{error}") from None
 
 
+class BegunPhase(NamedTuple):
+    """A phase of a replacement, and when it began."""
+
+    name: str
+    at: float
+
+
 def request(client: Client, body: dict[str, Any], *, as_json: bool, path: str = "/replace") -> int:
-    """Ask, show the phases as they happen, and end with what training lost."""
+    """Send a request, print its phases as they happen, and end with what training lost. Returns the exit code."""
     after = client.events()["next"]
     answer = client.call("POST", path, body)
     id = answer["id"]
-    began: tuple[str, float] | None = None
+    begun: BegunPhase | None = None
     done = False
     while not done:
         done = answer["done"]
         page = client.events(after, wait=0.0 if done else 5.0)
         after = page["next"]
-        for tale in page["events"]:
-            if id not in (tale["data"].get("change"), tale["data"].get("id")) or tale["kind"] == "asked":
+        for event in page["events"]:
+            kind, data = event["kind"], event["data"]
+            if id not in (data.get("change"), data.get("id")) or kind == "asked":
                 continue
             if as_json:
-                print(json.dumps(tale), flush=True)
-            elif tale["kind"] in ("change", "late"):
-                print(tale["text"], flush=True)
-            elif tale["kind"] in ("phase", "settled", "cancelled", "released"):
-                _show(began, tale["at"])
-                began = (tale["text"], tale["at"]) if tale["kind"] == "phase" else None
-                if tale["kind"] == "released":
-                    print(f"  {tale['text']}", flush=True)
+                print(json.dumps(event), flush=True)
+            elif kind in ("change", "late"):
+                print(event["text"], flush=True)
+            elif kind in ("phase", "settled", "cancelled", "released"):
+                _show(begun, event["at"])
+                begun = BegunPhase(data["phase"], event["at"]) if kind == "phase" else None
+                if kind == "released":
+                    print(f"  {event['text']}", flush=True)
         answer = answer if done else client.answer(id)
     if as_json:
         print(json.dumps(answer), flush=True)
     elif answer["ok"]:
-        _show(began, answer["at"])
+        _show(begun, answer["at"])
         print(answer["text"])
     else:
         print(f"understudy: not replaced: {answer['text']}", file=sys.stderr)
     return 0 if answer["ok"] else 1
 
 
-def _show(phase: tuple[str, float] | None, until: float) -> None:
-    """A phase that is over, if there is one."""
+def _show(phase: BegunPhase | None, until: float) -> None:
+    """Print a phase that is over, if there is one."""
     if phase is not None:
-        name, began = phase
-        print(f"  {name:<10} {until - began:8.3f} s   {MEANING.get(name, '')}", flush=True)
+        print(f"  {phase.name:<10} {until - phase.at:8.3f} s   {MEANING.get(phase.name, '')}", flush=True)

@@ -1,4 +1,4 @@
-"""`understudy reproduce`: published results again, from their authors' parameters, with ours beside theirs."""
+"""`understudy reproduce`: compute published results again from their authors' parameters, ours beside theirs."""
 
 from __future__ import annotations
 
@@ -11,38 +11,54 @@ from understudy.cli.errors import UsageError
 
 if TYPE_CHECKING:
     from understudy.cli.main import Subparsers
-    from understudy.cli.reproduced import Reproduction
+    from understudy.cli.reproductions import Reproduction
 
+EXAMPLES = """\
+examples:
+  understudy reproduce spare                    the published rows, 20 runs each
+  understudy reproduce spare --n 200 --r 8 --runs 100 --json spare.json
+  understudy reproduce trainmover
+"""
 SIZES = (200, 600, 1000)
 MOST_RUNS = 10_000
 MOST_GROUPS = 20_000
 SPARE_HELP = """\
-Time to train and availability of SPARe and of replication, both with checkpoints, simulated with the parameters of
-SPARe's authors. Each row is beside what they published, where they did. Exit code 1 when one is too far from it.
+Simulate the time to train and the availability of SPARe and of replication, both with checkpoints, with the parameters
+of SPARe's authors. Rows show the published values too. Exit code 1: a row is too far from its published value.
 """
 TRAINMOVER_HELP = """\
-Wasted GPU-hours per week at 1,024 to 131,072 GPUs, from the assumptions that TrainMover's authors state, and what would
-come of other readings of what they leave open. Exit code 1 when a result is too far from the published one.
+Compute the wasted GPU-hours per week at 1,024 to 131,072 GPUs from the assumptions of TrainMover's authors, and with
+other readings of what the paper leaves open. Exit code 1: a result is too far from the published one.
 """
 
 
 def add_parser(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser(
         "reproduce",
-        help="published results again, ours beside theirs",
-        description="Reproduce published results. Progress goes to stderr, tables to stdout.",
+        help="compute published results again",
+        description="Compute published results again. Progress goes to stderr, tables go to stdout.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     which = parser.add_subparsers(dest="what", metavar="WHAT", required=True)
     spare = which.add_parser("spare", help="SPARe's time to train and availability", description=SPARE_HELP)
-    spare.add_argument("--n", metavar="N,…", help="numbers of groups (default: 200,600,1000)")
+    spare.add_argument("--n", metavar="N,…", help="numbers of groups (default 200,600,1000)")
     spare.add_argument(
-        "--r", metavar="R,…", help="holders of each shard (default: the published best one for n, and 3)"
+        "--r", metavar="R,…", help="holders of each shard (default: the published best one for each n, and 3)"
     )
-    spare.add_argument("--dist", choices=("weibull", "exponential"), default="weibull", help="of a group's life")
-    spare.add_argument("--runs", metavar="K", default="20", help="simulated runs of each row (default: %(default)s)")
-    spare.add_argument("--seed", metavar="S", default="0", help="other runs of the same kind (default: %(default)s)")
     spare.add_argument(
-        "--engine", choices=("jump", "steps"), default="jump", help="steps: step by step, slower, to check the other"
+        "--dist",
+        choices=("weibull", "exponential"),
+        default="weibull",
+        help="distribution of a group's life (default weibull)",
+    )
+    spare.add_argument("--runs", metavar="K", default="20", help="simulated runs of each row (default %(default)s)")
+    spare.add_argument("--seed", metavar="S", default="0", help="seed of the simulation (default %(default)s)")
+    spare.add_argument(
+        "--engine",
+        choices=("jump", "steps"),
+        default="jump",
+        help="simulator; steps goes step by step, slower, to verify jump (default jump)",
     )
     trainmover = which.add_parser(
         "trainmover", help="TrainMover's projection to 131,072 GPUs", description=TRAINMOVER_HELP
@@ -54,39 +70,41 @@ def add_parser(subparsers: Subparsers) -> None:
 def run(args: argparse.Namespace) -> int:
     from rich.console import Console
 
-    from understudy.cli.bench import WIDTH_WITHOUT_TERMINAL, keep, writable_target
-    from understudy_bench import harness
-    from understudy_bench.progress import Progress
-    from understudy_bench.render import render
+    from understudy.cli.bench import write_report
+    from understudy.cli.output import WIDTH_WITHOUT_TERMINAL, writable_target
+    from understudy_bench.harness.bench import Bench, Report
+    from understudy_bench.harness.bench import run as run_bench
+    from understudy_bench.harness.progress import Progress
+    from understudy_bench.report.table import render
 
     reproduction = prepare(args)
     target = None if args.json is None else writable_target(args.json)
     stdout = Console(width=None if sys.stdout.isatty() else WIDTH_WITHOUT_TERMINAL)
     name = f"reproduce {args.what}"
     with Progress(name, Console(stderr=True)) as progress:
-        report = harness.run(harness.Bench(name, "", reproduction.measure), quick=False, progress=progress)
+        report = run_bench(Bench(name, "", reproduction.measure), quick=False, progress=progress)
     reproduction.show(report.rows, stdout)
-    render(harness.Report(report.bench, report.env, (), report.checks), stdout)
+    render(Report(report.bench, report.env, (), report.checks), stdout)
     if target is not None:
-        keep(report, target)
+        write_report(report, target)
     return 0 if report.ok else 1
 
 
 def prepare(args: argparse.Namespace) -> Reproduction:
-    """What is asked for, found to be possible before any work is done."""
-    from understudy.cli import reproduced
+    """The reproduction that the options name; `UsageError` before any work if it is impossible."""
+    from understudy.cli import reproductions
 
     if args.what == "trainmover":
-        return reproduced.TrainMover()
+        return reproductions.TrainMoverReproduction()
     sizes = numbers("--n", args.n, 2, MOST_GROUPS) if args.n is not None else SIZES
     holders = numbers("--r", args.r, 1, MOST_GROUPS) if args.r is not None else None
     runs = number("--runs", args.runs, 1, MOST_RUNS)
     seed = number("--seed", args.seed, 0, 2**63 - 1)
-    return reproduced.Spare(sizes, holders, args.dist, runs, seed, args.engine)
+    return reproductions.SpareReproduction(sizes, holders, args.dist, runs, seed, args.engine)
 
 
 def numbers(option: str, text: str, least: int, most: int) -> tuple[int, ...]:
-    """Whole numbers with commas between, each once."""
+    """Parse whole numbers that are separated by commas; each counts once."""
     return tuple(dict.fromkeys(number(option, part, least, most) for part in text.split(",")))
 
 
@@ -98,5 +116,5 @@ def number(option: str, text: str, least: int, most: int) -> int:
         )
     value = int(digits[:20])
     if not least <= value <= most:
-        raise UsageError(f"{option} {digits[:20]}: it must be between {least:,} and {most:,}")
+        raise UsageError(f"{option} {digits[:20]}: give a number from {least:,} to {most:,}")
     return value

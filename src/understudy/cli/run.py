@@ -8,23 +8,27 @@ import json
 import re
 import signal
 import sys
+from collections.abc import Collection
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from understudy.cli import options
 from understudy.cli.errors import UsageError
+from understudy.protocol.settings import ELSEWHERE, JobSpec
 
 if TYPE_CHECKING:
     from understudy.cli.main import Subparsers
-    from understudy.launch.spec import JobSpec
 
 DESCRIPTION = """\
-Run a training script on several machines, each played by an agent with its own process tree on this computer; others
-may come from other computers with understudy join. While it runs, any machine can be replaced: understudy replace m1.
+Run a training script on several machines. Each machine is an agent with its own process tree on this computer; others
+may come from other computers with understudy join. While the job runs, any machine can be replaced: understudy replace
+m1.
 
 The script defines train(job) and calls understudy.run(train). Instead of a script, a TOML file may be given that has
-the options below as keys (script, args, machines, standbys, nproc, mesh, seed, steps, checkpoint, checkpoint_every, …);
-options on the command line come before those in the file.
+the options below as keys (script, args, machines, standbys, checkpoint_every, …), at the top or in a table for each
+group ([recovery], [steward], …). Options on the command line override those in the file. A SPAN is a time span such as
+500ms, 30s, 2m or 1.5h; a number alone is in seconds.
 """
 EPILOG = """\
 examples:
@@ -47,81 +51,22 @@ def add_parser(subparsers: Subparsers) -> None:
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    add = parser.add_argument
-    add("--begin-with", type=int, metavar="N", help="begin with N of the machines (whole replicas); see: scale --help")
-    add("--local", type=int, metavar="N", help="start only N of the machines here; the others join (default: all)")
-    add("--listen", metavar="HOST[:PORT]", help="where the controller listens (default 127.0.0.1, any port)")
-    add("--host", metavar="ADDRESS", help="where workers started here listen (default: the controller's address)")
-    add_options(parser)
+    _add_options(parser)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """What describes a job, for every command that starts one."""
-    add = parser.add_argument
-    add("--machines", type=int, metavar="N", help="machines that play (default 1)")
-    add("--standbys", type=int, metavar="N", help="machines that wait (default 0)")
-    add("--nproc", type=int, metavar="N", help="workers per machine (default 1)")
-    add("--mesh", metavar="DIMS", help="dimensions, outermost first: pp=2,dp=2,tp=2 (default dp over all roles)")
-    add("--seed", type=int, metavar="N", help="of all random numbers (default 0)")
-    add("--steps", type=int, metavar="N", help="how many; comes before what the script says")
-    add("--checkpoint", metavar="DIR", help="begin with the latest checkpoint in DIR, if there is one")
-    add("--checkpoint-every", type=int, metavar="N", help="write one to DIR every N steps, beside training")
-    add("--name", help="of the job (default: the script's)")
-    add("--threads", type=int, metavar="N", help="torch threads per worker (default 1)")
-    add("--transport", help="native (default), or torch:gloo")
-    add("--heartbeat", type=float, metavar="S", help="silence after which a machine is gone (default 2)")
-    add("--limit", type=float, metavar="S", help="time limit of one collective operation (default 300)")
-    add("--rehearsal-limit", type=float, metavar="S", help="time limit of a newcomer's rehearsal (default 900)")
-    add("--step-limit", type=float, metavar="S", help="time limit of one step (default: none)")
-    add("--answer-limit", type=float, metavar="S", help="after which a silent or stopped worker is dead (default 10)")
-    add(
-        "--no-standby",
-        metavar="wait|stop|shrink",
-        help="after a failure with no standby left: wait for a machine (default), stop with a checkpoint, or mask",
-    )
-    add("--patience", type=float, metavar="S", help="how long to wait for one before stopping (default 600)")
-    add("--repair", type=float, metavar="S", help="start a dead machine's agent again after S (default 2; 0: never)")
-    add("--quarantine", type=int, metavar="N", help="failures after which a machine is not used any more (default 3)")
-    add(
-        "--steward",
-        metavar="off|tell|act",
-        help="slow machines: do not look, say what would be done (default), or replace them",
-    )
-    add("--steward-looks", type=int, metavar="N", help="for how many looks, one a second, it is slow (default 10)")
-    add("--steward-replacements", type=int, metavar="N", help="of slow machines in an hour at most (default 4)")
-    add("--pool", type=int, metavar="N", help="keep N standbys: ask for one when one is used, release what is too many")
-    add("--cool-down", type=seconds, metavar="SPAN", help="between two requests, and before a release (default 30s)")
-    add("--budget", type=int, metavar="N", help="ask for at most N machines an hour (default: any number)")
-    add("--provider-command", metavar="CMD", help="brings machines: run as CMD request N and CMD release NAME")
-    add("--warm", type=int, metavar="N", help="for how many machines' roles a standby rehearses ahead (default 1)")
-    add("--recordings", metavar="DIR", help="for what standbys rehearse with (default: a temporary file)")
-    add("--recording-limit", type=float, metavar="MB", help="size of it for each role (default 1024; 0: no recording)")
-    add("--copy-every", type=int, metavar="N", help="keep copies of state in other machines' memory, renewed every N")
-    add("--mask", metavar="PLACEMENT", help="go on without lost replicas: anywhere, or data placed as spare:r=3")
-    add("--deterministic", action="store_true", default=None, help="masked steps give the same bits as whole ones")
-    add("--keep-gradients", metavar="own|copy|none", help="what survivors keep of an interrupted step (default own)")
-    add("--check-gradients", action="store_true", default=None, help="repeat a step once that has NaN or inf in them")
-    add("--at-once", type=int, metavar="K", help="drain no more than K machines at one boundary (default: any number)")
-    add("--grace", type=float, metavar="S", help="time for a machine that gets SIGTERM to be replaced (default 30)")
-    add("--label", action="append", metavar="M:KEY=VALUE", help="say something of a machine, such as m0:rack=r1")
-    add("--straggler-threshold", type=float, metavar="X", help="how much slower is a straggler (default 0.1; 0: off)")
-    add("--straggler-window", type=int, metavar="N", help="for how many steps before it is told (default 20)")
-    add("--run-dir", metavar="DIR", help="for the ledger, logs and metrics (default runs/NAME-TIME)")
-    add("--chaos", action="store_true", default=None, help="let understudy chaos have faults happen inside processes")
-    add("--json", action="store_true", help="events and result as JSON lines on stdout; the script's output on stderr")
-    add("--plain", action="store_true", help="lines instead of a live screen, also on a terminal")
-    add("script", metavar="SCRIPT", help="a training script, or a TOML file")
-    add("args", nargs=argparse.REMAINDER, metavar="…", help="the script's own arguments")
+    """Add the options of a job, for another command that starts one on this computer."""
+    _add_options(parser, without=(ELSEWHERE,))
 
 
-def seconds(text: str) -> float:
-    """A time span on the command line: `30s`, `2m`, `30`."""
-    from understudy.planning.spans import SpanError, span
-
-    try:
-        return span(text)
-    except SpanError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
+def _add_options(parser: argparse.ArgumentParser, *, without: Collection[str] = ()) -> None:
+    parser.add_argument("script", metavar="SCRIPT", help="a training script, or a TOML file")
+    parser.add_argument("args", nargs=argparse.REMAINDER, metavar="…", help="the script's own arguments")
+    parser.add_argument("--json", action="store_true", help="print events and result as JSON; the script's on stderr")
+    parser.add_argument("--plain", action="store_true", help="print lines instead of a live screen")
+    options.add_options(parser, without=without)
+    label = "add a label to a machine, such as m0:rack=r1"
+    parser.add_argument("--label", action="append", metavar="M:KEY=VALUE", help=label)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -134,25 +79,18 @@ def run(args: argparse.Namespace) -> int:
 
 
 def spec_of(args: argparse.Namespace) -> JobSpec:
-    """The job that these options describe."""
-    import msgspec
+    """The job that the options describe."""
+    from understudy.launch.spec import SpecError, from_toml, make
 
-    from understudy.launch.spec import JobSpec, SpecError, from_toml, make
-
-    names = {field.name for field in msgspec.structs.fields(JobSpec)} - {"script", "args"}
-    given = {name: value for name in sorted(names) if (value := getattr(args, name, None)) is not None}
+    given = options.given_options(args)
+    script, words = given.pop("script"), given.pop("args")
     if getattr(args, "label", None):
         given["labels"] = labels(args.label)
-    where = ""
     try:
-        if args.script.endswith(".toml"):
-            where = args.script
-            settings: dict[str, Any] = from_toml(Path(args.script)) | given
-            if args.args:
-                settings["args"] = args.args
-        else:
-            settings = given | {"script": args.script, "args": args.args}
-        return make(settings, where)
+        if script.endswith(".toml"):
+            values = from_toml(Path(script)) | given
+            return make(values | {"args": words} if words else values, script)
+        return make({**given, "script": script, "args": words})
     except SpecError as error:
         raise UsageError(str(error)) from None
 
@@ -177,13 +115,13 @@ def one_label(text: str, word: str) -> tuple[str, str]:
 
 
 QUIET = ("phase", "signal", "finished", "stopped", "failed")
-"""Events that plain output leaves out: too many, or said at the end anyway."""
+"""Kinds of events that plain output leaves out: too many, or printed at the end anyway."""
 
 
-async def _follow(spec: Any, *, as_json: bool, plain: bool) -> int:
+async def _follow(spec: JobSpec, *, as_json: bool, plain: bool) -> int:
     from rich.console import Console
 
-    from understudy.cli.live import Screen
+    from understudy.cli.live import LiveScreen
     from understudy.controller.client import ControllerError
     from understudy.launch.local import LocalJob
 
@@ -191,7 +129,7 @@ async def _follow(spec: Any, *, as_json: bool, plain: bool) -> int:
         if as_json:
             print(json.dumps(event), flush=True)
         elif live is not None:
-            live.tale(event)
+            live.event(event)
         elif event["kind"] not in QUIET:
             print(f"understudy: {event['text']}", flush=True)
 
@@ -201,7 +139,7 @@ async def _follow(spec: Any, *, as_json: bool, plain: bool) -> int:
         else:
             print(text, file=sys.stderr if as_json else sys.stdout, flush=True)
 
-    live = None if as_json or plain or not sys.stdout.isatty() else Screen(Console(highlight=False))
+    live = None if as_json or plain or not sys.stdout.isatty() else LiveScreen(Console(highlight=False))
     loop = asyncio.get_running_loop()
     waiting: asyncio.Task[Any] | None = None
     stopping: asyncio.Task[None] | None = None
@@ -257,7 +195,7 @@ async def _follow(spec: Any, *, as_json: bool, plain: bool) -> int:
 
 
 def combined(digests: dict[str, str]) -> str:
-    """One fingerprint of all roles' final states."""
+    """One fingerprint of the final states of all roles."""
     import hashlib
 
     text = json.dumps({int(role): digest for role, digest in digests.items()}, sort_keys=True)

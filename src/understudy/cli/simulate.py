@@ -1,4 +1,4 @@
-"""`understudy simulate`: strategies side by side by simulation, one week of one of them in detail, or a sweep."""
+"""`understudy simulate`: simulate strategies side by side, one week of one of them in detail, or a sweep."""
 
 from __future__ import annotations
 
@@ -8,42 +8,43 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from understudy.cli import asking, stewarded
+from understudy.cli import cluster_options, simulate_steward
 from understudy.cli.errors import UsageError
-from understudy.cli.output import Bar, deliver, made, table, writable
+from understudy.cli.output import ProgressBar, deliver, made, table, writable
+from understudy.protocol.durations import readable
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from understudy.cli.main import Subparsers
-    from understudy.planning.assume import Ask, Assumed
-    from understudy.planning.outcome import Outcome
-    from understudy.planning.planner import Only, Option
+    from understudy.planning.inputs.assume import Ask, Assumed
+    from understudy.planning.outcome import SimulationOutcome
+    from understudy.planning.planner import FixedChoices, PlanOption
 
 DESCRIPTION = """\
-Simulate a cluster's failures and how strategies deal with them. Without --standbys, --r and --period each strategy gets
-the settings that are best for it. Means come with their 95 % confidence interval; the same seed gives the same result.
+Simulate a cluster's failures and how strategies deal with them. Without --standbys, --r and --period, each strategy
+gets its best settings. Means have a 95 % confidence interval; the same seed gives the same result.
 """
 EPILOG = """\
 examples:
   understudy simulate --gpus 65536                                    all strategies side by side
   understudy simulate --gpus 65536 --strategy mask-and-refill,trainmover --runs 1000 --for 30d
-  understudy simulate --gpus 65536 --strategy trainmover --timeline   what happens in a week of it
+  understudy simulate --gpus 65536 --strategy trainmover --timeline   the events of one week
   understudy simulate --gpus 1024 --strategy mask-and-refill --sweep gpus=1024,16384,65536,600000
   understudy simulate --gpus 16384 --strategy trainmover --sweep standbys=0,2,8,16
-  understudy simulate --gpus 8192 --steward --straggling 180d --mistaken 30d   what replacing slow machines buys
+  understudy simulate --gpus 8192 --steward --straggling 180d --mistaken 30d   the value of replacing slow machines
 
-Engines: jump goes from event to event, many runs side by side; steps goes from step to step, slower and exact; simgrid
-is another simulator altogether, for small cases (make simgrid).
+Engines: jump goes from event to event, many runs at once; steps goes from step to step, slower and exact; simgrid is an
+independent simulator for small cases (install it with make simgrid).
 """
 ENGINES = ("jump", "steps", "simgrid")
 SWEPT = ("gpus", "mtbf", "standbys", "r", "period", "restart", "save", "cold", "repair", "replicas", "step-seconds")
 
 MOST_EVENTS = 500_000
-"""That are simulated one after the other: a minute or two."""
+"""Interruptions that are simulated one after the other: a minute or two."""
 MOST_TOLD = 20_000
 MOST_STEPS = 5_000_000
-"""Of all runs, with an engine that takes them one by one."""
+"""Steps of all runs, for an engine that goes step by step."""
 MOST_STEPPING = 10_000
 
 Row = dict[str, Any]
@@ -52,42 +53,52 @@ Row = dict[str, Any]
 def add_parser(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser(
         "simulate",
-        help="a cluster's failures, and how strategies deal with them",
+        help="simulate strategies against failures",
         description=DESCRIPTION,
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    asking.add_options(parser)
+    cluster_options.add_options(parser)
     how = parser.add_argument_group("the simulation")
-    how.add_argument("--strategy", default="all", metavar="NAMES", help="with commas between them, or all (default)")
-    how.add_argument("--standbys", metavar="N", help="machines that are held ready (default: what is best)")
-    how.add_argument("--r", metavar="N", help="holders of a shard (default: what is best)")
-    how.add_argument("--period", metavar="SPAN", help="between two checkpoints (default: what is best)")
-    how.add_argument("--runs", metavar="N", default="100", help="simulated runs (default 100)")
-    how.add_argument("--for", dest="horizon", metavar="SPAN", default="30d", help="simulated time (default 30d)")
-    how.add_argument("--seed", default="0", metavar="N", help="of everything that is left to chance (default 0)")
-    how.add_argument("--engine", choices=ENGINES, default="jump", help="which simulator (default jump)")
-    how.add_argument("--sweep", metavar="NAME=V,V", help=f"the same for several values of {', '.join(SWEPT)}")
-    how.add_argument("--timeline", action="store_true", help="one week of one run of one strategy, event by event")
-    stewarded.add_options(parser)
-    parser.add_argument(
-        "--json", nargs="?", const="-", metavar="FILE", help="the result as JSON, to FILE or instead of the table"
+    how.add_argument(
+        "--strategy", default="all", metavar="NAMES", help="strategies, separated by commas, or all (default all)"
     )
-    parser.add_argument("--report", type=Path, metavar="FILE", help="write the plan and this as a page with plots")
+    how.add_argument("--standbys", metavar="N", help="standbys that are kept (default: the best number)")
+    how.add_argument("--r", metavar="N", help="holders of a shard (default: the best number)")
+    how.add_argument("--period", metavar="SPAN", help="time between two checkpoints (default: the best one)")
+    how.add_argument("--runs", metavar="N", default="100", help="number of simulated runs (default 100)")
+    how.add_argument(
+        "--for", dest="horizon", metavar="SPAN", default="30d", help="simulated time of a run (default 30d)"
+    )
+    how.add_argument("--seed", default="0", metavar="N", help="seed of all random draws (default 0)")
+    how.add_argument("--engine", choices=ENGINES, default="jump", help="simulator, see below (default jump)")
+    how.add_argument("--sweep", metavar="NAME=V,V", help=f"simulate several values of one of: {', '.join(SWEPT)}")
+    how.add_argument("--timeline", action="store_true", help="print one week of one strategy, event by event")
+    simulate_steward.add_options(parser)
+    parser.add_argument(
+        "--json",
+        nargs="?",
+        const="-",
+        metavar="FILE",
+        help="write the result as JSON to FILE, or print it instead of the table",
+    )
+    parser.add_argument(
+        "--report", type=Path, metavar="FILE", help="write an HTML page with the plan, this result and plots"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
     writable(args)
-    runs = asking.number(args, "runs", asking.count) or 0
+    runs = cluster_options.number(args, "runs", cluster_options.count) or 0
     if not 1 <= runs <= 100_000:
         raise UsageError(f"--runs {args.runs}: give a number from 1 to 100,000")
-    seed = asking.seed(args)
-    horizon = asking.number(args, "horizon", asking.span, "for") or 0.0
+    seed = cluster_options.seed(args)
+    horizon = cluster_options.number(args, "horizon", cluster_options.span, "for") or 0.0
     if horizon < 60:
         raise UsageError(f"--for {args.horizon}: simulate at least a minute")
     if args.steward:
-        return stewarded.run(args, runs, horizon, seed)
-    stewarded.refuse(args)
+        return simulate_steward.run(args, runs, horizon, seed)
+    simulate_steward.refuse(args)
     if args.timeline and args.sweep is not None:
         raise UsageError("--timeline shows one cluster; leave out --sweep")
     if args.report is not None and (args.sweep is not None or args.timeline):
@@ -97,7 +108,7 @@ def run(args: argparse.Namespace) -> int:
         return _timeline(args, seed)
     rows: list[Row] = []
     points = list(_points(args))
-    with Bar("simulate") as bar:
+    with ProgressBar("simulate") as bar:
         for place, (label, ask, only) in enumerate(points):
             assumed, options = _chosen(args, ask, only)
             _feasible(assumed, len(options), runs, horizon, args)
@@ -113,7 +124,7 @@ def _page(ask: Ask, seed: int, rows: list[Row]) -> str:
     from understudy.planning.outcome import Mean
     from understudy.planning.planner import plan
     from understudy.planning.report.page import page
-    from understudy.planning.series import Simulated
+    from understudy.planning.report.plan_data import Simulated
 
     found = [
         Simulated(
@@ -130,50 +141,51 @@ def _part(show: Callable[[float], None], begun: float, share: float) -> Callable
     return lambda done: show(begun + share * done)
 
 
-Engine = Callable[["Assumed", "Option", int, float, int, Callable[[float], None]], "Outcome"]
+Engine = Callable[["Assumed", "PlanOption", int, float, int, Callable[[float], None]], "SimulationOutcome"]
 
 
 def _engine(name: str) -> Engine:
-    """The simulator of this name, or a sentence on why there is none."""
+    """The simulator of this name; `UsageError` if it is not installed."""
     simulate: Any
     refusals: tuple[type[Exception], ...] = ()
     if name == "jump":
-        from understudy.planning.jump import simulate
+        from understudy.planning.simulation.jump import simulate
     elif name == "steps":
-        from understudy.planning.steps import simulate
+        from understudy.planning.simulation.steps import simulate
     else:
         from understudy.planning.simgrid.engine import SimgridError, SimgridMissing, interpreter, simulate
-        from understudy.planning.simgrid.stage import Unplayable
+        from understudy.planning.simgrid.prepare import SimgridUnsupported
 
         try:
             interpreter()
         except SimgridMissing as error:
             raise UsageError(f"--engine simgrid: {error}") from None
-        refusals = (SimgridError, Unplayable)
+        refusals = (SimgridError, SimgridUnsupported)
 
-    def play(assumed: Assumed, option: Option, runs: int, horizon: float, seed: int, show: Any) -> Outcome:
+    def simulated(
+        assumed: Assumed, option: PlanOption, runs: int, horizon: float, seed: int, show: Any
+    ) -> SimulationOutcome:
         setting, failures, repair = assumed.setting, assumed.failures, assumed.repair
         try:
-            found: Outcome = simulate(
+            found: SimulationOutcome = simulate(
                 setting, failures, option.strategy, repair, runs=runs, horizon=horizon, seed=seed, progress=show
             )
         except refusals as error:
             raise UsageError(f"--engine {name}: {error}") from None
         return found
 
-    return play
+    return simulated
 
 
 def _feasible(assumed: Assumed, strategies: int, runs: int, horizon: float, args: argparse.Namespace) -> None:
-    """Refuse what would take hours, before it begins."""
-    from understudy.planning.jump import AT_ONCE
-    from understudy.planning.spans import said
+    """Refuse a simulation that would take hours."""
+    from understudy.planning.simulation.jump import AT_ONCE
 
     events = horizon * assumed.interruptions
     rounds = events * strategies * -(-runs * assumed.setting.cluster.machines // AT_ONCE)
     asked = f"--for {args.horizon} sees" if not args.timeline else "--timeline: a week has"
     if rounds > (MOST_TOLD if args.timeline else MOST_EVENTS):
-        every = said(1 / assumed.interruptions)
+        every = readable(1 / assumed.interruptions)
         less = "" if args.timeline else " ask for a shorter --for, one --strategy or fewer --runs, or"
         raise UsageError(f"{asked} {events:.2g} interruptions, one every {every};{less} check --mtbf")
     steps = strategies * runs * horizon / assumed.setting.work.step
@@ -189,10 +201,10 @@ def _feasible(assumed: Assumed, strategies: int, runs: int, horizon: float, args
         )
 
 
-def _points(args: argparse.Namespace) -> Iterator[tuple[str, Ask, Only]]:
-    """What to simulate: one point, or one for every value of the sweep."""
+def _points(args: argparse.Namespace) -> Iterator[tuple[str, Ask, FixedChoices]]:
+    """The clusters to simulate: one, or one for every value of the sweep."""
     if args.sweep is None:
-        yield "", asking.ask(args), _only(args)
+        yield "", cluster_options.ask(args), _only(args)
         return
     name, equals, values = args.sweep.partition("=")
     if name not in SWEPT or not equals or not values:
@@ -201,26 +213,29 @@ def _points(args: argparse.Namespace) -> Iterator[tuple[str, Ask, Only]]:
         if not value.strip():
             raise UsageError(f"--sweep {args.sweep}: a value is empty; write NAME=V1,V2")
         at = argparse.Namespace(**{**vars(args), name.replace("-", "_"): value.strip()})
-        yield f"{name}={value.strip()}", asking.ask(at), _only(at)
+        yield f"{name}={value.strip()}", cluster_options.ask(at), _only(at)
 
 
-def _only(args: argparse.Namespace) -> Only:
-    from understudy.planning.planner import Only
+def _only(args: argparse.Namespace) -> FixedChoices:
+    from understudy.planning.planner import FixedChoices
 
-    standbys, r = asking.number(args, "standbys", asking.count), asking.number(args, "r", asking.count)
-    period = asking.number(args, "period", asking.span)
+    standbys, r = (
+        cluster_options.number(args, "standbys", cluster_options.count),
+        cluster_options.number(args, "r", cluster_options.count),
+    )
+    period = cluster_options.number(args, "period", cluster_options.span)
     if standbys is not None and not 0 <= standbys <= 1_000_000:
         raise UsageError(f"--standbys {args.standbys}: give a number from 0 to 1,000,000")
     if r is not None and r < 2:
         raise UsageError(f"--r {args.r}: a shard needs at least two holders if one may fail; give 2 or more")
     if period is not None and period <= 0:
         raise UsageError(f"--period {args.period}: checkpoints need some time between them")
-    return Only(standbys, r, period)
+    return FixedChoices(standbys, r, period)
 
 
-def _chosen(args: argparse.Namespace, ask: Ask, only: Only) -> tuple[Assumed, list[Option]]:
-    """The strategies that were named, each with its best settings."""
-    from understudy.planning.assume import assume
+def _chosen(args: argparse.Namespace, ask: Ask, only: FixedChoices) -> tuple[Assumed, list[PlanOption]]:
+    """The strategies that the options name, each with its best settings."""
+    from understudy.planning.inputs.assume import assume
     from understudy.planning.planner import best_of_kinds, kinds
 
     assumed = assume(ask)
@@ -230,7 +245,7 @@ def _chosen(args: argparse.Namespace, ask: Ask, only: Only) -> tuple[Assumed, li
         names = _named(args.strategy, known)
     found = best_of_kinds(assumed, ask, lambda done: None, only, names)
     if not found:
-        raise UsageError(f"--strategy {args.strategy}: with these settings there is none; leave out --standbys or --r")
+        raise UsageError(f"--strategy {args.strategy}: no strategy allows these settings; leave out --standbys or --r")
     return assumed, list(found.values())
 
 
@@ -244,7 +259,7 @@ def _named(text: str, known: list[str]) -> list[str]:
     return names
 
 
-def _row(label: str, assumed: Assumed, option: Option, outcome: Outcome) -> Row:
+def _row(label: str, assumed: Assumed, option: PlanOption, outcome: SimulationOutcome) -> Row:
     strategy = option.strategy
     inflation, cost, availability = outcome.inflation, outcome.cost, outcome.availability
     return {
@@ -270,7 +285,6 @@ def _row(label: str, assumed: Assumed, option: Option, outcome: Outcome) -> Row:
 
 def _show(rows: list[Row], out: Console, runs: int) -> None:
     from understudy.planning.planner import WORTHLESS
-    from understudy.planning.spans import said
 
     swept = any(row["point"] for row in rows)
     titles = [*(["point"] if swept else []), "strategy", "settings", "checkpoint"]
@@ -288,7 +302,7 @@ def _show(rows: list[Row], out: Console, runs: int) -> None:
             *([row["point"]] if swept else []),
             row["strategy"],
             ", ".join(filter(None, settings)),
-            said(row["checkpoint_period_s"]),
+            readable(row["checkpoint_period_s"]),
             f"{row['inflation']:.4f}" if row["inflation"] <= WORTHLESS else "never",
             f"{row['inflation_low']:.4f} to {row['inflation_high']:.4f}" if row["inflation"] <= WORTHLESS else "",
             "never" if closed is None or closed > WORTHLESS else f"{closed:.4f}",
@@ -302,18 +316,19 @@ def _show(rows: list[Row], out: Console, runs: int) -> None:
 
 
 def _timeline(args: argparse.Namespace, seed: int) -> int:
-    from understudy.planning.jump import tell_of
     from understudy.planning.setting import WEEK
-    from understudy.planning.spans import said
+    from understudy.planning.simulation.jump import simulate_with_log
 
-    assumed, options = _chosen(args, asking.ask(args), _only(args))
+    assumed, options = _chosen(args, cluster_options.ask(args), _only(args))
     if len(options) != 1:
         raise UsageError("--timeline shows one strategy: name it, for example --strategy mask-and-refill")
     if args.engine != "jump":
-        raise UsageError(f"--timeline: only the engine jump can tell a story, not {args.engine}")
+        raise UsageError(f"--timeline: only the engine jump lists events, not {args.engine}; leave --engine out")
     _feasible(assumed, 1, 1, WEEK, args)
     strategy = options[0].strategy
-    outcome, story = tell_of(assumed.setting, assumed.failures, strategy, assumed.repair, horizon=WEEK, seed=seed)
+    outcome, story = simulate_with_log(
+        assumed.setting, assumed.failures, strategy, assumed.repair, horizon=WEEK, seed=seed
+    )
     lines = [{"at_s": at, "what": what} for at, what in story]
 
     def show(out: Console) -> None:
@@ -323,8 +338,8 @@ def _timeline(args: argparse.Namespace, seed: int) -> int:
             hour, minute = divmod(rest / 60, 60)
             out.print(f"day {int(day) + 1}  {int(hour):02}:{int(minute):02}  {what}")
         lost = float(outcome.seconds[0] - outcome.useful[0])
-        out.print(f"{int(outcome.failures[0])} failures, {said(lost)} of the week lost:")
+        out.print(f"{int(outcome.failures[0])} failures, {readable(lost)} of the week lost:")
         for name, share in sorted(outcome.shares.items(), key=lambda item: -item[1]):
-            out.print(f"  {said(share * WEEK):>9}  {name}")
+            out.print(f"  {readable(share * WEEK):>9}  {name}")
 
     return deliver(args, {"strategy": strategy.name, "events": lines, "waste": outcome.shares}, show)

@@ -1,4 +1,4 @@
-"""`understudy status`: what a job is doing."""
+"""`understudy status`: the step, the machines and the requests of a running job."""
 
 from __future__ import annotations
 
@@ -15,16 +15,26 @@ if TYPE_CHECKING:
     from understudy.cli.main import Subparsers
 
 
+DESCRIPTION = """\
+Show a job's step, the roles of each machine, the roles that each standby can take at once, waiting requests, and the
+failures of each machine.
+"""
+EXAMPLES = """\
+examples:
+  understudy status
+  understudy status --job gpt --json
+"""
 HISTORY = 20
-"""Lines of it that are shown; --json has all."""
+"""Lines of history that are shown; --json has all."""
 
 
 def add_parser(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser(
         "status",
-        help="what a running job is doing",
-        description="Show a job's step, who plays which role, what each standby could take at once, and what has gone "
-        "wrong on each machine.",
+        help="show a running job",
+        description=DESCRIPTION,
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     connection.add_options(parser)
 
@@ -45,7 +55,7 @@ def show(job: dict[str, Any], machines: list[dict[str, Any]], roster: list[dict[
     from rich.table import Table
     from rich.text import Text
 
-    wide = None if sys.stdout.isatty() else 1 << 16  # a line for a machine, whoever reads it
+    wide = None if sys.stdout.isatty() else 1 << 16  # one line per machine, also in a pipe
     console = Console(highlight=False, markup=False, soft_wrap=True, width=wide)
     console.print(headline(job))
     if job["reason"]:
@@ -81,13 +91,13 @@ def show(job: dict[str, Any], machines: list[dict[str, Any]], roster: list[dict[
     console.print(table)
     past = [(at, machine["name"], what) for machine in machines for at, what in machine["history"]]
     if past:
-        console.print("\nwhat has gone wrong, the latest last:")
+        console.print("\nfailures and faults, the latest last:")
     for at, name, what in sorted(past)[-HISTORY:]:
         console.print(f"  {time.strftime('%H:%M:%S', time.localtime(at))}  {name}  {what}")
 
 
 def waiting(say: Callable[[str], None], queue: Sequence[dict[str, Any]]) -> None:
-    """Machines that are to be replaced, in the order in which they are."""
+    """Print the machines that are to be replaced, in their order."""
     for entry in queue:
         by = f" by {time.strftime('%H:%M:%S', time.localtime(entry['by']))}" if entry["by"] is not None else ""
         why = f" ({entry['why']})" if entry["why"] else ""
@@ -95,7 +105,7 @@ def waiting(say: Callable[[str], None], queue: Sequence[dict[str, Any]]) -> None
 
 
 def readiness(machine: dict[str, Any], roles: int) -> str:
-    """What it would take to let a standby play."""
+    """Which roles a standby can take at once, and which after a rehearsal."""
     at_once = machine["rehearsed"]
     said = f", takes {'every role' if len(at_once) == roles else _listed(at_once)} at once" if at_once else ""
     later = {int(role): seconds for role, seconds in machine["rehearsal_seconds"].items() if int(role) not in at_once}

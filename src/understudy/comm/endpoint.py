@@ -1,4 +1,4 @@
-"""A group as this process plays in it: the same object from the first generation to the last."""
+"""One worker's end of a group: the same object from the first generation to the last."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ from typing import Any
 from . import waits
 from .faults import Fault, Interrupted, Poison
 from .links.pairs import Receive, Send
-from .ops import Op
+from .ops import Op, signature
 from .recording import Recorder
 from .sandbox import Sandbox
-from .signature import signature
 from .topology import GroupKey
 from .transport import GroupTransport
 
@@ -25,7 +24,7 @@ Done = Callable[[], None]
 
 
 class _Noted(threading.Event):
-    """Set when a message has come; it is recorded first, before anybody can touch it."""
+    """An event of a message: set when the message has come and is recorded."""
 
     def __init__(self, endpoint: Endpoint, recorder: Recorder, job: Receive) -> None:
         super().__init__()
@@ -40,8 +39,8 @@ class _Noted(threading.Event):
         super().set()
 
 
-class _Braced(threading.Event):
-    """Set when a message has come; where those who rehearse along are gone, the sandbox's answer has."""
+class _Answered(threading.Event):
+    """An event of a message: set when the message has come, or the sandbox's answer if the mates are gone."""
 
     def __init__(self, endpoint: Endpoint, sandbox: Sandbox, poison: Poison, job: Receive) -> None:
         super().__init__()
@@ -56,9 +55,9 @@ class _Braced(threading.Event):
 
 
 class Endpoint:
-    """Runs a group's collectives one after another, in the order they were given.
+    """Runs the collectives of a group one after another, in the order in which they are submitted.
 
-    Its mode is one attribute: `perform` is the transport's way, or a sandbox's.
+    `perform` and `post` are the methods of the transport or of a sandbox, depending on the mode.
     """
 
     def __init__(
@@ -72,24 +71,24 @@ class Endpoint:
         self.poison: Poison | None = None
         self.vacant: frozenset[int] = frozenset()
         self.vouches = False
-        """Whether what a vacant rank would bring to an all-gather is taken to be what this one brings."""
+        """Whether this rank's contribution to an all-gather stands for those of vacant ranks."""
         self.perform: Callable[[Op], None] = self._closed
         self.post: Callable[..., None] = self._closed
         self.asked: Callable[[Endpoint], None] | None = None
-        """Called whenever somebody asks for the rank, while it may still change."""
-        self.told = True
-        """Whether what comes is recorded for newcomers, and answered from recordings."""
+        """Called when the script asks for the rank, as long as the rank may change."""
+        self.recorded = True
+        """Whether results are recorded for joiners, and answered from recordings in a rehearsal."""
         self.recorder: Recorder | None = None
-        """Keeps results, in the first steps of a job."""
+        """Records results in the first steps of a job."""
         self.opening = threading.Lock()
-        """Held by the thread that opens it late."""
+        """Held by the thread that opens the group in a generation that was entered before."""
         self.doing: tuple[int, str, float] | None = None
-        """Number and kind of the collective under way, and since when."""
+        """Number and kind of the running collective, and the time since which it runs."""
         self.submitted = 0
-        """Operations and messages that were given to it so far."""
+        """The number of operations and messages so far."""
         self.defer: Callable[[Any], None] | None = None
-        """Called with the kind of an all-reduce that autograd's backward gives, which then leaves its input as it is:
-        somebody else reduces it later."""
+        """Called with the kind of each all-reduce of autograd's backward, which is then left out: the runtime reduces
+        gradients at the end of a masked step."""
         self._number = 0
         self._open_late = open_late
         self._turn = threading.Lock()
@@ -99,15 +98,15 @@ class Endpoint:
         self._thread: threading.Thread | None = None
         self._over = False
 
-    def play(self, prepared: Any, vacant: frozenset[int], poison: Poison) -> Any:
+    def enter(self, prepared: Any, vacant: frozenset[int], poison: Poison) -> Any:
         """Switch to a prepared generation. Returns the transport's leftovers.
 
-        Operations of an interrupted generation that nobody has waited for are over when this returns, or never run."""
+        Operations of an interrupted generation that are still queued are over when this returns, or never run."""
         with self._turn:
-            return self.take_seat(prepared, vacant, poison)
+            return self.enter_within(prepared, vacant, poison)
 
-    def take_seat(self, prepared: Any, vacant: frozenset[int], poison: Poison) -> Any:
-        """The same from within an operation, or before the first."""
+    def enter_within(self, prepared: Any, vacant: frozenset[int], poison: Poison) -> Any:
+        """Switch to a prepared generation from within an operation, or before the first one."""
         leftover = self.transport.switch(prepared)
         self.poison, self.vacant = poison, vacant
         if prepared is None:
@@ -117,7 +116,7 @@ class Endpoint:
         return leftover
 
     def become(self, key: GroupKey, role: int, transport: GroupTransport) -> None:
-        """Before its first generation: be the same group of another role."""
+        """Become the same group of another role, before the first generation."""
         self.transport.close()
         self.key, self.name, self.rank, self.transport = key, str(key), key.roles.index(role), transport
 
@@ -125,9 +124,9 @@ class Endpoint:
         self.perform = lambda op: sandbox.run(op, self)
         self.post = lambda *jobs: sandbox.post(self, *jobs)
 
-    def brace(self, sandbox: Sandbox) -> None:
-        """Have the sandbox answer whatever those who rehearse along fail to: a script must not see undefined results
-        where it cannot be told that the step does not count."""
+    def fall_back_on(self, sandbox: Sandbox) -> None:
+        """Let the sandbox answer what mates of a rehearsal fail to: a rehearsal has no vote that could tell the script
+        that results are undefined."""
         run, post, poison = self.transport.run, self.transport.post, self.poison
         assert poison is not None
 
@@ -140,13 +139,13 @@ class Endpoint:
         def send(*jobs: Send | Receive) -> None:
             for job in jobs:
                 if isinstance(job, Receive):
-                    job.done = _Braced(self, sandbox, poison, job)
+                    job.done = _Answered(self, sandbox, poison, job)
             post(*jobs)
 
         self.perform, self.post = perform, send
 
     def release(self, why: str) -> Any:
-        """Play no more: later operations raise, since whoever calls them has missed that the job went on without it."""
+        """Leave the group: later operations raise with this reason, since the job continues without this worker."""
 
         def over(*_: object) -> None:
             raise RuntimeError(why)
@@ -181,8 +180,8 @@ class Endpoint:
         self.poison.check()
 
     def submit(self, op: Op, done: Done, *, wait: bool) -> None:
-        """Run the operation and call `done`, whatever becomes of it. With `wait` it has run when this returns; it
-        then runs on the calling thread where nothing else is under way."""
+        """Run the operation and call `done`, poisoned or not. With `wait` it has run when this returns; it then runs
+        on the calling thread if no other operation runs."""
         self.submitted += 1
         if not wait:
             self._submit(op, done, wait=False)
@@ -221,7 +220,7 @@ class Endpoint:
             finished.wait()
 
     def message(self, job: Send | Receive) -> None:
-        """Start a point-to-point message; its `done` is set in the end, poisoned or not."""
+        """Start a point-to-point message. Its `done` is set in the end, poisoned or not."""
         self.submitted += 1
         if job.peer in self.vacant and job.peer is not None:
             assert self.poison is not None
@@ -238,7 +237,7 @@ class Endpoint:
             self.post(job)
 
     def _serve(self) -> None:
-        """Run what is queued. `done` may be a callback that gives another operation and waits for it, as PowerSGD's
+        """Run what is queued. `done` may be a callback that submits another operation and waits for it, as PowerSGD's
         does: then another thread has taken over meanwhile."""
         while (item := self._queue.get()) is not None:
             op, done, given_in = item
@@ -256,7 +255,7 @@ class Endpoint:
                 return
 
     def _carry_out(self, op: Op) -> None:
-        """Never raises for a failure of the fabric: the result is undefined then and the poison says why."""
+        """Run one operation. A fault does not raise: the result is undefined then, and the poison has the reason."""
         poison = self.poison
         self._number += 1
         self.doing = (self._number, op.kind, time.monotonic())

@@ -1,4 +1,4 @@
-"""What went wrong, and the poison that spreads it."""
+"""What can go wrong between workers, and the poison by which all of them learn of it."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ How = Literal["eof", "timeout", "interrupt", "mismatch", "vacant", "garbage", "e
 
 
 class Fault(msgspec.Struct, frozen=True):
-    """Why a generation can no longer finish its step: who, when, and how it was noticed."""
+    """Why a generation can no longer finish its step."""
 
     how: How
     reason: str
     who: str = ""
-    """uid of the worker at fault, where one is."""
+    """uid of the worker at fault, if one is."""
     noticed_by: str = ""
     when: float = msgspec.field(default_factory=time.time)
 
@@ -28,23 +28,27 @@ class Fault(msgspec.Struct, frozen=True):
         return f"{self.how}: {self.reason}{by}"
 
 
+class PrepareFailed(RuntimeError):
+    """A generation could not be prepared; the current one is untouched."""
+
+
+class SwitchRefused(RuntimeError):
+    """A generation cannot be entered from the current one."""
+
+
+class LinkFailed(Exception):
+    """A link could not be opened; the message names the other worker and the reason."""
+
+
 class Interrupted(Exception):
     """Unwinds an operation of a poisoned generation. Never leaves `comm`."""
 
 
-class StepFailed(RuntimeError):
-    """The generation is poisoned: results since the last boundary are undefined."""
-
-    def __init__(self, fault: Fault) -> None:
-        super().__init__(str(fault))
-        self.fault = fault
-
-
 class Poison:
-    """One generation's state of health, shared by everything that may block in it.
+    """The health of one generation, shared by everything that may block in it.
 
-    Once set it stays set: what still runs in an old generation can only find out that it is over. Threads that wait on
-    sockets poll `fd`; those that wait on futexes are woken by the wakers.
+    Once set it stays set: operations that still run in an old generation can only end. Threads that wait on sockets
+    poll `fd`; threads that wait on futexes are woken by the wakers.
     """
 
     def __init__(self) -> None:
@@ -52,13 +56,13 @@ class Poison:
         self.fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self.wakers: list[Callable[[], None]] = []
         self.gone: set[str] = set()
-        """Workers that have left in good order: no fault unless somebody still waits for them."""
+        """Workers that have left in good order: a fault only for an operation that needs one of them."""
         self.tell: Callable[[Fault], None] | None = None
         """Called once, with the first fault."""
         self._lock = threading.Lock()
 
     def set(self, fault: Fault) -> bool:
-        """True where this was the first fault."""
+        """Whether this is the first fault."""
         with self._lock:
             if self.fault is not None:
                 return False
@@ -75,6 +79,7 @@ class Poison:
             raise Interrupted
 
     def fail(self, fault: Fault) -> Interrupted:
+        """Set the fault. Returns the exception to raise."""
         self.set(fault)
         return Interrupted()
 

@@ -17,8 +17,7 @@ from .endpoint import Endpoint
 from .links.pairs import Receive, Send
 from .ops import Op
 from .reduction import as_real, reduction
-from .untraced import untraced
-from .work import MessageWork, Work
+from .work import GroupWork, MessageWork, untraced
 
 T = TypeVar("T")
 Tensors = list[torch.Tensor]
@@ -26,7 +25,7 @@ Tensors = list[torch.Tensor]
 
 @untraced
 class RoleGroup(dist.ProcessGroup):
-    """A process group over roles. `size()` counts vacant roles too; who plays a role may change between steps."""
+    """A process group over roles. `size()` counts vacant roles too. The worker of a role may change between steps."""
 
     def __init__(
         self,
@@ -86,7 +85,7 @@ class RoleGroup(dist.ProcessGroup):
 
     @property
     def _device_types(self) -> list[torch.device]:
-        """Whose memory the group can move; checkpoints and state dicts ask before they use it."""
+        """Devices between which the group moves tensors; checkpoints and state dicts ask before they use it."""
         return [torch.device(device) for device in self._devices]
 
     def _get_backend(self, device: torch.device) -> RoleGroup:
@@ -97,7 +96,7 @@ class RoleGroup(dist.ProcessGroup):
         raise RuntimeError("an understudy group cannot be split; make a new one with torch.distributed.new_group")
 
     def shutdown(self) -> None:
-        """What `destroy_process_group` calls."""
+        """Close the group. `destroy_process_group` calls this."""
         if self._forget is not None:
             self._forget(self.endpoint)
 
@@ -106,19 +105,19 @@ class RoleGroup(dist.ProcessGroup):
 
     # -- reductions ------------------------------------------------------------------------------------------------
 
-    def allreduce(self, tensors: Any, opts: Any = None, timeout: Any = None) -> Work:
+    def allreduce(self, tensors: Any, opts: Any = None, timeout: Any = None) -> GroupWork:
         tensors = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
         return self._all_reduce(tensors, opts)
 
-    def allreduce_coalesced(self, tensors: Tensors, opts: Any = None) -> Work:
+    def allreduce_coalesced(self, tensors: Tensors, opts: Any = None) -> GroupWork:
         return self._all_reduce(list(tensors), opts)
 
-    def _all_reduce(self, tensors: Tensors, opts: Any) -> Work:
+    def _all_reduce(self, tensors: Tensors, opts: Any) -> GroupWork:
         how = _reduce_op(opts)
         defer = self.endpoint.defer
         if defer is not None and torch._C._current_graph_task_id() != -1:
             defer(how)
-            return Work(tensors, done=True)
+            return GroupWork(tensors, done=True)
         ops = []
         for tensor in tensors:
             real = as_real(how, self._checked(tensor, "all_reduce"))
@@ -128,7 +127,7 @@ class RoleGroup(dist.ProcessGroup):
             ops.append(op)
         return self._go(ops, tensors, _is_async(opts))
 
-    def reduce(self, tensors: Any, opts: Any = None, **_: Any) -> Work:
+    def reduce(self, tensors: Any, opts: Any = None, **_: Any) -> GroupWork:
         (tensor,) = [tensors] if isinstance(tensors, torch.Tensor) else tensors
         how = _reduce_op(opts)
         real = as_real(how, self._checked(tensor, "reduce"))
@@ -136,7 +135,7 @@ class RoleGroup(dist.ProcessGroup):
         op.outputs = [_output(op, real)]
         return self._go([op], [tensor], _is_async(opts))
 
-    def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None, **_: Any) -> Work:
+    def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None, **_: Any) -> GroupWork:
         pairs = [(outputs, inputs)] if isinstance(outputs, torch.Tensor) else zip(outputs, inputs, strict=True)
         ops, given = [], []
         for out, blocks in pairs:
@@ -153,13 +152,13 @@ class RoleGroup(dist.ProcessGroup):
         _same("reduce_scatter", op.inputs, op.outputs[0])
         return op
 
-    def reduce_scatter_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None, **_: Any) -> Work:
+    def reduce_scatter_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None, **_: Any) -> GroupWork:
         op = self._reduce_scatter(output, self._cut(input, output, "reduce_scatter_single"), opts)
         return self._go([op], [output], _is_async(opts))
 
     _reduce_scatter_base = reduce_scatter_single
 
-    def reduce_scatter_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Work:
+    def reduce_scatter_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> GroupWork:
         ops = [
             self._reduce_scatter(out, self._cut(given, out, "reduce_scatter_single_coalesced"), opts)
             for out, given in zip(outputs, inputs, strict=True)
@@ -170,7 +169,7 @@ class RoleGroup(dist.ProcessGroup):
 
     # -- copies ----------------------------------------------------------------------------------------------------
 
-    def allgather(self, outputs: Any, inputs: Any, opts: Any = None, **_: Any) -> Work:
+    def allgather(self, outputs: Any, inputs: Any, opts: Any = None, **_: Any) -> GroupWork:
         if isinstance(inputs, torch.Tensor):
             outputs, inputs = [outputs], [inputs]
         ops = [self._all_gather(list(outs), given) for outs, given in zip(outputs, inputs, strict=True)]
@@ -182,18 +181,18 @@ class RoleGroup(dist.ProcessGroup):
         _same("all_gather", op.outputs, op.inputs[0])
         return op
 
-    def allgather_coalesced(self, outputs: list[Tensors], inputs: Tensors, opts: Any = None) -> Work:
+    def allgather_coalesced(self, outputs: list[Tensors], inputs: Tensors, opts: Any = None) -> GroupWork:
         """`outputs` holds one list per role, each with one tensor per input."""
         by_input = [list(outs) for outs in zip(*self._one_per_rank(outputs, "all_gather_coalesced"), strict=True)]
         return self.allgather(by_input, inputs, opts)
 
-    def all_gather_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None, **_: Any) -> Work:
+    def all_gather_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None, **_: Any) -> GroupWork:
         op = self._gather_into(output, input, "all_gather_single")
         return self._go([op], [output], _is_async(opts))
 
     _allgather_base = all_gather_single
 
-    def all_gather_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Work:
+    def all_gather_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> GroupWork:
         ops = [
             self._gather_into(out, given, "all_gather_single_coalesced")
             for out, given in zip(outputs, inputs, strict=True)
@@ -213,7 +212,7 @@ class RoleGroup(dist.ProcessGroup):
         _same(name, op.outputs, op.inputs[0])
         return op
 
-    def broadcast(self, tensors: Any, opts: Any = None, **_: Any) -> Work:
+    def broadcast(self, tensors: Any, opts: Any = None, **_: Any) -> GroupWork:
         tensors = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
         ops = []
         for tensor in tensors:
@@ -222,7 +221,7 @@ class RoleGroup(dist.ProcessGroup):
             ops.append(op)
         return self._go(ops, tensors, _is_async(opts))
 
-    def gather(self, outputs: Any, inputs: Any, opts: Any = None, **_: Any) -> Work:
+    def gather(self, outputs: Any, inputs: Any, opts: Any = None, **_: Any) -> GroupWork:
         (given,) = [inputs] if isinstance(inputs, torch.Tensor) else inputs
         op = Op("gather", inputs=[_input(self._checked(given, "gather"))], root=self._root(opts))
         outs = list(outputs[0]) if outputs else []
@@ -231,7 +230,7 @@ class RoleGroup(dist.ProcessGroup):
             _same("gather", op.outputs, op.inputs[0])
         return self._go([op], outs, _is_async(opts))
 
-    def scatter(self, outputs: Any, inputs: Any, opts: Any = None, **_: Any) -> Work:
+    def scatter(self, outputs: Any, inputs: Any, opts: Any = None, **_: Any) -> GroupWork:
         (out,) = [outputs] if isinstance(outputs, torch.Tensor) else outputs
         op = Op("scatter", root=self._root(opts))
         op.outputs = [_output(op, self._checked(out, "scatter"))]
@@ -240,7 +239,7 @@ class RoleGroup(dist.ProcessGroup):
             _same("scatter", op.inputs, op.outputs[0])
         return self._go([op], [out], _is_async(opts))
 
-    def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Work:
+    def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> GroupWork:
         op = Op(
             "all_to_all",
             inputs=[_input(self._checked(b, "all_to_all")) for b in self._one_per_rank(inputs, "all_to_all")],
@@ -256,7 +255,7 @@ class RoleGroup(dist.ProcessGroup):
         input_split_sizes: Sequence[int] = (),
         opts: Any = None,
         **_: Any,
-    ) -> Work:
+    ) -> GroupWork:
         op = Op("all_to_all")
         op.inputs = self._split(_input(self._checked(input, "all_to_all_single")), input, input_split_sizes)
         op.outputs = self._split(_output(op, self._checked(output, "all_to_all_single")), output, output_split_sizes)
@@ -264,27 +263,29 @@ class RoleGroup(dist.ProcessGroup):
 
     alltoall_base = all_to_all_single
 
-    def barrier(self, opts: Any = None, **_: Any) -> Work:
+    def barrier(self, opts: Any = None, **_: Any) -> GroupWork:
         return self._go([Op("barrier")], [], _is_async(opts))
 
     # -- messages --------------------------------------------------------------------------------------------------
 
-    def send(self, tensors: Tensors, dst: int, tag: int) -> Work:
+    def send(self, tensors: Tensors, dst: int, tag: int) -> GroupWork:
         (tensor,) = tensors
         return self._message(tensors, Send(dst, tag, _input(self._checked(tensor, "send"))), [])
 
-    def recv(self, tensors: Tensors, src: int, tag: int) -> Work:
+    def recv(self, tensors: Tensors, src: int, tag: int) -> GroupWork:
         return self._receive(tensors, src, tag)
 
-    def recv_anysource(self, tensors: Tensors, tag: int) -> Work:
+    def recv_anysource(self, tensors: Tensors, tag: int) -> GroupWork:
         return self._receive(tensors, None, tag)
 
-    def _receive(self, tensors: Tensors, src: int | None, tag: int) -> Work:
+    def _receive(self, tensors: Tensors, src: int | None, tag: int) -> GroupWork:
         (tensor,) = tensors
         op = Op("barrier")
         return self._message(tensors, Receive(src, tag, _output(op, self._checked(tensor, "recv"))), op.copy_back)
 
-    def _message(self, tensors: Tensors, job: Send | Receive, back: list[tuple[torch.Tensor, torch.Tensor]]) -> Work:
+    def _message(
+        self, tensors: Tensors, job: Send | Receive, back: list[tuple[torch.Tensor, torch.Tensor]]
+    ) -> GroupWork:
         if job.peer == self.endpoint.rank:
             raise ValueError("a role cannot send to or receive from itself")
         work = MessageWork(tensors, [job], back)
@@ -293,12 +294,12 @@ class RoleGroup(dist.ProcessGroup):
 
     # -- helpers ---------------------------------------------------------------------------------------------------
 
-    def _go(self, ops: list[Op], result: Any, asynchronous: bool) -> Work:
+    def _go(self, ops: list[Op], result: Any, asynchronous: bool) -> GroupWork:
         if not asynchronous or not ops:
             for op in ops:
                 self.endpoint.submit(op, _nothing, wait=True)
-            return Work(result, done=True)
-        work = Work(result)
+            return GroupWork(result, done=True)
+        work = GroupWork(result)
         for op in ops[:-1]:
             self.endpoint.submit(op, _nothing, wait=False)
         self.endpoint.submit(ops[-1], work.finish, wait=False)
@@ -334,7 +335,7 @@ class RoleGroup(dist.ProcessGroup):
         return list(flat.view(self.endpoint.size, -1).unbind(0)) if out.numel() else [flat] * self.endpoint.size
 
     def _split(self, flat: torch.Tensor, tensor: torch.Tensor, sizes: Sequence[int]) -> Tensors:
-        """Blocks of a tensor by rows of its first dimension; even where no sizes are given."""
+        """Blocks of a tensor by rows of its first dimension; of equal size if no sizes are given."""
         rows = tensor.shape[0] if tensor.dim() else 1
         if not sizes:
             if rows % self.endpoint.size:
@@ -369,7 +370,7 @@ def _input(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _output(op: Op, tensor: torch.Tensor) -> torch.Tensor:
-    """Flat memory for a result: the tensor's own where it is plain and contiguous, else a copy that is brought back."""
+    """Flat memory for a result: the tensor's own if it is plain and contiguous, otherwise a dense copy to copy back."""
     tensor = tensor.detach()
     if tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg():
         return _flat(tensor)
@@ -379,7 +380,7 @@ def _output(op: Op, tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _flat(tensor: torch.Tensor) -> torch.Tensor:
-    """A contiguous tensor as one row. A single element may come with any stride, which could not be seen as bytes."""
+    """A contiguous tensor as one row, with stride 1 even for a single element, so that it can be viewed as bytes."""
     flat = tensor.view(-1)
     return flat if flat.stride(0) == 1 else flat.as_strided(flat.shape, (1,))
 

@@ -1,4 +1,4 @@
-"""An operation, as a transport is asked to run it."""
+"""An operation as a transport runs it, and its signature, by which roles notice that they disagree."""
 
 from __future__ import annotations
 
@@ -8,19 +8,56 @@ from typing import Literal
 import torch
 
 from .reduction import Reduction
-from .signature import signature
 
 OpKind = Literal[
     "barrier", "all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "gather", "scatter", "all_to_all"
 ]
 
 
+KINDS = (
+    "none", "barrier", "all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce",
+    "gather", "scatter", "all_to_all", "send",
+)  # fmt: skip
+_KIND = {name: code for code, name in enumerate(KINDS)}
+_DTYPES = sorted({v for v in vars(torch).values() if isinstance(v, torch.dtype)}, key=str)
+_DTYPE = {dtype: code for code, dtype in enumerate(_DTYPES)}
+_REDUCTIONS = ("", "sum", "avg", "premul_sum", "product", "min", "max", "band", "bor", "bxor")
+_BYTES = 40
+
+
+def signature(
+    kind: str, dtype: torch.dtype | None = None, elements: int = 0, reduction: int = -1, root: int = 0
+) -> int:
+    """An operation in 64 bits: kind 5, reduction 4, dtype 7, root 8, elements 40."""
+    code = 0 if dtype is None else _DTYPE[dtype] + 1
+    return (
+        _KIND[kind] << 59
+        | (reduction + 1) << 55
+        | (code & 0x7F) << 48
+        | (root & 0xFF) << _BYTES
+        | (elements & (1 << _BYTES) - 1)
+    )
+
+
+def describe(value: int) -> str:
+    """A signature in words, such as `all_reduce(sum) of 4096 float32`."""
+    kind = value >> 59
+    name = KINDS[kind] if kind < len(KINDS) else f"operation {kind}"
+    reduction = value >> 55 & 0xF
+    how = f"({_REDUCTIONS[reduction]})" if 0 < reduction < len(_REDUCTIONS) else ""
+    code = value >> 48 & 0x7F
+    dtype = f" {str(_DTYPES[code - 1]).removeprefix('torch.')}" if 0 < code <= len(_DTYPES) else ""
+    root = value >> _BYTES & 0xFF
+    at = f" at root {root}" if name in ("broadcast", "reduce", "gather", "scatter") else ""
+    return f"{name}{how} of {value & (1 << _BYTES) - 1}{dtype}{at}"
+
+
 @dataclass(slots=True)
 class Op:
     """A collective over flat, contiguous CPU tensors.
 
-    `inputs` and `outputs` hold one tensor, or one per rank where the operation takes or gives one per rank; on ranks
-    that take no part in one side that side is empty. `copy_back` pairs are copied once the operation has finished.
+    `inputs` and `outputs` hold one tensor, or one per rank if the operation takes or gives one per rank; on ranks that
+    take no part in one side that side is empty. `copy_back` pairs are copied once the operation has finished.
     """
 
     kind: OpKind
@@ -40,7 +77,7 @@ class Op:
         return signature(self.kind, sample.dtype, sample.numel(), code, self.root)
 
     def needs(self, size: int) -> range | tuple[int, ...]:
-        """The ranks without which this operation makes no sense."""
+        """The ranks that must not be vacant."""
         if self.kind in ("all_gather", "gather", "scatter", "all_to_all"):
             return range(size)
         return (self.root,) if self.kind in ("broadcast", "reduce") else ()

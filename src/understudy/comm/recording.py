@@ -1,4 +1,4 @@
-"""What came over the network in a job's first steps, kept so that newcomers can rehearse with it.
+"""Recordings: results that came over the network in the first steps of a job, with which joiners rehearse.
 
 A recording is one file: the results, each content once, and an index behind them. It holds the outputs of collectives
 that cross machines and of receives, in the order of each group, for the build of the model and for the steps after it.
@@ -20,7 +20,7 @@ import xxhash
 from understudy.device.cpu import HOST
 
 from .links.link import bytes_of
-from .signature import describe
+from .ops import describe
 
 log = logging.getLogger("understudy.comm")
 
@@ -28,45 +28,47 @@ _TRAILER = struct.Struct("<Q8s")
 _MAGIC = b"understu"
 MESSAGES = ("recv", "recv_any")
 LOST = -1
-"""Where the content of a result would be that was over the limit."""
+"""The offset of a result that was not kept, because the recording had reached its limit."""
 
 
-class Result(msgspec.Struct, frozen=True, array_like=True):
-    """One tensor: its bytes are at `offset` in the file."""
+class RecordedTensor(msgspec.Struct, frozen=True, array_like=True):
+    """One tensor of a result: its bytes are at `offset` in the file."""
 
     offset: int
     length: int
 
 
-class RecordedResult(msgspec.Struct, frozen=True, array_like=True):
-    """One operation."""
+class RecordedOperation(msgspec.Struct, frozen=True, array_like=True):
+    """One operation and its results."""
 
     phase: int
     """0 while the model is built, then the number of the step, from 1."""
     group: str
     kind: str
     mark: int
-    """What was called, as in its signature."""
+    """The signature of the operation."""
     peer: int
     tag: int
-    """Of a message. One that could have come from anybody is a `recv_any`, and this is whose it was."""
-    results: tuple[Result, ...]
+    """`peer` and `tag` are those of a message. The kind `recv_any` is a receive from any rank; `peer` is the sender."""
+    results: tuple[RecordedTensor, ...]
 
 
 class RecordingIndex(msgspec.Struct, frozen=True):
+    """The contents of a recording."""
+
     key: str
-    """Of the program that was recorded: another one is not answered from it."""
+    """Names the program that was recorded: another program is not answered from the recording."""
     role: int
     steps: int
-    entries: tuple[RecordedResult, ...]
+    entries: tuple[RecordedOperation, ...]
 
 
 class RecordingError(ValueError):
-    """A file that is no recording, or one of something else."""
+    """A file is no recording, or a recording of another program."""
 
 
 def called(kind: str, mark: int) -> str:
-    """`all_reduce(sum) of 4096 float32`."""
+    """An operation in words, such as `all_reduce(sum) of 4096 float32`."""
     return f"recv {describe(mark).removeprefix('send ')}" if kind in MESSAGES else describe(mark)
 
 
@@ -76,36 +78,46 @@ class Recorder:
     def __init__(self, file: IO[bytes], key: str, role: int, limit: int, label: Callable[[Any], str]) -> None:
         self._file, self._key, self._role, self._limit, self._label = file, key, role, limit, label
         self._lock = threading.Lock()
-        self._entries: list[RecordedResult] = []
-        self._known: dict[bytes, Result] = {}
+        self._entries: list[RecordedOperation] = []
+        self._known: dict[bytes, RecordedTensor] = {}
         self._hash = xxhash.xxh3_128()
         self._size = 0
         self.phase = 0
         self.spoilt = False
-        """Whether something went wrong that makes it useless."""
+        """Whether the recording is useless, because a result could not be written."""
         self._over = False
 
     def note(
         self, endpoint: Any, kind: str, mark: int, outputs: Sequence[torch.Tensor], peer: int = 0, tag: int = 0
     ) -> None:
-        """Keep what an operation has given. Never raises, since training does not depend on it; and does nothing once
-        the recording is complete, whatever was still under way then."""
+        """Keep the results of an operation. Never raises, since training does not depend on it. Does nothing once the
+        recording is complete."""
         with self._lock:
             if self._over or self.spoilt:
                 return
             try:
                 results = tuple(self._keep(output) for output in outputs)
-                self._entries.append(RecordedResult(self.phase, self._label(endpoint), kind, mark, peer, tag, results))
+                self._entries.append(
+                    RecordedOperation(
+                        phase=self.phase,
+                        group=self._label(endpoint),
+                        kind=kind,
+                        mark=mark,
+                        peer=peer,
+                        tag=tag,
+                        results=results,
+                    )
+                )
             except Exception as error:  # the disk is full, the recording was given up, or memory that has no bytes
                 self.spoilt = True
                 log.warning("%s was not recorded: %s", called(kind, mark), error)
 
-    def _keep(self, output: torch.Tensor) -> Result:
+    def _keep(self, output: torch.Tensor) -> RecordedTensor:
         data = bytes_of(HOST.bring(output))
         digest = xxhash.xxh3_128_digest(data)
         known = self._known.get(digest)
         if known is None:
-            known = Result(self._size if self._size + len(data) <= self._limit else LOST, len(data))
+            known = RecordedTensor(self._size if self._size + len(data) <= self._limit else LOST, len(data))
             if known.offset != LOST:
                 self._write(data)
             self._known[digest] = known
@@ -117,7 +129,7 @@ class Recorder:
         self._size += len(data)
 
     def finish(self, steps: int) -> tuple[str, int]:
-        """The recording is complete: its digest and its size."""
+        """Complete the recording. Returns its digest and its size."""
         with self._lock:
             self._over = True
             index = msgspec.msgpack.encode(RecordingIndex(self._key, self._role, steps, tuple(self._entries)))
@@ -128,7 +140,7 @@ class Recorder:
 
 
 class Recording:
-    """A recording to read from. Its results stay on disk until they are used."""
+    """A recording to read from. The results stay on disk until they are used."""
 
     def __init__(self, file: IO[bytes], key: str) -> None:
         try:
@@ -145,21 +157,21 @@ class Recording:
         if not all(_within(result, end - length) for entry in self.index.entries for result in entry.results):
             raise RecordingError("the recording is cut short")
 
-    def data(self, result: Result) -> memoryview | None:
-        """None where it was not kept."""
+    def data(self, result: RecordedTensor) -> memoryview | None:
+        """The bytes of a result; None if they were not kept."""
         if result.offset == LOST:
             return None
         return memoryview(self._map)[result.offset : result.offset + result.length]
 
     def rest(self) -> None:
-        """Nothing of it is in this process's memory any more, until it is read again."""
+        """Free the memory that holds parts of the recording, until they are read again."""
         self._map.madvise(mmap.MADV_DONTNEED)
 
-    def __iter__(self) -> Iterator[RecordedResult]:
+    def __iter__(self) -> Iterator[RecordedOperation]:
         return iter(self.index.entries)
 
 
-def _within(result: Result, end: int) -> bool:
+def _within(result: RecordedTensor, end: int) -> bool:
     return result.length >= 0 and (result.offset == LOST or 0 <= result.offset <= end - result.length)
 
 

@@ -1,4 +1,4 @@
-"""How values are folded: which operation, in which precision, in which order."""
+"""Folds: the operation, the precision and the order in which values are reduced."""
 
 from __future__ import annotations
 
@@ -61,15 +61,15 @@ class Reduction:
         return _CODES[self.kind]
 
     def prepare(self, tensor: torch.Tensor) -> torch.Tensor:
-        """This role's contribution: scaled where the operation asks for it."""
+        """This role's contribution: scaled if the operation asks for it."""
         return tensor if self.factor is None else tensor * self.factor
 
     def accumulate(self, into: torch.Tensor, value: torch.Tensor) -> None:
         _IN_PLACE[self.kind](into, value)
 
     def fold(self, values: list[torch.Tensor], out: torch.Tensor) -> None:
-        """out = values[0] ∘ values[1] ∘ …, in that order, in `out`'s precision. `out` may be one of the values only
-        where nothing is converted."""
+        """out = values[0] ∘ values[1] ∘ …, in that order, in `out`'s precision. `out` may be one of the values only if
+        none is converted."""
         first = values[0]
         if len(values) > 1 and first.dtype == out.dtype:
             _INTO[self.kind](first, values[1], out=out)
@@ -81,7 +81,7 @@ class Reduction:
             _IN_PLACE[self.kind](out, value)
 
     def complete(self, partial: torch.Tensor, value: torch.Tensor, out: torch.Tensor) -> None:
-        """out = the finished fold of all that `partial` holds and the one value it lacks. `partial` is spent."""
+        """out = the finished fold of `partial` and the one value it lacks. `partial` is undefined afterwards."""
         if out.dtype == self.acc:
             _INTO[self.kind](partial, value, out=out)
             self.finish(out)
@@ -91,7 +91,7 @@ class Reduction:
             out.copy_(partial)
 
     def finish(self, acc: torch.Tensor) -> None:
-        """What an average still needs once everything is folded."""
+        """Divide an average, once all values are folded."""
         if self.kind == _Op.AVG:
             if acc.dtype.is_floating_point:
                 acc.div_(self.parts)
@@ -100,7 +100,7 @@ class Reduction:
 
 
 def reduction(op: Any, dtype: torch.dtype, parts: int) -> Reduction:
-    """The fold that torch's ReduceOp asks for, or a ValueError that says what does not go together."""
+    """The fold for one of torch's ReduceOps. Raises ValueError if it is not defined on this dtype."""
     kind = op if isinstance(op, _Op) else op.op
     if kind not in _CODES:
         raise ValueError(f"reduction {op} is not supported; use one of {', '.join(str(k.name) for k in _CODES)}")

@@ -1,4 +1,4 @@
-"""Where results come from while a worker rehearses: no socket, nobody outside of its machine."""
+"""Sandboxes: the sources of results while a worker rehearses, without other machines and without a socket."""
 
 from __future__ import annotations
 
@@ -14,15 +14,14 @@ from understudy.device.cpu import HOST
 
 from .links.link import bytes_of
 from .links.pairs import Receive, Send
-from .ops import Op
-from .recording import MESSAGES, RecordedResult, Recording, called
+from .ops import Op, signature
+from .recording import MESSAGES, RecordedOperation, Recording, called
 from .reduction import Reduction
-from .signature import signature
 from .topology import GroupKey
 
 
 class SandboxSeat(Protocol):
-    """A group, as the sandbox sees it."""
+    """This worker's place in a group, for a sandbox."""
 
     key: GroupKey
     rank: int
@@ -71,30 +70,30 @@ class Echo:
 
 
 def _sum(value: torch.Tensor, fold: Reduction, size: int) -> None:
-    if fold.kind == dist.ReduceOp.SUM and value.dtype != torch.bool:  # where a sum is true if anybody's is
+    if fold.kind == dist.ReduceOp.SUM and value.dtype != torch.bool:  # a sum of booleans is true if one of them is
         value.mul_(size)
 
 
 class Replay:
-    """Answers from a recording. Where the script does something else than what was recorded, that group is answered by
-    `otherwise` from there on, and `diverged` says what happened."""
+    """Answers from a recording. If the script calls another operation than the recorded one, the group is answered by
+    `otherwise` from then on, and `diverged` has the difference."""
 
     def __init__(self, recording: Recording, label: Callable[[SandboxSeat], str], otherwise: Sandbox) -> None:
         self._recording, self._label, self._otherwise = recording, label, otherwise
         self._lock = threading.Lock()
         self._phase = 0
-        self._waiting: dict[tuple[str, int, int], deque[RecordedResult]] = {}
-        """(group, peer, tag) → what comes next; collectives have peer and tag -1, messages from anybody peer -1."""
+        self._waiting: dict[tuple[str, int, int], deque[RecordedOperation]] = {}
+        """(group, peer, tag) → next operations; collectives have peer and tag -1, messages from any rank peer -1."""
         self._strayed: set[str] = set()
         self._groups = {entry.group for entry in recording}
         self._built = any(entry.phase == 0 for entry in recording)
-        """Whether it was recorded from the beginning, and not only from the first step on."""
+        """Whether the recording begins with the build of the model, not with the first step."""
         self.diverged = ""
         self.answered = 0
         self._load(0)
 
     def begin(self, step: int) -> None:
-        """A step begins, counted from 1; those after the last that was recorded are answered like that."""
+        """Begin a step, counted from 1. Steps after the last recorded one are answered like the last."""
         with self._lock:
             self._check_rest()
             self._load(min(step, self._recording.index.steps))
@@ -142,8 +141,8 @@ class Replay:
 
     def _answer(
         self, seat: SandboxSeat, kind: str, mark: int, outputs: list[torch.Tensor], peer: int, tag: int
-    ) -> RecordedResult | None:
-        """What the outputs now hold; None where they are to be filled otherwise."""
+    ) -> RecordedOperation | None:
+        """Fill the outputs from the recording. Returns the recorded operation; None if the outputs were not filled."""
         group = self._label(seat)
         with self._lock:
             if group in self._strayed or group not in self._groups or not (self._phase or self._built):
@@ -154,7 +153,7 @@ class Replay:
                 waiting = (left[0] for (other, _, _), left in self._waiting.items() if other == group and left)
                 another = next((left for left in waiting if left.kind in MESSAGES), None)
                 if kind in MESSAGES and another is not None:
-                    self._stray(group, f"{_named(another)} was recorded {self._when} where the script calls {call}")
+                    self._stray(group, f"{_named(another)} was recorded {self._when} but the script calls {call}")
                 else:
                     self._stray(group, f"the script calls {call} more often than was recorded {self._when}")
                 return None
@@ -162,7 +161,7 @@ class Replay:
             lengths = tuple(result.length for result in entry.results)
             wanted = tuple(output.numel() * output.element_size() for output in outputs)
             if (entry.kind, entry.mark) != (kind, mark):
-                self._stray(group, f"{_named(entry)} was recorded {self._when} where the script calls {call}")
+                self._stray(group, f"{_named(entry)} was recorded {self._when} but the script calls {call}")
                 return None
             if lengths != wanted:
                 self._stray(group, f"{call}: {lengths} bytes were recorded {self._when}, the script expects {wanted}")
@@ -179,13 +178,13 @@ class Replay:
 
 
 def _name(kind: str, mark: int, peer: int, tag: int) -> str:
-    """`recv of 4096 float32 from rank 1 with tag 0`."""
+    """An operation in words, such as `recv of 4096 float32 from rank 1 with tag 0`."""
     if kind not in MESSAGES:
         return called(kind, mark)
-    return f"{called(kind, mark)} from {'anybody' if kind == 'recv_any' else f'rank {peer}'} with tag {tag}"
+    return f"{called(kind, mark)} from {'any rank' if kind == 'recv_any' else f'rank {peer}'} with tag {tag}"
 
 
-def _named(entry: RecordedResult) -> str:
+def _named(entry: RecordedOperation) -> str:
     return _name(entry.kind, entry.mark, entry.peer, entry.tag)
 
 

@@ -1,16 +1,16 @@
-"""Roster → links, as pure functions. A replacement's work is the difference of two sets."""
+"""Pure functions from a roster to its links. The work of a replacement is the difference of two sets."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, NamedTuple
 
 from understudy.protocol.roster import Roster
 
-Kind = Literal["ring", "tree", "pair", "spine", "arena", "store", "state", "copy"]
+Kind = Literal["ring", "tree", "pair", "control", "arena", "store", "state", "copy"]
 
 
 class GroupKey(NamedTuple):
@@ -48,21 +48,29 @@ class LinkId(NamedTuple):
 
 
 class Delta(NamedTuple):
+    """What a change of roster does to the links of one worker, or of all."""
+
+    kept: frozenset[LinkId]
     opened: frozenset[LinkId]
     dropped: frozenset[LinkId]
 
 
-def delta(old: Iterable[LinkId], new: Iterable[LinkId]) -> Delta:
-    before, after = frozenset(old), frozenset(new)
-    return Delta(after - before, before - after)
+def delta(held: Iterable[LinkId], needed: Iterable[LinkId], *, fresh: bool = False) -> Delta:
+    """The difference between the links that are open and those that a new roster needs.
+
+    Phase one of a replacement opens `opened` while training continues; phase two drops `dropped`; `kept` is untouched.
+    With `fresh` no link is kept, because links of an interrupted generation may hold half-sent messages."""
+    before, after = frozenset(held), frozenset(needed)
+    kept = frozenset[LinkId]() if fresh else before & after
+    return Delta(kept, after - kept, before - kept)
 
 
 @dataclass(frozen=True)
 class Layout:
-    """One group as one roster seats it. Ranks are positions within the group; cells are listed in rank order.
+    """The places of one group's roles under one roster. Ranks are positions within the group; cells are in rank order.
 
-    A vacant rank takes part in nothing, and a cell without a live rank is skipped: its ring neighbours become each
-    other's, its tree children hang on the nearest live ancestor. All other edges stay as they are.
+    A vacant rank takes part in nothing, and a cell without a live rank is skipped: its ring neighbours become
+    neighbours of each other, its tree children hang on the nearest live ancestor. All other edges stay as they are.
     """
 
     roster: Roster
@@ -107,13 +115,13 @@ class Layout:
         return tuple(rank for rank, uid in enumerate(self.uids) if uid is None)
 
     @cached_property
-    def staged(self) -> bool:
-        """Whether data passes through a machine's arena, because some cell has more than one rank."""
+    def has_arenas(self) -> bool:
+        """Whether data passes through shared memory, because some cell has more than one rank."""
         return any(len(cell) > 1 for cell in self.cells)
 
     @cached_property
     def rails(self) -> int:
-        """How many rings run side by side: one for each rank of the smallest cell."""
+        """The number of rings that run side by side: one for each rank of the smallest cell."""
         return min(len(cell) for cell in self.cells)
 
     @cached_property
@@ -170,7 +178,7 @@ class Layout:
         return self.alive[where - 1], self.alive[(where + 1) % len(self.alive)]
 
     def links_of(self, uid: str) -> frozenset[LinkId]:
-        """The links this worker needs. O(degree) once the layout's tables are there."""
+        """The links that this worker needs. O(degree) once the layout's tables are computed."""
         role = self.roster.role_of(uid)
         if role is None or role not in self.rank_of or len(self.alive) < 2:
             return frozenset()
@@ -183,20 +191,15 @@ class Layout:
         found.update(self._branch(cell, child) for child in self.children[cell])
         return frozenset(link for link in found if link.touches(uid))
 
-    @cached_property
-    def links(self) -> frozenset[LinkId]:
-        """Every link between machines that this group needs."""
-        return frozenset().union(*(self.links_of(uid) for uid in self.uids if uid is not None))
-
     def arena_of(self, uid: str) -> tuple[int, ...]:
-        """The live ranks that share an arena with this worker, itself included; empty where none is needed."""
+        """The live ranks that share an arena with this worker, itself included; empty if the group has no arena."""
         role = self.roster.role_of(uid)
-        if role is None or role not in self.rank_of or not self.staged:
+        if role is None or role not in self.rank_of or not self.has_arenas:
             return ()
         return self.members[self.cell_of[self.rank_of[role]]]
 
     def provider(self, cell: int) -> str:
-        """Who makes the cell's arena, or has it: the worker that has sat there longest."""
+        """The uid of the worker that makes the cell's arena, or has it: the one with its role for longest."""
         ranks = self.members[cell]
         return self.uid(min(ranks, key=lambda rank: (self.roster.since[self.key.roles[rank]], rank)))
 
@@ -210,8 +213,12 @@ def layout(roster: Roster, key: GroupKey) -> Layout:
     return found
 
 
-def links_needed(roster: Roster, key: GroupKey) -> frozenset[LinkId]:
-    return layout(roster, key).links
+def links_needed(roster: Roster, key: GroupKey, uid: str | None = None) -> frozenset[LinkId]:
+    """The links between machines that a group needs: those of one worker, or all."""
+    plan = layout(roster, key)
+    if uid is not None:
+        return plan.links_of(uid)
+    return frozenset().union(*(plan.links_of(each) for each in plan.uids if each is not None))
 
 
 def _world(roster: Roster) -> Layout:
@@ -222,10 +229,11 @@ def _world(roster: Roster) -> Layout:
     return found
 
 
-def spine_of(roster: Roster, uid: str) -> frozenset[LinkId]:
-    """Control links: a tree over the cells' leaders and, within a cell, a star around its leader.
+def control_links(roster: Roster, uid: str) -> frozenset[LinkId]:
+    """The control links of one worker: a tree over the cells' leaders and, within a cell, a star around its leader.
 
-    Whoever dies, every part of the spine that remains connected has a neighbour of the dead: so all hear of it.
+    If a worker dies, every part of the tree that remains connected has a neighbour of the dead worker: so all workers
+    hear of the death.
     """
     role = roster.role_of(uid)
     if role is None:
@@ -234,14 +242,35 @@ def spine_of(roster: Roster, uid: str) -> frozenset[LinkId]:
     cell = world.cell_of[role]
     leader = world.leader(cell)
 
-    def spine(upper: int, lower: int) -> LinkId:
-        return LinkId("spine", "", 0, world.uid(upper), world.uid(lower))
+    def control(upper: int, lower: int) -> LinkId:
+        return LinkId("control", "", 0, world.uid(upper), world.uid(lower))
 
     if role != leader:
-        return frozenset({spine(leader, role)})
-    found = {spine(leader, member) for member in world.members[cell][1:]}
+        return frozenset({control(leader, role)})
+    found = {control(leader, member) for member in world.members[cell][1:]}
     parent = world.parents[cell]
     if parent is not None:
-        found.add(spine(world.leader(parent), leader))
-    found.update(spine(leader, world.leader(child)) for child in world.children[cell])
+        found.add(control(world.leader(parent), leader))
+    found.update(control(leader, world.leader(child)) for child in world.children[cell])
     return frozenset(found)
+
+
+def backup_of(roster: Roster, role: int, twins: Collection[int] = ()) -> str | None:
+    """The worker that keeps a copy of this role's state: the one in the same place on the next machine, in role order.
+
+    None if no copy is needed, because a role with the same state (`twins`) is on another machine; and if no copy is
+    possible, because there is no other machine or the role is vacant."""
+    worker = roster.worker_of(role)
+    if worker is None:
+        return None
+    if any(twin is not None and twin.machine != worker.machine for twin in map(roster.worker_of, twins)):
+        return None
+    machines: dict[str, list[str]] = {}
+    for each in map(roster.worker_of, range(len(roster.seats))):
+        if each is not None:
+            machines.setdefault(each.machine, []).append(each.uid)
+    if len(machines) < 2:
+        return None
+    names = list(machines)
+    following = machines[names[(names.index(worker.machine) + 1) % len(names)]]
+    return following[machines[worker.machine].index(worker.uid) % len(following)]

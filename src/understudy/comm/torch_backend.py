@@ -1,4 +1,4 @@
-"""Making a fabric's groups the ones that `torch.distributed` gives to everybody who asks."""
+"""Installing a fabric as the backend of `torch.distributed`."""
 
 from __future__ import annotations
 
@@ -8,33 +8,33 @@ from typing import Any
 import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore
 
-from .fabric import Fabric
 from .group import RoleGroup
+from .network import NetworkFabric
 
 BACKEND = "understudy"
-_fabric: Fabric | None = None
+_fabric: NetworkFabric | None = None
 
 
 def _create(options: Any, _: Any) -> RoleGroup:
     if _fabric is None:
         raise RuntimeError("no fabric is installed; call understudy's install(fabric) before init_process_group")
     roles = tuple(options.global_ranks_in_group) or tuple(range(options.group_size))
-    return RoleGroup(_fabric.group(roles), _fabric.forget, _fabric.transport.devices)
+    return RoleGroup(_fabric.group(roles), _fabric.forget, _fabric.devices)
 
 
-def install(fabric: Fabric, roles: int) -> None:
+def install(fabric: NetworkFabric, roles: int) -> None:
     """Make `fabric` the default process group of this process, over this many roles."""
     global _fabric
     if BACKEND.upper() not in dist.Backend._plugins:
-        dist.Backend.register_backend(BACKEND, _create, extended_api=True, devices=list(fabric.transport.devices))
+        dist.Backend.register_backend(BACKEND, _create, extended_api=True, devices=list(fabric.devices))
     if fabric.role is None:
-        raise RuntimeError(f"{fabric.uid} plays no role yet; switch to a roster or assume a role first")
+        raise RuntimeError(f"{fabric.uid} has no role yet; switch to a roster or assume a role first")
     _fabric = fabric
     dist.init_process_group(BACKEND, store=HashStore(), rank=fabric.role, world_size=roles)
 
 
 def renamed() -> None:
-    """The fabric plays another role in other groups: let torch know who is in them."""
+    """Tell torch the members of its groups after the fabric has changed its role."""
     for group in dist.distributed_c10d._world.pg_group_ranks:
         if isinstance(group, RoleGroup):
             members = group.endpoint.key.roles
@@ -42,7 +42,7 @@ def renamed() -> None:
 
 
 def uninstall() -> None:
-    """Take the process group back; the fabric itself stays as it is."""
+    """Destroy the process group. The fabric itself stays as it is."""
     global _fabric
     if dist.is_initialized():
         dist.destroy_process_group()

@@ -1,7 +1,7 @@
-"""What a transport must offer: one group's communication, re-seated from generation to generation.
+"""The interface of transports: one group's communication, prepared and switched from generation to generation.
 
-The shape follows where torch is heading (collect handles, then `reconfigure`): `prepare` may take its time beside
-running operations, `switch` may not.
+As in torch's `reconfigure`, set-up and switch are apart: `prepare` runs beside operations and may take its time,
+`switch` may not.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .topology import GroupKey, LinkId
 
 
 class Services(Protocol):
-    """What a transport may ask of the fabric. The coroutines run on the fabric's event loop."""
+    """The services of a fabric to its transports. The coroutines run on the fabric's event loop."""
 
     uid: str
     limit: float
@@ -29,27 +29,23 @@ class Services(Protocol):
     slot_bytes: int
 
     def link(self, roster: Roster, link: LinkId) -> Awaitable[Link]:
-        """Dial, or wait for the dial of, the other end."""
+        """A link to another worker: dialled, or accepted if the other worker dials."""
 
     def offer(self, generation: int, kind: str, group: str, thing: Any) -> None:
-        """Have something ready for those who dial with this kind: an arena, a taker of pair links, an answer."""
+        """Keep something ready for workers that dial with this kind: an arena, a taker of pair links, an answer."""
 
     def fetch_arena(self, roster: Roster, group: str, provider: str) -> Awaitable[int]:
         """The descriptor of the arena that the provider offers."""
 
     def ask(self, roster: Roster, kind: str, group: str, of: str) -> Awaitable[str]:
-        """What the worker `of` offers under this kind, as text."""
+        """The text that the worker `of` offers under this kind."""
 
     def background(self, work: Any) -> None:
         """Run a coroutine on the fabric's event loop."""
 
 
-class LinkFailed(Exception):
-    """A link could not be opened; the message says with whom and why."""
-
-
 async def open_all(links: list[Awaitable[Link]]) -> list[Link]:
-    """All of them or none: where one fails, those already open are closed again."""
+    """Open all links or none: if one fails, the others are closed again."""
     tasks = [asyncio.ensure_future(link) for link in links]
     try:
         return await asyncio.gather(*tasks)
@@ -63,35 +59,36 @@ async def open_all(links: list[Awaitable[Link]]) -> list[Link]:
 
 
 class GroupTransport(Protocol):
-    """One group's communication. All but `prepare` are called from training threads."""
+    """The communication of one group. All methods but `prepare` are called from training threads."""
 
     async def prepare(self, roster: Roster, poison: Poison) -> Any:
-        """Everything this worker needs to play in that roster, beside what runs now."""
+        """Open what this worker needs to take part in the group under this roster, beside running operations."""
 
     def switch(self, prepared: Any) -> Any:
-        """Play in what was prepared from now on (None: play no more). Returns what is left over, for `discard`."""
+        """Use what was prepared from now on; None: take part no more. Returns what is left over, for `discard`."""
 
     def discard(self, leftover: Any) -> None:
-        """Close what the former generation had and the present one has not."""
+        """Close what the generation before had and the current one has not."""
 
     def cancel(self, prepared: Any) -> None:
         """Close what was prepared and will not be used."""
 
     def run(self, op: Op) -> None:
-        """Run a collective. Raises Interrupted where the generation is poisoned."""
+        """Run a collective. Raises Interrupted if the generation is poisoned."""
 
     def post(self, *jobs: Send | Receive) -> None:
         """Start point-to-point messages; each sets its `done`, poisoned or not."""
 
     def links(self) -> list[Link]:
-        """Those in use, with what has passed over them; none where that is not known."""
+        """The links in use, with tallies of their traffic; none if the transport does not know them."""
 
     def close(self) -> None: ...
 
 
 class Transport(Protocol):
-    name: str
+    """A way to move tensors between workers."""
+
     devices: tuple[str, ...]
-    """Types of the devices whose memory it moves."""
+    """Types of the devices between which tensors are moved, such as `("cpu",)`."""
 
     def group(self, key: GroupKey, services: Services) -> GroupTransport: ...

@@ -1,4 +1,4 @@
-"""For how long a thread was blocked in operations with others: what is left of its time is its own work."""
+"""The time for which a thread is blocked in operations with other workers: the rest of its time is its own work."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import time
 import torch
 
 _OUTSIDE = -1
-"""Where no backward pass runs."""
+"""The number of the backward pass if none runs."""
 
 
-class Tail:
-    """Futures that were taken in a backward pass. Whoever takes one there, as DDP does, computes all gradients first
-    and then waits for all of them: so it waits from when it has taken the last one until the last one is there."""
+class FutureWait:
+    """The wait for futures that were taken in a backward pass. Code that takes futures there, as DDP does, computes all
+    gradients first and then waits for all futures: from the time the last was taken until the last is complete."""
 
     __slots__ = ("_pass", "since", "until")
 
@@ -22,13 +22,13 @@ class Tail:
         self.since = self.until = 0.0
 
     def take(self, which: int) -> float:
-        """One is taken in this backward pass. Returns what was waited for in the one before."""
+        """Note that a future is taken in this backward pass. Returns the seconds waited in the pass before."""
         waited = self.settle() if which != self._pass else 0.0
         self._pass, self.since = which, time.perf_counter()
         return waited
 
     def kept(self) -> None:
-        """From any thread: one is there."""
+        """Note that a future is complete. Any thread may call this."""
         self.until = time.perf_counter()
 
     def settle(self) -> float:
@@ -40,7 +40,7 @@ class Tail:
 class _Own(threading.local):
     def __init__(self) -> None:
         self.seconds = 0.0
-        self.tail = Tail()
+        self.tail = FutureWait()
         self.unknown = 0
 
 
@@ -48,22 +48,21 @@ _own = _Own()
 
 
 def add(seconds: float) -> None:
-    """The current thread was blocked for so long."""
+    """Count seconds for which the current thread was blocked."""
     _own.seconds += seconds
 
 
-def take_future(*, done: bool) -> Tail:
-    """The current thread takes a future, which may be complete; otherwise `kept` of what is returned must be called
-    when it is."""
+def take_future(*, done: bool) -> FutureWait:
+    """Note that the current thread takes a future. If it is not `done`, call `kept` of the result when it is."""
     which = torch._C._current_graph_task_id()
-    if which == _OUTSIDE and not done:  # where it waits for that, nobody sees
+    if which == _OUTSIDE and not done:  # the wait for it can not be seen
         _own.unknown += 1
     _own.seconds += _own.tail.take(which)
     return _own.tail
 
 
 def waited() -> tuple[float, int]:
-    """Seconds for which the current thread was blocked so far, and how often it may have been without being seen.
-    Called when no backward pass runs."""
+    """Seconds for which the current thread was blocked so far, and the number of waits that were not seen.
+    Call when no backward pass runs."""
     _own.seconds += _own.tail.settle()
     return _own.seconds, _own.unknown

@@ -1,4 +1,4 @@
-"""Handles of operations under way, as torch expects them."""
+"""Handles of running operations, as torch expects them."""
 
 # torch declares Work's methods for C++ objects; a subclass in Python is narrower in some places and wider in others.
 # mypy: disable-error-code="override"
@@ -9,30 +9,47 @@ import threading
 import time
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any
+from types import FunctionType
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
+from torch._C._dynamo.eval_frame import _FrameAction, _FrameExecStrategy, set_code_exec_strategy
 
 from . import waits
 from .links.pairs import Receive, Send
-from .untraced import untraced
+
+T = TypeVar("T", bound=type)
+_SKIP = _FrameExecStrategy(_FrameAction.SKIP, _FrameAction.SKIP)
+
+
+def untraced(cls: T) -> T:
+    """Keep torch.compile out of the methods of a class and out of all that they call.
+
+    torch's C++ calls into a group while torch.compile watches every frame of the thread: when DDP rebuilds its buckets,
+    when a graph has broken before a collective. `torch.compiler.disable` does the same but takes seconds to import.
+    """
+    for method in vars(cls).values():
+        if isinstance(method, FunctionType):
+            set_code_exec_strategy(method.__code__, _SKIP)
+    return cls
+
 
 _SET = threading.Event()
 _SET.set()
 _waiting: dict[int, float] = {}
-"""Thread → since when it waits for a message."""
+"""By thread: the time since which it waits for a message."""
 
 
 def longest_wait_for_messages() -> float:
-    """Seconds."""
+    """Seconds for which some thread has been waiting for a message."""
     since = min(_waiting.copy().values(), default=None)
     return 0.0 if since is None else time.monotonic() - since
 
 
 @untraced
-class Work(dist.Work):
-    """An operation under way, or `done`. It always completes; whether its result counts, the fabric knows."""
+class GroupWork(dist.Work):
+    """A running operation, or one that is `done`. It always completes; `Fabric.fault` tells if its result counts."""
 
     def __init__(self, result: Any, *, done: bool = False) -> None:
         super().__init__()
@@ -40,7 +57,7 @@ class Work(dist.Work):
         self._done = _SET if done else threading.Event()
         self._lock = threading.Lock()
         self._future: Any = None
-        self._tail: waits.Tail | None = None
+        self._tail: waits.FutureWait | None = None
 
     def finish(self) -> None:
         with self._lock:
@@ -89,7 +106,7 @@ class Work(dist.Work):
 
 
 @untraced
-class MessageWork(Work):
+class MessageWork(GroupWork):
     """Completes with its point-to-point messages."""
 
     def __init__(
@@ -109,7 +126,7 @@ class MessageWork(Work):
             finally:
                 del _waiting[threading.get_ident()]
                 waits.add(time.monotonic() - began)
-        if self._last.acquire(blocking=False):  # by the first of those who wait, and never released
+        if self._last.acquire(blocking=False):  # by the first thread that waits, and never released
             for target, source in self._back:
                 target.copy_(source)
             self.finish()
@@ -127,6 +144,6 @@ class MessageWork(Work):
         return super().get_future()
 
     def _source_rank(self) -> int:
-        """Whose message came; as undefined as its data where none did."""
+        """The rank that sent the message; undefined, as its data is, if the generation is poisoned."""
         self.wait()
         return self._jobs[0].peer or 0

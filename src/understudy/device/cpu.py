@@ -24,8 +24,8 @@ class CpuDevice:
     def empty(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
         return torch.empty(tuple(shape), dtype=dtype, device="cpu")
 
-    def host_buffer(self, size: int) -> torch.Tensor:
-        return self.empty((size,), torch.uint8)
+    def host_empty(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+        return self.empty(shape, dtype)
 
     def bring(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor.detach().cpu().contiguous()

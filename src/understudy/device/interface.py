@@ -36,8 +36,9 @@ class Device(Protocol):
         """A contiguous tensor in the memory of this device, not initialised."""
         ...
 
-    def host_buffer(self, size: int) -> torch.Tensor:
-        """`size` bytes of host memory that this device copies from and to at full speed (pinned, if it needs that)."""
+    def host_empty(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+        """A contiguous tensor in host memory that this device copies from and to at full speed: pinned, if it needs
+        that. Not initialised."""
         ...
 
     def bring(self, tensor: torch.Tensor) -> torch.Tensor:

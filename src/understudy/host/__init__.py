@@ -1,1 +1,1 @@
-"""What a process needs of the computer that it is on, whatever it does there."""
+"""What every process needs from its computer: clocks and threads, temporary files, ending with its parent."""

@@ -1,4 +1,4 @@
-"""Processes and those that they come from."""
+"""Child processes that end with their parent."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ _PR_SET_PDEATHSIG = 1
 
 
 def die_with_parent(parent: int) -> None:
-    """From now on the kernel kills this process when its parent ends; if that has happened already, it ends here.
+    """Lets the kernel kill this process when its parent ends; exits at once if the parent has already ended.
 
-    The kernel means the thread that started this process, not its process."""
+    For the kernel, the parent is the thread that started this process.
+    """
     if _libc.prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL), 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
     if os.getppid() != parent:

@@ -1,4 +1,4 @@
-"""Temporary folders that nobody leaves behind, not even a process that is killed."""
+"""Temporary folders and files that are removed even if the process is killed."""
 
 from __future__ import annotations
 
@@ -23,26 +23,28 @@ until rm -rf -- "$1" 2>/dev/null || [ $((tries -= 1)) -le 0 ]; do
     sleep 0.1
 done
 """
-"""Ends when its input does, so also when whoever holds the other end is killed. What dies at the same time may still
-write into the folder, and may have made parts of it read-only."""
+"""Makes the folder, and removes it when the input ends: also if the process at the other end is killed.
+
+Processes that die at the same time may still write into the folder, and may have made parts of it read-only.
+"""
 
 
 def settle() -> None:
-    """Where this process puts temporary files is known from now on.
+    """Determines the folder for temporary files of this process.
 
-    Python's `tempfile` finds it out when first asked, by writing a file and removing it: a process killed just then
-    leaves that file. Here the file never has a name. Where this can't be done, `tempfile` goes on as it would."""
+    Python's `tempfile` determines it at first use by writing and removing a file: a process that is killed meanwhile
+    leaves that file behind. `settle` uses a file without a name. If that is not possible, `tempfile` does it its way.
+    """
     tempfile.tempdir = tempfile.tempdir or _found()
 
 
 def nameless(folder: str) -> IO[bytes]:
-    """A file without a name, so that nobody has to remove it; without a folder it is where temporary files go. That
-    may still be settled otherwise."""
+    """A file without a name, which needs no removal, in `folder` or in the folder for temporary files."""
     return tempfile.TemporaryFile(dir=folder or tempfile.tempdir or _found())
 
 
 def _found() -> str | None:
-    """Where temporary files go, by the environment; None if a file without a name can't be written there."""
+    """The folder for temporary files, from the environment. None: a file without a name cannot be written there."""
     named = filter(None, map(os.environ.get, ("TMPDIR", "TEMP", "TMP")))
     place = Path(next(named, "/tmp")).absolute()
     try:
@@ -58,8 +60,10 @@ def _found() -> str | None:
 
 @contextmanager
 def scratch(prefix: str) -> Iterator[Path]:
-    """A temporary folder. It is gone when the context ends, and soon after this process has been killed: a small
-    process of its own makes it and removes it."""
+    """A temporary folder that is removed when the context ends, or soon after this process is killed.
+
+    A small separate process makes and removes the folder.
+    """
     settle()
     place = Path(tempfile.gettempdir()) / f"{prefix}{secrets.token_hex(6)}"
     with subprocess.Popen(
@@ -69,19 +73,19 @@ def scratch(prefix: str) -> Iterator[Path]:
         stderr=subprocess.PIPE,
         cwd="/",
         env={"PATH": os.environ.get("PATH") or os.defpath},
-        start_new_session=True,  # Ctrl-C is not for it
+        start_new_session=True,  # Ctrl-C must not reach the keeper
     ) as keeper:
         assert keeper.stdin
         assert keeper.stdout
         assert keeper.stderr
         if not keeper.stdout.readline():
-            raise OSError(f"cannot make a temporary folder: {keeper.stderr.read().decode(errors='replace').strip()}")
+            raise OSError(f"cannot create a temporary folder: {keeper.stderr.read().decode(errors='replace').strip()}")
         try:
             yield place
         finally:
             try:
-                shutil.rmtree(place, ignore_errors=True)  # were the keeper killed, nobody else would
+                shutil.rmtree(place, ignore_errors=True)  # the keeper may have been killed
             finally:
                 with suppress(BrokenPipeError):
-                    os.write(keeper.stdin.fileno(), b"\n")  # whoever was forked may hold that end, too
-                keeper.wait()  # after Ctrl-C `Popen` itself would not for long
+                    os.write(keeper.stdin.fileno(), b"\n")  # a forked child may hold this end open
+                keeper.wait()  # after Ctrl-C, `Popen` itself waits only briefly

@@ -1,1 +1,1 @@
-"""How machines come to be."""
+"""Where machines come from: local processes, other computers, a command."""

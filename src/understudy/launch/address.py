@@ -1,4 +1,4 @@
-"""Where processes listen, and how others name that place."""
+"""Addresses at which processes listen."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import socket
 
 
 class AddressError(ValueError):
-    """It cannot be used; the message says why and what to write instead."""
+    """An address that cannot be used; the message says why and what to write instead."""
 
 
 def parse(text: str) -> tuple[str, int]:
-    """`HOST`, `HOST:PORT` or `[HOST]:PORT`; port 0 is any that is free."""
+    """Host and port of `HOST`, `HOST:PORT` or `[HOST]:PORT`; port 0 is any free port."""
     host, port = text, ""
     if text.startswith("["):
         host, bracket, port = text[1:].partition("]")
@@ -27,7 +27,7 @@ def parse(text: str) -> tuple[str, int]:
 
 
 def everywhere(host: str) -> bool:
-    """Whether this stands for all addresses of a machine, so that nobody can be told to come to it."""
+    """Whether this stands for all addresses of a machine, to which no other machine can connect."""
     try:
         return ipaddress.ip_address(host).is_unspecified
     except ValueError:
@@ -35,7 +35,7 @@ def everywhere(host: str) -> bool:
 
 
 def loopback(host: str) -> bool:
-    """Whether only this computer can reach it."""
+    """Whether only this computer can reach this address."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -57,7 +57,7 @@ def listen(host: str, port: int = 0) -> socket.socket:
 
 
 def check_host(host: str) -> None:
-    """Workers listen there and tell others to come there."""
+    """Raises AddressError if workers cannot listen at this address, or others cannot connect to it."""
     if everywhere(host):
         raise AddressError(f"host {host} is no place others can come to; give one address of this machine")
     listen(host).close()

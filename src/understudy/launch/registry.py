@@ -1,4 +1,4 @@
-"""Where commands find the jobs that run on this computer."""
+"""The jobs that run on this computer, for commands to find them."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ class Entry(msgspec.Struct, frozen=True):
     url: str
     secret: str
     pid: int
-    """Of `understudy run`."""
+    """Process id of `understudy run`."""
     run_dir: str
 
 
 class NoJob(LookupError):
-    """There is none, or more than one to choose from."""
+    """No job runs here, or several and none was chosen."""
 
 
 def home() -> Path:
-    """Only this user can read it: it holds the jobs' secrets."""
+    """The folder of the registry, readable by this user only: it holds the secrets of the jobs."""
     base = os.environ.get("UNDERSTUDY_HOME") or os.environ.get("XDG_STATE_HOME")
     return (Path(base) if base else Path.home() / ".local" / "state") / "understudy" / "jobs"
 
@@ -43,7 +43,7 @@ def enter(entry: Entry) -> Path:
 
 
 def running() -> list[Entry]:
-    """Jobs whose `understudy run` lives; entries of dead ones are removed."""
+    """Jobs that run; entries of jobs that have ended are removed."""
     found = []
     for path in sorted(home().glob("*.json")):
         with suppress(OSError, msgspec.MsgspecError):

@@ -1,1 +1,1 @@
-"""Masking as pure functions: who holds which shards, who computes them while replicas are missing, what is at risk."""
+"""Masking as pure functions: which replicas hold a shard, which one computes it, and which failure would lose it."""

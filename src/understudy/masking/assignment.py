@@ -1,20 +1,20 @@
-"""Who computes which micro-shards while replicas are missing.
+"""Assigns micro-shards to live replicas.
 
-A step has N shards of q micro-shards each; micro-shard number `shard * q + part`. Each is computed exactly once, by a
-live holder of its shard, and no live replica computes more than it must: the largest load is the smallest possible.
+A step has N shards of q micro-shards each; a micro-shard has the number `shard * q + part`. Each micro-shard is
+computed exactly once, by a live holder of its shard, and the largest load of a replica is as small as possible.
 
-There are two ways to an assignment, and both are pure:
+Two pure functions make an assignment:
 
-- `assign(placement, q, live)` is **canonical**: it depends on nothing but its arguments. Every worker that knows the
-  live set computes the same without a message, also one that has joined later. As few micro-shards as possible are away
-  from their own replica. The price: from one live set to the next, micro-shards of other vacant replicas may change
-  places as well.
-- `mask(assignment, replicas)` and `refill(assignment, replicas)` go **step by step**: a failure moves the fewest
-  micro-shards possible, which is what counts when a step is patched while it runs. The price: the result depends on the
-  order of failures. It is an immutable value that follows from that order alone, so whoever knows the order can compute
-  it again.
+- `assign(placement, q, live)` is **canonical**: it depends on its arguments only. Every worker that knows the live set
+  computes the same assignment without a message, and so does a worker that joined later. As few micro-shards as
+  possible are away from their own replica. From one live set to the next, micro-shards of other vacant replicas may
+  move as well.
+- `mask(assignment, replicas)` and `refill(assignment, replicas)` are **incremental**: a failure moves as few
+  micro-shards as possible, which matters when a running step is patched. The result depends on the order of failures
+  and on nothing else.
 
-Both have the same load, and both are the normal assignment when everybody is live: each replica its own q micro-shards.
+Both give the same load. With all replicas live, both give the normal assignment: each replica has its own q
+micro-shards.
 """
 
 from __future__ import annotations
@@ -24,16 +24,18 @@ from dataclasses import dataclass
 
 from understudy.masking.coverage import Alive, alive_of, live_count, wiped
 from understudy.masking.placement import Placement
-from understudy.masking.spread import NOBODY, Kept, Spread, Where
+from understudy.masking.spread import UNASSIGNED, Kept, Spread, Where
 from understudy.protocol.sentences import SHOWN, counted, named
 
 
 @dataclass(frozen=True)
 class Assignment:
-    """Who computes what. After a wipe-out `lost` names the shards without a live holder, and nobody computes anything.
+    """The replica of each micro-shard. After a wipe-out, `lost` has the shards without a live holder and all else is
+    empty.
 
-    `load` is the largest number of micro-shards of one replica, `moved` how many changed place to get here, and
-    `changed` the shards they belong to: since the assignment before, or, for a canonical one, since the normal one.
+    `load` is the largest number of micro-shards of one replica. `moved` counts the micro-shards that have moved since
+    the assignment before (for a canonical one: since the normal assignment); `changed` are the shards that they
+    belong to. `where` has the replicas of each shard's parts, `held` the shards of each replica.
     """
 
     placement: Placement
@@ -53,11 +55,11 @@ class Assignment:
 
     @property
     def depth(self) -> float:
-        """The load in shards: how many times as long as normally a step computes."""
+        """The load in shards: computing time of a step, in normal computing times."""
         return self.load / self.q
 
     def of(self, replica: int) -> tuple[int, ...]:
-        """The micro-shards that the replica computes, in order: its own first."""
+        """The micro-shards that the replica computes, its own first."""
         held = self.held[replica] if self.held else ()
         own_first = sorted(held, key=lambda shard: (shard != replica, shard))
         return tuple(
@@ -69,12 +71,12 @@ class Assignment:
 
     @property
     def numbers(self) -> dict[int, tuple[int, ...]]:
-        """Every live replica's micro-shards."""
+        """The micro-shards of every live replica."""
         return {replica: self.of(replica) for replica in self.live}
 
 
 def load_bound(replicas: int, q: int, vacant: int) -> int:
-    """No assignment has a smaller load: all micro-shards evenly on all live replicas."""
+    """Lower bound of the load: all micro-shards spread evenly over the live replicas."""
     return -(-q * replicas // (replicas - vacant))
 
 
@@ -86,18 +88,18 @@ def assign(placement: Placement, q: int, live: Iterable[int]) -> Assignment:
     gone = wiped(placement, alive, range(placement.replicas))
     if gone:
         return _wiped(placement, q, alive, gone.shards, gone.reason)
-    where = [((shard if alive[shard] else NOBODY),) * q for shard in range(placement.replicas)]
+    where = [((shard if alive[shard] else UNASSIGNED),) * q for shard in range(placement.replicas)]
     vacant = [shard for shard in range(placement.replicas) if not alive[shard]]
     held: list[tuple[int, ...]] = [(replica,) if alive[replica] else () for replica in range(placement.replicas)]
     normal = [(shard,) * q for shard in range(placement.replicas)]
     limit = load_bound(placement.replicas, q, placement.replicas - live_count(alive))
-    return arrange(placement, q, alive, limit, normal, lambda _: Start(where, held, vacant, vacant))
+    return arrange(placement, q, alive, limit, normal, lambda _: PartialAssignment(where, held, vacant, vacant))
 
 
 def mask(assignment: Assignment, replicas: Iterable[int], kept: Kept | None = None) -> Assignment:
-    """After these replicas have failed: no smaller load is possible, and with it no fewer moves.
+    """The assignment after these replicas have failed, with the smallest possible load and then the fewest moves.
 
-    `kept` names parts that a replica computes although they are not assigned to it, and may take over for nothing.
+    `kept` names parts that a replica computes although they are not assigned to it; moving them there costs nothing.
     """
     placement, q = assignment.placement, assignment.q
     alive, failed = _without(assignment.alive, replicas)
@@ -112,9 +114,10 @@ def mask(assignment: Assignment, replicas: Iterable[int], kept: Kept | None = No
 
 
 def refill(assignment: Assignment, replicas: Iterable[int]) -> Assignment:
-    """After these replicas are live again: what belongs to a live replica goes home, the rest stays if the load allows.
+    """The assignment after these replicas are live again, with the smallest possible load.
 
-    The load is as small as it can be, and nothing of the past is replayed.
+    Micro-shards return to their own live replicas; the others stay if the load allows. The order of earlier failures
+    is not replayed.
     """
     placement, q = assignment.placement, assignment.q
     alive = alive_of(placement, [*assignment.live, *replicas])
@@ -126,8 +129,8 @@ def refill(assignment: Assignment, replicas: Iterable[int]) -> Assignment:
 
 
 @dataclass(frozen=True)
-class Start:
-    """Tables with gaps: `gaps` are the shards with parts that nobody computes, `changed` those unlike before."""
+class PartialAssignment:
+    """An assignment with gaps: `gaps` are the shards with unassigned parts, `changed` the shards that have changed."""
 
     where: list[tuple[int, ...]]
     held: list[tuple[int, ...]]
@@ -141,10 +144,10 @@ def arrange(
     alive: Alive,
     limit: int,
     before: Where,
-    start: Callable[[int], Start],
+    start: Callable[[int], PartialAssignment],
     kept: Kept | None = None,
 ) -> Assignment:
-    """Fill the gaps of `start(limit)`, raising the limit only where it is proved to be too tight."""
+    """Fills the gaps of `start(limit)`; raises the limit only if it is proved to be too small."""
     while True:
         begin = start(limit)
         spread = Spread(placement, alive, limit, begin.where, begin.held, kept)
@@ -157,44 +160,55 @@ def arrange(
     changed = tuple(sorted(shard for shard in {*begin.changed, *new_where} if where[shard] != before[shard]))
     moved = sum(old != new for shard in changed for old, new in zip(before[shard], where[shard], strict=True))
     reason = _reason(placement, q, alive, limit, moved)
-    return Assignment(placement, q, alive, limit, moved, changed, (), reason, where, held)
+    return Assignment(
+        placement,
+        q,
+        alive,
+        load=limit,
+        moved=moved,
+        changed=changed,
+        lost=(),
+        reason=reason,
+        where=where,
+        held=held,
+    )
 
 
-def taken_from(assignment: Assignment, failed: Iterable[int]) -> Start:
-    """The assignment with nobody in the place of the failed replicas."""
+def taken_from(assignment: Assignment, failed: Iterable[int]) -> PartialAssignment:
+    """The assignment with the parts of the failed replicas unassigned."""
     where, held = list(assignment.where), list(assignment.held)
     gaps: set[int] = set()
     for gone in failed:
         for shard in held[gone]:
-            where[shard] = tuple(NOBODY if replica == gone else replica for replica in where[shard])
+            where[shard] = tuple(UNASSIGNED if replica == gone else replica for replica in where[shard])
         gaps.update(held[gone])
         held[gone] = ()
-    return Start(where, held, sorted(gaps), sorted(gaps))
+    return PartialAssignment(where, held, sorted(gaps), sorted(gaps))
 
 
-def _fill(spread: Spread, start: Start) -> int | None:
+def _fill(spread: Spread, start: PartialAssignment) -> int | None:
     for shard in start.gaps:
-        blocked = spread.place(shard, start.where[shard].count(NOBODY))
+        blocked = spread.place(shard, start.where[shard].count(UNASSIGNED))
         if blocked is not None:
             return blocked.needed
     return None
 
 
-def _lifted(where: list[tuple[int, ...]], limit: int) -> Start:
-    """The same with every replica's guests beyond the limit taken off, those with the highest numbers first."""
+def _lifted(where: list[tuple[int, ...]], limit: int) -> PartialAssignment:
+    """The assignment with foreign parts beyond the limit unassigned, highest numbers first."""
     numbers: list[list[tuple[int, int]]] = [[] for _ in where]
     for shard, parts in enumerate(where):
         for part, replica in enumerate(parts):
             numbers[replica].append((shard, part))
     lifted: dict[int, list[int]] = {}
     for replica, computed in enumerate(numbers):
-        guests = [number for number in computed if number[0] != replica]
-        for shard, part in guests[len(guests) - max(0, len(computed) - limit) :]:
-            lifted.setdefault(shard, list(where[shard]))[part] = NOBODY
+        foreign = [number for number in computed if number[0] != replica]
+        for shard, part in foreign[len(foreign) - max(0, len(computed) - limit) :]:
+            lifted.setdefault(shard, list(where[shard]))[part] = UNASSIGNED
             computed.remove((shard, part))
     held = [tuple(dict.fromkeys(shard for shard, _ in computed)) for computed in numbers]
     rows = [tuple(lifted[shard]) if shard in lifted else parts for shard, parts in enumerate(where)]
-    return Start(rows, held, sorted(lifted), range(len(where)))
+    return PartialAssignment(rows, held, sorted(lifted), range(len(where)))
 
 
 def _replaced(table: list[tuple[int, ...]], changes: dict[int, tuple[int, ...]]) -> tuple[tuple[int, ...], ...]:
@@ -211,7 +225,7 @@ def _without(alive: Alive, replicas: Iterable[int]) -> tuple[Alive, list[int]]:
     left, failed = bytearray(alive), []
     for replica in sorted(set(replicas)):
         if not 0 <= replica < len(alive):
-            raise ValueError(f"there is no replica {replica}: they are numbered 0 to {len(alive) - 1}")
+            raise ValueError(f"there is no replica {replica}: replicas are numbered 0 to {len(alive) - 1}")
         if left[replica]:
             left[replica] = 0
             failed.append(replica)
@@ -219,7 +233,7 @@ def _without(alive: Alive, replicas: Iterable[int]) -> tuple[Alive, list[int]]:
 
 
 def _wiped(placement: Placement, q: int, alive: Alive, lost: tuple[int, ...], reason: str) -> Assignment:
-    return Assignment(placement, q, alive, 0, 0, (), lost, reason, (), ())
+    return Assignment(placement, q, alive, load=0, moved=0, changed=(), lost=lost, reason=reason, where=(), held=())
 
 
 def _reason(placement: Placement, q: int, alive: Alive, load: int, moved: int) -> str:
@@ -229,9 +243,9 @@ def _reason(placement: Placement, q: int, alive: Alive, load: int, moved: int) -
         return f"all {replicas:,} replicas are live: each computes {own}"
     bound = load_bound(replicas, q, vacant)
     even = "the even share" if load == bound else f"the even share would be {bound}"
-    who = f": {named('replica', _vacant(alive))}" if vacant <= SHOWN else ""
+    which = f": {named('replica', _vacant(alive))}" if vacant <= SHOWN else ""
     most = counted(load, "micro-shard")
-    return f"{vacant:,} of {replicas:,} replicas vacant{who}; at most {most} each, {even}; {moved:,} moved"
+    return f"{vacant:,} of {replicas:,} replicas vacant{which}; at most {most} each, {even}; {moved:,} moved"
 
 
 def _vacant(alive: Alive) -> list[int]:

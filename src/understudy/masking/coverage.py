@@ -1,4 +1,4 @@
-"""What the live replicas still hold: is a shard lost, and whose failure would lose one?"""
+"""Coverage of shards by live replicas: which shards are lost, and which failure would lose one."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ Alive = bytes
 
 
 def alive_of(placement: Placement, live: Iterable[int]) -> Alive:
-    """The live set as bytes. A replica that does not exist is an error of the caller."""
+    """The live set as bytes. Raises ValueError for a replica that does not exist."""
     alive = bytearray(placement.replicas)
     for replica in live:
         if not 0 <= replica < placement.replicas:
-            raise ValueError(f"there is no replica {replica}: they are numbered 0 to {placement.replicas - 1}")
+            raise ValueError(f"there is no replica {replica}: replicas are numbered 0 to {placement.replicas - 1}")
         alive[replica] = 1
     return bytes(alive)
 
@@ -28,7 +28,7 @@ def live_count(alive: Alive) -> int:
 
 @dataclass(frozen=True)
 class WipeOut:
-    """Shards without a live holder; none means that every step can still be committed."""
+    """Shards without a live holder. False if there is none: every step can be committed."""
 
     shards: tuple[int, ...]
     reason: str
@@ -39,7 +39,7 @@ class WipeOut:
 
 @dataclass(frozen=True)
 class Risk:
-    """Replicas whose failure would be a wipe-out, each with the shards that only it holds among the live."""
+    """Replicas that are the only live holder of some shards, with these shards. A failure of one is a wipe-out."""
 
     sole: Mapping[int, tuple[int, ...]]
     reason: str
@@ -49,12 +49,12 @@ class Risk:
 
 
 def wipe_out(placement: Placement, live: Iterable[int]) -> WipeOut:
-    """Which shards no live replica holds."""
+    """The shards that no live replica holds."""
     return wiped(placement, alive_of(placement, live), range(placement.replicas))
 
 
 def wiped(placement: Placement, alive: Alive, among: Iterable[int]) -> WipeOut:
-    """The same among some shards only: those of replicas that have just failed."""
+    """The shards in `among` that no live replica holds."""
     if placement.everywhere:
         lost = () if any(alive) else tuple(among)
     else:
@@ -66,7 +66,7 @@ def wiped(placement: Placement, alive: Alive, among: Iterable[int]) -> WipeOut:
 
 
 def at_risk(placement: Placement, live: Iterable[int]) -> Risk:
-    """Whose failure would be fatal now, as a sentence to warn with."""
+    """The replicas that are the only live holder of a shard, with a warning in words."""
     alive = alive_of(placement, live)
     sole: dict[int, list[int]] = {}
     if not placement.everywhere:
@@ -87,5 +87,5 @@ def _warning(placement: Placement, sole: Mapping[int, tuple[int, ...]]) -> str:
         return f"no shard has a second holder ({placement.name}): any failure is a wipe-out"
     total = sum(map(len, sole.values()))
     has = "has" if total == 1 else "have"
-    who = listed([f"replica {replica} ({named('shard', shards)})" for replica, shards in sole.items()])
-    return f"{counted(total, 'shard')} {has} a single live holder: {who}"
+    which = listed([f"replica {replica} ({named('shard', shards)})" for replica, shards in sole.items()])
+    return f"{counted(total, 'shard')} {has} a single live holder: {which}"

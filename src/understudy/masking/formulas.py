@@ -1,44 +1,42 @@
-"""How many failures a placement endures and how deep the stacks get, in closed form.
+"""Closed forms: the number of failures until a wipe-out, and the depth of stacks.
 
-N replicas, r holders per shard, f of them vacant, replicas failing in random order and none refilled. `bench reorder`
-measures how far these are from what happens.
+There are N replicas and r holders per shard; replicas fail in random order and none is refilled. `bench reorder`
+compares the formulas with measurements.
 """
 
 from __future__ import annotations
 
-from math import exp, gamma, lgamma, log, pow
-
-
-def failures_of_blocks(replicas: int, r: int) -> float:
-    """Mean number of failures until wipe-out, the fatal one included, of classic replication. Exact."""
-    return _endured(replicas, r, replicas / r)
+from math import exp, gamma, lgamma, pow
 
 
 def failures_at_least(replicas: int, r: int) -> float:
-    """The same for any placement with r holders: a lower bound, as if each shard had holders of its own."""
+    """Lower bound of the mean number of failures until a wipe-out, the last one included, for r holders per shard.
+
+    The bound is exact if no two shards share a holder.
+    """
     return _endured(replicas, r, replicas)
 
 
 def failures(replicas: int, r: int) -> float:
-    """The same for a Golomb or random placement: the bound, corrected for shards that share a holder."""
+    """Mean number of failures until a wipe-out for a Golomb or random placement: the bound, with a correction."""
     return failures_at_least(replicas, r) + (r - 1) / 2 * (1 - gamma(2 + 1 / r) * pow(replicas, -1 / r))
 
 
 def failures_for_large(replicas: int, r: int) -> float:
-    """SPARe's own form, what the lower bound tends to for many replicas."""
+    """SPARe's formula for the mean number of failures until a wipe-out: the lower bound for many replicas."""
     return gamma(1 + 1 / r) * pow(replicas, 1 - 1 / r)
 
 
 def depth_bound(replicas: int, vacant: int) -> int:
-    """No smaller depth can cover all shards; with a Golomb placement it nearly always suffices."""
+    """The smallest depth that could cover all shards. With a Golomb placement it nearly always suffices."""
     return -(-replicas // (replicas - vacant))
 
 
 def patched_share(replicas: int, vacant: int) -> float:
-    """Of the failures that come when so many are vacant, the share after which a shard is computed in addition.
+    """Share of failures after which a shard must be computed in addition, if `vacant` replicas are vacant already.
 
-    Whole shards in stacks: N - f survivors compute S shards each, so S (N - f) - N more than needed. While these are
-    spread over different shards, the others have one copy only, and a failure that meets one of them is not free.
+    Shards are whole, in stacks: N - f survivors compute S shards each, S (N - f) - N more than needed. As long as these
+    are spread over different shards, each of the other shards has one copy, and a failure of its replica is not free.
     """
     live = replicas - vacant
     slots = live * depth_bound(replicas, vacant)
@@ -47,21 +45,10 @@ def patched_share(replicas: int, vacant: int) -> float:
 
 
 def mean_depth_over_failures(replicas: int, endured: float) -> float:
-    """Mean of the depth bound over the failures from none to `endured`, each counted alike."""
+    """Mean of the depth bound over the first `endured` failures."""
     deepest = _deepest(replicas, endured)
     harmonic = sum(1 / k for k in range(1, deepest))
     return deepest - replicas / endured * (deepest - 1 - harmonic)
-
-
-def mean_depth_over_time(replicas: int, endured: float) -> float:
-    """Mean of the depth bound over time, when every live replica fails at the same rate."""
-    deepest = _deepest(replicas, endured)
-    return deepest - lgamma(deepest) / log(replicas / (replicas - endured))
-
-
-def depth_of_fixed_order(replicas: int, r: int, share_vacant: float) -> float:
-    """Mean depth that stacks would need if they were never reordered."""
-    return sum(1 - (1 - share_vacant**position) ** replicas for position in range(r))
 
 
 def _endured(replicas: int, r: int, groups: float) -> float:
@@ -70,5 +57,5 @@ def _endured(replicas: int, r: int, groups: float) -> float:
 
 def _deepest(replicas: int, endured: float) -> int:
     if not 0 < endured < replicas:
-        raise ValueError(f"between none and all of the {replicas} replicas can have failed, not {endured}")
+        raise ValueError(f"the number of failed replicas must be between 0 and {replicas}, not {endured}")
     return int(-(-replicas // (replicas - endured)))

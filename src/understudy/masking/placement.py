@@ -1,7 +1,7 @@
-"""Which replicas hold which shards.
+"""Placements: which replicas hold which shards.
 
-There are as many shards as replicas. Every shard has r holders and every replica a stack of r shards, its own one (the
-shard with its number) first. How the other holders are chosen decides which failures together are a wipe-out, and how
+There are as many shards as replicas. Every shard has r holders, and every replica has a stack of r shards: its own (the
+shard with its number) first. The choice of the other holders decides which sets of failures are a wipe-out, and how
 evenly the survivors can share the work.
 """
 
@@ -15,16 +15,16 @@ from random import Random
 from understudy.masking import rulers
 
 SHUFFLES = 2
-"""How often a random placement shuffles the second holders of all shards, the third ones, and so on."""
+"""Shuffles of each column of holders (all second holders, all third holders, …) in a random placement."""
 
 
 class PlacementError(ValueError):
-    """Shards cannot be placed as asked for; the message says why and what is possible."""
+    """Shards cannot be placed as requested; the message says why and what is possible."""
 
 
 @dataclass(frozen=True)
 class Placement:
-    """Holders of every shard. `hosts` is empty where every replica holds every shard: that table would be too large."""
+    """Holders of every shard. `hosts` is empty if every replica holds every shard: that table would be too large."""
 
     name: str
     replicas: int
@@ -37,13 +37,13 @@ class Placement:
         return not self.hosts
 
     def holders(self, shard: int) -> tuple[int, ...]:
-        """Who holds the shard, its own replica first."""
+        """The replicas that hold the shard, its own replica first."""
         if self.everywhere:
             return (*range(shard, self.replicas), *range(shard))
         return self.hosts[shard]
 
     def stack(self, replica: int) -> tuple[int, ...]:
-        """The shards that the replica holds, its own first, then those of which it is the second holder, and so on."""
+        """The shards that the replica holds: its own, then the one of which it is the second holder, and so on."""
         if self.everywhere:
             return (replica, *range(replica - 1, -1, -1), *range(self.replicas - 1, replica, -1))
         return self._stacks[replica]
@@ -63,8 +63,8 @@ class Placement:
 def golomb(replicas: int, r: int, domain: int = 1, *, wide: bool = True) -> Placement:
     """Shard t on replicas t + domain · g for the marks g of a ruler: two shards share at most one holder.
 
-    Replicas that fail together (`domain` neighbours: a host, a rack) never hold the same shard. Marks lie all over the
-    ring where there is room; `wide=False` takes the shortest ruler, as SPARe does, to compare with.
+    Replicas that fail together (`domain` neighbours, such as a host or a rack) never hold the same shard. The marks lie
+    all over the ring if there is room; `wide=False` takes the shortest ruler, as SPARe does.
     """
     _check(replicas, r, domain)
     places = replicas // domain
@@ -75,7 +75,7 @@ def golomb(replicas: int, r: int, domain: int = 1, *, wide: bool = True) -> Plac
         instead = f"r={most}" if most > 1 else "more replicas" if domain == 1 else "a smaller domain"
         raise PlacementError(
             f"spare:r={r} does not fit: with {room} at most r={most} is possible "
-            f"if two shards are to share at most one holder; take {instead}, or random:r={r}"
+            f"if two shards are to share at most one holder; use {instead}, or random:r={r}"
         )
     name = f"spare:r={r}" if domain == 1 else f"spare:r={r},domain={domain}"
     apart = "" if domain == 1 else f", never two in the same domain of {domain} replicas"
@@ -89,7 +89,7 @@ def golomb(replicas: int, r: int, domain: int = 1, *, wide: bool = True) -> Plac
 
 
 def random_regular(replicas: int, r: int, seed: int = 0) -> Placement:
-    """Every shard on its own replica and r - 1 others at random, every replica with r shards; the same for one seed."""
+    """Every shard on its own replica and r - 1 random others; every replica has r shards. The seed decides."""
     _check(replicas, r)
     if r == replicas:
         return everywhere(replicas)
@@ -111,7 +111,7 @@ def random_regular(replicas: int, r: int, seed: int = 0) -> Placement:
 
 
 def blocks(replicas: int, r: int, domain: int = 1) -> Placement:
-    """Classic replication: r replicas hold the same r shards. With `domain` the r replicas are in r domains."""
+    """Classic replication: r replicas hold the same r shards. With `domain`, these replicas are in r domains."""
     _check(replicas, r, domain)
     domains = replicas // domain
     if domains % r:
@@ -131,14 +131,14 @@ def blocks(replicas: int, r: int, domain: int = 1) -> Placement:
 
 
 def consecutive(replicas: int, r: int) -> Placement:
-    """Shard t on replicas t … t + r - 1. Only to compare with: neighbours share most of their shards."""
+    """Shard t on replicas t … t + r - 1, for comparison: neighbours share most of their shards."""
     _check(replicas, r)
     table = _shifted(replicas, range(r))
-    return Placement(f"consecutive:r={r}", replicas, r, f"every shard on {r} neighbours; only to compare with", table)
+    return Placement(f"consecutive:r={r}", replicas, r, f"every shard on {r} neighbours; for comparison only", table)
 
 
 def everywhere(replicas: int) -> Placement:
-    """Every replica can read every sample, as with shared storage: as long as one lives there is no wipe-out."""
+    """Every replica can read every sample, as with shared storage: no wipe-out as long as one replica lives."""
     _check(replicas, replicas)
     return Placement("anywhere", replicas, replicas, "every replica holds every shard", ())
 
@@ -162,7 +162,7 @@ KINDS: dict[str, tuple[Maker, tuple[str, ...]]] = {
 
 
 def parse(text: str, replicas: int) -> Placement:
-    """The placement that a text such as `spare:r=3,domain=4`, `anywhere` or `off` asks for."""
+    """The placement that a text names, such as `spare:r=3,domain=4`, `anywhere` or `off`."""
     kind, colon, rest = text.strip().partition(":")
     if kind not in KINDS:
         raise PlacementError(f"{text!r}: there is no placement {kind!r}; there are {', '.join(KINDS)}")
@@ -197,7 +197,7 @@ def _check(replicas: int, r: int, domain: int = 1) -> None:
         raise PlacementError(f"a shard needs at least one holder, r=1, not r={r}")
     if r > replicas:
         raise PlacementError(
-            f"r={r} holders per shard need as many replicas and there are {replicas}; take r={replicas} or less"
+            f"r={r} holders per shard need {r} replicas and there are {replicas}; use r={replicas} or less"
         )
     if domain < 1 or replicas % domain:
         fits = ", ".join(str(d) for d in range(1, replicas) if replicas % d == 0 and replicas // d >= r)

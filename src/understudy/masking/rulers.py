@@ -1,13 +1,13 @@
-"""Golomb rulers: marks whose differences are all distinct, so that shifted copies meet in at most one mark.
+"""Golomb rulers: sets of marks with distinct differences, so that shifted copies meet in at most one mark.
 
-Up to 24 marks the shortest rulers are known and tabulated; their lengths are sequence A003022 of the OEIS. Longer ones
-are built after Ruzsa: for a prime p with primitive root g, the p - 1 numbers p·i + (p - 1)·g^i have distinct
-differences modulo p(p - 1). On a ring of n places a ruler must keep its differences distinct modulo n. It does so
-whenever n is more than twice its length; on smaller rings another ruler is searched for.
+Up to 24 marks, the shortest rulers are known and tabulated; their lengths are sequence A003022 of the OEIS. Longer
+rulers are built by Ruzsa's construction: for a prime p with primitive root g, the p - 1 numbers p·i + (p - 1)·g^i have
+distinct differences modulo p(p - 1). On a ring of n places, the differences must be distinct modulo n. They are if n is
+more than twice the length of the ruler; on smaller rings, another ruler is searched for.
 
-On a large ring the shortest ruler is not the best one: only neighbours help each other, and where more fail than
-elsewhere, help is many moves away. With a wide ruler, whose marks lie all over the ring, nobody is far from anybody.
-`bench reorder` has figures for both.
+On a large ring, the shortest ruler is not the best: only neighbours share shards, and in a region with many failures,
+help is many moves away. The marks of a wide ruler lie all over the ring, so that no two replicas are far from each
+other. `bench reorder` compares both.
 """
 
 from __future__ import annotations
@@ -75,28 +75,28 @@ SHORTEST: dict[int, Ruler] = {
 }
 
 EXHAUSTED_UP_TO = 57
-"""Rings of at most so many places are searched to the end, so that "there is none" is a fact there."""
+"""Rings of up to this many places are searched exhaustively: if no ruler is found, there is none."""
 
 SEARCHED_UP_TO = 256
-"""On rings between the two sizes the search gives up after `TRIALS`; on larger ones only known rulers are used."""
+"""On rings of up to this many places, the search gives up after `TRIALS`; larger rings use known rulers only."""
 
 TRIALS = 50_000
 
 WIDE_FROM = 64
-"""Smaller rings have no far side."""
+"""Smaller rings do not use wide rulers."""
 
 WIDE_TRIALS = 500
-"""So many draws for each mark."""
+"""Draws for each mark of a wide ruler."""
 
 
 def is_ruler_on(marks: Sequence[int], ring: int) -> bool:
-    """Whether the differences of all ordered pairs are distinct modulo `ring`, and none is nothing."""
+    """Whether the differences of all ordered pairs are distinct and not zero modulo `ring`."""
     gaps = [(b - a) % ring for i, a in enumerate(marks) for j, b in enumerate(marks) if i != j]
     return 0 not in gaps and len(set(gaps)) == len(gaps)
 
 
 def most_marks(ring: int) -> int:
-    """No ruler on a ring of this size has more marks: r marks need r(r - 1) distinct differences other than zero."""
+    """Upper bound of the marks on a ring of this size: r marks need r(r - 1) distinct differences other than zero."""
     marks = 1
     while (marks + 1) * marks < ring:
         marks += 1
@@ -105,7 +105,7 @@ def most_marks(ring: int) -> int:
 
 @cache
 def short_ruler(marks: int) -> Ruler:
-    """A ruler with so many marks: the shortest where it is known, else a short one."""
+    """A ruler with `marks` marks: the shortest if it is known, else a short one."""
     if marks < 1:
         raise ValueError(f"a ruler has at least one mark, not {marks}")
     if marks in SHORTEST:
@@ -116,9 +116,9 @@ def short_ruler(marks: int) -> Ruler:
 
 @cache
 def ruler_on(ring: int, marks: int) -> Ruler | None:
-    """A ruler with so many marks whose differences are distinct modulo `ring`, beginning with 0; None if none is known.
+    """A ruler with `marks` marks, the first 0, and distinct differences modulo `ring`. None: no ruler is known.
 
-    For rings of up to 57 places None means that there is none.
+    For rings of up to 57 places, None means that there is no such ruler.
     """
     if not 1 <= marks <= most_marks(ring):
         return None
@@ -133,7 +133,7 @@ def ruler_on(ring: int, marks: int) -> Ruler | None:
 
 @cache
 def wide_ruler_on(ring: int, marks: int) -> Ruler | None:
-    """A ruler with marks drawn from all over a large ring, always the same; None where the ring is small or full."""
+    """A ruler with marks drawn from all over a large ring, always the same. None: the ring is too small or too full."""
     if ring < WIDE_FROM:
         return None
     uniform = Random(marks).random  # the one method whose numbers are the same in every version of Python
@@ -151,12 +151,12 @@ def wide_ruler_on(ring: int, marks: int) -> Ruler | None:
 
 @cache
 def largest_on(ring: int) -> int:
-    """The most marks for which `ruler_on` knows a ruler."""
+    """The largest number of marks for which `ruler_on` finds a ruler."""
     return next(marks for marks in range(most_marks(ring), 0, -1) if ruler_on(ring, marks) is not None)
 
 
 def ruzsa(prime: int) -> Ruler:
-    """p - 1 marks with distinct differences modulo p(p - 1), the first of them 0."""
+    """p - 1 marks with distinct differences modulo p(p - 1); the first mark is 0."""
     root, ring = _primitive_root(prime), prime * (prime - 1)
     marks = sorted((prime * i + (prime - 1) * pow(root, i, prime)) % ring for i in range(1, prime))
     return tuple(mark - marks[0] for mark in marks)
@@ -172,7 +172,7 @@ def _primitive_root(prime: int) -> int:
 
 
 def _window(ring_ruler: Ruler, marks: int) -> Ruler:
-    """The shortest piece with so many marks of a ruler with p - 1 marks on a ring of p(p - 1) places."""
+    """The shortest segment with `marks` marks of a ruler with p - 1 marks on a ring of p(p - 1) places."""
     ring = (len(ring_ruler) + 1) * len(ring_ruler)
     round_twice = [*ring_ruler, *(mark + ring for mark in ring_ruler)]
     starts = range(len(ring_ruler))
@@ -181,9 +181,9 @@ def _window(ring_ruler: Ruler, marks: int) -> Ruler:
 
 
 def _search(ring: int, marks: int) -> Ruler | None:
-    """Depth first, smallest mark first. The first gap may be taken as the smallest: a ruler can be turned.
+    """Searches depth first, smallest mark first. The first gap is the smallest, because a ruler can be rotated.
 
-    Sets of places are bits of a number; turning the ring is a rotation of the bits.
+    A set of places is a number with one bit per place; a rotation of the ring is a rotation of the bits.
     """
     whole, trials = (1 << ring) - 1, 0
 

@@ -1,12 +1,13 @@
-"""Putting micro-shards that nobody computes on live holders with room, moving as few others as possible.
+"""Assigns unassigned micro-shards to live holders with room, and moves as few others as possible.
 
-One micro-shard after the other finds the cheapest way: to a holder with room, or to a full one that hands something
-else on, and so on. A move costs 1; what stays or returns costs nothing. The ways are shortest paths in the graph of
-what is left to choose, kept free of negative costs by potentials, so what comes out is a flow of minimal cost: no other
-arrangement within the same limit moves less. Where there is no way, the replicas and shards that were reached prove
-it: these shards have no other live holders and fill these replicas beyond the limit. The proof says what is needed.
+Each micro-shard takes the cheapest path: to a holder with room, or to a full holder that passes another micro-shard
+on, and so on. A move costs 1; a micro-shard that stays or returns costs nothing. The paths are shortest paths in the
+residual graph, with potentials to avoid negative costs, so the result is a flow of minimal cost: no other arrangement
+within the same limit moves less. If there is no path, the reached replicas and shards prove it: these shards have no
+other live holders and exceed the limit of these replicas. The proof gives the limit that is needed.
 
-Nothing is copied: what is not touched is read from the tables that were given, so a failure costs what it moves.
+Tables are not copied: entries that do not change are read from the given tables, so the cost of a failure is in
+proportion to what moves.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ from dataclasses import dataclass
 from understudy.masking.coverage import Alive, live_count
 from understudy.masking.placement import Placement
 
-NOBODY = -1
+UNASSIGNED = -1
 
 Where = Sequence[tuple[int, ...]]
-"""For each shard the replicas that compute its parts, in the order of the parts; `NOBODY` for a part to be placed."""
+"""For each shard, the replicas of its parts in the order of the parts; `UNASSIGNED` for a part without a replica."""
 
 Held = Sequence[tuple[int, ...]]
 """For each replica the shards of which it computes a part, ascending."""
@@ -29,9 +30,9 @@ Held = Sequence[tuple[int, ...]]
 
 @dataclass(frozen=True)
 class Kept:
-    """What does not count as moved: `parts(shard, replica)` parts of the shard on the replica.
+    """Parts that do not count as moved: `parts(shard, replica)` parts of the shard on the replica.
 
-    `elsewhere(shard)` says whether that can be on replicas to which nothing of the shard is assigned.
+    `elsewhere(shard)` says whether such parts can be on replicas to which no part of the shard is assigned.
     """
 
     parts: Callable[[int, int], int]
@@ -40,15 +41,15 @@ class Kept:
 
 @dataclass(frozen=True)
 class TooTight:
-    """The limit cannot be kept, whatever is moved; below `needed` there is no arrangement at all."""
+    """No arrangement keeps the limit; every arrangement needs a limit of at least `needed`."""
 
     needed: int
 
 
 class Spread:
-    """An arrangement that is being completed. `limit` is the most that one replica may compute.
+    """An arrangement that is being completed. `limit` is the largest load of a replica.
 
-    By default `kept` is what there is at the beginning.
+    By default, `kept` are the parts that are assigned at the beginning.
     """
 
     def __init__(
@@ -74,7 +75,7 @@ class Spread:
         self._whole = len(where[0]) == 1
 
     def place(self, shard: int, parts: int) -> TooTight | None:
-        """Place so many more parts of the shard. None when it is done."""
+        """Assigns `parts` more parts of the shard. None: done."""
         while parts:
             placed = self._deal(shard) if self._placement.everywhere else self._walk(shard, parts)
             if isinstance(placed, TooTight):
@@ -83,7 +84,7 @@ class Spread:
         return None
 
     def outcome(self) -> tuple[dict[int, tuple[int, ...]], dict[int, tuple[int, ...]]]:
-        """What has changed: shard to its parts' replicas, and replica to its shards."""
+        """The changed entries: replicas of the parts by shard, and shards by replica."""
         where = {shard: self._parts(shard, counts) for shard, counts in self._counts.items()}
         held = {replica: tuple(sorted(shards)) for replica, shards in self._shards.items()}
         return where, held
@@ -100,7 +101,7 @@ class Spread:
         return found
 
     def _deal(self, shard: int) -> TooTight | int:
-        """Everybody holds everything: one part round the ring, to the next live replica with room."""
+        """Assigns one part to the next live replica with room around the ring, if every replica holds every shard."""
         replicas = self._placement.replicas
         for step in range(replicas):
             replica = (self._next + step) % replicas
@@ -113,19 +114,19 @@ class Spread:
         return TooTight(-(-parts * replicas // live_count(self._alive)))
 
     def _walk(self, shard: int, parts: int) -> TooTight | int:
-        """The cheapest way to a replica with room, by Dijkstra with buckets: costs are small whole numbers.
+        """Takes the cheapest path to a replica with room, by Dijkstra with buckets: costs are small integers.
 
-        Places one part where that is a holder of the shard, so that its holders share evenly; otherwise as many as the
-        way allows at this cost. Returns how many.
+        Assigns one part if that replica holds the shard, so that holders share evenly; else as many parts as the path
+        allows at this cost. Returns the number of parts.
         """
         alive, limit, hosts = self._alive, self._limit, self._placement.hosts
         kept, elsewhere = self._kept.parts, self._kept.elsewhere
         potential, loads, counts = self._potential, self._loads, self._counts
-        distance: dict[int, int] = {}  # of full replicas, after potentials
-        arrival: dict[int, tuple[int, int]] = {}  # replica: which shard comes, from where
-        reached: dict[int, int] = {}  # shard: what it costs to make it leave its place
-        fresh = bytearray(alive)  # live and not reached yet
-        end, nearest, room = NOBODY, 1 << 60, 0
+        distance: dict[int, int] = {}  # full replica: its distance after potentials
+        arrival: dict[int, tuple[int, int]] = {}  # replica: the shard that arrives, and its source
+        reached: dict[int, int] = {}  # shard: the cost of moving it away
+        fresh = bytearray(alive)  # live replicas that are not reached yet
+        end, nearest, room = UNASSIGNED, 1 << 60, 0
         buckets: list[list[int]] = [[]]
 
         def leave(moving: int, source: int, cost: int) -> None:
@@ -135,7 +136,7 @@ class Spread:
             settled = moving not in counts and not elsewhere(moving)  # then every move away costs 1
             if cost + settled >= nearest:
                 return
-            if settled and not potential:  # then whoever has been reached was reached at least as cheaply
+            if settled and not potential:  # every reached replica was reached at least as cheaply
                 for replica in hosts[moving]:
                     if fresh[replica]:
                         arrive(replica, moving, source, cost + 1)
@@ -154,7 +155,7 @@ class Spread:
             load = loads.get(replica)
             free = limit - (self.load(replica) if load is None else load)
             if free > 0:
-                if far < nearest or (far == nearest and source == NOBODY and free > room):
+                if far < nearest or (far == nearest and source == UNASSIGNED and free > room):
                     end, nearest, room = replica, far, free
                     arrival[replica] = moving, source
             elif far < nearest:
@@ -164,10 +165,10 @@ class Spread:
                     buckets.append([])
                 buckets[far].append(replica)
 
-        leave(shard, NOBODY, 0)
+        leave(shard, UNASSIGNED, 0)
         level = 0
         while level < len(buckets) and level < nearest:
-            for replica in buckets[level]:  # grows while it is read where a move costs nothing
+            for replica in buckets[level]:  # grows during the loop if a move costs nothing
                 if nearest <= level:
                     break
                 if distance[replica] == level:
@@ -178,27 +179,27 @@ class Spread:
                         leave(moving, replica, so_far - 1 if surplus else so_far)
             level += 1
 
-        if end == NOBODY:
+        if end == UNASSIGNED:
             return TooTight(-(-len(self._where[shard]) * len(reached) // len(distance)))
         for replica, far in distance.items():
             if far < nearest:
                 potential[replica] = potential.get(replica, 0) + far - nearest
         way = [(*arrival[end], end)]
-        while way[-1][1] != NOBODY:
+        while way[-1][1] != UNASSIGNED:
             way.append((*arrival[way[-1][1]], way[-1][1]))
         amount = 1 if len(way) == 1 else min(parts, room, *(self._at_this_cost(*move) for move in way))
         self._loads[end] += amount
         for moving, source, target in way:
             self._put(moving, target, amount)
-            if source != NOBODY:
+            if source != UNASSIGNED:
                 self._put(moving, source, -amount)
         return amount
 
     def _at_this_cost(self, shard: int, source: int, target: int) -> int:
-        """How many parts of the shard can move before the cost of such a move changes."""
+        """Number of parts of the shard that can move at the same cost."""
         many = len(self._where[shard])
         wanted = self._kept.parts(shard, target) - self._count(shard, target)
-        if source == NOBODY:
+        if source == UNASSIGNED:
             return wanted if wanted > 0 else many
         there = self._count(shard, source)
         surplus = there - self._kept.parts(shard, source)
@@ -212,7 +213,7 @@ class Spread:
         counts = self._counts.get(shard)
         if counts is None:
             counts = self._counts[shard] = dict(Counter(self._where[shard]))
-            counts.pop(NOBODY, None)
+            counts.pop(UNASSIGNED, None)
         shards = self._shards.get(replica)
         if shards is None:
             shards = self._shards[replica] = set(self._held[replica])
@@ -223,13 +224,13 @@ class Spread:
             shards.remove(shard)
 
     def _parts(self, shard: int, counts: dict[int, int]) -> tuple[int, ...]:
-        """The parts as before as far as the counts allow it; the others in order of holders."""
+        """The parts, unchanged as far as the counts allow; the others in order of holders."""
         left = dict(counts)
         parts = []
         for replica in self._where[shard]:
             stays = left.get(replica, 0) > 0
-            parts.append(replica if stays else NOBODY)
+            parts.append(replica if stays else UNASSIGNED)
             if stays:
                 left[replica] -= 1
         others = iter([replica for replica in self._placement.holders(shard) for _ in range(left.get(replica, 0))])
-        return tuple(next(others) if replica == NOBODY else replica for replica in parts)
+        return tuple(next(others) if replica == UNASSIGNED else replica for replica in parts)

@@ -1,15 +1,15 @@
-"""Whole shards and ordered stacks, as SPARe masks: every live replica computes the first `depth` shards of its stack.
+"""SPARe's masking with whole shards: every live replica computes the first `depth` shards of its ordered stack.
 
-More is computed than needed, and that is what makes most failures free. After a failure, in this order:
+Replicas compute more shards than needed, which makes most failures free. After a failure:
 
-- phase 0: the survivors' first `depth` shards still cover everything: nothing changes;
-- phase 1: otherwise, the smallest depth at which the survivors can cover everything;
-- phase 2: at that depth, the arrangement with the fewest shards that were not computed anyway; they are computed in
-  addition to what was (`patch`), and the stacks are permuted so that they stand among the first.
+- phase 0: if the survivors' first `depth` shards still cover all shards, nothing changes;
+- phase 1: otherwise, find the smallest depth at which the survivors can cover all shards;
+- phase 2: at that depth, find the arrangement with the fewest additional shards. These are computed in addition
+  (`patch`), and the stacks are permuted so that these shards are among the first.
 
-Depth never falls while replicas only fail, so a failure starts from max(depth, ceil(N / live)) and looks for ways only
-for the shards that were lost. All three answers are exact. The stacks follow from the order of failures and refills;
-`assignment` says which replica a shard is counted for, since each counts once in the gradient.
+The depth never falls while replicas only fail, so a failure starts from max(depth, ceil(N / live)) and searches only
+for the lost shards. All three phases are exact. The stacks follow from the order of failures and refills; `assignment`
+names the replica that counts for each shard, because each shard counts once in the gradient.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from understudy.protocol.sentences import counted, named
 
 @dataclass(frozen=True)
 class Stacks:
-    """Every replica's stack in the order of computation.
+    """The stack of every replica, in order of computation.
 
-    `copies` is how many live replicas compute a shard, empty where a byte might not hold it. `phase` is where the last
-    failure ended: 0 nothing to do, 1 wipe-out, 2 reordered.
+    `copies` is the number of live replicas that compute each shard, empty if a byte might be too small. `phase` is the
+    phase in which the last failure ended: 0 nothing to do, 1 wipe-out, 2 reordered.
     """
 
     assignment: Assignment
@@ -49,7 +49,7 @@ class Stacks:
 
     @property
     def lost(self) -> tuple[int, ...]:
-        """After a wipe-out the shards without a live holder."""
+        """Shards without a live holder; not empty after a wipe-out."""
         return self.assignment.lost
 
     def computed(self, replica: int) -> tuple[int, ...]:
@@ -58,16 +58,16 @@ class Stacks:
 
 
 def stacked(placement: Placement) -> Stacks:
-    """Everybody live, depth 1: each replica computes its own shard."""
+    """Stacks with all replicas live, at depth 1: each replica computes its own shard."""
     if placement.everywhere:
-        raise PlacementError("anywhere has no stacks to reorder: spread micro-shards instead")
+        raise PlacementError("placement anywhere has no stacks to reorder; spread micro-shards instead")
     normal = assign(placement, 1, range(placement.replicas))
     order = tuple(placement.stack(replica) for replica in range(placement.replicas))
     return Stacks(normal, order, _copies(normal, order), 0, (), normal.reason)
 
 
 def after_failure(stacks: Stacks, replicas: Iterable[int]) -> Stacks:
-    """Phases 0, 1 and 2 after these replicas have failed."""
+    """The stacks after these replicas have failed: phases 0, 1 and 2."""
     before, order, depth = stacks.assignment, stacks.order, stacks.depth
     copies, failed = bytearray(stacks.copies), [replica for replica in sorted(set(replicas)) if before.alive[replica]]
     for replica in failed if copies else ():
@@ -100,7 +100,10 @@ def after_failure(stacks: Stacks, replicas: Iterable[int]) -> Stacks:
 
 
 def after_refill(stacks: Stacks, replicas: Iterable[int]) -> Stacks:
-    """After these replicas are live again: the smallest depth, own shards first; with everybody live all is normal."""
+    """The stacks after these replicas are live again: the smallest depth, own shards first.
+
+    With all replicas live, the result is `stacked`.
+    """
     after = refill(stacks.assignment, replicas)
     if after.lost:
         return Stacks(after, stacks.order, stacks.copies, 1, (), after.reason)
@@ -130,7 +133,10 @@ def _copies(assignment: Assignment, order: tuple[tuple[int, ...], ...]) -> bytes
 def _brought_forward(
     stack: tuple[int, ...], shard: int, counted_here: tuple[int, ...], depth: int, new_depth: int
 ) -> tuple[int, ...]:
-    """The shard among the first `new_depth`, for one that is not counted here; a place just opened first."""
+    """The stack with the shard among its first `new_depth`, exchanged for one that does not count here.
+
+    Positions from `depth` on, which the new depth has added, are used first.
+    """
     now = stack.index(shard)
     if now < new_depth:
         return stack
@@ -144,6 +150,6 @@ def _brought_forward(
 def _failure_reason(after: Assignment, depth: int, patch: tuple[int, ...]) -> str:
     live = f"{live_count(after.alive):,} of {after.placement.replicas:,} replicas live"
     if not patch:
-        return f"phase 0: {live}, their first {counted(depth, 'shard')} still cover everything"
+        return f"phase 0: {live}, their first {counted(depth, 'shard')} still cover all shards"
     deeper = f"depth {depth} becomes {after.load}" if after.load > depth else f"depth stays {depth}"
     return f"phase 2: {live}, {deeper}; computed in addition: {named('shard', patch)}"

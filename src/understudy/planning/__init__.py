@@ -1,1 +1,8 @@
-"""What resilience costs and buys: failure models, strategies, closed forms, simulation and planning. Pure."""
+"""Planning: how often machines fail, what that costs, and which strategy, standbys and checkpoints to choose.
+
+- `setting`, `failures`, `strategy`: what is modelled;
+- `inputs/`: a user's answers, incident logs and measured runs become a setting;
+- `closed_form`, `endurance`: time to train by formulas; `simulation/`, `simgrid/`: by simulation;
+- `planner`: the best strategy; `report/`: a page about it;
+- `papers/`: published tables, reproduced.
+"""

@@ -1,4 +1,4 @@
-"""What a simulation has found: where the time of every run went, and how sure the means are."""
+"""Results of a simulation: how the time of every run was spent, with confidence intervals."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 
 class Waste(IntEnum):
-    """Where time goes that brings training no further. Every second of a run is useful or one of these."""
+    """Kinds of time that is not progress. Every second of a run is useful or counts as one of these."""
 
     SAVING = 0
     REPEATED = 1
@@ -44,7 +44,7 @@ _WORDS = {
 
 
 class Mean(msgspec.Struct, frozen=True):
-    """A mean over runs with its 95 % confidence interval."""
+    """A mean over runs, with its 95 % confidence interval."""
 
     value: float
     low: float
@@ -55,14 +55,14 @@ class Mean(msgspec.Struct, frozen=True):
 
 
 def mean_of(values: NDArray[np.float64]) -> Mean:
-    """Normal approximation; of a single run the interval is the value itself."""
+    """The mean of `values`. The interval is a normal approximation; for a single run it is the value itself."""
     middle = float(np.mean(values))
     half = 1.96 * float(np.std(values, ddof=1)) / sqrt(len(values)) if len(values) > 1 else 0.0
     return Mean(middle, middle - half, middle + half)
 
 
-class Outcome:
-    """Of every run: how long it took, how much of that was useful, and what became of the rest."""
+class SimulationOutcome:
+    """For every run: its duration, its useful time, and its wasted time by kind (`wasted[run, Waste]`)."""
 
     def __init__(
         self,
@@ -82,19 +82,19 @@ class Outcome:
 
     @property
     def inflation(self) -> Mean:
-        """Time to train, in times to train without any interruption. Standbys not counted."""
+        """Time to train, in times to train without interruption. Standbys are not counted."""
         found = mean_of(self.seconds / np.maximum(self.useful, 1e-9))
         return msgspec.structs.replace(found, low=max(found.low, 1.0))  # nothing is faster than undisturbed
 
     @property
     def cost(self) -> Mean:
-        """The same in machine time, with the standbys that are held."""
+        """Machine time, standbys included, in machine times without interruption."""
         found, share = self.inflation, 1 + self.standby_share
         return Mean(found.value * share, found.low * share, found.high * share)
 
     @property
     def efficiency(self) -> Mean:
-        """Effective training time: the useful share of all time."""
+        """Effective training time ratio (ETTR): the useful share of all time."""
         return mean_of(self.useful / self.seconds)
 
     @property
@@ -103,7 +103,7 @@ class Outcome:
         return mean_of(1 - self.wasted[:, Waste.RESTARTING] / self.seconds)
 
     def share(self, waste: Waste) -> float:
-        """Of all time, the mean share that this took."""
+        """Mean share of all time that this kind of waste takes."""
         return float(np.mean(self.wasted[:, waste] / self.seconds))
 
     @property

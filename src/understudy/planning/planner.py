@@ -1,4 +1,4 @@
-"""Which strategy, how many standbys, how much redundancy, how often to checkpoint: candidates and the best of them."""
+"""The planner: chooses the strategy, the number of standbys, the redundancy and the checkpoint period."""
 
 from __future__ import annotations
 
@@ -8,42 +8,41 @@ from math import inf, isfinite
 import msgspec
 
 from understudy.masking.placement import PlacementError
-from understudy.planning import pool
 from understudy.planning import strategy as ways
-from understudy.planning.assume import Ask, Assumed, Assumption, assume
-from understudy.planning.closed import Estimate, best_period, estimate
-from understudy.planning.jump import simulate
+from understudy.planning.closed_form import Estimate, best_period, enough_standbys, estimate, in_repair
+from understudy.planning.inputs.assume import Ask, Assumed, Assumption, assume
 from understudy.planning.outcome import Mean
-from understudy.planning.setting import DAY, HOUR, WEEK, Setting
+from understudy.planning.setting import DAY, HOUR, WEEK, PlanningSetting
+from understudy.planning.simulation.jump import simulate
 from understudy.planning.strategy import Strategy
 
 HOLDERS = (2, 3, 4, 5, 6, 7, 8, 9, 10, 12)
 RUNS = 16
 FAILURES_LOOKED_AT = 600
-"""How many failures a run sees that checks a recommendation: enough for a mean, few enough for a second."""
+"""Failures per run when a recommendation is checked by simulation: enough for a mean, and done within a second."""
 MOST_EVENTS = 5_000
-"""… and how many interruptions of any kind it may see while it waits for some checkpoints."""
+"""Limit of interruptions of any kind per run when a recommendation is checked by simulation."""
 WORTHLESS = 1000.0
-"""An inflation beyond which a strategy is said not to get anywhere."""
+"""Inflation beyond which a strategy counts as making no progress."""
 
 
-class Option(msgspec.Struct, frozen=True):
-    """A strategy with its settings, and what to expect of it."""
+class PlanOption(msgspec.Struct, frozen=True):
+    """A strategy with its parameters and its expected result."""
 
     strategy: Strategy
     estimate: Estimate
     cost: float
-    """Machine time in undisturbed machine times, standbys included."""
+    """Machine time, standbys included, in machine times without interruption."""
     offered: bool
-    """Whether Understudy does this; the others are there to compare with."""
+    """Whether Understudy implements this strategy; the others are listed for comparison."""
 
     @property
     def inflation(self) -> float:
         return self.estimate.inflation
 
 
-class Swing(msgspec.Struct, frozen=True):
-    """What becomes of the goal when one input is halved and when it is doubled."""
+class InputSwing(msgspec.Struct, frozen=True):
+    """The value of the goal when one input is halved (`low`) and doubled (`high`)."""
 
     name: str
     low: float
@@ -54,8 +53,8 @@ class Swing(msgspec.Struct, frozen=True):
         return abs(self.high - self.low)
 
 
-class Checked(msgspec.Struct, frozen=True):
-    """A recommendation as the simulator sees it."""
+class SimulationCheck(msgspec.Struct, frozen=True):
+    """A simulation of the recommended option."""
 
     inflation: Mean
     runs: int
@@ -63,38 +62,38 @@ class Checked(msgspec.Struct, frozen=True):
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """An answer with its evidence."""
+    """A recommendation with its evidence."""
 
     ask: Ask
     assumed: Assumed
-    best: Option
-    runner_up: Option | None
-    options: tuple[Option, ...]
-    """The best of every kind, the best one first."""
-    simulated: Checked
-    sensitivity: tuple[Swing, ...]
+    best: PlanOption
+    runner_up: PlanOption | None
+    options: tuple[PlanOption, ...]
+    """The best option of every kind, sorted by the goal."""
+    simulated: SimulationCheck
+    sensitivity: tuple[InputSwing, ...]
 
     @property
     def notes(self) -> tuple[Assumption, ...]:
         return self.assumed.notes
 
-    def seconds(self, option: Option) -> float:
-        """Time to train."""
+    def seconds(self, option: PlanOption) -> float:
+        """Time to train with this option."""
         return self.ask.days * DAY * option.inflation
 
-    def wasted_gpu_hours(self, option: Option) -> float:
-        """Per week, standbys included."""
+    def wasted_gpu_hours(self, option: PlanOption) -> float:
+        """GPU-hours wasted per week, standbys included."""
         gpus = self.assumed.setting.cluster.gpus
         standbys = option.strategy.standbys * self.ask.gpus_per_machine
         return (gpus * (1 - option.estimate.efficiency) + standbys) * WEEK / HOUR
 
-    def money(self, option: Option) -> float:
-        """Wasted per week."""
+    def money(self, option: PlanOption) -> float:
+        """Money wasted per week."""
         return self.wasted_gpu_hours(option) * self.ask.price
 
 
 def plan(ask: Ask, seed: int = 0, progress: Callable[[float], None] | None = None) -> Plan:
-    """The cheapest or the fastest of what Understudy offers, with everything else beside it."""
+    """Recommends the cheapest or the fastest option that Understudy implements, and lists all others."""
     tell = progress or (lambda done: None)
     assumed = assume(ask)
     ordered = tuple(sorted(best_of_kinds(assumed, ask, lambda done: tell(done / 2)).values(), key=_by(ask)))
@@ -103,31 +102,44 @@ def plan(ask: Ask, seed: int = 0, progress: Callable[[float], None] | None = Non
     swings = sensitivity(assumed, best.strategy, ask)
     tell(0.6)
     checked = check(assumed, best.strategy, seed, lambda done: tell(0.6 + 0.4 * done))
-    return Plan(ask, assumed, best, others[0] if others else None, ordered, checked, swings)
+    return Plan(
+        ask=ask,
+        assumed=assumed,
+        best=best,
+        runner_up=others[0] if others else None,
+        options=ordered,
+        simulated=checked,
+        sensitivity=swings,
+    )
 
 
-class Only(msgspec.Struct, frozen=True):
-    """Settings that are not to be chosen: whatever is given, is so."""
+class FixedChoices(msgspec.Struct, frozen=True):
+    """Parameters that the user has fixed; None: the planner chooses."""
 
     standbys: int | None = None
     r: int | None = None
     period: float | None = None
 
     def allows(self, strategy: Strategy) -> bool:
+        """Whether the strategy agrees with the fixed parameters that it uses."""
         if self.standbys is not None and strategy.answer != "restart" and strategy.standbys != self.standbys:
             return not (strategy.refills or strategy.answer == "replace")
         own = "r=" in strategy.placement
         return self.r is None or not own or strategy.placement.endswith(f"r={self.r}")
 
 
-ANY = Only()
+ANY = FixedChoices()
 
 
 def best_of_kinds(
-    assumed: Assumed, ask: Ask, progress: Callable[[float], None], only: Only = ANY, names: Container[str] | None = None
-) -> dict[str, Option]:
-    """The best of every kind, or of those that are named, by kind."""
-    found: dict[str, Option] = {}
+    assumed: Assumed,
+    ask: Ask,
+    progress: Callable[[float], None],
+    only: FixedChoices = ANY,
+    names: Container[str] | None = None,
+) -> dict[str, PlanOption]:
+    """The best option of every kind, or of the kinds in `names`."""
+    found: dict[str, PlanOption] = {}
     ways_to_go = [way for way in kinds(assumed, ask, only) if names is None or way[0] in names]
     for number, (kind, offered, candidates) in enumerate(ways_to_go):
         options = [priced(assumed, each, offered, only.period) for each in candidates if only.allows(each)]
@@ -137,35 +149,35 @@ def best_of_kinds(
     return found
 
 
-def _by(ask: Ask) -> Callable[[Option], tuple[float, float]]:
+def _by(ask: Ask) -> Callable[[PlanOption], tuple[float, float]]:
     return lambda option: merit(option, ask)
 
 
-def merit(option: Option, ask: Ask) -> tuple[float, float]:
-    """The less the better; what the goal does not ask for decides between equals."""
+def merit(option: PlanOption, ask: Ask) -> tuple[float, float]:
+    """Sort key of an option: the goal first, then the other of cost and time. Smaller is better."""
     pair = (option.cost, option.inflation)
     first, second = pair if ask.goal == "cost" else pair[::-1]
     return (round(first, 6) if isfinite(first) else inf, second)
 
 
-def priced(assumed: Assumed, candidate: Strategy, offered: bool = True, period: float | None = None) -> Option:
-    """The candidate with its best checkpoint period, or with this one."""
+def priced(assumed: Assumed, candidate: Strategy, offered: bool = True, period: float | None = None) -> PlanOption:
+    """The candidate with its best checkpoint period, or with `period`."""
     setting, failures, repair = assumed.setting, assumed.failures, assumed.repair
     if period is None:
         period = best_period(setting, failures, candidate, repair)
     chosen = msgspec.structs.replace(candidate, period=period)
     expected = estimate(setting, failures, chosen, repair)
     share = chosen.standbys / setting.cluster.machines
-    return Option(chosen, expected, expected.inflation * (1 + share), offered)
+    return PlanOption(chosen, expected, expected.inflation * (1 + share), offered)
 
 
-def kinds(assumed: Assumed, ask: Ask, only: Only = ANY) -> Iterator[tuple[str, bool, list[Strategy]]]:
-    """Every way with the settings to choose from: (kind, whether Understudy does it, candidates)."""
+def kinds(assumed: Assumed, ask: Ask, only: FixedChoices = ANY) -> Iterator[tuple[str, bool, list[Strategy]]]:
+    """All kinds of strategies: name, whether Understudy implements it, candidates."""
     s, replicas = assumed.setting, assumed.setting.cluster.replicas
     pools = standby_counts(assumed) if only.standbys is None else [only.standbys]
     holders = HOLDERS if only.r is None else (only.r,)
     yield "checkpoint", True, [ways.checkpoint(s, HOUR)]
-    if s.cluster.machines > 1:  # else nobody is left who could hand anything over
+    if s.cluster.machines > 1:  # with a single machine, no survivor has the state
         yield "trainmover", True, [ways.trainmover(s, count, HOUR) for count in pools]
         yield "trainmover-cold", True, [ways.trainmover(s, 0, HOUR)]
     if replicas > 1:
@@ -184,13 +196,13 @@ def kinds(assumed: Assumed, ask: Ask, only: Only = ANY) -> Iterator[tuple[str, b
         yield downtimes.name, False, [ways.reconfigure(s, downtimes, HOUR, pools[-1])]
 
 
-def _masked(s: Setting, pools: list[int], placements: list[str], q: int) -> list[Strategy]:
-    """Any number of standbys with the second placement of those to choose from, and enough of them with any."""
+def _masked(s: PlanningSetting, pools: list[int], placements: list[str], q: int) -> list[Strategy]:
+    """Candidates: every number of standbys with the second placement, and the largest number with every placement."""
     some = [ways.mask_and_refill(s, count, HOUR, placement, q) for count in pools for placement in placements[:2][-1:]]
     return some + [ways.mask_and_refill(s, pools[-1], HOUR, placement, q) for placement in placements]
 
 
-def _planned_restarts(s: Setting, holders: list[int], replicas: int) -> list[Strategy]:
+def _planned_restarts(s: PlanningSetting, holders: list[int], replicas: int) -> list[Strategy]:
     found = []
     for r in holders:
         for share in (0.5, 0.7, 0.9):
@@ -201,16 +213,18 @@ def _planned_restarts(s: Setting, holders: list[int], replicas: int) -> list[Str
 
 
 def standby_counts(assumed: Assumed) -> list[int]:
-    """From half of what is away on average to what nearly always suffices, but not more than the job has machines."""
-    away = pool.in_repair(assumed.rate, assumed.repair.mean)
-    most = min(pool.enough(assumed.rate, assumed.repair.mean), assumed.setting.cluster.machines)
+    """Numbers of standbys to try: from half the mean in repair to enough, at most as many as the job has machines."""
+    away = in_repair(assumed.rate, assumed.repair.mean)
+    most = min(enough_standbys(assumed.rate, assumed.repair.mean), assumed.setting.cluster.machines)
     least = min(max(1, int(away / 2)), most)
     steps = sorted({round(least + (most - least) * share / 10) for share in range(11)})
     return [count for count in steps if count >= 1]
 
 
-def check(assumed: Assumed, chosen: Strategy, seed: int, progress: Callable[[float], None] | None = None) -> Checked:
-    """The recommendation simulated, for as long as it takes to see some hundred failures."""
+def check(
+    assumed: Assumed, chosen: Strategy, seed: int, progress: Callable[[float], None] | None = None
+) -> SimulationCheck:
+    """Simulates the recommended strategy for some hundred failures."""
     wanted = max(FAILURES_LOOKED_AT / assumed.rate, 4 * chosen.period)
     horizon = min(30 * DAY, wanted, MOST_EVENTS / assumed.interruptions)
     found = simulate(
@@ -223,16 +237,16 @@ def check(assumed: Assumed, chosen: Strategy, seed: int, progress: Callable[[flo
         seed=seed,
         progress=progress,
     )
-    return Checked(found.inflation, found.runs, horizon / DAY)
+    return SimulationCheck(found.inflation, found.runs, horizon / DAY)
 
 
-def sensitivity(assumed: Assumed, chosen: Strategy, ask: Ask) -> tuple[Swing, ...]:
-    """Which input matters most: the goal with each of them halved and doubled, all else as planned."""
+def sensitivity(assumed: Assumed, chosen: Strategy, ask: Ask) -> tuple[InputSwing, ...]:
+    """The goal with each input halved and doubled, the rest as planned; the most influential input first."""
     found = []
     for name in ("MTBF of a machine", "repair", "step", "standbys", *_DURATIONS):
         low, high = (_goal(*_changed(assumed, chosen, name, factor), ask) for factor in (0.5, 2.0))
         if isfinite(low) and isfinite(high) and low != high:
-            found.append(Swing(name, low, high))
+            found.append(InputSwing(name, low, high))
     return tuple(sorted(found, key=lambda swing: -swing.size))
 
 
@@ -241,7 +255,7 @@ _DURATIONS = {
     "hand-over": "hand_over",
     "join": "join",
     "refill": "refill",
-    "fetching a machine": "cold",
+    "a machine that is no standby": "cold",
     "save": "save",
     "restart": "restart",
 }
@@ -254,7 +268,7 @@ def _goal(assumed: Assumed, chosen: Strategy, ask: Ask) -> float:
 
 
 def _changed(assumed: Assumed, chosen: Strategy, name: str, factor: float) -> tuple[Assumed, Strategy]:
-    """The same with one input `factor` times as large; the strategy is made anew where it depends on it."""
+    """The assumptions and the strategy with one input multiplied by `factor`."""
     replace = msgspec.structs.replace
     if name == "MTBF of a machine":
         return replace(assumed, failures=replace(assumed.failures, mtbf=factor * assumed.failures.mtbf)), chosen
@@ -273,8 +287,8 @@ def _changed(assumed: Assumed, chosen: Strategy, name: str, factor: float) -> tu
     return replace(assumed, setting=setting), remade(chosen, setting)
 
 
-def remade(chosen: Strategy, setting: Setting) -> Strategy:
-    """The same strategy in another setting: what it takes from there, it takes anew."""
+def remade(chosen: Strategy, setting: PlanningSetting) -> Strategy:
+    """The same strategy for another setting: durations are taken from that setting."""
     if chosen.name == "checkpoint":
         return ways.checkpoint(setting, chosen.period, chosen.standbys)
     if chosen.answer == "replace":

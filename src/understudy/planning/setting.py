@@ -1,4 +1,4 @@
-"""What is modelled: a cluster, the work it does, and what interruptions cost there. All times are in seconds."""
+"""The modelled job: a cluster, its work, and what interruptions cost. All times are in seconds."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ WEEK = 7 * DAY
 
 
 class Cluster(msgspec.Struct, frozen=True):
-    """`machines` that fail one by one, the same number in each of `replicas` copies of the model."""
+    """`machines`, divided evenly among `replicas` copies of the model."""
 
     machines: int
     replicas: int
     gpus_per_machine: int = 8
     domain: int = 1
-    """Machines that stand together (a rack, a switch) and may fail together."""
+    """Machines that share a rack or a switch and may fail together."""
 
     @property
     def gpus(self) -> int:
@@ -30,59 +30,59 @@ class Cluster(msgspec.Struct, frozen=True):
         return self.machines // self.replicas
 
 
-class Work(msgspec.Struct, frozen=True):
-    """A step at full strength: everybody computes, then gradients are summed."""
+class StepWork(msgspec.Struct, frozen=True):
+    """The time of a step at full strength: all replicas compute, then gradients are summed."""
 
     compute: float
     sync: float = 0.0
     steps: int = 0
-    """How many there are to do; 0: no end, look at a stretch of time instead."""
+    """Steps of the job; 0: the job has no end, and a fixed time is simulated."""
     jitter: float = 0.0
-    """Standard deviation of one shard's computation, as a share of it. Everybody waits for the slowest."""
+    """Standard deviation of a shard's computing time, as a share of its mean. A step waits for the slowest replica."""
 
     @property
     def step(self) -> float:
         return self.compute + self.sync
 
     def stretched(self, load: float, live: int = 1) -> float:
-        """How many times as long a step takes in which each of the live units computes `load` shards instead of one."""
+        """How many times as long a step takes if each of `live` members computes `load` shards instead of one."""
         slowest = load + self.jitter * sqrt(load) * mean_largest(live) if self.jitter else load
         return (self.compute * slowest + self.sync) / self.step
 
 
 def mean_largest(count: int) -> float:
-    """Mean of the largest of so many standard normal numbers, after Blom: within 0.02 of it."""
+    """Mean of the largest of `count` standard normal numbers, by Blom's formula; the error is below 0.02."""
     return NormalDist().inv_cdf((count - 0.375) / (count + 0.25))
 
 
 class Durations(msgspec.Struct, frozen=True):
-    """What interruptions cost, in seconds during which nobody trains unless said otherwise."""
+    """What interruptions cost, in seconds. Training stands still meanwhile, unless a field says otherwise."""
 
     detect: float = 0.5
-    """From a death until everybody has stopped waiting for it."""
+    """From a worker's death until the survivors have stopped waiting for it."""
     shrink: float = 0.1
-    """To agree on going on without a replica."""
+    """To agree on continuing without a replica."""
     hand_over: float = 0.5
-    """To put a standby that is ready into the place of a dead machine."""
+    """To put a ready standby into the roles of a dead machine."""
     planned: float = 0.2
-    """To put a standby into the place of a machine that works, at a step boundary."""
+    """To put a standby into the roles of a working machine, at a step boundary."""
     join: float = 0.5
-    """Everybody's pause when a vacant replica is refilled, at a step boundary."""
+    """Pause at the step boundary at which a vacant replica is refilled."""
     refill: float = 60.0
-    """From a death until the standby can be joined, while the others train."""
+    """From a machine's death until its standby can join. The other replicas train meanwhile."""
     cold: float = 221.0
-    """To get a machine that is not a standby to the same point: start, load, compile, connect."""
+    """To make a machine ready that is not a standby: start, load, compile, connect."""
     save: float = 60.0
     """To write a checkpoint."""
     restart: float = 900.0
-    """To start a whole job again from a checkpoint."""
+    """To restart the whole job from a checkpoint."""
     outside: float = 0.0
-    """What the infrastructure adds to every interruption in which training stops, whatever the system."""
+    """Time that the infrastructure adds to every interruption in which training stops, with any strategy."""
 
 
-class Setting(msgspec.Struct, frozen=True):
-    """Everything that does not depend on how failures are dealt with."""
+class PlanningSetting(msgspec.Struct, frozen=True):
+    """Everything that does not depend on the strategy against failures."""
 
     cluster: Cluster
-    work: Work
+    work: StepWork
     durations: Durations = Durations()

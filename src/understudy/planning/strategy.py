@@ -1,4 +1,4 @@
-"""How failures are dealt with: each published way as one value that the closed forms and the simulators understand."""
+"""Strategies against failures: each published one as a value that the closed forms and the simulators take."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ import msgspec
 from understudy.masking.assignment import assign, load_bound
 from understudy.masking.formulas import depth_bound, patched_share
 from understudy.masking.placement import Placement, parse
-from understudy.masking.policy import Options, choose
-from understudy.planning.setting import Setting
+from understudy.masking.policy import MaskOptions, choose
+from understudy.planning.setting import PlanningSetting
 
 HEARTBEAT = 5.0
-"""Seconds after which torchft's lighthouse takes a replica for dead, unless told otherwise."""
+"""Default seconds after which torchft's lighthouse declares a replica dead."""
 DRAWN = 5
-"""Up to so many missing replicas, the load of micro-shards with few holders is found by drawing who is missing; with
-more, it is taken to stay as far above the even share."""
+"""Missing replicas up to which the load of micro-shards with few holders is found by drawing. With more missing
+replicas, the load is taken to stay as far above the even share."""
 FINEST = 16
-"""Micro-shards of a shard up to which the load is drawn: that of finer ones is as far above the even share, and takes
-much longer to draw."""
+"""Micro-shards of a shard up to which the load is drawn. More micro-shards take longer to draw, and their load is as
+far above the even share."""
 SAMPLES = 8
-"""Live sets that are drawn to find the mean load of micro-shards with so many replicas missing."""
+"""Number of live sets drawn for the mean load of micro-shards."""
 
 
 class Strategy(msgspec.Struct, frozen=True):
-    """What follows a failure.
+    """What follows a failure. `answer` is one of:
 
-    - `restart`: everybody goes back to the last checkpoint;
-    - `replace`: everybody waits until a standby has taken the place;
-    - `mask`: the others go on without the replica, for as long as every shard has a live holder.
+    - `restart`: the job goes back to the last checkpoint;
+    - `replace`: the job waits until a standby has taken the machine's roles;
+    - `mask`: the other replicas continue without the lost one, as long as every shard has a live holder.
     """
 
     name: str
@@ -40,70 +40,71 @@ class Strategy(msgspec.Struct, frozen=True):
     period: float
     """Seconds of training between two checkpoints."""
     standbys: int = 0
-    """Machines that are held ready. Without any, a new machine has to be fetched: `cold`."""
+    """Machines that are held ready. 0: a new machine is made ready after each failure, which takes `Durations.cold`."""
     stall: float = 0.0
-    """What a failure costs everybody, once there is a machine where one is waited for."""
+    """Standstill after a failure, in seconds, not counting the wait for a machine."""
     planned: float = 0.0
-    """What a planned replacement costs everybody."""
+    """Standstill of a planned replacement, in seconds."""
     redo: bool = False
-    """Whether the step in which a failure comes is begun again. Half a step of `stall` stands for that."""
+    """Whether the interrupted step is repeated. `stall` includes half a step for the repetition."""
     placement: str = "off"
-    """With `mask`: who can compute whose shards."""
+    """With `mask`: the placement, that is, which replicas can compute which shards."""
     q: int = 0
     """Micro-shards of a shard; 0: shards are computed whole."""
     evenly: bool = False
-    """Whether the work of missing units is spread without a remainder over all others."""
+    """Whether the live members share the work of missing ones without a remainder."""
     by_machine: bool = False
-    """Whether a missing machine takes only itself out of the job, not its replica."""
+    """Whether a member, that is, what can be missing on its own, is a machine; else a member is a replica."""
     redundancy: int = 1
-    """How often each shard is computed when all is well."""
+    """How often each shard is computed at full strength."""
     refills: bool = False
-    """Whether a missing replica is brought back while the others train; else only by a restart."""
+    """Whether a missing replica is refilled while the others train; else it comes back with a restart."""
     refill: float = 0.0
-    """From the moment there is a machine until it can be joined."""
+    """Seconds from having a machine until it can join."""
     join: float = 0.0
-    """What joining costs everybody."""
+    """Standstill when a machine joins, in seconds."""
     may_recover: bool = False
-    """Whether the runtime's policy chooses between masking and waiting for the standby: then `recover` is the stall."""
+    """Whether the runtime's policy chooses between masking and waiting for a standby."""
     recover: float = 0.0
+    """Standstill if the policy chooses to wait, in seconds."""
     restart_after: int = 0
-    """So many missing replicas are a reason for a planned restart; 0: only a wipe-out is."""
+    """Number of missing replicas that triggers a planned restart; 0: only a wipe-out restarts the job."""
     restart_anew: bool = True
-    """Whether a failure during a restart begins it anew, or only the failed unit's own part of it."""
+    """Whether a failure during a restart begins the whole restart again; else only the failed member begins again."""
 
-    def units(self, setting: Setting) -> int:
-        """What can be missing on its own."""
+    def members(self, setting: PlanningSetting) -> int:
+        """Number of members: what can be missing on its own, a machine or a replica."""
         return setting.cluster.machines if self.by_machine else setting.cluster.replicas
 
-    def load(self, setting: Setting, missing: int) -> float:
-        """How many shards a unit computes in a step while so many are missing."""
-        units = self.units(setting)
-        if missing >= units:
+    def load(self, setting: PlanningSetting, missing: int) -> float:
+        """Shards that a live member computes in a step while `missing` members are missing."""
+        members = self.members(setting)
+        if missing >= members:
             return float("inf")
         if not missing or self.redundancy > 1:
             return 1.0
         if self.evenly:
-            return units / (units - missing)
+            return members / (members - missing)
         if not self.q:
-            return float(depth_bound(units, missing))
+            return float(depth_bound(members, missing))
         if self.placement == "anywhere":
-            return load_bound(units, self.q, missing) / self.q
+            return load_bound(members, self.q, missing) / self.q
         drawn, q = min(missing, DRAWN), min(self.q, FINEST)
-        above = mean_load(self.placement, units, q, drawn) - load_bound(units, q, drawn) / q
-        return load_bound(units, self.q, missing) / self.q + above
+        above = mean_load(self.placement, members, q, drawn) - load_bound(members, q, drawn) / q
+        return load_bound(members, self.q, missing) / self.q + above
 
-    def stretch(self, setting: Setting, missing: int) -> float:
-        """How many times as long a step takes as at full strength without redundancy."""
-        if missing >= self.units(setting):
+    def stretch(self, setting: PlanningSetting, missing: int) -> float:
+        """The step time with `missing` members missing, in step times at full strength without redundancy."""
+        if missing >= self.members(setting):
             return float("inf")
-        return setting.work.stretched(self.load(setting, missing) * self.redundancy, self.units(setting) - missing)
+        return setting.work.stretched(self.load(setting, missing) * self.redundancy, self.members(setting) - missing)
 
-    def masks(self, setting: Setting, missing: int, ready: bool) -> bool:
-        """What the runtime's policy says of so many that are missing: whether the others go on without them."""
-        units = self.units(setting)
-        options = Options(
-            units=units,
-            live=max(units - missing, 0),
+    def masks(self, setting: PlanningSetting, missing: int, ready: bool) -> bool:
+        """Whether the runtime's policy masks when `missing` members are missing."""
+        members = self.members(setting)
+        options = MaskOptions(
+            replicas=members,
+            live=max(members - missing, 0),
             ready=ready,
             coming=bool(self.standbys),
             hand_over=self.recover,
@@ -112,8 +113,8 @@ class Strategy(msgspec.Struct, frozen=True):
         )
         return choose(options).act == "mask"
 
-    def patch(self, setting: Setting) -> float:
-        """Seconds of computation that the step lacks in which a replica is lost whose work nobody else has done."""
+    def patch(self, setting: PlanningSetting) -> float:
+        """Seconds to recompute the work that is lost with a replica in the middle of a step."""
         compute = setting.work.compute
         if self.redundancy > 1 or self.evenly:
             return 0.0
@@ -122,21 +123,22 @@ class Strategy(msgspec.Struct, frozen=True):
         holders = placed(self.placement, setting.cluster.replicas)
         return compute * -(-self.q // max(1, holders.r - 1)) / self.q
 
-    def patched(self, setting: Setting, missing: int) -> float:
-        """How often a failure that comes when so many are missing costs a patch."""
+    def patched(self, setting: PlanningSetting, missing: int) -> float:
+        """Share of failures that cost a patch when `missing` members are missing already."""
         if self.q or self.placement == "anywhere":
             return 1.0
-        return patched_share(self.units(setting), missing)
+        return patched_share(self.members(setting), missing)
 
 
 @cache
 def placed(text: str, replicas: int) -> Placement:
+    """The placement of this name; each one is made once."""
     return parse(text, replicas)
 
 
 @cache
 def mean_load(text: str, replicas: int, q: int, missing: int) -> float:
-    """Largest load over the live replicas, mean over random sets of missing ones that are no wipe-out."""
+    """Largest load of a live replica, in shards: mean over random sets of missing replicas that are not a wipe-out."""
     placement, rng, loads = placed(text, replicas), Random(missing), []
     for _ in range(SAMPLES):
         gone = set(rng.sample(range(replicas), missing))
@@ -146,27 +148,26 @@ def mean_load(text: str, replicas: int, q: int, missing: int) -> float:
     return sum(loads) / len(loads) if loads else depth_bound(replicas, missing)
 
 
-def checkpoint(s: Setting, period: float, standbys: int = 0) -> Strategy:
-    """What everybody does today."""
+def checkpoint(s: PlanningSetting, period: float, standbys: int = 0) -> Strategy:
+    """Restart the job from the last checkpoint, as most jobs do today."""
     d = s.durations
-    words = "go back to the last checkpoint after every failure"
     return Strategy(
         "checkpoint",
-        words,
+        "go back to the last checkpoint after every failure",
         "restart",
         period,
         standbys,
-        d.detect + d.restart + d.outside,
-        d.save + d.restart + d.outside,
+        stall=d.detect + d.restart + d.outside,
+        planned=d.save + d.restart + d.outside,
     )
 
 
-def replication(s: Setting, r: int, period: float) -> Strategy:
-    words = f"blocks of {r} replicas compute the same; back to the checkpoint when a block is gone"
+def replication(s: PlanningSetting, r: int, period: float) -> Strategy:
+    """Classic replication: every shard is computed `r` times."""
     d = s.durations
     return Strategy(
         "replication",
-        words,
+        f"blocks of {r} replicas compute the same; back to the checkpoint when a block is gone",
         "mask",
         period,
         stall=d.detect + d.shrink,
@@ -177,7 +178,8 @@ def replication(s: Setting, r: int, period: float) -> Strategy:
     )
 
 
-def spare(s: Setting, r: int, period: float, restart_after: int = 0) -> Strategy:
+def spare(s: PlanningSetting, r: int, period: float, restart_after: int = 0) -> Strategy:
+    """SPARe: mask until a wipe-out, or until `restart_after` replicas are gone; no refill."""
     at = f", planned restart when {restart_after} are gone" if restart_after else ""
     d = s.durations
     return Strategy(
@@ -193,35 +195,37 @@ def spare(s: Setting, r: int, period: float, restart_after: int = 0) -> Strategy
     )
 
 
-def trainmover(s: Setting, standbys: int, period: float) -> Strategy:
-    """With standbys the hand-over, without any everything from fetching a machine on, while all wait."""
+def trainmover(s: PlanningSetting, standbys: int, period: float) -> Strategy:
+    """TrainMover: the job waits for the hand-over to a standby or, without standbys, for a new machine."""
     d = s.durations
-    ready = "a standby that has rehearsed" if standbys else "a machine that is fetched first"
+    ready = "a standby that has rehearsed" if standbys else "a new machine"
     return Strategy(
         "trainmover" if standbys else "trainmover-cold",
-        f"everybody waits until {ready} has taken the place",
+        f"training waits until {ready} has taken the machine's roles",
         "replace",
         period,
         standbys,
-        d.detect + d.hand_over + s.work.step / 2 + d.outside,
-        d.planned + d.outside,
+        stall=d.detect + d.hand_over + s.work.step / 2 + d.outside,
+        planned=d.planned + d.outside,
         redo=True,
     )
 
 
-def mask_and_refill(s: Setting, standbys: int, period: float, placement: str = "anywhere", q: int = 0) -> Strategy:
-    """Understudy: go on at once, refill beside training."""
+def mask_and_refill(
+    s: PlanningSetting, standbys: int, period: float, placement: str = "anywhere", q: int = 0
+) -> Strategy:
+    """Understudy: continue at once without the lost replica, and refill it while training goes on."""
     d = s.durations
     what = f"{q:,} micro-shard{'s' if q > 1 else ''}" if q else "whole shards"
     kind = "" if placement == "anywhere" and q else "-local" if q else "-whole"
     return Strategy(
         f"mask-and-refill{kind}",
-        f"the others compute what is missing ({placement}, {what}) until a standby has joined",
+        f"the other replicas compute what is missing ({placement}, {what}) until a standby has joined",
         "mask",
         period,
         standbys,
-        d.detect + d.shrink,
-        d.planned,
+        stall=d.detect + d.shrink,
+        planned=d.planned,
         placement=placement,
         q=q,
         refills=True,
@@ -232,18 +236,17 @@ def mask_and_refill(s: Setting, standbys: int, period: float, placement: str = "
     )
 
 
-def torchft(s: Setting, period: float, standbys: int = 0) -> Strategy:
-    """Replicas come and go by quorum: the step is lost for all, the replica starts its processes again and heals."""
+def torchft(s: PlanningSetting, period: float, standbys: int = 0) -> Strategy:
+    """torchft: the step is lost, the quorum shrinks, and the failed replica restarts its processes and heals."""
     d = s.durations
-    words = "the step is lost, the others go on with a smaller batch, the replica comes back after a restart of its own"
     return Strategy(
         "torchft-like",
-        words,
+        "the step is lost, the others go on with a smaller batch, the replica comes back after a restart of its own",
         "mask",
         period,
         standbys,
-        HEARTBEAT + d.shrink + s.work.step / 2 + d.outside,
-        d.planned + d.shrink + d.outside,
+        stall=HEARTBEAT + d.shrink + s.work.step / 2 + d.outside,
+        planned=d.planned + d.shrink + d.outside,
         redo=True,
         placement="anywhere",
         evenly=True,
@@ -254,7 +257,7 @@ def torchft(s: Setting, period: float, standbys: int = 0) -> Strategy:
 
 
 class Downtimes(msgspec.Struct, frozen=True):
-    """Published: seconds of standstill when a machine goes and when one comes."""
+    """Published standstills in seconds: with one machine fewer (`fewer`) and with one machine more (`more`)."""
 
     name: str
     fewer: float
@@ -265,8 +268,8 @@ OOBLECK = Downtimes("oobleck-like", 57.0, 100.0)
 PARCAE = Downtimes("parcae-like", 21.0, 200.0)
 
 
-def reconfigure(s: Setting, downtimes: Downtimes, period: float, standbys: int = 0) -> Strategy:
-    """The job changes its shape to the machines it has, twice for each failure."""
+def reconfigure(s: PlanningSetting, downtimes: Downtimes, period: float, standbys: int = 0) -> Strategy:
+    """The job is reconfigured for the available machines twice for each failure."""
     d = s.durations
     return Strategy(
         downtimes.name,
@@ -274,8 +277,8 @@ def reconfigure(s: Setting, downtimes: Downtimes, period: float, standbys: int =
         "mask",
         period,
         standbys,
-        d.detect + downtimes.fewer + s.work.step / 2 + d.outside,
-        downtimes.fewer + downtimes.more + 2 * d.outside,
+        stall=d.detect + downtimes.fewer + s.work.step / 2 + d.outside,
+        planned=downtimes.fewer + downtimes.more + 2 * d.outside,
         redo=True,
         placement="anywhere",
         evenly=True,

@@ -21,6 +21,7 @@ import msgspec
 import torch
 
 from understudy.device.cpu import HOST
+from understudy.device.interface import local_device
 
 from .errors import StateError
 from .inventory import Inventory, grow
@@ -139,7 +140,7 @@ class FolderWriter:
     def save(self, step: int, inventory: Inventory, others: Sequence[int] = ()) -> None:
         self.wait()
         values = {
-            slot.name: HOST.empty(tensor.shape, tensor.dtype).copy_(tensor)
+            slot.name: local_device().host_empty(tensor.shape, tensor.dtype).copy_(tensor)
             for slot, tensor in zip(inventory.slots, inventory.tensors, strict=True)
         }
         values[_REST] = torch.frombuffer(bytearray(inventory.rest()), dtype=torch.uint8)

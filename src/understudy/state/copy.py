@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import torch
 
-from understudy.device.cpu import HOST
 from understudy.device.interface import local_device
 
 from .errors import StateError
@@ -87,7 +86,7 @@ class CopyMemory:
 
 
 def _memory(old: torch.Tensor | None, slot: Slot) -> torch.Tensor:
-    return HOST.empty(slot.shape, dtype_of(slot)) if old is None else old
+    return local_device().host_empty(slot.shape, dtype_of(slot)) if old is None else old
 
 
 class Draft:

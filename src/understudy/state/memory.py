@@ -137,7 +137,7 @@ class Staging:
     """A host buffer through which pieces of other tensors pass, one at a time."""
 
     def __init__(self, size: int = PIECE) -> None:
-        self._buffer = local_device().host_buffer(size)
+        self._buffer = local_device().host_empty((size,), torch.uint8)
 
     def view(self, length: int) -> memoryview:
         """The first `length` bytes of the buffer."""

@@ -162,7 +162,8 @@ def rest(name: str, optimizer: Optimizer) -> dict[str, object]:
     known = list(optimizer_parameters(name, optimizer))
     values = {}
     for each in known:
-        if own := {key: value for key, value in each.state.items() if key not in each.state_tensors}:
+        found = each.state_tensors
+        if own := {key: value for key, value in each.state.items() if key not in found}:
             values[each.group, each.position] = own
     ids = {id(each.parameter) for each in known}
     everything: dict[Any, Any] = optimizer.state

@@ -1,1 +1,1 @@
-"""What an operator who never sleeps would notice and decide: pure, from observations to actions, with reasons."""
+"""Decisions about machines, from observations to actions with reasons: slow machines, standbys, drains, moves. Pure."""

@@ -1,137 +1,119 @@
-"""What to do about slow machines and about the number of standbys: one pure function, with reasons and limits.
+"""The steward's decision: what to do about slow machines and about the number of standbys. Pure, with reasons.
 
-The controller and the simulator (`understudy simulate --steward`) ask the same function. Everything that limits it is
-in what it is given: a controller that comes back knows from its ledger what was done in the last hour.
+The controller and the simulator (`understudy simulate --steward`) call the same function. All of its limits depend on
+its arguments: a restarted controller knows from its ledger what was done in the last hour.
 """
 
 from __future__ import annotations
 
-from typing import Literal
-
 import msgspec
 
-HOUR = 3600.0
-
-Mode = Literal["off", "tell", "act"]
-
-
-class Settings(msgspec.Struct, frozen=True):
-    """How far the steward may go."""
-
-    mode: Mode = "tell"
-    """About slow machines: do not look, say what it would do, or do it. The pool is kept whatever this says."""
-    pool: int | None = None
-    """How many standbys to keep; None: their number is nobody's business."""
-    cool_down: float = 30.0
-    """Seconds between two requests for machines, and for which there are too many standbys before one is released."""
-    budget: int = 0
-    """Machines asked for in an hour at most, those that others have asked for counted as well; 0: any number."""
-    patience: int = 10
-    """Looks, one after the other, in which a machine is slow before anything follows from it."""
-    rest: float = 600.0
-    """Seconds for which a machine that came, or was to be replaced, is left alone."""
-    replacements: int = 4
-    """Of slow machines in an hour, at most."""
-    returning: float = 0.0
-    """Seconds in which a machine that was lost comes back by itself; 0: it does not."""
-    arrival: float = HOUR
-    """Seconds after which a machine that was asked for is not expected any more."""
+from understudy.protocol.settings import HOUR, StewardSettings
 
 
 class Suspect(msgspec.Struct, frozen=True):
-    """A machine that plays and is slow."""
+    """A training machine that is slow."""
 
     machine: str
     ratio: float
-    """How many times as long as the others it takes."""
+    """Its step time, in step times of its class."""
     reason: str
     since: float = 0.0
-    """When it began to play; 0: with the job."""
+    """When the machine began to train; 0: with the job."""
 
 
-class Standby(msgspec.Struct, frozen=True):
-    """One that nobody has a claim on by name."""
+class FreeStandby(msgspec.Struct, frozen=True):
+    """A standby that no request reserves by name."""
 
     machine: str
     warm: bool
-    """Whether it could play at once."""
+    """Whether it has rehearsed and could train at once."""
     since: float
-    """When it came."""
+    """When it arrived."""
 
 
-class Drain(msgspec.Struct, frozen=True):
-    """A planned replacement that waits."""
+class DrainDemand(msgspec.Struct, frozen=True):
+    """Standbys that a waiting planned replacement needs."""
 
     machines: int
     by: float | None = None
 
 
 class Observed(msgspec.Struct, frozen=True):
-    """What is so at one moment."""
+    """The state of the job at one moment."""
 
     at: float
     training: bool
     """Whether the job makes steps, and is not about to end."""
     busy: bool = False
     """Whether a change of the roster is under way."""
-    standbys: tuple[Standby, ...] = ()
+    standbys: tuple[FreeStandby, ...] = ()
     expected: int = 0
-    """Machines that were asked for and have not come."""
+    """Machines that were requested and have not arrived."""
     vacant: int = 0
-    """Machines' places that are to be filled again."""
+    """Machines' places that are vacant and to be refilled."""
     suspects: tuple[Suspect, ...] = ()
-    drains: tuple[Drain, ...] = ()
+    drains: tuple[DrainDemand, ...] = ()
     lost: tuple[float, ...] = ()
-    """When machines were lost, lately."""
+    """When machines were lost recently."""
     requests: tuple[float, ...] = ()
-    """When machines were asked for in the last hour, or since they could still come: each one, whoever asked."""
+    """When each machine was requested: in the last hour, or as long as it could still arrive. All requests count."""
 
 
-class Replace(msgspec.Struct, frozen=True):
+class ReplaceSlow(msgspec.Struct, frozen=True):
+    """Replace a slow machine."""
+
     machine: str
     why: str
 
 
-class Request(msgspec.Struct, frozen=True):
+class RequestStandbys(msgspec.Struct, frozen=True):
+    """Request machines for the pool of standbys."""
+
     count: int
     why: str
 
 
-class Release(msgspec.Struct, frozen=True):
+class ReleaseStandby(msgspec.Struct, frozen=True):
+    """Release a standby that is not needed."""
+
     machine: str
     why: str
 
 
-Action = Replace | Request | Release
+Action = ReplaceSlow | RequestStandbys | ReleaseStandby
 
 
-class Memory(msgspec.Struct, frozen=True):
-    """What the next look must know of those before it."""
+class StewardMemory(msgspec.Struct, frozen=True):
+    """What one check passes on to the next."""
 
-    looked: float = float("-inf")
+    checked: float = float("-inf")
+    """Time of the last check."""
     slow: dict[str, int] = {}
-    """Machine → looks, one after the other, in which it was slow."""
+    """Machine → consecutive checks in which it was slow."""
     replaced: tuple[tuple[float, str], ...] = ()
-    """When which machine was to be replaced, lately."""
+    """Recent requests to replace a machine: time and machine."""
     plenty: float | None = None
     """Since when there have been too many standbys."""
     told: dict[str, float] = {}
-    """Why nothing was done → when that was said; it is not said again for an hour."""
+    """Objection → when it was reported. An objection is reported once an hour."""
 
 
-class Decision(msgspec.Struct, frozen=True):
+class StewardDecision(msgspec.Struct, frozen=True):
+    """What to do now, and what to remember."""
+
     actions: tuple[Action, ...]
-    memory: Memory
+    memory: StewardMemory
     why_not: tuple[str, ...] = ()
-    """What has kept it from acting, where that was not said lately."""
+    """New objections: reasons why a machine is not replaced or requested."""
 
 
-def decide(observed: Observed, settings: Settings, memory: Memory) -> Decision:
-    """What to do now. The same look twice does nothing more; while the job does not train, nothing is done."""
-    if observed.at == memory.looked:
-        return Decision((), memory)
+def decide(observed: Observed, settings: StewardSettings, memory: StewardMemory) -> StewardDecision:
+    """Decides what to do now. A repeated observation changes nothing; if the job does not train, nothing is done."""
+    if observed.at == memory.checked:
+        return StewardDecision((), memory)
     if not observed.training:
-        return Decision((), msgspec.structs.replace(memory, looked=observed.at, slow={}, plenty=None))
+        return StewardDecision((), msgspec.structs.replace(memory, checked=observed.at, slow={}, plenty=None))
     at = observed.at
     slow = _persisting(observed, settings, memory)
     keep = max(HOUR, settings.rest)
@@ -153,13 +135,13 @@ def decide(observed: Observed, settings: Settings, memory: Memory) -> Decision:
     told = {key: min(when, at) for key, when in memory.told.items() if at - when < HOUR}
     new = {key: text for key, text in objections.items() if key not in told}
     told |= dict.fromkeys(new, at)
-    return Decision(tuple(actions), Memory(at, slow, replaced, plenty, told), tuple(new.values()))
+    return StewardDecision(tuple(actions), StewardMemory(at, slow, replaced, plenty, told), tuple(new.values()))
 
 
 # -- slow machines -----------------------------------------------------------------------------------------------------
 
 
-def _persisting(observed: Observed, settings: Settings, memory: Memory) -> dict[str, int]:
+def _persisting(observed: Observed, settings: StewardSettings, memory: StewardMemory) -> dict[str, int]:
     if settings.mode == "off":
         return {}
     return {each.machine: memory.slow.get(each.machine, 0) + 1 for each in observed.suspects}
@@ -167,39 +149,39 @@ def _persisting(observed: Observed, settings: Settings, memory: Memory) -> dict[
 
 def _replace(
     observed: Observed,
-    settings: Settings,
+    settings: StewardSettings,
     slow: dict[str, int],
     replaced: tuple[tuple[float, str], ...],
     objections: dict[str, str],
-) -> Replace | None:
-    """The slowest of those that have been slow for long enough, if anything may be done about it."""
+) -> ReplaceSlow | None:
+    """Replaces the slowest of the machines that have been slow for long enough, unless a limit forbids it."""
     at = observed.at
     for each in sorted(observed.suspects, key=lambda each: (-each.ratio, each.machine)):
         name = each.machine
-        if slow.get(name, 0) < settings.patience or observed.busy:
+        if slow.get(name, 0) < settings.looks or observed.busy:
             continue
         if any(machine == name and at - when < settings.rest for when, machine in replaced):
-            continue  # that was said when it was decided
+            continue  # the decision was reported when it was made
         obstacle = _obstacle(observed, settings, each, sum(at - when < HOUR for when, _ in replaced))
         if not obstacle:
-            return Replace(name, f"{each.reason}, in {slow[name]} looks")
+            return ReplaceSlow(name, f"{each.reason}, in {slow[name]} checks")
         objections[f"{name}: {obstacle}"] = f"{name} is not replaced: {obstacle} ({each.reason})"
     return None
 
 
-def _obstacle(observed: Observed, settings: Settings, suspect: Suspect, lately: int) -> str:
-    """Why a machine that is slow must not be replaced now; empty where it may."""
+def _obstacle(observed: Observed, settings: StewardSettings, suspect: Suspect, lately: int) -> str:
+    """Why a slow machine must not be replaced now; empty: it may be."""
     if suspect.since and observed.at - suspect.since < settings.rest:
-        return f"it came less than {_span(settings.rest)} ago"
+        return f"it joined less than {_span(settings.rest)} ago"
     if lately >= settings.replacements:
-        return f"not more than {_count(settings.replacements, 'slow machine')} an hour"
+        return f"the limit is {_count(settings.replacements, 'slow machine')} an hour"
     ready = sum(standby.warm for standby in observed.standbys)
     claimed = observed.vacant + sum(drain.machines for drain in observed.drains)
     if not ready:
         return "no standby is ready"
     if ready <= claimed:
-        needed = "a replica that is missing" if observed.vacant else "a machine that has to leave"
-        return f"the standbys that are ready are needed for {needed}"
+        needed = "a vacant replica" if observed.vacant else "a planned replacement"
+        return f"the ready standbys are needed for {needed}"
     return ""
 
 
@@ -207,11 +189,11 @@ def _obstacle(observed: Observed, settings: Settings, suspect: Suspect, lately: 
 
 
 def _needed(observed: Observed, pool: int) -> int:
-    """Standbys that there should be: the pool, and those that vacant places and planned replacements wait for."""
+    """Number of standbys needed: the pool, one per vacant place, and those of waiting planned replacements."""
     return pool + observed.vacant + sum(drain.machines for drain in observed.drains)
 
 
-def _request(observed: Observed, settings: Settings, objections: dict[str, str]) -> Request | None:
+def _request(observed: Observed, settings: StewardSettings, objections: dict[str, str]) -> RequestStandbys | None:
     if settings.pool is None:
         return None
     at, free = observed.at, len(observed.standbys)
@@ -228,14 +210,16 @@ def _request(observed: Observed, settings: Settings, objections: dict[str, str])
         count = min(lacking, settings.budget - sum(at - when < HOUR for when in observed.requests))
     if count <= 0:
         limit = f"the budget is {_count(settings.budget, 'machine')} an hour"
-        objections["budget"] = f"no standby is asked for, although {free} of {needed} are free: {limit}"
+        objections["budget"] = f"no standby is requested, although {free} of {needed} are free: {limit}"
         return None
     expected = f", {coming + back} expected" if coming + back else ""
-    return Request(count, f"{free} of {needed} free{expected}")
+    return RequestStandbys(count, f"{free} of {needed} free{expected}")
 
 
-def _release(observed: Observed, settings: Settings, plenty: float | None) -> tuple[float | None, Release | None]:
-    """Since when there are too many, and whom to let go: who is least warm, then who came last."""
+def _release(
+    observed: Observed, settings: StewardSettings, plenty: float | None
+) -> tuple[float | None, ReleaseStandby | None]:
+    """Since when there are too many standbys, and the one to release: first those not warm, then the latest."""
     if settings.pool is None:
         return None, None
     needed = _needed(observed, settings.pool)
@@ -246,7 +230,7 @@ def _release(observed: Observed, settings: Settings, plenty: float | None) -> tu
         return since, None
     last = max(observed.standbys, key=lambda standby: (not standby.warm, standby.since, standby.machine))
     why = f"{_count(len(observed.standbys), 'standby')} for {_span(observed.at - since)}, {needed} needed"
-    return observed.at, Release(last.machine, why)
+    return observed.at, ReleaseStandby(last.machine, why)
 
 
 def _count(number: int, what: str) -> str:

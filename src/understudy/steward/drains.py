@@ -1,4 +1,4 @@
-"""In which order machines are drained, how many at once, and whether each will be free in time: pure, with reasons."""
+"""The order of drains, the machines that leave at each boundary, and whether drains will be in time. Pure."""
 
 from __future__ import annotations
 
@@ -9,66 +9,67 @@ import msgspec
 
 
 class Drain(msgspec.Struct, frozen=True):
-    """Machines of one request that wait for standbys to take their places."""
+    """The machines of one request that wait to be replaced by standbys."""
 
     id: str
     machines: tuple[str, ...]
     by: float | None = None
-    """When they must be free."""
+    """When the machines must be free."""
     in_turns: bool = True
-    """Whether they may go one after the other; else all go at one boundary."""
+    """Whether the machines may leave one after the other; else all leave at one boundary."""
 
 
 class Turn(msgspec.Struct, frozen=True):
-    """Whose places are taken at the next boundary; nobody's while standbys are missing."""
+    """The machines that leave at the next boundary; none if standbys are missing."""
 
     machines: tuple[str, ...]
     reason: str
 
 
 class Outlook(msgspec.Struct, frozen=True):
-    """What is to be expected of a drain."""
+    """The expected course of a drain."""
 
     id: str
     turns: int
     ends: float | None
-    """When it is likely to be over; None where no replacement has been measured yet."""
+    """Expected end; None: no replacement has been measured yet."""
     late: bool
     reason: str
     excuse: str = ""
-    """Of one that will be late: by how much."""
+    """By how much the drain will be late; empty: it will be in time."""
 
 
 def deadline(drain: Drain) -> float:
+    """The deadline of a drain; infinite if it has none."""
     return math.inf if drain.by is None else drain.by
 
 
 def in_order(waiting: Sequence[Drain]) -> list[Drain]:
-    """The earliest deadline first; without one, or with the same, as they were asked for."""
+    """Drains by deadline, then by order of request."""
     return sorted(waiting, key=deadline)
 
 
 def next_turn(drain: Drain, ready: Sequence[str], limit: int = 0) -> Turn:
-    """Which of a drain's machines go now: `ready` are those for which a standby is at hand, `limit` is how many may go
-    at once (0: any number)."""
+    """The machines of a drain that leave now. `ready`: machines with an available standby; `limit`: the largest number
+    that may leave at once (0: no limit)."""
     able = tuple(name for name in drain.machines if name in ready)
     count = len(drain.machines)
     if not drain.in_turns:
         if len(able) < count:
-            return Turn((), f"waits for {count - len(able)} more of {count} standbys: all go at one boundary")
+            return Turn((), f"waits for {count - len(able)} more of {count} standbys: all leave at one boundary")
         return Turn(able, "all at one boundary")
     if not able:
         return Turn((), "waits for a standby")
     chosen = able[:limit] if limit else able
     if len(chosen) == count:
-        return Turn(chosen, "all that are left")
+        return Turn(chosen, "all remaining machines")
     if len(chosen) < len(able):
         return Turn(chosen, f"{len(chosen)} of {count}: no more than {limit} at once")
     return Turn(chosen, f"{len(chosen)} of {count}: a standby is ready for {'it' if len(chosen) == 1 else 'them'}")
 
 
 def turns_of(drain: Drain, standbys: int, limit: int = 0) -> int:
-    """In how many turns a drain is done at least, with so many standbys there."""
+    """Smallest number of turns of a drain with this number of standbys."""
     count = len(drain.machines)
     if not drain.in_turns:
         return 1
@@ -79,7 +80,8 @@ def turns_of(drain: Drain, standbys: int, limit: int = 0) -> int:
 def outlooks(
     waiting: Sequence[Drain], standbys: int, limit: int, now: float, lately: float | None, busy: float = 0.0
 ) -> list[Outlook]:
-    """Whether each can be met, going by what a turn took lately; `busy` is for how long the turn under way lasts."""
+    """The expected course of each drain. `lately`: recent duration of a turn; `busy`: remaining time of the current
+    turn."""
     found, ends, left = [], now + busy, standbys
     for drain in in_order(waiting):
         turns = turns_of(drain, left, limit)

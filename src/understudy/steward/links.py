@@ -1,7 +1,7 @@
-"""Which link between two workers is slower than the others, and keeps them waiting.
+"""Detects a link between two workers that is slower than other links and delays both workers.
 
-One end alone cannot tell a slow link from a late peer. Over a slow one, bytes that the sender wants to get rid of are
-bytes that the receiver waits for: what counts is the time for which both are so.
+One end cannot tell a slow link from a late peer. On a slow link, the sender has bytes to send while the receiver waits
+for bytes: the detector measures the time in which both hold.
 """
 
 from __future__ import annotations
@@ -11,31 +11,31 @@ from collections.abc import Iterable, Mapping
 from statistics import median
 
 from understudy.protocol.samples import Sample, Traffic
+from understudy.protocol.settings import StragglerSettings
 
-from .series import Settings
-from .stragglers import News, Straggler
+from .stragglers import Straggler, StragglerNews
 
 Way = tuple[int, int]
 """From one role to another."""
 _SLOW = 2.0
-"""How many times slower than the others; links differ by nature."""
+"""A link counts as slow if it is this many times slower than the median of the others."""
 
 
 class _Record:
     def __init__(self, uids: tuple[str, str], window: int) -> None:
         self.uids = uids
         self.pace: deque[float] = deque(maxlen=window)
-        """Bytes a second, step by step."""
+        """Bytes per second of each step."""
         self.held: deque[float] = deque(maxlen=window)
-        """The share of the step for which both ends waited for it."""
+        """Share of each step in which both ends waited for the link."""
         self.told: Straggler | None = None
         self.fine = 0
 
 
 class LinkDetector:
-    """Takes the samples of one step after another, as the detector of slow workers does."""
+    """Detects slow links from the samples of successive steps."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: StragglerSettings) -> None:
         self.settings = settings
         self._records: dict[Way, _Record] = {}
 
@@ -43,12 +43,12 @@ class LinkDetector:
     def told(self) -> list[Straggler]:
         return [record.told for record in self._records.values() if record.told is not None]
 
-    def keep(self, players: Mapping[int, str]) -> None:
+    def keep(self, workers: Mapping[int, str]) -> None:
         for way, record in list(self._records.items()):
-            if tuple(players.get(role) for role in way) != record.uids:
+            if tuple(workers.get(role) for role in way) != record.uids:
                 del self._records[way]
 
-    def step(self, samples: Iterable[Sample], machines: Mapping[int, str]) -> list[News]:
+    def step(self, samples: Iterable[Sample], machines: Mapping[int, str]) -> list[StragglerNews]:
         good = {sample.uid: sample for sample in samples if sample.counts}
         touched = []
         for sender in good.values():
@@ -70,7 +70,7 @@ class LinkDetector:
         record.held.append(both / whole)
         return way
 
-    def _judge(self, way: Way, machines: Mapping[int, str]) -> list[News]:
+    def _judge(self, way: Way, machines: Mapping[int, str]) -> list[StragglerNews]:
         record, settings = self._records[way], self.settings
         others = [median(each.pace) for other, each in self._records.items() if other != way and len(each.pace) > 1]
         if len(record.pace) < settings.window or not others:
@@ -86,15 +86,15 @@ class LinkDetector:
             reason = f"link {a} → {b} {_speed(pace)}, others {_speed(usual)}, for {steps} steps"
             role = self._end(way)
             record.told = Straggler(role, "link", usual / pace, steps, reason, machines.get(role, ""))
-            return [] if told is not None else [News(record.told)]
+            return [] if told is not None else [StragglerNews(record.told)]
         record.fine += 1
         if told is None or record.fine < settings.window:
             return []
         record.told = None
-        return [News(told, over=True)]
+        return [StragglerNews(told, over=True)]
 
     def _end(self, way: Way) -> int:
-        """Whose fault it is: of whoever has more slow links, or else of whoever sends."""
+        """The end to blame: the role with more slow links, else the sender."""
         slow = [other for other, record in self._records.items() if record.told is not None and other != way]
         counts = [sum(role in other for other in slow) for role in way]
         return way[1] if counts[1] > counts[0] else way[0]

@@ -1,77 +1,142 @@
-"""Who is slower than those who do the same work, for how long, and in which part of the step.
+"""Detects workers that are slower than others of their role class, for how long, and in which part of the step.
 
-A role is compared with the median of its class in the same step, so that noise which all share cancels. A class of
-fewer than three cannot tell who of them is slow: there each role is measured in multiples of its own past, in which all
-roles of the job can be compared.
+A role is compared with the median of its class in the same step, so that common noise cancels. In a class of fewer than
+three, the slow role cannot be told from the fast one. Each of these roles is measured in multiples of its own past, and
+these ratios can be compared over all roles of the job.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Mapping
 from itertools import islice
+from math import sqrt
 from statistics import median
 from typing import Literal
 
 import msgspec
 
 from understudy.protocol.samples import PARTS, Sample
-
-from .series import Series, Settings, medians_without
+from understudy.protocol.settings import StragglerSettings
 
 Part = Literal["data", "forward", "backward", "optimizer", "compute", "link"]
 _PARTS: tuple[Part, ...] = ("data", "forward", "backward", "optimizer")
 _WHOLE = "compute"
 _LEAST = 0.02
-"""Parts shorter than this share of the step are compared as if they were as long."""
+"""Parts shorter than this share of the step are compared as if they had this share."""
 _HEAVY = 0.1
-"""The share of the step that a part has which must be slow, too, where a worker is slow in all of them."""
+"""Parts with at least this share of the step must all be slow for the verdict `compute`."""
 _VOTERS = 3
-"""Members of a class that can outvote one."""
+"""Smallest class in which a role is compared with its class."""
 _POOL = 32
-"""Workers whose noise is looked at."""
+"""Workers that the common noise is taken from."""
 _OWN_PAST = 1.5
-"""How much more noise there is where the past is not known exactly."""
+"""Factor on the noise of a role that is compared with its own past."""
 _EARLY = 3
-"""Windows of steps from which a worker's own past is known."""
+"""Windows of steps that a worker's own past is taken from."""
+_SPREAD = 1.4826 * 1.2533
+"""Standard error of a median, in median deviations over the square root of the count, for normal noise."""
+_SURE = 5.0
+"""Standard errors that a slowdown must exceed. The value is high because several quantities of many workers are tested
+after every step."""
+
+
+class RatioSeries:
+    """Recent ratios of one quantity to its expected value, and the excess as a share of the whole step."""
+
+    __slots__ = ("_limit", "above", "excess", "ratios")
+
+    def __init__(self, settings: StragglerSettings) -> None:
+        self.ratios: deque[float] = deque(maxlen=settings.window)
+        self.excess: deque[float] = deque(maxlen=settings.window)
+        self.above = 0
+        """Number of these steps with a high ratio."""
+        self._limit = 1 + settings.threshold / 2
+
+    def add(self, ratio: float, excess: float) -> None:
+        if self.full:
+            self.above -= self.ratios[0] > self._limit
+        self.above += ratio > self._limit
+        self.ratios.append(ratio)
+        self.excess.append(excess)
+
+    @property
+    def full(self) -> bool:
+        return len(self.ratios) == self.ratios.maxlen
+
+    @property
+    def middle(self) -> float:
+        return median(self.ratios) if self.ratios else 1.0
+
+    @property
+    def noise(self) -> float:
+        """Median deviation from the median."""
+        middle = self.middle
+        return median(abs(ratio - middle) for ratio in self.ratios)
+
+    def persists(self, settings: StragglerSettings) -> bool:
+        """Whether the ratio is high in the median and in most steps, and matters for the step."""
+        return (
+            self.full
+            and self.above >= settings.persistence * len(self.ratios)
+            and self.middle > 1 + settings.threshold
+            and median(self.excess) >= settings.threshold / 2
+        )
+
+    def stands_out(self, noise: float) -> bool:
+        """Whether noise of this size does not explain the median."""
+        return self.middle - 1 > _SURE * _SPREAD * noise / sqrt(len(self.ratios))
+
+
+def medians_without(values: Mapping[int, float]) -> dict[int, float]:
+    """For each key, the median of all other values. Needs at least two values."""
+    order = sorted(values, key=lambda key: values[key])
+    ranked = [values[key] for key in order]
+    low, high = (len(order) - 2) // 2, (len(order) - 1) // 2
+
+    def other(index: int, left_out: int) -> float:
+        return ranked[index if index < left_out else index + 1]
+
+    return {key: (other(low, at) + other(high, at)) / 2 for at, key in enumerate(order)}
 
 
 class Straggler(msgspec.Struct, frozen=True):
-    """A finding."""
+    """A slow worker or link."""
 
     role: int
     part: Part
-    """`data`, `forward`, `backward` or `optimizer`; `compute` where it is no single one of them; or `link`."""
+    """`data`, `forward`, `backward` or `optimizer`; `compute`: several of them; or `link`."""
     ratio: float
-    """Its seconds to those that were expected."""
+    """Measured time divided by expected time."""
     steps: int
-    """For how many of the last steps."""
+    """Number of slow steps."""
     reason: str
     machine: str = ""
 
 
-class News(msgspec.Struct, frozen=True):
-    """What has changed: somebody is slow, or is not any more."""
+class StragglerNews(msgspec.Struct, frozen=True):
+    """A change: a worker or link has become slow, or (`over`) is not slow any more."""
 
     finding: Straggler
     over: bool = False
 
 
 class _Track:
-    """One worker's last steps."""
+    """Recent steps of one worker."""
 
-    def __init__(self, uid: str, settings: Settings) -> None:
+    def __init__(self, uid: str, settings: StragglerSettings) -> None:
         self.uid = uid
-        self.series = {name: Series(settings) for name in (*PARTS, _WHOLE)}
+        self.series = {name: RatioSeries(settings) for name in (*PARTS, _WHOLE)}
         self.weights: dict[str, float] = {}
-        """The share of the step that each part was expected to have, lately."""
+        """Recent expected share of each part in the step."""
         self.early: list[Sample] = []
         self.past: dict[str, float] | None = None
-        """Its own usual seconds, from its first steps that count."""
+        """Usual seconds of this worker, from its first steps that count."""
         self.by_past = False
-        """Whether it is compared with these."""
+        """Whether the worker is compared with its own past."""
         self.told: Straggler | None = None
         self.fine = 0
-        """Steps since it was told of in which it was not slow."""
+        """Steps without slowness since the last report."""
 
     def learn(self, sample: Sample, window: int) -> None:
         if self.past is None:
@@ -83,7 +148,7 @@ class _Track:
 
 
 def seconds(sample: Sample) -> dict[str, float]:
-    """Of each part, and of all; what is done for each micro-shard is per micro-shard."""
+    """Seconds of each part and of the whole step. Parts that run once per micro-shard are divided by their number."""
     share = max(1, sample.micro)
     if not sample.parts:
         return {_WHOLE: sample.compute / share}
@@ -94,28 +159,28 @@ def seconds(sample: Sample) -> dict[str, float]:
     return found
 
 
-class Detector:
-    """Takes the samples of one step after another. Nothing in it depends on anything else."""
+class StragglerDetector:
+    """Detects slow workers from the samples of successive steps. It depends on nothing else."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: StragglerSettings) -> None:
         self.settings = settings
         self._tracks: dict[int, _Track] = {}
 
     @property
     def told(self) -> list[Straggler]:
-        """Who is slow."""
+        """Workers that are slow at present."""
         return [track.told for track in self._tracks.values() if track.told is not None]
 
-    def keep(self, players: Mapping[int, str]) -> None:
-        """These workers play these roles now; what is known of others is forgotten."""
+    def keep(self, workers: Mapping[int, str]) -> None:
+        """Sets the worker of each role, and forgets all other workers."""
         for role, track in list(self._tracks.items()):
-            if players.get(role) != track.uid:
+            if workers.get(role) != track.uid:
                 del self._tracks[role]
 
     def step(
         self, samples: Iterable[Sample], classes: Mapping[int, tuple[int, ...]], machines: Mapping[int, str]
-    ) -> list[News]:
-        """One step of all roles; `classes` has those that do the same work as a role. Returns what is new."""
+    ) -> list[StragglerNews]:
+        """Adds one step of all roles; `classes` has the role class of each role. Returns what has changed."""
         good = {sample.role: sample for sample in samples if sample.counts}
         for role, sample in good.items():
             track = self._tracks.get(role)
@@ -135,7 +200,7 @@ class Detector:
     def _expected(
         self, measured: dict[int, dict[str, float]], classes: Mapping[int, tuple[int, ...]]
     ) -> dict[int, dict[str, float]]:
-        """The seconds that each role should have taken in this step, as far as that is known."""
+        """Expected seconds of each role in this step, as far as they are known."""
         found: dict[int, dict[str, float]] = {}
         for members in {tuple(sorted({role, *classes.get(role, ())})) for role in measured}:
             there = [role for role in members if role in measured]
@@ -149,7 +214,7 @@ class Detector:
         return found
 
     def _expect_as_ever(self, measured: dict[int, dict[str, float]], found: dict[int, dict[str, float]]) -> None:
-        """Where no class can say: as in the past, but for what has changed for all."""
+        """Adds roles of small classes: their own past, multiplied by the change that all roles have in common."""
         growth = {
             role: measured[role][_WHOLE] / past[_WHOLE]
             for role in measured
@@ -158,7 +223,7 @@ class Detector:
         if len(growth) < 2:
             return
         common = medians_without(growth)
-        if len(growth) == 2:  # that the other one has become faster is nobody's fault
+        if len(growth) == 2:  # a speed-up of the other role does not make this one slow
             common = {role: max(1.0, value) for role, value in common.items()}
         for role in growth.keys() - found.keys():
             track = self._tracks[role]
@@ -166,7 +231,7 @@ class Detector:
             track.by_past = True
             found[role] = {name: value * common[role] for name, value in track.past.items()}
 
-    def _judge(self, role: int, track: _Track, machine: str) -> list[News]:
+    def _judge(self, role: int, track: _Track, machine: str) -> list[StragglerNews]:
         settings = self.settings
         part = self._blamed(track)
         told = track.told
@@ -175,17 +240,17 @@ class Detector:
         if part is not None:
             track.fine = 0
             track.told = self._finding(role, track, machine, part)
-            return [] if told is not None else [News(track.told)]
+            return [] if told is not None else [StragglerNews(track.told)]
         assert told is not None
         lingers = track.series[told.part].middle > 1 + settings.threshold / 2
         track.fine = 0 if lingers else track.fine + 1
         if track.fine < settings.window:
             return []
         track.told = None
-        return [News(told, over=True)]
+        return [StragglerNews(told, over=True)]
 
     def _blamed(self, track: _Track) -> Part | None:
-        """The part that makes a worker slow; `compute` where all do, or where parts are not known."""
+        """The part that makes a worker slow; `compute` if all parts do, or if parts are not known."""
         settings, series = self.settings, track.series
         slow = [name for name in (*PARTS, _WHOLE) if series[name].persists(settings)]
         if not slow or not self._certain(track, _WHOLE):  # a part that matters is seen in the whole
@@ -206,8 +271,8 @@ class Detector:
         return "data" if loading else "compute"  # the whole may be certain a step before its part is
 
     def _certain(self, track: _Track, name: str) -> bool:
-        """Whether neither its own noise nor that of the others can be why. The noise of few steps is often thought too
-        small; that of several workers is not."""
+        """Whether noise does not explain the slowdown. The noise of a few steps is often underestimated, so that the
+        common noise of several workers counts as well."""
         series = track.series[name]
         if not series.full:
             return False
@@ -218,7 +283,7 @@ class Detector:
 
     def _finding(self, role: int, track: _Track, machine: str, part: Part) -> Straggler:
         series = track.series[part]
-        whom = "its own past, beyond what has changed for all," if track.by_past else "its class"
+        whom = "its own past, beyond the change of all roles," if track.by_past else "its class"
         steps = series.above
         if track.told is not None:
             steps = track.told.steps + 1

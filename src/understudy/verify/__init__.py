@@ -1,1 +1,1 @@
-"""Whether a script and a job survive: the check of a script, chaos, and what must hold afterwards."""
+"""Whether scripts and jobs survive: `script/` checks a script, `chaos/` disturbs jobs and checks the invariants."""

@@ -6,13 +6,13 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
 
+from understudy.comm.fabric import Fabric
 from understudy.comm.links.link import Link
 from understudy.host.world import World
 from understudy.protocol.messages import FromWorker, Telemetry, ToWorker, WorkerSpec
 from understudy.protocol.roster import Roster, RosterError
 
 from .instructions import Close, Effect, End, EnterTrain, Open, PoisonFabric, SendReport, Wake
-from .interfaces import WorkerFabric
 from .protocol import WorkerProtocol
 
 Send = Callable[[FromWorker | Telemetry], None]
@@ -27,7 +27,7 @@ class ProtocolDriver:
     holds `changed`, which is both the lock and the condition that is notified of every effect, while it uses the
     protocol."""
 
-    def __init__(self, spec: WorkerSpec, fabric: WorkerFabric, send: Send, world: World) -> None:
+    def __init__(self, spec: WorkerSpec, fabric: Fabric, send: Send, world: World) -> None:
         self.protocol = WorkerProtocol(spec.uid)
         self.changed = world.condition()
         self.dismissed = False

@@ -40,7 +40,7 @@ class EnterTrain(msgspec.Struct, frozen=True):
     """Whether the role is entered in the sandbox."""
     recorded: Recorded | None = None
     """The recording that answers the rehearsal."""
-    troupe: Roster | None = None
+    mates: Roster | None = None
     """The workers that rehearse together with this one."""
 
 

@@ -89,7 +89,7 @@ class WorkerProtocol:
         self.proposal: Proposal | None = None
         self.conclusion: WriteCheckpoint | None = None
         self.forgiven = -1
-        """The step whose gradients were not finite: its second attempt counts in any case."""
+        """The step that had gradients that were not finite: its second attempt counts in any case."""
         self.kept: Callable[[], tuple[tuple[int, int], ...]] = tuple
         """(role, step) of whole copies in this worker's memory."""
         self.usual: Callable[[], float] = float
@@ -195,7 +195,7 @@ class WorkerProtocol:
         effects = self._drop()
         self.state, self.role, self.holds = WorkerState.REHEARSING, message.role, False
         self.halted = False
-        entry = EnterTrain(message.role, rehearsal=True, recorded=message.recorded, troupe=message.troupe)
+        entry = EnterTrain(message.role, rehearsal=True, recorded=message.recorded, mates=message.mates)
         return [*effects, entry]
 
     def _prepare(self, message: Prepare) -> list[Effect]:
@@ -209,6 +209,10 @@ class WorkerProtocol:
         effects = self._drop()
         self.proposal = Proposal(message.roster, message.moves, direct=False)
         return [*effects, Open(message.roster)]
+
+    def _refuse_to_prepare(self, message: Prepare) -> list[Effect]:
+        """The training function was never entered, so that there is nothing to put state into."""
+        return [SendReport(Unprepared(message.roster.generation, f"{self.uid} has rehearsed no role"))]
 
     def _resume(self, message: Resume) -> list[Effect]:
         effects = self._drop()
@@ -469,7 +473,7 @@ class WorkerProtocol:
         if proposal is not None and healthy and proposal.may_be_named(self.uid):
             proposal.state, named = ProposalState.PROMISED, proposal.generation
         sound = sound or self.forgiven == self.step
-        return Ballot(self.role, self.step, named, self.stop, over, sound, copied)
+        return Ballot(self.role, self.step, named, stop=self.stop, over=over, sound=sound, copied=copied)
 
     def _no_vote(self, *details: object) -> None:
         """The step is decided without a vote."""
@@ -528,8 +532,9 @@ _LIVE = (_STANDBY, _ENTERING, _TRAINING, _RELEASED, _PARKING)
 
 MESSAGES = _table(
     (Rehearse, (_NEW, _REHEARSING, _STANDBY), _P._rehearse),
-    (Prepare, (_STANDBY, _ENTERING, _TRAINING), _P._prepare),
-    (Resume, (_NEW, *_LIVE), _P._resume),
+    (Prepare, (_REHEARSING, _STANDBY, _ENTERING, _TRAINING), _P._prepare),
+    (Prepare, (_NEW,), _P._refuse_to_prepare),
+    (Resume, (_NEW, _REHEARSING, *_LIVE), _P._resume),
     (Park, (_STANDBY, _TRAINING, _RELEASED), _P._park),
     (Conclude, (_STANDBY, _TRAINING, _RELEASED), _P._conclude),
     (Halt, WorkerState, _P._halt),

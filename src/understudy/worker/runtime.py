@@ -4,11 +4,23 @@ from __future__ import annotations
 
 import gc
 import logging
+from typing import Protocol
 
-from understudy.comm.fabric import SwitchRefused
+from understudy.comm.fabric import Fabric
+from understudy.comm.faults import SwitchRefused
 from understudy.host.world import REAL, World
-from understudy.protocol.messages import Done, Failed, Faulty, Here, Progress, Settled, ToWorker, WorkerSpec
-from understudy.protocol.vote import NOBODY, VoteOutcome, numbers_of, outcome_of
+from understudy.protocol.messages import (
+    Done,
+    Failed,
+    Faulty,
+    Here,
+    Progress,
+    ScriptFailure,
+    Settled,
+    ToWorker,
+    WorkerSpec,
+)
+from understudy.protocol.vote import NO_ROLE, VoteOutcome, numbers_of, outcome_of
 from understudy.state.checkpoint import CheckpointStore
 from understudy.state.inventory import digest, take_inventory
 from understudy.state.twins import twins
@@ -16,14 +28,12 @@ from understudy.state.twins import twins
 from .driver import Dismissed, ProtocolDriver, Send
 from .identity import Identity
 from .instructions import Begin, EnterTrain, GoBack, HandedOver, SwitchTo, Wait, Withdraw, WriteCheckpoint
-from .interfaces import TrainingProcess, VoteGroup, WorkerFabric
-from .meter import Meter, traffic_of
-from .pulse import Pulse
+from .meter import Meter, StepTimes, traffic_of
+from .process import TrainingProcess, VoteGroup
+from .recordings import StepRecordings
 from .states import Proposal
-from .tape import Tape
 from .transfer.archive import Archive
 from .transfer.transfers import StateTransfers
-from .transfer.wire import SocketWire, StateWire
 from .watch import Watch
 
 log = logging.getLogger("understudy.worker")
@@ -48,6 +58,21 @@ class Concluded(BaseException):
 class JobError(RuntimeError):
     """The roles cannot continue together; the message says why and what to do."""
 
+    def __init__(self, message: str, cause: ScriptFailure = "raises") -> None:
+        super().__init__(message)
+        self.cause = cause
+
+
+class StepObserver(Protocol):
+    """Called in the training thread at fixed points of every step; an extension may set one."""
+
+    def before_boundary(self) -> None: ...
+
+    def at_boundary(self, step: int) -> None:
+        """Between two steps; `step` is about to begin."""
+
+    def before_vote(self, step: int) -> None: ...
+
 
 class WorkerRuntime:
     """Belongs to one training thread; `hear` may be called from any other. `send` sends a message to the agent. The
@@ -56,37 +81,36 @@ class WorkerRuntime:
     def __init__(
         self,
         spec: WorkerSpec,
-        fabric: WorkerFabric,
+        fabric: Fabric,
         send: Send,
         process: TrainingProcess,
         *,
         world: World = REAL,
-        wire: StateWire | None = None,
         checkpoints: CheckpointStore | None = None,
     ) -> None:
         self.spec, self.fabric, self.process, self.world = spec, fabric, process, world
         self._send, self._checkpoints = send, checkpoints
-        self._wire = wire or SocketWire(world)
         self.role = -1
         """The role for which the training function has been entered."""
         self.rehearsing = False
+        self.observer: StepObserver | None = None
         self.tracked: dict[str, object] = {}
         self.same: tuple[int, ...] = ()
         """Roles that hold the same state, according to the script."""
         self._driver = ProtocolDriver(spec, fabric, send, world)
         self.protocol, self._changed = self._driver.protocol, self._driver.changed
-        self.pulse = Pulse()
-        self.protocol.usual = self.pulse.usual
+        self.step_times = StepTimes()
+        self.protocol.usual = self.step_times.usual
         self.transfers = StateTransfers(
-            spec, self._driver, fabric, self.tracked, pulse=self.pulse, wire=self._wire, world=world
+            spec, self._driver, fabric, self.tracked, step_times=self.step_times, world=world
         )
         self._archive: Archive | None = None
         """What this worker keeps to go back to, from the first boundary on."""
         self.identity = Identity(spec.mesh)
-        self.recordings = Tape(spec, fabric, send)
+        self.recordings = StepRecordings(spec, fabric, send)
         self._votes: VoteGroup | None = None
         self._settling = 0
-        """The generation whose first step is under way."""
+        """The generation of which the first step is under way; 0: none."""
         self._watch = Watch(spec, fabric, self.protocol, send, world)
         self.meter = Meter(process.waits_known, world=world)
         self._send(Here(fabric.worker, process.pid))
@@ -107,7 +131,7 @@ class WorkerRuntime:
         assert entry is not None
         self.role, self.rehearsing = entry.role, entry.rehearsal
         if entry.rehearsal:
-            self.fabric.assume(entry.role, self.recordings.sandbox(entry.recorded), entry.troupe)
+            self.fabric.assume(entry.role, self.recordings.sandbox(entry.recorded), entry.mates)
         else:
             while not self.protocol.generation:
                 self._come_to_boundary()
@@ -132,7 +156,7 @@ class WorkerRuntime:
         role is wanted or a worker of the same rehearsal is gone."""
         driver = self._driver
         with self._changed:
-            if not self.rehearsing or driver.dismissed or (driver.entry is None and not self.fabric.deserted):
+            if not self.rehearsing or driver.dismissed or (driver.entry is None and not self.fabric.lost_mates):
                 return False
             if driver.entry is None:
                 driver.entry = EnterTrain(self.role, rehearsal=True)
@@ -183,7 +207,8 @@ class WorkerRuntime:
         if not self.tracked:
             raise JobError(
                 "the first step begins, but nothing was tracked; call job.track(model=..., optim=...) before "
-                "job.steps(...), or a joiner would start from nothing"
+                "job.steps(...), or a joiner would start from nothing",
+                "never-tracks",
             )
         inventory = take_inventory(self.tracked)
         size = sum(slot.bytes for slot in inventory.slots)
@@ -197,7 +222,6 @@ class WorkerRuntime:
             same,
             self._send,
             world=self.world,
-            wire=self._wire,
             checkpoints=self._checkpoints,
         )
         self.protocol.kept = archive.kept
@@ -227,7 +251,7 @@ class WorkerRuntime:
         """Check that the roles that the script calls the same hold the same state. All roles do so at the same
         boundary."""
         mine, first = int(digest(take_inventory(self.tracked))[:15], 16), min(self.same)
-        numbers = [NOBODY << 20] * (2 * self.spec.roles)
+        numbers = [NO_ROLE << 20] * (2 * self.spec.roles)
         numbers[first], numbers[self.spec.roles + first] = mine, -mine
         least = self.least(numbers)
         if self.fabric.fault is None and least[first] != -least[self.spec.roles + first]:
@@ -237,14 +261,14 @@ class WorkerRuntime:
     def _go_back(self, to: GoBack) -> None:
         assert self._archive is not None
         self._archive.go_back(to)
-        self.pulse.forget()
+        self.step_times.forget()
         with self._changed:
             self._driver.do(self.protocol.went_back(to.generation, to.step))
 
     def rehearsed(self, seconds: float) -> None:
         """Report that the shadow steps are done, unless another role is wanted meanwhile."""
         also = self._interchangeable()
-        self.fabric.part_company()
+        self.fabric.end_rehearsal()
         self.recordings.rehearsed()
         with self._changed:
             if self._driver.entry is None:
@@ -347,7 +371,7 @@ class WorkerRuntime:
         if proposal is not None and proposal.gives(self.spec.uid):
             healthy = healthy and (
                 self.transfers.offered(proposal)
-                if self.spec.overlap
+                if self.spec.settings.replacement.overlap
                 else self.transfers.may_leave(proposal, self._archive)
             )
         with self._changed:
@@ -363,7 +387,7 @@ class WorkerRuntime:
             return self.verdict()
         outcome = outcome_of(least, self.protocol.generation)
         if outcome.error:
-            raise JobError(outcome.error)
+            raise JobError(outcome.error, "steps")
         with self._changed:
             effects = self.protocol.counted(outcome)
             if effects is not None:
@@ -415,7 +439,7 @@ class WorkerRuntime:
         with self._changed:
             self.protocol.applied()
             step = self.protocol.step
-        seconds, lost = self.pulse.ends(self.world.time(), settles=bool(self._settling))
+        seconds, lost = self.step_times.ends(self.world.time(), settles=bool(self._settling))
         if self._settling:
             self._send(Settled(self._settling, step, lost))
         self._settling = 0
@@ -448,5 +472,6 @@ class WorkerRuntime:
         state = digest(take_inventory(self.tracked)) if self.tracked else ""
         self._send(Done(self.protocol.step, state, stopped))
 
-    def failed(self, error: str, trace: str) -> None:
-        self._send(Failed(self.protocol.step, error, trace))
+    def failed(self, error: str, trace: str, cause: ScriptFailure) -> None:
+        """Report the error that ended the training function."""
+        self._send(Failed(self.protocol.step, error, trace, cause))

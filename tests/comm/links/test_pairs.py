@@ -6,6 +6,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 import torch
@@ -82,48 +83,37 @@ def test_an_interrupt_frees_a_receive_however_much_has_come(pair: Pair, arrived:
         pair.write(torch.ones(1000), part=arrived)
         if arrived:
             until(lambda: job.tensor.view(torch.uint8)[arrived // 4 * 4 - 1] != 0 or arrived < 4)
-    start = time.monotonic()
     pair.poison.set(Fault("interrupt", "a test"))
     assert job.done.wait(5)
-    assert time.monotonic() - start < 8.0
 
 
 def test_an_interrupt_frees_a_send_that_nobody_takes(pair: Pair) -> None:
     job = pair.post(Send(1, 0, torch.zeros(5_000_000)))
     assert not job.done.wait(0.05)
-    start = time.monotonic()
     pair.poison.set(Fault("interrupt", "a test"))
     assert job.done.wait(5)
-    assert time.monotonic() - start < 8.0
 
 
 def test_an_interrupt_ends_a_long_message_that_keeps_coming(pair: Pair) -> None:
     """Its sender never pauses, so that the socket is never empty."""
     job = pair.post(Receive(1, 0, torch.zeros(100_000_000)))
-    stop = threading.Event()
 
     def pour() -> None:
         pair.far[0].sendall(wire.pack_header(wire.Header(1, 0, 0, 400_000_000)))
-        block = memoryview(bytearray(1 << 20))
-        try:
-            for _ in range(381):
+        block = memoryview(bytearray(b"\1" * (1 << 20)))
+        with suppress(OSError):
+            for number in range(381):
                 pair.far[0].sendall(block)
-                if stop.is_set():
-                    return
-        except OSError:
-            pass
+                if number == 100:
+                    pair.poison.set(Fault("interrupt", "a test"))
 
     thread = threading.Thread(target=pour)
     thread.start()
-    until(lambda: pair.pairs._lanes[1].receive is not None)
-    start = time.monotonic()
-    pair.poison.set(Fault("interrupt", "a test"))
-    assert job.done.wait(5)
-    took = time.monotonic() - start
-    stop.set()
+    assert job.done.wait(20)
     pair.far[0].shutdown(socket.SHUT_RDWR)
     thread.join()
-    assert took < 0.1
+    assert pair.poison.fault is not None
+    assert job.tensor[99_000_000] == 0
 
 
 def test_a_lost_peer_is_named(pair: Pair) -> None:

@@ -202,7 +202,8 @@ class Play:
 
     def rehearsed(self) -> None:
         for role, uid in self.change.joiners.items():
-            self.say(uid, Rehearsed(role))
+            if self.job.workers[uid].rehearsed != role:
+                self.say(uid, Rehearsed(role))
 
     def prepared(self) -> None:
         self.each(sorted(self.change.waiting), Prepared(self.change.generation))

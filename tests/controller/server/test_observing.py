@@ -7,7 +7,7 @@ from understudy.controller.core.events import Noted
 from understudy.controller.server.observing import Observing, classes_of
 from understudy.controller.server.views import job_view
 from understudy.protocol.samples import Sample
-from understudy.steward.series import Settings
+from understudy.protocol.settings import StragglerSettings
 
 MESH = (("dp", 3),)
 
@@ -17,7 +17,7 @@ class Watched:
 
     def __init__(self, **settings: float) -> None:
         self.play = Play.training(3)
-        self.observing = Observing(Settings(**{"window": 10, **settings}), MESH)  # type: ignore[arg-type]
+        self.observing = Observing(StragglerSettings(**{"window": 10, **settings}), MESH)  # type: ignore[arg-type]
         self.step, self.now = 0, 0.0
         self.look()
 
@@ -91,7 +91,7 @@ def test_it_looks_about_once_a_second() -> None:
 
 
 def test_before_the_first_generation_there_is_nothing_to_look_at() -> None:
-    assert not Observing(Settings(), MESH).look(Play(machines=2).job, 5.0)
+    assert not Observing(StragglerSettings(), MESH).look(Play(machines=2).job, 5.0)
 
 
 def test_roles_of_a_stage_do_the_same_work() -> None:

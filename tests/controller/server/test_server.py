@@ -17,7 +17,9 @@ from understudy.controller.server.spec import ControlSpec, Offer
 from understudy.controller.server.views import job_view, machines_view, roster_view
 from understudy.protocol.frames import Ack, Facts, Frame, Numbered, Refused, Register, Relayed, Report, Welcome
 from understudy.protocol.messages import Here, WorkerSpec
+from understudy.protocol.options import with_options
 from understudy.protocol.roster import WorkerAddress
+from understudy.protocol.settings import Settings
 
 SECRET = b"s" * 32
 LIMIT_S = 20.0
@@ -27,7 +29,9 @@ class Door:
     """A controller with its server, and hands to knock with."""
 
     def __init__(self, ledger: Path, machines: int = 2, **more: Any) -> None:
-        spec = ControlSpec("gpt", SECRET, machines, 1, (("dp", machines),), str(ledger), **more)
+        settings = with_options(Settings(), recording_limit=0)
+        mesh = (("dp", machines),)
+        spec = ControlSpec("gpt", SECRET, machines, 1, mesh, str(ledger), settings=settings, **more)
         server = ControllerServer(spec)
         self.ledger = server.ledger
         self.controller = server.controller
@@ -146,10 +150,15 @@ def test_nobody_comes_in_without_the_secret(tmp_path: Path, token: str | None) -
         ("POST", "/replace", b'{"type":"stop-job"}', "$.type"),
         ("POST", "/replace", b"[]", "Expected `object`"),
         ("POST", "/standbys", b'{"type":"add-standby","count":"two"}', "$.count"),
-        ("POST", "/inject", b'{"type":"inject","kind":"nan","machine":"m0"}', "start it with: understudy run --chaos"),
+        (
+            "POST",
+            "/extensions",
+            b'{"type":"extension","kind":"nan","machine":"m0"}',
+            "start it with: understudy run --chaos",
+        ),
         ("POST", "/scale", b"{}", "missing required field `replicas`"),
         ("POST", "/scale", b'{"replicas":"all"}', "$.replicas"),
-        ("POST", "/inject", b'{"type":"inject"}', "missing required field `kind`"),
+        ("POST", "/extensions", b'{"type":"extension"}', "missing required field `kind`"),
         ("GET", "/events?after=x", None, "'x'"),
         ("GET", "/events?wait=x", None, "'x'"),
         ("GET", "/requests/r1?wait=x", None, "'x'"),
@@ -175,6 +184,26 @@ def test_a_number_of_standbys_that_makes_no_sense(tmp_path: Path, count: int) ->
             _, answer = await door.call("POST", "/standbys", b'{"type":"add-standby","count":%d}' % count)
             assert not answer.get("ok")
             assert door.controller.director.job.wanted == 0
+
+    run(body)
+
+
+def test_requests_for_machines_are_numbered_and_survive_a_restart(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with Door(tmp_path / "ledger") as door:
+            waiting = asyncio.ensure_future(door.call("GET", "/provision?after=0&wait=10"))
+            await door.call("POST", "/standbys", b'{"type":"add-standby","count":2}')
+            _, page = await waiting
+            assert (page["next"], [item["type"] for item in page["items"]]) == (1, ["start-machines"])
+            await (await door.agent("m7", standby=True)).until(Welcome)
+            await door.call("DELETE", "/standbys/m7")
+            _, both = await door.call("GET", "/provision")
+            items = [(item["type"], item.get("count", item.get("machine"))) for item in both["items"]]
+            assert items == [("start-machines", 2), ("release-machine", "m7")]
+            assert (await door.call("GET", "/provision?after=1"))[1]["items"] == both["items"][1:]
+            assert (await door.call("GET", "/provision?after=2&wait=0"))[1] == {"next": 2, "items": []}
+        async with Door(tmp_path / "ledger") as door:
+            assert (await door.call("GET", "/provision"))[1] == both
 
     run(body)
 
@@ -356,12 +385,12 @@ def test_a_machine_that_does_not_fit_is_sent_away_and_nobody_else_notices(tmp_pa
 
 def test_what_a_machine_is_told_that_wants_to_join(tmp_path: Path) -> None:
     async def body() -> None:
-        options: dict[str, Any] = {"worker": WORKER, "env": {"A": "b"}, "repair": 2.0, "reserved": ("m1",)}
+        options: dict[str, Any] = {"worker": WORKER, "env": {"A": "b"}, "reserved": ("m1",)}
         async with Door(tmp_path / "ledger", **options) as door:
             await (await door.agent("m0")).until(Welcome)
             status, said = await door.call("GET", "/spec?machine=m7")
             assert status == 200
-            assert msgspec.convert(said, Offer) == Offer("gpt", "forming", WORKER, {"A": "b"}, 2.0, 600.0)
+            assert msgspec.convert(said, Offer) == Offer("gpt", "forming", WORKER, {"A": "b"})
             assert SECRET.hex() not in str(said)
             for taken in ("m0", "m1"):
                 status, said = await door.call("GET", f"/spec?machine={taken}")

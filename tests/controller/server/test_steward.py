@@ -13,7 +13,7 @@ from understudy.controller.core.effects import Announcement
 from understudy.controller.core.events import AddStandby, Asked, Event, Noted, RemoveStandby, Replace
 from understudy.controller.server.steward import Steward
 from understudy.protocol.messages import Rehearsed, Settled, Switched, Tracked
-from understudy.steward.decide import Settings
+from understudy.protocol.settings import StewardSettings
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Watched:
     """A job, its steward, and who is slow."""
 
     play: Play
-    rules: Settings
+    rules: StewardSettings
     slow: dict[str, Slow] = field(default_factory=dict)
     asked: list[Event] = field(default_factory=list)
 
@@ -50,22 +50,22 @@ class Watched:
         return done
 
 
-def watched(rules: Settings, standbys: int = 1, **more: Any) -> Watched:
+def watched(rules: StewardSettings, standbys: int = 1, **more: Any) -> Watched:
     return Watched(Play.training(standbys=standbys, **more), rules)
 
 
 def test_what_it_would_do_is_told_and_nothing_else_happens() -> None:
-    job = watched(Settings("tell", patience=3))
+    job = watched(StewardSettings("tell", looks=3))
     job.slow["m1"] = Slow()
     (note,) = job.looks(20)
-    text = "would replace m1: m1 role 1: backward 1.30x its class for 20 steps, in 3 looks"
+    text = "would replace m1: m1 role 1: backward 1.30x its class for 20 steps, in 3 checks"
     assert note == Noted("steward", text, {"act": "replace", "machine": "m1"})
     assert job.play.told("steward") == [text]
     assert job.play.job.change is None
 
 
 def test_when_it_may_act_it_asks_as_an_operator_would_with_the_reason_before_it() -> None:
-    job = watched(Settings("act", patience=3))
+    job = watched(StewardSettings("act", looks=3))
     job.slow["m1"] = Slow()
     note, asked = job.looks(3)
     assert isinstance(note, Noted)
@@ -78,18 +78,18 @@ def test_when_it_may_act_it_asks_as_an_operator_would_with_the_reason_before_it(
 
 
 def test_only_who_plays_can_be_slow_and_a_newcomer_is_left_alone() -> None:
-    job = watched(Settings("act", patience=1, rest=600.0), standbys=2)
+    job = watched(StewardSettings("act", looks=1, rest=600.0), standbys=2)
     job.looks(1)
     job.play.replace("m1")
     job.slow |= {"m1": Slow(), "m2": Slow(), "m3": Slow()}
     notes = [event for event in job.looks(20) if isinstance(event, Noted)]
-    assert [note.text.partition(" (")[0] for note in notes] == ["m2 is not replaced: it came less than 10 min ago"]
+    assert [note.text.partition(" (")[0] for note in notes] == ["m2 is not replaced: it joined less than 10 min ago"]
     assert len(job.looks(600)) == 2
 
 
 def test_who_began_with_the_job_is_no_newcomer() -> None:
     play = Play(machines=2)
-    job = Watched(play, Settings("act", patience=1, rest=600.0), {"m1": Slow()})
+    job = Watched(play, StewardSettings("act", looks=1, rest=600.0), {"m1": Slow()})
     job.looks(2)  # a controller looks before any machine has come
     for name in ("m0", "m1", "m2"):
         play.come(name, standby=name == "m2")
@@ -105,7 +105,7 @@ def test_who_began_with_the_job_is_no_newcomer() -> None:
 
 
 def test_a_standby_that_has_not_rehearsed_is_not_ready() -> None:
-    job = watched(Settings("act", patience=1), warm=1)
+    job = watched(StewardSettings("act", looks=1), warm=1)
     job.slow["m1"] = Slow()
     (note,) = job.looks(5)
     assert isinstance(note, Noted)
@@ -115,7 +115,7 @@ def test_a_standby_that_has_not_rehearsed_is_not_ready() -> None:
 
 
 def test_a_standby_that_is_used_is_asked_for_while_the_other_still_joins() -> None:
-    job = watched(Settings(pool=1))
+    job = watched(StewardSettings(pool=1))
     assert job.looks(100) == []
     job.play.replace("m1", until="prepare")
     note, asked = job.looks(60)
@@ -129,7 +129,7 @@ def test_a_standby_that_is_used_is_asked_for_while_the_other_still_joins() -> No
 
 
 def test_what_is_too_many_goes() -> None:
-    job = watched(Settings(pool=1, cool_down=30.0), standbys=2)
+    job = watched(StewardSettings(pool=1, cool_down=30.0), standbys=2)
     note, asked = job.looks(100)
     assert note == Noted("steward", "lets m3 go: 2 standbys for 31 s, 1 needed", {"act": "pool"})
     assert isinstance(asked, Asked)
@@ -140,7 +140,7 @@ def test_what_is_too_many_goes() -> None:
 
 
 def test_a_machine_that_was_lost_comes_back_before_another_is_asked_for() -> None:
-    job = watched(Settings(pool=1, returning=15.0), mask="anywhere")
+    job = watched(StewardSettings(pool=1, returning=15.0), mask="anywhere")
     job.play.lose("m2")
     assert job.looks(10) == []
     job.play.come("m2", standby=True, incarnation="m2-b")
@@ -149,7 +149,7 @@ def test_a_machine_that_was_lost_comes_back_before_another_is_asked_for() -> Non
 
 
 def test_while_training_waits_for_a_machine_only_the_director_asks() -> None:
-    job = watched(Settings("act", pool=2, patience=1), standbys=0)
+    job = watched(StewardSettings("act", pool=2, looks=1), standbys=0)
     job.slow["m1"] = Slow()
     job.play.lose("m0")
     job.play.halted("w1")
@@ -160,7 +160,7 @@ def test_while_training_waits_for_a_machine_only_the_director_asks() -> None:
 
 def test_a_controller_that_comes_back_keeps_to_the_same_limits() -> None:
     """It reads its ledger: the requests and replacements of the last hour are in it, reasons and all."""
-    rules = Settings("tell", pool=2, budget=2, patience=2, replacements=1, rest=5000.0, cool_down=0.0)
+    rules = StewardSettings("tell", pool=2, budget=2, looks=2, replacements=1, rest=5000.0, cool_down=0.0)
     job = watched(rules)
     job.play.ask("r0", AddStandby())
     job.slow["m1"] = Slow()

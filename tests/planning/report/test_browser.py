@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 
 from tests.bench.made import everything
 from tests.planning.plans import planned
-from understudy.planning.assume import Ask
+from understudy.planning.inputs.assume import Ask
 from understudy.planning.outcome import Mean
 from understudy.planning.report.page import page
+from understudy.planning.report.plan_data import Simulated
 from understudy.planning.report.plots import COLOURS, WORST
-from understudy.planning.series import Simulated
-from understudy_bench.document import page_of
+from understudy_bench.report.page import page_of
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 PLOTS = ("scale", "waste", "landscape", "breakdown", "sensitivity", "simulated")

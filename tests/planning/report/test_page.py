@@ -10,15 +10,16 @@ import msgspec
 import pytest
 
 from tests.planning.plans import planned
-from understudy.planning import series
-from understudy.planning.assume import Ask, Assumption
 from understudy.planning.failures import Repair
+from understudy.planning.inputs.assume import Ask, Assumption
 from understudy.planning.outcome import Mean
 from understudy.planning.planner import Plan
-from understudy.planning.report import plots, words
+from understudy.planning.report import plan_data as series
+from understudy.planning.report import plots
+from understudy.planning.report import sentences as words
 from understudy.planning.report.page import page
+from understudy.planning.report.plan_data import Simulated
 from understudy.planning.report.plots import ReportUnavailable
-from understudy.planning.series import Simulated
 
 SECTIONS = ("recommendation", "assumptions", "scale", "waste", "landscape", "breakdown", "sensitivity", "numbers")
 PLOTS = ("scale", "waste", "landscape", "breakdown", "sensitivity")
@@ -134,13 +135,13 @@ def test_what_others_wrote_is_shown_and_never_run(usual: Plan) -> None:
 @pytest.mark.parametrize(
     ("ask", "missing", "instead"),
     [
-        (Ask(gpus=4096, replicas=1), {"landscape"}, "one replica only"),
+        (Ask(gpus=4096, replicas=1), {"landscape"}, "with a single replica"),
         (Ask(gpus=600_000, replicas=1), {"landscape", "scale"}, "no two scales"),
-        (Ask(gpus=1024, replicas=2), {"landscape"}, "No landscape to show"),
+        (Ask(gpus=1024, replicas=2), {"landscape"}, "No plot: on 2 replicas"),
         (
             Ask(gpus=4096, mtbf=60.0, repair=Repair(60.0)),
             {"landscape", "sensitivity"},
-            "Even so training gets nowhere",
+            "Even so training makes no progress",
         ),
     ],
     ids=["one replica", "one scale", "two replicas", "hopeless"],
@@ -158,7 +159,7 @@ def test_a_simulation_without_an_end_is_said(usual: Plan) -> None:
     endless = Mean(float("inf"), float("nan"), float("nan"))
     plan = msgspec.structs.replace(usual, simulated=msgspec.structs.replace(usual.simulated, inflation=endless))
     text = page(plan, MADE)
-    assert "does not see training get anywhere" in Reader(text).text
+    assert "Checked by simulation: training makes no progress" in Reader(text).text
     _no_number_is_missing(text)
 
 
@@ -177,7 +178,7 @@ def test_what_was_simulated_has_a_section_of_its_own(usual: Plan) -> None:
     found = [Simulated("trainmover", Mean(1.01, 1.0, 1.02), None), Simulated("checkpoint", endless, float("inf"))]
     text = page(usual, MADE, found)
     assert "plot-simulated" in Reader(text).ids
-    assert "Training gets nowhere with checkpoint." in Reader(text).text
+    assert "Training makes no progress with checkpoint." in Reader(text).text
     _no_number_is_missing(text)
     assert "plot-simulated" not in Reader(page(usual, MADE, found[1:])).ids
 

@@ -6,31 +6,35 @@ import pytest
 
 from tests.planning.report.test_browser import decoded
 from understudy.planning.report.chart import (
-    Bar,
-    Bars,
+    BarChart,
+    BarGroup,
     Chart,
-    Group,
-    Line,
-    Lines,
-    Stack,
-    Stacks,
+    ChartBar,
+    ChartLine,
+    ChartStack,
+    LineChart,
+    StackChart,
     colours,
     missing,
     short,
 )
 from understudy.planning.report.pictures import PicturesUnavailable, digest, digest_in, png_of
 
-BARS = Bars(
+BARS = BarChart(
     "seconds",
     "s",
     (
-        Group("a worker dies", (Bar("understudy", 0.2, 0.1, 0.3), Bar("torchft", None, note="not installed"))),
-        Group("a machine dies", (Bar("understudy", -0.1), Bar("torchrun", 8.0, 7.0, 9.0))),
+        BarGroup(
+            "a worker dies", (ChartBar("understudy", 0.2, 0.1, 0.3), ChartBar("torchft", None, note="not installed"))
+        ),
+        BarGroup("a machine dies", (ChartBar("understudy", -0.1), ChartBar("torchrun", 8.0, 7.0, 9.0))),
     ),
 )
-LINES = Lines("seconds", "share", (Line("understudy", (0.0, 1.0), (1.0, 0.5)),), mark="kill")
-CURVES = Lines("bytes", "µs", (Line("gloo", (1e3, 1e6), (10.0, 1e4), dashed=True),), log=True)
-STACKS = Stacks("seconds", (Stack("understudy", (("rehearse", 3.0), ("switch", 0.1))), Stack("restart", ())))
+LINES = LineChart("seconds", "share", (ChartLine("understudy", (0.0, 1.0), (1.0, 0.5)),), mark="kill")
+CURVES = LineChart("bytes", "µs", (ChartLine("gloo", (1e3, 1e6), (10.0, 1e4), dashed=True),), log=True)
+STACKS = StackChart(
+    "seconds", (ChartStack("understudy", (("rehearse", 3.0), ("switch", 0.1))), ChartStack("restart", ()))
+)
 
 
 @pytest.mark.parametrize("chart", [BARS, LINES, CURVES, STACKS], ids=["bars", "lines", "log", "stacks"])
@@ -43,7 +47,7 @@ def test_the_same_chart_is_the_same_picture_and_says_what_it_shows(chart: Chart)
 
 
 def test_other_figures_have_another_digest() -> None:
-    other = Lines("seconds", "share", (Line("understudy", (0.0, 1.0), (1.0, 0.51)),), mark="kill")
+    other = LineChart("seconds", "share", (ChartLine("understudy", (0.0, 1.0), (1.0, 0.51)),), mark="kill")
     assert len({digest("A", LINES), digest("B", LINES), digest("A", other)}) == 3
     assert digest_in(b"no picture") == ""
 

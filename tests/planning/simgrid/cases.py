@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from understudy.planning.failures import Failures, Repair
-from understudy.planning.setting import Cluster, Durations, Setting, Work
+from understudy.planning.setting import Cluster, Durations, PlanningSetting, StepWork
 from understudy.planning.strategy import (
     OOBLECK,
     Strategy,
@@ -22,16 +22,18 @@ COSTS = Durations(detect=1.0, hand_over=2.0, restart=100.0, save=5.0, refill=60.
 REPAIR = Repair(1500.0, "fixed")
 
 
-def setting(step: float = 5.0, sync: float = 0.0, steps: int = 103, machines: int = 8, replicas: int = 8) -> Setting:
-    return Setting(Cluster(machines, replicas), Work(step - sync, sync, steps), COSTS)
+def setting(
+    step: float = 5.0, sync: float = 0.0, steps: int = 103, machines: int = 8, replicas: int = 8
+) -> PlanningSetting:
+    return PlanningSetting(Cluster(machines, replicas), StepWork(step - sync, sync, steps), COSTS)
 
 
-def failures(of: Setting, every: float = 150.0) -> Failures:
+def failures(of: PlanningSetting, every: float = 150.0) -> Failures:
     """One somewhere in the cluster so often."""
     return Failures(mtbf=of.cluster.machines * every)
 
 
-def never_going_back(s: Setting) -> dict[str, Strategy]:
+def never_going_back(s: PlanningSetting) -> dict[str, Strategy]:
     """Nothing is ever lost. Where steps become longer there is no checkpoint: it would be a step early or late."""
     return {
         "trainmover": trainmover(s, 2, PERIOD),
@@ -44,7 +46,7 @@ def never_going_back(s: Setting) -> dict[str, Strategy]:
     }
 
 
-def going_back(s: Setting) -> dict[str, Strategy]:
+def going_back(s: PlanningSetting) -> dict[str, Strategy]:
     return {
         "checkpoint": checkpoint(s, PERIOD),
         "checkpoint with a standby": checkpoint(s, PERIOD, 1),

@@ -8,29 +8,33 @@ from typing import Any
 import numpy as np
 import pytest
 
-from understudy.planning import jump
-from understudy.planning.clock import Clock, Runs, Slots
-from understudy.planning.failures import Failures, Repair, Times
-from understudy.planning.outcome import Outcome
-from understudy.planning.setting import Setting
-from understudy.planning.simgrid.stage import Stage
+from understudy.planning.failures import FailureClock, Failures, Repair, Runs, Slots, Times
+from understudy.planning.outcome import SimulationOutcome
+from understudy.planning.setting import PlanningSetting
+from understudy.planning.simgrid.prepare import PreparedRun
+from understudy.planning.simulation import jump
 from understudy.planning.strategy import Strategy
 
 LATER_THAN_ALL = 1e18
 
 
 def jump_on(
-    stage: Stage, setting: Setting, failures: Failures, strategy: Strategy, repair: Repair, horizon: float = 1e15
-) -> Outcome:
-    """One run of the jumping engine in which whoever stands in place i fails at the next of `dates[i]`, and in which
-    the first lost unit needs a patch if the first of `draws` is low, and so on."""
+    run: PreparedRun,
+    setting: PlanningSetting,
+    failures: Failures,
+    strategy: Strategy,
+    repair: Repair,
+    horizon: float = 1e15,
+) -> SimulationOutcome:
+    """One run of `jump` in which the machine in place i fails at the next of `dates[i]`, and in which the first lost
+    member needs a patch if the first of `draws` is low, and so on."""
 
     def after(slot: int, at: float) -> float:
-        own = stage.dates[slot]
+        own = run.dates[slot]
         place = bisect_right(own, at)
         return own[place] if place < len(own) else LATER_THAN_ALL
 
-    class Given(Clock):
+    class Given(FailureClock):
         def __init__(self, failures: Failures, runs: int, slots: int, rng: np.random.Generator) -> None:
             super().__init__(failures, runs, slots, rng)
             everyone = np.arange(slots)
@@ -48,7 +52,7 @@ def jump_on(
         def random(self, size: Any = None, *_: Any, **__: Any) -> Any:
             return np.array([next(draws) for _ in range(size)])
 
-    draws = iter(stage.scene.draws)
+    draws = iter(run.inputs.draws)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(jump, "Clock", Given)
         patch.setattr(np.random, "default_rng", lambda seed: Drawn(np.random.PCG64(seed)))

@@ -11,11 +11,11 @@ from numpy.random import SeedSequence
 
 from tests.planning.simgrid.cases import NEVER, REPAIR, failures, going_back, never_going_back, setting
 from tests.planning.simgrid.dates import jump_on
-from understudy.planning import jump
-from understudy.planning.outcome import Outcome, Waste
-from understudy.planning.setting import Setting
+from understudy.planning.outcome import SimulationOutcome, Waste
+from understudy.planning.setting import PlanningSetting
 from understudy.planning.simgrid import engine
-from understudy.planning.simgrid.stage import Stage, holders, staged
+from understudy.planning.simgrid.prepare import PreparedRun, holders, prepare
+from understudy.planning.simulation import jump
 from understudy.planning.strategy import Strategy, mask_and_refill, spare
 
 ENOUGH = 50_000.0
@@ -29,28 +29,34 @@ except engine.SimgridMissing as error:
 pytestmark = [pytest.mark.skipif(not PYTHON, reason=MISSING), pytest.mark.long]
 
 
-def on_the_same_dates(s: Setting, strategy: Strategy, seed: int, horizon: float = 1e15) -> tuple[Outcome, Outcome]:
+def on_the_same_dates(
+    s: PlanningSetting, strategy: Strategy, seed: int, horizon: float = 1e15
+) -> tuple[SimulationOutcome, SimulationOutcome]:
     """A run in SimGrid and one of the jumping engine with the same failures and draws."""
-    stage = staged(s, failures(s), strategy, REPAIR, horizon=horizon, known=ENOUGH, seed=SeedSequence(seed))
-    return on(stage, s, strategy, horizon)
+    run = prepare(s, failures(s), strategy, REPAIR, horizon=horizon, known=ENOUGH, seed=SeedSequence(seed))
+    return on(run, s, strategy, horizon)
 
 
-def on_these_dates(s: Setting, strategy: Strategy, dates: dict[int, tuple[float, ...]]) -> tuple[Outcome, Outcome]:
+def on_these_dates(
+    s: PlanningSetting, strategy: Strategy, dates: dict[int, tuple[float, ...]]
+) -> tuple[SimulationOutcome, SimulationOutcome]:
     """The same with the failures of these machines and of no others."""
-    stage = staged(s, failures(s), strategy, REPAIR, horizon=1e15, known=ENOUGH, seed=SeedSequence(0))
+    run = prepare(s, failures(s), strategy, REPAIR, horizon=1e15, known=ENOUGH, seed=SeedSequence(0))
     own = tuple(dates.get(machine, ()) for machine in range(s.cluster.machines))
-    return on(replace(stage, dates=own), s, strategy)
+    return on(replace(run, dates=own), s, strategy)
 
 
-def on(stage: Stage, s: Setting, strategy: Strategy, horizon: float = 1e15) -> tuple[Outcome, Outcome]:
-    played = engine.play(PYTHON, stage)
-    assert not played.beyond
-    found = engine.outcome([played], 0.0)
+def on(
+    run: PreparedRun, s: PlanningSetting, strategy: Strategy, horizon: float = 1e15
+) -> tuple[SimulationOutcome, SimulationOutcome]:
+    result = engine.run_script(PYTHON, run)
+    assert not result.beyond
+    found = engine.outcome([result], 0.0)
     np.testing.assert_allclose(found.useful + found.wasted.sum(axis=1), found.seconds, rtol=1e-9)
-    return found, jump_on(stage, s, failures(s), strategy, REPAIR, horizon)
+    return found, jump_on(run, s, failures(s), strategy, REPAIR, horizon)
 
 
-def assert_to_the_millisecond(one: Outcome, other: Outcome) -> None:
+def assert_to_the_millisecond(one: SimulationOutcome, other: SimulationOutcome) -> None:
     assert one.failures == other.failures > 0
     assert one.restarts == other.restarts
     np.testing.assert_allclose(one.seconds, other.seconds, rtol=1e-6)
@@ -66,7 +72,7 @@ def test_without_going_back_they_agree_to_the_millisecond(name: str, seed: int) 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_so_they_do_with_restarts_from_where_they_are(seed: int) -> None:
-    """Who is lost may need a patch or not: on the same draws that is no difference."""
+    """Whether a lost member needs a patch is drawn; with the same draws both engines agree."""
     s = setting()
     one, other = on_the_same_dates(s, spare(s, 3, NEVER, restart_after=2), seed)
     assert one.restarts[0] > 0
@@ -169,7 +175,7 @@ def test_maintenance_stragglers_and_domains_are_played_too() -> None:
     s = setting(machines=8)
     ill = failures(s)
     ill = type(ill)(ill.mtbf, together=0.5, maintenance=8 * 200.0, straggling=8 * 400.0, noticed=20.0)
-    s = Setting(type(s.cluster)(8, 8, domain=2), s.work, s.durations)
+    s = PlanningSetting(type(s.cluster)(8, 8, domain=2), s.work, s.durations)
     told: list[float] = []
     found = engine.simulate(
         s, ill, never_going_back(s)["mask and refill anywhere"], REPAIR, runs=2, progress=told.append

@@ -18,19 +18,19 @@ from tests.planning.simgrid.cases import PERIOD, REPAIR, failures, setting
 from understudy.planning.outcome import Waste
 from understudy.planning.simgrid import engine
 from understudy.planning.simgrid.engine import SimgridError, SimgridMissing
-from understudy.planning.simgrid.scene import PLAYED, Played
-from understudy.planning.simgrid.stage import Stage, staged
+from understudy.planning.simgrid.exchange import RESULT, SimgridResult
+from understudy.planning.simgrid.prepare import PreparedRun, prepare
 from understudy.planning.strategy import trainmover
 
-PLAYED_JSON = (
+RESULT_JSON = (
     '{"seconds": 12.0, "useful": 10.0, "wasted": {"SAVING": 2.0}, "failures": 1, "restarts": 0, "activities": 7, '
     '"beyond": %s}'
 )
 
 
-def stage() -> Stage:
+def prepared_run() -> PreparedRun:
     s = setting()
-    return staged(s, failures(s), trainmover(s, 1, PERIOD), REPAIR, horizon=1e15, known=500.0, seed=SeedSequence(0))
+    return prepare(s, failures(s), trainmover(s, 1, PERIOD), REPAIR, horizon=1e15, known=500.0, seed=SeedSequence(0))
 
 
 def stand_in(folder: Path, *lines: str) -> str:
@@ -51,7 +51,9 @@ def nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_without_simgrid_there_is_one_sentence_and_a_way_out(tmp_path: Path) -> None:
-    with pytest.raises(SimgridMissing, match=r"no Python here has SimGrid: `make simgrid` .*python3-simgrid\)$"):
+    with pytest.raises(
+        SimgridMissing, match=r"no Python on this computer has SimGrid: `make simgrid` .*python3-simgrid\)$"
+    ):
         engine.interpreter([stand_in(tmp_path, "exit 1"), str(tmp_path / "nothing")])
 
 
@@ -63,10 +65,10 @@ def test_the_first_interpreter_that_has_it_is_taken(tmp_path: Path) -> None:
 def test_a_result_is_read(tmp_path: Path, nothing_is_left: Path) -> None:
     python = stand_in(
         tmp_path,
-        "test -f scene.json && test -f platform.xml && test -f acts/play.py || exit 3",
-        f"echo '{PLAYED_JSON % 'false'}' > {PLAYED}",
+        "test -f input.json && test -f platform.xml && test -f understudy_simgrid/script.py || exit 3",
+        f"echo '{RESULT_JSON % 'false'}' > {RESULT}",
     )
-    assert engine.play(python, stage()) == Played(12.0, 10.0, {"SAVING": 2.0}, 1, 0, 7, False)
+    assert engine.run_script(python, prepared_run()) == SimgridResult(12.0, 10.0, {"SAVING": 2.0}, 1, 0, 7, False)
     assert not list(nothing_is_left.iterdir())
 
 
@@ -75,9 +77,9 @@ def test_a_result_is_read(tmp_path: Path, nothing_is_left: Path) -> None:
     [
         (["exit 0"], "left no result"),
         (["echo oh dear", "exit 0"], "left no result: oh dear"),
-        ([f"echo '{{' > {PLAYED}"], "left a damaged result"),
-        ([f"echo '{{}}' > {PLAYED}"], "left a damaged result: Object missing required field `seconds`"),
-        ([f"printf '\\377' > {PLAYED}"], "left a damaged result"),
+        ([f"echo '{{' > {RESULT}"], "left a damaged result"),
+        ([f"echo '{{}}' > {RESULT}"], "left a damaged result: Object missing required field `seconds`"),
+        ([f"printf '\\377' > {RESULT}"], "left a damaged result"),
         (["echo x.cpp:1 [root/CRITICAL] Cannot open; echo backtrace", "exit 7"], "exit code 7: .*Cannot open"),
         (["kill -9 $$"], "ended with signal 9"),
     ],
@@ -86,14 +88,14 @@ def test_whatever_comes_instead_of_a_result_is_said(
     tmp_path: Path, nothing_is_left: Path, lines: list[str], sentence: str
 ) -> None:
     with pytest.raises(SimgridError, match=sentence):
-        engine.play(stand_in(tmp_path, *lines), stage())
+        engine.run_script(stand_in(tmp_path, *lines), prepared_run())
     assert not list(nothing_is_left.iterdir())
 
 
 def test_a_run_that_takes_too_long_is_ended(tmp_path: Path, nothing_is_left: Path) -> None:
     noted = tmp_path / "pid"
-    with pytest.raises(SimgridError, match=r"took more than 0\.5 s; take fewer machines or steps"):
-        engine.play(stand_in(tmp_path, f"echo $$ > {noted}", "exec sleep 60"), stage(), limit=0.5)
+    with pytest.raises(SimgridError, match=r"took more than 0\.5 s; use fewer machines or steps"):
+        engine.run_script(stand_in(tmp_path, f"echo $$ > {noted}", "exec sleep 60"), prepared_run(), limit=0.5)
     assert not list(nothing_is_left.iterdir())
     assert_ended(noted)
 
@@ -112,7 +114,7 @@ def test_ctrl_c_ends_the_process_too(tmp_path: Path, nothing_is_left: Path) -> N
     thread.start()
     try:
         with pytest.raises(KeyboardInterrupt):
-            engine.play(python, stage())
+            engine.run_script(python, prepared_run())
     finally:
         thread.join()
         signal.signal(signal.SIGINT, before)
@@ -131,8 +133,8 @@ def test_failures_are_drawn_for_longer_until_the_run_is_done(tmp_path: Path, mon
     python = stand_in(
         tmp_path,
         f"echo x >> {again}",
-        f"if [ $(wc -l < {again}) -lt 3 ]; then echo '{PLAYED_JSON % 'true'}'; else echo '{PLAYED_JSON % 'false'}'; fi"
-        f" > {PLAYED}",
+        f"if [ $(wc -l < {again}) -lt 3 ]; then echo '{RESULT_JSON % 'true'}'; else echo '{RESULT_JSON % 'false'}'; fi"
+        f" > {RESULT}",
     )
     monkeypatch.setattr(engine, "interpreter", lambda: python)
     s = setting()
@@ -145,14 +147,15 @@ def test_failures_are_drawn_for_longer_until_the_run_is_done(tmp_path: Path, mon
 
 def test_no_end_in_sight_is_refused() -> None:
     s = setting(steps=0)
-    with pytest.raises(ValueError, match="say how long to look"):
+    with pytest.raises(ValueError, match="give a horizon"):
         engine.simulate(s, failures(s), trainmover(s, 2, PERIOD), REPAIR, runs=1)
 
 
 def test_the_script_needs_nothing_but_the_standard_library_and_simgrid(tmp_path: Path) -> None:
     """It is read by an interpreter that has none of our dependencies."""
-    (tmp_path / "acts").symlink_to(Path(engine.__file__).parent, target_is_directory=True)
-    code = "import sys, acts.play; print(*[m for m in ('numpy', 'msgspec', 'torch', 'understudy') if m in sys.modules])"
+    (tmp_path / "understudy_simgrid").symlink_to(Path(engine.__file__).parent, target_is_directory=True)
+    code = "import sys, understudy_simgrid.script\n"
+    code += "print(*[m for m in ('numpy', 'msgspec', 'torch', 'understudy') if m in sys.modules])"
     said = subprocess.run(
         [sys.executable, "-B", "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True
     )

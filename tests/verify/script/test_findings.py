@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from textwrap import dedent
+from typing import get_args
 
 import msgspec
 import pytest
 
-from understudy.verify.script.findings import Finding, Show, clean, findings, named, unclear
+from understudy.protocol.messages import ScriptFailure
+from understudy.verify.script.findings import Evidence, ScriptFinding, clean, findings, named, unclear
+from understudy.verify.script.observation import Observation, Scope, Value
 from understudy.verify.script.runs import Disturbance, Run
-from understudy.worker.glimpse import Glimpse, Scope, Value
 
 SCRIPT = dedent(
     """\
@@ -41,9 +43,11 @@ def value(kind: str, number: object) -> Value:
     return Value(kind, str(number), str(number))
 
 
-def glimpse(role: int, step: int, values: Mapping[str, Value] = {}, *, state: object = None, **more: object) -> Glimpse:
+def observation(
+    role: int, step: int, values: Mapping[str, Value] = {}, *, state: object = None, **more: object
+) -> Observation:
     bits = {"model.weight": f"{step if state is None else state}", "optim.lr": "1"}
-    made = Glimpse(role, step, f"w{role}", f"m{role}", bits, dict(values), SCOPES, twins=(0, 1), files=(FILE,))
+    made = Observation(role, step, f"w{role}", f"m{role}", bits, dict(values), SCOPES, twins=(0, 1), files=(FILE,))
     return msgspec.structs.replace(made, **more)
 
 
@@ -52,7 +56,7 @@ def calm(values: Mapping[str, str] = {}, constant: bool = False) -> Run:
     return Run(
         "undisturbed",
         [
-            glimpse(role, step, {name: value(kind, 0 if constant else step) for name, kind in values.items()})
+            observation(role, step, {name: value(kind, 0 if constant else step) for name, kind in values.items()})
             for role in (0, 1)
             for step in range(STEPS + 1)
         ],
@@ -60,7 +64,7 @@ def calm(values: Mapping[str, str] = {}, constant: bool = False) -> Run:
 
 
 def replaced(values: Mapping[str, str], *, at: int = 5, bad: bool, lasting: bool = True) -> Run:
-    """Role 1 is played by a newcomer from `at` on, whose variables come from three steps of rehearsal."""
+    """Role 1 belongs to a joiner from `at` on, whose variables come from three steps of rehearsal."""
     found = []
     for role in (0, 1):
         for step in range(STEPS + 1):
@@ -69,12 +73,12 @@ def replaced(values: Mapping[str, str], *, at: int = 5, bad: bool, lasting: bool
             held = {name: value(kind, f"{step} of its own" if late else step) for name, kind in values.items()}
             state = f"{step}!" if bad and step > at else None
             uid = "w9" if new else f"w{role}"
-            found.append(glimpse(role, step, held, state=state, uid=uid, act=int(step >= at - 1)))
+            found.append(observation(role, step, held, state=state, uid=uid, disturbances=int(step >= at - 1)))
     return Run("disturbed 1", found, disturbances=(REPLACE,))
 
 
-def judge(first: Run, *disturbed: Run, again: Run | None = None, source: str = SCRIPT) -> list[Finding]:
-    return findings(Show((("dp", 2),), STEPS, first, again, disturbed, {FILE: source}))
+def judge(first: Run, *disturbed: Run, again: Run | None = None, source: str = SCRIPT) -> list[ScriptFinding]:
+    return findings(Evidence((("dp", 2),), STEPS, first, again, disturbed, {FILE: source}))
 
 
 def test_nothing_to_find() -> None:
@@ -87,7 +91,7 @@ def test_nothing_to_find() -> None:
     ("name", "kind", "sentence", "advice"),
     [
         ("ema", "module", "changes from step to step and is not tracked", "job.track(ema=ema)"),
-        ("ema", "tensor", "a newcomer starts it anew", 'model.register_buffer("ema", ema)'),
+        ("ema", "tensor", "a joiner starts with a new one", 'model.register_buffer("ema", ema)'),
         ("ema.shadow", "module", '"ema.shadow" (a module)', "job.track(shadow=ema.shadow)"),
         ("it", "iterator", "position is not tracked", "step.index and shard.number"),
         ("it", "generator", "draws random numbers", "seed it anew in each step"),
@@ -107,7 +111,7 @@ def test_what_was_forgotten_is_named(name: str, kind: str, sentence: str, advice
     assert (cause.variable, cause.place, cause.kind) == (name, "train.py:4", kind)
     assert sentence in cause.sentence
     assert advice in cause.advice
-    assert cause.evidence == "before step 5: 5 undisturbed, 5 of its own in the newcomer"
+    assert cause.evidence == "before step 5: 5 undisturbed, 5 of its own in the joiner"
 
 
 def test_a_global_is_named_with_its_line() -> None:
@@ -156,21 +160,23 @@ def test_an_iterator_that_cannot_be_looked_into() -> None:
     hidden = Value("iterator", "", "a cycle")
     runs = [
         msgspec.structs.replace(
-            run, glimpses=[msgspec.structs.replace(each, values={"0:it": hidden}) for each in run.glimpses]
+            run, observations=[msgspec.structs.replace(each, values={"0:it": hidden}) for each in run.observations]
         )
         for run in (first, second)
     ]
     (found,) = judge(*runs)
     assert [cause.variable for cause in found.causes] == ["it"]
-    assert "cannot be looked into" in found.causes[0].evidence
+    assert "cannot be read" in found.causes[0].evidence
 
 
 def test_a_repeated_step_changes_a_stayer_twice() -> None:
     held = {"0:warm": "counter"}
-    glimpses = [glimpse(role, step, {"0:warm": value("counter", step)}) for role in (0, 1) for step in range(5)]
-    glimpses += [glimpse(1, 4, {"0:warm": value("counter", 5)}, act=1)]
-    glimpses += [glimpse(role, 5, {"0:warm": value("counter", 6)}, state="5!", act=1) for role in (0, 1)]
-    run = Run("disturbed 1", glimpses, disturbances=(KILL,))
+    observations = [observation(role, step, {"0:warm": value("counter", step)}) for role in (0, 1) for step in range(5)]
+    observations += [observation(1, 4, {"0:warm": value("counter", 5)}, disturbances=1)]
+    observations += [
+        observation(role, 5, {"0:warm": value("counter", 6)}, state="5!", disturbances=1) for role in (0, 1)
+    ]
+    run = Run("disturbed 1", observations, disturbances=(KILL,))
     (found,) = judge(calm(held), run)
     (cause,) = found.causes
     assert "a step that is repeated changes it twice" in cause.sentence
@@ -195,7 +201,7 @@ def other(held: Mapping[str, str] = {}, *, at: int = 3) -> Run:
     return Run(
         "undisturbed again",
         [
-            glimpse(
+            observation(
                 role,
                 step,
                 {name: value(kind, f"{step}?") for name, kind in held.items()},
@@ -230,7 +236,9 @@ def test_the_clock_is_named_and_comes_first_where_its_variable_differs() -> None
     source = CLOCK.replace("def train(job):\n", "def train(job):\n    made = list(set(words))\n")
     scopes = (Scope(FILE, "train", 3, 7), SCOPES[1])
     runs = [
-        msgspec.structs.replace(run, glimpses=[msgspec.structs.replace(each, scopes=scopes) for each in run.glimpses])
+        msgspec.structs.replace(
+            run, observations=[msgspec.structs.replace(each, scopes=scopes) for each in run.observations]
+        )
         for run in (calm({"0:began": "number"}), other({"0:began": "number"}))
     ]
     (found,) = judge(runs[0], replaced({}, bad=True), again=runs[1], source=source)
@@ -253,50 +261,38 @@ def test_what_differs_from_run_to_run_anyway_is_not_said_to_be_forgotten() -> No
     first = calm({"0:warm": "number"})
     second = replaced({"0:warm": "number"}, bad=False)
     shaky = [
-        msgspec.structs.replace(each, values={"0:warm": value("number", f"{each.step}?")}) for each in second.glimpses
+        msgspec.structs.replace(each, values={"0:warm": value("number", f"{each.step}?")})
+        for each in second.observations
     ]
-    assert judge(first, msgspec.structs.replace(second, glimpses=shaky)) == []
+    assert judge(first, msgspec.structs.replace(second, observations=shaky)) == []
 
 
 # -- runs that come to no good end -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("reason", "kind"),
-    [
-        (
-            "role 0: the first step begins, but nothing was tracked; call job.track(model=..., optim=...)",
-            "never-tracks",
-        ),
-        (
-            "role 0 waits in step 3 in all_reduce, while role 1 waits at the end of it: all roles must run "
-            "the same steps and call the same operations in the same order",
-            "collectives",
-        ),
-        ("role 1 (w0 on m1) in step 2: w1 called all_reduce where this role called broadcast", "collectives"),
-        ("role 0 has left its training function; all roles must run the same number of steps", "steps"),
-        ("role 0 failed in step 2: SystemExit: 3", "exits"),
-        ("role 0 failed in step 2: ValueError: no (train.py, line 3)", "raises"),
-        ("role 0 has ended too early; let the script call understudy.run(train)", "no-train"),
-    ],
-)
-def test_a_script_that_fails_by_itself(reason: str, kind: str) -> None:
-    (found,) = judge(Run("undisturbed", [], "failed", reason))
-    assert (found.kind, found.proven) == (kind, True)
-    assert reason in found.sentence
+@pytest.mark.parametrize("cause", get_args(ScriptFailure))
+def test_a_script_that_fails_by_itself(cause: ScriptFailure) -> None:
+    (found,) = judge(Run("undisturbed", [], "failed", "role 0 failed in step 2", cause))
+    assert (found.kind, found.proven) == (cause, True)
+    assert found.sentence == "undisturbed: role 0 failed in step 2"
     assert found.advice
+
+
+def test_a_failure_without_a_known_cause() -> None:
+    (found,) = judge(Run("undisturbed", [], "failed", "m0 could not start"))
+    assert found.kind == "raises"
 
 
 def test_a_collective_that_only_some_roles_call_is_named() -> None:
     source = "import torch.distributed as dist\nif job.role == 0:\n    dist.barrier()\n"
-    run = Run("undisturbed", [], "failed", "role 1 called barrier where this role called all_reduce")
+    run = Run("undisturbed", [], "failed", "role 1 called barrier", "collectives")
     (found,) = judge(run, source=source)
     assert [(cause.place, cause.kind) for cause in found.causes] == [("train.py:3", "uneven")]
     assert "only called if job.role == 0" in found.causes[0].sentence
 
 
 def test_a_script_that_ends_early_or_never() -> None:
-    short = Run("undisturbed", [each for each in calm().glimpses if each.step <= 3])
+    short = Run("undisturbed", [each for each in calm().observations if each.step <= 3])
     (early,) = judge(short)
     assert (early.kind, early.proven) == ("ended-early", True)
     assert "after 3 of 8 steps" in early.sentence
@@ -308,7 +304,7 @@ def test_a_script_that_only_fails_when_it_is_disturbed() -> None:
     run = msgspec.structs.replace(replaced({}, bad=False), status="failed", reason="ValueError: no (train.py, line 3)")
     (found,) = judge(calm(), run)
     assert (found.kind, found.proven) == ("raises", True)
-    assert found.sentence.startswith("the machine that plays role 1 is replaced by plan: ValueError")
+    assert found.sentence.startswith("the machine with role 1 is replaced as planned: ValueError")
 
 
 def test_a_rank_that_is_read_at_import_is_a_note() -> None:
@@ -320,8 +316,8 @@ def test_a_rank_that_is_read_at_import_is_a_note() -> None:
 
 def test_roles_that_hold_the_same_without_saying_so() -> None:
     def alone(run: Run) -> Run:
-        strangers = [msgspec.structs.replace(each, twins=(each.role,)) for each in run.glimpses]
-        return msgspec.structs.replace(run, glimpses=strangers)
+        strangers = [msgspec.structs.replace(each, twins=(each.role,)) for each in run.observations]
+        return msgspec.structs.replace(run, observations=strangers)
 
     (note,) = judge(alone(calm()), alone(replaced({}, bad=False)))
     assert (note.kind, note.proven) == ("unknown-twins", False)

@@ -2,31 +2,36 @@
 
 from __future__ import annotations
 
+from understudy.verify.script.observation import Observation
 from understudy.verify.script.runs import (
     Disturbance,
     Run,
     classes_of,
+    described,
     held_at,
     machines_of,
     plan,
     rounds,
-    said,
     settled,
 )
-from understudy.worker.glimpse import Glimpse
 
 
-def glimpse(role: int, machine: str = "m0", step: int = 0, twins: tuple[int, ...] = ()) -> Glimpse:
-    return Glimpse(role, step, f"w{role}", machine, {}, twins=twins)
+def observation(role: int, machine: str = "m0", step: int = 0, twins: tuple[int, ...] = ()) -> Observation:
+    return Observation(role, step, f"w{role}", machine, {}, twins=twins)
 
 
 def test_roles_that_hold_the_same_are_a_class() -> None:
-    found = classes_of([glimpse(0, twins=(0, 2)), glimpse(1, twins=(1, 3)), glimpse(2, twins=(0, 2)), glimpse(3)])
+    found = classes_of(
+        [observation(0, twins=(0, 2)), observation(1, twins=(1, 3)), observation(2, twins=(0, 2)), observation(3)]
+    )
     assert found == [(0, 2), (1, 3), (3,)]
 
 
 def test_roles_of_machines() -> None:
-    assert machines_of([glimpse(2, "m0"), glimpse(0, "m1"), glimpse(1, "m1"), glimpse(2, "m0", 1)]) == [(0, 1), (2,)]
+    assert machines_of([observation(2, "m0"), observation(0, "m1"), observation(1, "m1"), observation(2, "m0", 1)]) == [
+        (0, 1),
+        (2,),
+    ]
 
 
 def test_one_class_needs_one_machine_of_each_kind() -> None:
@@ -60,12 +65,12 @@ def test_as_many_in_one_run_as_there_is_room_for() -> None:
     assert [len(each) for each in rounds(four, 12)] == [4]
     assert [len(each) for each in rounds(four, 6)] == [1, 1, 1, 1]
     assert [len(each) for each in rounds(four[:3], 8)] == [2, 1]
-    assert sorted(map(said, (each for some in rounds(four, 8) for each in some))) == sorted(map(said, four))
+    assert sorted(map(described, (each for some in rounds(four, 8) for each in some))) == sorted(map(described, four))
     assert held_at(1) - held_at(0) == 2
 
 
 def test_how_far_a_run_has_come() -> None:
-    run = Run("a", [glimpse(0, step=3), glimpse(1, step=2), glimpse(0, step=1)])
+    run = Run("a", [observation(0, step=3), observation(1, step=2), observation(0, step=1)])
     assert run.steps == 2
     assert run.whole
     assert Run("a", [], "failed").steps == 0
@@ -73,7 +78,23 @@ def test_how_far_a_run_has_come() -> None:
 
 def test_a_disturbance_has_no_effect_before_it_happens() -> None:
     """Everybody is held before step 4 for the first one and before step 6 for the second; after that they go back."""
-    old = [Glimpse(0, step, "w0", "m0", {}, act=act) for step, act in ((3, 0), (4, 1), (5, 1), (6, 2), (5, 2), (6, 2))]
-    new = [Glimpse(1, step, "w9", "m9", {}, act=act) for step, act in ((5, 1), (6, 2), (7, 2))]
-    late = [Glimpse(1, step, "w8", "m8", {}, act=2) for step in (4, 5, 6)]
-    assert [glimpse.act for glimpse in settled([*old, *new, *late], 2)] == [0, 0, 1, 1, 2, 2, 1, 1, 2, 2, 2, 2]
+    old = [
+        Observation(0, step, "w0", "m0", {}, disturbances=act)
+        for step, act in ((3, 0), (4, 1), (5, 1), (6, 2), (5, 2), (6, 2))
+    ]
+    new = [Observation(1, step, "w9", "m9", {}, disturbances=act) for step, act in ((5, 1), (6, 2), (7, 2))]
+    late = [Observation(1, step, "w8", "m8", {}, disturbances=2) for step in (4, 5, 6)]
+    assert [observation.disturbances for observation in settled([*old, *new, *late], 2)] == [
+        0,
+        0,
+        1,
+        1,
+        2,
+        2,
+        1,
+        1,
+        2,
+        2,
+        2,
+        2,
+    ]

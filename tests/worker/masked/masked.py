@@ -15,12 +15,14 @@ import torch
 from torch import nn
 
 from understudy.comm.torch_backend import uninstall
-from understudy.launch.troupe import Hand, Troupe, first_roster
-from understudy.launch.troupe import LocalWorker as Wire
 from understudy.protocol.messages import Halt, Halted, Resume, WorkerSpec
+from understudy.protocol.options import with_options
+from understudy.protocol.settings import Settings
 from understudy.state.inventory import digest, take_inventory
-from understudy.worker.interfaces import TorchProcess
+from understudy.testing.local_workers import LocalWorker as Wire
+from understudy.testing.local_workers import LocalWorkers, WorkerHandle, first_roster
 from understudy.worker.job import Job
+from understudy.worker.process import TorchProcess
 from understudy.worker.runtime import WorkerRuntime
 
 WIDTH, BATCH = 12, 6
@@ -82,20 +84,23 @@ def act(wire: Wire, role: int, play: Play) -> Result:
             wire.tell(message)
 
     spec = WorkerSpec(
-        wire.fabric.uid,
-        wire.fabric.machine,
-        0,
-        "troupe",
-        b"s",
-        "",
-        (),
-        1,
-        play.mesh,
-        seed=3,
-        mask=play.mask,
-        deterministic=play.deterministic,
-        keep_gradients=play.keep,  # type: ignore[arg-type]
-        recording_limit=0,
+        uid=wire.fabric.uid,
+        machine=wire.fabric.machine,
+        slot=0,
+        job="local",
+        secret=b"s",
+        script="",
+        args=(),
+        nproc=1,
+        mesh=play.mesh,
+        settings=with_options(
+            Settings(),
+            seed=3,
+            mask=play.mask,
+            deterministic=play.deterministic,
+            keep_gradients=play.keep,
+            recording_limit=0,
+        ),
     )
     player = WorkerRuntime(spec, wire.fabric, say, TorchProcess(wire.fabric))
 
@@ -255,20 +260,20 @@ def _pipeline(job: Job) -> Callable[[int, int, float, bool], None]:
 
 
 class Controller:
-    """Has all roles played, and goes on without the units of those that die."""
+    """Has all roles played, and goes on without the replicas of those that die."""
 
-    def __init__(self, troupe: Troupe, play: Play, unit_of: Callable[[int], int]) -> None:
-        self._play, self._unit_of = play, unit_of
-        self.hands: dict[int, Hand] = {}
+    def __init__(self, local: LocalWorkers, play: Play, replica_of: Callable[[int], int]) -> None:
+        self._play, self._replica_of = play, replica_of
+        self.hands: dict[int, WorkerHandle] = {}
         for role in range(play.roles):
-            (self.hands[role],) = troupe.hire(f"m{unit_of(role)}", 1, act, role, play)
+            (self.hands[role],) = local.start(f"m{replica_of(role)}", 1, act, role, play)
         self._roster = first_roster(self.hands.values())
         self._halts = 0
 
     def run(self) -> dict[int, Result]:
         """What has become of the roles that are left."""
         self._tell(Resume(self._roster, 0))
-        for number in range(1, 1 + len({self._unit_of(death.role) for death in self._play.deaths})):
+        for number in range(1, 1 + len({self._replica_of(death.role) for death in self._play.deaths})):
             gone = self._await_death()
             step = self._halt(number)
             changes = dict.fromkeys(gone)
@@ -281,14 +286,14 @@ class Controller:
             hand.tell(message)
 
     def _await_death(self) -> list[int]:
-        """The roles of the unit that the next one to die belongs to; all of them are dead then."""
+        """The roles of the replica that the next one to die belongs to; all of them are dead then."""
         from multiprocessing.connection import wait
 
         sentinels = {hand.process.sentinel: role for role, hand in self.hands.items()}
         found = wait(list(sentinels), timeout=LIMIT)
         assert found, "nobody has died within its limit"
-        unit = self._unit_of(sentinels[found[0]])
-        gone = [role for role in self.hands if self._unit_of(role) == unit]
+        replica = self._replica_of(sentinels[found[0]])
+        gone = [role for role in self.hands if self._replica_of(role) == replica]
         for role in gone:
             self.hands.pop(role).kill()
         return gone
@@ -303,22 +308,22 @@ class Controller:
             reached.append(word.step)
         return max(reached)
 
-    def _result(self, hand: Hand) -> Result:
+    def _result(self, hand: WorkerHandle) -> Result:
         for kind, what in _words(hand):
             if kind == "done":
                 hand.process.join(20)
                 assert isinstance(what, Result)
                 return what
-            assert kind == "news", what
+            assert kind == "message", what
             assert not isinstance(what, Halted), what.reason
         raise AssertionError("it has ended without a result")
 
 
-def _words(hand: Hand) -> Iterator[tuple[str, Any]]:
-    while hand._wire.poll(LIMIT):
-        yield hand._wire.recv()
+def _words(hand: WorkerHandle) -> Iterator[tuple[str, Any]]:
+    while hand._connection.poll(LIMIT):
+        yield hand._connection.recv()
 
 
-def perform(play: Play, unit_of: Callable[[int], int] = int) -> dict[int, Result]:
-    with Troupe(limit=LIMIT) as troupe:
-        return Controller(troupe, play, unit_of).run()
+def perform(play: Play, replica_of: Callable[[int], int] = int) -> dict[int, Result]:
+    with LocalWorkers(limit=LIMIT) as local:
+        return Controller(local, play, replica_of).run()

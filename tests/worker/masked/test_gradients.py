@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tests.comm.helpers import Ensemble, at_once
-from tests.worker.masked.units import Cast, expected
+from tests.worker.masked.replicas import Cast, expected
 from understudy.comm.endpoint import Endpoint
 from understudy.comm.faults import Fault
 from understudy.masking.assignment import assign
@@ -72,7 +72,7 @@ def test_whoever_is_missing(vacant: tuple[int, ...], undisturbed: dict[int, Grad
 
 
 class Death:
-    """Interrupts a unit's generation with its n-th operation from now on, before or after it was given."""
+    """Interrupts a replica's generation with its n-th operation from now on, before or after it was given."""
 
     def __init__(self, endpoint: Endpoint, at: int, *, before: bool) -> None:
         self._endpoint, self._left, self._before = endpoint, at, before
@@ -112,22 +112,22 @@ def test_interrupted_in_every_operation(deterministic: bool, before: bool, undis
     for operation in range(1, 1000):
         with Ensemble() as ensemble:
             cast = Cast(ensemble, UNITS)
-            death = Death(cast.units[dying].group.endpoint, operation, before=before)
+            death = Death(cast.replicas[dying].group.endpoint, operation, before=before)
             cast.step("anywhere", q, deterministic=deterministic)
             death.over()
             if not death.happened:
                 break
             cast.clear()
-            for unit in cast.units:
-                unit.computed.clear()
-            totals += sum(len(unit.share.totals) for unit in cast.units[:dying] if unit.share is not None)
-            kept += sum(unit.share is not None for unit in cast.units[:dying])
-            complete = {unit.number for unit in cast.units if unit.share is None}
+            for replica in cast.replicas:
+                replica.computed.clear()
+            totals += sum(len(replica.sums.totals) for replica in cast.replicas[:dying] if replica.sums is not None)
+            kept += sum(replica.sums is not None for replica in cast.replicas[:dying])
+            complete = {replica.number for replica in cast.replicas if replica.sums is None}
             cast.vacate([dying])
             assert all(mean is not None for mean in cast.step("anywhere", q, deterministic=deterministic))
-            for unit in cast.units[:dying]:
-                own = [number for number in unit.computed if number // q == unit.number]
-                assert len(own) == (q if unit.number in complete else 0), "it had what it has computed again"
+            for replica in cast.replicas[:dying]:
+                own = [number for number in replica.computed if number // q == replica.number]
+                assert len(own) == (q if replica.number in complete else 0), "it had what it has computed again"
             for found in cast.gradients():
                 assert close(found, expected(UNITS * q, UNITS))
                 assert not deterministic or same_bits(found, undisturbed[q])
@@ -141,7 +141,7 @@ def test_interrupted_twice(undisturbed: dict[int, Gradients]) -> None:
     with Ensemble() as ensemble:
         cast = Cast(ensemble, UNITS)
         for dying in (3, 1):
-            death = Death(cast.units[dying].group.endpoint, 5, before=True)
+            death = Death(cast.replicas[dying].group.endpoint, 5, before=True)
             cast.step("anywhere", 3, deterministic=True)
             assert death.happened
             death.over()
@@ -155,18 +155,18 @@ def test_interrupted_twice(undisturbed: dict[int, Gradients]) -> None:
 def test_a_micro_shard_too_few_is_a_defect() -> None:
     with Ensemble() as ensemble:
         cast = Cast(ensemble, 2)
-        first, second = (cast.plan(unit, "anywhere", q, deterministic=False) for unit, q in ((0, 2), (1, 1)))
+        first, second = (cast.plan(replica, "anywhere", q, deterministic=False) for replica, q in ((0, 2), (1, 1)))
         with pytest.raises(Miscounted, match="the same number"):
-            at_once(lambda: cast.units[0].step(first), lambda: cast.units[1].step(second))
+            at_once(lambda: cast.replicas[0].step(first), lambda: cast.replicas[1].step(second))
 
 
 def test_values_of_other_names_are_refused() -> None:
     with Ensemble() as ensemble:
         cast = Cast(ensemble, 2)
-        plans = [cast.plan(unit, "anywhere", 1, deterministic=False) for unit in (0, 1)]
-        for unit, plan in zip(cast.units, plans, strict=True):
-            unit.compute(plan)
-            assert unit.share is not None
-            unit.share.values = {unit.number: {f"loss{unit.number}": 1.0}}
+        plans = [cast.plan(replica, "anywhere", 1, deterministic=False) for replica in (0, 1)]
+        for replica, plan in zip(cast.replicas, plans, strict=True):
+            replica.compute(plan)
+            assert replica.sums is not None
+            replica.sums.values = {replica.number: {f"loss{replica.number}": 1.0}}
         with pytest.raises(Miscounted, match="different names"):
-            at_once(*[lambda n=n: cast.units[n].step(plans[n]) for n in (0, 1)])
+            at_once(*[lambda n=n: cast.replicas[n].step(plans[n]) for n in (0, 1)])

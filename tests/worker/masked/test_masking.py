@@ -120,12 +120,12 @@ def all_roles(play: Play, name: str) -> dict[int, Result]:
 
 
 def compare_by_place(play: Play, death: Death, name: str) -> None:
-    """Roles at the same place of their unit hold the same; they are compared with those of an undisturbed run."""
-    unit_of = by_replica(play.mesh, name)
+    """Roles at the same place of their replica hold the same; they are compared with those of an undisturbed run."""
+    replica_of = by_replica(play.mesh, name)
     whole = all_roles(replace(play, deterministic=True), name)
-    results = perform(replace(play, deaths=(death,)), unit_of)
+    results = perform(replace(play, deaths=(death,)), replica_of)
     assert len(results) == play.roles // 2
-    assert all(unit_of(role) != unit_of(death.role) for role in results)
+    assert all(replica_of(role) != replica_of(death.role) for role in results)
     for role, result in results.items():
         assert len(result.values) == play.steps
         if play.deterministic:

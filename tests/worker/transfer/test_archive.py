@@ -12,7 +12,9 @@ from torch import nn
 
 from understudy.comm.fabric import Fabric
 from understudy.protocol.messages import FromWorker, Saved, Telemetry, WorkerSpec
+from understudy.protocol.options import with_options
 from understudy.protocol.roster import Roster, WorkerAddress
+from understudy.protocol.settings import Settings
 from understudy.state.checkpoint import CheckpointFolder, FolderWriter
 from understudy.worker.transfer.archive import Archive
 
@@ -28,9 +30,7 @@ class Scene:
         self.stage = SimpleNamespace(roster=FIRST)
         self.spec = WorkerSpec(
             *("w0", "m0", 0, "job", b"x", "train.py", (), 1, (("dp", 7),)),
-            checkpoint=str(folder or ""),
-            checkpoint_every=every,
-            mask=mask,
+            settings=with_options(Settings(), checkpoint=str(folder or ""), checkpoint_every=every, mask=mask),
         )
         tracked = {"model": nn.Linear(2, 2)}
         fabric = cast("Fabric", self.stage)

@@ -18,7 +18,7 @@ from understudy.state.copy import Copy, Draft
 from understudy.state.errors import StreamBroken
 from understudy.state.inventory import digest, take_inventory
 from understudy.worker.transfer.copying import CopyTaker, give_copy, send_copy
-from understudy.worker.transfer.handover import Goods, KeepStep, Last, Taker, Tempo, send
+from understudy.worker.transfer.handover import KeepStep, Last, Taker, Tempo, TensorBatch, send
 
 Ends = tuple[list[Link], list[Link]]
 
@@ -147,7 +147,7 @@ def test_who_gives_is_gone_in_the_middle(ends: Ends) -> None:
     original = draft(made(1, 1), 1)
     taken = beside(lambda: CopyTaker(takers, never).take(lambda _: None))
     send(givers[0].sock, KeepStep(0), never)
-    send(givers[0].sock, Goods(original.slots, tuple(range(len(original.slots))), True), never)
+    send(givers[0].sock, TensorBatch(original.slots, tuple(range(len(original.slots))), True), never)
     givers[0].sock.send(b"x" * 100)
     for link in givers:
         link.close()
@@ -167,9 +167,9 @@ def test_a_part_is_no_copy(ends: Ends) -> None:
     givers, takers = ends
     original = draft(made(1, 1), 1)
     send(givers[0].sock, KeepStep(0), never)
-    send(givers[0].sock, Goods(original.slots, (0,), True), never)
+    send(givers[0].sock, TensorBatch(original.slots, (0,), True), never)
     with pytest.raises(StreamBroken, match="a part of the state"):
         CopyTaker(takers, never).take(lambda _: None)
     send(givers[0].sock, Last(1, (), (), (), b"", Tempo(), False), never)
-    with pytest.raises(StreamBroken, match="Last where KeepStep was due"):
+    with pytest.raises(StreamBroken, match="received Last, expected KeepStep"):
         CopyTaker(takers, never).take(lambda _: None)

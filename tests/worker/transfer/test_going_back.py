@@ -16,12 +16,12 @@ from tests.comm.helpers import eventually
 from understudy.comm.links.link import Link
 from understudy.comm.sandbox import Echo
 from understudy.comm.torch_backend import install, uninstall
-from understudy.launch.troupe import Hand, LocalWorker, Troupe, first_roster
 from understudy.protocol.roster import Roster
 from understudy.state.inventory import digest, take_inventory
 from understudy.state.twins import twins
+from understudy.testing.local_workers import LocalWorker, LocalWorkers, WorkerHandle, first_roster
 from understudy.worker.transfer import copying, handover
-from understudy.worker.transfer.buddy import Keeper
+from understudy.worker.transfer.copies import CopyKeeper
 from understudy.worker.transfer.copying import give_copy
 from understudy.worker.transfer.handover import Taker
 
@@ -60,7 +60,7 @@ class Actor:
         self.tracked = build(kind)
         # The state of DDP is kept as if nobody else had it.
         self.twins = twins(self.tracked) if kind == "fsdp" else frozenset()
-        self.keeper = Keeper(self.fabric, self.fabric.uid, self.tracked, STREAMS)
+        self.keeper = CopyKeeper(self.fabric, self.fabric.uid, self.tracked, STREAMS)
         self.brought: list[Link] = []
 
     def entered(self, roster: Roster) -> None:
@@ -77,7 +77,7 @@ class Actor:
         self.keeper.hold()
         optim.step()
         optim.zero_grad()
-        self.fabric.check()
+        assert self.fabric.fault is None, self.fabric.fault
 
     def begin(self, number: int, force: bool) -> bool:
         return self.keeper.begin(number, force=force)
@@ -165,15 +165,15 @@ def act(player: LocalWorker, kind: str, role: int | None) -> None:
 class Scene:
     """Three machines of one worker each."""
 
-    def __init__(self, troupe: Troupe, kind: str) -> None:
-        self.troupe, self.kind = troupe, kind
-        self.hands = [troupe.hire(f"m{number}", 1, act, kind, None)[0] for number in range(3)]
+    def __init__(self, local: LocalWorkers, kind: str) -> None:
+        self.local, self.kind = local, kind
+        self.hands = [local.start(f"m{number}", 1, act, kind, None)[0] for number in range(3)]
         self.roster = first_roster(self.hands)
         for hand in self.hands:
             hand.tell(self.roster)
         assert [hand.hear(90) for hand in self.hands] == ["ready"] * 3
 
-    def do(self, *word: Any, by: list[Hand] | None = None) -> list[Any]:
+    def do(self, *word: Any, by: list[WorkerHandle] | None = None) -> list[Any]:
         """All of them at once, or these."""
         hands = self.hands if by is None else by
         for hand in hands:
@@ -184,8 +184,8 @@ class Scene:
         assert self.do("begin", number, force) == [True] * 3
         self.do("settle", number)
 
-    def newcomer(self, role: int) -> Hand:
-        (hand,) = self.troupe.hire("m9", 1, act, self.kind, role)
+    def newcomer(self, role: int) -> WorkerHandle:
+        (hand,) = self.local.start("m9", 1, act, self.kind, role)
         assert hand.hear(90) == "ready"
         return hand
 
@@ -210,15 +210,15 @@ class Scene:
 
 
 @pytest.fixture
-def troupe() -> Iterator[Troupe]:
-    with Troupe(limit=60.0, setup_limit=60.0) as troupe:
-        yield troupe
+def local() -> Iterator[LocalWorkers]:
+    with LocalWorkers(limit=60.0, setup_limit=60.0) as local:
+        yield local
 
 
 @pytest.mark.parametrize("kind", ["fsdp", "ddp"])
-def test_a_worker_dies_and_all_go_back(troupe: Troupe, kind: str) -> None:
+def test_a_worker_dies_and_all_go_back(local: LocalWorkers, kind: str) -> None:
     """The steps that are repeated end in the same bits."""
-    scene = Scene(troupe, kind)
+    scene = Scene(local, kind)
     scene.refresh(0, force=True)
     seen = []
     for number in range(4):
@@ -239,9 +239,9 @@ def test_a_worker_dies_and_all_go_back(troupe: Troupe, kind: str) -> None:
     scene.end()
 
 
-def test_the_buddy_dies_in_the_middle_of_a_copy(troupe: Troupe) -> None:
+def test_the_buddy_dies_in_the_middle_of_a_copy(local: LocalWorkers) -> None:
     """The ward trains on, and what it has from before is whole: here, from before Adam had any state."""
-    scene = Scene(troupe, "fsdp")
+    scene = Scene(local, "fsdp")
     scene.refresh(0, force=True)
     then = scene.do("digest")
     scene.do("step", 0)
@@ -264,9 +264,9 @@ def test_the_buddy_dies_in_the_middle_of_a_copy(troupe: Troupe) -> None:
     scene.end()
 
 
-def test_the_ward_dies_in_the_middle_of_a_copy(troupe: Troupe) -> None:
+def test_the_ward_dies_in_the_middle_of_a_copy(local: LocalWorkers) -> None:
     """What has come of it is never listed; its copy from before is whole, and brings it back."""
-    scene = Scene(troupe, "fsdp")
+    scene = Scene(local, "fsdp")
     scene.do("step", 0)
     scene.refresh(1)
     then = scene.do("digest")

@@ -19,7 +19,7 @@ from understudy.comm.topology import LinkId
 from understudy.state.errors import StateError, StreamBroken
 from understudy.state.inventory import digest, take_inventory
 from understudy.state.memory import Slot
-from understudy.worker.transfer.handover import Arrival, Giver, Taker, Tempo, share
+from understudy.worker.transfer.handover import Arrival, Giver, Taker, Tempo, portion
 
 STREAMS = 2
 
@@ -131,7 +131,7 @@ def test_those_who_give_must_hold_the_same() -> None:
 @given(st.lists(st.integers(0, 1000), max_size=40), st.integers(1, 6))
 def test_every_tensor_is_given_by_exactly_one(sizes: list[int], parts: int) -> None:
     slots = [Slot(str(number), (), "float32", size) for number, size in enumerate(sizes)]
-    given_by = [share(slots, part, parts) for part in range(parts)]
+    given_by = [portion(slots, part, parts) for part in range(parts)]
     assert [number for each in given_by for number in each] == list(range(len(slots)))
     most = max(sizes, default=0)
     assert all(sum(sizes[number] for number in each) <= sum(sizes) / parts + most for each in given_by)

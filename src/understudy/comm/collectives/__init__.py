@@ -1,4 +1,4 @@
-"""The collectives, one algorithm per file, and the choice between them.
+"""Collectives: `ring` and `tree` are the algorithms between machines; `reducing` and `moving` choose between them.
 
-Which algorithm runs depends on the operation, its size and the layout of roles only: never on who plays them.
+The choice depends on the operation, its size and the layout of roles only, never on the workers that have the roles.
 """

@@ -1,4 +1,4 @@
-"""Ring: each piece travels round the cells, growing into the full sum, then once more as the result.
+"""Ring: each piece travels round the cells once, growing into the full sum, and a second time as the result.
 
 Bandwidth-optimal. Partial sums live in scratch memory, so the caller's tensors are overwritten by results only.
 """
@@ -17,7 +17,7 @@ from understudy.comm.reduction import Reduction
 
 
 class Window(NamedTuple):
-    """One segment per cell, by place on the ring: what this worker adds to it and where the finished one goes.
+    """One segment per cell, by place on the ring: this worker's contribution, and the memory for the finished one.
 
     Without a gather only this worker's own `out` is used; without a reduction `own` is unused.
     """
@@ -38,19 +38,19 @@ def even_windows(source: torch.Tensor, out: torch.Tensor, cells: int, itemsize: 
 
 
 class _Step(NamedTuple):
-    """What to do with the next incoming segment: add to it or take it, and whether it ends its journey here."""
+    """What to do with the next incoming segment: add to it or take it, and whether it ends here."""
 
     own: torch.Tensor | None
     out: torch.Tensor | None
     memory: memoryview | None
-    """Of `out`, where it is there."""
+    """Of `out`, if there is one."""
     last: bool
 
 
 class _Run:
-    """One pass over the windows. The stream out is fixed: own segment, partial sums, finished segment, finished
-    segments of others; each item but the first depends on one that came in a segment earlier, so the stream never
-    stalls and needs scratch for one segment and a piece."""
+    """One pass over the windows. The order of the outgoing stream is fixed: own segment, partial sums, own finished
+    segment, finished segments of other cells. Each item but the first depends on one that came in a segment earlier, so
+    the stream never stalls and needs scratch for one segment and a piece."""
 
     def __init__(self, channel: Channel, rail: int, windows: Iterator[Window], fold: Reduction | None, gather: bool):
         _, link_in, link_out = next(entry for entry in channel.rails if entry[0] == rail)
@@ -79,7 +79,7 @@ class _Run:
         self.channel.pump([self.inlet], [self.outlet])
 
     def _incoming(self) -> Iterator[tuple[_Step, int, int]]:
-        """Every piece that will come in, in order. Sends what depends on nothing as soon as its turn has come."""
+        """Every piece that will come in, in order. Sends segments that depend on no other when it is their turn."""
         m, p, acc = self.m, self.p, None if self.fold is None else self.fold.acc.itemsize
         window = next(self.windows, None)
         if window is not None:
@@ -172,3 +172,13 @@ class _Run:
 def ring(channel: Channel, rail: int, windows: Iterator[Window], fold: Reduction | None, *, gather: bool) -> None:
     """Reduce-scatter (fold only), all-gather (gather only) or all-reduce (both) over the cells' rail."""
     _Run(channel, rail, windows, fold, gather).run()
+
+
+def segments(channel: Channel, rows: torch.Tensor, span: int) -> list[torch.Tensor]:
+    """The rows of each live cell, in a matrix with one row per live rank, cell by cell."""
+    found, low = [], 0
+    for cell in channel.layout.alive:
+        high = low + span * len(channel.layout.members[cell])
+        found.append(rows[low:high])
+        low = high
+    return found

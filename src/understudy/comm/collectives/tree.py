@@ -1,5 +1,5 @@
 """Tree: leaders pass whole pieces along tree edges, towards a cell or away from it. Few hops, for small tensors and
-for one-to-all."""
+for one-to-all; two cells swap instead."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ def _others(channel: Channel, root: int) -> tuple[Link | None, list[Link]]:
 
 
 def tree_reduce(channel: Channel, value: torch.Tensor, fold: Reduction, root: int) -> None:
-    """Fold every leader's value into the root cell's leader's, in cell order at each node. Others' are undefined."""
+    """Fold the values of all leaders into that of the root cell's leader, in cell order at each node. The values of the
+    other leaders are undefined afterwards."""
     up, down = _others(channel, root)
     width = PIECE // value.element_size()
     for low in range(0, value.numel(), width):
@@ -77,3 +78,14 @@ def tree_broadcast(channel: Channel, value: torch.Tensor, root: int) -> None:
     if current is not None:
         inlet.push(bytes_of(current))
     channel.pump([inlet], outlets)
+
+
+def swap(channel: Channel, value: torch.Tensor, fold: Reduction) -> None:
+    """Two cells send each other everything at once: value = the first cell's value ∘ the second's, on both leaders."""
+    ((_, link),) = channel.branches.items()
+    theirs = channel.scratch.take("tree", value.numel() * value.element_size()).view(value.dtype)
+    outlet, inlet = channel.outlet(link), channel.inlet(link)
+    outlet.push(bytes_of(value))
+    inlet.push(bytes_of(theirs))
+    channel.pump([inlet], [outlet])
+    fold.fold([value, theirs] if channel.place == 0 else [theirs, value], value)

@@ -10,8 +10,8 @@ from contextlib import suppress
 import torch
 
 from understudy.comm.faults import Fault, Poison
-from understudy.comm.native.stage import ArenaStage
-from understudy.comm.signature import describe
+from understudy.comm.native.arena import ArenaRounds
+from understudy.comm.ops import describe
 from understudy.comm.topology import Layout, LinkId
 
 from . import wire
@@ -19,9 +19,9 @@ from .link import Inlet, Link, Outlet, pump
 from .pairs import INTERNAL
 
 PIECE = 1 << 21
-"""Bytes that travel together; a reduction of one piece overlaps the transfer of the next."""
+"""Bytes that travel together; the reduction of one piece overlaps the transfer of the next."""
 SEGMENT = 1 << 21
-"""Bytes of partial sums a worker may hold between two neighbours; bounds the scratch memory."""
+"""Bytes of partial sums that a worker may hold between two neighbours; bounds the scratch memory."""
 
 
 class ChannelScratch:
@@ -38,7 +38,7 @@ class ChannelScratch:
 
 
 class Channel:
-    """What the collectives work with: place in the layout, links by purpose, stage, poison, deadline."""
+    """What a collective works with: the place in the layout, links by purpose, arena, poison, deadline."""
 
     def __init__(
         self, layout: Layout, uid: str, links: dict[LinkId, Link], poison: Poison, scratch: ChannelScratch, limit: float
@@ -58,13 +58,13 @@ class Channel:
         self.place = layout.alive.index(self.cell)
         self.cells = len(layout.alive)
         self.is_leader = layout.leader(self.cell) == self.rank
-        self.stage: ArenaStage | None = None
+        self.arena: ArenaRounds | None = None
         self.idle_pairs: Callable[[], list[Link]] = list
         """The pair links on which no message is half-way."""
         self.inquire: Callable[[Channel, str], None] = lambda channel, uid: None
-        """Ask another worker in the background which operation it is in."""
+        """Asks another worker in the background which operation it is in."""
         self.call = (0, 0)
-        """Number and signature of the operation under way, for those who inquire."""
+        """Number and signature of the running operation, for workers that inquire."""
         self.sequence = 0
         self.signature = 0
         self.deadline = 0.0
@@ -90,11 +90,11 @@ class Channel:
         self.signature = signature
         self.call = (self.sequence, signature)
         self.deadline = time.monotonic() + self.limit
-        if self.stage is not None:
-            self.stage.announce(self.sequence, signature)
+        if self.arena is not None:
+            self.arena.announce(self.sequence, signature)
 
     def __str__(self) -> str:
-        """The operation under way, as an answer to those who inquire."""
+        """The running operation, as an answer to workers that inquire."""
         return f"{self.call[0]} {self.call[1]}"
 
     def outlet(self, link: Link, sent: Callable[[], None] | None = None) -> Outlet:
@@ -129,9 +129,9 @@ class Channel:
         pump(inlets, outlets, self.poison, self.deadline, stalled)
 
     def look_around(self, busy: Container[int] = (), *, exchanging: bool = False) -> None:
-        """Whether somebody is in another operation under the same number, on links that this one does not use."""
-        if self.stage is not None:
-            self.stage.look_around()
+        """Raise if another worker is in another operation under the same number, as seen on links not used here."""
+        if self.arena is not None:
+            self.arena.look_around()
         for link in self.links.values():
             head = link.peek(wire.HEADER) if link.fd not in busy else b""
             if len(head) == wire.HEADER:
@@ -142,7 +142,7 @@ class Channel:
             with suppress(wire.WireError, struct.error):
                 theirs = wire.unpack_header(link.peek(wire.HEADER))
                 if (theirs.generation, theirs.sequence) == (self.generation, self.sequence | INTERNAL):
-                    reason = f"{link.who} is in an exchange where this role called {describe(self.signature)}"
+                    reason = f"{link.who} is in an exchange but this role called {describe(self.signature)}"
                     raise self.poison.fail(Fault("mismatch", reason))
 
     def _agree(self, link: Link, head: bytes | bytearray) -> None:
@@ -158,7 +158,7 @@ class Channel:
                 Fault(
                     "mismatch",
                     f"{link.who} called {describe(theirs.signature)} as operation {theirs.sequence} of "
-                    f"{self.layout.name} where this role called {describe(self.signature)} "
+                    f"{self.layout.name} but this role called {describe(self.signature)} "
                     f"as operation {self.sequence}",
                 )
             )

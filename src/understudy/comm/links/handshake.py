@@ -1,4 +1,4 @@
-"""Opening a link: both sides prove that they know the job's secret, which itself never travels."""
+"""Opening a link: both workers prove that they know the job's secret, which itself never travels."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from . import wire
 from .wire import Accept, Challenge, Farewell, Hello, Message, Refusal, Response, WireError
 
 LIMIT_S = 5.0
-"""How long one message of a handshake may take."""
+"""Seconds that one message of a handshake may take."""
 
 
 class LinkRefused(Exception):
-    """The other side did not want this link, or this side does not trust the other."""
+    """A link is refused: by the other worker, or by this one because the other does not know the secret."""
 
 
 async def send(sock: socket.socket, message: Message) -> None:
@@ -53,15 +53,26 @@ async def connect(worker: WorkerAddress, *, local: bool) -> socket.socket:
 async def introduce(
     sock: socket.socket, secret: bytes, job: str, generation: int, link: LinkId, *, patience: float
 ) -> None:
-    """The dialling side. Returns once the other side has taken the link; `patience` bounds its waiting for that."""
-    hello = Hello(wire.MAGIC, job, generation, link.kind, link.group, link.rail, link.source, link.target, wire.nonce())
+    """The dialling side of a handshake. Returns once the other side has taken the link, for which it has `patience`
+    seconds."""
+    hello = Hello(
+        magic=wire.MAGIC,
+        job=job,
+        generation=generation,
+        kind=link.kind,
+        group=link.group,
+        rail=link.rail,
+        source=link.source,
+        target=link.target,
+        nonce=wire.nonce(),
+    )
     async with asyncio.timeout(LIMIT_S):
         await send(sock, hello)
         challenge = await receive(sock)
         if isinstance(challenge, Refusal):
             raise LinkRefused(challenge.reason)
         if not isinstance(challenge, Challenge):
-            raise WireError(f"{type(challenge).__name__} where a challenge was due")
+            raise WireError(f"{type(challenge).__name__} instead of a challenge")
         if not wire.proven(secret, "server", hello, challenge.nonce, challenge.proof):
             await send(sock, Refusal("the secrets differ"))
             raise LinkRefused("it does not know this job's secret")
@@ -76,11 +87,11 @@ async def introduce(
     if isinstance(verdict, Refusal):
         raise LinkRefused(verdict.reason)
     if not isinstance(verdict, Accept):
-        raise WireError(f"{type(verdict).__name__} where a verdict was due")
+        raise WireError(f"{type(verdict).__name__} instead of a verdict")
 
 
 async def authenticate(sock: socket.socket, secret: bytes, job: str) -> Hello:
-    """The accepting side, up to the point where it knows whom it talks to. Raises with the reason otherwise."""
+    """The accepting side of a handshake, until the other worker is known. Raises with the reason otherwise."""
     async with asyncio.timeout(LIMIT_S):
         hello = await receive(sock)
         if not isinstance(hello, Hello) or hello.magic != wire.MAGIC:

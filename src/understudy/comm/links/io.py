@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 class IoLoop:
-    """May be shared by many fabrics of one process."""
+    """An event loop on its own thread. Fabrics of one process may share it."""
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
@@ -34,7 +34,7 @@ class IoLoop:
         return asyncio.run_coroutine_threadsafe(work, self.loop)
 
     def soon(self, call: Callable[..., object], *args: object) -> None:
-        """Run on the loop's thread; silently nothing once the loop is closed."""
+        """Run a call on the loop's thread. Does nothing once the loop is closed."""
         if not self.loop.is_closed():
             self.loop.call_soon_threadsafe(call, *args)
 

@@ -16,33 +16,33 @@ from understudy.comm.faults import Fault, Poison
 from understudy.comm.topology import LinkId
 
 _SEND_BUFFER = 1 << 22
-"""Asked for on every link: with less, sender and receiver take turns instead of overlapping."""
+"""Bytes of the send buffer of every link: with less, sender and receiver take turns instead of overlapping."""
 STALL_S = 0.2
-"""After so long without progress it is worth a look at what the others are doing."""
+"""Seconds without progress after which a worker looks at what the others are doing."""
 _GLANCES = 25
-"""Looks at idle sockets before sleeping on them, some 50 µs, for the same reason as in an arena."""
+"""Looks at idle sockets before sleeping on them, some 50 µs: a sleeper is costly to wake."""
 BULK = 1 << 16
-"""Bytes to move from which on the time that they take says something about the link."""
+"""Bytes from which on the time of a transfer says something about the link."""
 _BATCH = 16
 """Buffers handed to one sendmsg or recvmsg_into."""
 
 
 class LinkTally:
-    """Bulk transfers over one link so far; seconds from a transfer's first byte on."""
+    """Bulk transfers over one link so far: bytes, and seconds from the first byte of each transfer on."""
 
     __slots__ = ("backed", "got", "pushing", "sent", "starved")
 
     def __init__(self) -> None:
         self.sent = self.got = 0
         self.pushing = 0.0
-        """In which bytes went out."""
+        """Seconds in which bytes went out."""
         self.backed = 0.0
-        """In which the link took nothing of what was to go out."""
+        """Seconds in which the link took none of the bytes that were to go out."""
         self.starved = 0.0
-        """In which nothing came of what was to come in."""
+        """Seconds in which none of the bytes that were to come in came."""
 
     def clear(self) -> None:
-        """Begin anew; between two operations."""
+        """Begin anew. Call between two operations."""
         self.__init__()  # type: ignore[misc]
 
 
@@ -64,7 +64,7 @@ class Link:
         self.tally = LinkTally()
 
     def peek(self, count: int) -> bytes:
-        """What has arrived and not been read, up to `count` bytes of it."""
+        """Up to `count` bytes that have arrived and are not read yet. They stay unread."""
         try:
             return self.sock.recv(count, socket.MSG_PEEK)
         except OSError:
@@ -87,8 +87,8 @@ def bytes_of(tensor: torch.Tensor) -> memoryview:
     return flat.view(torch.uint8).numpy().data
 
 
-class Flow:
-    """Buffers to pass over one link, in order. `passed` is called for each that has done so; it may push more."""
+class _Flow:
+    """Buffers that pass over one link, in order. `passed` is called for each that has done so; it may push more."""
 
     __slots__ = ("link", "passed", "queue", "since")
 
@@ -105,42 +105,20 @@ class Flow:
         elif self.passed is not None:
             self.passed()
 
-    def advance(self) -> bool:
-        """Move what the socket allows without waiting. True where anything moved."""
-        queue = self.queue
-        bulk = len(queue[0]) >= BULK  # a header in front of it has moved: both sides are there
-        began = time.perf_counter() if bulk else 0.0
-        try:
-            count = self._move()
-        except BlockingIOError:
-            if bulk and not self.since:
-                self.since = began
-            return False
-        if bulk or self.since:
-            self._note(count, began or time.perf_counter())
-        while count:
-            head = queue[0]
-            if count < len(head):
-                queue[0] = head[count:]
-                break
-            count -= len(head)
-            queue.popleft()
-            if self.passed is not None:
-                self.passed()
-        return True
 
-    def _move(self) -> int:
-        raise NotImplementedError
+class Outlet(_Flow):
+    """Buffers that leave over a link."""
 
-    def _note(self, count: int, began: float) -> None:
-        """So much has moved, after it had not from `since` to `began`."""
-        raise NotImplementedError
-
-
-class Outlet(Flow):
     __slots__ = ()
 
-    def _note(self, count: int, began: float) -> None:
+    def move(self) -> int:
+        queue = self.queue
+        if len(queue) == 1:
+            return self.link.sock.send(queue[0])
+        return self.link.sock.sendmsg([queue[i] for i in range(min(len(queue), _BATCH))])
+
+    def note(self, count: int, began: float) -> None:
+        """Count bytes that have moved; none had moved from `since` to `began`."""
         tally = self.link.tally
         tally.sent += count
         tally.pushing += time.perf_counter() - began
@@ -148,24 +126,13 @@ class Outlet(Flow):
             tally.backed += began - self.since
             self.since = 0.0
 
-    def _move(self) -> int:
-        queue = self.queue
-        if len(queue) == 1:
-            return self.link.sock.send(queue[0])
-        return self.link.sock.sendmsg([queue[i] for i in range(min(len(queue), _BATCH))])
 
+class Inlet(_Flow):
+    """Buffers to fill from a link."""
 
-class Inlet(Flow):
     __slots__ = ()
 
-    def _note(self, count: int, began: float) -> None:
-        tally = self.link.tally
-        tally.got += count
-        if self.since:
-            tally.starved += began - self.since
-            self.since = 0.0
-
-    def _move(self) -> int:
+    def move(self) -> int:
         queue = self.queue
         if len(queue) == 1:
             count = self.link.sock.recv_into(queue[0])
@@ -175,6 +142,39 @@ class Inlet(Flow):
             raise ConnectionResetError("end of file")
         return count
 
+    def note(self, count: int, began: float) -> None:
+        """Count bytes that have moved; none had moved from `since` to `began`."""
+        tally = self.link.tally
+        tally.got += count
+        if self.since:
+            tally.starved += began - self.since
+            self.since = 0.0
+
+
+def advance(flow: Inlet | Outlet) -> bool:
+    """Move what the socket allows without waiting. Whether anything moved."""
+    queue = flow.queue
+    bulk = len(queue[0]) >= BULK  # a header in front of it has moved: both sides are there
+    began = time.perf_counter() if bulk else 0.0
+    try:
+        count = flow.move()
+    except BlockingIOError:
+        if bulk and not flow.since:
+            flow.since = began
+        return False
+    if bulk or flow.since:
+        flow.note(count, began or time.perf_counter())
+    while count:
+        head = queue[0]
+        if count < len(head):
+            queue[0] = head[count:]
+            break
+        count -= len(head)
+        queue.popleft()
+        if flow.passed is not None:
+            flow.passed()
+    return True
+
 
 def pump(
     inlets: Sequence[Inlet],
@@ -183,10 +183,10 @@ def pump(
     deadline: float,
     stalled: Callable[[], None] | None = None,
 ) -> None:
-    """Move bytes until every queue is empty. Raises Interrupted, with the fault recorded, when that cannot be.
+    """Move bytes until every queue is empty. Poisons the generation and raises Interrupted if that is not possible.
 
     `stalled` is called now and then while nothing moves."""
-    flows: tuple[Flow, ...] = (*outlets, *inlets)
+    flows: tuple[Inlet | Outlet, ...] = (*outlets, *inlets)
     glances = 0
     while True:
         moved = waiting = False
@@ -194,7 +194,7 @@ def pump(
             if flow.queue:
                 waiting = True
                 try:
-                    moved |= flow.advance()
+                    moved |= advance(flow)
                 except OSError as error:
                     raise poison.fail(flow.link.lost(error)) from None
         if not waiting:
@@ -213,7 +213,7 @@ def pump(
 
 
 def _sleep(inlets: Sequence[Inlet], outlets: Sequence[Outlet], poison: Poison, deadline: float) -> bool:
-    """Wait until something can move. False where nothing could for STALL_S."""
+    """Wait until something can move. False if nothing could for STALL_S."""
     poller = select.poll()
     poller.register(poison.fd, select.POLLIN)
     events: dict[int, int] = {}
@@ -229,7 +229,7 @@ def _sleep(inlets: Sequence[Inlet], outlets: Sequence[Outlet], poison: Poison, d
     if remaining > 0 and poller.poll(min(remaining, STALL_S) * 1000):
         return True
     if time.monotonic() >= deadline:
-        flows: tuple[Flow, ...] = (*inlets, *outlets)
+        flows: tuple[Inlet | Outlet, ...] = (*inlets, *outlets)
         slow = next(flow.link for flow in flows if flow.queue)
         reason = f"{slow.who} did not answer on its {slow.id.kind} link within the time limit"
         raise poison.fail(Fault("timeout", reason, slow.peer))

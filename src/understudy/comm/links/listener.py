@@ -1,4 +1,4 @@
-"""The door of a worker: takes connections, checks them, and brings each to whoever waits for it."""
+"""The listening sockets of a worker: accept connections, authenticate them and hand them on."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from .wire import Hello, Refusal, WireError
 
 log = logging.getLogger("understudy.comm")
 
-MAX_STRANGERS = 1024
-"""Connections that may be in their handshake at once."""
+MAX_HANDSHAKES = 1024
+"""Connections that may be in their handshake at the same time."""
 
 Welcome = Callable[[Hello, socket.socket], Awaitable[None]]
 
@@ -32,42 +32,42 @@ class Listener:
         self.local: str = self._unix.getsockname()[1:].decode("ascii")
         self._unix.listen(1024)
         self._tasks: set[asyncio.Task[None]] = set()
-        self._strangers = 0
+        self._handshakes = 0
         self._closed = False
 
     def start(self) -> None:
-        for door in (self._tcp, self._unix):
-            door.setblocking(False)
-            self._watch(door)
+        for listening in (self._tcp, self._unix):
+            listening.setblocking(False)
+            self._watch(listening)
 
-    def _watch(self, door: socket.socket) -> None:
+    def _watch(self, listening: socket.socket) -> None:
         if not self._closed:
-            asyncio.get_running_loop().add_reader(door, self._accept, door)
+            asyncio.get_running_loop().add_reader(listening, self._accept, listening)
 
     def _keep(self, work: Awaitable[None]) -> None:
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _accept(self, door: socket.socket) -> None:
+    def _accept(self, listening: socket.socket) -> None:
         try:
-            sock, address = door.accept()
+            sock, address = listening.accept()
         except (BlockingIOError, InterruptedError, ConnectionAbortedError):
             return
         except OSError as error:
             log.warning("%s: cannot take a connection: %s", self.name, error)
             loop = asyncio.get_running_loop()
-            loop.remove_reader(door)
-            loop.call_later(0.1, self._watch, door)
+            loop.remove_reader(listening)
+            loop.call_later(0.1, self._watch, listening)
             return
         sock.setblocking(False)
-        if self._strangers >= MAX_STRANGERS:
+        if self._handshakes >= MAX_HANDSHAKES:
             sock.close()
         else:
-            self._keep(self._meet(sock, f"{address[0]}:{address[1]}" if address else "this machine"))
+            self._keep(self._receive(sock, f"{address[0]}:{address[1]}" if address else "this machine"))
 
-    async def _meet(self, sock: socket.socket, origin: str) -> None:
-        self._strangers += 1
+    async def _receive(self, sock: socket.socket, origin: str) -> None:
+        self._handshakes += 1
         try:
             hello = await authenticate(sock, self._secret, self._job)
         except (OSError, WireError, LinkRefused, TimeoutError) as error:
@@ -79,7 +79,7 @@ class Listener:
             sock.close()
             raise
         finally:
-            self._strangers -= 1
+            self._handshakes -= 1
         try:
             await self._welcome(hello, sock)
         except LinkRefused as error:
@@ -96,9 +96,9 @@ class Listener:
 
     async def close(self) -> None:
         self._closed = True
-        for door in (self._tcp, self._unix):
-            asyncio.get_running_loop().remove_reader(door)
-        await asyncio.sleep(0)  # whoever was let in just now must have begun, to close what it was given
+        for listening in (self._tcp, self._unix):
+            asyncio.get_running_loop().remove_reader(listening)
+        await asyncio.sleep(0)  # a task that was made just now must begin, so that it closes its socket
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

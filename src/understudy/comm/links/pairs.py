@@ -14,10 +14,10 @@ from math import inf
 import torch
 
 from understudy.comm.faults import Fault, Interrupted, Poison
-from understudy.comm.signature import describe, signature
+from understudy.comm.ops import describe, signature
 
 from . import wire
-from .link import Link, Outlet, bytes_of
+from .link import Link, Outlet, advance, bytes_of
 
 INTERNAL = 1 << 63
 """Tags from here on belong to collectives."""
@@ -25,6 +25,8 @@ INTERNAL = 1 << 63
 
 @dataclass(slots=True)
 class Send:
+    """A message to send to the rank `peer`."""
+
     peer: int
     tag: int
     tensor: torch.Tensor
@@ -34,7 +36,7 @@ class Send:
 
 @dataclass(slots=True)
 class Receive:
-    """`peer` None takes a message from anybody; it then says whose it was."""
+    """A message to receive. With `peer` None it may come from any rank; `peer` is the sender afterwards."""
 
     peer: int | None
     tag: int
@@ -57,7 +59,7 @@ class _Lane:
         self.stash: dict[int, deque[bytearray]] = {}
         self.stashing: bytearray | None = None
         self.since = 0.0
-        """Since when nothing comes of a message that has begun to."""
+        """Since when a message that has begun to come does not move."""
 
     def send(self, send: Send, generation: int) -> None:
         data = bytes_of(send.tensor)
@@ -126,7 +128,7 @@ class Pairs:
         return [lane.link for lane in lanes if lane.header is None and len(lane.target) == wire.HEADER]
 
     def adopt(self, generation: int, poison: Poison, peers: tuple[int, ...], links: dict[int, Link]) -> None:
-        """Enter a generation with these live ranks, linked or not yet. Lanes whose link stays keep what has already
+        """Enter a generation with these live ranks, linked or not yet. Lanes with the same link keep what has already
         arrived on them."""
         with self._moving, self._lock:
             if self._poison is not None and self._poison.fault is not None:
@@ -183,7 +185,7 @@ class Pairs:
             self._let_go()
 
     def _let_go(self) -> None:
-        """Nothing pending can finish: free every waiter, with its result undefined. Call with the lock held."""
+        """Set `done` of every pending message, with its result undefined. Call with the lock held."""
         for lane in self._lanes.values():
             for send, _ in lane.sending:
                 send.done.set()
@@ -199,7 +201,7 @@ class Pairs:
         self._unsent.clear()
 
     def _round(self, poison: Poison) -> bool:
-        """One pass over everything that can move. False where nothing did."""
+        """One pass over everything that can move. Whether anything moved."""
         poison.check()
         self._overdue(poison)
         with self._lock:
@@ -229,7 +231,7 @@ class Pairs:
         for rank, lane in lanes.items():
             try:
                 if lane.outlet.queue:
-                    moved |= lane.outlet.advance()
+                    moved |= advance(lane.outlet)
                 moved |= self._receive(rank, lane, poison)
             except OSError as error:
                 raise poison.fail(lane.link.lost(error)) from None
@@ -288,7 +290,7 @@ class Pairs:
         return False
 
     def _match(self, rank: int, lane: _Lane, poison: Poison) -> None:
-        """Find who waits for the message whose header has come; put it aside where only later ones are wanted."""
+        """Find the receive for a message by its header; stash the message if only later ones are wanted."""
         header = lane.header
         assert header is not None
         for receive in self._receives:
@@ -307,7 +309,7 @@ class Pairs:
         if length != expected:
             sent = describe(lane.header.signature) if lane.header is not None else f"{length} bytes"
             asked = describe(signature("send", receive.tensor.dtype, receive.tensor.numel())).replace("send", "recv", 1)
-            raise poison.fail(Fault("mismatch", f"{lane.link.who} called {sent} where this role called {asked}"))
+            raise poison.fail(Fault("mismatch", f"{lane.link.who} called {sent} but this role called {asked}"))
 
     def _complete(self, lane: _Lane) -> None:
         assert lane.header is not None
@@ -356,7 +358,7 @@ class Pairs:
                 poison.set(Fault("timeout", f"{who} did not ask for a message within the time limit"))
         for receive in self._receives:
             if receive.deadline < now:
-                who = "anybody" if receive.peer is None else f"rank {receive.peer} of {self._name}"
+                who = "any rank" if receive.peer is None else f"rank {receive.peer} of {self._name}"
                 poison.set(Fault("timeout", f"no message from {who} with tag {receive.tag} within the time limit"))
         for lane in self._lanes.values():
             for send, _ in lane.sending:

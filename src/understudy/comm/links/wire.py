@@ -1,4 +1,4 @@
-"""What goes over a socket: handshake and control messages (msgpack, typed, never pickled) and data headers."""
+"""The formats on a link: messages (msgpack, typed, never pickled) and headers of data."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class WireError(Exception):
 
 
 class Hello(msgspec.Struct, frozen=True, tag="hello"):
-    """Who dials whom, for which link of which generation."""
+    """The first message of a dial: the dialling worker, and the link and generation that it dials for."""
 
     magic: bytes
     job: str
@@ -51,18 +51,18 @@ class Refusal(msgspec.Struct, frozen=True, tag="refusal"):
 
 
 class Poisoned(msgspec.Struct, frozen=True, tag="poisoned"):
-    """A generation has failed; passed on along the spine until everyone knows."""
+    """The fault of a generation; spreads along control links to all workers."""
 
     generation: int
     fault: Fault
 
 
 class Farewell(msgspec.Struct, frozen=True, tag="farewell"):
-    """The end of file that follows is no failure."""
+    """Announces an end of file that is no failure."""
 
 
 class Answer(msgspec.Struct, frozen=True, tag="answer"):
-    """To a link opened to ask, such as where a rendezvous store listens."""
+    """The answer on a link that was opened to ask, such as the address of a store."""
 
     value: str
 
@@ -91,7 +91,7 @@ HEADER = _header.size
 
 
 class Header(NamedTuple):
-    """Stands before the bytes of every operation on every data link."""
+    """Precedes the bytes of every operation on every data link."""
 
     generation: int
     sequence: int

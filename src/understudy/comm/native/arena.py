@@ -11,11 +11,13 @@ import mmap
 import os
 import time
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 
 from understudy.comm.faults import Fault, Interrupted, Poison
 from understudy.comm.links.link import STALL_S
+from understudy.comm.ops import describe
 
 from . import futex
 
@@ -25,16 +27,15 @@ way. Two cache lines: writers never share one."""
 _PAGE = 4096
 _GLANCES = 80
 """Looks at a word before sleeping on it, some 50 µs: a sleeper is costly to wake, and peers are mostly close by. The
-processor is offered to others between two looks, and where they take it that is milliseconds: hence a look at the
-poison as well."""
+processor is yielded between two looks, which may take milliseconds: hence a look at the poison as well."""
 GENERATION_SHIFT = 40
 """A progress word is generation << 40 | rounds: words of an earlier generation are always smaller."""
 
 
 class Arena:
-    """Two buffers, each with a slot per role of the cell and one result area. Its size depends on nothing else.
+    """Two buffers, each with a slot per role of the cell and one result area. The size depends on nothing else.
 
-    The memory has no name: it is a descriptor handed from worker to worker, so it vanishes with its last process.
+    The memory has no name: it is a descriptor handed from worker to worker, so it vanishes with the last process.
     """
 
     def __init__(self, fd: int, slots: int, slot_bytes: int) -> None:
@@ -46,7 +47,7 @@ class Arena:
         if os.fstat(fd).st_size == 0:
             os.ftruncate(fd, size)
         elif os.fstat(fd).st_size != size:
-            raise ValueError(f"arena of {os.fstat(fd).st_size} bytes where {size} were expected: different settings")
+            raise ValueError(f"arena of {os.fstat(fd).st_size} bytes instead of {size}: different settings")
         self._map = mmap.mmap(fd, size)
         self._words = memoryview(self._map)[:header].cast("Q")
         self._base = ctypes.addressof(ctypes.c_char.from_buffer(self._map))
@@ -72,7 +73,7 @@ class Arena:
         return self._areas[buffer][self.slots]
 
     def publish(self, slot: int, value: int) -> None:
-        """Set this worker's progress word and wake whoever sleeps on it."""
+        """Set this worker's progress word and wake the threads that sleep on it."""
         self._words[slot * (_LINE // 8)] = value
         futex.wake(self._base + slot * _LINE)
 
@@ -92,7 +93,7 @@ class Arena:
         self._words[at] = operation
 
     def announced(self, slot: int) -> tuple[int, int]:
-        """The operation a slot's worker is in and its signature; (0, 0) where it is just going on to the next."""
+        """The operation that a slot's worker is in and its signature; (0, 0) between two operations."""
         at = slot * (_LINE // 8) + 3
         operation, signature = self._words[at], self._words[at + 1]
         return (operation, signature) if self._words[at] == operation else (0, 0)
@@ -107,8 +108,8 @@ class Arena:
         uid: str,
         stalled: Callable[[], None] | None = None,
     ) -> None:
-        """Return once that slot's word has reached `target`; raise when the generation is poisoned. `stalled` is
-        called now and then while it has not."""
+        """Return once the word of a slot has reached `target`; raise if the generation is poisoned. `stalled` is
+        called now and then meanwhile."""
         words, index, address = self._words, slot * (_LINE // 8), self._base + slot * _LINE
         for _ in range(_GLANCES):
             if words[index] >= target:
@@ -131,3 +132,96 @@ class Arena:
     def wake_all(self) -> None:
         for slot in range(self.slots):
             futex.wake(self._base + slot * _LINE)
+
+
+class ArenaMember(NamedTuple):
+    """A live worker of the cell: its slot, its name in messages, its uid."""
+
+    slot: int
+    who: str
+    uid: str
+
+
+class ArenaRounds:
+    """The meetings of one worker with the others of its cell, in one generation.
+
+    A round uses one of two buffers, alternately, so that a fast worker may already fill the next one while a slow
+    worker still reads the last. A worker can be no further ahead, because the next meeting needs the slow one."""
+
+    def __init__(
+        self, arena: Arena, slot: int, members: tuple[ArenaMember, ...], generation: int, poison: Poison
+    ) -> None:
+        self.arena = arena
+        self.slot = slot
+        self.members = [(member.slot, member.who) for member in members]
+        """(slot, name) of every live member, this worker included, in role order."""
+        self.bytes = arena.slot_bytes
+        self._mates = tuple(member for member in members if member.slot != slot)
+        self._index = [member.slot for member in members].index(slot)
+        self._views: dict[tuple[int, torch.dtype], list[torch.Tensor]] = {}
+        self._base = generation << GENERATION_SHIFT
+        self._poison = poison
+        self._rounds = 0
+        self._buffer = 1
+        self._gathered = False
+        self._sequence = 0
+        self._signature = 0
+        poison.wakers.append(arena.wake_all)
+
+    def arrive(self) -> None:
+        """Say that this worker is done with all earlier generations and will not touch their data again."""
+        self.arena.publish(self.slot, self._base)
+
+    def announce(self, sequence: int, signature: int) -> None:
+        """Say which operation this worker is in."""
+        self._sequence, self._signature = sequence, signature
+        self.arena.announce(self.slot, self._base + sequence, signature)
+
+    def look_around(self) -> None:
+        """Raise if another worker of the cell is in another operation under the same number, or has left too early."""
+        for mate, who, uid in self._mates:
+            sequence, signature = self.arena.announced(mate)
+            if sequence == self._base + self._sequence and signature != self._signature:
+                raise self._disagree(who, signature)
+            if uid in self._poison.gone and self.arena.progress(mate) < self._base + self._rounds:
+                raise self._poison.fail(Fault("eof", f"{who} has left", uid))
+
+    def _disagree(self, who: str, theirs: int) -> Interrupted:
+        reason = f"{who} called {describe(theirs)} but this role called {describe(self._signature)}"
+        return self._poison.fail(Fault("mismatch", reason))
+
+    def begin(self, deadline: float) -> int:
+        """Begin a round. Returns its buffer."""
+        if not self._gathered:
+            for mate, who, uid in self._mates:
+                self.arena.wait(mate, self._base, self._poison, deadline, who, uid, self.look_around)
+            self._gathered = True
+        self._poison.check()
+        self._buffer ^= 1
+        self.arena.sign(self.slot, self._buffer, self._signature)
+        return self._buffer
+
+    def meet(self, deadline: float) -> None:
+        """Return once all members have come this far."""
+        self._rounds += 1
+        target = self._base + self._rounds
+        self.arena.publish(self.slot, target)
+        for mate, who, uid in self._mates:
+            self.arena.wait(mate, target, self._poison, deadline, who, uid, self.look_around)
+            theirs = self.arena.signature(mate, self._buffer)
+            if theirs != self._signature:
+                raise self._disagree(who, theirs)
+
+    def mine(self, buffer: int, dtype: torch.dtype) -> torch.Tensor:
+        return self.slots(buffer, dtype)[self._index]
+
+    def slots(self, buffer: int, dtype: torch.dtype) -> list[torch.Tensor]:
+        """The slots of all live members, in role order."""
+        found = self._views.get((buffer, dtype))
+        if found is None:
+            found = [self.arena.slot(buffer, slot).view(dtype) for slot, _ in self.members]
+            self._views[buffer, dtype] = found
+        return found
+
+    def result(self, buffer: int, dtype: torch.dtype) -> torch.Tensor:
+        return self.arena.result(buffer).view(dtype)

@@ -36,7 +36,7 @@ _syscall.restype = ctypes.c_long
 _FUTEX = _number() if sys.platform == "linux" else 0
 
 SLICE_S = 0.02
-"""Longest single sleep: a bound on how late a lost wake-up can be noticed."""
+"""Seconds of the longest sleep: a bound on the delay of a lost wake-up."""
 _slice = _Timespec(0, int(SLICE_S * 1e9))
 _slice_address = ctypes.addressof(_slice)
 

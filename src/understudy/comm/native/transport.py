@@ -9,44 +9,36 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
 
-from understudy.comm.collectives import exchange
-from understudy.comm.collectives.all_gather import all_gather
-from understudy.comm.collectives.all_reduce import all_reduce
-from understudy.comm.collectives.barrier import barrier
-from understudy.comm.collectives.broadcast import broadcast
-from understudy.comm.collectives.reduce import reduce
-from understudy.comm.collectives.reduce_scatter import reduce_scatter
-from understudy.comm.faults import Fault, Poison
+from understudy.comm.collectives import moving, reducing
+from understudy.comm.faults import Fault, LinkFailed, Poison
 from understudy.comm.links.channel import Channel, ChannelScratch
 from understudy.comm.links.link import Link
 from understudy.comm.links.pairs import Pairs, Receive, Send
-from understudy.comm.ops import Op
-from understudy.comm.signature import describe
-from understudy.comm.topology import GroupKey, Layout, LinkId, layout
-from understudy.comm.transport import LinkFailed, Services, open_all
+from understudy.comm.ops import Op, describe
+from understudy.comm.topology import GroupKey, Layout, LinkId, delta, layout, links_needed
+from understudy.comm.transport import Services, open_all
 from understudy.device.cpu import HOST
 from understudy.protocol.roster import Roster
 
-from .arena import Arena
-from .stage import ArenaStage, Member
+from .arena import Arena, ArenaMember, ArenaRounds
 
 _COLLECTIVES: dict[str, Callable[[Channel, Op], None]] = {
-    "all_reduce": all_reduce,
-    "reduce_scatter": reduce_scatter,
-    "all_gather": all_gather,
-    "broadcast": broadcast,
-    "reduce": reduce,
-    "barrier": barrier,
+    "all_reduce": reducing.all_reduce,
+    "reduce_scatter": reducing.reduce_scatter,
+    "reduce": reducing.reduce,
+    "barrier": reducing.barrier,
+    "all_gather": moving.all_gather,
+    "broadcast": moving.broadcast,
 }
 _EXCHANGES: dict[str, Callable[[Channel, Op, Pairs], None]] = {
-    "gather": exchange.gather,
-    "scatter": exchange.scatter,
-    "all_to_all": exchange.all_to_all,
+    "gather": moving.gather,
+    "scatter": moving.scatter,
+    "all_to_all": moving.all_to_all,
 }
 
 
 _INQUIRE_S = 1.0
-"""How often a stalled operation asks the same worker what it is doing."""
+"""Seconds between two inquiries of a stalled operation at the same worker."""
 
 
 class NativeSeat:
@@ -56,13 +48,15 @@ class NativeSeat:
         self.channel = channel
         self.arena = arena
         self.era = era
-        """The generation since which streams have been inherited."""
+        """The first generation from which links are inherited."""
         self.pairs: dict[int, Link] = {}
         self.peers = tuple(rank for rank, uid in enumerate(channel.layout.uids) if uid not in (None, channel.uid))
         self.left = False
 
 
 class NativeGroup:
+    """One group over arenas and links."""
+
     def __init__(self, key: GroupKey, services: Services) -> None:
         self._key = key
         self._name = str(key)
@@ -76,20 +70,18 @@ class NativeGroup:
     async def prepare(self, roster: Roster, poison: Poison) -> NativeSeat:
         now = None if roster.fresh else self._seat
         services, plan = self._services, layout(roster, self._key)
-        needed = plan.links_of(services.uid)
         held = {} if now is None else now.channel.links
-        kept = {link: held[link] for link in needed & held.keys()}
-        missing = [link for link in needed if link not in kept]
+        change = delta(held, links_needed(roster, self._key, services.uid))
         opened: list[Link] = []
         arena: Arena | None = None
         seat: NativeSeat | None = None
         try:
             arena = await self._arena(plan, None if now is None else now.arena)
-            opened += await open_all([services.link(roster, link) for link in missing])
+            opened += await open_all([services.link(roster, link) for link in change.opened])
             channel = Channel(
                 plan,
                 services.uid,
-                kept | {link.id: link for link in opened},
+                {link: held[link] for link in change.kept} | {link.id: link for link in opened},
                 poison,
                 self._scratch,
                 services.limit,
@@ -113,8 +105,8 @@ class NativeGroup:
         if arena is not None:
             cell = plan.cells[channel.cell]
             uids = ((cell.index(rank), plan.uid(rank)) for rank in plan.members[channel.cell])
-            members = tuple(Member(slot, roster.names(uid), uid) for slot, uid in uids)
-            channel.stage = ArenaStage(arena, cell.index(channel.rank), members, roster.generation, poison)
+            members = tuple(ArenaMember(slot, roster.names(uid), uid) for slot, uid in uids)
+            channel.arena = ArenaRounds(arena, cell.index(channel.rank), members, roster.generation, poison)
         return seat
 
     async def _arena(self, plan: Layout, now: Arena | None) -> Arena | None:
@@ -142,7 +134,7 @@ class NativeGroup:
         self._use_pair(seat, seat.channel.layout.uids.index(link.peer), link)
 
     def _use_pair(self, seat: NativeSeat, rank: int, link: Link) -> None:
-        """A pair link that was opened in some seat is used now, or once that seat is taken, or not at all."""
+        """Use a pair link that was opened for a seat: now, once the seat is entered, or never if the seat was left."""
         with self._switching:
             now = self._seat
             if now is not None and now.era == seat.era and now.channel.layout.uids[rank] == link.peer:
@@ -153,8 +145,8 @@ class NativeGroup:
                 link.close()
 
     async def _renew_pairs(self, seat: NativeSeat) -> None:
-        """Where a pair in use needs a new stream, the lower rank dials. A newcomer cannot know of it: where that is the
-        lower one, it dials when it first has something to say."""
+        """Dial new links for pairs in use that need one. The lower rank dials. A joiner does not know of the pair: if
+        the joiner is the lower rank, it dials with its first message."""
         uids, dials = seat.channel.layout.uids, {}
         for rank, link in self._pairs.links().items():
             uid = uids[rank]
@@ -183,7 +175,8 @@ class NativeGroup:
             self._use_pair(seat, rank, link)
 
     def _inquire(self, channel: Channel, uid: str) -> None:
-        """Roles may wait for each other in different operations, so that neither sends what the other could see."""
+        """Ask a worker in the background which operation it is in: roles that wait for each other in different
+        operations send nothing by which they could notice."""
         now = time.monotonic()
         if self._inquired.get(uid, 0.0) < now:
             self._inquired[uid] = now + _INQUIRE_S
@@ -196,7 +189,7 @@ class NativeGroup:
             theirs = [int(number) for number in answer.split()]
             if theirs[0] == sequence and theirs[1] != signature:
                 who, call = roster.names(uid), describe(theirs[1])
-                reason = f"{who} called {call} where this role called {describe(signature)}"
+                reason = f"{who} called {call} but this role called {describe(signature)}"
                 channel.poison.set(Fault("mismatch", reason))
 
     def switch(self, prepared: NativeSeat | None) -> tuple[NativeSeat | None, NativeSeat | None]:
@@ -212,8 +205,8 @@ class NativeGroup:
                 if old is not None and old.era == prepared.era:
                     prepared.pairs |= {rank: link for rank, link in old.pairs.items() if uids[rank] == link.peer}
                 self._pairs.adopt(channel.generation, channel.poison, prepared.peers, prepared.pairs)
-                if channel.stage is not None:
-                    channel.stage.arrive()
+                if channel.arena is not None:
+                    channel.arena.arrive()
         return old, prepared
 
     def cancel(self, prepared: NativeSeat) -> None:
@@ -255,8 +248,9 @@ class NativeGroup:
         self._pairs.close()
 
 
-class Native:
-    name = "native"
+class NativeTransport:
+    """The transport of Understudy."""
+
     devices: tuple[str, ...] = (HOST.name,)
 
     def group(self, key: GroupKey, services: Services) -> NativeGroup:

@@ -1,4 +1,4 @@
-"""Our operations in the words of torch's own backends: dtypes, reductions, roots and blocks as those take them."""
+"""Operations on torch's own backends, with dtypes, reductions, roots and blocks as the backends take them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from understudy.comm.ops import Op
 from understudy.comm.reduction import Reduction
 
 Settle = Callable[[Any], None]
-"""Returns once an inner operation has ended well; raises Interrupted otherwise."""
+"""Returns once an operation of the backend has ended well; raises Interrupted otherwise."""
 
 _Op: Any = dist.ReduceOp.RedOpType
 
@@ -39,11 +39,11 @@ _OF_BITS = {
     _Op.BAND: _Op.MIN,
     _Op.BXOR: _Op.BXOR,
 }
-"""The same folds over booleans as bytes that are 0 or 1."""
+"""Folds over booleans, as folds over bytes that are 0 or 1."""
 
 
 def carry_out(group: Any, op: Op, live: tuple[int, ...], settle: Settle) -> None:
-    """Run `op` on the inner group, whose ranks are the places of the live ranks among themselves."""
+    """Run `op` on a backend's group. The i-th live rank has rank i there."""
     if op.kind in ("barrier", "all_to_all") or (op.inputs or op.outputs)[0].numel():
         _RUN[op.kind](group, op, live, settle)
 
@@ -62,7 +62,7 @@ def _terms(fold: Reduction) -> tuple[torch.dtype, Any]:
 
 
 def _contribution(fold: Reduction, value: torch.Tensor) -> torch.Tensor:
-    """What this role brings, in the backend's dtype: `value`'s own memory where nothing is to be converted."""
+    """This role's contribution in the backend's dtype: the memory of `value` itself if no conversion is needed."""
     carrier, _ = _terms(fold)
     scaled = value if fold.factor is None else fold.prepare(value).to(fold.dtype)
     return scaled.view(torch.uint8) if fold.dtype == torch.bool else scaled.to(carrier)
@@ -91,7 +91,7 @@ def _all_reduce(group: Any, op: Op, live: tuple[int, ...], settle: Settle) -> No
 
 
 def _reduce(group: Any, op: Op, live: tuple[int, ...], settle: Settle) -> None:
-    """The backends use the tensors of ranks other than the root as scratch, so those bring a copy."""
+    """Ranks other than the root bring a copy, because backends use their tensors as scratch."""
     assert op.reduction is not None
     (value,) = op.outputs
     options = _how(c10d.ReduceOptions(), op, live)

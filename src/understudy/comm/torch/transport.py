@@ -1,7 +1,7 @@
-"""Any of torch's own backends beneath the same groups, rebuilt in the background for every generation.
+"""torch's own backends beneath the same groups, rebuilt in the background for every generation.
 
-What such a backend cannot do, this cannot either: a generation is a whole new group, not a difference; its sockets do
-not ask for the job's secret; and Gloo ends the process where a message is longer than the tensor meant for it.
+The limits of these backends hold here too: a generation is a whole new group, not a difference; sockets do not ask for
+the job's secret; and Gloo ends the process if a message is longer than the tensor that receives it.
 """
 
 from __future__ import annotations
@@ -18,17 +18,16 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, Store, TCPStore, _DistributedBackendOptions
 
-from understudy.comm.faults import Fault, Poison
+from understudy.comm.faults import Fault, LinkFailed, Poison
 from understudy.comm.links.link import Link
 from understudy.comm.links.pairs import Receive, Send
-from understudy.comm.ops import Op
-from understudy.comm.signature import describe
+from understudy.comm.ops import Op, describe
 from understudy.comm.topology import GroupKey, layout
-from understudy.comm.transport import LinkFailed, Services
+from understudy.comm.transport import Services
 from understudy.device.cpu import HOST
 from understudy.protocol.roster import Roster
 
-from .inner import Inner, Waiters
+from .backend_group import BackendGroup, Waiters
 from .ops import carry_out
 
 T = TypeVar("T")
@@ -38,7 +37,7 @@ _HELD_S = 5.0
 
 
 class TorchGroup:
-    """One group over inner groups of a torch backend, one per generation."""
+    """One group over groups of a torch backend, one per generation."""
 
     def __init__(self, backend: str, key: GroupKey, services: Services) -> None:
         self._backend = backend
@@ -47,10 +46,10 @@ class TorchGroup:
         self._services = services
         self._device = torch.cuda.current_device() if torch.cuda.is_available() else 0
         self._waiters = Waiters(f"understudy {self._name} {backend}")
-        self._inner: Inner | None = None
+        self._inner: BackendGroup | None = None
         self._closing: list[threading.Thread] = []
 
-    async def prepare(self, roster: Roster, poison: Poison) -> Inner:
+    async def prepare(self, roster: Roster, poison: Poison) -> BackendGroup:
         try:
             async with asyncio.timeout(self._services.setup_limit):
                 return await self._prepare(roster, poison)
@@ -58,10 +57,10 @@ class TorchGroup:
             reason = "time limit" if isinstance(error, TimeoutError) else error
             raise LinkFailed(f"{self._backend} group beneath {self._name}: {reason}") from None
 
-    async def _prepare(self, roster: Roster, poison: Poison) -> Inner:
-        """The live worker of the lowest rank opens a store once all others are there, and everybody meets in it.
+    async def _prepare(self, roster: Roster, poison: Poison) -> BackendGroup:
+        """The live worker of the lowest rank opens a store once all others are there, and all meet in the store.
 
-        So the backend's constructor, which nothing can interrupt, has nobody left to wait for.
+        So the backend's constructor, which can not be interrupted, has no worker to wait for.
         """
         services, plan = self._services, layout(roster, self._key)
         live = tuple(rank for rank, uid in enumerate(plan.uids) if uid is not None)
@@ -80,11 +79,19 @@ class TorchGroup:
                 lambda: TCPStore(where, int(port), is_master=False, wait_for_workers=False, timeout=limit), _forget
             )
 
-        def build() -> Inner:
+        def build() -> BackendGroup:
             rank = plan.uids.index(services.uid)
             space = PrefixStore(f"{roster.generation}/{self._name}", store)
             group = self._create(space, live.index(rank), len(live), me.host)
-            return Inner(group, store, plan, live, poison, services, self._waiters)
+            return BackendGroup(
+                group=group,
+                store=store,
+                plan=plan,
+                live=live,
+                poison=poison,
+                services=services,
+                waiters=self._waiters,
+            )
 
         return await _aside(build, self._close)
 
@@ -98,7 +105,7 @@ class TorchGroup:
             await asyncio.gather(*asked, return_exceptions=True)
 
     def _create(self, store: Store, rank: int, size: int, host: str) -> Any:
-        """The backend's own group, connected; whatever it can do before the first operation is done."""
+        """The backend's own group, connected before the first operation as far as the backend allows."""
         setup, limit = (timedelta(seconds=s) for s in (self._services.setup_limit, self._services.limit))
         group: Any
         if self._backend == "gloo":
@@ -118,12 +125,12 @@ class TorchGroup:
             plugin = dist.Backend._plugins[self._backend.upper()]
             if not plugin.extended_api:
                 return plugin.creator_fn(store, rank, size, limit)
-            wishes = _DistributedBackendOptions()
-            wishes.store, wishes.group_rank, wishes.group_size, wishes.timeout = store, rank, size, limit
-            group = plugin.creator_fn(wishes, None)
+            wanted = _DistributedBackendOptions()
+            wanted.store, wanted.group_rank, wanted.group_size, wanted.timeout = store, rank, size, limit
+            group = plugin.creator_fn(wanted, None)
         return group
 
-    def switch(self, prepared: Inner | None) -> Inner | None:
+    def switch(self, prepared: BackendGroup | None) -> BackendGroup | None:
         old = self._inner
         if old is not None and old.poison.fault is not None and not old.has_let_go(_HELD_S):
             raise RuntimeError(
@@ -133,15 +140,15 @@ class TorchGroup:
         self._inner = prepared
         return old
 
-    def discard(self, leftover: Inner | None) -> None:
+    def discard(self, leftover: BackendGroup | None) -> None:
         if leftover is not None:
             self._close(leftover)
 
-    def cancel(self, prepared: Inner) -> None:
+    def cancel(self, prepared: BackendGroup) -> None:
         self._close(prepared)
 
-    def _close(self, inner: Inner) -> None:
-        """A backend's destructor waits for what is under way in it: never on a thread that somebody waits for."""
+    def _close(self, inner: BackendGroup) -> None:
+        """Close a group on a thread of its own, because a backend's destructor waits for running operations."""
         thread = threading.Thread(target=inner.close, name=f"understudy closes {self._name}", daemon=True)
         self._closing = [*(t for t in self._closing if t.is_alive()), thread]
         thread.start()
@@ -153,9 +160,10 @@ class TorchGroup:
         self._compare(inner, op.signature)
         carry_out(inner.group, op, inner.live, lambda work: inner.settle(op.kind, work))
 
-    def _compare(self, inner: Inner, mine: int) -> None:
-        """Gloo may end the process where ranks disagree about an operation, and others hang. So each operation that
-        this generation has not seen yet is compared first; all ranks have seen the same as long as they agree."""
+    def _compare(self, inner: BackendGroup, mine: int) -> None:
+        """Raise if ranks disagree about an operation: Gloo may end the process then, and other backends hang.
+
+        Operations that this generation has seen are not compared again: as long as ranks agree, all have seen them."""
         if mine in inner.seen:
             return
         own = torch.tensor([mine - 2 * _SIGN if mine & _SIGN else mine])
@@ -165,7 +173,7 @@ class TorchGroup:
             theirs = int(all_of_them.outputs[rank]) & 2 * _SIGN - 1
             if theirs != mine:
                 who = inner.plan.roster.names(inner.plan.uid(rank))
-                reason = f"{who} called {describe(theirs)} in {self._name} where this role called {describe(mine)}"
+                reason = f"{who} called {describe(theirs)} in {self._name} but this role called {describe(mine)}"
                 raise inner.poison.fail(Fault("mismatch", reason, noticed_by=self._services.uid))
         inner.seen.add(mine)
 
@@ -187,12 +195,13 @@ class TorchGroup:
 
 
 class TorchTransport:
+    """The transport over one of torch's backends, by its name."""
+
     def __init__(self, backend: str) -> None:
         if backend not in ("gloo", "nccl") and backend.upper() not in dist.Backend._plugins:
             raise ValueError(f"torch has no backend {backend!r}; register it with torch.distributed.Backend first")
         if not dist.is_backend_available(backend):
             raise ValueError(f"this build of torch has no {backend}; use torch:gloo or the native transport")
-        self.name = f"torch:{backend}"
         self.devices: tuple[str, ...] = ("cuda",) if backend == "nccl" else (HOST.name,)
         self._backend = backend
 
@@ -201,7 +210,7 @@ class TorchTransport:
 
 
 def _open_store(host: str, limit: float) -> TCPStore:
-    """A store that listens on this worker's own address only; by itself it would on all."""
+    """A store that listens on this worker's own address only; by default a store listens on all."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.create_server((host, 0), family=family)
     port = listener.getsockname()[1]
@@ -216,11 +225,11 @@ def _open_store(host: str, limit: float) -> TCPStore:
 
 
 def _forget(_: object) -> None:
-    """Dropping the last reference is all it takes."""
+    """Undo for objects that are freed with their last reference."""
 
 
 async def _aside(work: Callable[[], T], undo: Callable[[T], None]) -> T:
-    """The result of `work`, run on a thread of its own; undone where nobody waits for it any more."""
+    """The result of `work`, run on a thread of its own; undone if the caller is cancelled meanwhile."""
     loop = asyncio.get_running_loop()
     answer: asyncio.Future[T] = loop.create_future()
 

@@ -7,10 +7,11 @@ from collections.abc import Iterable
 
 from understudy.protocol.frames import Dismiss, EndWorker, Order, StartWorker, Tell
 from understudy.protocol.messages import Move, ToWorker
+from understudy.protocol.provisioning import ReleaseMachine, StartMachines
 from understudy.protocol.roster import Roster, WorkerAddress
 
 from .change import Change, Phase
-from .effects import Announcement, ReleaseMachine, Reply, StartMachines
+from .effects import Announcement, Reply
 from .machines import Machine, MachineState, Worker
 from .state import JobState
 
@@ -199,4 +200,4 @@ def enter(job: JobState, change: Change, phase: Phase) -> None:
 def mark(job: JobState, change: Change, what: str) -> None:
     """Note and announce when something began in a change."""
     change.clock[str(what)] = job.now
-    announce(job, "phase", str(what), change=change.request, generation=change.generation)
+    announce(job, "phase", str(what), change=change.request, generation=change.generation, phase=str(what))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from understudy.protocol.provisioning import Provisioning
+
 
 class Announcement(msgspec.Struct, frozen=True):
     """An event of the job, for operators: `understudy events` shows it. Nothing is decided by its text."""
@@ -23,22 +25,5 @@ class Reply(msgspec.Struct, frozen=True):
     at: float = 0.0
     data: dict[str, object] = {}
 
-
-class StartMachines(msgspec.Struct, frozen=True, tag="start-machines"):
-    """More machines are wanted, as standbys."""
-
-    count: int
-    at: float = 0.0
-
-
-class ReleaseMachine(msgspec.Struct, frozen=True, tag="release-machine"):
-    """A machine is not needed any more; its agent has been dismissed."""
-
-    machine: str
-    at: float = 0.0
-
-
-Provisioning = StartMachines | ReleaseMachine
-"""Effects for the part of the system that brings machines and takes them back."""
 
 Effect = Announcement | Reply | Provisioning

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from understudy.protocol.messages import Stop
+from understudy.protocol.messages import ScriptFailure, Stop
 
 from .actions import announce, dismiss, reply, tell
 from .settling import unsettle
 from .state import FailureCause, JobState, JobStatus
 
 
-def fail(job: JobState, cause: FailureCause, reason: str) -> None:
+def fail(job: JobState, cause: FailureCause, reason: str, script: ScriptFailure | None = None) -> None:
+    """End the job as failed; `script`: how its script has failed, if the script is at fault."""
     if job.over:
         return
     job.status, job.failure, job.reason = JobStatus.FAILED, cause, reason
-    announce(job, "failed", reason, cause=cause)
+    announce(job, "failed", reason, cause=cause, **({} if script is None else {"script": script}))
     _close(job, "the job has failed")
 
 

@@ -22,6 +22,22 @@ class MachineState(StrEnum):
     GONE = "gone"
 
 
+class WorkerState(StrEnum):
+    STARTING = "starting"
+    """Its process was ordered and does not listen yet."""
+    IDLE = "idle"
+    """It listens and has rehearsed nothing."""
+    REHEARSING = "rehearsing"
+    READY = "ready"
+    """It waits at the first boundary of a role that it has rehearsed."""
+    SEATED = "seated"
+    """It has been told to enter a generation, or has."""
+    PARKED = "parked"
+    """It waits in its role because its replica is vacant."""
+    DONE = "done"
+    """It has made all steps."""
+
+
 @dataclass
 class Worker:
     """One training process."""
@@ -55,6 +71,21 @@ class Worker:
     done: Done | None = None
     stalled: Stalled | None = None
     """The operation in which it has waited for long."""
+
+    @property
+    def state(self) -> WorkerState:
+        """The state of a living worker."""
+        if self.done is not None:
+            return WorkerState.DONE
+        if self.address is None:
+            return WorkerState.STARTING
+        if self.parked:
+            return WorkerState.PARKED
+        if self.entered:
+            return WorkerState.SEATED
+        if self.rehearsing is not None:
+            return WorkerState.REHEARSING
+        return WorkerState.IDLE if self.rehearsed is None else WorkerState.READY
 
     @property
     def used(self) -> bool:

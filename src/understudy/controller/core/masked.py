@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from understudy.masking.policy import Options, choose
+from understudy.masking.policy import MaskOptions, choose
 from understudy.protocol.messages import Park
 
 from .actions import announce, enter, recycle, retire, start_worker, tell, want
@@ -70,7 +70,7 @@ def to_vacate(
     return roles if choice.act == "mask" else ()
 
 
-def _options(job: JobState, settlement: Settlement, roles: tuple[int, ...], usual: float) -> Options:
+def _options(job: JobState, settlement: Settlement, roles: tuple[int, ...], usual: float) -> MaskOptions:
     """The facts by which to choose between these roles being vacant and machines taking the missing cells."""
     live = whole(job, roles)
     taken: set[str] = set()
@@ -81,8 +81,8 @@ def _options(job: JobState, settlement: Settlement, roles: tuple[int, ...], usua
         taken |= set() if machine is None else {machine.name}
     needed = sum(parked_machine(job, cell) is None for cell in settlement.missing)
     size = max(job.sizes.get(role, 0) for cell in settlement.missing for role in job.roles_of(cell))
-    return Options(
-        units=len(replicas(job)),
+    return MaskOptions(
+        replicas=len(replicas(job)),
         live=len(live),
         ready=at_once,
         coming=len(job.free_standbys(set())) >= needed,

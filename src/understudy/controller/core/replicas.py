@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable
 
 from understudy.masking.coverage import at_risk, wipe_out
 from understudy.masking.placement import Placement, parse
-from understudy.masking.target import Outside, outside
+from understudy.masking.policy import Surplus, surplus_replicas
 
 from .machines import Machine, MachineState
 from .state import JobState
@@ -84,15 +84,15 @@ def surplus(job: JobState) -> set[int]:
     return set(surplus_for(job, target(job), job.leave_first).replicas)
 
 
-def surplus_for(job: JobState, wanted: int, leave_first: Collection[int]) -> Outside:
+def surplus_for(job: JobState, wanted: int, leave_first: Collection[int]) -> Surplus:
     """The replicas that would not train if this number were wanted, or why the others could not go on."""
     all_replicas = replicas(job)
     if wanted >= len(all_replicas) or not known(job):
-        return Outside()
+        return Surplus()
     gone = set(job.vacant())
     vacant = [number for number, roles in enumerate(all_replicas) if not gone.isdisjoint(roles)]
     deserted = [n for n in vacant if all(occupant(job, cell) is None for cell in job.cells_of(all_replicas[n]))]
-    return outside(placement(job), bundles(job), wanted, vacant=vacant, deserted=deserted, sooner=leave_first)
+    return surplus_replicas(placement(job), bundles(job), wanted, vacant=vacant, deserted=deserted, sooner=leave_first)
 
 
 def placement(job: JobState) -> Placement:
@@ -119,7 +119,7 @@ def occupant(job: JobState, cell: int) -> Machine | None:
     """The sound machine that has a role of a cell, or whose workers have parked in it."""
     if job.roster is None:
         return None
-    names = [worker.machine for role in job.roles_of(cell) if (worker := job.roster.player(role)) is not None]
+    names = [worker.machine for role in job.roles_of(cell) if (worker := job.roster.worker_of(role)) is not None]
     machine = job.machines.get([*names, job.parked.get(cell, "")][0])
     if machine is None or machine.state != MachineState.ACTIVE:
         return None

@@ -1,5 +1,6 @@
-"""What agents report: messages of workers, and the ends of their processes. Two tables say which message may come in
-which phase of a change; a message that cannot come raises with the story."""
+"""What agents report: messages of workers, and the ends of their processes. `SPEAKERS` says in
+which states a worker may send a message, `COURSE` what a message means in each phase of a change. A message that the
+tables rule out raises with the story."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ from understudy.protocol.messages import (
 from .actions import UnexpectedEvent, announce, change_in
 from .change import Change, Phase
 from .failure import halt
-from .machines import Machine, Worker
+from .machines import Machine, Worker, WorkerState
 from .notices import notified
 from .planned import cancel
 from .replicas import note_twins
@@ -69,6 +70,8 @@ def _copied(job: JobState, machine: Machine, recorded: Recorded) -> None:
 
 
 def _said(job: JobState, worker: Worker, message: FromWorker) -> None:
+    if worker.state not in SPEAKERS.get(type(message), ANY):
+        raise UnexpectedEvent(job, f"{job.describe(worker)} is {worker.state} and says {type(message).__name__}")
     match message:
         case Here(address, pid):
             worker.address, worker.pid = address, pid
@@ -97,9 +100,9 @@ def _said(job: JobState, worker: Worker, message: FromWorker) -> None:
             stalled(job, worker, message)
         case Faulty(reason, fatal):
             signal(job, "script", [worker], f"{job.describe(worker)}: {reason}", dead=False, trusted=not fatal)
-        case Failed(step, error):
+        case Failed(step, error, _, cause):
             if job.has_role(worker.uid):
-                script_failed(job, worker, f"{job.describe(worker)} failed in step {step}: {error}")
+                script_failed(job, worker, f"{job.describe(worker)} failed in step {step}: {error}", cause)
             else:
                 announce(job, "rehearsal", f"{job.describe(worker)} failed: {error}", uid=worker.uid)
 
@@ -123,6 +126,23 @@ def _rehearsed(job: JobState, worker: Worker, message: Rehearsed) -> None:
         announce(job, "rehearsal", text, uid=worker.uid)
     durations, cell = job.machines[worker.machine].rehearsal_seconds, job.plan.cells[role]
     durations[cell] = message.seconds or durations.get(cell, 0.0)
+
+
+IN_ROLE = frozenset({WorkerState.SEATED, WorkerState.PARKED})
+ANY = frozenset(WorkerState)
+
+SPEAKERS: dict[type, frozenset[WorkerState]] = {
+    Here: frozenset({WorkerState.STARTING}),
+    Rehearsed: frozenset({WorkerState.REHEARSING}),
+    Parked: IN_ROLE,
+    Tracked: IN_ROLE,
+    Recorded: IN_ROLE,
+    Settled: IN_ROLE,
+    Stalled: IN_ROLE,
+    Done: IN_ROLE,
+    Halted: IN_ROLE | {WorkerState.REHEARSING, WorkerState.READY},
+}
+"""Message → the states in which a worker may send it; a message that is not listed may come in any state."""
 
 
 # -- the change under way --------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from understudy.protocol.frames import Exited
-from understudy.protocol.messages import Halted, Stalled
+from understudy.protocol.messages import Halted, ScriptFailure, Stalled
 
 from .actions import announce, condemn, dismiss, quarantine_if_due, record_failure, reply
 from .change import Change, Phase
@@ -121,25 +121,26 @@ def exited(job: JobState, worker: Worker, report: Exited) -> None:
             words = "; let the script call understudy.run(train)"
         text = f"{job.describe(worker)} {how} before the job was over{words}"
         if report.code == 0 or not worker.holds:
-            fail(job, FailureCause.SCRIPT, text)
+            how_it_failed: ScriptFailure = "no-train" if report.code == 0 and not worker.holds else "exits"
+            fail(job, FailureCause.SCRIPT, text, how_it_failed)
         else:
-            script_failed(job, worker, text)
+            script_failed(job, worker, text, "exits")
         return
     announce(job, "died", f"{job.describe(worker)} {how}", machine=machine.name, uid=worker.uid)
     signal(job, "exit", [worker], f"{job.describe(worker)} {how}")
 
 
-def script_failed(job: JobState, worker: Worker, text: str) -> None:
+def script_failed(job: JobState, worker: Worker, text: str, script: ScriptFailure) -> None:
     """A script has failed in its role. Another worker tries the step once more; after a second failure there the
     script is at fault, and the job fails."""
     if worker.alive:
         condemn(job, worker, text)
     role = job.role_of(worker.uid)
     if role is None or not worker.holds:  # it has not come to its first step
-        fail(job, FailureCause.SCRIPT, text)
+        fail(job, FailureCause.SCRIPT, text, script)
         return
     job.script_failures[role] = text
-    announce(job, "died", text, machine=worker.machine, uid=worker.uid)
+    announce(job, "died", text, machine=worker.machine, uid=worker.uid, script=script)
     signal(job, "script", [worker], text)
 
 
@@ -168,7 +169,8 @@ def reported_ill(job: JobState, id: str, name: str, why: str, *, fatal: bool) ->
 def halted(job: JobState, worker: Worker, message: Halted) -> None:
     """A worker has halted: by itself (number 0), because it noticed a failure, or because the controller asked."""
     if message.how == "mismatch":
-        fail(job, FailureCause.DISAGREEMENT, f"{job.describe(worker)} in step {message.step}: {message.reason}")
+        text = f"{job.describe(worker)} in step {message.step}: {message.reason}"
+        fail(job, FailureCause.DISAGREEMENT, text, "collectives")
     elif message.number == 0:
         begun = job.status == JobStatus.FORMING and job.change is not None
         if job.status in (JobStatus.TRAINING, JobStatus.RECOVERING) or begun:
@@ -211,6 +213,7 @@ def _look_for_deadlock(job: JobState) -> None:
         FailureCause.DISAGREEMENT,
         f"{here} {places[first].what}, while {there} {places[other].what}: "
         "all roles must run the same steps and call the same operations in the same order",
+        "collectives",
     )
 
 

@@ -6,6 +6,7 @@ from collections import Counter
 
 from understudy.protocol.frames import KeepCopy
 from understudy.protocol.messages import Recorded, Rehearse
+from understudy.protocol.provisioning import ReleaseMachine
 from understudy.protocol.roster import Roster, WorkerAddress
 
 from .actions import (
@@ -21,7 +22,6 @@ from .actions import (
     want,
 )
 from .change import Change, Phase
-from .effects import ReleaseMachine
 from .machines import Machine, MachineState, Worker, fits, ready, unused, warmth
 from .state import JobState, JobStatus
 

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
-from typing import Literal
 
 from understudy.protocol.roster import Roster
+from understudy.protocol.settings import NoStandby
 from understudy.steward.drains import deadline
 
 from .change import DIRECT_COURSE, PLANNED_COURSE, Change, Phase, QueuedReplacement, TurnOutcome
@@ -18,7 +18,6 @@ from .events import Event
 from .machines import Machine, MachineState, Worker
 from .recordings import Recordings
 
-Scarcity = Literal["wait", "stop", "shrink"]
 PLAN = "plan.json"
 """Name of the file beside a ledger that holds the plan of its job."""
 ATTEMPTS = 3
@@ -80,7 +79,7 @@ class JobPlan:
     """Seconds in which a worker starts, and in which a joiner has rehearsed."""
     patience: float = 600.0
     """Seconds to wait for a machine if no standby is left."""
-    scarcity: Scarcity = "wait"
+    scarcity: NoStandby = "wait"
     """What to do if no standby is left: ask for a machine and wait, stop, or go on without the replica."""
     quarantine: int = 3
     """Failures after which a machine is not used any more."""
@@ -269,7 +268,7 @@ class JobState:
         """Machine → its cell, for all machines that have roles."""
         assert self.roster is not None
         if self._homes[0] is not self.roster:
-            seated = [(cell, self.roster.player(role)) for role, cell in enumerate(self.plan.cells)]
+            seated = [(cell, self.roster.worker_of(role)) for role, cell in enumerate(self.plan.cells)]
             self._homes = (self.roster, {worker.machine: cell for cell, worker in seated if worker is not None})
         return self._homes[1]
 

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from understudy.controller.core.actions import UnexpectedEvent
 from understudy.controller.core.director import Director
-from understudy.controller.core.effects import Announcement, Effect, Provisioning
+from understudy.controller.core.effects import Announcement, Effect
 from understudy.controller.core.events import (
     Asked,
     Event,
@@ -26,7 +26,8 @@ from understudy.controller.core.events import (
 from understudy.controller.core.state import OVER, JobState
 from understudy.host.world import REAL, World
 from understudy.protocol.frames import Ack, Beat, Frame, Numbered, Refused, Register, Report, Welcome
-from understudy.protocol.roster_delta import Shortener
+from understudy.protocol.provisioning import Provisioning
+from understudy.protocol.roster_delta import RosterEncoder
 
 from .admission import objection
 from .observing import Observing
@@ -81,7 +82,7 @@ class Controller:
         self.provisioning: list[Provisioning] = []
         """Requests for machines and releases, in their order."""
         self.beats: dict[str, Beat] = {}
-        self.observing = Observing(spec.stragglers, spec.mesh)
+        self.observing = Observing(spec.settings.stragglers, spec.mesh)
         self.connections: dict[str, Connection] = {}
         self.on_news: Callable[[], None] = lambda: None
         """Called after every event."""
@@ -90,7 +91,7 @@ class Controller:
         self._seen: dict[str, float] = {}
         self._sent: dict[str, int] = {}
         self._expired: set[Event] = set()
-        self._shortener = Shortener()
+        self._rosters = RosterEncoder()
         for at, event in ledger.read():
             self._decide(event, at)
         self.steward = Steward(spec.steward, self.job, self.announcements, lambda: self.observing.suspects, new_id)
@@ -144,21 +145,21 @@ class Controller:
         for number, order in machine.outbox.after(0):
             if number > self._sent.get(name, 0):
                 self._sent[name] = number
-                connection.send(Numbered(number, *self._shortener.shorten(name, order)))
+                connection.send(Numbered(number, *self._rosters.encode(name, order)))
 
     # -- time ----------------------------------------------------------------------------------------------------------
 
     def look(self) -> None:
         """Find machines that are silent for too long, limits that have passed, and what the steward asks for."""
-        now = self._world.monotonic()
+        now, limits = self._world.monotonic(), self.spec.settings.recovery
         self._looked, absent = now, now - self._looked - WATCH_S
-        if absent > self.spec.heartbeat / 2:  # this process was held up and has read nothing meanwhile
+        if absent > limits.heartbeat / 2:  # this process was held up and has read nothing meanwhile
             self._seen = {name: seen + absent for name, seen in self._seen.items()}
             return
         if self._cut_off(now):
             return
-        why = f"nothing heard from its agent for {self.spec.heartbeat:g} s"
-        for name in gone(self._heard(now), now, self.spec.heartbeat, self.spec.patience):
+        why = f"nothing heard from its agent for {limits.heartbeat:g} s"
+        for name in gone(self._heard(now), now, limits.heartbeat, limits.patience):
             self.feed(Lost(name, self.job.machines[name].incarnation, why))
         for limit, event in self.director.due():
             if self._world.time() > limit and event not in self._expired:
@@ -175,9 +176,9 @@ class Controller:
     def _cut_off(self, now: float) -> bool:
         """Whether no machine at all is heard. Afterwards not all are heard at once: connections that were cut take
         about as long to come back as they were away, or to be opened anew."""
-        heard, limit = self._heard(now), self.spec.heartbeat
+        heard, limit = self._heard(now), self.spec.settings.recovery.heartbeat
         silence = quiet(heard, now)
-        if limit < silence < self.spec.patience:
+        if limit < silence < self.spec.settings.recovery.patience:
             if not self.silence and self.job.status not in OVER:
                 log.warning("nothing heard from any machine for %g s: it is the controller that is cut off", limit)
             self.silence = silence
@@ -211,7 +212,7 @@ class Controller:
             connection.send(Refused(machine.why))
             return False
         self.connections[name] = connection
-        self._shortener.connected(name, register.seated)
+        self._rosters.connected(name, register.roster)
         connection.send(Welcome(machine.inbox.last))
         self._flush(name)
         return True

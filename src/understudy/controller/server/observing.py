@@ -9,9 +9,9 @@ from understudy.controller.core.events import Noted
 from understudy.controller.core.state import JobState
 from understudy.protocol.mesh import Mesh, coordinates, roles_of
 from understudy.protocol.samples import Sample
+from understudy.protocol.settings import StragglerSettings
 from understudy.steward.links import LinkDetector
-from understudy.steward.series import Settings
-from understudy.steward.stragglers import Detector, News, Straggler
+from understudy.steward.stragglers import Straggler, StragglerDetector, StragglerNews
 
 LOOK_S = 1.0
 """Between two looks."""
@@ -24,10 +24,10 @@ _BEHIND = 3
 class Observing:
     """Collects samples until all roles have told of a step, then has it judged."""
 
-    def __init__(self, settings: Settings, mesh: Mesh) -> None:
+    def __init__(self, settings: StragglerSettings, mesh: Mesh) -> None:
         self.settings = settings
         self._classes = classes_of(mesh)
-        self._workers, self._links = Detector(settings), LinkDetector(settings)
+        self._workers, self._links = StragglerDetector(settings), LinkDetector(settings)
         self._steps: dict[int, dict[int, Sample]] = {}
         """Step → role → what it has told, of steps that are not judged yet."""
         self._judged = -1
@@ -62,9 +62,9 @@ class Observing:
         self._looked = now
         if roster.generation != self._generation:
             self._enter(job)
-        players = {role: worker for role in range(len(roster.seats)) if (worker := roster.player(role)) is not None}
+        players = {role: worker for role in range(len(roster.seats)) if (worker := roster.worker_of(role)) is not None}
         machines = {role: worker.machine for role, worker in players.items()}
-        news: list[News] = []
+        news: list[StragglerNews] = []
         for step in self._complete(len(players)):
             told = self._steps.pop(step)
             self._judged = step
@@ -99,7 +99,7 @@ def classes_of(mesh: Mesh) -> dict[int, tuple[int, ...]]:
     return {role: tuple(members) for members in found.values() for role in members}
 
 
-def _noted(news: News) -> Noted:
+def _noted(news: StragglerNews) -> Noted:
     finding = news.finding
     data: dict[str, str | float] = {"machine": finding.machine, "role": finding.role, "ratio": finding.ratio}
     data |= {"part": finding.part, "steps": finding.steps}

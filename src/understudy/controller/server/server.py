@@ -17,7 +17,6 @@ from typing import Any
 import msgspec
 from aiohttp import WSMsgType, web
 
-from understudy.agent.mishap import GARBAGE
 from understudy.controller.core.events import (
     AddStandby,
     Lost,
@@ -32,13 +31,14 @@ from understudy.controller.core.events import (
 )
 from understudy.controller.core.state import OVER, JobState
 from understudy.host.family import die_with_parent
+from understudy.protocol.durations import parse_deadline, parse_duration
 from understudy.protocol.frames import Frame, Refused, Register
-from understudy.protocol.messages import Inject
+from understudy.protocol.messages import ExtensionMessage
+from understudy.protocol.provisioning import ProvisioningPage
 from understudy.protocol.sessions import sign_of_life_s
 
 from .bodies import Ending, Illness, Maintenance
 from .controller import RENAME, WATCH_S, Controller
-from .deadline import moment
 from .ledger import Ledger
 from .spec import ControlSpec, Offer
 from .views import job_view, machines_view, roster_view
@@ -149,7 +149,7 @@ class ControllerServer:
 
     async def get_answer(self, request: web.Request) -> web.Response:
         """What has become of a request; waits up to `wait` seconds for its end."""
-        id, wait = request.match_info["id"], float(request.query.get("wait", "0"))
+        id, wait = request.match_info["id"], parse_duration(request.query.get("wait", "0"))
         if id not in self.job.requests:
             raise ValueError(f"there was no request {id}; its id is in the answer to whoever has asked")
         deadline = time.monotonic() + min(wait, 60.0)
@@ -166,10 +166,18 @@ class ControllerServer:
 
     async def get_events(self, request: web.Request) -> web.StreamResponse:
         """Announcements from number `after` on; waits up to `wait` seconds for the first."""
-        after, wait = int(request.query.get("after", "0")), float(request.query.get("wait", "0"))
+        after, wait = int(request.query.get("after", "0")), parse_duration(request.query.get("wait", "0"))
         if len(self.controller.announcements) <= after and wait > 0:
             await self._wait(min(wait, 60.0))
         return _json({"next": len(self.controller.announcements), "events": self.controller.announcements[after:]})
+
+    async def get_provision(self, request: web.Request) -> web.Response:
+        """Requests for machines that follow the first `after`; waits up to `wait` seconds for the first of them."""
+        after, wait = int(request.query.get("after", "0")), parse_duration(request.query.get("wait", "0"))
+        deadline = time.monotonic() + min(wait, 60.0)
+        while len(self.controller.provisioning) <= after and (left := deadline - time.monotonic()) > 0:
+            await self._wait(left)
+        return _json(ProvisioningPage(len(self.controller.provisioning), tuple(self.controller.provisioning[after:])))
 
     async def post_replace(self, request: web.Request) -> web.Response:
         """Put standbys in the place of machines, all at one boundary; with `by` it is a drain."""
@@ -178,7 +186,7 @@ class ControllerServer:
     async def post_drain(self, request: web.Request) -> web.Response:
         """Maintenance: {"machines": ["m1"], "by": "30m", "why": "…"}."""
         given: Maintenance = await _body(request, Maintenance)
-        by = moment(given.by, datetime.now()) if isinstance(given.by, str) else given.by
+        by = parse_deadline(given.by, datetime.now()) if isinstance(given.by, str) else given.by
         return await self.ask(Replace(given.machines, by=by, in_turns=True, why=given.why))
 
     async def delete_drain(self, request: web.Request) -> web.Response:
@@ -230,8 +238,7 @@ class ControllerServer:
             raise ValueError("this job is not open for other machines")
         if name in spec.reserved or (machine is not None and machine.alive):
             raise ValueError(f"there is a machine {name} in this job already; {RENAME}")
-        status, patience = self.job.status, spec.patience
-        return _json(Offer(spec.job, status, spec.worker, spec.env, spec.repair, patience))
+        return _json(Offer(spec.job, self.job.status, spec.worker, spec.env))
 
     async def post_disband(self, request: web.Request) -> web.Response:
         """The controller is about to go for good: nobody is to wait for it. Answers when all agents have gone, or
@@ -261,19 +268,19 @@ class ControllerServer:
         """Who plays which role: a list of `RoleView`."""
         return _json(roster_view(self.job, self.spec.mesh))
 
-    async def get_inject(self, request: web.Request) -> web.Response:
-        """Whether faults may be let into this job."""
-        return _json({"chaos": self.spec.chaos})
+    async def get_extensions(self, request: web.Request) -> web.Response:
+        """The extensions of this job's workers and agents: module → argument."""
+        return _json({} if self.spec.worker is None else self.spec.worker.extensions)
 
-    async def post_inject(self, request: web.Request) -> web.Response:
-        """Chaos: have something go wrong in a worker or an agent."""
-        inject: Inject = await _body(request, Inject)
-        connection = self.controller.connections.get(inject.machine)
-        if not self.spec.chaos:
-            raise ValueError("faults are not let into this job; start it with: understudy run --chaos")
-        if not isinstance(connection, AgentSocket):
-            raise ValueError(f"no agent of {inject.machine} is connected")
-        connection.send_bytes(GARBAGE if inject.kind == "corrupt-order" else _encoder.encode(inject))
+    async def post_extensions(self, request: web.Request) -> web.Response:
+        """Send a message to the extensions of a worker or an agent."""
+        message: ExtensionMessage = await _body(request, ExtensionMessage)
+        connection = self.controller.connections.get(message.machine)
+        if self.spec.worker is None or not self.spec.worker.extensions:
+            raise ValueError("this job has no extensions; for faults, start it with: understudy run --chaos")
+        if connection is None:
+            raise ValueError(f"no agent of {message.machine} is connected")
+        connection.send(message)
         return _json({})
 
     def app(self) -> web.Application:
@@ -287,6 +294,7 @@ class ControllerServer:
                 web.get("/machines", self.get_machines),
                 web.get("/roster", self.get_roster),
                 web.get("/events", self.get_events),
+                web.get("/provision", self.get_provision),
                 web.get("/requests/{id}", self.get_answer),
                 web.post("/replace", self.post_replace),
                 web.post("/drain", self.post_drain),
@@ -295,8 +303,8 @@ class ControllerServer:
                 web.delete("/standbys/{name}", self.delete_standby),
                 web.post("/scale", self.post_scale),
                 web.post("/stop", self.post_stop),
-                web.get("/inject", self.get_inject),
-                web.post("/inject", self.post_inject),
+                web.get("/extensions", self.get_extensions),
+                web.post("/extensions", self.post_extensions),
                 web.post("/machines/{name}/lost", self.post_lost),
                 web.post("/machines/{name}/fault", self.post_fault),
                 web.post("/machines/{name}/readmit", self.post_readmit),

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import msgspec
 
-from understudy.controller.core.state import JobPlan, Scarcity
+from understudy.controller.core.state import JobPlan
 from understudy.protocol.frames import Facts
 from understudy.protocol.messages import WorkerSpec
-from understudy.steward import decide, series
+from understudy.protocol.settings import RETURN_S, Settings, StewardSettings
 
 
 class ControlSpec(msgspec.Struct, frozen=True):
@@ -19,49 +21,42 @@ class ControlSpec(msgspec.Struct, frozen=True):
     nproc: int
     mesh: tuple[tuple[str, int], ...]
     ledger: str
-    heartbeat: float = 2.0
-    answer_limit: float = 10.0
-    limit: float = 300.0
-    rehearsal_limit: float = 900.0
-    patience: float = 600.0
-    no_standby: Scarcity = "wait"
-    quarantine: int = 3
-    warm: int = 1
-    chaos: bool = False
-    """Whether faults may be let in from here."""
+    settings: Settings = Settings()
     facts: Facts | None = None
-    """What every machine must have in common with the job; None: nothing is asked."""
+    """What every machine must have in common with the job; None: nothing is checked."""
     worker: WorkerSpec | None = None
     """For machines that join: what their workers must know, but for the secret and what is a machine's own."""
     env: dict[str, str] = {}
-    """For them, too."""
-    repair: float = 0.0
-    records: bool = False
+    """For machines that join: environment variables of their workers."""
     reserved: tuple[str, ...] = ()
-    """Names that they may not have: machines of these are started with the job."""
+    """Names of the machines that start with the job, which no machine that joins may have."""
     first: tuple[int, ...] = ()
     """Cells with which the job begins; empty: all."""
-    at_once: int = 0
-    steward: decide.Settings = decide.Settings()
-    stragglers: series.Settings = series.Settings()
 
     @property
     def plan(self) -> JobPlan:
+        recovery, standbys = self.settings.recovery, self.settings.standbys
         return JobPlan(
-            self.machines,
-            self.nproc,
-            self.answer_limit,
-            self.limit,
-            self.rehearsal_limit,
-            self.patience,
-            self.no_standby,
-            self.quarantine,
-            self.warm,
-            self.records,
-            "" if self.worker is None else self.worker.mask,
-            self.first,
-            self.at_once,
+            machines=self.machines,
+            nproc=self.nproc,
+            answer_limit=recovery.answer_limit,
+            limit=self.settings.comm.limit,
+            rehearsal_limit=standbys.rehearsal_limit,
+            patience=recovery.patience,
+            scarcity=recovery.no_standby,
+            quarantine=recovery.quarantine,
+            warm=standbys.warm,
+            records=standbys.recording_bytes > 0 and self.machines > 1,
+            mask=self.settings.masking.mask,
+            first=self.first,
+            at_once=self.settings.replacement.at_once,
         )
+
+    @property
+    def steward(self) -> StewardSettings:
+        """A machine that comes back after its repair is not requested in between."""
+        repair = self.settings.recovery.repair
+        return replace(self.settings.steward, returning=repair + RETURN_S if repair else 0.0)
 
 
 class Offer(msgspec.Struct, frozen=True):
@@ -70,9 +65,5 @@ class Offer(msgspec.Struct, frozen=True):
     job: str
     status: str
     worker: WorkerSpec
-    """Without secret, script and what is the machine's own."""
+    """Without the secret, the script and what is the machine's own."""
     env: dict[str, str]
-    repair: float
-    """Seconds after which a machine whose agent has died, or was given up, comes back; 0: never."""
-    patience: float
-    """Seconds without controller and training after which a machine may take the job for over."""

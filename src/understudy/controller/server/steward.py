@@ -18,17 +18,16 @@ from understudy.controller.core.events import Asked, Event, Noted
 from understudy.controller.core.machines import Machine, MachineState
 from understudy.controller.core.replicas import to_fill
 from understudy.controller.core.state import JobState, JobStatus
+from understudy.protocol.settings import HOUR, StewardSettings
 from understudy.steward.decide import (
-    HOUR,
     Action,
-    Drain,
-    Memory,
+    DrainDemand,
+    FreeStandby,
     Observed,
-    Release,
-    Replace,
-    Request,
-    Settings,
-    Standby,
+    ReleaseStandby,
+    ReplaceSlow,
+    RequestStandbys,
+    StewardMemory,
     Suspect,
     decide,
 )
@@ -49,7 +48,7 @@ class Finding(Protocol):
 class Steward:
     def __init__(
         self,
-        settings: Settings,
+        settings: StewardSettings,
         job: JobState,
         announcements: Sequence[Announcement],
         suspects: Callable[[], Mapping[str, Finding]] = dict,
@@ -65,11 +64,11 @@ class Steward:
         self._active: dict[str, float] | None = None
         """Machine → since when it is active, as far as that was seen."""
         self._listen()
-        self.memory = Memory(replaced=tuple(self._replaced))
+        self.memory = StewardMemory(replaced=tuple(self._replaced))
 
     def look(self, now: float) -> list[Event]:
         """Requests and notes that follow from the present state; nothing more than once a second."""
-        if abs(now - self.memory.looked) < LOOK_S:
+        if abs(now - self.memory.checked) < LOOK_S:
             return []
         self._listen()
         decision = decide(self._observed(now), self.settings, self.memory)
@@ -82,7 +81,7 @@ class Steward:
     def _carried_out(self, action: Action) -> list[Event]:
         request: events.Request
         match action:
-            case Replace(machine, why):
+            case ReplaceSlow(machine, why):
                 note: dict[str, str | float] = {"act": "replace", "machine": machine}
                 if self.settings.mode != "act":
                     return [Noted("steward", f"would replace {machine}: {why}", note)]
@@ -90,9 +89,9 @@ class Steward:
                     Noted("steward", f"replaces {machine}: {why}", note),
                     Asked(self._name(), events.Replace((machine,))),
                 ]
-            case Request(count, why):
+            case RequestStandbys(count, why):
                 text, request = f"asks for {count} standby{'s' if count > 1 else ''}: {why}", events.AddStandby(count)
-            case Release(machine, why):
+            case ReleaseStandby(machine, why):
                 text, request = f"lets {machine} go: {why}", events.RemoveStandby(machine, f"it is one too many: {why}")
         return [Noted("steward", text, {"act": "pool"}), Asked(self._name(), request)]
 
@@ -119,23 +118,25 @@ class Steward:
         active = self._seen_active(now)
         return Observed(
             now,
-            job.status == JobStatus.TRAINING and not job.stopping and not job.closing_at,
-            change is not None or job.settling is not None,
-            tuple(
-                Standby(name, self._is_warm(machine), max((worker.started for worker in machine.workers), default=0.0))
+            training=job.status == JobStatus.TRAINING and not job.stopping and not job.closing_at,
+            busy=change is not None or job.settling is not None,
+            standbys=tuple(
+                FreeStandby(
+                    name, self._is_warm(machine), max((worker.started for worker in machine.workers), default=0.0)
+                )
                 for name, machine in machines.items()
                 if machine.state == MachineState.STANDBY and machine.notice is None and name not in taken
             ),
-            job.wanted,
-            len(to_fill(job)),
-            tuple(
+            expected=job.wanted,
+            vacant=len(to_fill(job)),
+            suspects=tuple(
                 Suspect(name, finding.ratio, finding.reason, active[name])
                 for name, finding in self._suspects().items()
                 if name in active
             ),
-            tuple(Drain(len(item.request.machines), item.request.by) for item in job.queue),
-            tuple(self._lost),
-            tuple(self._requests),
+            drains=tuple(DrainDemand(len(item.request.machines), item.request.by) for item in job.queue),
+            lost=tuple(self._lost),
+            requests=tuple(self._requests),
         )
 
     def _seen_active(self, now: float) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""What a measured chart shows, whoever draws it: the page by plotly, pictures by matplotlib. Plain data."""
+"""Charts of measurements as plain data. `sheet` draws them with plotly, `pictures` with matplotlib."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from math import isfinite
 import msgspec
 
 
-class Bar(msgspec.Struct, frozen=True):
-    """A contestant's value; None: it has none, and `note` says why."""
+class ChartBar(msgspec.Struct, frozen=True):
+    """The value of one system under test. None: there is no value, and `note` says why."""
 
     name: str
     value: float | None
@@ -19,55 +19,55 @@ class Bar(msgspec.Struct, frozen=True):
 
     @property
     def reach(self) -> tuple[float, float]:
-        """Where most of what was measured lies; just the value where nobody knows."""
+        """Ends of the error bar; the value itself if they are not known."""
         value = 0.0 if self.value is None else self.value
         low, high = (value if end is None else end for end in (self.low, self.high))
         return min(low, value), max(high, value)
 
 
-class Group(msgspec.Struct, frozen=True):
-    """Contestants side by side under the same conditions."""
+class BarGroup(msgspec.Struct, frozen=True):
+    """Systems side by side under the same conditions."""
 
     label: str
-    bars: tuple[Bar, ...]
+    bars: tuple[ChartBar, ...]
 
 
-class Bars(msgspec.Struct, frozen=True, tag="bars"):
-    """Less is better."""
+class BarChart(msgspec.Struct, frozen=True, tag="bars"):
+    """Groups of bars; a shorter bar is better."""
 
     axis: str
     unit: str
-    groups: tuple[Group, ...]
+    groups: tuple[BarGroup, ...]
 
 
-class Line(msgspec.Struct, frozen=True):
+class ChartLine(msgspec.Struct, frozen=True):
     name: str
     xs: tuple[float, ...]
     ys: tuple[float, ...]
     dashed: bool = False
 
 
-class Lines(msgspec.Struct, frozen=True, tag="lines"):
+class LineChart(msgspec.Struct, frozen=True, tag="lines"):
     x: str
     y: str
-    lines: tuple[Line, ...]
+    lines: tuple[ChartLine, ...]
     log: bool = False
-    """On both axes."""
+    """Whether both axes are logarithmic."""
     mark: str = ""
-    """What happened at x = 0; empty: nothing."""
+    """Label of a vertical line at x = 0; empty: no line."""
 
 
-class Stack(msgspec.Struct, frozen=True):
+class ChartStack(msgspec.Struct, frozen=True):
     label: str
     parts: tuple[tuple[str, float], ...]
 
 
-class Stacks(msgspec.Struct, frozen=True, tag="stacks"):
+class StackChart(msgspec.Struct, frozen=True, tag="stacks"):
     axis: str
-    stacks: tuple[Stack, ...]
+    stacks: tuple[ChartStack, ...]
 
 
-Chart = Bars | Lines | Stacks
+Chart = BarChart | LineChart | StackChart
 
 COLOURS = {
     "understudy": "#12908e",
@@ -87,36 +87,36 @@ OTHERS = (
     *("#4a7fc1", "#b9739f", "#c9b458", "#e08f77", "#6f9fd8", "#a08d7b", "#5cae8a", "#d69bc0"),
     *("#7a8f3d", "#3d6f7a", "#b0603a", "#6d5fa8"),
 )
-"""For those without a colour of their own."""
+"""Colours for names that are not in `COLOURS`."""
 
 
 def colours(names: list[str]) -> dict[str, str]:
-    """Each name's colour, in the order of the names: its own, else the next one that nobody of these has."""
+    """The colour of each name: its own, else the next colour that is not in use."""
     own = {COLOURS[name] for name in names if name in COLOURS}
     free = cycle([colour for colour in OTHERS if colour not in own])
     return {name: COLOURS[name] if name in COLOURS else next(free) for name in dict.fromkeys(names)}
 
 
 def names_of(chart: Chart) -> list[str]:
-    """Contestants, lines or parts, in the order in which they first appear."""
+    """Names of bars, lines or parts, in order of first appearance."""
     match chart:
-        case Bars(groups=groups):
+        case BarChart(groups=groups):
             found = [bar.name for group in groups for bar in group.bars]
-        case Lines(lines=lines):
+        case LineChart(lines=lines):
             found = [line.name for line in lines]
-        case Stacks(stacks=stacks):
+        case StackChart(stacks=stacks):
             found = [name for stack in stacks for name, _ in stack.parts]
     return list(dict.fromkeys(found))
 
 
-def values_of(chart: Bars) -> list[float]:
-    """All ends of all bars; never none, so that there is a range to draw in."""
+def values_of(chart: BarChart) -> list[float]:
+    """The ends of all error bars; never empty, so that an axis has a range."""
     ends = [end for group in chart.groups for bar in group.bars if bar.value is not None for end in bar.reach]
     return ends or [0.0, 1.0]
 
 
-def missing(chart: Bars) -> list[str]:
-    """Who has no bar, and why, in words."""
+def missing(chart: BarChart) -> list[str]:
+    """A sentence for each bar without a value."""
     return [
         f"{group.label}: {bar.name} is missing ({bar.note})"
         for group in chart.groups
@@ -126,7 +126,7 @@ def missing(chart: Bars) -> list[str]:
 
 
 def short(value: float) -> str:
-    """Three figures at most: `0.038`, `4.6`, `1,040`."""
+    """The value with about three significant digits: `0.038`, `4.6`, `1,040`."""
     if not isfinite(value):
         return "never"
     if abs(value) >= 999.5:

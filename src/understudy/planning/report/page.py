@@ -1,4 +1,4 @@
-"""The page: one string of HTML that holds everything it needs and may load nothing."""
+"""The report of a plan as one HTML page that loads nothing."""
 
 from __future__ import annotations
 
@@ -6,20 +6,21 @@ from collections.abc import Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
-from understudy.planning import series
-from understudy.planning.planner import Option, Plan
-from understudy.planning.report import plots, words
-from understudy.planning.report.frame import document, drawing, table, tiles
-from understudy.planning.series import Simulated
+from understudy.planning.planner import Plan, PlanOption
+from understudy.planning.report import plan_data as series
+from understudy.planning.report import plots
+from understudy.planning.report import sentences as words
+from understudy.planning.report.html import document, drawing, table, tiles
+from understudy.planning.report.plan_data import Simulated
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
 
 def page(plan: Plan, made: str, simulated: Sequence[Simulated] = ()) -> str:
-    """The report of a plan; `made` says when and by what. Raises ReportUnavailable where there is no plotly.
+    """The report of a plan; `made` is the footer. Raises ReportUnavailable if plotly is not installed.
 
-    What was simulated besides has a section of its own.
+    Simulated strategies, if given, get a section.
     """
     plots.require()
     best = plan.best.strategy.name
@@ -55,10 +56,10 @@ def _top(plan: Plan) -> str:
 
 def _assumptions(plan: Plan) -> str:
     if not plan.notes:
-        body = "<p>Nothing was assumed: everything the plan needs was said.</p>"
+        body = "<p>Nothing was assumed: all inputs of the plan were given.</p>"
     else:
         rows = [(note.name, note.value, note.why) for note in plan.notes]
-        body = "<p>What was not said was guessed. Say better what is wrong here and plan again.</p>"
+        body = "<p>These inputs were not given. Give the right values for those that are wrong, and plan again.</p>"
         body += table(("what", "assumed", "why"), rows)
     return f'<section id="assumptions"><h2>Assumptions</h2>{body}</section>'
 
@@ -72,7 +73,7 @@ def _plots(plan: Plan) -> list[str]:
         _section(
             "scale",
             "Time to train against scale",
-            seen or "Replicas of this size, or failures at this rate, leave no two scales to compare: no line to show.",
+            seen or "No plot: with replicas of this size and this failure rate, there are no two scales to compare.",
             plots.over_scale(scale, best, plan.ask.days) if seen else None,
         ),
         _section("waste", "Wasted GPU-hours a week", words.of_bars(bars, best), plots.bars(bars)),
@@ -111,14 +112,14 @@ def _section(name: str, title: str, sentence: str, figure: Figure | None) -> str
 def _numbers(plan: Plan) -> str:
     titles = ("strategy", "settings", "time to train", "ETTR", "availability", "wasted GPU-hours a week")
     rows = [_row(plan, option) for option in plan.options]
-    note = "<p>Those with * are there to compare with; Understudy does the others.</p>"
+    note = "<p>* for comparison; Understudy implements the others.</p>"
     return (
         '<section id="numbers"><details><summary>All strategies in numbers</summary>'
         f"{note}{table(titles, rows)}</details></section>"
     )
 
 
-def _row(plan: Plan, option: Option) -> tuple[str, ...]:
+def _row(plan: Plan, option: PlanOption) -> tuple[str, ...]:
     return (
         option.strategy.name + ("" if option.offered else " *"),
         words.settings(option.strategy),

@@ -1,8 +1,7 @@
-"""Measured charts as PNG by matplotlib, for pages that hold pictures only, such as a README.
+"""Charts of measurements as PNG, drawn by matplotlib, for pages without scripts such as a README.
 
-Colours are those of the page and can be seen on light and on dark; the ground is a light card of its own, so that the
-text can, too. A picture carries the digest of what it shows: whether it is that of certain results can be asked of the
-file.
+Colours are those of the HTML page and are visible on light and dark pages; the background is light, so that text is
+readable on both. A picture contains the digest of its chart, so that a test can tell which results it shows.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import Any
 import msgspec
 import xxhash
 
-from understudy.planning.report.chart import Bars, Chart, Lines, Stacks, colours, names_of, short, values_of
+from understudy.planning.report.chart import BarChart, Chart, LineChart, StackChart, colours, names_of, short, values_of
 
 INK, SOFT, LINE, CARD = "#1f2933", "#5b6672", "#dfe3e8", "#fbfbfa"
 DOTS_PER_INCH, WIDTH = 150, 8.0
@@ -41,18 +40,18 @@ STYLE = {
 
 
 class PicturesUnavailable(RuntimeError):
-    """There is nothing to paint with; the message says what to install."""
+    """matplotlib is not installed; the message says what to install."""
 
 
 def png_of(title: str, chart: Chart) -> bytes:
-    """The same chart gives the same bytes with the same matplotlib."""
+    """The chart as PNG. The same chart gives the same bytes with the same version of matplotlib."""
     try:
         from matplotlib import rc_context
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError as error:
         raise PicturesUnavailable(
-            "pictures need matplotlib, which is not installed here: pip install 'understudy[report]'"
+            "pictures need matplotlib, which is not installed: pip install 'understudy[report]'"
         ) from error
     with rc_context(STYLE):
         figure = Figure(figsize=(WIDTH, _height(chart)), dpi=DOTS_PER_INCH, layout="constrained")
@@ -60,11 +59,11 @@ def png_of(title: str, chart: Chart) -> bytes:
         axes = figure.add_subplot()
         axes.set_title(title, loc="left", fontsize=11, fontweight="bold")
         match chart:
-            case Bars():
+            case BarChart():
                 _bars(axes, chart)
-            case Lines():
+            case LineChart():
                 _lines(axes, chart)
-            case Stacks():
+            case StackChart():
                 _stacks(axes, chart)
         handles, labels = axes.get_legend_handles_labels()
         unique = dict(zip(labels, handles, strict=True))
@@ -76,26 +75,27 @@ def png_of(title: str, chart: Chart) -> bytes:
 
 
 def digest(title: str, chart: Chart) -> str:
+    """Digest of a chart and its title."""
     return xxhash.xxh3_128_hexdigest(msgspec.json.encode((title, chart)))
 
 
 def digest_in(png: bytes) -> str:
-    """What the picture says that it shows; empty where it says nothing."""
+    """The digest that a picture contains; empty if there is none."""
     found = re.search(rb"tEXt" + KEY.encode() + rb"\x00([0-9a-f]{32})", png)
     return found[1].decode() if found else ""
 
 
 def _height(chart: Chart) -> float:
     match chart:
-        case Bars(groups=groups):
+        case BarChart(groups=groups):
             return 1.0 + 0.23 * sum(len(group.bars) + 1.4 for group in groups)
-        case Lines():
+        case LineChart():
             return 4.2
-        case Stacks(stacks=stacks):
+        case StackChart(stacks=stacks):
             return 1.6 + 0.42 * len(stacks)
 
 
-def _bars(axes: Any, chart: Bars) -> None:
+def _bars(axes: Any, chart: BarChart) -> None:
     paint = colours(names_of(chart))
     places: dict[float, str] = {}
     at = 0.0
@@ -121,7 +121,7 @@ def _bars(axes: Any, chart: Bars) -> None:
     axes.grid(axis="y", visible=False)
 
 
-def _lines(axes: Any, chart: Lines) -> None:
+def _lines(axes: Any, chart: LineChart) -> None:
     paint = colours(names_of(chart))
     for line in chart.lines:
         style = "--" if line.dashed else "-"
@@ -139,7 +139,7 @@ def _lines(axes: Any, chart: Lines) -> None:
     axes.set_ylabel(chart.y)
 
 
-def _stacks(axes: Any, chart: Stacks) -> None:
+def _stacks(axes: Any, chart: StackChart) -> None:
     paint = colours(names_of(chart))
     for place, stack in enumerate(chart.stacks):
         start = 0.0

@@ -1,7 +1,6 @@
-"""The plots of a report, by plotly, which is imported only here and only when a plot is made.
+"""The plots of a plan's report, by plotly. plotly is imported when a plot is made.
 
-Colours of text and lines come from the page, which knows whether it is light or dark; what is drawn has colours that
-can be seen on both.
+The page sets the colours of text and lines for a light or a dark screen; the colours of data are visible on both.
 """
 
 from __future__ import annotations
@@ -11,10 +10,18 @@ from math import log10
 from typing import TYPE_CHECKING, Any
 
 from understudy.planning.outcome import Waste
-from understudy.planning.report.words import amount, change, share
-from understudy.planning.series import STANDING_BY, Bar, Landscape, OverScale, Simulated, Stack, Tornado
+from understudy.planning.report.plan_data import (
+    STANDING_BY,
+    Landscape,
+    OverScale,
+    Simulated,
+    Tornado,
+    WasteBar,
+    WasteStack,
+)
+from understudy.planning.report.sentences import amount, change, share
 from understudy.planning.setting import DAY
-from understudy.planning.spans import said
+from understudy.protocol.durations import readable
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -49,26 +56,26 @@ WASTES = {
 }
 LESS, MORE = "#4a7fc1", "#d99b3b"
 WORST = "#2b3f66"
-"""Of the landscape."""
+"""Colour of the worst cell in the landscape."""
 APART = "\u2002"
-"""Between a name and its bar."""
+"""Space between a name and its bar."""
 ROW = 30
-"""Pixels of a horizontal bar with the space around it."""
+"""Height of a horizontal bar and its margin, in pixels."""
 HIGHEST = 4.0
-"""Times as long as undisturbed: what takes longer leaves the plot, that the others can be told apart."""
+"""Upper limit of the plot over scale, in times to train without interruption. Curves above it are cut off."""
 
 
 class ReportUnavailable(RuntimeError):
-    """There is nothing to draw with; the message says what to install."""
+    """plotly is not installed; the message says what to install."""
 
 
 def require() -> Any:
-    """plotly's graph objects, or ReportUnavailable."""
+    """plotly's graph objects. Raises ReportUnavailable if plotly is not installed."""
     try:
         import plotly.graph_objects
     except ImportError as error:
         raise ReportUnavailable(
-            "a report needs plotly, which is not installed here: pip install 'understudy[report]'"
+            "a report needs plotly, which is not installed: pip install 'understudy[report]'"
         ) from error
     return plotly.graph_objects
 
@@ -89,7 +96,7 @@ def over_scale(found: OverScale, best: str, days: float) -> Figure:
                 "dash": "solid" if curve.offered else "dash",
             },
             marker={"size": 7 if curve.kind == best else 5},
-            text=[said(point.days * DAY) for point in curve.points],
+            text=[readable(point.days * DAY) for point in curve.points],
             hovertemplate="%{text} on %{x:,} GPUs<extra>%{fullData.name}</extra>",
         )
     figure.add_vline(x=found.here, line={"dash": "dot", "width": 1.5, "color": OTHER})
@@ -100,13 +107,13 @@ def over_scale(found: OverScale, best: str, days: float) -> Figure:
         type="log",
         title="time to train",
         tickvals=steps,
-        ticktext=[said(step * DAY) for step in steps],
+        ticktext=[readable(step * DAY) for step in steps],
         range=_log_range(0.97 * days, 1.06 * top),
     )
-    return calm(figure, 560)
+    return without_frame(figure, 560)
 
 
-def bars(found: tuple[Bar, ...]) -> Figure:
+def bars(found: tuple[WasteBar, ...]) -> Figure:
     go = require()
     figure = go.Figure()
     room = 1.3 * max(1.0, *(bar.gpu_hours for bar in found))
@@ -127,10 +134,10 @@ def bars(found: tuple[Bar, ...]) -> Figure:
     figure.update_yaxes(autorange="reversed", automargin=True, showgrid=False, ticksuffix=APART)
     figure.update_xaxes(title="GPU-hours wasted in a week", range=[0, room], nticks=6)
     figure.update_layout(showlegend=False)
-    return calm(figure, 90 + ROW * len(found))
+    return without_frame(figure, 90 + ROW * len(found))
 
 
-def breakdown(found: tuple[Stack, ...]) -> Figure:
+def breakdown(found: tuple[WasteStack, ...]) -> Figure:
     go = require()
     figure = go.Figure()
     for words, colour in WASTES.items():
@@ -148,7 +155,7 @@ def breakdown(found: tuple[Stack, ...]) -> Figure:
     figure.update_yaxes(autorange="reversed", automargin=True, showgrid=False, ticksuffix=APART)
     figure.update_xaxes(title="share of the waste, %", range=[0, 100], tickvals=[0, 25, 50, 75, 100])
     figure.update_layout(barmode="stack", legend={"traceorder": "normal"})
-    return calm(figure, 220 + ROW * len(found))
+    return without_frame(figure, 220 + ROW * len(found))
 
 
 def landscape(found: Landscape) -> Figure:
@@ -166,7 +173,7 @@ def landscape(found: Landscape) -> Figure:
         colorscale=[[0, "#e4f2ec"], [0.15, "#a9d8cb"], [0.4, "#5fb0ae"], [0.7, "#36748f"], [1, WORST]],
         colorbar={"title": {"text": "times as long"}, "thickness": 12, "outlinewidth": 0},
         hoverongaps=False,
-        customdata=[[said(period)] * len(names) for period in found.periods],
+        customdata=[[readable(period)] * len(names) for period in found.periods],
         hovertemplate="r = %{x}, a checkpoint every %{customdata}: %{z:.3f} times as long<extra></extra>",
     )
     figure.add_scatter(
@@ -174,7 +181,7 @@ def landscape(found: Landscape) -> Figure:
         y=[found.best.period / 60],
         mode="markers",
         marker={"symbol": "star", "size": 17, "color": "#e0a33e", "line": {"width": 1.5, "color": "#3a2c10"}},
-        hovertemplate=f"best: r = {found.best.r}, every {said(found.best.period)}, "
+        hovertemplate=f"best: r = {found.best.r}, every {readable(found.best.period)}, "
         f"{found.best.inflation:.3f} times as long<extra></extra>",
     )
     figure.update_xaxes(title="holders of a shard, r", type="category", showgrid=False)
@@ -183,12 +190,12 @@ def landscape(found: Landscape) -> Figure:
         title={"text": "checkpoint period", "standoff": 14},
         type="log",
         tickvals=ticks,
-        ticktext=[said(60 * tick) for tick in ticks],
+        ticktext=[readable(60 * tick) for tick in ticks],
         showgrid=False,
         automargin=True,
     )
     figure.update_layout(showlegend=False)
-    return calm(figure, 430)
+    return without_frame(figure, 430)
 
 
 def tornado(found: Tornado, goal: str) -> Figure:
@@ -211,7 +218,7 @@ def tornado(found: Tornado, goal: str) -> Figure:
     figure.update_yaxes(autorange="reversed", automargin=True, showgrid=False, ticksuffix=APART)
     figure.update_xaxes(title=f"change of {goal}", ticksuffix=" %", zeroline=True, nticks=7)
     figure.update_layout(barmode="overlay")
-    return calm(figure, 150 + ROW * len(names))
+    return without_frame(figure, 150 + ROW * len(names))
 
 
 def simulated(found: tuple[Simulated, ...]) -> Figure:
@@ -244,11 +251,11 @@ def simulated(found: tuple[Simulated, ...]) -> Figure:
     )
     figure.update_yaxes(autorange="reversed", automargin=True, type="category", ticksuffix=APART)
     figure.update_xaxes(title="times as long as undisturbed", type="log", nticks=6)
-    return calm(figure, 150 + ROW * len(found))
+    return without_frame(figure, 150 + ROW * len(found))
 
 
-def calm(figure: Figure, height: int) -> Figure:
-    """Without a frame or a background of its own, the legend below."""
+def without_frame(figure: Figure, height: int) -> Figure:
+    """The figure without frame and background, with the legend below."""
     figure.update_layout(
         template="none",
         height=height,

@@ -1,4 +1,4 @@
-"""Runs in SimGrid, each in a process of an interpreter that has it, with the signature of the other engines."""
+"""Runs simulations in SimGrid, each in a process of an interpreter that has SimGrid."""
 
 from __future__ import annotations
 
@@ -20,31 +20,31 @@ import numpy as np
 from understudy.host.family import die_with_parent
 from understudy.host.temporary import scratch
 from understudy.planning.failures import Failures, Repair
-from understudy.planning.jump import FOREVER, USUAL, Progress, must_end
-from understudy.planning.outcome import Outcome, Waste
-from understudy.planning.setting import Setting
-from understudy.planning.simgrid.scene import PLAYED, SCENE, Played
-from understudy.planning.simgrid.stage import Stage, staged
+from understudy.planning.outcome import SimulationOutcome, Waste
+from understudy.planning.setting import PlanningSetting
+from understudy.planning.simgrid.exchange import INPUT, RESULT, SimgridResult
+from understudy.planning.simgrid.prepare import PreparedRun, prepare
+from understudy.planning.simulation.jump import FOREVER, USUAL, Progress, must_end
 from understudy.planning.strategy import Strategy
 
 SYSTEM = "/usr/bin/python3"
-"""Where Debian's package puts SimGrid: for the system's own interpreter."""
+"""The system's interpreter, for which Debian packages SimGrid."""
 LIMIT = 600.0
 """Seconds for one run."""
 LONGEST = 5e9
-"""Seconds of simulated time: beyond, a lifeline would end of itself."""
+"""Limit of simulated seconds: the message that serves as a machine's lifeline would end later."""
 
 
 class SimgridError(RuntimeError):
-    """A run in SimGrid brought no result; the message says what came instead."""
+    """A run in SimGrid has no result; the message says why."""
 
 
 class SimgridMissing(SimgridError):
-    """No interpreter here has SimGrid."""
+    """No interpreter on this computer has SimGrid."""
 
 
 def simulate(
-    setting: Setting,
+    setting: PlanningSetting,
     failures: Failures,
     strategy: Strategy,
     repair: Repair = USUAL,
@@ -53,56 +53,56 @@ def simulate(
     horizon: float = FOREVER,
     seed: int = 0,
     progress: Progress | None = None,
-) -> Outcome:
-    """`runs` runs until all steps are done, or until `horizon`, one after the other."""
+) -> SimulationOutcome:
+    """Simulates `runs` runs one after the other until all steps are done, or until `horizon`."""
     must_end(setting, horizon)
     python = interpreter()
     found = []
     for number, own in enumerate(np.random.SeedSequence(seed).spawn(runs)):
-        found.append(_played(python, setting, failures, strategy, repair, horizon, own))
+        found.append(_one_run(python, setting, failures, strategy, repair, horizon, own))
         if progress:
             progress((number + 1) / runs)
     return outcome(found, strategy.standbys / setting.cluster.machines)
 
 
-def _played(
+def _one_run(
     python: str,
-    setting: Setting,
+    setting: PlanningSetting,
     failures: Failures,
     strategy: Strategy,
     repair: Repair,
     horizon: float,
     seed: np.random.SeedSequence,
-) -> Played:
-    """How long a run takes is not known when its failures are drawn: where they run out, more of the same follow."""
+) -> SimgridResult:
+    """One run. Failures are drawn before the run; if the run lasts longer than they reach, it is repeated with more."""
     known = min(horizon, LONGEST, 2 * setting.work.steps * setting.work.step or horizon)
     while True:
-        stage = staged(setting, failures, strategy, repair, horizon=horizon, known=known, seed=seed)
-        played = play(python, stage)
-        if not played.beyond:
-            return played
+        run = prepare(setting, failures, strategy, repair, horizon=horizon, known=known, seed=seed)
+        result = run_script(python, run)
+        if not result.beyond:
+            return result
         if known >= LONGEST:
             raise SimgridError(f"after {known / 3.15576e7:.0f} simulated years the steps are not done")
         known = min(2 * known, horizon, LONGEST)
 
 
-def play(python: str, stage: Stage, limit: float = LIMIT) -> Played:
-    """One run. Nothing is left behind: neither the process, whatever interrupts this, nor the folder with its files."""
+def run_script(python: str, run: PreparedRun, limit: float = LIMIT) -> SimgridResult:
+    """Runs the script once. The process and the folder are removed in every case."""
     with scratch("understudy-simgrid-") as folder:
-        (folder / "acts").symlink_to(Path(__file__).parent, target_is_directory=True)
-        (folder / SCENE).write_text(json.dumps(asdict(stage.scene)), encoding="utf-8")
-        for file, text in stage.files.items():
+        (folder / "understudy_simgrid").symlink_to(Path(__file__).parent, target_is_directory=True)
+        (folder / INPUT).write_text(json.dumps(asdict(run.inputs)), encoding="utf-8")
+        for file, text in run.files.items():
             (folder / file).write_text(text, encoding="utf-8")
-        said = _run([python, "-B", "-m", "acts.play", str(folder)], folder, limit)
-        return read(folder / PLAYED, said)
+        said = _run([python, "-B", "-m", "understudy_simgrid.script", str(folder)], folder, limit)
+        return read(folder / RESULT, said)
 
 
 def _run(command: Sequence[str], folder: Path, limit: float) -> str:
-    """What the process said. It has a session of its own: after Ctrl-C it is ended here and says nothing."""
+    """Output of the command. The process has its own session, so that Ctrl-C ends it here and not by itself."""
     born: list[subprocess.Popen[str]] = []
     pipe, parent = subprocess.PIPE, os.getpid()
     try:
-        with _uninterrupted():  # else there might be a process that nobody knows of
+        with _uninterrupted():  # an interrupt between start and assignment would leave the process behind
             born.append(
                 subprocess.Popen(
                     command,
@@ -116,7 +116,7 @@ def _run(command: Sequence[str], folder: Path, limit: float) -> str:
             )
         said, _ = born[0].communicate(timeout=limit)
     except subprocess.TimeoutExpired:
-        raise SimgridError(f"a run in SimGrid took more than {limit:g} s; take fewer machines or steps") from None
+        raise SimgridError(f"a run in SimGrid took more than {limit:g} s; use fewer machines or steps") from None
     finally:
         for process in born:
             if process.poll() is None:
@@ -131,7 +131,7 @@ def _run(command: Sequence[str], folder: Path, limit: float) -> str:
 
 @contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """Ctrl-C comes only afterwards. It comes to the main thread alone."""
+    """Delays Ctrl-C until the block ends. Signals arrive in the main thread only."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -145,10 +145,10 @@ def _uninterrupted() -> Iterator[None]:
         signal.raise_signal(signal.SIGINT)
 
 
-def read(file: Path, said: str = "") -> Played:
-    """The result, or what is the matter with it."""
+def read(file: Path, said: str = "") -> SimgridResult:
+    """Reads the result file. Raises SimgridError if it is missing or damaged."""
     try:
-        return msgspec.json.decode(file.read_bytes(), type=Played)
+        return msgspec.json.decode(file.read_bytes(), type=SimgridResult)
     except FileNotFoundError:
         raise SimgridError(f"a run in SimGrid left no result{_last_words(said)}") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -156,14 +156,15 @@ def read(file: Path, said: str = "") -> Played:
 
 
 def _last_words(said: str) -> str:
-    """The first line that complains: SimGrid's own backtrace follows it."""
+    """The first line with an error; SimGrid's backtrace follows that line."""
     lines = [line.strip() for line in said.splitlines() if line.strip() and "Configuration change" not in line]
     loud = [line for line in lines if "CRITICAL" in line or "Error" in line]
     return f": {(loud or lines)[0]}" if lines else ""
 
 
-def outcome(found: Sequence[Played], standby_share: float) -> Outcome:
-    return Outcome(
+def outcome(found: Sequence[SimgridResult], standby_share: float) -> SimulationOutcome:
+    """The results of several runs in the form of the other simulators."""
+    return SimulationOutcome(
         np.array([one.seconds for one in found]),
         np.array([one.useful for one in found]),
         np.array([[one.wasted.get(waste.name, 0.0) for waste in Waste] for one in found]),
@@ -174,18 +175,18 @@ def outcome(found: Sequence[Played], standby_share: float) -> Outcome:
 
 
 def interpreter(candidates: Sequence[str] = ()) -> str:
-    """The first of this interpreter and the system's that can import SimGrid."""
+    """The first of this interpreter and the system's interpreter that can import SimGrid."""
     for python in candidates or (sys.executable, SYSTEM):
         if has_simgrid(python):
             return python
     raise SimgridMissing(
-        "no Python here has SimGrid: `make simgrid` installs it (Debian: apt-get install python3-simgrid)"
+        "no Python on this computer has SimGrid: `make simgrid` installs it (Debian: apt-get install python3-simgrid)"
     )
 
 
 @cache
 def has_simgrid(python: str) -> bool:
-    """Whether this interpreter can import SimGrid; it is started to find out."""
+    """Whether this interpreter can import SimGrid; starts the interpreter once."""
     try:
         tried = subprocess.run([python, "-c", "import simgrid; simgrid.Engine"], capture_output=True, timeout=30)
     except (OSError, subprocess.TimeoutExpired):

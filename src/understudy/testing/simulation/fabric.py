@@ -16,16 +16,15 @@ from functools import partial
 from typing import Protocol, cast
 
 from understudy.comm.endpoint import Endpoint
-from understudy.comm.fabric import PrepareFailed, SwitchRefused
-from understudy.comm.faults import Fault
+from understudy.comm.faults import Fault, LinkFailed, PrepareFailed, SwitchRefused
 from understudy.comm.group import RoleGroup
 from understudy.comm.links.link import Link
 from understudy.comm.recording import Recorder
 from understudy.comm.sandbox import Sandbox
 from understudy.comm.topology import GroupKey, LinkId
-from understudy.comm.transport import GroupTransport, LinkFailed
+from understudy.comm.transport import GroupTransport
 from understudy.protocol.roster import Roster, RosterError, WorkerAddress
-from understudy.worker.interfaces import VoteGroup
+from understudy.worker.process import VoteGroup
 
 from .scheduler import Process, Scheduler, Task
 from .verdicts import Rule, RuleBroken
@@ -222,7 +221,7 @@ class Preparation:
 
 
 class SimFabric:
-    """One worker's end of the network; a `WorkerFabric`."""
+    """One worker's end of the network; a `Fabric`."""
 
     def __init__(self, network: Network, process: Process, uid: str, machine: str) -> None:
         self.network, self.process, self.uid, self.machine = network, process, uid, machine
@@ -299,7 +298,7 @@ class SimFabric:
         return None if self._current is None else self._fault_in(self._current)
 
     @property
-    def deserted(self) -> bool:
+    def lost_mates(self) -> bool:
         return False
 
     def _fault_in(self, preparation: Preparation) -> Fault | None:
@@ -414,7 +413,7 @@ class SimFabric:
 
     # -- rehearsals ----------------------------------------------------------------------------------------------------
 
-    def assume(self, role: int, sandbox: Sandbox | None = None, troupe: Roster | None = None) -> None:
+    def assume(self, role: int, sandbox: Sandbox | None = None, mates: Roster | None = None) -> None:
         if self._current is not None:
             raise RuntimeError(f"{self.uid} has been in a generation; only a joiner changes its role")
         self._change_role(role)
@@ -429,7 +428,7 @@ class SimFabric:
             self._give_up(preparation)
         self.role = role
 
-    def part_company(self) -> None:
+    def end_rehearsal(self) -> None:
         pass
 
     def vouch(self, vouching: bool) -> None:
@@ -562,7 +561,7 @@ class SimTrainingProcess:
     def __init__(self, fabric: SimFabric) -> None:
         self._fabric = fabric
 
-    def group(self, roles: Sequence[int], *, told: bool = True) -> RoleGroup:
+    def group(self, roles: Sequence[int], *, recorded: bool = True) -> RoleGroup:
         raise RuntimeError("scripts of the simulation make no groups")
 
     def vote_group(self, roles: int) -> VoteGroup:

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from understudy.controller.core.effects import StartMachines
 from understudy.controller.core.events import Asked, Event, Lost, Noted
 from understudy.controller.core.machines import MachineState
 from understudy.controller.core.state import JobState, Violation
 from understudy.controller.server.controller import Controller
+from understudy.protocol.provisioning import StartMachines
 from understudy.protocol.samples import Sample
 
 from .scheduler import Process

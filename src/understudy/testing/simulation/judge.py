@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from understudy.comm.buddies import buddy_of
+from understudy.comm.topology import backup_of
 from understudy.controller.core.change import Kind, Phase
 from understudy.controller.core.effects import Announcement
 from understudy.controller.core.events import Asked, Replace
 from understudy.controller.core.replicas import count, known, target
 from understudy.controller.core.state import FailureCause, JobState, JobStatus
 from understudy.protocol.roster import Roster
-from understudy.protocol.vote import NOBODY, WIDTH
-from understudy.steward.decide import HOUR
+from understudy.protocol.settings import HOUR
+from understudy.protocol.vote import NO_ROLE, WIDTH
 
 from .verdicts import Rule, RuleBroken
 from .worker import SimWorker
@@ -31,7 +31,7 @@ class Judge:
 
     def __init__(self, job: SimJob) -> None:
         self._job = job
-        self._seats: dict[tuple[int, int], str] = {}
+        self._rosters: dict[tuple[int, int], str] = {}
         """(generation, role) → the worker that has entered it."""
         self.saved: set[tuple[int, int]] = set()
         """(role, step) of parts of checkpoints that the controller has heard of."""
@@ -60,7 +60,7 @@ class Judge:
         missing = [other for other in sorted(replica) if roster.seats[other] is None]
         if missing or (None in roster.seats and not setting.mask):
             self._fail(Rule.WHOLE_REPLICA, f"role {role} is in generation {roster.generation} without {missing}")
-        other = self._seats.setdefault((roster.generation, role), uid)
+        other = self._rosters.setdefault((roster.generation, role), uid)
         if other != uid:
             self._fail(Rule.ONE_WORKER, f"{other} and {uid} both have role {role} in {roster.generation}")
 
@@ -71,7 +71,7 @@ class Judge:
         for uid, numbers in ballots.items():
             self._copied(roster, uid, numbers[8])
         sound = all(numbers[7] for numbers in ballots.values())
-        steps = {numbers[2] for numbers in ballots.values() if numbers[5] == NOBODY}
+        steps = {numbers[2] for numbers in ballots.values() if numbers[5] == NO_ROLE}
         if len(steps) != 1 or not sound:
             return
         self._job.strike_voters(ballots)
@@ -85,7 +85,7 @@ class Judge:
         role, workers = roster.role_of(uid), self._job.workers
         if role is None or step < 0:
             return
-        for keeper in filter(None, (uid, buddy_of(roster, role, self._job.setting.same(role)))):
+        for keeper in filter(None, (uid, backup_of(roster, role, self._job.setting.same(role)))):
             if workers[keeper].alive and (role, step) not in workers[keeper].copies():
                 self._fail(Rule.COPIES_KEPT, f"{keeper} has no copy of role {role} at step {step}")
 

@@ -66,7 +66,7 @@ class SimDisk:
 
 
 class SimCheckpoints:
-    """The checkpoints as one worker uses them; a `Checkpoints` of its archive."""
+    """The checkpoints as one worker uses them; a `CheckpointStore`."""
 
     def __init__(self, process: Process, disk: SimDisk, delay: Callable[[], float]) -> None:
         self._process, self._disk, self._delay = process, disk, delay

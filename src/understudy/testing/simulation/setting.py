@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from understudy.controller.server.spec import ControlSpec
 from understudy.protocol.messages import WorkerSpec
-from understudy.steward import decide, series
+from understudy.protocol.options import with_options
+from understudy.protocol.settings import ReplacementSettings, Settings, StewardSettings
 
 HEARTBEAT_S = 2.0
 COLLECTIVE_S = 4.0
@@ -49,7 +50,9 @@ class Setting:
     """Probability that a worker is hit just after a vote."""
     stalls: float
     """Probability that a thread stands still for a while before it takes a lock."""
-    steward: decide.Settings
+    steward: StewardSettings
+    repair: float
+    """Seconds after which the steward expects a lost machine back; 0: never."""
 
     @property
     def roles(self) -> int:
@@ -83,21 +86,37 @@ class Setting:
             args=(),
             nproc=self.nproc,
             mesh=self.mesh,
-            steps=self.steps,
-            limit=COLLECTIVE_S,
-            streams=1,
-            rehearsals=self.rehearsals,
-            checkpoint="disk" if self.checkpoint_every else "",
-            checkpoint_every=self.checkpoint_every,
-            overlap=self.overlap,
-            answer_limit=ANSWER_S,
-            step_limit=STEP_LIMIT_S,
-            copy_every=self.copy_every,
-            recording_limit=1 << 20 if self.records else 0,
+            settings=with_options(
+                replace(Settings(), replacement=ReplacementSettings(streams=1)),
+                steps=self.steps,
+                limit=COLLECTIVE_S,
+                rehearsals=self.rehearsals,
+                checkpoint="disk" if self.checkpoint_every else "",
+                checkpoint_every=self.checkpoint_every,
+                overlap=self.overlap,
+                answer_limit=ANSWER_S,
+                step_limit=STEP_LIMIT_S,
+                copy_every=self.copy_every,
+                recording_limit=1.0 if self.records else 0.0,
+            ),
         )
 
     def control_spec(self) -> ControlSpec:
-        worker = WorkerSpec("", "", 0, "", b"", "", (), self.nproc, self.mesh, mask=self.mask)
+        settings = with_options(
+            replace(Settings(), steward=self.steward),
+            mask=self.mask,
+            heartbeat=HEARTBEAT_S,
+            answer_limit=ANSWER_S,
+            limit=8.0,
+            rehearsal_limit=8.0,
+            patience=20.0,
+            repair=self.repair,
+            no_standby=self.scarcity,
+            warm=self.warm,
+            recording_limit=1.0 if self.records else 0.0,
+            at_once=self.at_once,
+            straggler_threshold=0.0,
+        )
         return ControlSpec(
             job="simulated",
             secret=b"secret",
@@ -105,19 +124,8 @@ class Setting:
             nproc=self.nproc,
             mesh=self.mesh,
             ledger=":memory:",
-            heartbeat=HEARTBEAT_S,
-            answer_limit=ANSWER_S,
-            limit=8.0,
-            rehearsal_limit=8.0,
-            patience=20.0,
-            no_standby=self.scarcity,  # type: ignore[arg-type]
-            warm=self.warm,
-            worker=worker,
-            records=self.records,
+            settings=settings,
             first=self.first,
-            at_once=self.at_once,
-            steward=self.steward,
-            stragglers=series.Settings(threshold=0.0),
         )
 
 
@@ -158,21 +166,21 @@ def setting_of(seed: int) -> Setting:
         vote_malice=chance.choice([0.0, 0.0, 0.0, 0.05]),
         stalls=chance.choice([0.0, 0.03, 0.1]),
         steward=_steward(chance),
+        repair=chance.choice([0.0, 2.0]),
     )
 
 
-def _steward(chance: random.Random) -> decide.Settings:
+def _steward(chance: random.Random) -> StewardSettings:
     """Every other job has a steward that may do something."""
     if chance.random() < 0.5:
-        return decide.Settings("off")
-    return decide.Settings(
-        chance.choice(["tell", "act", "act"]),
-        chance.choice([None, 0, 1, 2]),
-        chance.choice([0.0, 3.0]),
-        chance.choice([0, 3]),
-        chance.choice([1, 3]),
-        chance.choice([0.0, 10.0]),
-        chance.choice([1, 3]),
-        chance.choice([0.0, 5.0]),
-        chance.choice([10.0, 100.0]),
+        return StewardSettings("off")
+    return StewardSettings(
+        mode=chance.choice(["tell", "act", "act"]),
+        pool=chance.choice([None, 0, 1, 2]),
+        cool_down=chance.choice([0.0, 3.0]),
+        budget=chance.choice([0, 3]),
+        looks=chance.choice([1, 3]),
+        rest=chance.choice([0.0, 10.0]),
+        replacements=chance.choice([1, 3]),
+        arrival=chance.choice([10.0, 100.0]),
     )

@@ -74,8 +74,8 @@ class SimWorker:
         """(role, step) of the whole copies in its memory; read without its lock, which a frozen thread may hold."""
         archive = None if self.runtime is None else self.runtime._archive
         keeper = None if archive is None else archive._keeper
-        shelves = {} if keeper is None else keeper._shelves
-        return {(role, step) for role, shelf in shelves.items() for step in shelf.whole}
+        kept = {} if keeper is None else keeper._copies
+        return {(role, step) for role, copies in kept.items() for step in copies.whole}
 
     # -- the line to the agent -----------------------------------------------------------------------------------------
 
@@ -118,7 +118,8 @@ class SimWorker:
         process, job = self.process, self._job
         process.sleep(START_S + job.network.delay())
         fabric = SimFabric(job.network, process, self.uid, self.spec.machine)
-        checkpoints = SimCheckpoints(process, job.disk, job.network.delay) if self.spec.checkpoint else None
+        keeps = bool(self.spec.settings.checkpoint.folder)
+        checkpoints = SimCheckpoints(process, job.disk, job.network.delay) if keeps else None
         self.runtime = runtime = WorkerRuntime(
             self.spec, fabric, self._send, SimTrainingProcess(fabric), world=process, checkpoints=checkpoints
         )
@@ -174,7 +175,7 @@ class SimWorker:
 
     def _compute(self, job: Job) -> None:
         if job.rehearsing:
-            self.process.sleep(self._job.random.uniform(0.1, 2.0) / self.spec.rehearsals)
+            self.process.sleep(self._job.random.uniform(0.1, 2.0) / self.spec.settings.standbys.rehearsals)
             return
         self.process.sleep(self._job.random.uniform(0.05, 0.5))
         if self.fault is not None:

@@ -1,1 +1,1 @@
-"""Faults on purpose: what can go wrong, to whom, when, and whether the job came through it unharmed."""
+"""Faults on purpose: which faults there are, which come when, and whether the job came through them unharmed."""

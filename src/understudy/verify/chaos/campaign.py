@@ -1,87 +1,90 @@
-"""One fault after another, each followed to the job's recovery."""
+"""One fault after another in a running job, each followed to the job's recovery."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
 from random import Random
+from typing import Literal
 
 import msgspec
 
-from .kinds import known
-from .mix import Draw
-from .scene import Over, Scene, Unrecovered
-from .victims import Passed
+from understudy.verify.running_job import JobOver, NotRecovered, RunningJob
+from understudy.verify.victims import NotPossible
+
+from .faults import KINDS
+from .mix import PlannedFault
 
 
-class Deed(msgspec.Struct, frozen=True):
-    """A fault and what became of it."""
+class FaultRecord(msgspec.Struct, frozen=True):
+    """A fault and its consequences."""
 
     number: int
     kind: str
     text: str
-    outcome: str
-    """`recovered`, `passed` where it was not possible, `over` where the job ended, or `stuck`."""
+    outcome: Literal["recovered", "passed", "over", "stuck"]
+    """`recovered`; `passed`: the fault was not possible; `over`: the job has ended; `stuck`: it did not recover."""
     seconds: float = 0.0
     """From the fault to the job's recovery."""
 
-    @property
-    def counts(self) -> bool:
-        return self.outcome != "passed"
-
 
 class Campaign(msgspec.Struct):
-    deeds: list[Deed]
+    """The faults that have happened in one job."""
+
+    records: list[FaultRecord]
     problem: str = ""
-    """Why there are fewer faults than were wanted, or one too many."""
+    """Why there are fewer faults than wanted, or why the last one did harm; empty: there is no problem."""
 
     @property
     def faults(self) -> int:
-        return sum(deed.counts for deed in self.deeds)
+        """Number of faults that happened."""
+        return sum(record.outcome != "passed" for record in self.records)
 
 
 _PASSES = 5
-"""So many faults that are not possible for each that was wanted, and it is given up."""
+"""Faults that are not possible, for each that is wanted, after which the campaign is given up."""
 
 
-def strike(scene: Scene, plan: Iterator[Draw], faults: int, tell: Callable[[Deed], None]) -> Campaign:
-    """Let so many faults happen. Returns early, with the problem, when the job ends or does not recover."""
+def run_campaign(
+    job: RunningJob, plan: Iterator[PlannedFault], faults: int, tell: Callable[[FaultRecord], None]
+) -> Campaign:
+    """Let `faults` faults happen. Returns early, with the problem, if the job ends or does not recover."""
     campaign = Campaign([])
     try:
         while campaign.faults < faults:
-            scene.ready()
-            if len(campaign.deeds) - campaign.faults >= _PASSES * faults:
-                campaign.problem = f"nothing in the mix is possible here: {campaign.deeds[-1].text}"
+            job.ready()
+            if len(campaign.records) - campaign.faults >= _PASSES * faults:
+                campaign.problem = f"nothing in the mix is possible here: {campaign.records[-1].text}"
                 break
-            draw = next(plan)
-            scene.pause(draw.wait)
-            deed = _one(scene, draw, campaign.faults + 1)
-            campaign.deeds.append(deed)
-            tell(deed)
-            if deed.outcome == "stuck":
-                campaign.problem = f"{deed.kind}: {deed.text}"
+            planned = next(plan)
+            job.pause(planned.wait)
+            record = _strike(job, planned, campaign.faults + 1)
+            campaign.records.append(record)
+            tell(record)
+            if record.outcome == "stuck":
+                campaign.problem = f"{record.kind}: {record.text}"
                 break
-        scene.job()
-    except Over as over:
+        job.view()
+    except JobOver as over:
         campaign.problem = f"{over}, after {campaign.faults} of {faults} faults"
-    except Unrecovered as stuck:
+    except NotRecovered as stuck:
         campaign.problem = str(stuck)
     return campaign
 
 
-def _one(scene: Scene, draw: Draw, number: int) -> Deed:
-    scene.job()
+def _strike(job: RunningJob, planned: PlannedFault, number: int) -> FaultRecord:
+    job.view()
     began = time.monotonic()
     text = ""
     try:
-        wound = known()[draw.kind].strike(scene, Random(draw.seed))
-        text = wound.text
+        damage = KINDS[planned.kind].strike(job, Random(planned.seed))
+        text = damage.text
         began = time.monotonic()
-        scene.recovered(wound.dead)
-    except Passed as why:
-        return Deed(number, draw.kind, str(why), "passed")
-    except Over as over:
-        return Deed(number, draw.kind, f"{text}; {over}" if text else str(over), "over", time.monotonic() - began)
-    except Unrecovered as stuck:
-        return Deed(number, draw.kind, f"{text}; {stuck}" if text else str(stuck), "stuck", time.monotonic() - began)
-    return Deed(number, draw.kind, text, "recovered", time.monotonic() - began)
+        job.recovered(damage.dead)
+    except NotPossible as why:
+        return FaultRecord(number, planned.kind, str(why), "passed")
+    except (JobOver, NotRecovered) as error:
+        said = f"{text}; {error}" if text else str(error)
+        outcome: Literal["over", "stuck"] = "over" if isinstance(error, JobOver) else "stuck"
+        return FaultRecord(number, planned.kind, said, outcome, time.monotonic() - began)
+    return FaultRecord(number, planned.kind, text, "recovered", time.monotonic() - began)

@@ -9,28 +9,31 @@ from random import Random
 
 import msgspec
 
-from understudy.planning import spans
+from understudy.protocol.durations import DurationError, parse_duration
 
 
 class MixError(ValueError):
     """What is wrong with the mix, and what to write instead."""
 
 
-class Draw(msgspec.Struct, frozen=True):
+class PlannedFault(msgspec.Struct, frozen=True):
     """A fault that is to come."""
 
     kind: str
     wait: float
-    """Seconds before it, from the moment the job has recovered from the one before."""
+    """Seconds between the job's recovery from the previous fault and this one."""
     seed: int
-    """Of everything that is left to chance in it, so that it does not depend on what came before."""
+    """For everything that the fault leaves to chance, so that it does not depend on earlier faults."""
 
 
 def parse_mix(text: str, kinds: Mapping[str, str], usual: Mapping[str, int]) -> dict[str, int]:
-    """`kill-worker=3,pause-agent` as weights; `kinds` maps each known kind to its group, whose name stands for all of
-    it, as does `all`; `usual` is what the word `usual` stands for. A later word comes before an earlier one."""
+    """Parse `kill-worker=3,pause-agent` into weights by kind.
+
+    `kinds` maps each known kind to its origin. The name of an origin stands for all of its kinds, `all` for all kinds,
+    `usual` for the mix `usual`. A later word overrides an earlier one.
+    """
     mix: dict[str, int] = {}
-    groups = set(kinds.values())
+    origins = set(kinds.values())
     for word in text.split(","):
         name, equals, number = (part.strip() for part in word.partition("="))
         if not name:
@@ -42,12 +45,12 @@ def parse_mix(text: str, kinds: Mapping[str, str], usual: Mapping[str, int]) -> 
             mix |= {kind: share * weight for kind, share in usual.items()}
         elif name == "all":
             mix |= dict.fromkeys(kinds, weight)
-        elif name in groups:
-            mix |= {kind: weight for kind, group in kinds.items() if group == name}
+        elif name in origins:
+            mix |= {kind: weight for kind, origin in kinds.items() if origin == name}
         elif name in kinds:
             mix[name] = weight
         else:
-            close = difflib.get_close_matches(name, [*kinds, *groups, "all", "usual"], 1)
+            close = difflib.get_close_matches(name, [*kinds, *origins, "all", "usual"], 1)
             hint = f"did you mean {close[0]}?" if close else "see understudy chaos --list"
             raise MixError(f"there is no kind of fault {name!r}; {hint}")
     mix = {kind: weight for kind, weight in mix.items() if weight}
@@ -56,20 +59,23 @@ def parse_mix(text: str, kinds: Mapping[str, str], usual: Mapping[str, int]) -> 
     return mix
 
 
-def schedule(seed: int, mix: Mapping[str, int], every: float) -> Iterator[Draw]:
-    """Without end. Kinds are dealt like cards from a deck that has each as often as its weight, so that all of them
-    come before any comes more often than the mix says; about `every` seconds lie between two."""
+def schedule(seed: int, mix: Mapping[str, int], every: float) -> Iterator[PlannedFault]:
+    """Faults without end, about `every` seconds apart.
+
+    Kinds are dealt like cards from a deck that holds each kind as often as its weight: all kinds come before any comes
+    more often than the mix says.
+    """
     dice = Random(seed)
     while True:
         deck = [kind for kind in sorted(mix) for _ in range(mix[kind])]
         dice.shuffle(deck)
         for kind in deck:
-            yield Draw(kind, every * dice.uniform(0.5, 1.5), dice.getrandbits(32))
+            yield PlannedFault(kind, every * dice.uniform(0.5, 1.5), dice.getrandbits(32))
 
 
 def span(text: str) -> float:
     """Seconds: `3`, `3s`, `500ms`, `2m`."""
     try:
-        return spans.span(text)
-    except spans.SpanError as error:
+        return parse_duration(text)
+    except DurationError as error:
         raise MixError(str(error)) from None

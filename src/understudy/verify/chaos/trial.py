@@ -14,36 +14,35 @@ import msgspec
 
 from understudy.controller.client import Client
 from understudy.launch.local import Ended, LocalJob
-from understudy.launch.spec import JobSpec
+from understudy.protocol.options import with_options
+from understudy.protocol.settings import JobSpec
+from understudy.verify.leftovers import Enclosure, enclosure
+from understudy.verify.running_job import RunningJob
 
-from .campaign import Campaign, Deed, strike
-from .check import machines_lost, once_by, read_records, same_digests, same_values
-from .mix import Draw
-from .remains import Room, room
-from .scene import Scene
+from .campaign import Campaign, FaultRecord, run_campaign
+from .invariants import applied_once, machines_lost, read_records, same_digests, same_values
+from .mix import PlannedFault
 
 ENDLESS = 1_000_000
 """Steps of a job that is stopped when all faults have happened."""
-
-
 _PATIENCE_S = 20.0
-"""Controllers die here."""
+"""Time in which a controller that was killed answers again."""
 _GRACE_S = 5.0
 
 
-class Verdict(msgspec.Struct, frozen=True):
+class TrialResult(msgspec.Struct, frozen=True):
     """What a trial has shown."""
 
     faults: int
     steps: int
     digests: dict[str, str]
     complaints: list[str]
-    """Empty where the job came through unharmed."""
+    """Empty if the job came through unharmed."""
     run_dir: str
 
 
-class Wishes(msgspec.Struct, frozen=True):
-    """How a job is to be disturbed."""
+class TrialSettings(msgspec.Struct, frozen=True):
+    """How a job is disturbed."""
 
     faults: int
     reckless: bool = False
@@ -51,87 +50,117 @@ class Wishes(msgspec.Struct, frozen=True):
     patience: float = 60.0
 
 
-class Watcher(msgspec.Struct, frozen=True):
-    """Whom to tell what happens."""
+class TrialProgress(msgspec.Struct, frozen=True):
+    """Functions that are called while a trial goes on."""
 
     say: Callable[[str], None] = lambda text: None
-    deed: Callable[[Deed], None] = lambda deed: None
+    fault: Callable[[FaultRecord], None] = lambda record: None
     line: Callable[[str], None] = lambda line: None
+    """A line of the job's output."""
 
 
-async def trial(
+async def run_trial(
     spec: JobSpec,
-    plan: Iterator[Draw],
-    wishes: Wishes,
-    watcher: Watcher,
+    plan: Iterator[PlannedFault],
+    settings: TrialSettings,
+    progress: TrialProgress,
+    *,
     fingerprint: Callable[[dict[str, str]], str],
     expect: str = "",
-) -> Verdict:
-    """Run a job under chaos to its end, or until all faults have happened where it has no number of steps; then, unless
-    it is known what it must come to (`expect`), run it undisturbed for as many steps."""
-    folder = Path(spec.run_dir).resolve()
-    with room() as place:
-        disturbed = _apart(spec, folder / "disturbed", chaos=True, steps=spec.steps or ENDLESS)
-        watcher.say(f"under chaos, in {disturbed.run_dir}")
-        ended, campaign, tales, complaints = await _disturbed(disturbed, plan, wishes, watcher, place, not spec.steps)
+) -> TrialResult:
+    """Run a job under chaos to its end, then undisturbed for as many steps, and compare.
+
+    A job without a number of steps ends when all faults have happened. If `expect` has the fingerprint of the final
+    state, there is no undisturbed run.
+    """
+    folder, steps_asked = Path(spec.run_dir).resolve(), spec.settings.training.steps
+    with enclosure() as place:
+        chaotic = _in_folder(spec, folder / "disturbed", chaos=True, steps=steps_asked or ENDLESS)
+        progress.say(f"under chaos, in {chaotic.run_dir}")
+        disturbed = await _disturbed(chaotic, plan, settings, progress, endless=not steps_asked)
+        ended, events = disturbed.ended, disturbed.events
         steps = int(ended.view.get("step", 0)) if ended is not None else 0
         digests: dict[str, str] = {} if ended is None else ended.view["digests"]
-        records = read_records(Path(disturbed.run_dir))
+        records = read_records(Path(chaotic.run_dir))
+        complaints = await asyncio.to_thread(disturbed.complaints, settings.faults, place)
         if not complaints:
-            complaints += once_by(records, tales, spec.roles, steps)
+            complaints += applied_once(records, events, spec.roles, steps)
             if expect:
                 if fingerprint(digests) != expect:
                     complaints.append(f"the final state is {fingerprint(digests)}, not {expect} as expected")
             else:
-                watcher.say(f"undisturbed, {steps} steps")
-                calm = _apart(spec, folder / "undisturbed", chaos=False, steps=steps, standbys=0)
-                truth = await _undisturbed(calm, watcher)
+                progress.say(f"undisturbed, {steps} steps")
+                calm = _in_folder(spec, folder / "undisturbed", chaos=False, steps=steps, standbys=0)
+                async with LocalJob(calm, on_line=progress.line) as job:
+                    truth = await job.wait()
                 if truth.status != "finished":
                     complaints.append(f"the undisturbed run is {truth.status}: {truth.reason}")
                 else:
-                    complaints += same_digests(digests, truth.view["digests"], lost=machines_lost(tales))
+                    complaints += same_digests(digests, truth.view["digests"], lost=machines_lost(events))
                     complaints += same_values(records, read_records(Path(calm.run_dir)))
-    return Verdict(campaign.faults, steps, digests, complaints, str(folder))
+    return TrialResult(disturbed.campaign.faults, steps, digests, complaints, str(folder))
 
 
-def _apart(spec: JobSpec, run_dir: Path, **changes: Any) -> JobSpec:
+def _in_folder(spec: JobSpec, run_dir: Path, **changes: Any) -> JobSpec:
     """The same job with a folder and checkpoints of its own."""
-    if spec.checkpoint:
+    if folder := spec.settings.checkpoint.folder:
         own = run_dir / "checkpoints"
-        if Path(spec.checkpoint).is_dir():
-            shutil.copytree(spec.checkpoint, own)
+        if Path(folder).is_dir():
+            shutil.copytree(folder, own)
         changes["checkpoint"] = str(own)
-    return msgspec.structs.replace(spec, run_dir=str(run_dir), **changes)
+    return with_options(spec, run_dir=str(run_dir), **changes)
 
 
-async def _undisturbed(spec: JobSpec, watcher: Watcher) -> Ended:
-    async with LocalJob(spec, on_line=watcher.line) as job:
-        return await job.wait()
+class _Disturbed(msgspec.Struct):
+    """A job under chaos, afterwards."""
+
+    running: RunningJob
+    campaign: Campaign
+    events: list[dict[str, Any]]
+    ended: Ended | None
+    """None: the job did not end by itself."""
+
+    def complaints(self, wanted: int, place: Enclosure) -> list[str]:
+        found = place.leftovers(self.running.seen)
+        if self.ended is not None and self.ended.status == "failed":
+            done = f"{self.campaign.faults} of {wanted} faults"
+            found.insert(0, f"the job has failed after {done}: {self.ended.reason}")
+        elif self.campaign.problem:
+            found.insert(0, self.campaign.problem)
+        return found
 
 
 async def _disturbed(
-    spec: JobSpec, plan: Iterator[Draw], wishes: Wishes, watcher: Watcher, place: Room, endless: bool
-) -> tuple[Ended | None, Campaign, list[dict[str, Any]], list[str]]:
-    tales: list[dict[str, Any]] = []
+    spec: JobSpec,
+    plan: Iterator[PlannedFault],
+    settings: TrialSettings,
+    progress: TrialProgress,
+    *,
+    endless: bool,
+) -> _Disturbed:
+    events: list[dict[str, Any]] = []
     ended: Ended | None = None
-    async with LocalJob(spec, on_line=watcher.line, on_tale=tales.append) as job:
-        kept = spec.checkpoint_every if spec.checkpoint else 0  # with something to go back to, nobody has to be spared
-        scene = Scene(
+    async with LocalJob(spec, on_line=progress.line, on_tale=events.append) as job:
+        checkpoint = spec.settings.checkpoint
+        kept = checkpoint.every if checkpoint.folder else 0  # with a checkpoint, any copy of a state may be lost
+        running = RunningJob(
             Client(job.url, job.secret.hex(), patience=_PATIENCE_S),
             os.getpid(),
             inside=True,
-            reckless=wishes.reckless or kept > 0,
-            standbys=wishes.standbys,
-            patience=wishes.patience,
-            first=1 + 2 * kept,
+            reckless=settings.reckless or kept > 0,
+            standbys=settings.standbys,
+            patience=settings.patience,
+            first_step=1 + 2 * kept,
         )
         waiting = asyncio.ensure_future(job.wait())
-        striking = asyncio.ensure_future(asyncio.to_thread(strike, scene, plan, wishes.faults, watcher.deed))
+        striking = asyncio.ensure_future(
+            asyncio.to_thread(run_campaign, running, plan, settings.faults, progress.fault)
+        )
         try:
             await asyncio.wait([waiting, striking], return_when=asyncio.FIRST_COMPLETED)
             if waiting.done():  # the campaign is about to see it, too
                 await asyncio.wait([striking], timeout=_GRACE_S)
-                scene.stop()
+                running.stop()
             campaign = await striking
             if campaign.problem and not waiting.done():
                 with suppress(TimeoutError):  # it may be about to end by itself
@@ -139,17 +168,12 @@ async def _disturbed(
             elif endless and not waiting.done():
                 await job.stop()
             if waiting.done() or not campaign.problem:
-                ended = await asyncio.wait_for(waiting, None if not endless else wishes.patience)
+                ended = await asyncio.wait_for(waiting, None if not endless else settings.patience)
         except TimeoutError:
-            campaign.problem = campaign.problem or f"the job did not stop within {wishes.patience:g} s"
+            campaign.problem = campaign.problem or f"the job did not stop within {settings.patience:g} s"
         finally:
-            scene.stop()
+            running.stop()
             waiting.cancel()
             await asyncio.gather(waiting, return_exceptions=True)
-            await asyncio.wait([striking], timeout=_GRACE_S)  # whom it has paused is woken while they are there
-    complaints = await asyncio.to_thread(place.remains, scene.seen)
-    if ended is not None and ended.status == "failed":
-        complaints.insert(0, f"the job has failed after {campaign.faults} of {wishes.faults} faults: {ended.reason}")
-    elif campaign.problem:
-        complaints.insert(0, campaign.problem)
-    return ended, campaign, tales, complaints
+            await asyncio.wait([striking], timeout=_GRACE_S)  # paused processes are continued while they exist
+    return _Disturbed(running, campaign, events, ended)

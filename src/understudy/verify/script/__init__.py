@@ -1,1 +1,1 @@
-"""Whether a script survives replacement: run it, disturb it, compare, and name what was forgotten."""
+"""The check of a script: run it, disturb it, compare the runs bit by bit, and name what was forgotten."""

@@ -1,21 +1,21 @@
-"""What to do about a thing that was forgotten: a sentence and a way out for every kind of it. Pure."""
+"""A sentence and a way out for everything that a check can find. Pure."""
 
 from __future__ import annotations
 
-from .hints import Hint
+from understudy.protocol.messages import ScriptFailure
 
-_PLAIN = ("counter", "number", "flag", "text", "list", "tuple", "dict", "set")
+from .hints import Hint
 
 
 def complaint(kind: str, name: str, *, twice: bool) -> str:
-    """What is wrong with a variable that a newcomer does not have, or that a repeated step has changed `twice`."""
+    """What is wrong with a variable that a joiner does not have, or that a repeated step has changed `twice`."""
     if twice:
         return f'"{name}" ({_a(kind)}) is changed by a step and not tracked: a step that is repeated changes it twice'
     if kind == "generator":
-        return f'"{name}" draws random numbers and is not tracked: a newcomer draws others'
+        return f'"{name}" draws random numbers and is not tracked: a joiner draws others'
     if kind == "iterator":
-        return f'"{name}" is an iterator whose position is not tracked: a newcomer begins elsewhere in the data'
-    return f'"{name}" ({_a(kind)}) changes from step to step and is not tracked: a newcomer starts it anew'
+        return f'"{name}" is an iterator, and its position is not tracked: a joiner begins elsewhere in the data'
+    return f'"{name}" ({_a(kind)}) changes from step to step and is not tracked: a joiner starts with a new one'
 
 
 def way_out(kind: str, name: str) -> str:
@@ -55,8 +55,8 @@ def hinted(hint: Hint) -> tuple[str, str]:
             return f"{hint.call}{into} reads the clock", "let nothing that is trained depend on the time"
         case "entropy":
             return (
-                f"{hint.call}{into} is seeded by nobody, or by entropy: it differs from process to process",
-                "seed it with job.seed, or draw inside of a step, where the runtime has seeded the global generators",
+                f"{hint.call}{into} has no seed, or a random one: it differs from process to process",
+                "seed it with job.seed, or draw inside a step: the runtime has seeded the global generators there",
             )
         case "order":
             return (
@@ -70,7 +70,7 @@ def hinted(hint: Hint) -> tuple[str, str]:
             )
         case "zipped":
             return (
-                f"{hint.call} goes through {hint.variable} beside the steps: a newcomer begins with its first element",
+                f"{hint.call} goes through {hint.variable} beside the steps: a joiner begins with its first element",
                 f"fetch the batch inside of the step, by step.index: no position in {hint.variable} moves with a role",
             )
         case "rank":
@@ -85,37 +85,21 @@ KERNEL = (
     "order of a set; try torch.use_deterministic_algorithms(True) and one thread"
 )
 NO_CAUSE = (
-    "no variable of the script explains it: look for state inside of a library's objects, in a tracked object whose "
-    "state_dict() does not hold everything, or for a kernel that is not deterministic and happened to be so twice"
+    "no variable of the script explains it: look for state inside a library's objects, in a tracked object with an "
+    "incomplete state_dict(), or for a kernel that is not deterministic and happened to be so twice"
 )
 UNSEEDED = "the state differs before the first step: call torch.manual_seed(job.seed) before the model is made"
-FAILURES: tuple[tuple[tuple[str, ...], str, str], ...] = (
-    (("nothing was tracked",), "never-tracks", "call job.track(model=…, optim=…) before job.steps(…)"),
-    (
-        ("where this role called", "same operations in the same order"),
-        "collectives",
+WAYS_OUT: dict[ScriptFailure, str] = {
+    "never-tracks": "call job.track(model=…, optim=…) before job.steps(…)",
+    "collectives": (
         "every role must call the same collectives in the same order: look for an `if` on the role, the rank or the "
-        "data around one of the two places",
+        "data around one of the two places"
     ),
-    (
-        ("same number of steps", "different steps"),
-        "steps",
-        "every role must make the same number of steps: do not leave the loop by a condition that only some roles meet",
+    "steps": (
+        "every role must make the same number of steps: do not leave the loop by a condition that only some roles meet"
     ),
-    (
-        ("understudy.run(train)",),
-        "no-train",
-        "call understudy.run(train) at the end of the script",
-    ),
-)
-"""Words in the runtime's own sentence → what it is, and what to do."""
-
-
-def failure(reason: str) -> tuple[str, str]:
-    """The kind of a job's failure, and the way out, by the runtime's own sentence."""
-    for words, kind, advice in FAILURES:
-        if any(word in reason for word in words):
-            return kind, advice
-    if "SystemExit" in reason or "exit code" in reason:
-        return "exits", "let the training function return; a process that exits by itself is taken for a failure"
-    return "raises", "the script fails by itself: run it with understudy run, and repair that first"
+    "no-train": "call understudy.run(train) at the end of the script",
+    "exits": "let the training function return; a process that exits by itself is taken for a failure",
+    "raises": "the script fails by itself: run it with understudy run, and repair that first",
+}
+"""How a script has failed → what to do."""

@@ -1,4 +1,4 @@
-"""Which variables of a training loop carry something from one step to the next, read off the source. Pure.
+"""Variables of a training loop that carry something from one step to the next, by the source alone. Pure.
 
 A variable that every iteration assigns before it reads it (the loss, the batch) carries nothing.
 """
@@ -19,20 +19,23 @@ class Use(msgspec.Struct, frozen=True):
     """How a loop uses a variable that it carries."""
 
     made: int = 0
-    """The line that made it, before the loop; 0: elsewhere."""
+    """The line before the loop that assigns it; 0: there is none."""
     changed: int = 0
-    """The first line in the loop that assigns it or calls something of it."""
+    """The first line in the loop that assigns it or calls a method of it."""
     feeds: bool = False
-    """Whether it is read for more than to show it, or to renew itself."""
+    """Whether the loop reads it for more than to show it or to compute its own next value."""
     acts: bool = False
-    """Whether something of it is called for its effect alone, as in `schedule.step()`."""
+    """Whether a method of it is called for its effect alone, as in `schedule.step()`."""
     drawn: bool = False
     """Whether `next` is called on it, or it is iterated."""
 
 
 def carried(source: str, first: int, line: int) -> dict[str, Use] | None:
-    """The variables that the loop at `line` of the function that begins at `first` (0: of the module) may read before
-    it has assigned them in the same iteration. None where there is no such loop."""
+    """The variables that a loop may read before it has assigned them in the same iteration.
+
+    The loop is the one at `line` of the function that begins at line `first` (0: of the module). None if there is no
+    such loop.
+    """
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError):
@@ -54,17 +57,17 @@ def carried(source: str, first: int, line: int) -> dict[str, Use] | None:
         stores = [node.lineno for node in nodes if not isinstance(node.ctx, ast.Load)]
         changes = stores + [node.lineno for node, use in zip(_loads(nodes), uses, strict=True) if use != "shown"]
         found[name] = Use(
-            _made(scope, loop, name),
-            min(changes, default=0),
-            "feeds" in uses or "drawn" in uses,
-            "acts" in uses,
-            "drawn" in uses,
+            made=_made(scope, loop, name),
+            changed=min(changes, default=0),
+            feeds="feeds" in uses or "drawn" in uses,
+            acts="acts" in uses,
+            drawn="drawn" in uses,
         )
     return found
 
 
 def defined_at(source: str, name: str) -> int:
-    """The first line that assigns this name in a module, or this attribute anywhere; 0 where none does."""
+    """The first line that assigns this name in a module, or this attribute anywhere; 0 if there is none."""
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError):
@@ -95,7 +98,7 @@ def _function(tree: ast.AST, first: int) -> ast.FunctionDef | ast.AsyncFunctionD
 
 
 def _loop(scope: ast.AST, line: int) -> ast.For | ast.AsyncFor | ast.While | None:
-    """The one whose iterator is asked at this line, or the innermost around it."""
+    """The innermost loop around this line."""
     loops = [
         node
         for node in ast.walk(scope)
@@ -129,7 +132,7 @@ def _made(scope: ast.AST, loop: ast.AST, name: str) -> int:
 
 
 def _flow(body: Sequence[ast.stmt], bound: set[str], exposed: dict[str, int]) -> set[str]:
-    """Go through statements in the order in which they run; what is bound afterwards. Inner loops run at least once."""
+    """Follow statements in their order; returns the names bound afterwards. Inner loops count as run at least once."""
     for statement in body:
         bound = _step(statement, bound, exposed)
     return bound
@@ -188,7 +191,7 @@ def _walrus(node: ast.AST) -> set[str]:
 
 
 def _reads(node: ast.AST, bound: set[str], exposed: dict[str, int]) -> None:
-    """Enter the names that an expression reads and nobody has bound."""
+    """Add the names that an expression reads and that are not bound to `exposed`."""
     inner = set(bound) | _walrus(node)
     for each in ast.walk(node):
         if isinstance(each, _COMPREHENSIONS):
@@ -205,7 +208,7 @@ def _reads(node: ast.AST, bound: set[str], exposed: dict[str, int]) -> None:
 
 
 def _use(node: ast.Name, parents: dict[ast.AST, ast.AST]) -> str:
-    """`shown`, `renewed`, `acts`, `drawn` or `feeds`."""
+    """How a loop uses one occurrence of a name: `shown`, `renewed`, `acts`, `drawn` or `feeds`."""
     child: ast.AST = node
     parent = parents.get(node)
     while parent is not None:
@@ -250,7 +253,7 @@ def _called(call: ast.Call) -> str:
 
 
 def _shows(statement: ast.stmt) -> bool:
-    """Whether a statement only shows something."""
+    """Whether a statement only shows a value."""
     if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
         return _called(statement.value) in _SHOWING
     return isinstance(statement, ast.Pass)

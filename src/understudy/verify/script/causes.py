@@ -1,4 +1,4 @@
-"""Why bits differ: variables and lines of the script, the likeliest first, each with what speaks for it. Pure."""
+"""Why bits differ: variables and lines of the script, the likeliest first, each with its evidence. Pure."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ from pathlib import PurePath
 
 import msgspec
 
-from understudy.worker.glimpse import Glimpse, Scope, Value
-
 from . import advice
 from .carried import Use, carried, defined_at
-from .compare import Book, Divergence, Key, by_key, changing, differing, unsteady, variables
+from .compare import Divergence, Key, Observations, by_key, changing, differing, unsteady, variables
 from .hints import Hint, HintKind, hints
+from .observation import Observation, Scope, Value
 from .runs import Run
 
 _WEIGHT = {
@@ -30,14 +29,14 @@ _WEIGHT = {
     **{"counter": 2, "number": 2, "flag": 2, "list": 3, "dict": 3, "set": 3, "tuple": 3, "text": 4},
 }
 _ACTING = ("module", "optimizer", "scheduler", "object", "generator", "iterator")
-"""What is called for its effect alone may have one on the result: `schedule.step()`, not `losses.append(…)`."""
+"""Kinds with calls that may affect the result by their effect alone: `schedule.step()`, not `losses.append(…)`."""
 
 
 class Cause(msgspec.Struct, frozen=True):
-    """Something that explains a difference, or would."""
+    """A possible explanation of a difference."""
 
     kind: str
-    """What the variable is, or what the line does."""
+    """The kind of the variable, or of the line."""
     place: str
     """file:line"""
     variable: str
@@ -47,7 +46,7 @@ class Cause(msgspec.Struct, frozen=True):
 
 
 class Sources:
-    """The texts of the script and of the modules beside it, and what can be read off them."""
+    """The texts of the script and of the modules beside it, with what they tell about variables."""
 
     def __init__(self, texts: Mapping[str, str]) -> None:
         self.texts = texts
@@ -58,7 +57,7 @@ class Sources:
         return [(file, hint) for file, text in self.texts.items() for hint in hints(text)]
 
     def use(self, scope: Scope, path: str) -> Use | None:
-        """How the loop of this function uses a variable; None where it carries nothing from step to step."""
+        """How the loop of this function uses a variable; None if the variable carries nothing from step to step."""
         if scope.function == "<module>":
             return Use(defined_at(self.texts.get(scope.file, ""), path), feeds=True)
         if scope not in self._loops:
@@ -78,33 +77,37 @@ def place(file: str, line: int) -> str:
     return f"{name}:{line}" if line else name
 
 
-# -- what a newcomer does not have -------------------------------------------------------------------------------------
+# -- variables that a joiner does not have -----------------------------------------------------------------------------
 
 
 def forgotten(
-    truth: Book, run: Run, act: int | None, sources: Sources, *, lasting: bool = False, idle: bool = False
+    truth: Observations, run: Run, number: int | None, sources: Sources, *, lasting: bool = False, idle: bool = False
 ) -> list[Cause]:
-    """Variables that change, are not tracked, and were not what they are in an undisturbed run: in a newcomer before
-    its first step, or in somebody who repeats a step. Of one act, or of all. `lasting`: only those that still differ
-    at the end. `idle`: those that feed no result, otherwise only those that do, if there are any."""
+    """Variables that change, are not tracked, and differ from the undisturbed run, the likeliest cause first.
+
+    They are looked for in a joiner before its first step, and in a stayer that repeats a step; after disturbance
+    `number`, or after all. `lasting`: only variables that still differ at the end. `idle`: variables that feed no
+    result; otherwise only those that do, if there are any.
+    """
     moving = changing(truth)
-    calm = [glimpse for glimpse in run.glimpses if glimpse.act == 0]
-    shaky = unsteady(truth, calm)
+    shaky = unsteady(truth, run.before_disturbances())
     found: dict[Key, tuple[tuple[bool, int, int, str], Cause]] = {}
-    for glimpse, twice in _telling(run, act, lasting=lasting):
-        expected = truth.at(glimpse.role, glimpse.step)
-        if expected is None or differing(glimpse, expected):
+    for observation, twice in _telling(run, number, lasting=lasting):
+        expected = truth.at(observation.role, observation.step)
+        if expected is None or differing(observation, expected):
             continue
         before = by_key(expected)
-        for key, value, scope in variables(glimpse):
+        for key, value, scope in variables(observation):
             was = before.get(key)
-            if key in found or key in shaky or key not in moving or was is None or not _differs(value, was, glimpse):
+            if key in found or key in shaky or key not in moving or was is None:
+                continue
+            if value.digest == was.digest and (value.digest or not observation.step):
                 continue
             use = sources.use(scope, key[2])
             if use is None or (not value.digest and not use.drawn):
                 continue
             rank = (not _feeds(use, value), _WEIGHT.get(value.kind, 5), use.made, key[2])
-            found[key] = rank, _cause(key, value, was, use, glimpse, twice=twice)
+            found[key] = rank, _cause(key, value, was, use, observation, twice=twice)
     ranked = sorted(found.values(), key=lambda each: each[0])
     if lasting:
         return [cause for _, cause in ranked]
@@ -117,57 +120,57 @@ def _feeds(use: Use, value: Value) -> bool:
     return use.feeds or (use.acts and value.kind in _ACTING)
 
 
-def _differs(value: Value, was: Value, glimpse: Glimpse) -> bool:
-    return value.digest != was.digest or (not value.digest and glimpse.step > 0)
-
-
-def _telling(run: Run, act: int | None, *, lasting: bool) -> Iterator[tuple[Glimpse, bool]]:
-    """The glimpses that tell what somebody lacks, and whether it is because a step was repeated."""
+def _telling(run: Run, number: int | None, *, lasting: bool) -> Iterator[tuple[Observation, bool]]:
+    """Observations that show what a worker lacks, and whether the worker lacks it because it repeated a step."""
     if lasting:
-        end = max((glimpse.step for glimpse in run.glimpses), default=0)
-        first = {(glimpse.uid, glimpse.role) for glimpse in run.glimpses if glimpse.act == 0}
-        yield from ((glimpse, (glimpse.uid, glimpse.role) in first) for glimpse in run.glimpses if glimpse.step == end)
+        end = max((each.step for each in run.observations), default=0)
+        first = {(each.uid, each.role) for each in run.before_disturbances()}
+        yield from ((each, (each.uid, each.role) in first) for each in run.observations if each.step == end)
         return
     made: dict[tuple[str, int], int] = {}
-    repeats: list[Glimpse] = []
-    for glimpse in run.glimpses:  # of each worker in the order in which it wrote them
-        who = (glimpse.uid, glimpse.role)
-        new, again = who not in made, glimpse.step <= made.get(who, -1)
-        made[who] = max(glimpse.step, made.get(who, -1))
-        if glimpse.act == 0 or (act is not None and glimpse.act != act):
+    repeats: list[Observation] = []
+    for each in run.observations:  # of each worker in the order in which it wrote them
+        who = (each.uid, each.role)
+        new, again = who not in made, each.step <= made.get(who, -1)
+        made[who] = max(each.step, made.get(who, -1))
+        if each.disturbances == 0 or (number is not None and each.disturbances != number):
             continue
         if new:
-            yield glimpse, False
+            yield each, False
         elif again:
-            repeats.append(glimpse)
-    yield from ((glimpse, True) for glimpse in repeats)
+            repeats.append(each)
+    yield from ((each, True) for each in repeats)
 
 
-def _cause(key: Key, value: Value, was: Value, use: Use, glimpse: Glimpse, *, twice: bool) -> Cause:
+def _cause(key: Key, value: Value, was: Value, use: Use, observation: Observation, *, twice: bool) -> Cause:
     file, _, name = key
-    who = f"in role {glimpse.role}, which repeated it" if twice else "in the newcomer"
-    evidence = f"before step {glimpse.step}: {was.short} undisturbed, {value.short} {who}"
+    who = f"in role {observation.role}, which repeated it" if twice else "in the joiner"
+    evidence = f"before step {observation.step}: {was.short} undisturbed, {value.short} {who}"
     if not value.digest:
-        evidence = f"{value.short}, which cannot be looked into; the newcomer has one of its own"
+        evidence = f"{value.short}, which cannot be read; the joiner has its own"
     elif value.short == was.short:
-        evidence = f"before step {glimpse.step} it is not the same {who}"
+        evidence = f"before step {observation.step} it is not the same {who}"
     return Cause(
-        value.kind,
-        place(file, use.made or use.changed),
-        name,
-        advice.complaint(value.kind, name, twice=twice),
-        evidence,
-        advice.way_out(value.kind, name),
+        kind=value.kind,
+        place=place(file, use.made or use.changed),
+        variable=name,
+        sentence=advice.complaint(value.kind, name, twice=twice),
+        evidence=evidence,
+        advice=advice.way_out(value.kind, name),
     )
 
 
-# -- what differs by itself --------------------------------------------------------------------------------------------
+# -- undisturbed runs that differ --------------------------------------------------------------------------------------
 
 
-def clues(truth: Book, glimpses: Iterable[Glimpse], found: Divergence, sources: Sources) -> tuple[Cause, ...]:
-    """Why two undisturbed runs differ: lines that read what differs from run to run, those first whose variable was
-    seen to differ; then other variables that were."""
-    seen = _seen(truth, [glimpse for glimpse in glimpses if glimpse.step <= found.step], sources)
+def clues(
+    truth: Observations, observations: Iterable[Observation], found: Divergence, sources: Sources
+) -> tuple[Cause, ...]:
+    """Why two undisturbed runs differ: lines with a result of chance, and other variables that differ.
+
+    A line comes first if its variable was seen to differ.
+    """
+    seen = _seen(truth, [each for each in observations if each.step <= found.step], sources)
     causes: list[tuple[int, Cause]] = []
     explained = set()
     for file, hint in sources.hints:
@@ -175,10 +178,10 @@ def clues(truth: Book, glimpses: Iterable[Glimpse], found: Divergence, sources: 
             continue
         sentence, way = advice.hinted(hint)
         evidence = ""
-        for (where, _, name), text in seen.items():
-            if where == file and hint.variable and name.partition(".")[0] == hint.variable:
+        for (origin, _, name), text in seen.items():
+            if origin == file and hint.variable and name.partition(".")[0] == hint.variable:
                 evidence = text
-                explained.add((where, name))
+                explained.add((origin, name))
         cause = Cause(hint.kind, place(file, hint.line), hint.variable, sentence, evidence, way)
         causes.append((0 if evidence else 1 if hint.kind != "clock" else 2, cause))
     for (file, function, name), text in seen.items():
@@ -188,23 +191,23 @@ def clues(truth: Book, glimpses: Iterable[Glimpse], found: Divergence, sources: 
     return tuple(cause for _, cause in sorted(causes, key=lambda each: (each[0], each[1].place)))
 
 
-def _seen(truth: Book, glimpses: Iterable[Glimpse], sources: Sources) -> dict[Key, str]:
-    """Variables that differ before the state does, or with it, and carry something: with what they were."""
+def _seen(truth: Observations, observations: Iterable[Observation], sources: Sources) -> dict[Key, str]:
+    """Variables that differ no later than the state, and carry something to the next step; with their values."""
     found: dict[Key, str] = {}
-    for glimpse in sorted(glimpses, key=lambda glimpse: glimpse.step):
-        expected = truth.at(glimpse.role, glimpse.step)
-        if expected is None or (glimpse.step and differing(glimpse, expected)):
+    for each in sorted(observations, key=lambda each: each.step):
+        expected = truth.at(each.role, each.step)
+        if expected is None or (each.step and differing(each, expected)):
             continue
         before = by_key(expected)
-        for key, value, scope in variables(glimpse):
+        for key, value, scope in variables(each):
             was = before.get(key)
             if was is not None and was.digest != value.digest and sources.use(scope, key[2]) is not None:
-                found.setdefault(key, f"before step {glimpse.step}: {was.short} in one run, {value.short} in the other")
+                found.setdefault(key, f"before step {each.step}: {was.short} in one run, {value.short} in the other")
     return found
 
 
 def lines(sources: Sources, kind: HintKind) -> tuple[Cause, ...]:
-    """What the source alone says: a rank that is read at import, a collective that only some roles call."""
+    """Causes that the source alone shows: a rank that is read at import, a collective that only some roles call."""
     found = []
     for file, hint in sources.hints:
         if hint.kind == kind:

@@ -6,93 +6,92 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from understudy.worker.glimpse import Glimpse, Scope, Value
+from .observation import Observation, Scope, Value
 
 Key = tuple[str, str, str]
 """A variable: file, function, path."""
 
 
 class Divergence(msgspec.Struct, frozen=True):
-    """The first boundary at which a role holds something else than in the undisturbed run."""
+    """The first boundary at which a role holds another state than in the undisturbed run."""
 
     step: int
-    """So many steps are in the state."""
+    """The state contains this number of steps."""
     roles: dict[int, tuple[str, ...]]
-    """Role → what differs there."""
+    """Role → names of what differs."""
 
     @property
     def tensors(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(name for names in self.roles.values() for name in names))
 
 
-class Book:
-    """A run's glimpses, to look them up."""
+class Observations:
+    """The observations of an undisturbed run, by role and step."""
 
-    def __init__(self, glimpses: Iterable[Glimpse]) -> None:
-        self.glimpses = list(glimpses)
-        self._first: dict[tuple[int, int], Glimpse] = {}
-        for glimpse in self.glimpses:
-            self._first.setdefault((glimpse.role, glimpse.step), glimpse)
+    def __init__(self, observations: Iterable[Observation]) -> None:
+        self.all = list(observations)
+        self._first: dict[tuple[int, int], Observation] = {}
+        for each in self.all:
+            self._first.setdefault((each.role, each.step), each)
 
-    def at(self, role: int, step: int) -> Glimpse | None:
+    def at(self, role: int, step: int) -> Observation | None:
         return self._first.get((role, step))
 
-    def of(self, role: int) -> list[Glimpse]:
-        return [glimpse for glimpse in self.glimpses if glimpse.role == role]
+
+def differing(observation: Observation, truth: Observation) -> tuple[str, ...]:
+    """Names of what differs in the state, in their order."""
+    names = dict.fromkeys([*truth.state, *observation.state])
+    return tuple(name for name in names if observation.state.get(name) != truth.state.get(name))
 
 
-def differing(glimpse: Glimpse, truth: Glimpse) -> tuple[str, ...]:
-    """What is not the same in the state, in its order."""
-    names = dict.fromkeys([*truth.state, *glimpse.state])
-    return tuple(name for name in names if glimpse.state.get(name) != truth.state.get(name))
-
-
-def first_divergence(truth: Book, glimpses: Iterable[Glimpse]) -> Divergence | None:
+def first_divergence(truth: Observations, observations: Iterable[Observation]) -> Divergence | None:
     found: dict[int, dict[int, tuple[str, ...]]] = {}
-    for glimpse in glimpses:
-        expected = truth.at(glimpse.role, glimpse.step)
-        if expected is not None and (names := differing(glimpse, expected)):
-            found.setdefault(glimpse.step, {}).setdefault(glimpse.role, names)
+    for each in observations:
+        expected = truth.at(each.role, each.step)
+        if expected is not None and (names := differing(each, expected)):
+            found.setdefault(each.step, {}).setdefault(each.role, names)
     if not found:
         return None
     step = min(found)
     return Divergence(step, dict(sorted(found[step].items())))
 
 
-def variables(glimpse: Glimpse) -> Iterator[tuple[Key, Value, Scope]]:
-    """Everything that nobody tracks, by a name that is the same in every run."""
-    for path, value in glimpse.values.items():
+def variables(observation: Observation) -> Iterator[tuple[Key, Value, Scope]]:
+    """All variables that are not tracked, by a key that is the same in every run."""
+    for path, value in observation.values.items():
         number, _, name = path.partition(":")
-        scope = glimpse.scopes[int(number)]
+        scope = observation.scopes[int(number)]
         yield (scope.file, scope.function, name), value, scope
 
 
-def by_key(glimpse: Glimpse) -> dict[Key, Value]:
-    return {key: value for key, value, _ in variables(glimpse)}
+def by_key(observation: Observation) -> dict[Key, Value]:
+    return {key: value for key, value, _ in variables(observation)}
 
 
-def unsteady(truth: Book, glimpses: Iterable[Glimpse]) -> set[Key]:
-    """Variables that differ from run to run although nothing has happened: times, process numbers, entropy. Only
-    boundaries count at which the state is the same."""
+def unsteady(truth: Observations, observations: Iterable[Observation]) -> set[Key]:
+    """Variables that differ from run to run without a disturbance: times, process numbers, entropy.
+
+    Only boundaries at which the state is the same count.
+    """
     found = set()
-    for glimpse in glimpses:
-        expected = truth.at(glimpse.role, glimpse.step)
-        if expected is None or differing(glimpse, expected):
+    for each in observations:
+        expected = truth.at(each.role, each.step)
+        if expected is None or differing(each, expected):
             continue
-        mine, theirs = by_key(glimpse), by_key(expected)
+        mine, theirs = by_key(each), by_key(expected)
         found |= {key for key in mine.keys() & theirs.keys() if mine[key].digest != theirs[key].digest}
     return found
 
 
-def changing(book: Book) -> set[Key]:
-    """Variables that change from step to step, or cannot be looked into."""
+def changing(truth: Observations) -> set[Key]:
+    """Variables that change from step to step, or cannot be read."""
     seen: dict[tuple[int, Key], set[str]] = {}
     first: dict[int, int] = {}
     late: set[Key] = set()
-    for glimpse in book.glimpses:
-        begun = first.setdefault(glimpse.role, glimpse.step)
-        for key, value in by_key(glimpse).items():
-            if (glimpse.role, key) not in seen and glimpse.step > begun:
+    for each in truth.all:
+        begun = first.setdefault(each.role, each.step)
+        for key, value in by_key(each).items():
+            if (each.role, key) not in seen and each.step > begun:
                 late.add(key)
-            seen.setdefault((glimpse.role, key), set()).add(value.digest)
+            seen.setdefault((each.role, key), set()).add(value.digest)
     return {key for (_, key), digests in seen.items() if len(digests) > 1 or "" in digests} | late

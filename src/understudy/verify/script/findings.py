@@ -1,4 +1,4 @@
-"""From what runs have shown to findings: what is proven, what is only suspected, and why. Pure."""
+"""Findings: what the runs prove, what they only suggest, and why. Pure."""
 
 from __future__ import annotations
 
@@ -7,169 +7,166 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from understudy.protocol.mesh import Mesh, alike, coordinates, describe
-from understudy.worker.glimpse import Glimpse
 
 from . import advice
 from .causes import Cause, Sources, clues, forgotten, lines
-from .compare import Book, Divergence, first_divergence
-from .runs import WORDS, Disturbance, Run, said
+from .compare import Divergence, Observations, first_divergence
+from .runs import WORDS, Disturbance, Run, described
 
 _NAMED = 3
 
 
-class Finding(msgspec.Struct, frozen=True):
-    """One thing that a person can act on."""
+class ScriptFinding(msgspec.Struct, frozen=True):
+    """A problem of the script, with a way out."""
 
     kind: str
     """`diverged`, `not-deterministic`, `forgotten`, `rank`, `unknown-twins`, `ended-early`, `stuck`, or how the script
     failed: `raises`, `exits`, `collectives`, `steps`, `never-tracks`, `no-train`."""
     proven: bool
-    """Whether bits differ, or the job failed; otherwise it is only suspected, and does no harm so far."""
+    """Whether bits differ, or the job failed; otherwise the problem is only suspected and has done no harm."""
     sentence: str
     advice: str = ""
     place: str = ""
     variable: str = ""
     evidence: str = ""
     step: int | None = None
-    """The first step whose result differs."""
+    """The first step with another result."""
     roles: tuple[str, ...] = ()
     tensors: tuple[str, ...] = ()
     disturbance: str = ""
     causes: tuple[Cause, ...] = ()
-    """The likeliest first."""
+    """The likeliest cause first."""
 
 
-class Show(msgspec.Struct, frozen=True):
-    """All that there is to judge."""
+class Evidence(msgspec.Struct, frozen=True):
+    """The runs of a check and the sources of the script."""
 
     mesh: Mesh
     steps: int
     calm: Run
     again: Run | None
-    """The second undisturbed run, made where a disturbed one differs."""
+    """The second undisturbed run, made if a disturbed one differs."""
     disturbed: tuple[Run, ...]
     sources: Mapping[str, str]
     """File → text, of the script and the modules beside it."""
 
 
-def findings(show: Show) -> list[Finding]:
-    """Proven ones first."""
-    sources = Sources(show.sources)
-    failed = _failed(show.calm, "undisturbed", sources)
-    if failed is None and show.calm.steps < show.steps:
-        failed = Finding(
+def findings(evidence: Evidence) -> list[ScriptFinding]:
+    """All findings, proven ones first."""
+    sources = Sources(evidence.sources)
+    failed = _failed(evidence.calm, "undisturbed", sources)
+    if failed is None and evidence.calm.steps < evidence.steps:
+        failed = ScriptFinding(
             "ended-early",
             True,
-            f"the script ended after {show.calm.steps} of {show.steps} steps",
-            "go through all steps that job.steps(…) gives; or rehearse fewer: --steps N",
+            f"the script ended after {evidence.calm.steps} of {evidence.steps} steps",
+            "go through all steps that job.steps(…) gives; or check fewer: --steps N",
         )
     if failed is not None:
-        return [failed, *_notes_of_source(show)]
-    truth = Book(show.calm.glimpses)
-    chance = _chance(show, truth, sources)
+        return [failed, *_ranks_at_import(sources)]
+    truth = Observations(evidence.calm.observations)
+    chance = _chance(evidence, truth, sources)
     if chance is not None:
-        return [chance, *_notes_of_source(show)]
-    found: list[Finding] = []
-    if show.again is not None and (failed := _failed(show.again, "undisturbed, for the second time", sources)):
+        return [chance, *_ranks_at_import(sources)]
+    found: list[ScriptFinding] = []
+    again = evidence.again
+    if again is not None and (failed := _failed(again, "undisturbed, for the second time", sources)):
         found.append(failed)
     proven: set[tuple[str, str]] = set()
-    for run in show.disturbed:
-        for finding in _in_run(show, run, truth, sources):
+    for run in evidence.disturbed:
+        for finding in _in_run(evidence.mesh, run, truth, sources):
             found.append(finding)
             proven |= {(cause.place, cause.variable) for cause in finding.causes}
-    notes: dict[tuple[str, str], Finding] = {}
-    for run in show.disturbed:
-        harmless = first_divergence(truth, run.glimpses) is None
+    notes: dict[tuple[str, str], ScriptFinding] = {}
+    for run in evidence.disturbed:
+        harmless = first_divergence(truth, run.observations) is None
         for cause in forgotten(truth, run, None, sources, lasting=harmless, idle=not harmless):
             if (cause.place, cause.variable) not in proven:
                 notes.setdefault((cause.place, cause.variable), _note(cause))
-    return [*found, *notes.values(), *_notes_of_source(show), *_unknown_twins(show)]
+    return [*found, *notes.values(), *_ranks_at_import(sources), *_unknown_twins(evidence)]
 
 
-def clean(found: Sequence[Finding]) -> bool:
-    """Whether nothing is proven."""
+def clean(found: Sequence[ScriptFinding]) -> bool:
+    """Whether no finding is proven."""
     return not any(finding.proven for finding in found)
 
 
 def unclear(truth: Run, run: Run) -> list[Disturbance]:
-    """The disturbances of a run that it says nothing about: those after the one that made it differ, and, where it came
-    to no good end, all from the last one on that was not alone in it."""
-    book = Book(truth.glimpses)
-    acts = range(1, len(run.disturbances) + 1)
-    bad = [act for act in acts if first_divergence(book, [g for g in run.glimpses if g.act == act]) is not None]
-    if bad:
-        return list(run.disturbances[bad[0] :])
+    """The disturbances that a run says nothing about.
+
+    These are the disturbances after the first one that made the run differ; or the last one of several, if the run did
+    not come to its end.
+    """
+    observations = Observations(truth.observations)
+    for number in range(1, len(run.disturbances) + 1):
+        if first_divergence(observations, run.after(number)) is not None:
+            return list(run.disturbances[number:])
     return [] if run.whole or len(run.disturbances) < 2 else list(run.disturbances[-1:])
 
 
 # -- runs that did not come to their end -------------------------------------------------------------------------------
 
 
-def _failed(run: Run, how: str, sources: Sources) -> Finding | None:
+def _failed(run: Run, how: str, sources: Sources) -> ScriptFinding | None:
     if run.whole:
         return None
+    sentence = f"{how}: {run.reason}"
     if run.status == "stuck":
-        return Finding(
-            "stuck",
-            True,
-            f"{how}: {run.reason}",
-            "see what its roles wait for: run it with understudy run, and look at understudy status and events",
-        )
-    kind, way = advice.failure(run.reason)
-    causes = lines(sources, "uneven") if kind == "collectives" else ()
-    return Finding(kind, True, f"{how}: {run.reason}", way, causes=causes)
+        way = "see what its roles wait for: run it with understudy run, and look at understudy status and events"
+        return ScriptFinding("stuck", True, sentence, way)
+    cause = run.cause or "raises"
+    uneven = lines(sources, "uneven") if cause == "collectives" else ()
+    return ScriptFinding(cause, True, sentence, advice.WAYS_OUT[cause], causes=uneven)
 
 
 # -- runs that differ --------------------------------------------------------------------------------------------------
 
 
-def _chance(show: Show, truth: Book, sources: Sources) -> Finding | None:
-    """Whether two undisturbed runs differ, or a disturbed one before anything has happened to it."""
-    calm_parts: list[list[Glimpse]] = [[g for g in run.glimpses if g.act == 0] for run in show.disturbed]
-    if show.again is not None:
-        calm_parts.insert(0, show.again.glimpses)
-    for glimpses in calm_parts:
-        found = first_divergence(truth, glimpses)
+def _chance(evidence: Evidence, truth: Observations, sources: Sources) -> ScriptFinding | None:
+    """A finding if two undisturbed runs differ, or a disturbed run differs before its first disturbance."""
+    undisturbed = [run.before_disturbances() for run in evidence.disturbed]
+    if evidence.again is not None:
+        undisturbed.insert(0, evidence.again.observations)
+    for observations in undisturbed:
+        found = first_divergence(truth, observations)
         if found is None:
             continue
-        causes = clues(truth, glimpses, found, sources)
+        causes = clues(truth, observations, found, sources)
         way = advice.UNSEEDED if found.step == 0 and not causes else "" if causes else advice.KERNEL
-        return Finding(
+        return ScriptFinding(
             "not-deterministic",
             True,
             f"two undisturbed runs differ {_when(found)}",
             way,
             step=found.step - 1,
-            roles=_roles(show.mesh, found),
+            roles=_roles(evidence.mesh, found),
             tensors=found.tensors,
             causes=causes,
         )
     return None
 
 
-def _in_run(show: Show, run: Run, truth: Book, sources: Sources) -> list[Finding]:
-    """What one disturbed run proves."""
-    failed = _failed(run, said(run.disturbances[-1]) if run.disturbances else "disturbed", sources)
+def _in_run(mesh: Mesh, run: Run, truth: Observations, sources: Sources) -> list[ScriptFinding]:
+    """What a disturbed run proves."""
+    failed = _failed(run, described(run.disturbances[-1]) if run.disturbances else "disturbed", sources)
     ended = [] if failed is None else [failed]
-    for act, disturbance in enumerate(run.disturbances, 1):
-        found = first_divergence(truth, [glimpse for glimpse in run.glimpses if glimpse.act == act])
+    for number, disturbance in enumerate(run.disturbances, 1):
+        found = first_divergence(truth, run.after(number))
         if found is None:
             continue
-        causes = (*lines(sources, "zipped"), *forgotten(truth, run, act, sources))
-        return [
-            Finding(
-                "diverged",
-                True,
-                f"after {WORDS[disturbance.kind]} of a machine the bits differ, {_when(found)}",
-                "" if causes else advice.NO_CAUSE,
-                step=found.step - 1,
-                roles=_roles(show.mesh, found),
-                tensors=found.tensors,
-                disturbance=said(disturbance),
-                causes=causes,
-            ),
-            *ended,
-        ]
+        causes = (*lines(sources, "zipped"), *forgotten(truth, run, number, sources))
+        diverged = ScriptFinding(
+            "diverged",
+            True,
+            f"after {WORDS[disturbance.kind]} of a machine the bits differ, {_when(found)}",
+            "" if causes else advice.NO_CAUSE,
+            step=found.step - 1,
+            roles=_roles(mesh, found),
+            tensors=found.tensors,
+            disturbance=described(disturbance),
+            causes=causes,
+        )
+        return [diverged, *ended]
     return ended
 
 
@@ -182,7 +179,7 @@ def _roles(mesh: Mesh, found: Divergence) -> tuple[str, ...]:
 
 
 def named(tensors: Sequence[str]) -> str:
-    """The first few, for people."""
+    """The first few names, for people."""
     more = len(tensors) - _NAMED
     return ", ".join(tensors[:_NAMED]) + (f" and {more} more" if more > 0 else "")
 
@@ -190,38 +187,46 @@ def named(tensors: Sequence[str]) -> str:
 # -- suspicions --------------------------------------------------------------------------------------------------------
 
 
-def _note(cause: Cause) -> Finding:
-    way = f"{cause.advice}; where it is only shown, it may stay as it is"
-    return Finding("forgotten", False, cause.sentence, way, cause.place, cause.variable, cause.evidence)
+def _note(cause: Cause) -> ScriptFinding:
+    return ScriptFinding(
+        kind="forgotten",
+        proven=False,
+        sentence=cause.sentence,
+        advice=f"{cause.advice}; if it is only shown, it may stay as it is",
+        place=cause.place,
+        variable=cause.variable,
+        evidence=cause.evidence,
+    )
 
 
-def _unknown_twins(show: Show) -> list[Finding]:
-    """Roles that hold the same bits at every boundary, although the runtime does not know that they must."""
-    twins = {glimpse.role: set(glimpse.twins) for glimpse in show.calm.glimpses}
+def _unknown_twins(evidence: Evidence) -> list[ScriptFinding]:
+    """Roles that hold the same bits at every boundary without the runtime's knowledge."""
+    mesh, observations = evidence.mesh, evidence.calm.observations
+    twins = {each.role: set(each.twins) for each in observations}
     states: dict[int, list[tuple[int, tuple[tuple[str, str], ...]]]] = {}
-    for glimpse in show.calm.glimpses:
-        states.setdefault(glimpse.role, []).append((glimpse.step, tuple(sorted(glimpse.state.items()))))
+    for each in observations:
+        states.setdefault(each.role, []).append((each.step, tuple(sorted(each.state.items()))))
     found = []
     for role in sorted(states):
         same = tuple(other for other in sorted(states) if states[other] == states[role])
-        where = coordinates(show.mesh, role)
-        names = [name for name in where if any(coordinates(show.mesh, other)[name] != where[name] for other in same)]
-        if role == same[0] and names and same == alike(show.mesh, role, names) and not set(same) <= twins[role]:
+        where = coordinates(mesh, role)
+        names = [name for name in where if any(coordinates(mesh, other)[name] != where[name] for other in same)]
+        if role == same[0] and names and same == alike(mesh, role, names) and not set(same) <= twins[role]:
             found.append(
-                Finding(
+                ScriptFinding(
                     "unknown-twins",
                     False,
                     f"roles {', '.join(map(str, same))} hold the same bits at every boundary, and the runtime is not "
                     "told so: after a failure one could give another its state",
-                    "where that is meant to be so, say it before job.steps(…): "
+                    "if that is intended, say so before job.steps(…): "
                     f"job.same_over({', '.join(map(repr, names))})".replace("'", '"'),
                 )
             )
     return found
 
 
-def _notes_of_source(show: Show) -> list[Finding]:
+def _ranks_at_import(sources: Sources) -> list[ScriptFinding]:
     return [
-        Finding("rank", False, cause.sentence, cause.advice, cause.place, cause.variable)
-        for cause in lines(Sources(show.sources), "rank")
+        ScriptFinding("rank", False, cause.sentence, cause.advice, cause.place, cause.variable)
+        for cause in lines(sources, "rank")
     ]

@@ -1,4 +1,4 @@
-"""What a script's source says about things that no newcomer can have: the time, entropy, another's rank. Pure."""
+"""Lines of a script with a result that no joiner can repeat: the time, entropy, another role's rank. Pure."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _UNSEEDED = {
     "numpy.random.RandomState",
     "numpy.random.seed",
 }
-"""From entropy where they are given nothing."""
+"""Calls that are seeded by entropy if they have no argument."""
 _GLOBAL = ("random.", "numpy.random.")
-"""Not seeded by anybody before the first step."""
+"""Global generators, which the runtime seeds only from the first step on."""
 _COLLECTIVES = {
     *("all_reduce", "reduce", "broadcast", "all_gather", "all_gather_into_tensor", "all_gather_object", "gather"),
     *("scatter", "reduce_scatter", "reduce_scatter_tensor", "all_to_all", "all_to_all_single", "barrier"),
@@ -39,18 +39,18 @@ _RANKS = {"RANK", "LOCAL_RANK", "GROUP_RANK"}
 
 
 class Hint(msgspec.Struct, frozen=True):
-    """A line that may be why."""
+    """A line that may be the cause of a difference."""
 
     kind: HintKind
     line: int
     call: str
-    """As it is written there."""
+    """The expression, as it is written."""
     variable: str = ""
-    """What its result is assigned to; of a collective that only some roles call, the condition."""
+    """The variable to which the result is assigned; for a collective that only some roles call, the condition."""
 
 
 def hints(source: str) -> list[Hint]:
-    """In the order of their lines."""
+    """All hints in a source, in the order of their lines."""
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError):
@@ -82,7 +82,7 @@ def hints(source: str) -> list[Hint]:
 
 
 def _imports(tree: ast.AST) -> dict[str, str]:
-    """Name in the script → what it stands for."""
+    """Name in the script → full dotted name."""
     found = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -97,7 +97,7 @@ def _imports(tree: ast.AST) -> dict[str, str]:
 
 
 def _dotted(node: ast.AST, names: dict[str, str]) -> str:
-    """`np.random.seed` as numpy.random.seed; empty where it does not begin with something imported."""
+    """The full name of `np.random.seed`: numpy.random.seed; empty if its first part was not imported."""
     parts: list[str] = []
     while isinstance(node, ast.Attribute):
         parts.append(node.attr)
@@ -159,14 +159,14 @@ def _is_rank(node: ast.AST) -> bool:
 
 
 def _is_set(node: ast.AST, names: Collection[str] = ()) -> bool:
-    """Its order depends on how Python has hashed its texts, which differs from process to process."""
+    """Whether a node is a set; the order of a set of strings differs from process to process."""
     if isinstance(node, ast.Set | ast.SetComp) or (isinstance(node, ast.Name) and node.id in names):
         return True
     return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("set", "frozenset")
 
 
 def _at_import(statement: ast.stmt) -> list[ast.AST]:
-    """Everything that runs when the module is imported: not what is inside of functions."""
+    """All nodes that are executed when the module is imported; those inside functions are not."""
     if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
         return []
     found: list[ast.AST] = [statement]
@@ -179,7 +179,7 @@ def _at_import(statement: ast.stmt) -> list[ast.AST]:
 
 
 def _stepping(tree: ast.AST) -> set[int]:
-    """By id, everything inside of a `with step:`, where the runtime has seeded the global generators."""
+    """Ids of all nodes inside a loop over steps, in which the runtime seeds the global generators."""
     return {
         id(inner)
         for node in ast.walk(tree)

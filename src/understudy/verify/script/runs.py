@@ -1,4 +1,4 @@
-"""A rehearsal's runs: which roles hold the same, who is disturbed when, and what came of it. Pure."""
+"""The runs of a check: role classes, which machine is disturbed when, and the result of a run. Pure."""
 
 from __future__ import annotations
 
@@ -7,93 +7,107 @@ from typing import Literal
 
 import msgspec
 
-from understudy.worker.glimpse import Glimpse
+from understudy.protocol.messages import ScriptFailure
+
+from .observation import Observation
 
 FIRST = 4
-"""Steps before the first disturbance: more than a newcomer rehearses, so that no counter is right by accident."""
-APART = 2
+"""Steps before the first disturbance: more than a joiner rehearses, so that no counter is right by accident."""
+BETWEEN = 2
 """Steps from one disturbance to the next."""
-LEAST = FIRST + APART
+LEAST = FIRST + BETWEEN
 """Fewer steps than this show nothing."""
 
-Deed = Literal["replace", "kill"]
-WORDS: dict[Deed, str] = {"replace": "a planned replacement", "kill": "kill -9"}
+DisturbanceKind = Literal["replace", "kill"]
+WORDS: dict[DisturbanceKind, str] = {"replace": "a planned replacement", "kill": "kill -9"}
 
 
 class Disturbance(msgspec.Struct, frozen=True):
-    """Something happens to the machine that plays a role."""
+    """A planned replacement, or the death, of the machine that has a role."""
 
-    kind: Deed
+    kind: DisturbanceKind
     role: int
-    """Whose machine it is."""
+    """The role by which the machine is found."""
     roles: tuple[int, ...]
-    """All that it plays."""
+    """All roles of the machine."""
     classes: tuple[int, ...] = ()
-    """The role classes that are shown by it, by number."""
+    """Numbers of the role classes that are tested by it."""
     orphans: bool = False
-    """Whether nobody else holds the state of one of them: it comes from a copy in another machine's memory."""
+    """Whether no other machine has a live copy of a role's state: it comes from a copy in another machine's memory."""
 
 
 class Run(msgspec.Struct, frozen=True):
-    """One performance of the script, from its beginning to its end."""
+    """One run of the script, from its beginning to its end."""
 
     name: str
-    glimpses: list[Glimpse]
+    observations: list[Observation]
     status: str = "finished"
-    """As the controller has it, or `stuck`."""
+    """The controller's status of the job, or `stuck`."""
     reason: str = ""
+    cause: ScriptFailure | None = None
+    """How the script has failed, if the job failed by the script."""
     disturbances: tuple[Disturbance, ...] = ()
-    """Those that were begun, in their order."""
+    """The disturbances that were begun, in their order."""
     seconds: float = 0.0
     applied: int = 0
-    """Steps, as the controller has it: a script that breaks off comes to no last boundary."""
+    """Number of applied steps, by the controller: a script that breaks off has no observation of its last boundary."""
 
     @property
     def steps(self) -> int:
-        """How many were made by everybody."""
+        """Number of steps that all roles have made."""
         if self.applied:
             return self.applied
         last: dict[int, int] = {}
-        for glimpse in self.glimpses:
-            last[glimpse.role] = max(glimpse.step, last.get(glimpse.role, 0))
+        for each in self.observations:
+            last[each.role] = max(each.step, last.get(each.role, 0))
         return min(last.values(), default=0)
 
     @property
     def whole(self) -> bool:
+        """Whether the script came to its end."""
         return self.status == "finished"
 
+    def after(self, disturbances: int) -> list[Observation]:
+        """Observations of the time in which this number of disturbances had begun."""
+        return [each for each in self.observations if each.disturbances == disturbances]
 
-def classes_of(glimpses: Iterable[Glimpse]) -> list[tuple[int, ...]]:
-    """The role classes: roles that hold identical copies of state; where there are none, each role by itself."""
-    twins = {glimpse.role: glimpse.twins or (glimpse.role,) for glimpse in glimpses}
+    def before_disturbances(self) -> list[Observation]:
+        return self.after(0)
+
+
+def classes_of(observations: Iterable[Observation]) -> list[tuple[int, ...]]:
+    """The role classes: roles that hold identical copies of state. A role without a twin is a class of its own."""
+    twins = {each.role: each.twins or (each.role,) for each in observations}
     return sorted({tuple(sorted({role, *twins[role]})) for role in twins})
 
 
-def machines_of(glimpses: Iterable[Glimpse]) -> list[tuple[int, ...]]:
+def machines_of(observations: Iterable[Observation]) -> list[tuple[int, ...]]:
     """The roles of each machine of an undisturbed run."""
     found: dict[str, set[int]] = {}
-    for glimpse in glimpses:
-        found.setdefault(glimpse.machine, set()).add(glimpse.role)
+    for each in observations:
+        found.setdefault(each.machine, set()).add(each.role)
     return sorted(tuple(sorted(roles)) for roles in found.values())
 
 
 def plan(classes: Sequence[tuple[int, ...]], machines: Sequence[tuple[int, ...]]) -> list[Disturbance]:
-    """For every role class a planned replacement, and the death of a machine. As few machines as there can be; where
-    there is a choice, the last ones are replaced and the first ones die."""
+    """For every role class a planned replacement, and the death of a machine; of as few machines as possible.
+
+    If there is a choice, the last machines are replaced and the first ones die.
+    """
     number = {role: index for index, roles in enumerate(classes) for role in roles}
     found = []
-    kinds: tuple[Deed, ...] = ("replace", "kill")
+    kinds: tuple[DisturbanceKind, ...] = ("replace", "kill")
     for kind in kinds:
         for roles in _cover(machines[::-1] if kind == "replace" else machines, number):
             left = {role for other in machines if other != roles for role in other}
             orphans = kind == "kill" and any(not left & set(classes[number[role]]) for role in roles)
-            shown = tuple(sorted({number[role] for role in roles}))
-            found.append(Disturbance(kind, roles[0], roles, shown, orphans))
+            tested = tuple(sorted({number[role] for role in roles}))
+            found.append(Disturbance(kind, roles[0], roles, tested, orphans))
     return found
 
 
 def _cover(machines: Sequence[tuple[int, ...]], number: Mapping[int, int]) -> list[tuple[int, ...]]:
-    """Machines that play roles of all classes, greedily: the one with the most that are missing comes first."""
+    """Machines that have roles of all classes, chosen greedily: the one with the most missing classes comes first."""
     missing = set(number.values())
     found = []
     while missing:
@@ -104,36 +118,39 @@ def _cover(machines: Sequence[tuple[int, ...]], number: Mapping[int, int]) -> li
 
 
 def rounds(wanted: Sequence[Disturbance], steps: int) -> list[tuple[Disturbance, ...]]:
-    """As many at a time as so many steps have room for, in runs of about the same size."""
-    room = max(1, (steps - FIRST) // APART)
+    """Disturbances for each run: as many as `steps` steps have room for, in runs of about the same size."""
+    room = max(1, (steps - FIRST) // BETWEEN)
     count = -(-len(wanted) // room)
     return [tuple(wanted[number::count]) for number in range(count)]
 
 
 def held_at(number: int) -> int:
-    """The step before which everybody is held for a disturbance, counted from 0."""
-    return FIRST + APART * number
+    """The step before which training is held for disturbance `number`, counted from 0."""
+    return FIRST + BETWEEN * number
 
 
-def settled(glimpses: Iterable[Glimpse], disturbances: int) -> list[Glimpse]:
-    """The same, each with the number of disturbances that could have had an effect on it. One that is about to happen
-    is known to workers while they are held, and has no effect on what they hold then. Of each worker in its order."""
+def settled(observations: Iterable[Observation], disturbances: int) -> list[Observation]:
+    """The observations, each with the number of disturbances that could have had an effect on it.
+
+    Workers that are held know of a disturbance that is about to happen; it has no effect on their state yet.
+    `observations` has those of each worker in their order.
+    """
     floor: dict[tuple[str, int], int] = {}
     last: dict[tuple[str, int], int] = {}
     found = []
-    for glimpse in glimpses:
-        who = (glimpse.uid, glimpse.role)
-        if who not in last or glimpse.step <= last[who]:  # a newcomer, or a step that is begun again
-            floor[who] = glimpse.act
-        last[who] = glimpse.step
-        past = sum(held_at(number) < glimpse.step for number in range(disturbances))
-        found.append(msgspec.structs.replace(glimpse, act=max(floor[who], min(glimpse.act, past))))
+    for each in observations:
+        who = (each.uid, each.role)
+        if who not in last or each.step <= last[who]:  # a joiner, or a step that is repeated
+            floor[who] = each.disturbances
+        last[who] = each.step
+        past = sum(held_at(number) < each.step for number in range(disturbances))
+        found.append(msgspec.structs.replace(each, disturbances=max(floor[who], min(each.disturbances, past))))
     return found
 
 
-def said(disturbance: Disturbance) -> str:
+def described(disturbance: Disturbance) -> str:
     roles = ", ".join(map(str, disturbance.roles))
     many = "roles" if len(disturbance.roles) > 1 else "role"
     if disturbance.kind == "replace":
-        return f"the machine that plays {many} {roles} is replaced by plan"
-    return f"the machine that plays {many} {roles} is killed"
+        return f"the machine with {many} {roles} is replaced as planned"
+    return f"the machine with {many} {roles} is killed"

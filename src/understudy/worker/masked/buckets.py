@@ -1,4 +1,4 @@
-"""Gradients as a few flat pieces of memory, the same on all roles that hold the same parameters."""
+"""Gradients in a few flat buffers, with the same layout on all roles that hold the same parameters."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ import torch
 
 from understudy.state.memory import is_dtensor, local_part
 
-from .share import Gradients
+from .partial_sums import Gradients
 
 BYTES = 25 << 20
 
 
 @dataclass(frozen=True)
 class Bucket:
-    """Some parameters of one kind."""
+    """Parameters of one dtype and device; their gradients are reduced together."""
 
     number: int
     members: tuple[int, ...]
-    """Which parameters."""
+    """Numbers of the parameters."""
     sizes: tuple[int, ...]
     dtype: torch.dtype
     device: torch.device
     divided: bool
-    """Whether a framework reduces their gradients and may have divided them by the number of replicas already."""
+    """Whether a framework reduces these gradients and may have divided them by the number of replicas already."""
 
     @property
     def elements(self) -> int:
@@ -33,7 +33,7 @@ class Bucket:
 
     @torch.no_grad()
     def gather(self, gradients: Gradients, out: torch.Tensor) -> torch.Tensor:
-        """All members' gradients one after the other; zeros where there is none."""
+        """Copy the members' gradients into `out`, one after the other; zeros for a missing one."""
         for member, piece in zip(self.members, out.split(self.sizes), strict=True):
             grad = gradients[member]
             if grad is None:
@@ -45,7 +45,7 @@ class Bucket:
 
     @torch.no_grad()
     def spread(self, flat: torch.Tensor, targets: Iterable[torch.Tensor | None]) -> None:
-        """The other way round."""
+        """Copy a flat buffer into the members' gradients."""
         for target, piece in zip(targets, flat.split(self.sizes), strict=True):
             if target is not None:
                 local = local_gradient(target)
@@ -53,15 +53,15 @@ class Bucket:
 
 
 def local_gradient(grad: torch.Tensor) -> torch.Tensor:
-    """The gradient, or this role's part of it: the same memory."""
+    """This role's part of a gradient, without a copy."""
     if grad.layout != torch.strided:
         raise ValueError("sparse gradients cannot be averaged over replicas; build the embedding with sparse=False")
     return grad.to_local().detach() if is_dtensor(grad) else grad.detach()
 
 
 def buckets_of(parameters: Sequence[torch.Tensor], managed: Iterable[int], limit: int = BYTES) -> tuple[Bucket, ...]:
-    """Parameters in their order, by kind, up to so many bytes each; one that is larger has a bucket of its own.
-    `managed` are the numbers of those whose gradients a framework reduces."""
+    """Buckets of up to `limit` bytes, of parameters in their order; a larger parameter has a bucket of its own.
+    `managed` are the numbers of the parameters with gradients that a framework reduces."""
     by_framework = set(managed)
     open_: dict[tuple[torch.dtype, torch.device, bool], list[tuple[int, int]]] = {}
     found: list[tuple[tuple[torch.dtype, torch.device, bool], list[tuple[int, int]]]] = []
@@ -81,7 +81,7 @@ def buckets_of(parameters: Sequence[torch.Tensor], managed: Iterable[int], limit
 
 
 class BucketScratch:
-    """Memory for flat copies, used again and again: as much as the largest buckets in flight."""
+    """Reused memory for flat buckets: as much as the largest buckets in flight."""
 
     def __init__(self, places: int) -> None:
         self._memory: list[torch.Tensor | None] = [None] * places

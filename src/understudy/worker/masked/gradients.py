@@ -1,21 +1,30 @@
-"""Gradients summed over all replicas, in a way that can be interrupted anywhere and gone on with."""
+"""Gradients over replicas: summed for a masked step, in a way that can be interrupted anywhere and continued, or
+averaged for plain modules.
+
+With `--deterministic` the sum has one order, independent of the replicas that compute its terms: a bucket is cut into
+one part for each live replica; each replica sends its terms of a part to the part's owner, which sums them from the
+first shard to the last and broadcasts the result.
+"""
 
 from __future__ import annotations
 
 import hashlib
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import nn
 
 from understudy.comm.group import RoleGroup
+from understudy.comm.reduction import accumulator
+from understudy.state.kinds import Tracked, module_tensors
+from understudy.worker.runtime import JobError
 
-from .buckets import BYTES, Bucket, BucketScratch, buckets_of
-from .exchange import Exchange, broadcast
-from .segments import ShardPlan
-from .share import Gradients, Share
+from .buckets import BYTES, Bucket, BucketScratch, buckets_of, local_gradient
+from .partial_sums import Gradients, PartialSums
+from .shard_plan import Segment, ShardPlan
 
 NONE = 1 << 40
 """Greater than any rank and any number of micro-shards."""
@@ -23,15 +32,15 @@ IN_FLIGHT = 2
 
 
 class Miscounted(RuntimeError):
-    """The replicas do not agree about the step that they are in."""
+    """The replicas do not agree on the micro-shards of a step."""
 
 
 class SumInterrupted(Exception):
-    """What has come meanwhile may be undefined; what was settled before is not."""
+    """The sum was interrupted. Buckets that were settled before are complete; the others are undefined."""
 
 
 class Synchroniser:
-    """One role's end of the group of those that hold the same state; its rank in it is its unit."""
+    """One role's end of the group of roles that hold the same state. Its rank in the group is its replica."""
 
     def __init__(
         self,
@@ -44,95 +53,97 @@ class Synchroniser:
         self.group, self.parameters = group, parameters
         self.buckets = buckets_of(parameters, managed, limit)
         self.divides = True
-        """Whether what a framework would have reduced still has to be divided by the number of replicas."""
+        """Whether gradients that a framework would have reduced have to be divided by the number of replicas."""
         self._sound = sound
         self._scratch = BucketScratch(IN_FLIGHT)
 
-    def run(self, share: Share, plan: ShardPlan, *, check: bool = True) -> dict[str, float]:
-        """Afterwards all buckets are settled, and the parameters have the mean over all micro-shards as gradients.
-        Returns the means of what was logged. Raises Interrupted where `sound` has become false on the way; what is
-        settled by then is complete. `check` is off where nobody else is there."""
-        share.store()
-        roots, present = self._agree(share, plan, check=check)
-        means = self._means(share, plan)
+    def run(self, sums: PartialSums, plan: ShardPlan, *, check: bool = True) -> dict[str, float]:
+        """Settle all buckets and give the parameters the mean over all micro-shards as gradients.
+
+        Returns the means of the logged values. Raises SumInterrupted if `sound` becomes false; buckets that are settled
+        by then are complete. `check` False, in a rehearsal: the other replicas' numbers are made up."""
+        sums.store()
+        roots, present = self._agree(sums, plan, check=check)
+        means = self._means(sums, plan)
         under_way: deque[tuple[Bucket, Callable[[], torch.Tensor]]] = deque()
         try:
             for bucket in self.buckets:
                 if len(under_way) == IN_FLIGHT:
-                    self._settle(share, present, *under_way.popleft())
+                    self._settle(sums, present, *under_way.popleft())
                 root = roots[bucket.number]
                 place = bucket.number % IN_FLIGHT
-                under_way.append((bucket, self._start(share, plan, bucket, root if root < NONE else None, place)))
+                under_way.append((bucket, self._start(sums, plan, bucket, root if root < NONE else None, place)))
             while under_way:
-                self._settle(share, present, *under_way.popleft())
+                self._settle(sums, present, *under_way.popleft())
         except SumInterrupted:
             for _, finish in under_way:
-                finish()  # at once, and whatever it is
+                finish()  # returns at once; the result is undefined
             raise
         for bucket in self.buckets:
-            for member, total in zip(bucket.members, share.totals[bucket.number], strict=True):
+            for member, total in zip(bucket.members, sums.totals[bucket.number], strict=True):
                 self.parameters[member].grad = total
         return means
 
-    def _agree(self, share: Share, plan: ShardPlan, *, check: bool) -> tuple[list[int], list[bool]]:
-        """Who has the total of each bucket already, and which parameters anybody has a gradient of."""
-        units, rank = plan.units, self.group.endpoint.rank
-        counts = [NONE] * units
-        counts[rank] = len(share.done)
-        names = _code(_names(share))
-        roots = [rank if bucket.number in share.totals else NONE for bucket in self.buckets]
+    def _agree(self, sums: PartialSums, plan: ShardPlan, *, check: bool) -> tuple[list[int], list[bool]]:
+        """The replica that has the total of each bucket already, and whether any replica has a gradient of each
+        parameter."""
+        replicas, rank = plan.replicas, self.group.endpoint.rank
+        counts = [NONE] * replicas
+        counts[rank] = len(sums.done)
+        names = _code(_names(sums))
+        roots = [rank if bucket.number in sums.totals else NONE for bucket in self.buckets]
         absent = [1] * len(self.parameters)
         for bucket in self.buckets:
-            totals = share.totals.get(bucket.number)
+            totals = sums.totals.get(bucket.number)
             for place, member in enumerate(bucket.members):
-                sums: Gradients = (
-                    [found[member] for found in share.sums.values()] if totals is None else [totals[place]]
+                found: Gradients = (
+                    [each[member] for each in sums.by_segment.values()] if totals is None else [totals[place]]
                 )
-                absent[member] = int(all(grad is None for grad in sums))
+                absent[member] = int(all(grad is None for grad in found))
         numbers = torch.tensor([*counts, names, -names, *roots, *absent])
         self._all_reduce(numbers, dist.ReduceOp.MIN).wait()
         self._check()
         least: list[int] = numbers.tolist()
         if check:
-            _check_counts(least[:units], plan)
-            if least[units] != -least[units + 1]:
+            _check_counts(least[:replicas], plan)
+            if least[replicas] != -least[replicas + 1]:
                 raise Miscounted("replicas have logged values of different names; log the same ones for every shard")
-        at = units + 2
+        at = replicas + 2
         return least[at : at + len(roots)], [not flag for flag in least[at + len(roots) :]]
 
-    def _means(self, share: Share, plan: ShardPlan) -> dict[str, float]:
-        """Of what was logged, over all micro-shards; summed from the first to the last, if the order is to be kept."""
-        names = _names(share)
+    def _means(self, sums: PartialSums, plan: ShardPlan) -> dict[str, float]:
+        """The means of the logged values over all micro-shards; deterministic steps sum from the first to the last."""
+        names = _names(sums)
         if not names:
             return {}
         rows = plan.count if plan.deterministic else 1
         table = torch.zeros(rows, len(names), dtype=torch.float64)
-        for number in share.done:
+        for number in sums.done:
             row = number if plan.deterministic else 0
             for column, name in enumerate(names):
-                table[row, column] += share.values[number].get(name, 0.0)
+                table[row, column] += sums.values[number].get(name, 0.0)
         self._all_reduce(table, dist.ReduceOp.SUM).wait()
         self._check()
-        sums = [0.0] * len(names)
-        for line in table.tolist():
-            sums = [so_far + value for so_far, value in zip(sums, line, strict=True)]
-        return {name: total / plan.count for name, total in zip(names, sums, strict=True)}
+        totals = [0.0] * len(names)
+        for row_values in table.tolist():
+            totals = [so_far + value for so_far, value in zip(totals, row_values, strict=True)]
+        return {name: total / plan.count for name, total in zip(names, totals, strict=True)}
 
     def _start(
-        self, share: Share, plan: ShardPlan, bucket: Bucket, root: int | None, place: int
+        self, sums: PartialSums, plan: ShardPlan, bucket: Bucket, root: int | None, place: int
     ) -> Callable[[], torch.Tensor]:
-        """Begin to reduce a bucket; what is returned waits for it."""
+        """Begin to reduce a bucket. Returns a function that waits for the result."""
         divides = self.divides or not bucket.divided
-        if not bucket.elements:  # this role's parts of small tensors may be empty, and then its twins' are
+        if not bucket.elements:  # a role's parts of small tensors may be empty, on all of its twins alike
             return lambda: torch.empty(0, dtype=bucket.dtype, device=bucket.device)
         if root is not None or not plan.deterministic:
             flat = self._scratch.flat(place, bucket.elements, bucket.dtype, bucket.device)
             if root is not None:
                 if root == self.group.endpoint.rank:
-                    bucket.gather(_by_member(bucket, share.totals[bucket.number], len(self.parameters)), flat)
+                    bucket.gather(_by_member(bucket, sums.totals[bucket.number], len(self.parameters)), flat)
                 work = broadcast(self.group, flat, root)
             else:
-                bucket.gather(share.sums.get(0, [None] * len(self.parameters)), flat)
+                bucket.gather(sums.by_segment.get(0, [None] * len(self.parameters)), flat)
                 work = self._all_reduce(flat, dist.ReduceOp.AVG if divides else dist.ReduceOp.SUM)
 
             def finish() -> torch.Tensor:
@@ -140,22 +151,24 @@ class Synchroniser:
                 return flat
 
             return finish
-        exchange = Exchange(self.group, plan, bucket, share.sums)
-        return lambda: exchange.finish(plan.units if divides else 1)
+        exchange = Exchange(self.group, plan, bucket, sums.by_segment)
+        return lambda: exchange.finish(plan.replicas if divides else 1)
 
     @torch.no_grad()
-    def _settle(self, share: Share, present: list[bool], bucket: Bucket, finish: Callable[[], torch.Tensor]) -> None:
+    def _settle(
+        self, sums: PartialSums, present: list[bool], bucket: Bucket, finish: Callable[[], torch.Tensor]
+    ) -> None:
         flat = finish()
         self._check()
-        if bucket.number in share.totals:
+        if bucket.number in sums.totals:
             return
-        targets = [self._target(share, member) if present[member] else None for member in bucket.members]
+        targets = [self._target(sums, member) if present[member] else None for member in bucket.members]
         bucket.spread(flat, targets)
-        share.settle(bucket.number, bucket.members, targets)
+        sums.settle(bucket.number, bucket.members, targets)
 
-    def _target(self, share: Share, member: int) -> torch.Tensor:
-        """Memory for a total: where a sum was, if there was one."""
-        held = (found[member] for found in share.sums.values())
+    def _target(self, sums: PartialSums, member: int) -> torch.Tensor:
+        """Memory for a total: that of a partial sum, if there is one."""
+        held = (found[member] for found in sums.by_segment.values())
         grad = next((grad for grad in held if grad is not None), None)
         return torch.zeros_like(self.parameters[member]) if grad is None else grad
 
@@ -177,20 +190,123 @@ def _by_member(bucket: Bucket, totals: Gradients, count: int) -> Gradients:
     return found
 
 
-def _names(share: Share) -> list[str]:
-    return sorted({name for values in share.values.values() for name in values})
+def _names(sums: PartialSums) -> list[str]:
+    return sorted({name for values in sums.values.values() for name in values})
 
 
 def _code(names: list[str]) -> int:
-    """A number by which lists of names can be compared."""
+    """A number that stands for a list of names in an all-reduce."""
     return int.from_bytes(hashlib.blake2b(repr(names).encode(), digest_size=7).digest(), "little")
 
 
 def _check_counts(counts: list[int], plan: ShardPlan) -> None:
-    """Every micro-shard is in the sum exactly once."""
-    for unit, due in enumerate(plan.loads):
-        if counts[unit] != (due or NONE):
+    """Raise Miscounted unless every micro-shard is in the sum exactly once."""
+    for replica, due in enumerate(plan.loads):
+        if counts[replica] != (due or NONE):
             raise Miscounted(
-                f"replica {unit} has computed {counts[unit]} micro-shards of {plan.count} where {due} are due; all "
+                f"replica {replica} has computed {counts[replica]} micro-shards of {plan.count} and not {due}; all "
                 "replicas must give step.shards(...) the same number"
             )
+
+
+class Exchange:
+    """The ordered sum of one bucket. The constructor starts its messages."""
+
+    def __init__(self, group: RoleGroup, plan: ShardPlan, bucket: Bucket, sums: Mapping[int, Gradients]) -> None:
+        self._group, self._plan, self._bucket = group, plan, bucket
+        self._replica = plan.replica
+        self._cuts = cuts(bucket.elements, plan.live)
+        segments = [segment for shard in plan.shards for segment in shard]
+        self._mine: dict[int, torch.Tensor] = {}
+        self._theirs: dict[int, torch.Tensor] = {}
+        self._works: list[Any] = []
+        low, high = self._cuts[self._replica]
+        for place, segment in enumerate(segments):
+            tag = bucket.number * len(segments) + place
+            if segment.replica != self._replica and high > low:
+                self._theirs[segment.name] = part = self._empty(high - low)
+                self._works.append(group.recv([part], segment.replica, tag))
+        for place, segment in enumerate(segments):
+            tag = bucket.number * len(segments) + place
+            if segment.replica == self._replica:
+                self._mine[segment.name] = flat = bucket.gather(sums[segment.name], self._empty(bucket.elements))
+                for replica, (first, last) in self._cuts.items():
+                    if replica != self._replica and last > first:
+                        self._works.append(group.send([flat[first:last]], replica, tag))
+
+    def _empty(self, elements: int) -> torch.Tensor:
+        return torch.empty(elements, dtype=self._bucket.dtype, device=self._bucket.device)
+
+    @torch.no_grad()
+    def finish(self, divisor: int) -> torch.Tensor:
+        """Wait for all terms and return the whole sum, divided."""
+        for work in self._works:
+            work.wait()
+        result = self._empty(self._bucket.elements)
+        low, high = self._cuts[self._replica]
+        result[low:high] = self._fold(low, high).div_(divisor)
+        self._mine.clear()
+        self._theirs.clear()
+        works = []
+        for replica, (first, last) in self._cuts.items():
+            if last > first:
+                works.append(broadcast(self._group, result[first:last], replica))
+        for work in works:
+            work.wait()
+        return result
+
+    def _fold(self, low: int, high: int) -> torch.Tensor:
+        """Sum all terms from zero on, so that a missing gradient counts like a zero."""
+        total = torch.zeros(high - low, dtype=accumulator(self._bucket.dtype), device=self._bucket.device)
+        for shard in self._plan.shards:
+            first, *others = (self._part(segment, low, high) for segment in shard)
+            if others:
+                first = first.clone()
+            for other in others:
+                first += other
+            total += first
+        return total
+
+    def _part(self, segment: Segment, low: int, high: int) -> torch.Tensor:
+        if segment.replica == self._replica:
+            return self._mine[segment.name][low:high]
+        return self._theirs.get(segment.name, self._empty(0))
+
+
+def broadcast(group: RoleGroup, flat: torch.Tensor, root: int) -> Any:
+    options = dist.BroadcastOptions()
+    options.rootRank, options.asyncOp = root, True
+    return group.broadcast([flat], options)
+
+
+def cuts(elements: int, live: tuple[int, ...]) -> dict[int, tuple[int, int]]:
+    """The part of a bucket that each live replica sums."""
+    step = -(-elements // len(live))
+    return {
+        replica: (min(place * step, elements), min((place + 1) * step, elements)) for place, replica in enumerate(live)
+    }
+
+
+def check_tracked(modules: Sequence[nn.Module], tracked: Tracked) -> None:
+    """Raise JobError unless all parameters of averaged modules are tracked."""
+    known = {id(tensor) for _, tensor in module_tensors(tracked)}
+    if any(id(parameter) not in known for module in modules for parameter in module.parameters()):
+        raise JobError("job.average: a module is averaged that is not tracked; name it in job.track(...), too")
+
+
+class Averaging:
+    """Gradients of plain modules, averaged with one all-reduce for each parameter: `job.average` without `--mask`."""
+
+    def __init__(self, modules: Sequence[nn.Module], group: RoleGroup) -> None:
+        self._parameters = list({id(p): p for module in modules for p in module.parameters()}.values())
+        self._group = group
+
+    @torch.no_grad()
+    def run(self) -> None:
+        size = self._group.endpoint.size
+        for parameter in self._parameters if size > 1 else ():
+            if parameter.grad is not None:
+                local, options = local_gradient(parameter.grad), dist.AllreduceOptions()
+                options.asyncOp = False
+                self._group.allreduce([local], options).wait()
+                local /= size

@@ -1,4 +1,4 @@
-"""What a worker keeps of its state to go back to: checkpoints on disk, and copies in memory."""
+"""The states that a worker can go back to: checkpoints on disk and copies in memory."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from understudy.comm import waits
+from understudy.comm.fabric import Fabric
 from understudy.comm.links.link import Link
 from understudy.host.world import REAL, World
 from understudy.masking.coverage import at_risk
@@ -16,56 +17,55 @@ from understudy.protocol.roster import Roster
 from understudy.state.checkpoint import CheckpointFolder, CheckpointStore, CheckpointWriter
 from understudy.state.inventory import take_inventory
 from understudy.state.kinds import Tracked
+from understudy.state.stream import WorldStop
 from understudy.worker.instructions import GoBack, WriteCheckpoint
-from understudy.worker.interfaces import WorkerFabric
 from understudy.worker.states import Proposal
 
-from .buddy import Keeper
+from .copies import CopyKeeper
+from .copying import give_copy
 from .handover import Stop
-from .wire import SOCKETS, StateWire
 
 log = logging.getLogger("understudy.worker")
 
 
 class Archive:
-    """Belongs to the training thread; `kept` may be called from any."""
+    """The checkpoints and copies of one worker. Belongs to the training thread; any thread may call `kept`."""
 
     def __init__(
         self,
         spec: WorkerSpec,
-        fabric: WorkerFabric,
+        fabric: Fabric,
         role: int,
         tracked: Tracked,
         twins: tuple[int, ...],
         send: Callable[[FromWorker | Telemetry], None],
         *,
         world: World = REAL,
-        wire: StateWire = SOCKETS,
         checkpoints: CheckpointStore | None = None,
     ) -> None:
-        """Without `checkpoints`: those in the folder that the spec names, if it names one."""
+        """`checkpoints`: None for those in the folder that the spec names, if it names one."""
         self._spec, self._role, self._tracked, self._twins, self._send = spec, role, tracked, twins, send
-        self._fabric, self._wire = fabric, wire
-        if checkpoints is None and spec.checkpoint:
-            checkpoints = CheckpointFolder(Path(spec.checkpoint), spec.roles, log.warning)
+        self._fabric, self._world = fabric, world
+        if checkpoints is None and spec.settings.checkpoint.folder:
+            checkpoints = CheckpointFolder(Path(spec.settings.checkpoint.folder), spec.roles, log.warning)
         self._checkpoints = checkpoints
         self._writer: CheckpointWriter | None = None
         self._saved = 0
         """The step of the last checkpoint that was begun."""
         self._put_off = -1
-        """The step of the checkpoint for whose sake this worker has not left yet."""
-        self._keeper: Keeper | None = None
-        if spec.copy_every:
-            self._keeper = Keeper(fabric, spec.uid, tracked, spec.streams, world=world, wire=wire)
+        """The step of the checkpoint for which this worker has put off leaving."""
+        self._keeper: CopyKeeper | None = None
+        if spec.settings.checkpoint.copy_every:
+            self._keeper = CopyKeeper(fabric, spec.uid, tracked, spec.settings.replacement.streams, world=world)
         self._copied = self._told = -1
-        """The last step of which a copy was begun, and the last of which the cost was told."""
+        """The last step of which a copy was begun, and the last one that was reported."""
         self._fresh = False
         """Whether a generation was entered since the last step."""
         self._kept_now = False
-        """Whether something was kept at the last boundary."""
+        """Whether a checkpoint or copy was begun at the last boundary."""
 
     def become(self, role: int, twins: tuple[int, ...]) -> None:
-        """Before it has kept anything: another role."""
+        """Change to another role before anything is kept."""
         self._role, self._twins = role, twins
 
     # -- beginning -----------------------------------------------------------------------------------------------------
@@ -80,14 +80,14 @@ class Archive:
         return 0 if self._checkpoints is None else self._checkpoints.latest()
 
     def load(self, step: int) -> None:
-        """Make the state as it was when this checkpoint was written."""
+        """Restore the state of a checkpoint."""
         assert self._checkpoints is not None
         self._checkpoints.load(step, self._role, self._tracked)
         self._saved = step
         self._send(Saved(self._role, step))
 
     def entered(self, roster: Roster, proposal: Proposal | None = None) -> None:
-        """This worker plays in another generation from now on."""
+        """This worker has entered a generation."""
         self._fresh = True
         if self._keeper is None:
             return
@@ -100,9 +100,9 @@ class Archive:
     # -- in training ---------------------------------------------------------------------------------------------------
 
     def boundary(self, step: int) -> None:
-        """Keep the state with which this step begins, where its turn has come."""
+        """Begin a checkpoint or a copy of the state with which this step begins, if one is due."""
         spec = self._spec
-        due = bool(spec.checkpoint_every) and step % spec.checkpoint_every == 0
+        due = bool(spec.settings.checkpoint.every) and step % spec.settings.checkpoint.every == 0
         checkpoints = self._checkpoints
         if checkpoints is not None and step > self._saved and (due or (self._fresh and self._at_risk())):
             if self._writer is None:
@@ -113,16 +113,16 @@ class Archive:
         fresh, self._fresh = self._fresh, False
         if self._keeper is None or (self._copied == step and not fresh):
             return
-        if fresh or step % spec.copy_every == 0:  # at the same boundaries everywhere
+        if fresh or step % spec.settings.checkpoint.copy_every == 0:  # at the same boundaries everywhere
             self._copied = step
             self._keeper.begin(step, force=fresh)
-            self._kept_now |= spec.copy_every > 1
+            self._kept_now |= spec.settings.checkpoint.copy_every > 1
 
     def lets_go(self, step: int) -> bool:
-        """Whether whoever plays here may leave at the boundary after this step: not where a checkpoint begins, nor
-        while its part of one is being written, since nobody else would write it. That is put off for one checkpoint;
-        where the next is under way by then, it is waited for, or nobody could ever leave."""
-        every, writing = self._spec.checkpoint_every, self._writer is not None and self._writer.busy
+        """Whether this worker may leave at the boundary after this step. It may not if a checkpoint begins there or its
+        part of one is being written, since no other worker would write that part. Leaving is put off for one checkpoint
+        only: if the next one is under way by then, this waits for it and returns True."""
+        every, writing = self._spec.settings.checkpoint.every, self._writer is not None and self._writer.busy
         begins = self._checkpoints is not None and every > 1 and (step + 1) % every == 0
         if not writing and not begins:
             return True
@@ -135,16 +135,16 @@ class Archive:
         return True
 
     def _at_risk(self) -> bool:
-        """Whether, while masking, another replica's loss would leave data that nobody has. All roles agree on it, since
-        they have entered the generation at the same step."""
+        """Whether the loss of one more replica would be a wipe-out. All roles agree, since they have entered the
+        generation at the same step."""
         roster = self._fabric.roster
-        if not self._spec.mask or roster is None or None not in roster.seats:
+        if not self._spec.settings.masking.mask or roster is None or None not in roster.seats:
             return False
         live = [unit for unit, role in enumerate(self._twins) if roster.seats[role] is not None]
-        return bool(at_risk(parse(self._spec.mask, len(self._twins)), live))
+        return bool(at_risk(parse(self._spec.settings.masking.mask, len(self._twins)), live))
 
     def _vacant(self) -> list[int]:
-        """Roles that hold the same and are vacant, where this is the first that is not: it writes for them."""
+        """The vacant roles with the same state for which this role writes: it is the first live one of them."""
         roster = self._fabric.roster
         if roster is None or self._role != min(role for role in self._twins if roster.seats[role] is not None):
             return []
@@ -152,12 +152,12 @@ class Archive:
 
     @property
     def busy(self) -> bool:
-        """Whether the step under way began with something to keep, or a checkpoint is still being written. Where copies
-        are renewed at every step, that is usual."""
+        """Whether a checkpoint or copy was begun with the step under way, or a checkpoint is still being written.
+        Copies that are renewed at every step do not count."""
         return self._kept_now or (self._writer is not None and self._writer.busy)
 
     def hold(self) -> None:
-        """Before an optimizer steps: let what it changes be copied first."""
+        """Wait, before an optimizer steps, until the state that it changes is copied."""
         if self._keeper is not None:
             waits.add(self._keeper.hold())
 
@@ -167,7 +167,7 @@ class Archive:
         return -1 if self._keeper is None else self._keeper.complete
 
     def settle(self, step: int) -> None:
-        """Everybody has complete copies of this step."""
+        """All workers have complete copies of this step."""
         if self._keeper is None:
             return
         self._keeper.settle(step)
@@ -176,7 +176,7 @@ class Archive:
             self._send(Copied(self._role, step, self._keeper.bytes, self._keeper.seconds, self._keeper.waited))
 
     def kept(self) -> tuple[tuple[int, int], ...]:
-        """(role, step) of whole copies that are here."""
+        """(role, step) of the whole copies in this worker's memory."""
         kept = {} if self._keeper is None else self._keeper.kept()
         return tuple((role, step) for role, steps in kept.items() for step in sorted(steps))
 
@@ -194,13 +194,13 @@ class Archive:
         self._saved = to.step
 
     def give(self, roster: Roster, taker: str, role: int, step: int, stop: Stop) -> None:
-        """The copy that this worker has kept of a role, to whoever plays it now."""
+        """Give this worker's copy of a role to the worker that has the role now."""
         assert self._keeper is not None
         copy = self._keeper.copy(role, step)
         links: list[Link] = []
         try:
-            links = self._fabric.dial_state(roster, taker, self._spec.streams)
-            self._wire.give_copy(links, copy, stop)
+            links = self._fabric.dial_state(roster, taker, self._spec.settings.replacement.streams)
+            give_copy(links, copy, WorldStop(stop, self._world))
         finally:
             for link in links:
                 link.close()
@@ -208,7 +208,7 @@ class Archive:
     # -- the end -------------------------------------------------------------------------------------------------------
 
     def conclude(self, keep: WriteCheckpoint) -> None:
-        """Write what is left of a job to disk: its own role's state, and that of lost roles with the same."""
+        """Write the final checkpoint: for this worker's role, and for lost roles with the same state."""
         self.close()
         if self._checkpoints is not None:
             inventory = take_inventory(self._tracked)

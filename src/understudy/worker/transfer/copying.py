@@ -1,7 +1,7 @@
 """A copy of a role's state from one worker to another, in the frames of a hand-over.
 
-Who takes it may be a buddy, who keeps it as a copy (`CopyTaker`), or a newcomer, who takes it straight into what it
-tracks (`handover.Taker`): whoever gives it need not know.
+The taker is a backup, which keeps the copy (`CopyTaker`), or a joiner, which takes it into its tracked objects
+(`handover.Taker`). The giver does the same for both.
 """
 
 from __future__ import annotations
@@ -13,16 +13,22 @@ from understudy.state.copy import Copy, CopyMemory
 from understudy.state.errors import StreamBroken
 from understudy.state.stream import take
 
-from .handover import Goods, KeepStep, Last, RoomReady, Stop, Taken, Tempo, expect, hand, send
+from .handover import KeepStep, Last, RoomReady, Stop, Taken, Tempo, TensorBatch, expect, hand, send
 
 
 def give_copy(links: Sequence[Link], copy: Copy, stop: Stop, tempo: Tempo | None = None) -> int:
-    """Returns when the other side has all of it, checked: how many bytes of tensors that took. The copy must not change
-    meanwhile."""
+    """Give a copy, which must not change meanwhile. Returns the number of bytes once the taker has it, verified."""
     sockets = [link.sock for link in links]
-    size = hand(sockets, Goods(copy.slots, tuple(range(len(copy.slots))), True), copy.tensors, stop, check=True)
+    size = hand(sockets, TensorBatch(copy.slots, tuple(range(len(copy.slots))), True), copy.tensors, stop, check=True)
     last = Last(
-        copy.step, (), tuple(copy.carried), copy.zeros, copy.rest, tempo or Tempo(), False, gradients=copy.gradients
+        step=copy.step,
+        send=(),
+        carried=tuple(copy.carried),
+        zeros=copy.zeros,
+        rest=copy.rest,
+        tempo=tempo or Tempo(),
+        check=False,
+        gradients=copy.gradients,
     )
     size += hand(sockets, last, list(copy.carried.values()), stop, check=True)
     expect(sockets[0], Taken, stop)
@@ -30,13 +36,13 @@ def give_copy(links: Sequence[Link], copy: Copy, stop: Stop, tempo: Tempo | None
 
 
 def send_copy(links: Sequence[Link], copy: Copy, keep: int, stop: Stop) -> int:
-    """The same to a buddy, which may be a vote behind: it is told which step's copy it must not overwrite."""
+    """Give a copy to a backup, which must not overwrite its copy of the step `keep`."""
     send(links[0].sock, KeepStep(keep), stop)
     return give_copy(links, copy, stop)
 
 
 class CopyTaker:
-    """Takes one copy after the other: `take`, and `confirm` once it is where it will be found."""
+    """Takes one copy after the other. Each `take` is followed by `confirm` once the copy can be found."""
 
     def __init__(self, links: Sequence[Link], stop: Stop) -> None:
         self._sockets = [link.sock for link in links]
@@ -44,24 +50,24 @@ class CopyTaker:
         self._bytes = 0
 
     def take(self, spare: Callable[[int], Copy | None]) -> Copy:
-        """The next copy, whole and checked. `spare` is asked, when it begins to come, for one whose memory may be
-        overwritten, and told which step's may not."""
-        line, stop = self._sockets[0], self._stop
-        keep = expect(line, KeepStep, stop).step
-        goods = expect(line, Goods, stop)
-        if not goods.check or goods.send != tuple(range(len(goods.slots))):
-            raise StreamBroken("a part of the state where a whole copy was due")
+        """Receive the next copy, whole and verified. `spare` gets the step of the copy that must be kept, and
+        returns a copy to overwrite."""
+        first, stop = self._sockets[0], self._stop
+        keep = expect(first, KeepStep, stop).step
+        batch = expect(first, TensorBatch, stop)
+        if not batch.check or batch.send != tuple(range(len(batch.slots))):
+            raise StreamBroken("received a part of the state, expected a whole copy")
         memory = CopyMemory(spare(keep))
-        tensors = memory.tensors(goods.slots)
-        send(line, RoomReady(), stop)
+        tensors = memory.tensors(batch.slots)
+        send(first, RoomReady(), stop)
         self._bytes = take(self._sockets, tensors, stop=stop)
-        last = expect(line, Last, stop)
+        last = expect(first, Last, stop)
         if last.send or last.check or len(last.gradients) != len(last.carried):
-            raise StreamBroken("the end of a hand-over where that of a copy was due")
+            raise StreamBroken("received the end of a hand-over, expected the end of a copy")
         carried = memory.gradients(last.carried, last.gradients)
-        send(line, RoomReady(), stop)
+        send(first, RoomReady(), stop)
         self._bytes += take(self._sockets, list(carried.values()), stop=stop)
-        return Copy(last.step, goods.slots, tensors, last.rest, carried, last.zeros)
+        return Copy(last.step, batch.slots, tensors, last.rest, carried, last.zeros)
 
     def confirm(self) -> None:
         send(self._sockets[0], Taken(self._bytes), self._stop)

@@ -1,14 +1,14 @@
-"""A role's state from one worker's memory into another's, over links of their own.
+"""The state of a role from one worker's memory into another's, over links of their own.
 
-The first link also carries what is said about it: frames of length-prefixed msgpack. Parameters and optimizer state do
+The first link also carries frames of length-prefixed msgpack that describe the state. Parameters and optimizer state do
 not change between two optimizer steps, so most of it can travel while a step computes:
 
-    goods    the tensors that a step does not touch, during the step before the switch
+    tensors  the tensors that a step does not change, during the step before the switch
     update   the gradients with which an optimizer is about to step; the taker makes the same step
-    last     at the boundary: buffers, whatever else has changed, all that is no tensor, and a digest of everything
+    last     at the boundary: changed tensors, all state that is not a tensor, and a digest of the whole state
 
-Where a script does something that this cannot follow, the digests differ, and everything is sent once more. Where there
-was no step to overlap with, goods and last come together at the boundary.
+If a script changes state in a way that these frames do not cover, the digests differ and the whole state is sent once
+more. If there was no step to overlap with, all frames come together at the boundary.
 """
 
 from __future__ import annotations
@@ -34,93 +34,96 @@ from understudy.state.stream import WorldStop, give, take, wait_ready
 
 
 class Tempo(msgspec.Struct, frozen=True):
-    """How fast training was, for whoever has to say what it lost."""
+    """The pace of training, from which the taker computes what the change has cost."""
 
     ended: float = 0.0
-    """When the last step ended."""
+    """End of the last step, in seconds since the epoch."""
     before: float = 0.0
-    """When the one before it ended."""
+    """End of the step before."""
     usual: float = 0.0
     """Seconds of an undisturbed step."""
 
 
-class Goods(msgspec.Struct, frozen=True, tag="goods"):
-    """Everything the giver has, and which of it comes next."""
+class TensorBatch(msgspec.Struct, frozen=True, tag="tensors"):
+    """All tensors of the giver, and the numbers of those that follow."""
 
     slots: tuple[Slot, ...]
     send: tuple[int, ...]
     check: bool
-    """Whether the streams are checked; what is offered early is not, for a digest of everything comes at the end."""
+    """Whether the streams carry digests. Early offers do not: a digest of the whole state comes at the end."""
 
 
 class RoomReady(msgspec.Struct, frozen=True, tag="ready"):
-    """There is room."""
+    """The taker has memory for what was announced."""
 
 
 class Update(msgspec.Struct, frozen=True, tag="update"):
-    """This optimizer steps now, with the gradients that come next, under these hyper-parameters."""
+    """An optimizer steps with the gradients that follow, under the hyper-parameters in `rest`."""
 
     optimizer: str
     send: tuple[int, ...]
-    """Which of its parameters have a gradient."""
+    """Numbers of its parameters that have a gradient."""
     rest: bytes
 
 
 class Last(msgspec.Struct, frozen=True, tag="last"):
-    """What has changed since, everything else, and the step that comes next."""
+    """The remaining state, and the step that comes next."""
 
     step: int
     send: tuple[int, ...]
     carried: tuple[int, ...]
-    """Parameters whose gradients are carried over to the next step; they come last."""
+    """Parameters with gradients that are carried over to the next step; these gradients follow the tensors."""
     zeros: tuple[int, ...]
-    """Parameters whose gradients are there, and zero."""
+    """Parameters with gradients that are zero."""
     rest: bytes
     tempo: Tempo
     check: bool
-    """Whether the digest of everything follows."""
+    """Whether a digest of the whole state follows."""
     gradients: tuple[Slot, ...] = ()
-    """What the carried gradients look like, where the taker may have no parameters to know it from."""
+    """Shapes of the carried gradients, for a taker that has no parameters."""
 
 
-class Sum(msgspec.Struct, frozen=True, tag="sum"):
-    """Of everything the giver has now."""
+class StateDigest(msgspec.Struct, frozen=True, tag="digest"):
+    """The digest of the giver's whole state."""
 
     digest: str
 
 
 class Taken(msgspec.Struct, frozen=True, tag="taken"):
+    """The taker has everything, verified."""
+
     bytes: int
 
 
 class Differs(msgspec.Struct, frozen=True, tag="differs"):
-    """What has come does not have the digest of what was given: send everything."""
+    """The taker's digest differs: send the whole state."""
 
 
 class KeepStep(msgspec.Struct, frozen=True, tag="keep"):
-    """To a buddy, before a copy: the step of the one that must stay until this one is settled."""
+    """Sent to a backup before a copy: the step of the copy to keep until this one is settled."""
 
     step: int
 
 
-Frame = Goods | RoomReady | Update | Last | Sum | Taken | Differs | KeepStep
+Frame = TensorBatch | RoomReady | Update | Last | StateDigest | Taken | Differs | KeepStep
 _frames: Framing[Frame] = Framing(Frame, "frame of a hand-over", limit=1 << 30)
 Stop = Callable[[], bool]
 _Kind = TypeVar("_Kind", bound=Frame)
 
 
 class Arrival(msgspec.Struct, frozen=True):
-    """What a taker has in its memory now."""
+    """State that a taker has received."""
 
     step: int
     bytes: int
     seconds: float
     tempo: Tempo
     again: bool
-    """Whether everything had to be sent a second time."""
+    """Whether the whole state was sent a second time."""
 
 
 def send(sock: socket.socket, frame: Frame, stop: Stop) -> None:
+    """Send a frame. Raises StreamBroken if the link breaks or `stop()` becomes true."""
     data = memoryview(_frames.encode(frame))
     while data:
         _wait(sock, select.POLLOUT, stop)
@@ -133,7 +136,7 @@ def send(sock: socket.socket, frame: Frame, stop: Stop) -> None:
 
 
 def receive(sock: socket.socket, stop: Stop) -> Frame:
-    """The next frame. Raises StreamBroken if the link breaks, carries something else, or `stop()` becomes true."""
+    """Receive a frame. Raises StreamBroken if the link breaks, carries something else, or `stop()` becomes true."""
 
     def some(count: int) -> bytes:
         while True:
@@ -153,27 +156,27 @@ def _wait(sock: socket.socket, event: int, stop: Stop) -> None:
     while not stop():
         if wait_ready(sock, event, stop):
             return
-    raise StreamBroken("it was stopped")
+    raise StreamBroken("the transfer was stopped")
 
 
 def expect(sock: socket.socket, kind: type[_Kind], stop: Stop) -> _Kind:
     frame = receive(sock, stop)
     if not isinstance(frame, kind):
-        raise StreamBroken(f"{type(frame).__name__} where {kind.__name__} was due")
+        raise StreamBroken(f"received {type(frame).__name__}, expected {kind.__name__}")
     return frame
 
 
 def hand(
     sockets: Sequence[socket.socket], frame: Frame, tensors: Sequence[torch.Tensor], stop: Stop, *, check: bool
 ) -> int:
-    """Say what comes, and give it once there is room; how many bytes it was."""
+    """Announce tensors and send them once the taker has memory for them. Returns the number of bytes."""
     send(sockets[0], frame, stop)
     expect(sockets[0], RoomReady, stop)
     return give(sockets, tensors, stop=stop, check=check)
 
 
-def share(slots: Sequence[Slot], part: int, parts: int) -> range:
-    """Which tensors one of several givers gives: neighbours, so that all give about as many bytes."""
+def portion(slots: Sequence[Slot], part: int, parts: int) -> range:
+    """The tensors that one of several givers gives: consecutive ones, so that all give about as many bytes."""
     ends, total = [0], sum(slot.bytes for slot in slots)
     done = 0
     for number, slot in enumerate(slots):
@@ -185,8 +188,7 @@ def share(slots: Sequence[Slot], part: int, parts: int) -> range:
 
 
 class Giver:
-    """Gives the state of one role. Its methods are called in the order in which they stand here; `offer` may run beside
-    a step, the others may not."""
+    """Gives the state of one role. Its methods are called in the order below; only `offer` may run beside a step."""
 
     def __init__(self, links: Sequence[Link], tracked: Tracked, stop: Stop, part: tuple[int, int] = (0, 1)) -> None:
         self._sockets = [link.sock for link in links]
@@ -194,15 +196,15 @@ class Giver:
         self._versions: dict[tuple[int, int], int] = {}
         self._updated: set[str] = set()
         self.spoiled = True
-        """Whether everything must be given at the boundary."""
+        """Whether the whole state must be given at the boundary."""
         self.bytes = 0
 
     @property
-    def _line(self) -> socket.socket:
+    def _first(self) -> socket.socket:
         return self._sockets[0]
 
     def offer(self, inventory: Inventory) -> None:
-        """Give what no step touches before its vote."""
+        """Give the tensors that no step changes before its vote."""
         changing = inventory.changing()
         early = [number for number in range(len(inventory.slots)) if number not in changing]
         self._versions = {_memory(inventory.tensors[number]): inventory.tensors[number]._version for number in early}
@@ -212,7 +214,7 @@ class Giver:
         self.spoiled = False
 
     def update(self, optimizer: object) -> None:
-        """An optimizer is about to step, for good: let the taker do the same."""
+        """Give the gradients with which an optimizer is about to step, so that the taker can make the same step."""
         found = [name for name, known in optimizers(self._tracked) if known is optimizer]
         if self.spoiled or len(found) != 1 or found[0] in self._updated:
             self.spoiled = True
@@ -231,24 +233,24 @@ class Giver:
         self._hand(Update(found[0], numbers, self._early.rest()), gradients, check=False)
 
     def finish(self, step: int, tempo: Tempo) -> int:
-        """At the boundary: returns when the taker has verified that it holds this state. How many bytes it took."""
+        """Give the remaining state at the boundary. Returns the number of bytes once the taker has verified it."""
         inventory = take_inventory(self._tracked)
         if not self.spoiled and inventory.slots == self._early.slots:
             self._send_last(inventory, self._changed(inventory), step, tempo, check=True)
-            send(self._line, Sum(digest(inventory)), self._stop)
-            answer = receive(self._line, self._stop)
+            send(self._first, StateDigest(digest(inventory)), self._stop)
+            answer = receive(self._first, self._stop)
             if isinstance(answer, Taken):
                 return self.bytes
             if not isinstance(answer, Differs):
-                raise StreamBroken(f"{type(answer).__name__} where an answer was due")
-        self._send_tensors(inventory, share(inventory.slots, *self._part), check=True)
+                raise StreamBroken(f"received {type(answer).__name__}, expected Taken or Differs")
+        self._send_tensors(inventory, portion(inventory.slots, *self._part), check=True)
         if not self._part[0]:
             self._send_last(inventory, (), step, tempo, check=False)
-        expect(self._line, Taken, self._stop)
+        expect(self._first, Taken, self._stop)
         return self.bytes
 
     def _changed(self, inventory: Inventory) -> list[int]:
-        """Which tensors have changed since they were offered, but not by an optimizer whose step the taker makes."""
+        """Tensors that have changed since the offer, except by an optimizer step that the taker makes, too."""
         driven = {
             _memory(local_part(place.parameter, place.name))
             for name, optimizer in optimizers(self._tracked)
@@ -265,11 +267,21 @@ class Giver:
         ]
 
     def _send_tensors(self, inventory: Inventory, which: Sequence[int], *, check: bool) -> None:
-        self._hand(Goods(inventory.slots, tuple(which), check), [inventory.tensors[n] for n in which], check=check)
+        self._hand(
+            TensorBatch(inventory.slots, tuple(which), check), [inventory.tensors[n] for n in which], check=check
+        )
 
     def _send_last(self, inventory: Inventory, late: Sequence[int], step: int, tempo: Tempo, *, check: bool) -> None:
         carried, zeros = inventory.carried()
-        last = Last(step, tuple(late), tuple(carried), zeros, inventory.rest(), tempo, check)
+        last = Last(
+            step=step,
+            send=tuple(late),
+            carried=tuple(carried),
+            zeros=zeros,
+            rest=inventory.rest(),
+            tempo=tempo,
+            check=check,
+        )
         self._hand(last, [*(inventory.tensors[number] for number in late), *carried.values()], check=True)
 
     def _hand(self, frame: Frame, tensors: list[torch.Tensor], *, check: bool) -> None:
@@ -277,12 +289,12 @@ class Giver:
 
 
 def _memory(tensor: torch.Tensor) -> tuple[int, int]:
-    """Where it is: the same for all tensors that look at the same bytes."""
+    """The place in memory, equal for all tensors over the same bytes."""
     return tensor.data_ptr(), tensor.numel()
 
 
-class _Beside:
-    """Work in a thread of its own, from now on."""
+class _Background:
+    """Work in a thread of its own that starts at once."""
 
     def __init__(self, work: Callable[[], int], name: str, world: World) -> None:
         self._work = work
@@ -308,8 +320,8 @@ class _Beside:
 
 
 class Taker:
-    """Takes the state of one role into what is tracked. Over `links` comes everything, or, where several give at once,
-    the first part and all that is no tensor; over each of `others` another part."""
+    """Takes the state of one role into tracked objects. `links` bring the whole state or, if several workers give at
+    once, the first part and everything that is not a tensor; each of `others` brings another part."""
 
     def __init__(
         self,
@@ -327,26 +339,27 @@ class Taker:
         self._world, self._growing = world, world.condition()
         self._bytes = 0
         self._others = [
-            _Beside(partial(self._take_part, [link.sock for link in each]), "understudy part", world) for each in others
+            _Background(partial(self._take_part, [link.sock for link in each]), "understudy taking", world)
+            for each in others
         ]
 
     def run(self, took: Callable[[int], bool]) -> Arrival | None:
-        """Until everything is there and verified. `took` is told the step and says whether it still counts; only then
-        does the giver hear that it was taken."""
+        """Receive the state and verify it. `took` gets the step and returns whether the state still counts; only then
+        is it confirmed to the giver. Returns None if it does not count any more."""
         try:
             return self._run(took)
-        finally:  # before anybody closes the links
+        finally:  # before the links are closed
             self._broken = True
             for other in self._others:
                 other.wait()
 
     def _run(self, took: Callable[[int], bool]) -> Arrival | None:
-        line, again, start = self._sockets[0], False, 0.0
+        first, again, start = self._sockets[0], False, 0.0
         while True:
-            frame = receive(line, self._stop)
+            frame = receive(first, self._stop)
             start = start or self._world.monotonic()
             match frame:
-                case Goods(slots, which, check):
+                case TensorBatch(slots, which, check):
                     inventory = self._grow(slots)
                     self._take([inventory.tensors[number] for number in which], check)
                 case Update(optimizer, which, rest):
@@ -356,24 +369,24 @@ class Taker:
                     self._others.clear()
                     if not self._last(last):
                         again = True
-                        send(line, Differs(), self._stop)
+                        send(first, Differs(), self._stop)
                     elif took(last.step):
-                        send(line, Taken(self._bytes), self._stop)
+                        send(first, Taken(self._bytes), self._stop)
                         return Arrival(last.step, self._bytes, self._world.monotonic() - start, last.tempo, again)
                     else:
                         return None
                 case _:
-                    raise StreamBroken(f"{type(frame).__name__} where state was due")
+                    raise StreamBroken(f"received {type(frame).__name__}, expected state")
 
     def _grow(self, slots: Sequence[Slot]) -> Inventory:
-        """All givers have the same; the first that comes makes room."""
+        """Make memory for the state, once for all givers: they have the same tensors."""
         with self._growing:
             if self._inventory is None or self._inventory.slots != tuple(slots):
                 self._inventory = grow(self._tracked, slots)
             return self._inventory
 
     def _take_part(self, sockets: list[socket.socket]) -> int:
-        goods = expect(sockets[0], Goods, self._stop)
+        goods = expect(sockets[0], TensorBatch, self._stop)
         inventory = self._grow(goods.slots)
         send(sockets[0], RoomReady(), self._stop)
         size = take(sockets, [inventory.tensors[number] for number in goods.send], stop=self._stop, check=goods.check)
@@ -388,7 +401,7 @@ class Taker:
         assert self._inventory is not None
         optimizer = dict(optimizers(self._tracked)).get(name)
         if optimizer is None:
-            raise StateError(f"{name}: the giver has an optimizer of this name, this worker has not")
+            raise StateError(f"{name}: the giver has an optimizer of this name, this worker has none")
         known = list(optimizer_parameters(name, optimizer))
         for number, place in enumerate(known):
             if number not in which:
@@ -398,7 +411,7 @@ class Taker:
         optimizer.step()
 
     def _last(self, last: Last) -> bool:
-        """Whether everything is as the giver has it."""
+        """Take the remaining state. Returns whether the whole state equals the giver's."""
         assert self._inventory is not None
         inventory = self._inventory
         parameters = [parameter for _, parameter in inventory.parameters]
@@ -414,4 +427,4 @@ class Taker:
         if not last.check:
             return True
         mine = digest(take_inventory(self._tracked))  # while the giver computes its own
-        return mine == expect(self._sockets[0], Sum, self._stop).digest
+        return mine == expect(self._sockets[0], StateDigest, self._stop).digest

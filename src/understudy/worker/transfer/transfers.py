@@ -6,22 +6,22 @@ import logging
 from collections.abc import Callable
 from typing import NamedTuple
 
+from understudy.comm.fabric import Fabric
+from understudy.comm.faults import LinkFailed
 from understudy.comm.links.link import Link
-from understudy.comm.transport import LinkFailed
 from understudy.host.world import Thread, World
 from understudy.protocol.messages import Move, WorkerSpec
 from understudy.protocol.roster import Roster
 from understudy.state.errors import StateError, StreamBroken
 from understudy.state.inventory import Inventory, take_inventory
 from understudy.state.kinds import Tracked
+from understudy.state.stream import WorldStop
 from understudy.worker.driver import ProtocolDriver
-from understudy.worker.interfaces import WorkerFabric
-from understudy.worker.pulse import Pulse
+from understudy.worker.meter import StepTimes
 from understudy.worker.states import Proposal
 
 from .archive import Archive
-from .handover import Arrival, Stop, Tempo
-from .wire import StateGiver, StateWire
+from .handover import Arrival, Giver, Stop, Taker, Tempo
 
 log = logging.getLogger("understudy.worker")
 
@@ -35,27 +35,26 @@ class Transfer:
     def __init__(
         self,
         *,
-        fabric: WorkerFabric,
+        fabric: Fabric,
         roster: Roster,
         move: Move,
         streams: int,
         tracked: Tracked,
         stop: Stop,
-        wire: StateWire,
         world: World,
     ) -> None:
         self.generation, self._part = roster.generation, (move.part, move.parts)
         self._fabric, self._roster, self._taker, self._streams = fabric, roster, move.taker.uid, streams
-        self._tracked, self._stop, self._wire, self._world = tracked, stop, wire, world
+        self._tracked, self._stop, self._world = tracked, WorldStop(stop, world), world
         self._links: list[Link] = []
-        self._giver: StateGiver | None = None
+        self._giver: Giver | None = None
         self._thread: Thread | None = None
         self._failed = False
 
-    def _open(self) -> StateGiver:
+    def _open(self) -> Giver:
         if self._giver is None:
             self._links = self._fabric.dial_state(self._roster, self._taker, self._streams)
-            self._giver = self._wire.giver(self._links, self._tracked, self._stop, self._part)
+            self._giver = Giver(self._links, self._tracked, self._stop, self._part)
         return self._giver
 
     def offer(self, inventory: Inventory) -> None:
@@ -135,16 +134,15 @@ class StateTransfers:
         self,
         spec: WorkerSpec,
         driver: ProtocolDriver,
-        fabric: WorkerFabric,
+        fabric: Fabric,
         tracked: Tracked,
         *,
-        pulse: Pulse,
-        wire: StateWire,
+        step_times: StepTimes,
         world: World,
     ) -> None:
         self._spec, self._driver, self._fabric, self._tracked = spec, driver, fabric, tracked
-        self._protocol, self._pulse = driver.protocol, pulse
-        self._wire, self._world = wire, world
+        self._protocol, self._step_times = driver.protocol, step_times
+        self._world = world
         self._transfers: dict[str, Transfer] = {}
         """By taker."""
         self._arrival: Arrival | None = None
@@ -163,7 +161,8 @@ class StateTransfers:
     def offer(self, archive: Archive | None) -> None:
         """If this worker is about to leave, give what the coming step does not change while the step computes."""
         proposal = self._protocol.proposal
-        wanted = proposal is not None and not proposal.direct and proposal.armed and self._spec.overlap
+        overlap = self._spec.settings.replacement.overlap
+        wanted = proposal is not None and not proposal.direct and proposal.armed and overlap
         if proposal is None or not wanted or self._fabric.prepared < proposal.generation:
             return
         if not self.may_leave(proposal, archive):
@@ -214,7 +213,7 @@ class StateTransfers:
                     self._driver.do(self._protocol.gave(proposal.generation))
 
     def _finish(self, proposal: Proposal, move: Move) -> None:
-        tempo = self._pulse.tempo()
+        tempo = self._step_times.tempo()
         transfer = self._transfer_to(proposal, move)
         try:
             transfer.finish(self._protocol.step, tempo)
@@ -236,10 +235,9 @@ class StateTransfers:
                 fabric=self._fabric,
                 roster=proposal.roster,
                 move=move,
-                streams=self._spec.streams,
+                streams=self._spec.settings.replacement.streams,
                 tracked=self._tracked,
                 stop=self._stopper(proposal.generation),
-                wire=self._wire,
                 world=self._world,
             )
         return transfer
@@ -268,7 +266,7 @@ class StateTransfers:
         if links is None or proposal is None:
             return None
         moves = sorted((m for m in proposal.moves if m.taker.uid == self._spec.uid), key=lambda move: move.part)
-        if len(links) < self._spec.streams * len(moves):
+        if len(links) < self._spec.settings.replacement.streams * len(moves):
             return None
         links = sorted(arrived.pop(wanted), key=lambda link: link.id.rail)
         return IncomingState(proposal, [[link for link in links if link.peer == move.giver.uid] for move in moves])
@@ -285,13 +283,13 @@ class StateTransfers:
                 return self._protocol.took(proposal.generation, step)
 
         try:
-            arrival = self._wire.taker(links[0], self._tracked, stop, links[1:]).run(took)
+            arrival = Taker(links[0], self._tracked, stop, links[1:], world=self._world).run(took)
         except (StreamBroken, StateError) as error:
             log.warning("%s could not take the state of its role: %s", self._spec.uid, error)
         else:
             self._arrival = arrival
             if arrival is not None:
-                self._pulse.take_over(arrival.tempo)
+                self._step_times.take_over(arrival.tempo)
         finally:
             for link in (link for each in links for link in each):
                 link.close()

@@ -1,0 +1,1 @@
+"""The parts that all benchmarks share: results and checks, jobs, processes, measurements."""

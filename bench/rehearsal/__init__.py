@@ -1,0 +1,1 @@
+"""`bench rehearsal`: the value and the cost of a standby's rehearsal."""

@@ -1,0 +1,1 @@
+"""From a folder of results to a page, pictures, tables and figures in the documentation."""

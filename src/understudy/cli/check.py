@@ -1,0 +1,157 @@
+"""`understudy check`: prove that a script survives replacement, and name what was forgotten."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from understudy.cli import run as run_command
+from understudy.cli.errors import UsageError
+from understudy.cli.output import writable_target, write_atomically
+
+if TYPE_CHECKING:
+    from understudy.cli.main import Subparsers
+    from understudy.protocol.settings import JobSpec
+    from understudy.verify.script.check import CheckResult
+
+STEPS, MACHINES = 8, 2
+DESCRIPTION = """\
+Prove on this computer that a script survives replacement, and name what it forgot.
+
+The script runs undisturbed for a few steps. Then it runs again: for every role class (roles that hold the same state)
+one machine is replaced as planned, and another one is killed in the middle of a step and a standby takes its roles.
+At every step boundary, all that is tracked must have the same bits in every role. If it has not, variables that change
+from step to step and are not tracked are named, with their line, their values and the way out.
+"""
+EPILOG = """\
+examples:
+  understudy check train.py
+  understudy check --machines 2 --nproc 2 --mesh pp=2,dp=1,tp=2 examples/gpt_3d.py --width 64 --layers 2
+  understudy check --json - train.py > check.json       for CI
+
+Small sizes will do: what is forgotten in a small model is forgotten in a large one.
+Exit code 0: all bits are the same; a mere suspicion is shown as a note. 1: a problem is proven.
+"""
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    parser = subparsers.add_parser(
+        "check",
+        help="prove that a script survives replacement",
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--machines", type=int, metavar="N", help=f"machines with roles (default {MACHINES})")
+    add("--nproc", type=int, metavar="N", help="workers per machine (default 1)")
+    add("--mesh", metavar="DIMS", help="dimensions, outermost first: pp=2,dp=2,tp=2 (default dp over all roles)")
+    add("--steps", type=int, metavar="N", help=f"steps of each run (default {STEPS})")
+    add("--seed", type=int, metavar="N", help="seed of all random numbers (default 0)")
+    add("--threads", type=int, metavar="N", help="torch threads per worker (default 1)")
+    add("--transport", help="native (default), or torch:gloo")
+    add("--within", type=float, default=300.0, metavar="S", help="time limit of each run (default 300)")
+    add("--keep", type=Path, metavar="DIR", help="keep logs and the observations of every boundary in DIR")
+    add("--json", metavar="FILE", help="write runs, findings and verdict to FILE as JSON; - for stdout")
+    add("script", metavar="SCRIPT", help="a training script, or a TOML file as for understudy run")
+    add("args", nargs=argparse.REMAINDER, metavar="…", help="the script's own arguments")
+
+
+def run(args: argparse.Namespace) -> int:
+    spec = _spec(args)
+    target = None if args.json in (None, "-") else writable_target(Path(args.json))
+    if args.keep is not None and args.keep.exists() and (not args.keep.is_dir() or any(args.keep.iterdir())):
+        raise UsageError(f"--keep {args.keep}: it exists already; name a new folder")
+    result = asyncio.run(_check(spec, args))
+    if result is None:
+        print("understudy check: interrupted; all processes are ended", file=sys.stderr)
+        return 130
+    document = json.dumps(_document(spec, result), indent=2) + "\n"
+    if args.json == "-":
+        print(document, end="")
+    elif target is not None:
+        try:
+            write_atomically(target, document.encode())
+        except OSError as error:
+            raise UsageError(f"cannot write {args.json}: {error.strerror}; the findings are only shown") from error
+    return 1 if any(finding.proven for finding in result.found) else 0
+
+
+def _spec(args: argparse.Namespace) -> JobSpec:
+    from understudy.verify.script.runs import LEAST
+
+    args.steps = STEPS if args.steps is None else args.steps
+    if args.machines is None and not args.script.endswith(".toml"):
+        args.machines = MACHINES
+    if args.steps < LEAST:
+        raise UsageError(f"--steps {args.steps}: at least {LEAST} are needed to see what a joiner lacks")
+    if not args.within > 0:
+        raise UsageError(f"--within {args.within:g}: it must be more than 0 seconds")
+    spec = run_command.spec_of(args)
+    if spec.machines < 2:
+        raise UsageError("with one machine there is no other to give a joiner its state; use --machines 2")
+    return spec
+
+
+async def _check(spec: JobSpec, args: argparse.Namespace) -> CheckResult | None:
+    """None if the check was interrupted. Leaves nothing behind."""
+    from understudy.cli.checked import CheckScreen
+    from understudy.host.temporary import scratch
+    from understudy.verify.leftovers import enclosure
+    from understudy.verify.script.check import check_script
+
+    task = asyncio.current_task()
+    assert task is not None
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+    steps = spec.settings.training.steps
+    assert steps is not None
+    screen = CheckScreen(Path(spec.script).name, steps, stderr=args.json == "-")
+    with enclosure(), scratch("understudy-check-") as place:
+        folder = place if args.keep is None else args.keep.resolve()
+        try:
+            with screen:
+                result = await check_script(spec, folder, screen.progress, within=args.within)
+        except asyncio.CancelledError:
+            return None
+    screen.show(result, spec.dimensions)
+    if args.keep is not None:
+        screen.print(f"logs and the observations of every boundary are in {args.keep}")
+    return result
+
+
+def _document(spec: JobSpec, result: CheckResult) -> dict[str, Any]:
+    import msgspec
+
+    from understudy.protocol.mesh import describe
+    from understudy.verify.script.findings import clean
+
+    return {
+        "type": "check",
+        "verdict": "clean" if clean(result.found) else "found",
+        "script": spec.script,
+        "args": list(spec.args),
+        "machines": spec.machines,
+        "nproc": spec.nproc,
+        "mesh": dict(spec.dimensions),
+        "steps": spec.settings.training.steps,
+        "seed": spec.settings.training.seed,
+        "classes": [[describe(spec.dimensions, role) for role in roles] for roles in result.classes],
+        "runs": [
+            {
+                "name": run.name,
+                "status": run.status,
+                "reason": run.reason,
+                "steps": run.steps,
+                "seconds": round(run.seconds, 3),
+                "disturbances": msgspec.to_builtins(run.disturbances),
+            }
+            for run in result.runs
+        ],
+        "findings": msgspec.to_builtins(result.found),
+    }

@@ -1,0 +1,261 @@
+"""Time to train in closed form, for exponential failures: the simulators' results within microseconds.
+
+Each formula is exact or nearly exact under its assumptions; `tests/planning/test_closed_form.py` compares it with the
+simulation. In the order of `estimate`:
+
+- *restart*: the time from one checkpoint to the next is M·e^(R/M)·(e^((τ+C)/M) - 1), with M the job's mean time between
+  failures, R the restart, τ the period and C the save. A failure during a restart begins the restart again.
+- *replace*: the job stands still if a failure came within the last D seconds, with probability 1 - e^(-D/M), and while
+  more machines are in repair than there are standbys.
+- *mask and refill*: as *replace*, with the short stall. The number of missing replicas has a Poisson distribution with
+  mean W/M, W being the time until a refill, and each number of missing replicas has its own step time.
+- *mask without refill* (SPARe, replication): a cycle from all replicas live to the wipe-out, see `endurance`.
+
+The number of machines in repair has a Poisson distribution as well, whatever the distribution of repairs is: failures
+come at random, and repairs do not wait for each other.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from math import exp, expm1, inf, lgamma, log, sqrt
+
+import msgspec
+
+from understudy.planning.endurance import cycle_of, useful_of
+from understudy.planning.failures import Failures, Repair
+from understudy.planning.outcome import Waste
+from understudy.planning.setting import PlanningSetting
+from understudy.planning.strategy import Strategy, placed
+
+MOST_MISSING = 60
+NEGLIGIBLE = 1e-7
+LONGEST_PERIOD = 6 * 3600.0
+"""The planner never recommends a longer checkpoint period."""
+
+
+class Estimate(msgspec.Struct, frozen=True):
+    """The expected result of a strategy. Shares are shares of all time."""
+
+    efficiency: float
+    """Useful share of the time, standbys not counted. Also called ETTR."""
+    availability: float
+    """Share of the time in which the job is not restarting."""
+    shares: dict[Waste, float]
+    restarts: float = 0.0
+    """Per second."""
+
+    @property
+    def inflation(self) -> float:
+        """Time to train, in times to train without interruption."""
+        return 1 / self.efficiency if self.efficiency > 0 else inf
+
+
+def estimate(setting: PlanningSetting, failures: Failures, strategy: Strategy, repair: Repair) -> Estimate:
+    """The expected result of `strategy` in this setting."""
+    rate = setting.cluster.machines / failures.mtbf
+    if strategy.answer == "restart":
+        found = _restarting(setting, strategy, rate)
+    elif strategy.answer == "replace":
+        found = _replacing(setting, strategy, rate, repair)
+    elif strategy.refills:
+        found = _refilling(setting, strategy, rate, repair)
+    else:
+        found = _enduring(setting, strategy, rate)
+    return _interrupted(found, setting, failures, strategy)
+
+
+def best_period(setting: PlanningSetting, failures: Failures, strategy: Strategy, repair: Repair) -> float:
+    """The checkpoint period with the smallest inflation, to about one percent of the period."""
+
+    def inflation(period: float) -> float:
+        return estimate(setting, failures, msgspec.structs.replace(strategy, period=period), repair).inflation
+
+    step, save = setting.work.step, setting.durations.save
+    low, high = max(step, save / 50), max(LONGEST_PERIOD, 2 * step)
+    most = high
+    while high / low > 1.02:
+        third = (high / low) ** (1 / 3)
+        if inflation(low * third) < inflation(high / third):
+            high /= third
+        else:
+            low *= third
+    return most if high == most else sqrt(low * high)
+
+
+def _shared(found: dict[Waste, float]) -> Estimate:
+    useful = 1 - sum(found.values())
+    restarting = found.get(Waste.RESTARTING, 0.0)
+    return Estimate(max(useful, 0.0), 1 - restarting, {kind: share for kind, share in found.items() if share > 0})
+
+
+def _restarting(setting: PlanningSetting, strategy: Strategy, rate: float) -> Estimate:
+    save, period, mean = setting.durations.save, strategy.period, 1 / rate
+    stretch = (period + save) / mean
+    if stretch + strategy.stall / mean > 600:
+        return Estimate(0.0, 0.0, {Waste.RESTARTING: 1.0}, rate)
+    failed = expm1(stretch)
+    restarting = mean * expm1(strategy.stall / mean) * failed
+    total = mean * failed + restarting
+    shares = {
+        Waste.SAVING: save / total,
+        Waste.RESTARTING: restarting / total,
+        Waste.REPEATED: (mean * failed - period - save) / total,
+    }
+    return msgspec.structs.replace(_shared(shares), restarts=failed / total)
+
+
+def _replacing(setting: PlanningSetting, strategy: Strategy, rate: float, repair: Repair) -> Estimate:
+    if strategy.standbys:
+        waiting = shortage(in_repair(rate, repair.mean), strategy.standbys)
+        stalled = (1 - waiting) * (1 - exp(-rate * strategy.stall))
+    else:
+        still = 1 - exp(-rate * (strategy.stall + setting.durations.cold))
+        waiting = still * setting.durations.cold / (strategy.stall + setting.durations.cold)
+        stalled = still - waiting
+    running = 1 - waiting - stalled
+    return _shared({**_saving(setting, strategy, running), Waste.WAITING: waiting, Waste.STALLED: stalled})
+
+
+def _refilling(setting: PlanningSetting, strategy: Strategy, rate: float, repair: Repair) -> Estimate:
+    if strategy.standbys:
+        vacant = mean_vacant(in_repair(rate, repair.mean), strategy.standbys)
+    else:
+        vacant = rate * setting.durations.cold
+    if _recovers(setting, strategy):
+        return _replacing(setting, msgspec.structs.replace(strategy, stall=strategy.recover), rate, repair)
+    stall = strategy.stall + strategy.patch(setting)
+    away = rate * max(strategy.refill - stall, 0.0) + vacant
+    window = strategy.refill + vacant / rate
+    still = 1 - exp(-rate * stall)
+    joining = min(rate * strategy.join, 1.0)
+    running = (1 - still) * (1 - joining)
+    slow = _slowed(setting, strategy, away)
+    trained = _saving(setting, strategy, running)
+    degraded = (running - sum(trained.values())) * slow
+    shares = {**trained, Waste.STALLED: still, Waste.JOINING: (1 - still) * joining, Waste.DEGRADED: degraded}
+    wiped = _wipe_outs(setting, strategy, rate, window)
+    found = _shared(shares)
+    if not wiped:
+        return found
+    lost = wiped * (setting.durations.restart + strategy.period / 2)
+    restarting = min(wiped * setting.durations.restart, 1.0)
+    scaled = {kind: share * (1 - min(lost, 1.0)) for kind, share in found.shares.items()}
+    again = min(wiped * strategy.period / 2, 1.0)
+    return msgspec.structs.replace(
+        _shared({**scaled, Waste.RESTARTING: restarting, Waste.REPEATED: again}), restarts=wiped
+    )
+
+
+def _slowed(setting: PlanningSetting, strategy: Strategy, away: float) -> float:
+    """Share of training time lost to longer steps, if `away` members are missing on average."""
+    members = strategy.members(setting)
+    if away > MOST_MISSING / 2:
+        return 1 - 1 / strategy.stretch(setting, min(round(away), members))
+    slow, chance = 0.0, exp(-away)
+    for missing in range(1, min(members, MOST_MISSING) + 1):
+        chance *= away / missing
+        if chance < NEGLIGIBLE and missing > away:
+            break
+        slow += chance * (1 - 1 / strategy.stretch(setting, missing))
+    return slow
+
+
+def _recovers(setting: PlanningSetting, strategy: Strategy) -> bool:
+    """Whether the runtime's policy waits for the standby when the first replica is lost."""
+    return strategy.may_recover and strategy.standbys > 0 and not strategy.masks(setting, 1, ready=True)
+
+
+def _wipe_outs(setting: PlanningSetting, strategy: Strategy, rate: float, window: float) -> float:
+    """Wipe-outs per second: all holders of a shard fail within one `window`."""
+    members = strategy.members(setting)
+    placement = placed(strategy.placement, members)
+    each = rate / members
+    gone = min(each * window, 1.0)
+    if placement.everywhere:
+        return 0.0 if members > MOST_MISSING else float(members * each * gone ** (members - 1))
+    return float(members * placement.r * each * gone ** (placement.r - 1))
+
+
+def _enduring(setting: PlanningSetting, strategy: Strategy, rate: float) -> Estimate:
+    found = cycle_of(setting, strategy.members(setting) / rate, strategy)
+    save, share = setting.durations.save, strategy.period / (strategy.period + setting.durations.save)
+    running = found.seconds - found.stalled
+    total = found.seconds + found.recovery + found.planned * save
+    repeated = strategy.period / 2 * found.at_end
+    if useful_of(found, setting, strategy) <= 0:
+        return Estimate(0.0, 1 - found.recovery / total, {Waste.REPEATED: 1.0}, 1 / total)
+    lost = {
+        Waste.SAVING: running * (1 - share) + found.planned * save,
+        Waste.REDUNDANT: running * share * (1 - found.normal),
+        Waste.DEGRADED: share * (running * found.normal - found.trained),
+        Waste.STALLED: found.stalled,
+        Waste.RESTARTING: found.recovery,
+        Waste.REPEATED: repeated,
+    }
+    return msgspec.structs.replace(_shared({kind: each / total for kind, each in lost.items()}), restarts=1 / total)
+
+
+def _saving(setting: PlanningSetting, strategy: Strategy, running: float) -> dict[Waste, float]:
+    save = setting.durations.save
+    return {Waste.SAVING: running * save / (strategy.period + save)}
+
+
+def _interrupted(found: Estimate, setting: PlanningSetting, failures: Failures, strategy: Strategy) -> Estimate:
+    """The estimate, with planned maintenance and slow machines added."""
+    machines = setting.cluster.machines
+    planned = machines / failures.maintenance * strategy.planned if failures.maintenance else 0.0
+    each = failures.noticed * failures.slow / (1 + failures.slow) + strategy.planned
+    slow = machines / failures.straggling * each if failures.straggling else 0.0
+    left = exp(-planned) / (1 + slow)
+    if left == 1.0:
+        return found
+    shares = {kind: share * left for kind, share in found.shares.items()}
+    total = 1 - left
+    weights = planned + slow
+    shares[Waste.PLANNED] = total * planned / weights
+    shares[Waste.STRAGGLING] = total * slow / weights
+    return Estimate(found.efficiency * left, 1 - (1 - found.availability) * left, shares, found.restarts * left)
+
+
+# -- standbys ----------------------------------------------------------------------------------------------------------
+
+SIGMAS = 3.0
+
+
+def in_repair(rate: float, repair: float) -> float:
+    """Mean number of machines in repair, for `rate` failures per second."""
+    return rate * repair
+
+
+def enough_standbys(rate: float, repair: float) -> int:
+    """Standbys with which a failure almost never waits for a machine: the mean in repair plus three deviations."""
+    away = in_repair(rate, repair)
+    return max(1, int(-(-(away + SIGMAS * sqrt(away)) // 1)))
+
+
+@lru_cache(1024)
+def shortage(away: float, standbys: int) -> float:
+    """Share of time with more machines in repair than standbys; `away` is the mean number of machines in repair."""
+    return 1.0 if _always_short(away, standbys) else sum(_chances(away, standbys))
+
+
+@lru_cache(1024)
+def mean_vacant(away: float, standbys: int) -> float:
+    """Mean number of vacant machines' places; `away` is the mean number of machines in repair."""
+    if _always_short(away, standbys):
+        return away - standbys
+    return sum(place * chance for place, chance in enumerate(_chances(away, standbys), 1))
+
+
+def _always_short(away: float, standbys: int) -> bool:
+    """Whether a shortage has probability 1 within floating-point precision."""
+    return away - standbys > 40 * sqrt(away) + 40
+
+
+def _chances(away: float, standbys: int) -> list[float]:
+    """Probabilities that 1, 2, … more machines are in repair than there are standbys."""
+    if away <= 0:
+        return []
+    most = max(standbys + 1, int(away)) + int(12 * sqrt(away)) + 20
+    return [exp(number * log(away) - away - lgamma(number + 1)) for number in range(standbys + 1, most)]

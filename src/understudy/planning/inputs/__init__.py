@@ -1,0 +1,1 @@
+"""Inputs of a plan: assumptions, incident logs, measured runs."""

@@ -1,0 +1,1 @@
+"""Published results, with the code that reproduces them."""

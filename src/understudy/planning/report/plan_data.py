@@ -1,0 +1,284 @@
+"""Data of the plots in a plan's report, by the closed forms. Every number is finite."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from math import inf, isfinite
+
+import msgspec
+
+from understudy.masking.placement import PlacementError
+from understudy.planning import strategy as ways
+from understudy.planning.closed_form import LONGEST_PERIOD, best_period, estimate
+from understudy.planning.inputs.assume import Ask, Assumed
+from understudy.planning.outcome import Mean, Waste
+from understudy.planning.planner import HOLDERS, WORTHLESS, Plan, PlanOption, best_of_kinds, kinds
+from understudy.planning.setting import HOUR, WEEK
+
+SCALES = (1024, 4096, 16_384, 65_536, 131_072, 262_144, 600_000)
+ALIKE = 6
+"""Numbers of replicas are multiples of this, so that replication in pairs and in threes fits at every scale."""
+MOST_REPLICAS = 10_000
+"""With more replicas, the closed forms without refill take seconds."""
+MOST_SPREAD = 64
+"""With more replicas, the load of micro-shards with few holders takes seconds to draw."""
+MOST_AWAY = 3000
+"""With more machines in repair, the number of vacant places takes seconds to compute."""
+NEAR = 0.1
+"""Scales within this relative distance of the plan's own are left out."""
+PERIODS = 24
+"""Number of checkpoint periods in the landscape."""
+STANDING_BY = "standbys held ready"
+
+
+class ScalePoint(msgspec.Struct, frozen=True):
+    gpus: int
+    inflation: float
+    days: float
+    """Time to train."""
+
+
+class ScaleCurve(msgspec.Struct, frozen=True):
+    """The best option of one kind at every scale at which it makes progress."""
+
+    kind: str
+    offered: bool
+    points: tuple[ScalePoint, ...]
+
+
+class OverScale(msgspec.Struct, frozen=True):
+    """Time to train over scale: other numbers of the same replicas, for the same days of undisturbed training."""
+
+    curves: tuple[ScaleCurve, ...]
+    """Sorted by largest scale, then by inflation at that scale."""
+    here: int
+    """GPUs of the plan itself."""
+
+
+class WasteBar(msgspec.Struct, frozen=True):
+    """Waste of a strategy in a week."""
+
+    kind: str
+    offered: bool
+    gpu_hours: float
+    money: float
+    share: float
+    """Share of the paid GPU-hours, standbys included."""
+    stuck: bool
+    """Whether training makes no progress."""
+
+
+class WastePart(msgspec.Struct, frozen=True):
+    """One category of waste in a bar."""
+
+    words: str
+    gpu_hours: float
+    share: float
+    """Share of the bar."""
+
+
+class WasteStack(msgspec.Struct, frozen=True):
+    """A bar and its parts. The shares add up to 1, unless nothing is wasted."""
+
+    bar: WasteBar
+    parts: tuple[WastePart, ...]
+
+
+class LandscapeCell(msgspec.Struct, frozen=True):
+    r: int
+    period: float
+    inflation: float
+
+
+class Landscape(msgspec.Struct, frozen=True):
+    """Inflation of SPARe over holders and checkpoint periods."""
+
+    holders: tuple[int, ...]
+    periods: tuple[float, ...]
+    rows: tuple[tuple[float | None, ...], ...]
+    """Inflation: one row per period, one column per number of holders. None: no progress."""
+    best: LandscapeCell
+    """The cell with the smallest inflation."""
+    planned: float | None
+    """Inflation of the best planned restarts, if it is smaller than that of the best cell."""
+
+
+class Simulated(msgspec.Struct, frozen=True):
+    """Simulated inflation of a strategy, beside the closed form."""
+
+    kind: str
+    inflation: Mean
+    closed: float | None
+    """Inflation by the closed form. None: there is no closed form, or no progress."""
+
+
+def makes_progress(inflation: float) -> bool:
+    """Whether the inflation is finite and below the limit for a worthless strategy."""
+    return isfinite(inflation) and inflation <= WORTHLESS
+
+
+def over_scale(plan: Plan) -> OverScale:
+    """Time to train of every kind from 1,024 to 600,000 GPUs, at the scales that replicas of this size can form."""
+    here = plan.assumed.setting.cluster.gpus
+    found: dict[str, ScaleCurve] = {}
+    scaled = {assumed.setting.cluster.gpus: assumed for assumed in _scales(plan.assumed)}
+    for gpus in sorted({*scaled, here}):
+        options = plan.options if gpus == here else _options(scaled[gpus], plan.ask)
+        for option in options:
+            if makes_progress(option.inflation):
+                kind = option.strategy.name
+                curve = found.get(kind, ScaleCurve(kind, option.offered, ()))
+                point = ScalePoint(gpus, option.inflation, plan.ask.days * option.inflation)
+                found[kind] = msgspec.structs.replace(curve, points=(*curve.points, point))
+    ordered = sorted(found.values(), key=lambda curve: (-curve.points[-1].gpus, curve.points[-1].inflation))
+    return OverScale(tuple(ordered), here)
+
+
+def at_scale(assumed: Assumed, replicas: int) -> Assumed:
+    """The assumptions for another number of the same replicas."""
+    replace, cluster = msgspec.structs.replace, assumed.setting.cluster
+    changed = replace(cluster, machines=replicas * cluster.machines_per_replica, replicas=replicas)
+    return replace(assumed, setting=replace(assumed.setting, cluster=changed))
+
+
+def _scales(assumed: Assumed) -> Iterator[Assumed]:
+    cluster = assumed.setting.cluster
+    per_replica = cluster.machines_per_replica * cluster.gpus_per_machine
+    for gpus in SCALES:
+        replicas = round(gpus / per_replica)
+        if replicas > 2 * ALIKE:
+            replicas -= replicas % ALIKE
+        beside = abs(replicas / cluster.replicas - 1) < NEAR
+        if 1 <= replicas <= MOST_REPLICAS and not beside:
+            scaled = at_scale(assumed, replicas)
+            if scaled.rate * scaled.repair.mean <= MOST_AWAY:
+                yield scaled
+
+
+def _options(assumed: Assumed, ask: Ask) -> Iterable[PlanOption]:
+    """The best option of every kind."""
+    large = assumed.setting.cluster.replicas > MOST_SPREAD
+    names = {kind for kind, _, _ in kinds(assumed, ask) if not (large and kind == "mask-and-refill-local")}
+    return best_of_kinds(assumed, ask, lambda done: None, names=names).values()
+
+
+def bars(plan: Plan) -> tuple[WasteBar, ...]:
+    """Waste of every strategy of the plan, the smallest first."""
+    found = [_bar(plan, option) for option in plan.options]
+    return tuple(sorted(found, key=lambda bar: bar.gpu_hours))
+
+
+def _bar(plan: Plan, option: PlanOption) -> WasteBar:
+    wasted = plan.wasted_gpu_hours(option)
+    machines = plan.assumed.setting.cluster.machines + option.strategy.standbys
+    paid = machines * plan.ask.gpus_per_machine * WEEK / HOUR
+    stuck = not makes_progress(option.inflation)
+    return WasteBar(option.strategy.name, option.offered, wasted, plan.money(option), wasted / paid, stuck)
+
+
+def breakdown(plan: Plan) -> tuple[WasteStack, ...]:
+    """Waste of every strategy by kind, in the order of `bars`."""
+    found = [_stack(plan, option) for option in plan.options]
+    return tuple(sorted(found, key=lambda stack: stack.bar.gpu_hours))
+
+
+def _stack(plan: Plan, option: PlanOption) -> WasteStack:
+    bar = _bar(plan, option)
+    held = option.strategy.standbys * plan.ask.gpus_per_machine * WEEK / HOUR
+    shares, training = option.estimate.shares, bar.gpu_hours - held
+    total = sum(shares.values())
+    hours = {waste.words: training * shares[waste] / total for waste in Waste if training and shares.get(waste)}
+    if held:
+        hours[STANDING_BY] = held
+    return WasteStack(bar, tuple(WastePart(words, part, part / bar.gpu_hours) for words, part in hours.items()))
+
+
+def landscape(plan: Plan) -> Landscape | None:
+    """The landscape of SPARe. None: shards cannot be placed on several replicas, or SPARe makes no progress."""
+    assumed = plan.assumed
+    setting, failures, repair = assumed.setting, assumed.failures, assumed.repair
+    holders = tuple(r for r in HOLDERS if _fits(r, setting.cluster.replicas))
+
+    def inflation(r: int, period: float) -> float:
+        return estimate(setting, failures, ways.spare(setting, r, period), repair).inflation
+
+    low = max(setting.work.step, setting.durations.save / 50)
+    high = max(LONGEST_PERIOD, 2 * setting.work.step)
+    periods = tuple(low * (high / low) ** (number / (PERIODS - 1)) for number in range(PERIODS))
+    rows = [[inflation(r, period) for r in holders] for period in periods]
+    cells = [
+        LandscapeCell(r, period, value)
+        for period, row in zip(periods, rows, strict=True)
+        for r, value in zip(holders, row, strict=True)
+    ]
+    best = min(cells, key=lambda cell: cell.inflation, default=None)
+    if best is None or not makes_progress(best.inflation):
+        return None
+    tuned = best_period(setting, failures, ways.spare(setting, best.r, HOUR), repair)
+    best = min(best, LandscapeCell(best.r, tuned, inflation(best.r, tuned)), key=lambda cell: cell.inflation)
+    kept = tuple(tuple(value if makes_progress(value) else None for value in row) for row in rows)
+    restarts = (option.inflation for option in plan.options if option.strategy.name == "spare-planned")
+    planned = min(restarts, default=inf)
+    return Landscape(holders, periods, kept, best, planned if planned < best.inflation else None)
+
+
+def _fits(r: int, replicas: int) -> bool:
+    try:
+        ways.placed(f"spare:r={r}", replicas)
+    except PlacementError:
+        return False
+    return True
+
+
+class InputChange(msgspec.Struct, frozen=True):
+    """Relative change of the goal when one input is halved and doubled: 0.1 is ten percent more."""
+
+    name: str
+    halved: float
+    doubled: float
+
+
+class Tornado(msgspec.Struct, frozen=True):
+    """Influence of each input on the goal."""
+
+    changes: tuple[InputChange, ...]
+    """The largest first."""
+    breaks: tuple[str, ...]
+    """Changes of an input with which the plan makes no progress; they have no bar."""
+
+
+def tornado(plan: Plan) -> Tornado:
+    """The influence of each input on the plan's goal."""
+    goal = plan.best.cost if plan.ask.goal == "cost" else plan.best.inflation
+    changes = tuple(
+        InputChange(swing.name, swing.low / goal - 1, swing.high / goal - 1)
+        for swing in plan.sensitivity
+        if makes_progress(swing.low) and makes_progress(swing.high)
+    )
+    return Tornado(changes if makes_progress(goal) else (), tuple(_breaks(plan)))
+
+
+def _breaks(plan: Plan) -> Iterator[str]:
+    replace, assumed, chosen = msgspec.structs.replace, plan.assumed, plan.best.strategy
+    if not makes_progress(plan.best.inflation):
+        return
+    failures, repair = assumed.failures, assumed.repair
+    worse = (
+        ("MTBF of a machine halved", replace(failures, mtbf=failures.mtbf / 2), chosen, repair),
+        ("repair twice as long", failures, chosen, replace(repair, mean=2 * repair.mean)),
+        ("half as many standbys", failures, replace(chosen, standbys=round(chosen.standbys / 2)), repair),
+    )
+    for words, changed_failures, changed, changed_repair in worse:
+        if not makes_progress(estimate(assumed.setting, changed_failures, changed, changed_repair).inflation):
+            yield words
+
+
+def side_by_side(found: Sequence[Simulated]) -> tuple[Simulated, ...]:
+    """The simulated strategies that make progress, the best first."""
+    kept = []
+    for each in found:
+        mean = each.inflation
+        if all(map(makes_progress, (mean.value, mean.low, mean.high))):
+            closed = each.closed if each.closed is not None and makes_progress(each.closed) else None
+            kept.append(msgspec.structs.replace(each, closed=closed))
+    return tuple(sorted(kept, key=lambda each: each.inflation.value))

@@ -1,0 +1,1 @@
+"""Simulators of a job that loses machines."""

@@ -1,0 +1,147 @@
+"""What masking does to a step, by the runtime's own functions: one class per kind of masking, for `steps`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable
+from typing import Protocol
+
+from understudy.masking.assignment import assign
+from understudy.masking.coverage import wiped
+from understudy.masking.placement import Placement
+from understudy.masking.stacks import after_failure, after_refill, stacked
+from understudy.planning.setting import PlanningSetting
+from understudy.planning.strategy import Strategy, placed
+
+
+class Patch:
+    """Work that a step lacks: `shards` of the replica with the most, shared among `by` replicas."""
+
+    def __init__(self, shards: float, by: int) -> None:
+        self.shards, self.by = shards, by
+
+
+NOTHING = Patch(0.0, 0)
+
+
+class StepMasking(Protocol):
+    """Which members are live, and what each computes in a step."""
+
+    @property
+    def load(self) -> float:
+        """Shards that a member computes in a step."""
+        ...
+
+    def lose(self, members: Collection[int]) -> Patch: ...
+
+    def join(self, members: Collection[int]) -> None: ...
+
+    def lost(self, alive: bytes, member: int) -> bool:
+        """Whether the live members cannot compute a shard of the member that was just lost."""
+        ...
+
+
+class StackMasking:
+    """Whole shards in stacks, as SPARe does."""
+
+    def __init__(self, placement: Placement) -> None:
+        self.placement, self.stacks = placement, stacked(placement)
+
+    @property
+    def load(self) -> float:
+        return float(self.stacks.depth)
+
+    def lose(self, members: Collection[int]) -> Patch:
+        self.stacks = after_failure(self.stacks, members)
+        return _most(self.stacks.assignment.where[shard][0] for shard in self.stacks.patch)
+
+    def join(self, members: Collection[int]) -> None:
+        self.stacks = after_refill(self.stacks, members)
+
+    def lost(self, alive: bytes, member: int) -> bool:
+        return bool(wiped(self.placement, alive, self.placement.stack(member)))
+
+
+class MicroShardMasking:
+    """Micro-shards, spread over the live holders; with the placement `anywhere`, also whole shards."""
+
+    def __init__(self, placement: Placement, q: int) -> None:
+        self.placement, self.q = placement, q
+        self.live = set(range(placement.replicas))
+        self.now = assign(placement, q, self.live)
+
+    @property
+    def load(self) -> float:
+        return self.now.depth
+
+    def lose(self, members: Collection[int]) -> Patch:
+        before = self.now
+        self.live -= set(members)
+        self.now = assign(self.placement, self.q, self.live)
+        numbers = [number for member in members for number in before.of(member)]
+        most = _most(self.now.where[number // self.q][number % self.q] for number in numbers)
+        return Patch(most.shards / self.q, most.by)
+
+    def join(self, members: Collection[int]) -> None:
+        self.live |= set(members)
+        self.now = assign(self.placement, self.q, self.live)
+
+    def lost(self, alive: bytes, member: int) -> bool:
+        return bool(wiped(self.placement, alive, self.placement.stack(member)))
+
+
+class EvenMasking:
+    """A smaller batch, or the work of missing members spread without a remainder."""
+
+    def __init__(self, members: int) -> None:
+        self.members, self.live = members, members
+
+    @property
+    def load(self) -> float:
+        return self.members / self.live
+
+    def lose(self, members: Collection[int]) -> Patch:
+        self.live -= len(members)
+        return NOTHING
+
+    def join(self, members: Collection[int]) -> None:
+        self.live += len(members)
+
+    def lost(self, alive: bytes, member: int) -> bool:
+        return not any(alive)
+
+
+class ReplicatedMasking:
+    """Classic replication: each live replica of a block has computed all of the block's shards."""
+
+    load = 1.0
+
+    def __init__(self, placement: Placement) -> None:
+        self.placement = placement
+
+    def lose(self, members: Collection[int]) -> Patch:
+        return NOTHING
+
+    def join(self, members: Collection[int]) -> None:
+        pass
+
+    def lost(self, alive: bytes, member: int) -> bool:
+        return bool(wiped(self.placement, alive, self.placement.stack(member)))
+
+
+def step_masking(setting: PlanningSetting, strategy: Strategy) -> StepMasking:
+    """The masking of a strategy, with all members live."""
+    members = strategy.members(setting)
+    if strategy.answer != "mask" or strategy.evenly:
+        return EvenMasking(members)
+    placement = placed(strategy.placement, members)
+    if strategy.redundancy > 1:
+        return ReplicatedMasking(placement)
+    if strategy.q or placement.everywhere:
+        return MicroShardMasking(placement, strategy.q or 1)
+    return StackMasking(placement)
+
+
+def _most(replicas: Iterable[int]) -> Patch:
+    each = Counter(replicas)
+    return Patch(float(max(each.values())), len(each)) if each else NOTHING

@@ -1,0 +1,80 @@
+"""What an observed worker writes at a step boundary, and the orders that it gets from the check. No torch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+EXTENSION = "understudy.verify.script.observer"
+"""The extension that workers of a check load; its argument is the folder for observations."""
+
+
+class Value(msgspec.Struct, frozen=True, array_like=True):
+    """The value of a variable that is not tracked."""
+
+    kind: str
+    """`module`, `optimizer`, `scheduler`, `tensor`, `array`, `generator`, `iterator`, `number`, `counter`, …"""
+    digest: str
+    """Equal if the values are equal; empty if the value cannot be read."""
+    short: str
+    """For people."""
+
+
+class Scope(msgspec.Struct, frozen=True):
+    """A running function, or a module, that holds variables."""
+
+    file: str
+    function: str
+    """`<module>` for the globals of a file."""
+    first: int = 0
+    """The first line of the function."""
+    line: int = 0
+    """The line that is being executed."""
+
+
+class Observation(msgspec.Struct, frozen=True):
+    """A role before a step: everything that it tracks, and every other variable of its script."""
+
+    role: int
+    step: int
+    """The step that is about to begin: the state contains this number of steps."""
+    uid: str
+    machine: str
+    state: dict[str, str]
+    """Name → digest of each tracked tensor, and of the parts of every other tracked object."""
+    values: dict[str, Value] = {}
+    """Scope number and path, such as `0:ema` or `1:trainer.count`, → value."""
+    scopes: tuple[Scope, ...] = ()
+    twins: tuple[int, ...] = ()
+    """Roles that hold identical copies of its state."""
+    files: tuple[str, ...] = ()
+    """The script and the modules beside it."""
+    disturbances: int = 0
+    """Number of disturbances that had begun."""
+
+
+class Pace(msgspec.Struct, frozen=True):
+    """How far workers may go; written by the check to the file `PACE`, read by all workers."""
+
+    steps: int
+    """Number of steps that may begin."""
+    disturbances: int = 0
+    """Number of disturbances that have begun."""
+    dying: str = ""
+    """A machine; its workers stop before the vote of the last of these steps and wait to be killed."""
+
+
+PACE = "pace.json"
+AWAITS_KILL = "awaits-kill-"
+"""Name of a file, followed by the uid of the worker that waits to be killed."""
+
+
+def read_observations(folder: Path) -> list[Observation]:
+    """All observations in a folder. The last line of a worker that was killed may be torn and is left out."""
+    decoder = msgspec.json.Decoder(Observation)
+    found = []
+    for file in sorted(folder.glob("*.jsonl")):
+        *lines, _ = file.read_bytes().split(b"\n")
+        found += [decoder.decode(line) for line in lines]
+    return found

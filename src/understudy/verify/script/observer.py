@@ -1,0 +1,181 @@
+"""An extension for `understudy check`: writes what a role holds at every step boundary, and holds training on order.
+
+Observing changes no result: see values.py.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from types import FrameType, FunctionType
+from typing import Any
+
+import msgspec
+import xxhash
+
+from understudy.state.codec import decode, encode
+from understudy.state.inventory import Inventory, take_inventory
+from understudy.state.kinds import tracked_objects
+from understudy.state.twins import twins
+from understudy.worker.agent_connection import AgentConnection
+from understudy.worker.runtime import WorkerRuntime
+
+from .observation import AWAITS_KILL, PACE, Observation, Pace, Scope, Value
+from .values import ValueReader, feed_tensor, is_own, is_own_file, locals_of, members
+
+_POLL_S = 0.01
+_PATIENCE_S = 3600.0
+_DEPTH = 3
+"""Levels of attributes: of a variable, of its attributes, of theirs."""
+_MOST_VALUES = 2000
+_UNLIMITED = Pace(1 << 62)
+_PACKAGE = str(Path(__file__).parents[2])
+
+
+def extend_worker(worker: WorkerRuntime, line: AgentConnection, argument: str) -> None:
+    """Called when a worker starts; `argument` is the folder for observations."""
+    worker.observer = ScriptObserver(worker, Path(argument))
+
+
+class ScriptObserver:
+    """The observer of one worker, in its training thread. See `worker.runtime.StepObserver`."""
+
+    def __init__(self, worker: WorkerRuntime, folder: Path) -> None:
+        self._worker, self._folder = worker, folder
+        self._twins: tuple[int, ...] = ()
+
+    def _pace(self) -> Pace:
+        try:
+            return msgspec.json.decode((self._folder / PACE).read_bytes(), type=Pace)
+        except FileNotFoundError:
+            return _UNLIMITED
+
+    def before_boundary(self) -> None:
+        """Wait until the next step may begin. A joiner, which has made no step yet, does not wait."""
+        worker = self._worker
+        deadline = worker.world.monotonic() + _PATIENCE_S
+        while (
+            self._twins
+            and self._worker.protocol.step >= self._pace().steps
+            and self._worker.world.monotonic() < deadline
+        ):
+            self._worker.world.sleep(_POLL_S)
+
+    def before_vote(self, step: int) -> None:
+        """Wait to be killed, if this worker's machine is to die in this step."""
+        pace = self._pace()
+        if pace.dying == self._worker.spec.machine and step == pace.steps - 1:
+            (self._folder / f"{AWAITS_KILL}{self._worker.spec.uid}").touch()
+            self._worker.world.sleep(_PATIENCE_S)
+
+    def at_boundary(self, step: int) -> None:
+        """Write what this role holds before `step`."""
+        worker = self._worker
+        inventory = take_inventory(worker.tracked)
+        if not self._twins:
+            self._twins = tuple(sorted({*twins(worker.tracked), *worker.same, worker.role}))
+        values, scopes, files = _surroundings(sys._getframe(1), self._tracked(inventory))
+        observation = Observation(
+            role=worker.role,
+            step=step,
+            uid=worker.spec.uid,
+            machine=worker.spec.machine,
+            state=_state(inventory),
+            values=values,
+            scopes=scopes,
+            twins=self._twins,
+            files=files,
+            disturbances=self._pace().disturbances,
+        )
+        line = msgspec.json.encode(observation) + b"\n"
+        file = os.open(self._folder / f"{worker.spec.uid}.jsonl", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        os.write(file, line)
+        os.close(file)
+
+    def _tracked(self, inventory: Inventory) -> set[int]:
+        """Ids of all tracked objects and of their parts."""
+        found = {id(tensor) for tensor in inventory.tensors} | {id(tensor) for _, tensor in inventory.parameters}
+        for _, thing, kind in tracked_objects(self._worker.tracked):
+            found |= {id(thing), *map(id, kind.belongings(thing))}
+        return found
+
+
+def _state(inventory: Inventory) -> dict[str, str]:
+    """A digest of every tracked tensor, and of each part of every other tracked object."""
+    found = {}
+    for slot, tensor in zip(inventory.slots, inventory.tensors, strict=True):
+        hashed = xxhash.xxh3_64()
+        feed_tensor(hashed, tensor)
+        found[slot.name] = hashed.hexdigest()
+    parts: Any = decode(inventory.rest(sort_keys=True))
+    for name, data in parts.items():
+        part = decode(data)
+        pieces = part.items() if isinstance(part, dict) and all(isinstance(key, str) for key in part) else [("", part)]
+        for key, piece in pieces:
+            path = f"{name}.{key}" if key else name
+            found.setdefault(path, xxhash.xxh3_64_hexdigest(encode(piece, path, sort_keys=True)))
+    return found
+
+
+# -- variables that are not tracked -----------------------------------------------------------------------------------
+
+
+def _surroundings(
+    frame: FrameType | None, skipped: set[int]
+) -> tuple[dict[str, Value], tuple[Scope, ...], tuple[str, ...]]:
+    """The variables of all running functions of the script, and of its modules."""
+    reader = ValueReader(skipped)
+    values: dict[str, Value] = {}
+    scopes: list[Scope] = []
+    seen: set[int] = set()
+    spaces: dict[str, dict[str, object]] = {}
+    while frame is not None:
+        code = frame.f_code
+        file = str(frame.f_globals.get("__file__", code.co_filename))
+        if is_own_file(code.co_filename) and not code.co_filename.startswith(_PACKAGE):
+            spaces[file] = frame.f_globals
+            if code.co_name != "<module>":
+                scopes.append(Scope(file, code.co_name, code.co_firstlineno, frame.f_lineno))
+                _gather(values, f"{len(scopes) - 1}:", locals_of(frame), reader, seen)
+        frame = frame.f_back
+    for module in list(sys.modules.values()):
+        file = getattr(module, "__file__", None) or ""
+        if is_own_file(file) and not file.startswith(_PACKAGE):
+            spaces.setdefault(file, vars(module))
+    for file, space in spaces.items():
+        scopes.append(Scope(file, "<module>"))
+        variables = {name: value for name, value in space.items() if not name.startswith("__")}
+        _gather(values, f"{len(scopes) - 1}:", variables, reader, seen)
+    return values, tuple(scopes), tuple(spaces)
+
+
+def _gather(
+    values: dict[str, Value],
+    prefix: str,
+    variables: dict[str, object],
+    reader: ValueReader,
+    seen: set[int],
+    depth: int = _DEPTH,
+) -> None:
+    """Add variables and, for objects of the script, their attributes; each object once, by its first path."""
+    for name, value in variables.items():
+        path = prefix + name
+        if len(values) >= _MOST_VALUES or path in values or name.startswith("__"):
+            continue
+        if not isinstance(value, int | float | str | bytes | None):
+            if id(value) in seen:
+                continue
+            seen.add(id(value))
+        found = reader.read(value)
+        if found is not None:
+            values[path] = found
+        elif depth and id(value) not in reader.skipped and _opens(value):
+            _gather(values, f"{path}.", dict(members(value)), reader, seen, depth - 1)
+
+
+def _opens(value: object) -> bool:
+    """Whether an object belongs to the script, so that its attributes are variables of the script."""
+    if isinstance(value, FunctionType):
+        return value.__closure__ is not None and is_own_file(value.__code__.co_filename)
+    return is_own(value if isinstance(value, type) else type(value))

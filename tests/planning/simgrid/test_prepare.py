@@ -1,0 +1,140 @@
+"""What SimGrid is given, without SimGrid."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from numpy.random import SeedSequence, default_rng
+
+from tests.planning.simgrid.cases import PERIOD, REPAIR, failures, going_back, never_going_back, setting
+from understudy.masking.coverage import wipe_out
+from understudy.masking.placement import parse
+from understudy.planning.failures import Failures
+from understudy.planning.setting import Cluster
+from understudy.planning.simgrid.exchange import BLINK, SimgridInput
+from understudy.planning.simgrid.prepare import (
+    PreparedRun,
+    failure_dates,
+    holders,
+    loads,
+    masks,
+    platform,
+    prepare,
+    shares,
+    trace,
+)
+from understudy.planning.strategy import Strategy, checkpoint, mask_and_refill, replication, spare, trainmover
+
+S = setting()
+
+
+def prepared_run(known: float = 2000.0, seed: int = 1, shape: float = 1.0) -> PreparedRun:
+    ill = Failures(failures(S).mtbf, shape=shape)
+    return prepare(S, ill, trainmover(S, 1, PERIOD), REPAIR, horizon=1e15, known=known, seed=SeedSequence(seed))
+
+
+def test_the_same_seed_gives_the_same_run_and_another_seed_another() -> None:
+    assert prepared_run() == prepared_run()
+    assert prepared_run().dates != prepared_run(seed=2).dates
+
+
+def test_more_time_adds_failures_and_changes_none() -> None:
+    short, long = prepared_run(2000.0), prepared_run(8000.0)
+    assert [tuple(date for date in dates if date < 2000.0) for dates in long.dates] == list(short.dates)
+    assert sum(map(len, long.dates)) > sum(map(len, short.dates))
+    assert long.inputs.repairs[: len(short.inputs.repairs)] == short.inputs.repairs
+
+
+def test_failures_are_as_frequent_as_asked_for() -> None:
+    ill = Failures(1000.0)
+    dates = failure_dates(ill, Cluster(16, 16), default_rng(0), 100_000.0)
+    assert sum(map(len, dates)) == pytest.approx(16 * 100, rel=0.1)
+    gaps = np.concatenate([np.diff(own) for own in dates])
+    assert gaps.std() == pytest.approx(gaps.mean(), rel=0.1)
+
+
+def test_neighbours_fail_at_the_same_date_where_failures_are_shared() -> None:
+    dates = failure_dates(Failures(1000.0, together=1.0), Cluster(4, 4, domain=2), default_rng(0), 5000.0)
+    assert dates[0] == dates[1] != dates[2] == dates[3]
+
+
+def test_a_trace_is_in_order_and_ends_switched_on() -> None:
+    lines = [line.split() for line in trace([1.5, 700.25]).splitlines()]
+    assert [float(date) for date, _ in lines] == [1.5, 1.5 + BLINK, 700.25, 700.25 + BLINK]
+    assert [state for _, state in lines] == ["0", "1", "0", "1"]
+    many = failure_dates(Failures(0.01), Cluster(2, 2), default_rng(0), 1.0)
+    dates = [float(line.split()[0]) for line in trace(many[0]).splitlines()]
+    assert dates == sorted(set(dates))
+
+
+def test_the_platform_has_every_machine_and_no_trace_twice() -> None:
+    root = ElementTree.fromstring(platform(((1.0,), (), (2.0, 3.0))))
+    assert [host.get("id") for host in root.iter("host")] == ["m0", "m1", "m2", "controller", "storage"]
+    named = [name for item in root.iter() if (name := item.get("state_file"))]
+    assert sorted(named) == ["m0.host", "m0.link", "m2.host", "m2.link"]
+    assert len(list(root.iter("route"))) == 5
+
+
+def test_every_trace_that_the_platform_names_is_a_file() -> None:
+    files = prepared_run().files
+    root = ElementTree.fromstring(files["platform.xml"])
+    assert {item.get("state_file") for item in root.iter() if item.get("state_file")} == {*files} - {"platform.xml"}
+
+
+@pytest.mark.parametrize("strategy", [*never_going_back(S).values(), *going_back(S).values()], ids=lambda s: s.name)
+def test_a_scene_survives_json(strategy: Strategy) -> None:
+    inputs = prepare(S, failures(S), strategy, REPAIR, horizon=1e15, known=100.0, seed=SeedSequence(0)).inputs
+    assert SimgridInput(**json.loads(json.dumps(asdict(inputs)))) == inputs
+
+
+def test_the_tables_are_what_the_runtime_decides() -> None:
+    whole = mask_and_refill(S, 1, PERIOD)
+    assert loads(S, whole) == [1.0, 2.0, 2.0, 2.0, 2.0, 3.0, 4.0, 8.0]
+    assert loads(S, mask_and_refill(S, 1, PERIOD, q=7))[1] == pytest.approx(8 / 7)
+    assert shares(S, whole) == [1.0] * 8
+    first, *later = shares(S, spare(S, 3, PERIOD))
+    assert first == 1.0
+    assert all(0 <= share <= 1 for share in later)
+    assert any(0 < share < 1 for share in later)
+    assert len(masks(S, whole)) == 9
+    unready, ready = zip(*masks(S, whole), strict=True)
+    assert all(unready[:-1])
+    assert not unready[-1]
+    assert ready[0]
+    assert not ready[-2]
+
+
+def test_a_strategy_that_masks_nothing_needs_no_tables() -> None:
+    one = checkpoint(S, PERIOD)
+    assert (loads(S, one), shares(S, one), masks(S, one), holders(one, 8)) == ([1.0], [], [], [])
+
+
+@pytest.mark.parametrize("strategy", [spare(S, 3, PERIOD), replication(S, 2, PERIOD)], ids=lambda s: s.name)
+def test_holders_say_what_is_a_wipe_out(strategy: Strategy) -> None:
+    table, placement, rng = holders(strategy, 8), parse(strategy.placement, 8), default_rng(3)
+    for _ in range(200):
+        gone = rng.permutation(8)[: rng.integers(1, 7)].tolist()
+        live = [member for member in range(8) if member not in gone]
+        lost = any(all(holder in gone for holder in shard) for member in gone for shard in table[member])
+        assert lost == bool(wipe_out(placement, live))
+
+
+def test_where_everybody_holds_everything_there_is_no_table() -> None:
+    assert holders(mask_and_refill(S, 1, PERIOD), 8) == []
+
+
+def test_too_large_a_cluster_is_refused() -> None:
+    big = setting(machines=1024, replicas=128)
+    with pytest.raises(ValueError, match=r"small cases of up to 256 machines, not 1,024; use another engine"):
+        prepare(big, failures(big), checkpoint(big, PERIOD), REPAIR, horizon=1.0, known=1.0, seed=SeedSequence(0))
+
+
+def test_lives_that_begin_at_an_unknown_date_are_refused() -> None:
+    ill = Failures(1000.0, shape=0.7)
+    with pytest.raises(ValueError, match="spare: machines are new after a restart"):
+        prepare(S, ill, spare(S, 3, PERIOD), REPAIR, horizon=1.0, known=1.0, seed=SeedSequence(0))
+    assert prepared_run(shape=0.7).dates != prepared_run().dates

@@ -1,0 +1,142 @@
+"""What a worker writes down at a boundary, and where it waits."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import msgspec
+import torch
+from torch import nn
+
+from understudy.host.extensions import Extensions
+from understudy.host.world import REAL
+from understudy.verify.script.observation import AWAITS_KILL, EXTENSION, PACE, Observation, Pace, read_observations
+from understudy.verify.script.observer import ScriptObserver
+from understudy.worker.runtime import WorkerRuntime
+
+COUNT = {"calls": 0}
+
+
+@dataclass
+class Stand:
+    """As much of a worker as an observer sees."""
+
+    folder: Path
+    tracked: dict[str, object] = field(default_factory=dict)
+    same: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        self.spec = SimpleNamespace(uid="w0", machine="m0")
+        self.role = 0
+        self.protocol, self.world = SimpleNamespace(step=0), REAL
+
+    def observer(self) -> ScriptObserver:
+        return ScriptObserver(cast(WorkerRuntime, self), self.folder)
+
+
+def values(observation: Observation) -> dict[str, str]:
+    """By name; the nearest, where modules of other tests have one of that name, too."""
+    found: dict[str, str] = {}
+    for path, value in observation.values.items():
+        found.setdefault(path.partition(":")[2], value.short)
+    return found
+
+
+def test_what_a_function_holds_beside_what_it_tracks(tmp_path: Path) -> None:
+    model = nn.Linear(2, 2)
+    optim = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    stand = Stand(tmp_path, {"model": model, "optim": optim}, same=(0, 1))
+    observer = stand.observer()
+
+    def train() -> None:
+        inner, weight = model, model.weight  # noqa: F841
+        ema, count, name = nn.Linear(2, 2), 3, "x"  # noqa: F841
+        observer.at_boundary(5)
+
+    COUNT["calls"] += 1
+    train()
+    (found,) = read_observations(tmp_path)
+    assert (found.role, found.step, found.uid, found.machine, found.disturbances) == (0, 5, "w0", "m0", 0)
+    assert found.twins == (0, 1)
+    assert {"model.weight", "model.bias", "optim.param_groups"} <= found.state.keys()
+    seen = values(found)
+    assert {"ema", "count", "name", "COUNT"} <= seen.keys()
+    assert not {"inner", "weight", "model", "optim"} & seen.keys()
+    assert seen["COUNT"] == f"calls: {COUNT['calls']}"
+    assert found.scopes[0].function == "train"
+    assert str(Path(__file__)) in found.files
+
+
+def test_the_state_is_told_tensor_by_tensor(tmp_path: Path) -> None:
+    model = nn.Linear(2, 2)
+    optim = torch.optim.SGD(model.parameters(), lr=0.1)
+    schedule = torch.optim.lr_scheduler.StepLR(optim, 1)
+    observer = Stand(tmp_path, {"model": model, "optim": optim, "schedule": schedule}).observer()
+    observer.at_boundary(0)
+    with torch.no_grad():
+        model.bias.add_(1)
+    schedule.last_epoch = 4
+    observer.at_boundary(1)
+    first, second = read_observations(tmp_path)
+    changed = {name for name in first.state if first.state[name] != second.state[name]}
+    assert changed == {"model.bias", "schedule.last_epoch"}
+
+
+def test_nothing_is_kept_alive(tmp_path: Path) -> None:
+    observer = Stand(tmp_path, {"model": nn.Linear(2, 2)}).observer()
+    loss: Any = torch.ones(3)
+    gone = weakref.ref(loss)
+    observer.at_boundary(0)
+    del loss
+    assert gone() is None
+
+
+def test_it_waits_until_its_step_may_begin(tmp_path: Path) -> None:
+    stand = Stand(tmp_path, {"model": nn.Linear(2, 2)})
+    observer = stand.observer()
+    (tmp_path / PACE).write_bytes(msgspec.json.encode(Pace(3, disturbances=1)))
+    stand.protocol.step = 3
+    observer.before_boundary()  # a newcomer
+    observer.at_boundary(3)
+    waiting = threading.Thread(target=observer.before_boundary)
+    waiting.start()
+    waiting.join(0.1)
+    assert waiting.is_alive()
+    (tmp_path / PACE).unlink()
+    waiting.join(30)
+    assert not waiting.is_alive()
+    assert read_observations(tmp_path)[0].disturbances == 1
+
+
+def test_only_the_machine_that_is_to_die_comes_no_further(tmp_path: Path) -> None:
+    stand = Stand(tmp_path, {"model": nn.Linear(2, 2)})
+    observer = stand.observer()
+    observer.before_vote(2)
+    for pace in (Pace(3, dying="m1"), Pace(4, dying="m0")):
+        (tmp_path / PACE).write_bytes(msgspec.json.encode(pace))
+        observer.before_vote(2)
+    (tmp_path / PACE).write_bytes(msgspec.json.encode(Pace(3, dying="m0")))
+    dying = threading.Thread(target=observer.before_vote, args=(2,), daemon=True)
+    dying.start()
+    dying.join(0.1)
+    assert dying.is_alive()
+    assert (tmp_path / f"{AWAITS_KILL}w0").exists()
+
+
+def test_a_worker_gets_an_observer_by_its_extension(tmp_path: Path) -> None:
+    worker: Any = Stand(tmp_path)
+    Extensions({EXTENSION: str(tmp_path)}, "extend_worker", worker, object())
+    assert isinstance(worker.observer, ScriptObserver)
+
+
+def test_a_torn_line_is_left_out(tmp_path: Path) -> None:
+    observer = Stand(tmp_path, {"model": nn.Linear(2, 2)}).observer()
+    observer.at_boundary(0)
+    with (tmp_path / "w0.jsonl").open("ab") as file:
+        file.write(b'{"role": 0, "st')
+    assert [observation.step for observation in read_observations(tmp_path)] == [0]
