@@ -473,7 +473,7 @@ class WorkerProtocol:
         if proposal is not None and healthy and proposal.may_be_named(self.uid):
             proposal.state, named = ProposalState.PROMISED, proposal.generation
         sound = sound or self.forgiven == self.step
-        return Ballot(self.role, self.step, named, self.stop, over, sound, copied)
+        return Ballot(self.role, self.step, named, stop=self.stop, over=over, sound=sound, copied=copied)
 
     def _no_vote(self, *details: object) -> None:
         """The step is decided without a vote."""

@@ -13,9 +13,6 @@ from understudy.state.kinds import Tracked
 from .scheduler import Process
 from .verdicts import Rule, RuleBroken
 
-KEPT = 2
-"""Complete checkpoints that are kept."""
-
 
 @cache
 def history_after(kind: int, steps: int) -> str:
@@ -66,13 +63,6 @@ class SimDisk:
     def complete(self) -> list[int]:
         steps = {step for _, step in self.parts}
         return sorted(step for step in steps if all((role, step) in self.parts for role in range(self.roles)))
-
-    def prune(self, role: int) -> None:
-        """Remove a role's parts of checkpoints that are older than those that are kept."""
-        complete = self.complete()
-        if len(complete) >= KEPT:
-            for key in [key for key in self.parts if key[0] == role and key[1] < complete[-KEPT]]:
-                del self.parts[key]
 
 
 class SimCheckpoints:
@@ -126,7 +116,6 @@ class SimCheckpointWriter:
                 self._process.sleep(self._delay())
                 self._disk.parts[role, step] = data
                 self._saved(role, step)
-            self._disk.prune(self._role)
             with self._changed:
                 self._under_way -= 1
                 self._changed.notify_all()

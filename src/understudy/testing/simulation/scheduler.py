@@ -19,9 +19,8 @@ from types import TracebackType
 
 _PREEMPT = 0.05
 """Probability that a thread hands the baton on before it takes a free lock."""
-_STALL = 0.02
-"""Probability that a thread stands still for a while before it takes a free lock, as on a busy computer."""
-_STALL_S = 0.02
+_STALL_S, _LONG_STALL_S = 0.02, 0.3
+"""Seconds for which a thread stands still, at most; one of five times for long."""
 _LOOK_S = 0.001
 """Seconds between the first two looks at a socket that is not ready; doubled each time."""
 _LOOK_AT_MOST_S = 0.02
@@ -77,9 +76,11 @@ class Task:
 class Scheduler:
     """The seeded clock and the threads of all simulated processes."""
 
-    def __init__(self, seed: int | str, *, began: float = 1_000_000.0) -> None:
+    def __init__(self, seed: int | str, *, stalls: float = 0.0, began: float = 1_000_000.0) -> None:
         self.random = random.Random(f"scheduler {seed}")
         self.now = 0.0
+        self.stalls = stalls
+        """Probability that a thread stands still for a while before it takes a lock, as on a busy computer."""
         self.began = began
         """Seconds since the epoch at which the simulation begins."""
         self.switches = 0
@@ -330,10 +331,11 @@ class SimCondition:
         process.check()
         task = scheduler.current
         if self._owner is not task:
-            draw = scheduler.random.random()
-            if draw < _STALL:
-                scheduler.wait(_STALL_S * draw / _STALL)
-            elif draw < _STALL + _PREEMPT:
+            draw, stalls = scheduler.random.random(), scheduler.stalls
+            if draw < stalls:
+                part = draw / stalls
+                scheduler.wait(part * (_STALL_S if part < 0.8 else _LONG_STALL_S))
+            elif draw < stalls + _PREEMPT:
                 scheduler.give_way()
             while self._owner is not None:
                 self._entering.append(task)

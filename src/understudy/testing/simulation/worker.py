@@ -41,6 +41,8 @@ class SimWorker:
         """Exit code."""
         self.hangs = self.raises = False
         """What the script is to do in its next step."""
+        self.failed = False
+        """Whether the script has ended with an error."""
         self.fault: bool | None = None
         """A fault to report in the next step: whether it is fatal."""
         self.thawed_at = -1.0
@@ -184,7 +186,7 @@ class SimWorker:
                 self.model.history = "broken"
             job.report_fault("it smells", fatal=fatal)
         if self.raises:
-            self.raises = False
+            self.raises, self.failed = False, True
             raise BadLuck("bad luck")
         while self.hangs:
             self.process.sleep(1e6)
