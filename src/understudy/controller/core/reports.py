@@ -138,9 +138,9 @@ SPEAKERS: dict[type, frozenset[WorkerState]] = {
     Tracked: IN_ROLE,
     Recorded: IN_ROLE,
     Settled: IN_ROLE,
-    Stalled: IN_ROLE,
+    Stalled: IN_ROLE | {WorkerState.READY, WorkerState.DONE},  # sent by another thread than the others
     Done: IN_ROLE,
-    Halted: IN_ROLE | {WorkerState.REHEARSING, WorkerState.READY},
+    Halted: IN_ROLE | {WorkerState.REHEARSING, WorkerState.READY, WorkerState.DONE},
 }
 """Message → the states in which a worker may send it; a message that is not listed may come in any state."""
 
