@@ -127,7 +127,9 @@ class SimAgent:
             return
         self.connection = SimConnection(self)
         seated = self._rosters.generation
-        self.connection.report(Register(self.name, self.incarnation, self.standby, self._inbox.last, None, {}, seated))
+        self.connection.report(
+            Register(self.name, self.incarnation, standby=self.standby, received=self._inbox.last, roster=seated)
+        )
 
     def disconnect(self) -> None:
         """The connection breaks; another one is opened after a while."""

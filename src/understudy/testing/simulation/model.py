@@ -10,7 +10,7 @@ from typing import Any
 from understudy.state.inventory import Inventory, take_inventory
 from understudy.state.kinds import Tracked
 
-from .scheduler import Process
+from .scheduler import SimProcess
 from .verdicts import Rule, RuleBroken
 
 
@@ -68,7 +68,7 @@ class SimDisk:
 class SimCheckpoints:
     """The checkpoints as one worker uses them; a `CheckpointStore`."""
 
-    def __init__(self, process: Process, disk: SimDisk, delay: Callable[[], float]) -> None:
+    def __init__(self, process: SimProcess, disk: SimDisk, delay: Callable[[], float]) -> None:
         self._process, self._disk, self._delay = process, disk, delay
 
     def latest(self) -> int:
@@ -91,7 +91,7 @@ class SimCheckpointWriter:
 
     def __init__(
         self,
-        process: Process,
+        process: SimProcess,
         disk: SimDisk,
         delay: Callable[[], float],
         role: int,

@@ -38,7 +38,7 @@ class Deadlock(Exception):
 class Task:
     """One thread of a simulated process. Also a `Thread` as the world's users see it."""
 
-    def __init__(self, process: Process, name: str, target: Callable[[], object]) -> None:
+    def __init__(self, process: SimProcess, name: str, target: Callable[[], object]) -> None:
         self.process, self.name, self._target = process, name, target
         self.baton = threading.Lock()
         self.baton.acquire()
@@ -91,7 +91,7 @@ class Scheduler:
         self._timers: list[tuple[float, int, Callable[[], None]]] = []
         self._runnable: list[Task] = []
         self._tasks: dict[Task, None] = {}
-        self._main = Task(Process(self, "main"), "main", lambda: None)
+        self._main = Task(SimProcess(self, "main"), "main", lambda: None)
         self.current = self._main
 
     # -- what is to happen ---------------------------------------------------------------------------------------------
@@ -104,7 +104,7 @@ class Scheduler:
     def after(self, seconds: float, action: Callable[[], None]) -> None:
         self.at(self.now + seconds, action)
 
-    def spawn(self, process: Process, name: str, target: Callable[[], object]) -> Task:
+    def spawn(self, process: SimProcess, name: str, target: Callable[[], object]) -> Task:
         task = Task(process, name, target)
         self._tasks[task] = None
         task.thread.start()
@@ -119,7 +119,7 @@ class Scheduler:
         task.turn += 1
         (task.process.held if task.process.frozen else self._runnable).append(task)
 
-    def hold(self, process: Process) -> None:
+    def hold(self, process: SimProcess) -> None:
         """Let no thread of this process run."""
         process.held += [task for task in self._runnable if task.process is process]
         self._runnable = [task for task in self._runnable if task.process is not process]
@@ -244,8 +244,8 @@ class Scheduler:
         return "\n".join(found)
 
 
-class Process:
-    """A simulated process and its `World`: its threads end, or stand still, together."""
+class SimProcess:
+    """A process and its `World`: its threads end, or stand still, together."""
 
     def __init__(self, scheduler: Scheduler, name: str) -> None:
         self.scheduler, self.name = scheduler, name
@@ -319,7 +319,7 @@ class Process:
 class SimCondition:
     """A `threading.Condition` with its reentrant lock, between the threads of one process."""
 
-    def __init__(self, process: Process) -> None:
+    def __init__(self, process: SimProcess) -> None:
         self._process, self._scheduler = process, process.scheduler
         self._owner: Task | None = None
         self._depth = 0

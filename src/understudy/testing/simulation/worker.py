@@ -13,7 +13,7 @@ from understudy.worker.states import ProtocolError
 
 from .fabric import SimFabric, SimTrainingProcess
 from .model import SimCheckpoints, SimModel
-from .scheduler import Process, Task
+from .scheduler import SimProcess, Task
 from .verdicts import Rule, RuleBroken
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class SimWorker:
     def __init__(self, agent: SimAgent, spec: WorkerSpec) -> None:
         job = self._job = agent.job
         self.agent, self.spec, self.uid = agent, spec, spec.uid
-        self.process = Process(job.scheduler, spec.uid)
+        self.process = SimProcess(job.scheduler, spec.uid)
         self.process.at_death.append(self._died)
         self.model: SimModel | None = None
         self.runtime: WorkerRuntime | None = None
