@@ -93,7 +93,7 @@ def _bold(system: str, words: str) -> str:
 
 BOLD = ("understudy", "masking")
 
-STRUCK = {
+AFTER_A_DEATH = {
     "understudy": "with Understudy",
     "torchft": "with torchft, short time limits",
     "torchrun": "with torchrun, a checkpoint every 10 steps",
@@ -112,7 +112,7 @@ def _failure(results: Results) -> str:
         work = f"{any_of['repeated']:g} repeated, {any_of['dropped']:g} dropped; {restarts}"
         stalls = [_bold(system, measured(by[loss], "stall")) if loss in by else "" for loss in ("worker", "machine")]
         rest = (seconds(any_of["full_strength_s"]), work, seconds(any_of["step_s"]))
-        cells.append((STRUCK.get(system, system), *stalls, *rest))
+        cells.append((AFTER_A_DEATH.get(system, system), *stalls, *rest))
     cells += [(f"{system}: {why}", "", "", "", "", "") for system, why in charts.absent(results, "failure")]
     if not totals:
         return ""
@@ -146,7 +146,7 @@ def _cut_short(results: Results, bench: str) -> str:
     )
 
 
-MASKED = {
+WITHOUT_A_REPLICA = {
     "masking": "mask it (`--mask anywhere`)",
     "masking, standby": "mask it, and let a standby join that has not rehearsed",
     "recovery": "wait for a standby that is ready",
@@ -169,13 +169,13 @@ def _mask(results: Results) -> str:
             if row.get("full_strength_s") is not None
             else "the benchmark delays the joiner"
         )
-        words = MASKED.get(row["system"], row["system"])
+        words = WITHOUT_A_REPLICA.get(row["system"], row["system"])
         cells.append((words, _bold(row["system"], measured(row, "stall")), speed, until))
     cells += [(f"{system}: {why}", "", "", "") for system, why in charts.absent(results, "mask")]
     low, high = min(row["step_s"] for row in totals), max(row["step_s"] for row in totals)
     head = f"One of four replicas is killed, steps of {seconds(low)} to {seconds(high)}:"
     counts = ", ".join(f"{row['round'].removeprefix('all ')} ({row['system']})" for row in totals)
-    text = f"medians of {counts}, interleaved; negative: the worker died late in a step whose work the survivors kept"
+    text = f"medians of {counts}, interleaved; negative: the worker died late in a step that the survivors completed"
     titles = ("the survivors", "stall for", "then go on at", "full strength after")
     return f"{head}\n\n{table(titles, cells)}\n\n{source(results, 'mask', text)}{_cut_short(results, 'mask')}"
 

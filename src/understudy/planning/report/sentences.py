@@ -75,10 +75,10 @@ def recommendation(plan: Plan) -> str:
         return f"{use} Even so training makes no progress: failures come faster than any strategy recovers from them."
     expected = best.estimate
     return (
-        f"{use} {readable(plan.ask.days * DAY)} of undisturbed training then take {time_to_train(plan, best)}, with an "
-        f"efficiency (ETTR) of {share(expected.efficiency)} and an availability of {share(expected.availability)}; "
+        f"{use} {readable(plan.request.days * DAY)} of undisturbed training take {time_to_train(plan, best)}, with "
+        f"an efficiency (ETTR) of {share(expected.efficiency)} and an availability of {share(expected.availability)}; "
         f"{amount(plan.wasted_gpu_hours(best))} GPU-hours a week are wasted, standbys included, which is "
-        f"{amount(plan.money(best))} a week at {plan.ask.price:g} a GPU-hour."
+        f"{amount(plan.money(best))} a week at {plan.request.price:g} a GPU-hour."
     )
 
 
@@ -89,7 +89,7 @@ def runner_up(plan: Plan) -> str:
     with_it = f"Runner-up: {other.strategy.name} with {settings(other.strategy)}"
     if not makes_progress(other.inflation) or not makes_progress(best.inflation):
         return f"{with_it}; with it training makes no progress."
-    by_cost = plan.ask.goal == "cost"
+    by_cost = plan.request.goal == "cost"
     more = other.cost / best.cost - 1 if by_cost else other.inflation / best.inflation - 1
     wasted = amount(plan.wasted_gpu_hours(other))
     if round(more, 5) <= 0:
