@@ -54,22 +54,22 @@ def nothing(*_: object, **__: object) -> None:
 # -- the worker's protocol ---------------------------------------------------------------------------------------------
 
 
-@mutation(vote_malice=0.3, stalls=0.3)
+@mutation(Rule.NO_CRASH, machines=2, nproc=1, copies="all", mask="", first=(), steps=30, vote_malice=0.3, stalls=0.4)
 def a_vote_is_counted_after_a_halt(patch: pytest.MonkeyPatch) -> None:
     patch.setitem(STEPS, (StepState.HALTED, Event.COUNTED), WorkerProtocol._counted)
 
 
-@mutation()
+@mutation(Rule.STATE_VALID, Rule.REPLICA_USED, Rule.NO_CRASH, Rule.NO_HANG)
 def an_interrupted_step_is_not_repeated(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(WorkerProtocol, "_repeat", nothing)
 
 
-@mutation()
+@mutation(Rule.NO_CRASH, Rule.STEP_ORDER, Rule.VOTE_TOGETHER)
 def a_step_that_a_survivor_has_applied_is_not_applied_by_the_others(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(WorkerProtocol, "_go_on_from", lambda self, step: self._repeat())
 
 
-@mutation()
+@mutation(Rule.NO_CRASH)
 def a_prepared_generation_is_entered_before_the_vote_agrees(patch: pytest.MonkeyPatch) -> None:
     boundary = WorkerProtocol.boundary
 
@@ -83,7 +83,7 @@ def a_prepared_generation_is_entered_before_the_vote_agrees(patch: pytest.Monkey
     patch.setattr(WorkerProtocol, "boundary", early)
 
 
-@mutation()
+@mutation(Rule.STATE_VALID)
 def a_worker_trains_on_after_a_halt(patch: pytest.MonkeyPatch) -> None:
     def halt(self: WorkerProtocol, message: Halt) -> list[Any]:
         effects = WorkerProtocol._halt(self, message)
@@ -94,7 +94,7 @@ def a_worker_trains_on_after_a_halt(patch: pytest.MonkeyPatch) -> None:
         patch.setitem(MESSAGES, (state, Halt), halt)
 
 
-@mutation()
+@mutation(Rule.STEP_ORDER, Rule.VOTE_TOGETHER, Rule.NO_CRASH)
 def a_joiner_counts_one_step_too_many(patch: pytest.MonkeyPatch) -> None:
     took = WorkerProtocol.took
     patch.setattr(WorkerProtocol, "took", lambda self, generation, step: took(self, generation, step + 1))
@@ -103,12 +103,12 @@ def a_joiner_counts_one_step_too_many(patch: pytest.MonkeyPatch) -> None:
 # -- the worker's runtime ----------------------------------------------------------------------------------------------
 
 
-@mutation()
+@mutation(Rule.NO_CRASH)
 def a_step_is_applied_without_a_vote(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(WorkerRuntime, "least", lambda self, numbers: numbers)
 
 
-@mutation()
+@mutation(Rule.NO_CRASH)
 def the_vote_agrees_on_the_greatest_generation(patch: pytest.MonkeyPatch) -> None:
     def greatest(least: list[int], current: int) -> VoteOutcome:
         return outcome_of([-least[1], *least[1:]], current)
@@ -116,20 +116,20 @@ def the_vote_agrees_on_the_greatest_generation(patch: pytest.MonkeyPatch) -> Non
     patch.setattr(runtime, "outcome_of", greatest)
 
 
-@mutation()
+@mutation(Rule.SAME_STATE)
 def a_repeated_step_begins_with_what_the_first_attempt_changed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Undo, "restore", nothing)
 
 
-@mutation()
-def a_copy_counts_before_the_buddy_has_it(patch: pytest.MonkeyPatch) -> None:
+@mutation(Rule.COPIES_KEPT)
+def a_copy_counts_before_the_backup_has_it(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(CopyKeeper, "complete", property(lambda self: self._begun))
 
 
 # -- the controller ----------------------------------------------------------------------------------------------------
 
 
-@mutation()
+@mutation(Rule.ONE_ROSTER, Rule.NO_CRASH)
 def a_generation_number_is_used_twice(patch: pytest.MonkeyPatch) -> None:
     def again(job: JobState, *args: Any, **more: Any) -> Any:
         if job.generations > 1 and job.generations % 2:
@@ -143,12 +143,12 @@ def a_generation_number_is_used_twice(patch: pytest.MonkeyPatch) -> None:
         patch.setattr(module, "next_roster", again, raising=False)
 
 
-@mutation()
+@mutation(Rule.NO_CRASH, Rule.STATE_KEPT)
 def the_least_step_of_the_survivors_counts(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(settlement, "max", min, raising=False)
 
 
-@mutation()
+@mutation(Rule.NO_HANG, malice=0.5, copies="all")
 def the_death_of_a_giver_is_ignored(patch: pytest.MonkeyPatch) -> None:
     def situation(job: JobState, uids: set[str], **more: Any) -> Situation:
         change = job.change
@@ -165,7 +165,7 @@ def the_death_of_a_giver_is_ignored(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(signals, "_situation", situation)
 
 
-@mutation()
+@mutation(Rule.NO_HANG, Rule.SAME_STATE)
 def the_state_of_a_broken_worker_is_trusted(patch: pytest.MonkeyPatch) -> None:
     def trusting(situation: Situation) -> Verdict:
         return judge(structs.replace(situation, trusted=True) if hasattr(situation, "__struct_fields__") else situation)
@@ -174,7 +174,7 @@ def the_state_of_a_broken_worker_is_trusted(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(signals, "judge", trusting)
 
 
-@mutation()
+@mutation(Rule.ONE_PROCESS, Rule.NO_CRASH)
 def orders_and_reports_are_taken_twice(patch: pytest.MonkeyPatch) -> None:
     def take(self: Inbox, number: int) -> bool:
         self.last = max(self.last, number)
@@ -183,7 +183,7 @@ def orders_and_reports_are_taken_twice(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Inbox, "take", take)
 
 
-@mutation()
+@mutation(Rule.NO_HANG)
 def orders_are_not_sent_again_over_a_new_connection(patch: pytest.MonkeyPatch) -> None:
     admit = Controller.admit
 
@@ -196,7 +196,7 @@ def orders_are_not_sent_again_over_a_new_connection(patch: pytest.MonkeyPatch) -
     patch.setattr(Controller, "admit", forgetful)
 
 
-@mutation()
+@mutation(Rule.NO_HANG, Rule.ONE_PROCESS, Rule.NO_CRASH)
 def a_machine_that_was_started_again_goes_on_in_its_old_session(patch: pytest.MonkeyPatch) -> None:
     admit = Controller.admit
 
@@ -209,7 +209,7 @@ def a_machine_that_was_started_again_goes_on_in_its_old_session(patch: pytest.Mo
     patch.setattr(Controller, "admit", confused)
 
 
-@mutation()
+@mutation(Rule.ONE_ROSTER, Rule.NO_HANG, Rule.NO_CRASH, Rule.VOTE_TOGETHER)
 def some_events_are_not_in_the_ledger(patch: pytest.MonkeyPatch) -> None:
     append = SimLedger.append
 
@@ -241,8 +241,11 @@ def simulate(name: str, seed: int) -> None:
 def test_the_mutation_is_noticed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     mutate, rules, _ = MUTATIONS[name]
     mutate(monkeypatch)
-    broken = next(filter(None, (broken_by(name, seed) for seed in SEEDS)), None)
-    assert broken in rules
+    noticed = ((seed, rule) for seed in SEEDS if (rule := broken_by(name, seed)) is not None)
+    seed, rule = next(noticed, (-1, None))
+    assert rule in rules
+    monkeypatch.undo()
+    assert broken_by(name, seed) is None
 
 
 def broken_by(name: str, seed: int) -> Rule | None:

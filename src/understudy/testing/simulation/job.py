@@ -102,6 +102,9 @@ class SimJob:
             raise RuleBroken(Rule.NO_DEADLOCK, str(error)) from None
         except Exception as error:
             raise RuleBroken(Rule.NO_CRASH, f"{type(error).__name__}: {error}") from error
+        finally:
+            for worker in self.workers.values():
+                worker.process.kill()  # frees its sockets and files
 
     def _hangs(self) -> None:
         if not self.judge.may_wait():

@@ -297,10 +297,10 @@ class SimProcess:
 
     def kill(self) -> None:
         """As SIGKILL does: no thread of it runs any more, not even to clean up."""
-        if not self.dead:
-            self.dead = True
-            for action in self.at_death:
-                action()
+        self.dead = True
+        actions, self.at_death = self.at_death, []
+        for action in actions:
+            action()
 
     def freeze(self) -> None:
         """As SIGSTOP does."""
