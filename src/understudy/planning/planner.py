@@ -7,14 +7,13 @@ from math import inf, isfinite
 
 import msgspec
 
-from understudy.masking.placement import PlacementError
 from understudy.planning import strategy as ways
 from understudy.planning.closed_form import Estimate, best_period, enough_standbys, estimate, in_repair
 from understudy.planning.inputs.assume import Assumption, PlanAssumptions, PlanRequest, assume
 from understudy.planning.outcome import Mean
 from understudy.planning.setting import DAY, HOUR, WEEK, PlanningSetting
 from understudy.planning.simulation.jump import simulate
-from understudy.planning.strategy import Strategy
+from understudy.planning.strategy import Strategy, fits
 
 HOLDERS = (2, 3, 4, 5, 6, 7, 8, 9, 10, 12)
 RUNS = 16
@@ -185,15 +184,15 @@ def kinds(
         yield "trainmover", True, [ways.trainmover(s, count, HOUR) for count in pools]
         yield "trainmover-cold", True, [ways.trainmover(s, 0, HOUR)]
     if replicas > 1:
-        local = [f"spare:r={r}" for r in holders[:5] if _fits(f"spare:r={r}", replicas)]
+        local = [f"spare:r={r}" for r in holders[:5] if fits(f"spare:r={r}", replicas)]
         if request.shared_data:
             yield "mask-and-refill", True, _masked(s, [0, *pools], ["anywhere"], request.q)
         yield "mask-and-refill-local", True, _masked(s, [0, *pools], local, request.q)
         yield "mask-and-refill-whole", True, _masked(s, [0, *pools], local, 0)
-        endured = [r for r in holders if _fits(f"spare:r={r}", replicas)]
+        endured = [r for r in holders if fits(f"spare:r={r}", replicas)]
         yield "spare", False, [ways.spare(s, r, HOUR) for r in endured]
         yield "spare-planned", False, _planned_restarts(s, endured, replicas)
-        copies = [r for r in ((2, 3) if only.r is None else holders) if _fits(f"blocks:r={r}", replicas)]
+        copies = [r for r in ((2, 3) if only.r is None else holders) if fits(f"blocks:r={r}", replicas)]
         yield "replication", False, [ways.replication(s, r, HOUR) for r in copies]
         yield "torchft-like", False, [ways.torchft(s, HOUR, pools[-1])]
     for downtimes in (ways.OOBLECK, ways.PARCAE) if s.cluster.machines > 1 else ():
@@ -298,11 +297,3 @@ def remade(chosen: Strategy, setting: PlanningSetting) -> Strategy:
     if chosen.answer == "replace":
         return ways.trainmover(setting, chosen.standbys, chosen.period)
     return ways.mask_and_refill(setting, chosen.standbys, chosen.period, chosen.placement, chosen.q)
-
-
-def _fits(text: str, replicas: int) -> bool:
-    try:
-        ways.placed(text, replicas)
-    except PlacementError:
-        return False
-    return True

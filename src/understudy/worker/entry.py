@@ -95,7 +95,17 @@ def _cause(error: BaseException) -> ScriptFailure:
 
 def _alone(train: Train) -> None:
     """Run a job of one role in this process."""
-    spec = WorkerSpec("w0", "m0", 0, "alone", secrets.token_bytes(16), sys.argv[0], (), 1, (("dp", 1),))
+    spec = WorkerSpec(
+        uid="w0",
+        machine="m0",
+        slot=0,
+        job="alone",
+        secret=secrets.token_bytes(16),
+        script=sys.argv[0],
+        args=(),
+        nproc=1,
+        mesh=(("dp", 1),),
+    )
     _announce(spec)
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", torch.get_num_threads())))
     fabric = NetworkFabric(spec.uid, spec.machine, job=spec.job, secret=spec.secret)

@@ -71,15 +71,15 @@ class Meter:
         self._turn(None)
         known = self._known and self._unknown == unknown
         return Sample(
-            uid,
-            role,
-            step,
-            sum(self._own),
-            tuple(self._own) if self._seen else (),
-            self._waited if known else None,
-            max(1, self.micro),
-            self.odd,
-            traffic,
+            uid=uid,
+            role=role,
+            step=step,
+            compute=sum(self._own),
+            parts=tuple(self._own) if self._seen else (),
+            waited=self._waited if known else None,
+            micro=max(1, self.micro),
+            odd=self.odd,
+            traffic=traffic,
         )
 
     def shard(self) -> None:

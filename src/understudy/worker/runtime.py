@@ -20,7 +20,7 @@ from understudy.protocol.messages import (
     ToWorker,
     WorkerSpec,
 )
-from understudy.protocol.vote import NOBODY, VoteOutcome, numbers_of, outcome_of
+from understudy.protocol.vote import NO_ROLE, VoteOutcome, numbers_of, outcome_of
 from understudy.state.checkpoint import CheckpointStore
 from understudy.state.inventory import digest, take_inventory
 from understudy.state.twins import twins
@@ -251,7 +251,7 @@ class WorkerRuntime:
         """Check that the roles that the script calls the same hold the same state. All roles do so at the same
         boundary."""
         mine, first = int(digest(take_inventory(self.tracked))[:15], 16), min(self.same)
-        numbers = [NOBODY << 20] * (2 * self.spec.roles)
+        numbers = [NO_ROLE << 20] * (2 * self.spec.roles)
         numbers[first], numbers[self.spec.roles + first] = mine, -mine
         least = self.least(numbers)
         if self.fabric.fault is None and least[first] != -least[self.spec.roles + first]:

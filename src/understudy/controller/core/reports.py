@@ -138,9 +138,9 @@ SPEAKERS: dict[type, frozenset[WorkerCondition]] = {
     Tracked: IN_ROLE,
     Recorded: IN_ROLE,
     Settled: IN_ROLE,
-    Stalled: IN_ROLE,
+    Stalled: IN_ROLE | {WorkerCondition.READY, WorkerCondition.DONE},  # sent by another thread than the others
     Done: IN_ROLE,
-    Halted: IN_ROLE | {WorkerCondition.REHEARSING, WorkerCondition.READY},
+    Halted: IN_ROLE | {WorkerCondition.REHEARSING, WorkerCondition.READY, WorkerCondition.DONE},
 }
 """Message → the states in which a worker may send it; a message that is not listed may come in any state."""
 

@@ -27,7 +27,7 @@ from understudy.controller.core.state import OVER, JobState
 from understudy.host.world import REAL, World
 from understudy.protocol.frames import Ack, Beat, Frame, Numbered, Refused, Register, Report, Welcome
 from understudy.protocol.provisioning import Provisioning
-from understudy.protocol.roster_delta import Shortener
+from understudy.protocol.roster_delta import RosterEncoder
 
 from .admission import objection
 from .observing import Observing
@@ -90,7 +90,7 @@ class Controller:
         self._seen: dict[str, float] = {}
         self._sent: dict[str, int] = {}
         self._expired: set[Event] = set()
-        self._shortener = Shortener()
+        self._rosters = RosterEncoder()
         for at, event in ledger.read():
             self._decide(event, at)
         self.steward = Steward(spec.steward, self.job, self.announcements, lambda: self.observing.suspects, new_id)
@@ -144,7 +144,7 @@ class Controller:
         for number, order in machine.outbox.after(0):
             if number > self._sent.get(name, 0):
                 self._sent[name] = number
-                connection.send(Numbered(number, *self._shortener.shorten(name, order)))
+                connection.send(Numbered(number, *self._rosters.encode(name, order)))
 
     # -- time ----------------------------------------------------------------------------------------------------------
 
@@ -211,7 +211,7 @@ class Controller:
             connection.send(Refused(machine.why))
             return False
         self.connections[name] = connection
-        self._shortener.connected(name, register.seated)
+        self._rosters.connected(name, register.roster)
         connection.send(Welcome(machine.inbox.last))
         self._flush(name)
         return True

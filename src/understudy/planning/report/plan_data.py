@@ -7,13 +7,13 @@ from math import inf, isfinite
 
 import msgspec
 
-from understudy.masking.placement import PlacementError
 from understudy.planning import strategy as ways
 from understudy.planning.closed_form import LONGEST_PERIOD, best_period, estimate
 from understudy.planning.inputs.assume import PlanAssumptions, PlanRequest
 from understudy.planning.outcome import Mean, Waste
 from understudy.planning.planner import HOLDERS, WORTHLESS, Plan, PlanOption, best_of_kinds, kinds
 from understudy.planning.setting import HOUR, WEEK
+from understudy.planning.strategy import fits
 
 SCALES = (1024, 4096, 16_384, 65_536, 131_072, 262_144, 600_000)
 ALIKE = 6
@@ -32,6 +32,8 @@ STANDING_BY = "standbys held ready"
 
 
 class ScalePoint(msgspec.Struct, frozen=True):
+    """One point of a curve over scale."""
+
     gpus: int
     inflation: float
     days: float
@@ -85,6 +87,8 @@ class WasteStack(msgspec.Struct, frozen=True):
 
 
 class LandscapeCell(msgspec.Struct, frozen=True):
+    """One cell of the landscape: holders, checkpoint period and inflation."""
+
     r: int
     period: float
     inflation: float
@@ -197,7 +201,7 @@ def landscape(plan: Plan) -> Landscape | None:
     """The landscape of SPARe. None: shards cannot be placed on several replicas, or SPARe makes no progress."""
     assumed = plan.assumed
     setting, failures, repair = assumed.setting, assumed.failures, assumed.repair
-    holders = tuple(r for r in HOLDERS if _fits(r, setting.cluster.replicas))
+    holders = tuple(r for r in HOLDERS if fits(f"spare:r={r}", setting.cluster.replicas))
 
     def inflation(r: int, period: float) -> float:
         return estimate(setting, failures, ways.spare(setting, r, period), repair).inflation
@@ -220,14 +224,6 @@ def landscape(plan: Plan) -> Landscape | None:
     restarts = (option.inflation for option in plan.options if option.strategy.name == "spare-planned")
     planned = min(restarts, default=inf)
     return Landscape(holders, periods, kept, best, planned if planned < best.inflation else None)
-
-
-def _fits(r: int, replicas: int) -> bool:
-    try:
-        ways.placed(f"spare:r={r}", replicas)
-    except PlacementError:
-        return False
-    return True
 
 
 class InputChange(msgspec.Struct, frozen=True):

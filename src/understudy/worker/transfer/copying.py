@@ -21,7 +21,14 @@ def give_copy(links: Sequence[Link], copy: Copy, stop: Stop, tempo: Tempo | None
     sockets = [link.sock for link in links]
     size = hand(sockets, TensorBatch(copy.slots, tuple(range(len(copy.slots))), True), copy.tensors, stop, check=True)
     last = Last(
-        copy.step, (), tuple(copy.carried), copy.zeros, copy.rest, tempo or Tempo(), False, gradients=copy.gradients
+        step=copy.step,
+        send=(),
+        carried=tuple(copy.carried),
+        zeros=copy.zeros,
+        rest=copy.rest,
+        tempo=tempo or Tempo(),
+        check=False,
+        gradients=copy.gradients,
     )
     size += hand(sockets, last, list(copy.carried.values()), stop, check=True)
     expect(sockets[0], Taken, stop)

@@ -273,7 +273,15 @@ class Giver:
 
     def _send_last(self, inventory: Inventory, late: Sequence[int], step: int, tempo: Tempo, *, check: bool) -> None:
         carried, zeros = inventory.carried()
-        last = Last(step, tuple(late), tuple(carried), zeros, inventory.rest(), tempo, check)
+        last = Last(
+            step=step,
+            send=tuple(late),
+            carried=tuple(carried),
+            zeros=zeros,
+            rest=inventory.rest(),
+            tempo=tempo,
+            check=check,
+        )
         self._hand(last, [*(inventory.tensors[number] for number in late), *carried.values()], check=True)
 
     def _hand(self, frame: Frame, tensors: list[torch.Tensor], *, check: bool) -> None:
