@@ -1,4 +1,4 @@
-"""A job of `understudy run` that a benchmark observes, and whose machines it adds, replaces and slows down."""
+"""A job of `understudy run` that a benchmark observes and acts on: it adds, replaces and slows down machines."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ class WorkerProtocol:
         self.proposal: Proposal | None = None
         self.conclusion: WriteCheckpoint | None = None
         self.forgiven = -1
-        """The step whose gradients were not finite: its second attempt counts in any case."""
+        """The step that had gradients that were not finite: its second attempt counts in any case."""
         self.kept: Callable[[], tuple[tuple[int, int], ...]] = tuple
         """(role, step) of whole copies in this worker's memory."""
         self.usual: Callable[[], float] = float
@@ -473,7 +473,7 @@ class WorkerProtocol:
         if proposal is not None and healthy and proposal.may_be_named(self.uid):
             proposal.state, named = ProposalState.PROMISED, proposal.generation
         sound = sound or self.forgiven == self.step
-        return Ballot(self.role, self.step, named, self.stop, over, sound, copied)
+        return Ballot(self.role, self.step, named, stop=self.stop, over=over, sound=sound, copied=copied)
 
     def _no_vote(self, *details: object) -> None:
         """The step is decided without a vote."""

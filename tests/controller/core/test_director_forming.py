@@ -61,7 +61,7 @@ def test_roles_go_by_the_machines_names_and_not_by_who_came_first() -> None:
         play.here(name)
     roster = play.change.roster
     assert roster is not None
-    assert [player.machine for role in range(3) if (player := roster.player(role))] == ["m1", "m2", "m10"]
+    assert [player.machine for role in range(3) if (player := roster.worker_of(role))] == ["m1", "m2", "m10"]
 
 
 def test_who_comes_when_all_seats_are_taken_waits() -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import gc
 import logging
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,29 +19,29 @@ from understudy.controller.core.judgement import Situation, Verdict
 from understudy.controller.core.state import JobState
 from understudy.controller.server.controller import Connection, Controller
 from understudy.protocol.frames import Register
-from understudy.protocol.messages import Cancel, Halt
+from understudy.protocol.messages import Halt
 from understudy.protocol.sessions import Inbox
 from understudy.protocol.vote import VoteOutcome, outcome_of
 from understudy.state.undo import Undo
-from understudy.testing.simulation import Rule, RuleBroken, simulate_seed
+from understudy.testing.simulation import Rule, RuleBroken, SimJob, setting_of
 from understudy.testing.simulation.host import SimLedger
 from understudy.worker import runtime
 from understudy.worker.instructions import Next, SwitchTo
-from understudy.worker.protocol import MESSAGES, PROPOSALS, STEPS, WorkerProtocol
+from understudy.worker.protocol import MESSAGES, STEPS, WorkerProtocol
 from understudy.worker.runtime import WorkerRuntime
 from understudy.worker.states import Event, ProposalState, StepState, WorkerState
 from understudy.worker.transfer.copies import CopyKeeper
 
 SEEDS = range(300)
 Mutate = Callable[[pytest.MonkeyPatch], None]
-MUTATIONS: dict[str, tuple[Mutate, set[Rule]]] = {}
+MUTATIONS: dict[str, tuple[Mutate, set[Rule], dict[str, Any]]] = {}
 
 
-def mutation(*rules: Rule) -> Callable[[Mutate], Mutate]:
-    """A mutation, and the rules of which it breaks one."""
+def mutation(*rules: Rule, **setting: Any) -> Callable[[Mutate], Mutate]:
+    """A mutation, and the rules of which it breaks one; `setting`: how the jobs differ from the usual ones."""
 
     def add(mutate: Mutate) -> Mutate:
-        MUTATIONS[mutate.__name__] = (mutate, set(rules))
+        MUTATIONS[mutate.__name__] = (mutate, set(rules), setting)
         return mutate
 
     return add
@@ -53,7 +54,7 @@ def nothing(*_: object, **__: object) -> None:
 # -- the worker's protocol ---------------------------------------------------------------------------------------------
 
 
-@mutation()
+@mutation(vote_malice=0.3, stalls=0.3)
 def a_vote_is_counted_after_a_halt(patch: pytest.MonkeyPatch) -> None:
     patch.setitem(STEPS, (StepState.HALTED, Event.COUNTED), WorkerProtocol._counted)
 
@@ -66,11 +67,6 @@ def an_interrupted_step_is_not_repeated(patch: pytest.MonkeyPatch) -> None:
 @mutation()
 def a_step_that_a_survivor_has_applied_is_not_applied_by_the_others(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(WorkerProtocol, "_go_on_from", lambda self, step: self._repeat())
-
-
-@mutation()
-def a_cancellation_ignores_a_promise_given_in_a_vote(patch: pytest.MonkeyPatch) -> None:
-    patch.setitem(PROPOSALS, (ProposalState.PROMISED, Cancel), WorkerProtocol._cancel)
 
 
 @mutation()
@@ -236,18 +232,23 @@ def quick() -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
+def simulate(name: str, seed: int) -> None:
+    SimJob(replace(setting_of(seed), **MUTATIONS[name][2])).run()
+
+
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("name", MUTATIONS)
 def test_the_mutation_is_noticed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    mutate, rules = MUTATIONS[name]
+    mutate, rules, _ = MUTATIONS[name]
     mutate(monkeypatch)
-    assert next(filter(None, map(broken_by, SEEDS)), None) in rules
+    broken = next(filter(None, (broken_by(name, seed) for seed in SEEDS)), None)
+    assert broken in rules
 
 
-def broken_by(seed: int) -> Rule | None:
+def broken_by(name: str, seed: int) -> Rule | None:
     """The rule that a seed breaks; None: none."""
     try:
-        simulate_seed(seed)
+        simulate(name, seed)
     except RuleBroken as error:
         return error.rule
     return None

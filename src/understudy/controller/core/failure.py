@@ -229,7 +229,7 @@ def _own_machine(job: JobState, cell: int, taken: set[str], in_place: set[str]) 
     that have not come to their first boundary."""
     if job.roster is None:
         return None
-    names = {seat.machine for role in job.roles_of(cell) if (seat := job.roster.player(role)) is not None}
+    names = {seat.machine for role in job.roles_of(cell) if (seat := job.roster.worker_of(role)) is not None}
     names |= {name for name in [job.parked.get(cell)] if name is not None}
     quarantine = job.plan.settings.recovery.quarantine
     for machine in (job.machines[name] for name in sorted(names - taken)):

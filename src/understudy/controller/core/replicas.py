@@ -119,7 +119,7 @@ def occupant(job: JobState, cell: int) -> Machine | None:
     """The sound machine that has a role of a cell, or whose workers have parked in it."""
     if job.roster is None:
         return None
-    names = [worker.machine for role in job.roles_of(cell) if (worker := job.roster.player(role)) is not None]
+    names = [worker.machine for role in job.roles_of(cell) if (worker := job.roster.worker_of(role)) is not None]
     machine = job.machines.get([*names, job.parked.get(cell, "")][0])
     if machine is None or machine.state != MachineState.ACTIVE:
         return None

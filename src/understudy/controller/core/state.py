@@ -254,7 +254,7 @@ class JobState:
         """Machine → its cell, for all machines that have roles."""
         assert self.roster is not None
         if self._homes[0] is not self.roster:
-            seated = [(cell, self.roster.player(role)) for role, cell in enumerate(self.plan.cells)]
+            seated = [(cell, self.roster.worker_of(role)) for role, cell in enumerate(self.plan.cells)]
             self._homes = (self.roster, {worker.machine: cell for cell, worker in seated if worker is not None})
         return self._homes[1]
 

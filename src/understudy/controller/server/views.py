@@ -225,7 +225,7 @@ def roster_view(job: JobState, mesh: Mesh) -> list[RoleView]:
         return []
     views = []
     for role in range(len(roster.seats)):
-        worker = roster.player(role)
+        worker = roster.worker_of(role)
         views.append(
             RoleView(
                 role,
