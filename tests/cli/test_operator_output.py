@@ -232,7 +232,7 @@ def test_replace_for_machines(fake: Fake, shell: Shell) -> None:
     assert (answer["text"], answer["lost"], answer["bytes"]) == ("training lost 0.250 s", 0.25, 1000)
 
 
-def test_several_machines_and_who_comes_for_them(fake: Fake, shell: Shell) -> None:
+def test_several_machines_and_their_standbys(fake: Fake, shell: Shell) -> None:
     fake.says(True, "done")
     assert shell("replace", "m0", "m2", "--with", "m3", "m4")[0] == 0
     ((_, _, body),) = fake.asked

@@ -189,7 +189,7 @@ def test_a_standby_takes_the_place_of_a_machine_that_is_lost_while_the_first_gen
 
 @pytest.mark.parametrize("scarcity", ["wait", "stop"])
 def test_a_machine_that_is_lost_while_the_first_generation_opens_is_waited_for(scarcity: NoStandby) -> None:
-    play = Play.opening(scarcity=scarcity)
+    play = Play.opening(no_standby=scarcity)
     play.lose("m1")
     play.say("w0", Halted(1, 0, 0, False, False))
     why = "m1 is gone: no heartbeat; the job has not begun, and there is no standby"

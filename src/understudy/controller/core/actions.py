@@ -104,7 +104,7 @@ def record_failure(job: JobState, machine: Machine, why: str) -> None:
 
 def quarantine_if_due(job: JobState, machine: Machine) -> bool:
     """Put a machine that is ill or fails too often into quarantine; returns whether it is there."""
-    if machine.failures < job.plan.quarantine and not machine.ill:
+    if machine.failures < job.plan.settings.recovery.quarantine and not machine.ill:
         return False
     last = machine.history[-1][1]
     why = last if machine.ill else f"{machine.failures} failures, the last one: {last}"

@@ -97,7 +97,7 @@ def surplus_for(job: JobState, wanted: int, leave_first: Collection[int]) -> Sur
 
 def placement(job: JobState) -> Placement:
     """Which replicas hold which data shards."""
-    return parse(job.plan.mask, len(replicas(job)))
+    return parse(job.plan.settings.masking.mask, len(replicas(job)))
 
 
 def wiped_out(job: JobState, live: list[int]) -> str:
@@ -123,7 +123,7 @@ def occupant(job: JobState, cell: int) -> Machine | None:
     machine = job.machines.get([*names, job.parked.get(cell, "")][0])
     if machine is None or machine.state != MachineState.ACTIVE:
         return None
-    return None if machine.ill or machine.failures >= job.plan.quarantine else machine
+    return None if machine.ill or machine.failures >= job.plan.settings.recovery.quarantine else machine
 
 
 def lies_idle(job: JobState, machine: Machine) -> bool:
