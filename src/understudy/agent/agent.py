@@ -22,7 +22,7 @@ from understudy.host.family import die_with_parent
 from understudy.host.tasks import BackgroundTasks
 from understudy.protocol import frames, messages
 from understudy.protocol.framing import MAX_MESSAGE
-from understudy.protocol.roster_delta import Seats
+from understudy.protocol.roster_delta import RosterDecoder
 from understudy.protocol.sessions import Inbox, Outbox, sign_of_life_s
 
 from .fork_client import ForkClient
@@ -58,7 +58,7 @@ class Agent:
         self._workers = Workers(spec, server, show, on_message=self._hear_worker, on_exit=self._worker_exited)
         self._outbox: Outbox[frames.Report] = Outbox()
         self._inbox = Inbox()
-        self._seats = Seats()
+        self._rosters = RosterDecoder()
         self._unsent = asyncio.Event()
         self._sent = 0
         """Number of the last report that was sent over this connection."""
@@ -143,7 +143,7 @@ class Agent:
             received=self._inbox.last,
             facts=self._facts,
             labels=spec.labels,
-            seated=self._seats.generation,
+            roster=self._rosters.generation,
         )
         await ws.send_bytes(_encoder.encode(register))
         sender: asyncio.Task[None] | None = None
@@ -158,8 +158,8 @@ class Agent:
                         self._sent, self._known = received, True
                         self._unsent.set()
                         sender = asyncio.ensure_future(self._send(ws))
-                    case frames.Numbered(number, order, seating) if isinstance(order, frames.Order):
-                        complete = self._seats.seated(order, seating)
+                    case frames.Numbered(number, order, roster) if isinstance(order, frames.Order):
+                        complete = self._rosters.restore(order, roster)
                         if self._inbox.take(number):
                             await self._carry_out(complete)
                         await ws.send_bytes(_encoder.encode(frames.Ack(self._inbox.last)))

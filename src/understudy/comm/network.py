@@ -149,7 +149,7 @@ class NetworkFabric:
 
     def _crosses(self, endpoint: Endpoint, roster: Roster) -> bool:
         """Whether a group brings results from other machines to record."""
-        workers = [roster.player(role) for role in endpoint.key.roles]
+        workers = [roster.worker_of(role) for role in endpoint.key.roles]
         return endpoint.recorded and any(worker is not None and worker.machine != self.machine for worker in workers)
 
     def vouch(self, vouching: bool) -> None:

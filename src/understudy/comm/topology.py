@@ -252,13 +252,13 @@ def backup_of(roster: Roster, role: int, twins: Collection[int] = ()) -> str | N
 
     None if no copy is needed, because a role with the same state (`twins`) is on another machine; and if no copy is
     possible, because there is no other machine or the role is vacant."""
-    worker = roster.player(role)
+    worker = roster.worker_of(role)
     if worker is None:
         return None
-    if any(twin is not None and twin.machine != worker.machine for twin in map(roster.player, twins)):
+    if any(twin is not None and twin.machine != worker.machine for twin in map(roster.worker_of, twins)):
         return None
     machines: dict[str, list[str]] = {}
-    for each in map(roster.player, range(len(roster.seats))):
+    for each in map(roster.worker_of, range(len(roster.seats))):
         if each is not None:
             machines.setdefault(each.machine, []).append(each.uid)
     if len(machines) < 2:

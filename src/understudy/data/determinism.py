@@ -6,7 +6,7 @@ import dataclasses
 import random
 import re
 import struct
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -119,8 +119,11 @@ def _leaves(value: Any, at: str, above: tuple[int, ...] = ()) -> Iterator[tuple[
                 yield from _leaves(item, f"{at}[{number}]", inside)
         case _ if callable(getattr(value, "tobytes", None)):  # such as an image
             yield at, (type(value).__name__, value.tobytes())
-        case _ if dataclasses.is_dataclass(value) or hasattr(value, "__dict__"):
-            for key, item in _fields(value):
+        case _ if dataclasses.is_dataclass(value):
+            for field in dataclasses.fields(value):
+                yield from _leaves(getattr(value, field.name), f"{at}.{field.name}", inside)
+        case _ if hasattr(value, "__dict__"):
+            for key, item in list(vars(value).items()):
                 yield from _leaves(item, f"{at}.{key}", inside)
         case set() | frozenset():
             yield at, (type(value).__name__, repr(sorted(map(repr, value))).encode())
@@ -128,28 +131,18 @@ def _leaves(value: Any, at: str, above: tuple[int, ...] = ()) -> Iterator[tuple[
             yield at, (type(value).__name__, _ADDRESS.sub("", repr(value)).encode())
 
 
-def _fields(value: Any) -> Iterable[tuple[str, Any]]:
-    if dataclasses.is_dataclass(value):
-        return [(field.name, getattr(value, field.name)) for field in dataclasses.fields(value)]
-    return list(vars(value).items())
-
-
 def _compare(index: int, before: Leaves, after: Leaves) -> None:
     for at in sorted(before.keys() | after.keys()):
         kind, bits = before.get(at, ("missing", b""))
         other, others = after.get(at, ("missing", b""))
+        if (kind, bits) == (other, others):
+            continue
         if kind != other:
             difference = f"{kind} at first, then {other}"
-        elif bits != others:
-            difference = _different(kind, bits, others)
+        elif len(bits) != len(others):
+            difference = f"{kind} of {len(bits):,} bytes at first, then {len(others):,}"
         else:
-            continue
+            changed = sum(a != b for a, b in zip(bits, others, strict=True))
+            difference = f"{kind}, of which {changed:,} of {len(bits):,} bytes differ"
         where = f" at {at}" if at else ""
         raise DataError(f"sample {index} is not the same when it is read again:{where} {difference}; {_WAY_OUT}")
-
-
-def _different(kind: str, bits: bytes, others: bytes) -> str:
-    if len(bits) != len(others):
-        return f"{kind} of {len(bits):,} bytes at first, then {len(others):,}"
-    changed = sum(a != b for a, b in zip(bits, others, strict=True))
-    return f"{kind}, of which {changed:,} of {len(bits):,} bytes differ"

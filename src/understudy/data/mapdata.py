@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from torch.utils.data import default_collate
@@ -33,9 +34,9 @@ class MapData:
     ) -> None:
         self.size = check(dataset)
         """The number of samples of the dataset."""
-        self._dataset, self._batch, self._collate = dataset, batch, collate
-        self._seed, self._shuffle, self._drop = seed, shuffle, drop
-        self._parts: Sequence[range] = partition(self.size, shards)
+        self._dataset, self._collate = dataset, collate
+        self._sampler = partial(Sampler, batch=batch, seed=seed, shuffle=shuffle, drop=drop)
+        self._parts = partition(self.size, shards)
         self._ahead: Prefetcher[Any] = Prefetcher(self._make, prefetch)
         self.indices(0, (0, shards))
 
@@ -43,16 +44,8 @@ class MapData:
         """The indices of the samples of a micro-shard."""
         k, part, q = shard_position(*number_and_count(shard), len(self._parts))
         own = self._parts[k]
-        sampler = Sampler(
-            size=len(own),
-            batch=self._batch,
-            count=q,
-            seed=self._seed,
-            shuffle=self._shuffle,
-            drop=self._drop,
-            stream=k,
-        )
-        found: list[int] = (own.start + sampler.indices(step, part)).tolist()
+        drawn = self._sampler(size=len(own), count=q, stream=k).indices(step, part)
+        found: list[int] = (own.start + drawn).tolist()
         return found
 
     def batch(self, step: int, shard: MicroShard) -> Any:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import accumulate
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -45,7 +47,6 @@ class Tokens:
     ) -> None:
         if context < 1:
             raise DataError(f"the context must be at least one token, not {context}")
-        shards: Sequence[_Shard]
         if isinstance(source, (str, os.PathLike)) and Path(source).is_dir():
             source = open_shards(source)
         if isinstance(source, (ShardFolder, Local)):
@@ -58,10 +59,10 @@ class Tokens:
             shards = [_shard_of_files(paths_of(source), dtype, context)]
         self._shards, self._dtype = shards, dtype
         self._context, self._batch, self._vocabulary = context, batch, vocabulary
-        self._seed, self._shuffle, self._drop = seed, shuffle, drop
+        self._sampler = partial(Sampler, batch=batch, seed=seed, shuffle=shuffle, drop=drop)
         self._ahead: Prefetcher[Pair] = Prefetcher(self._make, prefetch)
-        for k in range(len(shards)):
-            self._sampler(k, 1)
+        for k, shard in enumerate(shards):
+            self._sampler(size=len(shard), count=1, stream=k)
 
     @property
     def windows(self) -> int:
@@ -76,121 +77,79 @@ class Tokens:
         """End the thread that makes batches ahead."""
         self._ahead.close()
 
-    def _sampler(self, k: int, q: int) -> Sampler:
-        return Sampler(
-            size=len(self._shards[k]),
-            batch=self._batch,
-            count=q,
-            seed=self._seed,
-            shuffle=self._shuffle,
-            drop=self._drop,
-            stream=k,
-        )
-
     def _make(self, step: int, number: int, count: int) -> Pair:
         k, part, q = shard_position(number, count, len(self._shards))
         shard = self._shards[k]
+        windows = self._sampler(size=len(shard), count=q, stream=k).indices(step, part)
         block = np.empty((self._batch, self._context + 1), np.int64)
-        for row, window in zip(block, self._sampler(k, q).indices(step, part).tolist(), strict=True):
+        for row, window in zip(block, windows.tolist(), strict=True):
             run, start = shard.find(window)
             row[:] = shard.tokens(run)[start : start + len(row)]
             if self._vocabulary is not None and not 0 <= row.min() <= row.max() < self._vocabulary:
                 wrong = next(token for token in row.tolist() if not 0 <= token < self._vocabulary)
                 raise DataError(
-                    f"{shard.path(run)} has token {wrong:,}, which is not of the vocabulary of {self._vocabulary:,}; "
+                    f"{run.path()} has token {wrong:,}, which is not of the vocabulary of {self._vocabulary:,}; "
                     f"are its tokens {self._dtype}?"
                 )
         return torch.from_numpy(block[:, :-1].copy()), torch.from_numpy(block[:, 1:].copy())
 
 
-class _Runs(Protocol):
-    """The runs of tokens of one shard: each is in one file, without a gap."""
+class _Run(NamedTuple):
+    """Tokens in one file, without a gap."""
 
-    @property
-    def lengths(self) -> Sequence[int]:
-        """The number of tokens of each run."""
-        ...
-
-    def path(self, run: int) -> Path: ...
-
-    def map(self, run: int) -> NDArray[np.integer]:
-        """The tokens of a run, mapped into memory."""
-        ...
+    path: Callable[[], Path]
+    """The file; a shard that is not on the local disk yet is copied by the call."""
+    first: int
+    length: int
+    file_length: int
+    """The number of tokens that the whole file must have."""
 
 
 class _Shard:
-    """The windows of a shard, each within a run. A run is mapped when it is first used."""
+    """The windows of a shard, each within a run. A run is mapped into memory when it is first used."""
 
-    def __init__(self, runs: _Runs, context: int) -> None:
-        self._runs, self._context = runs, context
-        self._ends = np.cumsum([max(0, length - 1) // context for length in runs.lengths])
-        self._mapped: dict[int, NDArray[np.integer]] = {}
+    def __init__(self, runs: Sequence[_Run], dtype: str, context: int) -> None:
+        self._runs, self._dtype, self._context = runs, dtype, context
+        self._ends = np.cumsum([max(0, run.length - 1) // context for run in runs])
+        self._mapped: dict[_Run, NDArray[np.integer]] = {}
 
     def __len__(self) -> int:
         return int(self._ends[-1])
 
-    def find(self, window: int) -> tuple[int, int]:
-        """(run, first token) of a window."""
-        run = int(np.searchsorted(self._ends, window, side="right"))
-        return run, (window - (int(self._ends[run - 1]) if run else 0)) * self._context
+    def find(self, window: int) -> tuple[_Run, int]:
+        """The run of a window, and the window's first token in it."""
+        number = int(np.searchsorted(self._ends, window, side="right"))
+        return self._runs[number], (window - (int(self._ends[number - 1]) if number else 0)) * self._context
 
-    def tokens(self, run: int) -> NDArray[np.integer]:
-        """All tokens of a run."""
+    def tokens(self, run: _Run) -> NDArray[np.integer]:
         if run not in self._mapped:
-            self._mapped[run] = self._runs.map(run)
+            path, dtype = run.path(), token_dtype(self._dtype)
+            if (found := tokens_in(path, self._dtype)) != run.file_length:
+                raise DataError(f"{path} has {found:,} tokens and its index says {run.file_length:,}; cut it again")
+            self._mapped[run] = np.memmap(path, dtype, "r", run.first * dtype.itemsize, (run.length,))
         return self._mapped[run]
-
-    def path(self, run: int) -> Path:
-        """The file of a run."""
-        return self._runs.path(run)
-
-
-class _FileRuns:
-    """Files that every replica reads: each is a run."""
-
-    def __init__(self, files: Sequence[Path], dtype: str) -> None:
-        self._files, self._dtype = files, dtype
-        self.lengths = [tokens_in(file, dtype) for file in files]
-
-    def path(self, run: int) -> Path:
-        return self._files[run]
-
-    def map(self, run: int) -> NDArray[np.integer]:
-        return np.memmap(self._files[run], token_dtype(self._dtype), mode="r")
-
-
-class _ShardRuns:
-    """A shard of a folder that `cut` has written: one file has all runs."""
-
-    def __init__(self, source: ShardFolder | Local, shard: int) -> None:
-        self._source, self._shard = source, shard
-        self.lengths = source.index.shards[shard].runs
-
-    def path(self, run: int) -> Path:
-        return self._source.path(self._shard)
-
-    def map(self, run: int) -> NDArray[np.integer]:
-        path, dtype = self._source.path(self._shard), self._source.index.dtype
-        if (found := tokens_in(path, dtype)) != sum(self.lengths):
-            raise DataError(f"{path} has {found:,} tokens and its index says {sum(self.lengths):,}; cut it again")
-        start = sum(self.lengths[:run])
-        return np.memmap(path, token_dtype(dtype), "r", start * token_dtype(dtype).itemsize, (self.lengths[run],))
 
 
 def _shard_of_files(files: Sequence[Path], dtype: str, context: int) -> _Shard:
-    runs = _FileRuns(files, dtype)
-    for file, length in zip(files, runs.lengths, strict=True):
+    """All windows of files that every replica reads: each file is a run."""
+    runs = []
+    for file in files:
+        length = tokens_in(file, dtype)
         if length <= context:
             raise DataError(f"{file} has {length:,} {dtype} tokens, too few for a context of {context:,} and a target")
-    return _Shard(runs, context)
+        runs.append(_Run(partial(Path, file), 0, length, length))
+    return _Shard(runs, dtype, context)
 
 
 def _shard_of_folder(source: ShardFolder | Local, number: int, context: int) -> _Shard:
-    runs = _ShardRuns(source, number)
-    shard = _Shard(runs, context)
+    """A shard of a folder that `cut` has written: one file has all runs."""
+    lengths = source.index.shards[number].runs
+    path, starts = partial(source.path, number), accumulate(lengths, initial=0)
+    runs = [_Run(path, first, length, sum(lengths)) for first, length in zip(starts, lengths, strict=False)]
+    shard = _Shard(runs, source.index.dtype, context)
     if not len(shard):
         raise DataError(
-            f"shard {number} has at most {max(runs.lengths, default=0):,} tokens in a row, too few for a context of "
+            f"shard {number} has at most {max(lengths, default=0):,} tokens in a row, too few for a context of "
             f"{context:,} and a target; cut the files into fewer shards"
         )
     return shard

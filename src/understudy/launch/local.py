@@ -61,11 +61,11 @@ class LocalJob:
         spec: JobSpec,
         *,
         on_line: Callable[[str], None] = print,
-        on_tale: Callable[[dict[str, Any]], None] = lambda event: None,
+        on_event: Callable[[dict[str, Any]], None] = lambda event: None,
         on_view: Callable[[dict[str, Any], list[dict[str, Any]]], None] | None = None,
     ) -> None:
         self.spec = spec
-        self._on_line, self._on_tale, self._on_view = on_line, on_tale, on_view
+        self._on_line, self._on_event, self._on_view = on_line, on_event, on_view
         stamp = time.strftime("%Y%m%d-%H%M%S")
         self.run_dir = Path(spec.run_dir or f"runs/{spec.title}-{stamp}-{os.getpid()}").resolve()
         self.secret = secrets.token_bytes(32)
@@ -148,13 +148,13 @@ class LocalJob:
         }
 
     def _of_source(self, text: str) -> None:
-        self._on_tale({"kind": "provider", "text": text})
+        self._on_event({"kind": "provider", "text": text})
 
     def _invite(self, why: str) -> None:
         """Tell the user what to type on a machine that is to join."""
         script = shlex.join([self.spec.script, *self.spec.args])
         command = f"understudy join --secret-file FILE --host ADDRESS {self.url} {script}"
-        self._on_tale({"kind": "join", "text": f"{why}; on each, with the secret from {self._entry}: {command}"})
+        self._on_event({"kind": "join", "text": f"{why}; on each, with the secret from {self._entry}: {command}"})
 
     async def _invite_standbys(self, count: int) -> None:
         self._invite(f"{_machines(count, 'standby machine')} wanted")
@@ -211,7 +211,7 @@ class LocalJob:
             await self.controller.exited
             if not self._closing:
                 self.restarts += 1
-                self._on_tale({"kind": "controller", "text": "the controller has died and is started again"})
+                self._on_event({"kind": "controller", "text": "the controller has died and is started again"})
                 await asyncio.sleep(0.0 if time.monotonic() - began > 1.0 else 0.5)
 
     @property
@@ -314,7 +314,7 @@ class LocalJob:
         while True:
             try:
                 page = await asyncio.to_thread(self.client.events, self._seen, _LOOK_S if self._on_view else _WAIT_S)
-                over = any(event["kind"] in OVER for event in page["events"])
+                over = page["status"] in OVER
                 if over or self._on_view is not None:
                     self.view = await asyncio.to_thread(self.client.job)
                 if self._on_view is not None:
@@ -323,7 +323,7 @@ class LocalJob:
                 continue
             self._seen = page["next"]
             for event in page["events"]:
-                self._on_tale(event)
+                self._on_event(event)
             if over:
                 await self._let_agents_end()
                 return Ended(self.view["status"], self.view["reason"], self.view)

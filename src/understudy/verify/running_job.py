@@ -28,6 +28,15 @@ class NotRecovered(Exception):
     """The job does not go on after a fault; the message says what it waits for."""
 
 
+@contextmanager
+def _over_if_unreachable() -> Iterator[None]:
+    """A controller that does not answer, or refuses, has ended its job."""
+    try:
+        yield
+    except ControllerError as error:
+        raise JobOver(str(error)) from None
+
+
 class RunningJob:
     """A client of the job's controller, with signals to the job's processes on this computer."""
 
@@ -60,19 +69,15 @@ class RunningJob:
 
     def view(self) -> dict[str, Any]:
         """The controller's view of the job. Raises JobOver if the job has ended."""
-        try:
+        with _over_if_unreachable():
             view: dict[str, Any] = self.client.job()
-        except ControllerError as error:
-            raise JobOver(str(error)) from None
         if view["status"] in OVER:
             raise JobOver(f"the job is {view['status']}" + (f": {view['reason']}" if view["reason"] else ""))
         return view
 
     def snapshot(self) -> Snapshot:
-        try:
+        with _over_if_unreachable():
             return snapshot_of(self.client.call("GET", "/machines"), self.client.call("GET", "/roster"))
-        except ControllerError as error:
-            raise JobOver(str(error)) from None
 
     def processes(self) -> dict[int, Process]:
         """The job's processes on this computer."""
@@ -139,10 +144,8 @@ class RunningJob:
 
     def ask(self, path: str, **body: object) -> str:
         """Send a request to the controller; returns the request's id."""
-        try:
+        with _over_if_unreachable():
             return str(self.client.call("POST", path, body)["id"])
-        except ControllerError as error:
-            raise JobOver(str(error)) from None
 
     def answer(self, id: str) -> dict[str, Any]:
         """Wait until a replacement has ended."""
@@ -151,10 +154,8 @@ class RunningJob:
 
     def asked(self, id: str) -> dict[str, Any]:
         """The state of a request."""
-        try:
+        with _over_if_unreachable():
             found: dict[str, Any] = self.client.answer(id)
-        except ControllerError as error:
-            raise JobOver(str(error)) from None
         return found
 
     # -- waiting -------------------------------------------------------------------------------------------------------

@@ -142,7 +142,7 @@ def job_view(name: str, job: JobState, beats: Mapping[str, Beat], stragglers: Se
 
 
 def _replicas(job: JobState) -> ReplicasView | None:
-    if not job.plan.mask or not known(job) or job.roster is None:
+    if not job.plan.settings.masking.mask or not known(job) or job.roster is None:
         return None
     most, live = count(job, job.vacant())
     return ReplicasView(live, most, target(job))
@@ -225,7 +225,7 @@ def roster_view(job: JobState, mesh: Mesh) -> list[RoleView]:
         return []
     views = []
     for role in range(len(roster.seats)):
-        worker = roster.player(role)
+        worker = roster.worker_of(role)
         views.append(
             RoleView(
                 role,

@@ -7,7 +7,7 @@ import signal
 import time
 from collections.abc import Callable
 from random import Random
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -22,8 +22,6 @@ from understudy.verify.victims import (
     pick_standby,
     pick_worker,
 )
-
-Origin = Literal["outside", "inside"]
 
 
 class Damage(msgspec.Struct, frozen=True):
@@ -41,7 +39,7 @@ class FaultKind(msgspec.Struct, frozen=True):
     """A kind of fault. `strike` lets it happen, or raises NotPossible."""
 
     name: str
-    origin: Origin
+    origin: Literal["outside", "inside"]
     summary: str
     strike: Strike
     needs: str = ""
@@ -74,14 +72,24 @@ def _outside(name: str, summary: str) -> Callable[[Strike], Strike]:
 # -- victims -----------------------------------------------------------------------------------------------------------
 
 
+class _Victim(NamedTuple):
+    """Processes that get a signal together."""
+
+    text: str
+    pids: tuple[int, ...]
+    workers: tuple[int, ...] = ()
+    """The workers that are lost with these processes."""
+
+
 def _worker(job: RunningJob, dice: Random) -> tuple[Snapshot, LiveWorker]:
     snapshot = job.snapshot()
     return snapshot, pick_worker(snapshot, dice, reckless=job.reckless)
 
 
-def _machine(job: RunningJob, dice: Random) -> tuple[Snapshot, str]:
-    snapshot = job.snapshot()
-    return snapshot, pick_machines(snapshot, dice, reckless=job.reckless)[0]
+def _two_workers(job: RunningJob, dice: Random) -> tuple[LiveWorker, LiveWorker]:
+    job.ready(2)
+    snapshot, one = _worker(job, dice)
+    return one, pick_worker(snapshot, dice, reckless=job.reckless, also={one.uid})
 
 
 def _pids(snapshot: Snapshot, *machines: str) -> tuple[int, ...]:
@@ -92,38 +100,93 @@ def _name(worker: LiveWorker) -> str:
     return f"role {worker.role} ({worker.uid} on {worker.machine})"
 
 
-# -- killed ------------------------------------------------------------------------------------------------------------
+def _victim(what: str, job: RunningJob, dice: Random) -> _Victim:
+    if what == "controller":
+        return _Victim("the controller", (job.controller(),))
+    if what == "worker":
+        _, worker = _worker(job, dice)
+        return _Victim(_name(worker), (worker.pid,), (worker.pid,))
+    snapshot = job.snapshot()
+    if what in ("standby", "standby-agent"):
+        machine, prefix = pick_standby(snapshot, dice), "the standby "
+    else:
+        machine, prefix = pick_machines(snapshot, dice, reckless=job.reckless)[0], ""
+    workers = _pids(snapshot, machine)
+    match what:
+        case "standby":
+            worker = dice.choice(snapshot.on(machine))
+            return _Victim(f"{worker.uid} on the standby {machine}", (worker.pid,), (worker.pid,))
+        case "forkserver":
+            return _Victim(f"the fork server of {machine}", (job.fork_server(snapshot, machine),), workers)
+        case "machine":
+            return _Victim(machine, (job.agent(snapshot, machine), *workers), workers)
+        case _:
+            return _Victim(f"the agent of {prefix}{machine}", (job.agent(snapshot, machine),), workers)
 
 
-@_outside("kill-worker", "SIGKILL to a worker with a role")
-def kill_worker(job: RunningJob, dice: Random) -> Damage:
+# -- one signal --------------------------------------------------------------------------------------------------------
+
+_SIGNALS = (
+    ("kill", "worker", "SIGKILL to a worker with a role"),
+    ("kill", "agent", "SIGKILL to a machine's agent; its workers follow it"),
+    ("kill", "machine", "SIGKILL to an agent and all its workers at once"),
+    ("kill", "forkserver", "SIGKILL to the process that starts a machine's workers; they follow it"),
+    ("kill", "standby", "SIGKILL to a worker of a standby"),
+    ("kill", "standby-agent", "SIGKILL to the agent of a standby"),
+    ("kill", "controller", "SIGKILL to the controller"),
+    ("stop", "worker", "SIGSTOP to a worker, for good"),
+    ("stop", "agent", "SIGSTOP to an agent, for good; its workers go on"),
+    ("stop", "machine", "SIGSTOP to an agent and all its workers, for good"),
+    ("pause", "worker", "SIGSTOP to a worker, SIGCONT after 1 to 3 s"),
+    ("pause", "agent", "SIGSTOP to an agent, SIGCONT after 1 to 4 s: sometimes too late"),
+    ("pause", "machine", "SIGSTOP to an agent and its workers, SIGCONT after 3 to 5 s: it has been replaced"),
+    ("pause", "controller", "SIGSTOP to the controller, SIGCONT after 1 to 5 s"),
+)
+_PAUSES = {"worker": (1.0, 3.0), "agent": (1.0, 4.0), "machine": (3.0, 5.0), "controller": (1.0, 5.0)}
+"""Seconds, at least and at most."""
+
+
+def _signalled(verb: str, what: str) -> Strike:
+    def strike(job: RunningJob, dice: Random) -> Damage:
+        victim = _victim(what, job, dice)
+        if verb == "kill":
+            job.kill(*victim.pids)
+            return Damage(f"killed {victim.text}", victim.workers)
+        if verb == "stop":
+            job.signal(signal.SIGSTOP, victim.pids)
+            return Damage(f"stopped {victim.text} for good", victim.workers)
+        seconds = dice.uniform(*_PAUSES[what])
+        with job.frozen(*victim.pids):
+            job.pause(seconds)
+        return Damage(f"paused {victim.text} for {seconds:.1f} s")
+
+    return strike
+
+
+for _verb, _what, _summary in _SIGNALS:
+    _outside(f"{_verb}-{_what}", _summary)(_signalled(_verb, _what))
+
+
+@_outside("slow-worker", "a worker that gets the CPU one tenth of the time, for 2 to 4 s")
+def slow_worker(job: RunningJob, dice: Random) -> Damage:
     _, worker = _worker(job, dice)
-    job.kill(worker.pid)
-    return Damage(f"killed {_name(worker)}", (worker.pid,))
+    seconds = dice.uniform(2.0, 4.0)
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        with job.frozen(worker.pid):
+            job.pause(0.09)
+        job.pause(0.01)
+    return Damage(f"slowed {_name(worker)} for {seconds:.1f} s")
+
+
+# -- several at once, or one after another -----------------------------------------------------------------------------
 
 
 @_outside("kill-two-workers", "SIGKILL to two workers at the same time")
 def kill_two_workers(job: RunningJob, dice: Random) -> Damage:
-    job.ready(2)
-    snapshot, one = _worker(job, dice)
-    two = pick_worker(snapshot, dice, reckless=job.reckless, also={one.uid})
+    one, two = _two_workers(job, dice)
     job.kill(one.pid, two.pid)
     return Damage(f"killed {_name(one)} and {_name(two)}", (one.pid, two.pid))
-
-
-@_outside("kill-agent", "SIGKILL to a machine's agent; its workers follow it")
-def kill_agent(job: RunningJob, dice: Random) -> Damage:
-    snapshot, machine = _machine(job, dice)
-    job.kill(job.agent(snapshot, machine))
-    return Damage(f"killed the agent of {machine}", _pids(snapshot, machine))
-
-
-@_outside("kill-machine", "SIGKILL to an agent and all its workers at once")
-def kill_machine(job: RunningJob, dice: Random) -> Damage:
-    snapshot, machine = _machine(job, dice)
-    pids = _pids(snapshot, machine)
-    job.kill(job.agent(snapshot, machine), *pids)
-    return Damage(f"killed {machine}", pids)
 
 
 @_outside("kill-two-machines", "SIGKILL to two agents and all their workers at once")
@@ -135,36 +198,6 @@ def kill_two_machines(job: RunningJob, dice: Random) -> Damage:
     pids = _pids(snapshot, *machines)
     job.kill(*(job.agent(snapshot, machine) for machine in machines), *pids)
     return Damage(f"killed {' and '.join(machines)}", pids)
-
-
-@_outside("kill-forkserver", "SIGKILL to the process that starts a machine's workers; they follow it")
-def kill_fork_server(job: RunningJob, dice: Random) -> Damage:
-    snapshot, machine = _machine(job, dice)
-    job.kill(job.fork_server(snapshot, machine))
-    return Damage(f"killed the fork server of {machine}", _pids(snapshot, machine))
-
-
-@_outside("kill-standby", "SIGKILL to a worker of a standby")
-def kill_standby(job: RunningJob, dice: Random) -> Damage:
-    snapshot = job.snapshot()
-    machine = pick_standby(snapshot, dice)
-    victim = dice.choice(snapshot.on(machine))
-    job.kill(victim.pid)
-    return Damage(f"killed {victim.uid} on the standby {machine}", (victim.pid,))
-
-
-@_outside("kill-standby-agent", "SIGKILL to the agent of a standby")
-def kill_standby_agent(job: RunningJob, dice: Random) -> Damage:
-    snapshot = job.snapshot()
-    machine = pick_standby(snapshot, dice)
-    job.kill(job.agent(snapshot, machine))
-    return Damage(f"killed the agent of the standby {machine}", _pids(snapshot, machine))
-
-
-@_outside("kill-controller", "SIGKILL to the controller")
-def kill_controller(job: RunningJob, dice: Random) -> Damage:
-    job.kill(job.controller())
-    return Damage("killed the controller")
 
 
 @_outside("kill-worker-and-controller", "SIGKILL to a worker and, a moment later, to the controller")
@@ -179,9 +212,7 @@ def kill_worker_and_controller(job: RunningJob, dice: Random) -> Damage:
 
 @_outside("kill-during-recovery", "SIGKILL to a worker, and to a second one while the job recovers")
 def kill_during_recovery(job: RunningJob, dice: Random) -> Damage:
-    job.ready(2)
-    snapshot, one = _worker(job, dice)
-    two = pick_worker(snapshot, dice, reckless=job.reckless, also={one.uid})
+    one, two = _two_workers(job, dice)
     job.kill(one.pid)
     job.pause(dice.uniform(0.0, 2.0))
     if two.uid not in {worker.uid for worker in job.snapshot().with_roles()}:
@@ -211,78 +242,6 @@ def kill_joiner_in_recovery(job: RunningJob, dice: Random) -> Damage:
     job.kill(joiner.pid)
     text = f"killed {_name(worker)}, then its joiner {joiner.uid} on {joiner.machine}"
     return Damage(text, (worker.pid, joiner.pid))
-
-
-# -- stopped, paused, slowed -------------------------------------------------------------------------------------------
-
-
-@_outside("stop-worker", "SIGSTOP to a worker, for good")
-def stop_worker(job: RunningJob, dice: Random) -> Damage:
-    _, worker = _worker(job, dice)
-    job.signal(signal.SIGSTOP, [worker.pid])
-    return Damage(f"stopped {_name(worker)} for good", (worker.pid,))
-
-
-@_outside("stop-agent", "SIGSTOP to an agent, for good; its workers go on")
-def stop_agent(job: RunningJob, dice: Random) -> Damage:
-    snapshot, machine = _machine(job, dice)
-    job.signal(signal.SIGSTOP, [job.agent(snapshot, machine)])
-    return Damage(f"stopped the agent of {machine} for good", _pids(snapshot, machine))
-
-
-@_outside("stop-machine", "SIGSTOP to an agent and all its workers, for good")
-def stop_machine(job: RunningJob, dice: Random) -> Damage:
-    snapshot, machine = _machine(job, dice)
-    pids = _pids(snapshot, machine)
-    job.signal(signal.SIGSTOP, [job.agent(snapshot, machine), *pids])
-    return Damage(f"stopped {machine} for good", pids)
-
-
-@_outside("pause-worker", "SIGSTOP to a worker, SIGCONT after 1 to 3 s")
-def pause_worker(job: RunningJob, dice: Random) -> Damage:
-    _, worker = _worker(job, dice)
-    seconds = dice.uniform(1.0, 3.0)
-    with job.frozen(worker.pid):
-        job.pause(seconds)
-    return Damage(f"paused {_name(worker)} for {seconds:.1f} s")
-
-
-@_outside("pause-agent", "SIGSTOP to an agent, SIGCONT after 1 to 4 s: sometimes too late")
-def pause_agent(job: RunningJob, dice: Random) -> Damage:
-    snapshot, machine = _machine(job, dice)
-    seconds = dice.uniform(1.0, 4.0)
-    with job.frozen(job.agent(snapshot, machine)):
-        job.pause(seconds)
-    return Damage(f"paused the agent of {machine} for {seconds:.1f} s")
-
-
-@_outside("pause-machine", "SIGSTOP to an agent and its workers, SIGCONT after 3 to 5 s: it has been replaced")
-def pause_machine(job: RunningJob, dice: Random) -> Damage:
-    snapshot, machine = _machine(job, dice)
-    seconds = dice.uniform(3.0, 5.0)
-    with job.frozen(job.agent(snapshot, machine), *_pids(snapshot, machine)):
-        job.pause(seconds)
-    return Damage(f"paused {machine} for {seconds:.1f} s")
-
-
-@_outside("pause-controller", "SIGSTOP to the controller, SIGCONT after 1 to 5 s")
-def pause_controller(job: RunningJob, dice: Random) -> Damage:
-    seconds = dice.uniform(1.0, 5.0)
-    with job.frozen(job.controller()):
-        job.pause(seconds)
-    return Damage(f"paused the controller for {seconds:.1f} s")
-
-
-@_outside("slow-worker", "a worker that gets the CPU one tenth of the time, for 2 to 4 s")
-def slow_worker(job: RunningJob, dice: Random) -> Damage:
-    _, worker = _worker(job, dice)
-    seconds = dice.uniform(2.0, 4.0)
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        with job.frozen(worker.pid):
-            job.pause(0.09)
-        job.pause(0.01)
-    return Damage(f"slowed {_name(worker)} for {seconds:.1f} s")
 
 
 # -- replaced ----------------------------------------------------------------------------------------------------------
@@ -328,7 +287,8 @@ def replace(job: RunningJob, dice: Random) -> Damage:
 
 @_outside("replace-and-kill-leaver", "a planned replacement; the leaver dies on the way")
 def replace_and_kill_leaver(job: RunningJob, dice: Random) -> Damage:
-    snapshot, leaver = _machine(job, dice)
+    snapshot = job.snapshot()
+    leaver = pick_machines(snapshot, dice, reckless=job.reckless)[0]
     phase, _ = _until_phase(job, dice, _ask_replace(job, leaver))
     pid = dice.choice(snapshot.on(leaver)).pid
     job.kill(pid)
