@@ -128,7 +128,6 @@ class ForkedWorker:
                 signal.pidfd_send_signal(self._pidfd, signal_number)
 
     def _settle(self, code: int) -> None:
-        """The worker is dead."""
         if self.code is not None:
             return
         for pipe in self._pipes:

@@ -113,7 +113,6 @@ class Workers:
         await self._tasks.cancel()
 
     def take_samples(self) -> tuple[Sample, ...]:
-        """The samples since the last call."""
         samples = tuple(sample for worker in self._running.values() for sample in worker.samples)
         for worker in self._running.values():
             worker.samples.clear()
@@ -134,7 +133,6 @@ class Workers:
                 yield worker.uid, now - worker.stopped_at
 
     def _read(self, worker: WorkerProcess) -> None:
-        """Pass on what a worker has sent so far."""
         try:
             data = worker.child.connection.recv(1 << 16)
         except BlockingIOError:

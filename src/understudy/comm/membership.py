@@ -59,7 +59,8 @@ class Generation:
 class Membership:
     """Thread-safe, apart from methods that begin with an underscore: those run on the event loop.
 
-    `endpoints` holds the groups by name; the fabric adds and removes them.
+    `endpoints` holds the groups by name; the fabric adds and removes them. `Fabric` documents the methods that it has,
+    too.
     """
 
     def __init__(
@@ -82,7 +83,6 @@ class Membership:
 
     @property
     def ready(self) -> int:
-        """The highest generation to which this worker can switch now."""
         current = self.current
         healthy = (
             gen.number
@@ -94,7 +94,6 @@ class Membership:
     # -- phase one -------------------------------------------------------------------------------------------------
 
     def prepare(self, roster: Roster) -> Future[None]:
-        """Open the links that `roster` needs and this worker does not have. The future fails with PrepareFailed."""
         where = f"roster of generation {roster.generation}"
         if roster.generation <= self._highest:
             raise RosterError(
@@ -160,13 +159,12 @@ class Membership:
         await together(*(control(link) for link in gen.change.opened), *(group(endpoint) for endpoint in endpoints))
 
     def cancel(self, generation: int) -> None:
-        """Give up a generation that is being prepared or has been. The current one continues."""
+        """Give up a generation as `abandon` does, and wait until its links are closed."""
         gen = self.prepared.get(generation)
         if gen is not None:
             self._io.start(self._give_up(gen)).result()
 
     def abandon(self, generation: int) -> None:
-        """Give up a generation without waiting for its links to close."""
         gen = self.prepared.get(generation)
         if gen is not None:
             self._rendezvous.background(self._give_up(gen))
@@ -192,7 +190,6 @@ class Membership:
     # -- phase two -------------------------------------------------------------------------------------------------
 
     def switch(self, generation: int) -> None:
-        """Enter a prepared generation. Only at a step boundary: no operation may run."""
         gen, old = self.prepared.get(generation), self.current
         if gen is None or not gen.ready:
             raise SwitchRefused(f"{self.uid} has not prepared generation {generation}")
@@ -242,7 +239,6 @@ class Membership:
         self._early = {number: fault for number, fault in self._early.items() if number >= first}
 
     def withdraw(self) -> None:
-        """Leave the current generation, and wait for a later one in the same role. No operation may run."""
         old, self.current = self.current, None
         if old is None:
             return
@@ -307,7 +303,6 @@ class Membership:
     # -- news of faults --------------------------------------------------------------------------------------------
 
     def interrupt(self, reason: str, who: str = "") -> None:
-        """Poison the current generation on all workers."""
         if (gen := self.current) is not None:
             gen.poison.set(Fault("interrupt", reason, who, self.uid))
 

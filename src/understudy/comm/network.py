@@ -49,6 +49,7 @@ class NetworkFabric:
             raise ValueError("the job's secret is empty; give every worker of the job the same non-empty bytes")
         self.uid, self.machine = uid, machine
         self.transport: Transport = transport or NativeTransport()
+        self.devices = self.transport.devices
         self._listener = Listener(uid, secret, job, host, port)
         self._io, self._own_io = (io, False) if io is not None else (IoLoop(), True)
         self._rendezvous = Rendezvous(
@@ -65,11 +66,6 @@ class NetworkFabric:
         self._vouching = False
         self._closed = False
         self._io.start(self._listener.start(self._membership.welcome)).result()
-
-    @property
-    def devices(self) -> tuple[str, ...]:
-        """Types of the devices between which groups move tensors, such as `("cpu",)`."""
-        return self.transport.devices
 
     @property
     def role(self) -> int | None:

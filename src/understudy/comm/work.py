@@ -68,12 +68,11 @@ class GroupWork(dist.Work):
             future.set_result(self._result)
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
-        return self._done.is_set() or self._await(timeout.total_seconds() or None)
-
-    def _await(self, limit: float | None) -> bool:
+        if self._done.is_set():
+            return True
         began = time.perf_counter()
         try:
-            return self._done.wait(limit)
+            return self._done.wait(timeout.total_seconds() or None)
         finally:
             waits.add(time.perf_counter() - began)
 
@@ -84,8 +83,7 @@ class GroupWork(dist.Work):
         return self._done.is_set()
 
     def synchronize(self) -> None:
-        if not self._done.is_set():
-            self._await(None)
+        self.wait()
 
     def exception(self) -> None:
         return None
@@ -131,9 +129,6 @@ class MessageWork(GroupWork):
 
     def is_completed(self) -> bool:
         return self._job.done.is_set() and self.wait()
-
-    def synchronize(self) -> None:
-        self.wait()
 
     def get_future(self) -> Any:
         if not self.is_completed():

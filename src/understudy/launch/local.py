@@ -300,7 +300,6 @@ class LocalJob:
                 await self._start_agent(name, standby=True)
 
     def _show(self, name: str, text: str) -> None:
-        """Pass on a line that a process has written."""
         self._last_lines[name] = text or self._last_lines.get(name, "")
         if not text.startswith("["):
             text = f"[{name}] {text}"

@@ -18,7 +18,6 @@ _Blocks = list[tuple[int, torch.Tensor]]
 
 
 def broadcast(channel: Channel, op: Op) -> None:
-    """Give every rank the tensor of the root."""
     (value,) = op.outputs
     if channel.arena is not None:
         _broadcast_through(channel, channel.arena, value, op.root)
@@ -46,7 +45,6 @@ def _broadcast_through(channel: Channel, arena: ArenaRounds, value: torch.Tensor
 
 
 def all_gather(channel: Channel, op: Op) -> None:
-    """Give every rank the blocks of all ranks."""
     (block,) = op.inputs
     if channel.arena is not None:
         _all_gather_through(channel, channel.arena, block, op.outputs)

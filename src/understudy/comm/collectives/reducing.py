@@ -161,7 +161,6 @@ def _reduce_through(
 
 
 def reduce_scatter(channel: Channel, op: Op) -> None:
-    """Give rank r the reduction of the r-th blocks."""
     fold = op.fold
     blocks = op.inputs if fold.factor is None else [fold.prepare(block) for block in op.inputs]
     (out,) = op.outputs
@@ -216,7 +215,6 @@ def _reduce_scatter_through(
 
 
 def barrier(channel: Channel, op: Op) -> None:
-    """Return once all live ranks have come this far."""
     value = torch.zeros(1, dtype=torch.uint8)
     fold = reduction(dist.ReduceOp.MAX, value.dtype, channel.size)
     all_reduce(channel, Op("barrier", outputs=[value], reduction=fold))

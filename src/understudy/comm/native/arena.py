@@ -173,7 +173,6 @@ class ArenaRounds:
         self.arena.publish(self.slot, self._base)
 
     def announce(self, sequence: int, signature: int) -> None:
-        """Say which operation this worker is in."""
         self._sequence, self._signature = sequence, signature
         self.arena.announce(self.slot, self._base + sequence, signature)
 
