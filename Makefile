@@ -66,7 +66,7 @@ simgrid: $(VENV)/.stamp ## install SimGrid (Debian package) and compare the simu
 	        echo "make simgrid: there is no apt-get here; install SimGrid's Python module for /usr/bin/python3" >&2; \
 	        exit 1; }; \
 	    $(APT) || { $(SUDO) apt-get update && $(APT); }; }
-	$(BIN)/python -m pytest -m "" tests/simgrid
+	$(BIN)/python -m pytest -m "" tests/planning/simgrid
 
 docs: $(VENV)/.stamp ## write docs/api.md again, from docstrings, routes and argument parsers
 	$(BIN)/python -m tools.reference

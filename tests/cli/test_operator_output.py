@@ -17,7 +17,7 @@ import pytest
 from tests.cli.controller import JOB, MACHINES, ROSTER, SECRET, Fake, Shell
 from understudy.cli.main import main
 from understudy.controller.client import Client
-from understudy.controller.core.effects import Announcement
+from understudy.controller.core.effects import Announcement, AnnouncementKind
 from understudy.controller.server.views import ChangeView, JobView, MachineView, RoleView
 from understudy.launch.registry import Entry, enter
 from understudy.steward.stragglers import Straggler
@@ -157,7 +157,7 @@ def test_no_events(fake: Fake, shell: Shell) -> None:
 
 
 @pytest.mark.parametrize("end", ["finished", "stopped", "failed"])
-def test_following_ends_with_the_job(fake: Fake, shell: Shell, end: str) -> None:
+def test_following_ends_with_the_job(fake: Fake, shell: Shell, end: AnnouncementKind) -> None:
     fake.events = [HISTORY[0], Announcement(end, "it is over", 1.0), Announcement("machine", "too late", 2.0)]
     code, out, _ = shell("events", "-f")
     assert code == 0

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.comm.strategies import rosters, seated
-from understudy.comm.topology import Delta, GroupKey, LinkId, control_links, delta, layout, links_needed
+from understudy.comm.topology import Delta, GroupKey, LinkId, control_links, delta, layout
 from understudy.protocol.roster import Roster, WorkerAddress
 
 
@@ -36,6 +36,10 @@ def cases(draw: st.DrawFn) -> Case:
 
 def control(roster: Roster) -> frozenset[LinkId]:
     return frozenset().union(*(control_links(roster, uid) for uid in seated(roster)))
+
+
+def links_needed(roster: Roster, key: GroupKey) -> frozenset[LinkId]:
+    return frozenset().union(*(layout(roster, key).links_of(uid) for uid in seated(roster)))
 
 
 def replaced(roster: Roster, cell: int) -> tuple[Roster, set[str], set[str]]:

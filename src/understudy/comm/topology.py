@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 
 from understudy.protocol.roster import Roster
 
-Kind = Literal["ring", "tree", "pair", "control", "arena", "store", "state", "copy"]
+Kind = Literal["ring", "tree", "pair", "control", "arena", "store", "call", "state", "copy"]
 
 
 class GroupKey(NamedTuple):
@@ -178,7 +178,7 @@ class Layout:
         return self.alive[where - 1], self.alive[(where + 1) % len(self.alive)]
 
     def links_of(self, uid: str) -> frozenset[LinkId]:
-        """The links that this worker needs. O(degree) once the layout's tables are computed."""
+        """The links between machines that this worker needs. O(degree) once the layout's tables are computed."""
         role = self.roster.role_of(uid)
         if role is None or role not in self.rank_of or len(self.alive) < 2:
             return frozenset()
@@ -211,14 +211,6 @@ def layout(roster: Roster, key: GroupKey) -> Layout:
     if found is None:
         found = cache[key] = Layout(roster, key)
     return found
-
-
-def links_needed(roster: Roster, key: GroupKey, uid: str | None = None) -> frozenset[LinkId]:
-    """The links between machines that a group needs: those of one worker, or all."""
-    plan = layout(roster, key)
-    if uid is not None:
-        return plan.links_of(uid)
-    return frozenset().union(*(plan.links_of(each) for each in plan.uids if each is not None))
 
 
 def _world(roster: Roster) -> Layout:

@@ -11,7 +11,7 @@ from understudy.protocol.provisioning import ReleaseMachine, StartMachines
 from understudy.protocol.roster import Roster, WorkerAddress
 
 from .change import Change, Phase
-from .effects import Announcement, Reply
+from .effects import Announcement, AnnouncementKind, Reply
 from .machines import Machine, MachineState, Worker
 from .state import JobState
 
@@ -40,7 +40,7 @@ def order(job: JobState, machine: Machine, what: Order) -> None:
     job.addressed[machine.name] = None
 
 
-def announce(job: JobState, kind: str, text: str, **data: object) -> None:
+def announce(job: JobState, kind: AnnouncementKind, text: str, **data: object) -> None:
     job.effects.append(Announcement(kind, text, job.now, data))
 
 
