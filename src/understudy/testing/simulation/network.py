@@ -1,7 +1,7 @@
 """What is between simulated workers: generations whose links open, votes, and faults that spread.
 
-Links open when both ends want them. A vote is complete when all roles are in it. News of a fault reach each worker after
-a delay of its own.
+Links open when both ends want them. A vote is complete when all roles are in it. The news of a fault reach each worker
+after a delay of its own.
 """
 
 from __future__ import annotations
