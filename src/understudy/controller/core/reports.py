@@ -140,7 +140,7 @@ SPEAKERS: dict[type, frozenset[WorkerCondition]] = {
     Settled: IN_ROLE,
     Stalled: IN_ROLE | {WorkerCondition.READY, WorkerCondition.DONE},  # sent by another thread than the others
     Done: IN_ROLE,
-    Halted: IN_ROLE | {WorkerCondition.REHEARSING, WorkerCondition.READY, WorkerCondition.DONE},
+    Halted: ANY - {WorkerCondition.STARTING},  # the answer to a halt, whatever the worker does
 }
 """Message → the states in which a worker may send it; a message that is not listed may come in any state."""
 

@@ -13,10 +13,10 @@ from understudy.protocol.frames import Relayed
 from understudy.protocol.messages import Recorded, Saved
 
 from .agent import SimAgent
-from .fabric import Network
 from .host import ControllerHost
 from .judge import Judge
 from .model import SimDisk
+from .network import Network
 from .scheduler import Deadlock, Scheduler
 from .setting import COLLECTIVE_S, Setting, setting_of
 from .verdicts import Rule, RuleBroken

@@ -16,6 +16,8 @@ from .verdicts import RuleBroken
 
 _BLOCK = 25
 """Seeds that a process takes at a time."""
+_TOLD = 1000
+"""Seeds after which a line tells how far it is, if standard error is no terminal."""
 
 
 def simulate_many(seeds: range, processes: int) -> tuple[Counter[str], dict[int, str]]:
@@ -37,6 +39,8 @@ def simulate_many(seeds: range, processes: int) -> tuple[Counter[str], dict[int,
                     broken[seed] = detail
                     progress.console.print(f"seed {seed}: {detail.splitlines()[0]}", markup=False, soft_wrap=True)
                 progress.advance(task)
+            if not progress.console.is_terminal and not ends.total() % _TOLD:
+                progress.console.print(f"{ends.total()} of {len(seeds)} seeds, {len(broken)} broken", soft_wrap=True)
     return ends, broken
 
 
