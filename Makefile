@@ -5,7 +5,7 @@ PYTHON ?= python3
 .DEFAULT_GOAL := help
 .PHONY: help demo test soak check browser bench figures chaos simgrid docs wheel recording format clean
 
-help: ## print these lines
+help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
 
 demo: $(VENV)/.stamp ## replace a machine of a running job and watch it
@@ -17,34 +17,34 @@ PYTEST = $(BIN)/python -m pytest -n $$(($$(nproc) < 4 ? $$(nproc) + 1 : 4)) --di
 test: $(VENV)/.stamp ## run the tests
 	$(PYTEST) tests
 
-soak: $(VENV)/.stamp ## run the tests that are more of the same, too
+soak: $(VENV)/.stamp ## run the long tests too
 	$(PYTEST) -m "" tests
 
-check: $(VENV)/.stamp ## lint, format, types and layers
+check: $(VENV)/.stamp ## check lint, format, types, layers and the rules of the house
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -q tests/test_layers.py
+	$(BIN)/python -m pytest -q tests/test_layers.py tests/test_house.py
 
-browser: $(VENV)/.stamp ## look at a report with a real browser, which is installed if there is none
+browser: $(VENV)/.stamp ## check a report in a real browser; installs one if there is none
 	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null || { \
 	    command -v apt-get >/dev/null || { echo "no chromium and no apt-get here: install chromium yourself" >&2; exit 1; }; \
 	    sudo=$$([ "$$(id -u)" -eq 0 ] || echo sudo); \
 	    $$sudo apt-get update && $$sudo apt-get install -y --no-install-recommends chromium fonts-dejavu-core; }
 	$(BIN)/python -m pytest -q -m "" tests/planning/report/test_browser.py
 
-bench: $(VENV)/.stamp ## run all benchmarks, two hours; BENCH=--quick: ten minutes. Ends with a report in bench/results/
+bench: $(VENV)/.stamp ## run all benchmarks, two hours; BENCH=--quick: ten minutes; writes a report to bench/results/
 	@$(BIN)/python -c 'import sys; from importlib.util import find_spec; sys.exit(find_spec("torchft") is None)' || \
 	    $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]' || \
 	    echo "make bench: torchft cannot be installed here; the report will show it as missing" >&2
 	$(BIN)/understudy bench all $(BENCH)
 
-figures: $(VENV)/.stamp ## put the committed results of benchmarks on the pages that show them, and draw the pictures
+figures: $(VENV)/.stamp ## write the figures of README and docs again from committed results, and draw the pictures
 	$(BIN)/understudy bench report bench/results/reference --png docs/images --readme README.md docs/benchmarks.md docs/scaling.md docs/standby.md docs/planning.md
 
 SEED ?= 1
 
-chaos: $(VENV)/.stamp ## 80 faults of all usual kinds in four jobs; SEED=n for others
+chaos: $(VENV)/.stamp ## cause 80 faults of all usual kinds in four jobs; SEED=n for others
 	$(BIN)/understudy chaos run --seed $(SEED) --faults 20 --every 1s --recover-within 120s \
 	    --machines 3 --standbys 1 --mask anywhere --deterministic \
 	    examples/gpt_ddp.py --width 64 --layers 2 --micro 2 --batch 8
@@ -66,16 +66,16 @@ simgrid: $(VENV)/.stamp ## install SimGrid (Debian package) and compare the simu
 	        echo "make simgrid: there is no apt-get here; install SimGrid's Python module for /usr/bin/python3" >&2; \
 	        exit 1; }; \
 	    $(APT) || { $(SUDO) apt-get update && $(APT); }; }
-	$(BIN)/python -m pytest -m "" tests/simgrid
+	$(BIN)/python -m pytest -m "" tests/planning/simgrid
 
 docs: $(VENV)/.stamp ## write docs/api.md again, from docstrings, routes and argument parsers
 	$(BIN)/python -m tools.reference
 
-wheel: $(VENV)/.stamp ## build dist/*.whl, and try it in an environment apart from this folder
+wheel: $(VENV)/.stamp ## build dist/*.whl, and try it in an environment of its own
 	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check . --no-deps -w dist
 	$(BIN)/python -m pytest -q -m "" tests/test_wheel.py
 
-recording: $(VENV)/.stamp ## record the session that the README opens with
+recording: $(VENV)/.stamp ## record the session of the README's first picture
 	$(BIN)/python -m tools.recording
 
 format: $(VENV)/.stamp ## format the code and fix what can be fixed

@@ -56,16 +56,16 @@ def _wait(work: Any) -> None:
     work.wait()
 
 
-def _measure(player: LocalWorker, port: int, plan: list[tuple[str, int, int, int]]) -> None:
+def _measure(worker: LocalWorker, port: int, plan: list[tuple[str, int, int, int]]) -> None:
     """Run the plan of (operation, bytes, rounds, repetitions); role 0 reports the times."""
-    player.enter(player.hear())
-    role, roster = player.fabric.role, player.fabric.roster
+    worker.enter(worker.hear())
+    role, roster = worker.fabric.role, worker.fabric.roster
     assert role is not None
     assert roster is not None
     world = len(roster.seats)
     store = TCPStore("127.0.0.1", port, world, is_master=False, timeout=timedelta(seconds=60))
     groups = {
-        "understudy": RoleGroup(player.fabric.group(range(world))),
+        "understudy": RoleGroup(worker.fabric.group(range(world))),
         "gloo": dist.ProcessGroupGloo(store, role, world, timedelta(seconds=120)),
     }
     for op, size, rounds, repetitions in plan:
@@ -81,9 +81,9 @@ def _measure(player: LocalWorker, port: int, plan: list[tuple[str, int, int, int
                 call()
             times[name].append((time.perf_counter() - start) / repetitions * 1e6)
         if role == 0:
-            player.tell(times)
-    if player.fabric.fault is not None:
-        raise RuntimeError(str(player.fabric.fault))
+            worker.tell(times)
+    if worker.fabric.fault is not None:
+        raise RuntimeError(str(worker.fabric.fault))
 
 
 def _plan(quick: bool) -> list[tuple[str, int, int, int]]:
@@ -105,16 +105,16 @@ def measure(quick: bool, progress: Progress) -> Result:
     for (path, workers), machines in LAYOUTS.items():
         store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         with LocalWorkers() as started:
-            hands = [
-                hand
+            handles = [
+                handle
                 for number, count in enumerate(machines)
-                for hand in started.start(f"m{number}", count, _measure, store.port, plan)
+                for handle in started.start(f"m{number}", count, _measure, store.port, plan)
             ]
-            roster = first_roster(hands)
-            for hand in hands:
-                hand.tell(roster)
+            roster = first_roster(handles)
+            for handle in handles:
+                handle.tell(roster)
             for op, size, _, _ in plan:
-                times = hands[0].hear(180.0)
+                times = handles[0].hear(180.0)
                 ours, gloo = times["understudy"], times["gloo"]
                 ratio = median(gloo) / median(ours)
                 rows.append(
@@ -136,8 +136,8 @@ def measure(quick: bool, progress: Progress) -> Result:
                     name = f"{path}_{workers}_{size}"
                     checks.append(Check(name, round(ratio, 3), f">= {bar:.3g} times Gloo", ratio >= bar))
                 progress.advance(f"{op} of {size} bytes, {workers} workers, {path}")
-            for hand in hands:
-                hand.result()
+            for handle in handles:
+                handle.result()
     return Result(rows, checks)
 
 

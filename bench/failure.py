@@ -2,8 +2,8 @@
 
 Contestants:
 
-- understudy: two machines with one worker each, and a standby that can take either role at once. A machine whose worker
-  died becomes the next standby; a machine that died comes back;
+- understudy: two machines with one worker each, and a standby that can take either role at once. A machine with a dead
+  worker becomes the next standby; a machine that died comes back;
 - torchrun: plain DDP over Gloo with a checkpoint every 10 steps. A worker is lost on one node with two workers, the
   best case for torchrun; a machine is one of two nodes. The node with the rendezvous is spared: its loss ends the job;
 - torchrun, DCP: the loss of a worker, with checkpoints by torch.distributed.checkpoint;
@@ -26,8 +26,8 @@ Columns:
   before). If a step that needs nothing more from the dead worker ends undisturbed, the step after it counts.
 - `full_strength_s`: from the death to the end of the first step in which all places take part again.
 - `new_step_s`: from the death to the end of the first step that had not been completed before.
-- `repeated`: steps that survivors began again, the one in flight included. `dropped`: steps whose data had no effect.
-  `restarted`: the survivors' processes were restarted too.
+- `repeated`: steps that survivors began again, the one in flight included. `dropped`: steps with data that had no
+  effect. `restarted`: the survivors' processes were restarted too.
 
 One job runs at a time. Each job has a few deaths, and the jobs of all contestants alternate. Each contestant loses 10
 workers and 5 machines; those with DCP and with a checkpoint after every step lose no machines. A quick run has 2 and 1,

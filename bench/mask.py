@@ -26,9 +26,9 @@ Time is the wall clock, noted just before the kill and by the training scripts a
 Columns:
 
 - `stall_s`: from the death to the survivors' next completed step, less an undisturbed step (the median of the 12
-  before); of three survivors, the one that waited longest. Negative values: the worker died late in a step whose work
-  the survivors kept. `wait_ratio`: the median time from the death to that step, divided by masking's; stalls themselves
-  may be too near to zero.
+  before); of three survivors, the one that waited longest. Negative values: the worker died late in a step that the
+  survivors completed. `wait_ratio`: the median time from the death to that step, divided by masking's; stalls
+  themselves may be too near to zero.
 - `degraded`: micro-shards per second without the dead worker, divided by those before: medians of the first 20 steps
   (at least 10) after the delayed one. Processes that start or rehearse on the same cores slow the survivors down; if
   workers compete for processors, the dead worker's processor speeds them up. torchft's survivors compute no more than
@@ -36,7 +36,7 @@ Columns:
 - `full_strength_s`: from the death to the end of the first step in which all replicas take part again.
 - `repeated`: steps that survivors began again, the one in flight included. `recomputed`: micro-shards that a survivor
   computed after another survivor had. With masking there are none, unless the death comes between the last micro-shard
-  and the vote: then all of them. For torchrun the step in flight is not known. `dropped`: steps whose data had no
+  and the vote: then all of them. For torchrun the step in flight is not known. `dropped`: steps with data that had no
   effect. `restarted`: the survivors' processes were restarted too.
 
 One job runs at a time. Each job has two deaths, and the jobs of all contestants alternate. Each contestant loses 8

@@ -228,7 +228,7 @@ class SimulatedAgent:
     async def connect(self) -> None:
         self.ws = await self._all.connection()
         received, seated = self._inbox.last, self._seated
-        await self.send(Register(self._name, f"{self._name}-a", self._standby, received, seated=seated))
+        await self.send(Register(self._name, f"{self._name}-a", self._standby, received, roster=seated))
 
     async def listen(self) -> None:
         """Read and answer orders until the agent is dismissed; reconnect after a broken connection, as agents do."""

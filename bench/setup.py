@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from understudy.comm.links.io import IoLoop
 from understudy.comm.network import NetworkFabric
 from understudy.comm.sandbox import Echo
-from understudy.comm.topology import GroupKey, LinkId, control_links, delta, links_needed
+from understudy.comm.topology import GroupKey, LinkId, control_links, delta, layout
 from understudy.protocol.roster import Roster
 from understudy_bench.harness.bench import Bench, Check, Progress, Result, median, spread
 
@@ -111,8 +111,8 @@ def _prepare(fabrics: Iterable[NetworkFabric], roster: Roster) -> None:
 
 
 def _links(roster: Roster, key: GroupKey) -> frozenset[LinkId]:
-    control = frozenset[LinkId]().union(*(control_links(roster, uid) for uid in roster.seats if uid is not None))
-    return control | links_needed(roster, key)
+    plan, uids = layout(roster, key), [uid for uid in roster.seats if uid is not None]
+    return frozenset[LinkId]().union(*(control_links(roster, uid) | plan.links_of(uid) for uid in uids))
 
 
 def _need_descriptors(roles: int) -> None:

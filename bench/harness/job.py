@@ -1,4 +1,4 @@
-"""A job of `understudy run` that a benchmark observes, and whose machines it adds, replaces and slows down."""
+"""A job of `understudy run` that a benchmark observes and acts on: it adds, replaces and slows down machines."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class BenchJob:
 
     async def __aenter__(self) -> Self:
         async with AsyncExitStack() as stack:
-            job = LocalJob(self._spec, on_line=self._lines.append, on_tale=self.events.append)
+            job = LocalJob(self._spec, on_line=self._lines.append, on_event=self.events.append)
             self._job = await stack.enter_async_context(job)
             self._following = asyncio.ensure_future(self._job.wait())
             stack.callback(self._following.cancel)

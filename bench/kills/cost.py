@@ -23,8 +23,8 @@ class Outage:
     step_s: float
     """An undisturbed step, before the death."""
     stall_s: float
-    """To the next completed step, less an undisturbed one. Negative: the worker died late in a step whose work the
-    survivors kept."""
+    """To the next completed step, less an undisturbed one. Negative: the worker died late in a step that the
+    survivors completed."""
     full_strength_s: float
     """To the end of the first step in which the dead worker's place takes part again."""
     new_step_s: float | None

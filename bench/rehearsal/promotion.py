@@ -162,17 +162,18 @@ async def promote(mesh: Mesh, folder: Path, cells: Sequence[int], done: Callable
     rows: list[Row] = []
     chance = random.Random(mesh.name)
     away = {"standbys": 1, "repair": 0.5, "quarantine": 1000}
-    async with BenchJob({**mesh.settings(folder / "struck"), **away}) as job:
+    async with BenchJob({**mesh.settings(folder / "disturbed"), **away}) as job:
         await job.reach(WARM_UP)
         for cell in cells:
             rows.append(await _kill(job, cell, mesh, chance))
             done(f"{mesh.name}, machine {cell}: {rows[-1]['how']}")
         await job.train(3)
-        struck = await job.stop()
+        disturbed = await job.stop()
         recorded = [int(event["data"]["bytes"]) for event in job.events if event["kind"] == "recorded"]
-    async with BenchJob({**mesh.settings(folder / "calm", 0.0), "steps": int(struck.view["step"])}) as job:
-        calm = await job.ended()
-    if (struck.status, calm.status) != ("stopped", "finished"):
-        raise CommandFailed(f"{mesh.name}: {struck.status} {struck.reason}; undisturbed: {calm.status} {calm.reason}")
+    async with BenchJob({**mesh.settings(folder / "undisturbed", 0.0), "steps": int(disturbed.view["step"])}) as job:
+        undisturbed = await job.ended()
+    if (disturbed.status, undisturbed.status) != ("stopped", "finished"):
+        ends = [f"{ended.status} {ended.reason}" for ended in (disturbed, undisturbed)]
+        raise CommandFailed(f"{mesh.name}: {ends[0]}; undisturbed: {ends[1]}")
     done(f"{mesh.name}, undisturbed")
-    return Promoted(rows, differing(struck.view["digests"], calm.view["digests"]), recorded)
+    return Promoted(rows, differing(disturbed.view["digests"], undisturbed.view["digests"]), recorded)

@@ -13,7 +13,7 @@ from understudy_bench.rehearsal.promotion import EXAMPLES
 SYSTEMS = {"recorded": (), "unrecorded": ("--recording-limit", "0")}
 BAR = 1.02
 WEIGHED = ("gpt_ddp.py", "gpt_fsdp.py")
-"""Examples whose recordings are measured, at their usual size."""
+"""Examples of which the recordings are measured, at their usual size."""
 
 Row = dict[str, object]
 Blocks = Mapping[str, Sequence[Sequence[float]]]

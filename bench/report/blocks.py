@@ -93,7 +93,7 @@ def _bold(system: str, words: str) -> str:
 
 BOLD = ("understudy", "masking")
 
-STRUCK = {
+AFTER_A_DEATH = {
     "understudy": "with Understudy",
     "torchft": "with torchft, short time limits",
     "torchrun": "with torchrun, a checkpoint every 10 steps",
@@ -108,11 +108,12 @@ def _failure(results: Results) -> str:
     for system in dict.fromkeys(str(row["system"]) for row in totals):
         by = {row["loss"]: row for row in totals if row["system"] == system}
         any_of = by.get("worker", next(iter(by.values())))
-        restarts = "all workers restart" if not str(any_of["restarted"]).startswith("0 ") else "no survivor restarts"
+        restarted = int(str(any_of["restarted"]).split()[0])  # of all losses
+        restarts = "all workers restart" if restarted else "no survivor restarts"
         work = f"{any_of['repeated']:g} repeated, {any_of['dropped']:g} dropped; {restarts}"
         stalls = [_bold(system, measured(by[loss], "stall")) if loss in by else "" for loss in ("worker", "machine")]
         rest = (seconds(any_of["full_strength_s"]), work, seconds(any_of["step_s"]))
-        cells.append((STRUCK.get(system, system), *stalls, *rest))
+        cells.append((AFTER_A_DEATH.get(system, system), *stalls, *rest))
     cells += [(f"{system}: {why}", "", "", "", "", "") for system, why in charts.absent(results, "failure")]
     if not totals:
         return ""
@@ -140,13 +141,13 @@ def _counts(totals: Sequence[Row]) -> str:
 
 def _cut_short(results: Results, bench: str) -> str:
     """Sentences about other systems' jobs that did not get all workers into one step, at the start or after a death."""
-    cut = Counter(str(row["system"]) for row in results.rows(bench) if "cut short" in str(row.get("round")))
+    cut = Counter(str(row["system"]) for row in results.cut_short(bench))
     return "".join(
         f" In {count} of {system}'s jobs a worker stayed away for three minutes." for system, count in cut.items()
     )
 
 
-MASKED = {
+WITHOUT_A_REPLICA = {
     "masking": "mask it (`--mask anywhere`)",
     "masking, standby": "mask it, and let a standby join that has not rehearsed",
     "recovery": "wait for a standby that is ready",
@@ -169,13 +170,13 @@ def _mask(results: Results) -> str:
             if row.get("full_strength_s") is not None
             else "the benchmark delays the joiner"
         )
-        words = MASKED.get(row["system"], row["system"])
+        words = WITHOUT_A_REPLICA.get(row["system"], row["system"])
         cells.append((words, _bold(row["system"], measured(row, "stall")), speed, until))
     cells += [(f"{system}: {why}", "", "", "") for system, why in charts.absent(results, "mask")]
     low, high = min(row["step_s"] for row in totals), max(row["step_s"] for row in totals)
     head = f"One of four replicas is killed, steps of {seconds(low)} to {seconds(high)}:"
     counts = ", ".join(f"{row['round'].removeprefix('all ')} ({row['system']})" for row in totals)
-    text = f"medians of {counts}, interleaved; negative: the worker died late in a step whose work the survivors kept"
+    text = f"medians of {counts}, interleaved; negative: the worker died late in a step that the survivors completed"
     titles = ("the survivors", "stall for", "then go on at", "full strength after")
     return f"{head}\n\n{table(titles, cells)}\n\n{source(results, 'mask', text)}{_cut_short(results, 'mask')}"
 
@@ -256,8 +257,7 @@ def _rebalance(results: Results) -> str:
     titles = ("a machine is replaced every", "remaining speed", "restarting instead")
     at_once = [
         f"{row['machines']} of {row['of']}: {seconds(row['lost_s'])}"
-        for row in results.rows("rebalance", part="at once")
-        if str(row["round"]).startswith("all") and row["links"] == "own"
+        for row in results.totals("rebalance", part="at once", links="own")
     ]
     text = (
         f"steps of {seconds(next(iter(ours.values()))['step_s'])}; the joiners start and rehearse on the same cores. "
@@ -366,7 +366,7 @@ PREDICTED = ("share of time that the job trains", "measured", "simulated", "a pr
 
 
 def _reality(results: Results) -> str:
-    rows = [row for row in results.rows("reality") if str(row["stretch"]).startswith("all")]
+    rows = results.totals("reality")
     if not rows:
         return ""
     cells = [

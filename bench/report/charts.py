@@ -103,7 +103,7 @@ def rebalancing(results: Results) -> LineChart | None:
         rows.sort(key=lambda row: float(row["made"]))
         if rows:
             xs, ys = (tuple(float(row[name]) for row in rows) for name in ("made", column))
-            lines.append(ChartLine(words, xs, ys, dashed=words.endswith("cores")))
+            lines.append(ChartLine(words, xs, ys, dashed=(system, column) == ("understudy", "wall")))
     return LineChart("steps between two replacements", "share of undisturbed speed", tuple(lines)) if lines else None
 
 

@@ -61,7 +61,16 @@ class Results:
 
     def totals(self, bench: str, **where: object) -> list[Mapping[str, Any]]:
         """Those of the rows that sum up all rounds."""
-        return [row for row in self.rows(bench, **where) if str(row.get("round", "")).startswith("all")]
+        return [row for row in self.rows(bench, **where) if _round_of(row)[:1] == ["all"]]
+
+    def cut_short(self, bench: str) -> list[Mapping[str, Any]]:
+        """The rows of jobs that ended before all their rounds."""
+        return [row for row in self.rows(bench) if _round_of(row)[-2:] == ["cut", "short"]]
+
+
+def _round_of(row: Mapping[str, Any]) -> list[str]:
+    """The words of a row's round (or stretch): a number, "all" with the number of rounds, or a number "cut short"."""
+    return str(row.get("round", row.get("stretch", ""))).replace(",", "").split()
 
 
 def read(folder: Path) -> Results:

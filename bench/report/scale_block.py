@@ -11,13 +11,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from understudy.agent.agent import BEAT_S
-from understudy.planning.inputs.assume import Ask, assume
+from understudy.planning.inputs.assume import PlanRequest, assume
 from understudy.protocol.durations import readable
 from understudy_bench.report.figures import seconds, source, table
 from understudy_bench.report.folder import Results
 from understudy_bench.scale import FROM, slope
 
-ASK = Ask(gpus=100_000, params=405e9)
+ASK = PlanRequest(gpus=100_000, params=405e9)
 COMMAND = "understudy plan --gpus 100000 --model-params 405B"
 
 Row = Mapping[str, Any]

@@ -54,10 +54,13 @@ def run(body: Callable[[], Coroutine[Any, Any, None]]) -> None:
 
 
 @contextlib.asynccontextmanager
-async def fork_server(*preload: str) -> AsyncIterator[ForkClient]:
-    opened = await ForkClient.open(preload=preload or ["json", BODIES], env={**os.environ, "PYTHONPATH": str(ROOT)})
-    async with opened:
+async def fork_server(*preload: str, env: dict[str, str] | None = None) -> AsyncIterator[ForkClient]:
+    env = env or {**os.environ, "PYTHONPATH": str(ROOT)}
+    opened = await ForkClient.open(preload=preload or ["json", BODIES], env=env)
+    try:
         yield opened
+    finally:
+        await opened.close()
 
 
 async def spawn(

@@ -23,18 +23,18 @@ import asyncio, os, sys
 from understudy.agent.fork_client import ForkClient
 
 async def main(kept):
-    async with ForkClient.fork() as fork_server:
-        said = []
-        def spawn(body, spec=b""):
-            heard = lambda line, stream: said.append(line)
-            return fork_server.spawn(f"tests.agent.bodies:{body}", spec, env={}, cwd="/", on_output=heard)
-        if not kept:
-            children = [await spawn("leave", b"%d" % code) for code in (0, 7)] + [await spawn("write", b"a line")]
-            print([await child.exited for child in children], said, flush=True)
-            return
-        children = [await spawn("wait") for _ in range(2)]
-        print(fork_server._server.pid, *(child.pid for child in children), flush=True)
-        await asyncio.Event().wait()
+    fork_server, said = ForkClient.fork(), []
+    def spawn(body, spec=b""):
+        heard = lambda line, stream: said.append(line)
+        return fork_server.spawn(f"tests.agent.bodies:{body}", spec, env={}, cwd="/", on_output=heard)
+    if not kept:
+        children = [await spawn("leave", b"%d" % code) for code in (0, 7)] + [await spawn("write", b"a line")]
+        print([await child.exited for child in children], said, flush=True)
+        await fork_server.close()
+        return
+    children = [await spawn("wait") for _ in range(2)]
+    print(fork_server._server.pid, *(child.pid for child in children), flush=True)
+    await asyncio.Event().wait()
 
 asyncio.run(main(sys.argv[1] == "kept"))
 """

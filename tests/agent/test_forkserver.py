@@ -5,13 +5,11 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from understudy.agent.forkserver import (
     MESSAGES,
-    NO_TARGET,
     ForkExited,
     ForkInbox,
     ForkRefused,
@@ -19,7 +17,6 @@ from understudy.agent.forkserver import (
     Server,
     Spawn,
     Started,
-    find,
 )
 
 pytestmark = pytest.mark.timeout(60)
@@ -110,18 +107,3 @@ def test_a_fork_that_fails_is_told(pair: tuple[socket.socket, socket.socket], mo
     assert heard(agent) == [(ForkRefused(1, "[Errno 11] Resource temporarily unavailable"), [])]
     assert os.read(read, 1) == b""
     os.close(read)
-
-
-def test_find(capsys: pytest.CaptureFixture[str]) -> None:
-    assert find("os:getpid").__name__ == "getpid"
-    with pytest.raises(SystemExit) as exit:
-        find("os.nothing:getpid")
-    assert exit.value.code == NO_TARGET
-    assert capsys.readouterr().err.startswith("understudy: cannot start 'os.nothing:getpid': No module named")
-
-
-def test_a_module_that_misses_another_fails_with_its_own_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "lacking.py").write_text("import no_such_thing")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    with pytest.raises(ModuleNotFoundError, match="no_such_thing"):
-        find("lacking:fn")

@@ -80,7 +80,7 @@ def test_links_that_all_share_are_told_and_have_no_bar() -> None:
     assert found["half_at_once_shared_links"] == (2.5, True)
 
 
-def test_who_hurries_computes_the_same() -> None:
+def test_hurried_work_computes_the_same() -> None:
     steady, hurried = WORKS["steady"], WORKS["hurried"]
     assert (steady.micro, steady.build, steady.loss) == (hurried.micro, hurried.build, hurried.loss)
     assert hurried.length_s == 0 < steady.length_s

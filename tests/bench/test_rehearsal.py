@@ -62,7 +62,7 @@ def test_graphs_that_are_compiled_after_the_switch_are_counted() -> None:
     entries = joiner(0.22, **SHADOWS)
     entries[-1]["graphs"] = 5
     assert row_of(entries, ANSWER, 10.0)["graphs_after"] == 2
-    assert row_of(joiner(0.22), ANSWER, 10.0)["graphs_after"] == 3  # nobody has compiled before
+    assert row_of(joiner(0.22), ANSWER, 10.0)["graphs_after"] == 3  # nothing was compiled before
 
 
 def rows(**ratios: Sequence[float]) -> list[dict[str, Any]]:
@@ -103,7 +103,7 @@ def test_the_summary_has_a_row_for_each_contestant() -> None:
     assert (cold["how"], cold["shadow_s"]) == ("cold", [])
 
 
-def test_only_who_does_not_rehearse_is_told_so(tmp_path: Path) -> None:
+def test_only_contestants_without_rehearsal_get_its_settings(tmp_path: Path) -> None:
     warm, cold = (Contestant("inductor", rehearses).settings(tmp_path) for rehearses in (True, False))
     assert (cold["rehearsals"], cold["warm"]) == (0, 0)
     assert "rehearsals" not in warm
@@ -205,9 +205,9 @@ def test_everything_is_measured(monkeypatch: pytest.MonkeyPatch, quick: bool) ->
     lives: list[tuple[str, str, int]] = []
     played: list[tuple[str, list[int]]] = []
 
-    async def live(who: Contestant, folder: Path, replacements: int, done: Callable[[str], None]) -> Life:
-        lives.append((who.name, who.how, replacements))
-        shadows = SHADOWS if who.rehearses else {}
+    async def live(contestant: Contestant, folder: Path, replacements: int, done: Callable[[str], None]) -> Life:
+        lives.append((contestant.name, contestant.how, replacements))
+        shadows = SHADOWS if contestant.rehearses else {}
         seen = []
         for _ in range(replacements):
             seen.append(row_of(joiner(1.0, 1.0, **shadows), ANSWER, 10.0))
@@ -252,7 +252,7 @@ def test_everything_is_measured(monkeypatch: pytest.MonkeyPatch, quick: bool) ->
     ]
     turns = {(model, how) for model, how, _ in lives}
     assert turns == {(model, how) for model in ("eager", "compiled") for how in ("rehearsed", "cold")}
-    counts = {turn: sum(many for *who, many in lives if tuple(who) == turn) for turn in turns}
+    counts = {turn: sum(many for *each, many in lives if tuple(each) == turn) for turn in turns}
     assert set(counts.values()) == {2 if quick else 6}
     assert played == ([(MESHES[0].name, [0, 2])] if quick else [(m.name, [*range(m.machines)]) for m in MESHES])
     assert {"first step", "promotion", "recording", "memory"} == {row["part"] for row in result.rows}

@@ -31,10 +31,10 @@ def test_what_is_lost_is_what_steps_took_beyond_usual_ones() -> None:
 
 
 def test_an_hour_with_it_against_one_without_and_against_others() -> None:
-    ours, restart, nobody = summary(rows())
+    ours, restart, none = summary(rows())
     assert (ours["lost_s"], ours["efficiency"]) == (2.0, pytest.approx(1 - 2 / 3600, abs=1e-5))
     assert (restart["lost_s"], restart["efficiency"]) == (7.8, pytest.approx(1 - 7.8 / 3600, abs=1e-5))
-    assert nobody["efficiency"] == 0.8
+    assert none["efficiency"] == 0.8
 
 
 @pytest.mark.parametrize(

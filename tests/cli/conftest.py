@@ -16,7 +16,7 @@ from understudy.launch.registry import Entry, enter
 
 @pytest.fixture
 def apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Away from the jobs and the terminal of whoever runs the tests."""
+    """Keep tests away from the jobs and the terminal of the user."""
     monkeypatch.setenv("UNDERSTUDY_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("TERM", "xterm-256color")
     for name in ("NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "COLUMNS", "UNDERSTUDY_SECRET"):

@@ -30,7 +30,7 @@ ROSTER = [
 
 class Fake:
     """A controller that says what it is given to say. Requests are answered from `answers`, one for each time that
-    somebody asks; with an answer may come events, which are in the events from then on."""
+    a command asks. An answer may bring events."""
 
     def __init__(self) -> None:
         self.job, self.machines, self.roster = JOB, MACHINES, ROSTER

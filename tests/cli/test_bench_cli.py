@@ -15,7 +15,7 @@ from understudy_bench.harness.bench import Bench, Check, Progress, Result
 
 
 class Fake:
-    """A registered benchmark whose outcome a test chooses; `runs` holds the `quick` of every run."""
+    """A registered benchmark with an outcome that a test chooses; `runs` holds the `quick` of every run."""
 
     def __init__(self) -> None:
         self.runs: list[bool] = []

@@ -116,7 +116,7 @@ class Asked:
         self.signals.append(number)
 
 
-def test_who_is_told_to_go_twice_does_not_wait() -> None:
+def test_a_machine_that_is_told_twice_to_go_does_not_wait() -> None:
     async def scene() -> None:
         membership, agent = (
             join.JoinedMachine(join.Ticket(url="", secret="", script="", args=(), name="m7", host=""), print),

@@ -17,7 +17,7 @@ import pytest
 from tests.cli.controller import JOB, MACHINES, ROSTER, SECRET, Fake, Shell
 from understudy.cli.main import main
 from understudy.controller.client import Client
-from understudy.controller.core.effects import Announcement
+from understudy.controller.core.effects import Announcement, AnnouncementKind
 from understudy.controller.server.views import ChangeView, JobView, MachineView, RoleView
 from understudy.launch.registry import Entry, enter
 from understudy.steward.stragglers import Straggler
@@ -157,7 +157,7 @@ def test_no_events(fake: Fake, shell: Shell) -> None:
 
 
 @pytest.mark.parametrize("end", ["finished", "stopped", "failed"])
-def test_following_ends_with_the_job(fake: Fake, shell: Shell, end: str) -> None:
+def test_following_ends_with_the_job(fake: Fake, shell: Shell, end: AnnouncementKind) -> None:
     fake.events = [HISTORY[0], Announcement(end, "it is over", 1.0), Announcement("machine", "too late", 2.0)]
     code, out, _ = shell("events", "-f")
     assert code == 0
@@ -232,7 +232,7 @@ def test_replace_for_machines(fake: Fake, shell: Shell) -> None:
     assert (answer["text"], answer["lost"], answer["bytes"]) == ("training lost 0.250 s", 0.25, 1000)
 
 
-def test_several_machines_and_who_comes_for_them(fake: Fake, shell: Shell) -> None:
+def test_several_machines_and_their_standbys(fake: Fake, shell: Shell) -> None:
     fake.says(True, "done")
     assert shell("replace", "m0", "m2", "--with", "m3", "m4")[0] == 0
     ((_, _, body),) = fake.asked

@@ -1,4 +1,4 @@
-"""`understudy rebalance`, `drain` of several machines, and what `status` says of those who wait."""
+"""`understudy rebalance`, `drain` of several machines, and what `status` says of waiting requests."""
 
 from __future__ import annotations
 
@@ -126,13 +126,13 @@ def test_replicas_are_spread_over_racks(fake: Fake, shell: Shell) -> None:
     assert out.splitlines() == ["transition 1 of 1: roles 2, 3: m1 → m3"]
 
 
-def test_a_label_that_nobody_has(fake: Fake, shell: Shell) -> None:
+def test_a_label_that_no_machine_has(fake: Fake, shell: Shell) -> None:
     code, _, err = shell("rebalance", "--spread", "room")
     assert code == 2
     assert "no machine has a label room; give them some with: understudy join --label room=…" in err
 
 
-def test_a_role_that_nobody_plays(fake: Fake, shell: Shell, tmp_path: Path) -> None:
+def test_a_vacant_role(fake: Fake, shell: Shell, tmp_path: Path) -> None:
     fake.roster[2:] = [msgspec.structs.replace(role, machine=None, worker=None) for role in fake.roster[2:]]
     code, _, err = shell("rebalance", plan(tmp_path, '[moves]\n3 = "m2"\n'))
     assert code == 2
@@ -163,7 +163,7 @@ def test_taking_back_needs_no_time(fake: Fake, shell: Shell) -> None:
     assert fake.asked == []
 
 
-def test_status_shows_who_waits_and_where_machines_stand(fake: Fake, shell: Shell) -> None:
+def test_status_shows_waiting_requests_and_labels(fake: Fake, shell: Shell) -> None:
     by = time.mktime((2026, 3, 1, 18, 0, 0, 0, 0, -1))
     queue = (
         WaitingView("r1", ("m0",), None, "", "under way: prepare"),

@@ -58,10 +58,10 @@ def test_in_every_roster(data: st.DataObject) -> None:
     vacant = data.draw(st.sets(st.sampled_from(roles)))
     roster = cast(*machines, vacant=tuple(vacant))
     twins = data.draw(st.dictionaries(st.sampled_from(roles), st.sets(st.sampled_from(roles)), max_size=3))
-    alive = {worker.machine for role in roles if (worker := roster.player(role)) is not None}
+    alive = {worker.machine for role in roles if (worker := roster.worker_of(role)) is not None}
     for role in roles:
-        player, buddy = roster.player(role), backup_of(roster, role, twins.get(role, ()))
-        elsewhere = {twin.machine for other in twins.get(role, ()) if (twin := roster.player(other)) is not None} - (
+        player, buddy = roster.worker_of(role), backup_of(roster, role, twins.get(role, ()))
+        elsewhere = {twin.machine for other in twins.get(role, ()) if (twin := roster.worker_of(other)) is not None} - (
             {player.machine} if player is not None else set()
         )
         assert (buddy is None) == (player is None or len(alive) < 2 or bool(elsewhere))

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.comm.strategies import rosters, seated
-from understudy.comm.topology import Delta, GroupKey, LinkId, control_links, delta, layout, links_needed
+from understudy.comm.topology import Delta, GroupKey, LinkId, control_links, delta, layout
 from understudy.protocol.roster import Roster, WorkerAddress
 
 
@@ -36,6 +36,10 @@ def cases(draw: st.DrawFn) -> Case:
 
 def control(roster: Roster) -> frozenset[LinkId]:
     return frozenset().union(*(control_links(roster, uid) for uid in seated(roster)))
+
+
+def links_needed(roster: Roster, key: GroupKey) -> frozenset[LinkId]:
+    return frozenset().union(*(layout(roster, key).links_of(uid) for uid in seated(roster)))
 
 
 def replaced(roster: Roster, cell: int) -> tuple[Roster, set[str], set[str]]:
@@ -197,7 +201,7 @@ def test_a_vacancy_is_closed_by_its_neighbours(case: Case, data: st.DataObject) 
     for link in change.opened:
         assert {link.source, link.target} <= beside[link.kind, link.rail]
     refill, _, joiners = replaced(roster, cell)
-    again = after.successor({role: refill.player(role) for role in roles})
+    again = after.successor({role: refill.worker_of(role) for role in roles})
     assert links_needed(again, key) == links_needed(refill, key)
     reopened = delta(links_needed(after, key), links_needed(again, key))
     assert all(link.source in joiners or link.target in joiners for link in reopened.opened)
@@ -251,7 +255,7 @@ def test_whoever_provides_an_arena_has_it(case: Case, data: st.DataObject) -> No
         changes: dict[int, WorkerAddress | None] = {}
         for role in data.draw(st.sets(st.sampled_from(range(len(roster.seats))))):
             fill = data.draw(st.booleans())
-            mates = [roster.player(other) for other, of in enumerate(roster.cells) if of == roster.cells[role]]
+            mates = [roster.worker_of(other) for other, of in enumerate(roster.cells) if of == roster.cells[role]]
             machine = next((mate.machine for mate in mates if mate is not None), f"m{roster.cells[role]}")
             changes[role] = WorkerAddress(f"late{number}-{role}", machine) if fill else None
         if len([uid for role, uid in enumerate(roster.seats) if uid and role not in changes]) == 0:

@@ -51,7 +51,7 @@ def test_waiting_for_an_operation_counts_in_the_thread_that_waits() -> None:
 def test_waiting_for_messages_counts() -> None:
     before, job = waits.waited()[0], Send(1, 0, torch.ones(1))
     later(job.done.set)
-    MessageWork([], [job], []).wait()
+    MessageWork([], job, []).wait()
     assert waited(before) > PAUSE_S / 2
 
 

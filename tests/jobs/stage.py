@@ -177,7 +177,7 @@ def perform(folder: Path, direction: Direction = _nothing, *, script: str = SCRI
             tales.append(tale)
             news.set()
 
-        async with LocalJob(spec, on_line=lambda line: None, on_tale=told) as job:
+        async with LocalJob(spec, on_line=lambda line: None, on_event=told) as job:
             end = asyncio.ensure_future(job.wait())
             directed = asyncio.ensure_future(direction(Stage(job, tales, news)))
             try:

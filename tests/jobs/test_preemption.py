@@ -19,7 +19,7 @@ def test_sigterm_lets_a_standby_take_over(tmp_path: Path) -> None:
         await stage.standbys(1)
         agent = stage.job.agents["m1"]
         agent.kill(signal.SIGTERM)
-        assert await asyncio.wait_for(agent.wait(), 150) == 0
+        assert await asyncio.wait_for(agent.exited, 150) == 0
         assert "m1 is released" in [tale["text"] for tale in stage.tales]
         assert not [tale for tale in stage.tales if tale["kind"] in ("halt", "lost")]
 

@@ -80,4 +80,4 @@ def test_a_job_without_machines_stops_with_a_checkpoint(tmp_path: Path) -> None:
 def test_too_few_rehearsals_for_ddp(tmp_path: Path) -> None:
     ended = perform(tmp_path, rehearsals=1).ended
     assert ended.status == "failed"
-    assert "with DDP a newcomer must have rehearsed two steps" in ended.reason
+    assert "with DDP a joiner must have rehearsed two steps" in ended.reason

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from understudy.launch.sources import CommandMachines, InvitedMachines, LocalMachines, MachineSource
+from understudy.launch.sources import CalledMachines, CommandMachines
 
 LIMIT_S = 60.0
 
@@ -95,7 +95,7 @@ def test_one_that_hangs_is_ended_with_its_children(tmp_path: Path) -> None:
 def test_what_it_leaves_in_the_background_goes_on_and_is_not_waited_for(tmp_path: Path) -> None:
     said: list[str] = []
     source = CommandMachines(command(tmp_path, f"sleep 600 & echo $! > {tmp_path}/child"), {}, said.append)
-    play(source, one, lambda: (tmp_path / "child").exists() and not source._tasks)
+    play(source, one, lambda: (tmp_path / "child").exists() and not source._tasks._running)
     child = int((tmp_path / "child").read_text())
     assert not _ended(child, 0.0)
     os.kill(child, 9)
@@ -105,24 +105,23 @@ def test_what_it_leaves_in_the_background_goes_on_and_is_not_waited_for(tmp_path
 def test_when_the_job_is_over_nothing_is_tried_any_more(tmp_path: Path) -> None:
     source = CommandMachines(command(tmp_path, "sleep 600"), {}, print)
     play(source, one, lambda: bool(calls(tmp_path)))
-    assert not source._tasks
+    assert not source._tasks._running
 
 
-def test_agents_here_and_an_invitation_are_told_how_many() -> None:
-    started: list[int] = []
-    invited: list[int] = []
+def test_a_call_is_told_how_many() -> None:
+    brought: list[int] = []
 
-    async def start(count: int) -> None:
-        started.append(count)
+    async def bring(count: int) -> None:
+        brought.append(count)
 
-    async def ask(source: MachineSource) -> None:
+    async def ask() -> None:
+        source = CalledMachines(bring)
         await source.start(2)
         await source.release("m3")
         await source.close()
 
-    asyncio.run(ask(LocalMachines(start)))
-    asyncio.run(ask(InvitedMachines(invited.append)))
-    assert (started, invited) == ([2], [2])
+    asyncio.run(ask())
+    assert brought == [2]
 
 
 def _ended(pid: int, limit: float = 10.0) -> bool:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from understudy.planning.inputs.assume import Ask, assume
+from understudy.planning.inputs.assume import PlanRequest, assume
 from understudy.planning.outcome import Mean
 from understudy.planning.planner import Plan, SimulationCheck, best_of_kinds, kinds, merit, sensitivity
 
 
-def planned(ask: Ask) -> Plan:
+def planned(ask: PlanRequest) -> Plan:
     """Not simulated, and without micro-shards that only some replicas can read."""
     assumed = assume(ask)
     names = {kind for kind, _, _ in kinds(assumed, ask)} - {"mask-and-refill-local"}

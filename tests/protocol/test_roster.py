@@ -24,7 +24,7 @@ def test_two_workers_for_a_role() -> None:
 
 
 def test_two_roles_for_a_worker() -> None:
-    with pytest.raises(RosterError, match=r"generation 2: a is given both role 0 and role 2; a worker plays one"):
+    with pytest.raises(RosterError, match=r"generation 2: a is given both role 0 and role 2; a worker has one"):
         Roster.of(2, [(0, "a"), (1, "b"), (2, "a")], [A, B], cells=[0, 1, 2])
 
 
@@ -83,7 +83,7 @@ def test_a_successor_comes_later(generation: int) -> None:
 
 def test_a_uid_is_never_used_again() -> None:
     roster = Roster.of(1, [(0, "a"), (1, "b")], [A, B])
-    with pytest.raises(RosterError, match=r"role 0 is given to a newcomer a, .* a uid is never used again"):
+    with pytest.raises(RosterError, match=r"role 0 is given to a new worker a, .* a uid is never used again"):
         roster.successor({0: WorkerAddress("a", "m0", port=77)})
 
 
@@ -103,7 +103,7 @@ def test_names() -> None:
 def test_vacant_roles_have_cells_of_their_own() -> None:
     roster = Roster.of(1, [(1, "b"), (2, "c")], [B, C], roles=4)
     assert roster.cells == (0, 1, 1, 2)
-    assert [roster.player(role) for role in range(4)] == [None, B, C, None]
+    assert [roster.worker_of(role) for role in range(4)] == [None, B, C, None]
     assert roster.worker("b") == B
     assert roster.role_of("a") is None
 

@@ -4,7 +4,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from understudy.protocol.vote import NOBODY, WIDTH, Ballot, VoteOutcome, numbers_of, outcome_of
+from understudy.protocol.vote import NO_ROLE, WIDTH, Ballot, VoteOutcome, numbers_of, outcome_of
 
 CURRENT = 4
 
@@ -66,7 +66,7 @@ def test_a_ballot_has_the_width_that_the_tensor_has(ballots: list[Ballot]) -> No
     for ballot in ballots:
         numbers = numbers_of(ballot)
         assert len(numbers) == WIDTH
-        assert all(abs(number) <= NOBODY for number in numbers)
+        assert all(abs(number) <= NO_ROLE for number in numbers)
 
 
 @given(elections(), st.data())

@@ -100,7 +100,7 @@ def test_what_is_said_arrives_whole_from_several_threads() -> None:
 
         def talk() -> None:
             for message in SAID * 20:
-                ends.line.say(message)
+                ends.line.send(message)
 
         threads = [threading.Thread(target=talk) for _ in range(4)]
         for thread in threads:
@@ -119,7 +119,7 @@ def test_the_agent_is_gone() -> None:
     with Ends() as ends:
         ends.agent.close()
         assert ends.lost.get(timeout=10) == "closed"
-        ends.line.say(SAID[0])
+        ends.line.send(SAID[0])
 
 
 def test_closing_ones_own_end_is_no_loss() -> None:

@@ -1,4 +1,4 @@
-"""A newcomer may be any of the roles that hold the same, for as long as its script has not asked which one it is."""
+"""A joiner may be any of the roles that hold the same, for as long as its script has not asked which one it is."""
 
 from __future__ import annotations
 
@@ -40,29 +40,29 @@ class Newcomer:
 
 
 @pytest.fixture
-def newcomer() -> Iterator[Newcomer]:
+def joiner() -> Iterator[Newcomer]:
     found = Newcomer(MESH, ROLE)
     yield found
     uninstall()
     found.fabric.close()
 
 
-def test_a_script_that_has_not_asked_may_be_any_twin(newcomer: Newcomer) -> None:
-    assert newcomer.others() == (TWIN,)
+def test_a_script_that_has_not_asked_may_be_any_twin(joiner: Newcomer) -> None:
+    assert joiner.others() == (TWIN,)
 
 
-def test_its_groups_become_those_of_the_other_role(newcomer: Newcomer) -> None:
-    groups = newcomer.identity.groups(newcomer.fabric, ROLE, TWIN)
+def test_its_groups_become_those_of_the_other_role(joiner: Newcomer) -> None:
+    groups = joiner.identity.groups(joiner.fabric, ROLE, TWIN)
     assert groups is not None
-    pp, dp = newcomer.mesh["pp"].get_group(), newcomer.mesh["dp"].get_group()
+    pp, dp = joiner.mesh["pp"].get_group(), joiner.mesh["dp"].get_group()
     assert (dist.get_process_group_ranks(pp), dist.get_process_group_ranks(dp)) == ([0, 2], [2, 3])
-    newcomer.fabric.become(TWIN, groups)
+    joiner.fabric.become(TWIN, groups)
     renamed()
-    assert newcomer.fabric.role == dist.get_rank() == TWIN
+    assert joiner.fabric.role == dist.get_rank() == TWIN
     assert (dist.get_process_group_ranks(pp), dist.get_process_group_ranks(dp)) == ([1, 3], [2, 3])
     assert (dist.get_rank(pp), dist.get_rank(dp)) == (1, 1)
     assert dist.get_global_rank(pp, 0) == 1
-    assert {endpoint.name for endpoint in newcomer.fabric.endpoints()} == {"g0[0-3]", "g0[1,3]", "g0[2-3]"}
+    assert {endpoint.name for endpoint in joiner.fabric.endpoints()} == {"g0[0-3]", "g0[1,3]", "g0[2-3]"}
 
 
 @pytest.mark.parametrize(
@@ -82,78 +82,78 @@ def test_its_groups_become_those_of_the_other_role(newcomer: Newcomer) -> None:
         (lambda new: new.identity.told(), ()),
     ],
 )
-def test_what_it_asks(newcomer: Newcomer, asks: Callable[[Newcomer], object], others: tuple[int, ...]) -> None:
-    asks(newcomer)
-    assert newcomer.others() == others
+def test_what_it_asks(joiner: Newcomer, asks: Callable[[Newcomer], object], others: tuple[int, ...]) -> None:
+    asks(joiner)
+    assert joiner.others() == others
 
 
-def test_what_it_asks_within_a_step_does_not_count(newcomer: Newcomer) -> None:
-    newcomer.identity.watching = False
+def test_what_it_asks_within_a_step_does_not_count(joiner: Newcomer) -> None:
+    joiner.identity.watching = False
     dist.get_rank()
-    newcomer.identity.told()
-    assert newcomer.others() == (TWIN,)
+    joiner.identity.told()
+    assert joiner.others() == (TWIN,)
 
 
-def test_a_group_that_follows_no_dimension_ties_it_to_its_role(newcomer: Newcomer) -> None:
+def test_a_group_that_follows_no_dimension_ties_it_to_its_role(joiner: Newcomer) -> None:
     dist.new_group([0, 2, 3])
-    assert newcomer.others() == ()
+    assert joiner.others() == ()
 
 
-def test_it_begins_anew_with_the_training_function(newcomer: Newcomer) -> None:
+def test_it_begins_anew_with_the_training_function(joiner: Newcomer) -> None:
     dist.get_rank()
-    newcomer.identity.begin()
-    assert newcomer.others() == (TWIN,)
+    joiner.identity.begin()
+    assert joiner.others() == (TWIN,)
 
 
 @pytest.mark.parametrize(("name", "others"), [("RANK", ()), ("WORLD_SIZE", (TWIN,))])
 def test_the_environment_tells(
-    newcomer: Newcomer, monkeypatch: pytest.MonkeyPatch, name: str, others: tuple[int, ...]
+    joiner: Newcomer, monkeypatch: pytest.MonkeyPatch, name: str, others: tuple[int, ...]
 ) -> None:
     monkeypatch.setenv(name, "3")
     kind = type(os.environ)
     try:
-        watch_environment(newcomer.identity)
+        watch_environment(joiner.identity)
         assert (os.environ[name], os.environ.get(name)) == ("3", "3")
-        assert newcomer.others() == others
+        assert joiner.others() == others
     finally:
         os.environ.__class__ = kind
 
 
 def test_a_library_that_looks_through_the_environment_has_not_asked(
-    newcomer: Newcomer, monkeypatch: pytest.MonkeyPatch
+    joiner: Newcomer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RANK", "3")
     code = "found = {name: value for name, value in os.environ.items()}"
     kind = type(os.environ)
     try:
-        watch_environment(newcomer.identity)
+        watch_environment(joiner.identity)
         exec(compile(code, "/x/site-packages/library.py", "exec"), {"os": os})
-        assert newcomer.others() == (TWIN,)
+        assert joiner.others() == (TWIN,)
         exec(compile("found = os.environ['RANK']", "/x/site-packages/library.py", "exec"), {"os": os})
-        assert newcomer.others() == ()
-        newcomer.identity.begin()
+        assert joiner.others() == ()
+        joiner.identity.begin()
         exec(compile(code, "/home/user/script.py", "exec"), {"os": os})
-        assert newcomer.others() == ()
+        assert joiner.others() == ()
     finally:
         os.environ.__class__ = kind
 
 
 def test_a_way_to_ask_that_cannot_be_seen_is_found_in_the_code(
-    newcomer: Newcomer, monkeypatch: pytest.MonkeyPatch
+    joiner: Newcomer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module = types.ModuleType("users")
     module.__file__ = "/home/user/users.py"
     exec("def where(mesh):\n    return [part for part in (mesh.get_coordinate(),)]\n", vars(module))
     monkeypatch.setitem(sys.modules, "users", module)
-    assert newcomer.others() == ()
+    assert joiner.others() == ()
 
 
-def test_what_is_asked_before_the_training_function_is_entered_fixes_the_process(newcomer: Newcomer) -> None:
-    newcomer.identity.inside = True
-    newcomer.identity.told()
-    assert newcomer.identity.closed
-    assert not newcomer.identity.fixed  # it asks again when it is entered again
-    newcomer.identity.inside = False
-    newcomer.identity.begin()
+def test_what_is_asked_before_the_training_function_is_entered_fixes_the_process(joiner: Newcomer) -> None:
+    joiner.identity.inside = True
+    joiner.identity.told()
+    assert joiner.identity.closed
+    assert not joiner.identity.fixed  # it asks again when it is entered again
+    joiner.identity.inside = False
+    joiner.identity.begin()
     dist.get_rank()
-    assert newcomer.identity.fixed
+    assert joiner.identity.fixed

@@ -251,8 +251,8 @@ def test_the_folder_is_not_there(ensemble: Ensemble, tmp_path: Path, caplog: pyt
     job.tape._spec = msgspec.structs.replace(job.spec, settings=settings)
     job.begin()
     job.gave_up()
-    assert "w0 cannot record for newcomers" in caplog.text
-    assert "they rehearse with made-up values" in caplog.text
+    assert "w0 cannot record" in caplog.text
+    assert "joiners rehearse with made-up values" in caplog.text
 
 
 def test_the_script_is_gone(ensemble: Ensemble, tmp_path: Path) -> None:
@@ -318,7 +318,7 @@ class Shelf:
 
 
 @pytest.fixture
-def newcomer(ensemble: Ensemble, tmp_path: Path) -> StepRecordings:
+def joiner(ensemble: Ensemble, tmp_path: Path) -> StepRecordings:
     (fabric,) = ensemble.hire("m9")
     return StepRecordings(spec_of(tmp_path), fabric, lambda _: None)
 
@@ -330,86 +330,84 @@ def shelf(tmp_path: Path) -> Iterator[Shelf]:
     found.close()
 
 
-def made_up(newcomer: StepRecordings, recorded: Recorded, caplog: pytest.LogCaptureFixture) -> str:
+def made_up(joiner: StepRecordings, recorded: Recorded, caplog: pytest.LogCaptureFixture) -> str:
     """Why it falls back."""
-    assert isinstance(newcomer.sandbox(recorded), Echo)
+    assert isinstance(joiner.sandbox(recorded), Echo)
     (record,) = caplog.records
     assert record.levelname == "WARNING"
     who, _, why = record.message.partition(" rehearses with made-up values: ")
     assert who == "w0"
-    newcomer.shadow_step(1)
-    assert newcomer.diverged == ""
+    joiner.shadow_step(1)
+    assert joiner.diverged == ""
     return why
 
 
-def test_a_recording_is_fetched_once(newcomer: StepRecordings, shelf: Shelf, caplog: pytest.LogCaptureFixture) -> None:
-    first = newcomer.sandbox(shelf.recorded)
+def test_a_recording_is_fetched_once(joiner: StepRecordings, shelf: Shelf, caplog: pytest.LogCaptureFixture) -> None:
+    first = joiner.sandbox(shelf.recorded)
     assert isinstance(first, Replay)
     unreachable = msgspec.structs.replace(shelf.recorded, url="http://127.0.0.1:1/")
-    second = newcomer.sandbox(unreachable)
+    second = joiner.sandbox(unreachable)
     assert isinstance(second, Replay)
     assert second is not first
-    newcomer.shadow_step(1)
-    assert newcomer.diverged == (
+    joiner.shadow_step(1)
+    assert joiner.diverged == (
         "group dp#0: none of 0 was recorded while the model was built and the script has not called it"
     )
-    assert isinstance(newcomer.sandbox(None), Echo)
-    assert newcomer.diverged == ""
+    assert isinstance(joiner.sandbox(None), Echo)
+    assert joiner.diverged == ""
     assert caplog.records == []
 
 
 def test_who_has_rehearsed_needs_no_memory_for_it(
-    newcomer: StepRecordings, shelf: Shelf, monkeypatch: pytest.MonkeyPatch
+    joiner: StepRecordings, shelf: Shelf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rested: list[Recording] = []
     monkeypatch.setattr(Recording, "rest", lambda recording: rested.append(recording))
-    newcomer.sandbox(shelf.recorded)
-    newcomer.shadow_step(1)
+    joiner.sandbox(shelf.recorded)
+    joiner.shadow_step(1)
     assert not rested
-    newcomer.rehearsed()
+    joiner.rehearsed()
     assert len(rested) == 1
 
 
-def test_a_proxy_is_not_asked(newcomer: StepRecordings, shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_proxy_is_not_asked(joiner: StepRecordings, shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:1")
     for name in ("no_proxy", "NO_PROXY"):
         monkeypatch.delenv(name, raising=False)
-    assert isinstance(newcomer.sandbox(shelf.recorded), Replay)
+    assert isinstance(joiner.sandbox(shelf.recorded), Replay)
 
 
-def test_a_machine_that_is_gone(newcomer: StepRecordings, shelf: Shelf, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_machine_that_is_gone(joiner: StepRecordings, shelf: Shelf, caplog: pytest.LogCaptureFixture) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     recorded = msgspec.structs.replace(shelf.recorded, url=f"http://127.0.0.1:{port}/recordings/x")
-    assert "refused" in made_up(newcomer, recorded, caplog)
+    assert "refused" in made_up(joiner, recorded, caplog)
 
 
 @pytest.mark.parametrize("url", ["", "nonsense", "http://", "http://[::1", "http://127.0.0.1:port/", "gopher://a/b"])
 def test_an_address_that_is_none(
-    newcomer: StepRecordings, shelf: Shelf, caplog: pytest.LogCaptureFixture, url: str
+    joiner: StepRecordings, shelf: Shelf, caplog: pytest.LogCaptureFixture, url: str
 ) -> None:
-    assert made_up(newcomer, msgspec.structs.replace(shelf.recorded, url=url), caplog)
+    assert made_up(joiner, msgspec.structs.replace(shelf.recorded, url=url), caplog)
 
 
-def test_one_that_is_no_longer_there(newcomer: StepRecordings, shelf: Shelf, caplog: pytest.LogCaptureFixture) -> None:
+def test_one_that_is_no_longer_there(joiner: StepRecordings, shelf: Shelf, caplog: pytest.LogCaptureFixture) -> None:
     recorded = msgspec.structs.replace(shelf.recorded, url=f"{shelf.recorded.url}0")
-    assert "404" in made_up(newcomer, recorded, caplog)
+    assert "404" in made_up(joiner, recorded, caplog)
 
 
-def test_another_one_than_was_asked_for(
-    newcomer: StepRecordings, shelf: Shelf, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_another_one_than_was_asked_for(joiner: StepRecordings, shelf: Shelf, caplog: pytest.LogCaptureFixture) -> None:
     recorded = msgspec.structs.replace(shelf.recorded, digest="0" * 32)
-    assert "not the one that was asked for" in made_up(newcomer, recorded, caplog)
+    assert "not the one that was asked for" in made_up(joiner, recorded, caplog)
 
 
-def test_one_of_another_program(newcomer: StepRecordings, shelf: Shelf, caplog: pytest.LogCaptureFixture) -> None:
-    Path(newcomer._spec.script).write_text("print('something else')\n")
-    assert "of another script, mesh or version" in made_up(newcomer, shelf.recorded, caplog)
+def test_one_of_another_program(joiner: StepRecordings, shelf: Shelf, caplog: pytest.LogCaptureFixture) -> None:
+    Path(joiner._spec.script).write_text("print('something else')\n")
+    assert "of another script, mesh or version" in made_up(joiner, shelf.recorded, caplog)
 
 
-def test_one_that_ends_too_early(newcomer: StepRecordings, shelf: Shelf, caplog: pytest.LogCaptureFixture) -> None:
+def test_one_that_ends_too_early(joiner: StepRecordings, shelf: Shelf, caplog: pytest.LogCaptureFixture) -> None:
     """A machine that dies while it gives."""
     with socket.create_server(("127.0.0.1", 0)) as server:
 
@@ -422,12 +420,12 @@ def test_one_that_ends_too_early(newcomer: StepRecordings, shelf: Shelf, caplog:
         thread = threading.Thread(target=answer, daemon=True)
         thread.start()
         url = f"http://127.0.0.1:{server.getsockname()[1]}/recordings/x"
-        assert made_up(newcomer, msgspec.structs.replace(shelf.recorded, url=url), caplog)
+        assert made_up(joiner, msgspec.structs.replace(shelf.recorded, url=url), caplog)
         thread.join(5)
 
 
 def test_a_whole_life(ensemble: Ensemble, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Recorded by one worker, kept by its agent, and replayed by a newcomer for its twin."""
+    """Recorded by one worker, kept by its agent, and replayed by a joiner for its twin."""
     job = Job(ensemble, tmp_path)
     job.begin()
     results = []

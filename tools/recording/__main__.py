@@ -26,7 +26,7 @@ MARKS = {
     "killed by signal": "red",
     "training lost": "bold",
     "→": "cyan",
-    " plays role": "cyan",
+    " has role": "cyan",
 }
 UNDERSTUDY = (sys.executable, "-m", "understudy.cli.main")
 

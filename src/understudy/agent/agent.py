@@ -9,49 +9,20 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import aiohttp
 import msgspec
 
 from understudy.host.extensions import Extensions
 from understudy.host.family import die_with_parent
-from understudy.protocol.frames import (
-    Ack,
-    Beat,
-    Dismiss,
-    EndWorker,
-    Exited,
-    Frame,
-    KeepCopy,
-    KeptCopy,
-    Leaving,
-    Numbered,
-    Order,
-    Refused,
-    Register,
-    Relayed,
-    Report,
-    StartWorker,
-    Stopped,
-    Tell,
-    Welcome,
-)
+from understudy.host.tasks import BackgroundTasks
+from understudy.protocol import frames, messages
 from understudy.protocol.framing import MAX_MESSAGE
-from understudy.protocol.messages import (
-    Copied,
-    Done,
-    ExtensionMessage,
-    FromWorker,
-    Progress,
-    Recorded,
-    Telemetry,
-    Tracked,
-)
-from understudy.protocol.roster_delta import Seats
+from understudy.protocol.roster_delta import RosterDecoder
 from understudy.protocol.sessions import Inbox, Outbox, sign_of_life_s
 
 from .fork_client import ForkClient
@@ -72,7 +43,7 @@ _PING_S = 4.0
 _WARN_S = 10.0
 """Silence of the controller after which the agent warns its operator."""
 _encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(Frame)
+_decoder = msgspec.msgpack.Decoder(frames.Frame)
 
 
 class Agent:
@@ -85,13 +56,13 @@ class Agent:
         """The exit code of this process."""
         self._server = server
         self._workers = Workers(spec, server, show, on_message=self._hear_worker, on_exit=self._worker_exited)
-        self._outbox: Outbox[Report] = Outbox()
+        self._outbox: Outbox[frames.Report] = Outbox()
         self._inbox = Inbox()
-        self._seats = Seats()
+        self._rosters = RosterDecoder()
         self._unsent = asyncio.Event()
         self._sent = 0
         """Number of the last report that was sent over this connection."""
-        self._beat = Beat()
+        self._beat = frames.Beat()
         self._over = asyncio.Event()
         self._known = False
         """Whether the controller has admitted this machine."""
@@ -103,7 +74,7 @@ class Agent:
         """When a message of the controller came, or a worker made a step."""
         self._silent_since: float | None = None
         """Since when the controller cannot be reached."""
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = BackgroundTasks()
         self._recordings = RecordingStore(spec.worker.host, spec.worker.secret)
         extensions = spec.worker.settings.verify.loaded
         self._extensions = Extensions(extensions, "extend_agent", self)
@@ -125,9 +96,8 @@ class Agent:
             talk.cancel()
             await asyncio.gather(talk, return_exceptions=True)
             await self._server.close()
-            self._workers.close()
-            for task in self._tasks:
-                task.cancel()
+            await self._workers.close()
+            await self._tasks.cancel()
             await self._recordings.close()
             self._metrics.close()
 
@@ -166,14 +136,14 @@ class Agent:
 
     async def _converse(self, ws: aiohttp.ClientWebSocketResponse) -> None:
         spec = self.spec
-        register = Register(
+        register = frames.Register(
             machine=spec.machine,
             incarnation=spec.incarnation,
             standby=spec.standby,
             received=self._inbox.last,
             facts=self._facts,
             labels=spec.labels,
-            seated=self._seats.generation,
+            roster=self._rosters.generation,
         )
         await ws.send_bytes(_encoder.encode(register))
         sender: asyncio.Task[None] | None = None
@@ -184,22 +154,22 @@ class Agent:
                 frame = _decoder.decode(message.data)
                 self._last_sign, self._silent_since = asyncio.get_running_loop().time(), None
                 match frame:
-                    case Welcome(received):
+                    case frames.Welcome(received):
                         self._sent, self._known = received, True
                         self._unsent.set()
                         sender = asyncio.ensure_future(self._send(ws))
-                    case Numbered(number, order, seating) if isinstance(order, Order):
-                        complete = self._seats.seated(order, seating)
+                    case frames.Numbered(number, order, roster) if isinstance(order, frames.Order):
+                        complete = self._rosters.restore(order, roster)
                         if self._inbox.take(number):
                             await self._carry_out(complete)
-                        await ws.send_bytes(_encoder.encode(Ack(self._inbox.last)))
-                    case Ack(number):
+                        await ws.send_bytes(_encoder.encode(frames.Ack(self._inbox.last)))
+                    case frames.Ack(number):
                         self._outbox.acknowledged(number)
-                    case ExtensionMessage(uid=""):
+                    case messages.ExtensionMessage(uid=""):
                         self._extensions.hear(frame)
-                    case ExtensionMessage():
+                    case messages.ExtensionMessage():
                         await self._workers.send(frame.uid, frame)
-                    case Refused(reason, unfit):
+                    case frames.Refused(reason, unfit):
                         log.warning("%s", reason if unfit else f"{spec.machine} is not wanted: {reason}")
                         self.code = UNFIT if unfit else 0
                         self._over.set()
@@ -215,27 +185,22 @@ class Agent:
             for number, report in self._outbox.after(0):
                 if number > self._sent:
                     self._sent = number
-                    await ws.send_bytes(_encoder.encode(Numbered(number, report)))
+                    await ws.send_bytes(_encoder.encode(frames.Numbered(number, report)))
             self._unsent.clear()
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._unsent.wait(), BEAT_S)
             if not self._unsent.is_set():
                 await ws.send_bytes(_encoder.encode(self._next_beat()))
                 for uid, seconds in self._workers.newly_stopped(self.spec.worker.settings.recovery.answer_limit):
-                    self._report(Stopped(uid, seconds))
+                    self._report(frames.Stopped(uid, seconds))
 
-    def _next_beat(self) -> Beat:
+    def _next_beat(self) -> frames.Beat:
         samples = self._workers.take_samples()
         return msgspec.structs.replace(self._beat, samples=samples) if samples else self._beat
 
-    def _report(self, report: Report) -> None:
+    def _report(self, report: frames.Report) -> None:
         self._outbox.put(report)
         self._unsent.set()
-
-    def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.ensure_future(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
     # -- leaving -------------------------------------------------------------------------------------------------------
 
@@ -259,24 +224,24 @@ class Agent:
             return
         self._leaving = True
         grace = self.spec.worker.settings.replacement.grace
-        self._report(Leaving(grace, why))
+        self._report(frames.Leaving(grace, why))
         asyncio.get_running_loop().call_later(grace, self.end)
 
     # -- orders --------------------------------------------------------------------------------------------------------
 
-    async def _carry_out(self, order: Order) -> None:
+    async def _carry_out(self, order: frames.Order) -> None:
         match order:
-            case StartWorker(uid, slot):
+            case frames.StartWorker(uid, slot):
                 await self._workers.start(uid, slot)
-            case Tell(uid, message):
+            case frames.Tell(uid, message):
                 await self._workers.send(uid, message)
-            case EndWorker(uid):
+            case frames.EndWorker(uid):
                 self._workers.kill(uid)
-            case KeepCopy(recorded):
-                self._in_background(self._keep_copy(recorded))
-            case Dismiss(_, again):
+            case frames.KeepCopy(recorded):
+                self._tasks.start(self._keep_copy(recorded))
+            case frames.Dismiss(_, again):
                 self.code = AGAIN if again and not self._leaving else 0
-                self._in_background(self._end())
+                self._tasks.start(self._end())
 
     async def _end(self) -> None:
         await self._workers.end()
@@ -284,22 +249,22 @@ class Agent:
 
     # -- workers -------------------------------------------------------------------------------------------------------
 
-    def _hear_worker(self, worker: WorkerProcess, message: FromWorker | Telemetry) -> None:
+    def _hear_worker(self, worker: WorkerProcess, message: messages.FromWorker | messages.Telemetry) -> None:
         match message:
-            case Copied():
+            case messages.Copied():
                 self._beat = msgspec.structs.replace(self._beat, copied=message)
-            case Progress():
+            case messages.Progress():
                 self._note_progress(worker, message)
-            case Recorded() if message.digest:
-                self._in_background(self._keep_recording(worker, message))
+            case messages.Recorded() if message.digest:
+                self._tasks.start(self._keep_recording(worker, message))
             case _:
-                if isinstance(message, Tracked):
+                if isinstance(message, messages.Tracked):
                     worker.role = message.role
-                elif isinstance(message, Done):
+                elif isinstance(message, messages.Done):
                     worker.done = True
-                self._report(Relayed(worker.uid, message))
+                self._report(frames.Relayed(worker.uid, message))
 
-    def _note_progress(self, worker: WorkerProcess, progress: Progress) -> None:
+    def _note_progress(self, worker: WorkerProcess, progress: messages.Progress) -> None:
         worker.role = progress.role
         if progress.sample is not None:
             worker.samples.append(progress.sample)
@@ -307,7 +272,7 @@ class Agent:
         entry = {"step": progress.step - 1, "role": progress.role, "seconds": progress.seconds, **progress.values}
         self._metrics.write(json.dumps(entry) + "\n")
         if progress.primary or self._beat.step < 0 or not self._beat.primary:
-            self._beat = Beat(
+            self._beat = frames.Beat(
                 step=progress.step,
                 values=progress.values,
                 seconds=progress.seconds,
@@ -315,16 +280,16 @@ class Agent:
                 copied=self._beat.copied,
             )
 
-    async def _keep_recording(self, worker: WorkerProcess, recorded: Recorded) -> None:
+    async def _keep_recording(self, worker: WorkerProcess, recorded: messages.Recorded) -> None:
         """Keep a worker's recording, which outlives the worker here."""
         try:
             url = await self._recordings.keep(recorded.digest, f"/proc/{worker.child.pid}/fd/{recorded.fd}")
         except OSError as error:
             log.warning("%s: a recording cannot be kept: %s", self.spec.machine, error)
             url = ""
-        self._report(Relayed(worker.uid, msgspec.structs.replace(recorded, url=url, fd=-1)))
+        self._report(frames.Relayed(worker.uid, msgspec.structs.replace(recorded, url=url, fd=-1)))
 
-    async def _keep_copy(self, recorded: Recorded) -> None:
+    async def _keep_copy(self, recorded: messages.Recorded) -> None:
         """Keep a copy of another machine's recording, which outlives that machine here."""
         try:
             url = await self._recordings.fetch(recorded, self.spec.worker.settings.standbys.recordings)
@@ -332,10 +297,10 @@ class Agent:
             why = str(error) or type(error).__name__
             log.warning("%s: no copy of role %d's recording: %s", self.spec.machine, recorded.role, why)
             url = ""
-        self._report(KeptCopy(msgspec.structs.replace(recorded, url=url)))
+        self._report(frames.KeptCopy(msgspec.structs.replace(recorded, url=url)))
 
     def _worker_exited(self, worker: WorkerProcess, code: int) -> None:
-        self._report(Exited(worker.uid, code, "\n".join(worker.last_lines)))
+        self._report(frames.Exited(worker.uid, code, "\n".join(worker.last_lines)))
 
 
 async def _main(spec: AgentSpec, *, forks: bool) -> int:

@@ -15,7 +15,6 @@ import termios
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from types import TracebackType
 from typing import Literal, NamedTuple
 
 from . import forkserver
@@ -62,9 +61,7 @@ class _Pipe:
     """The reading end of a worker's stdout or stderr. Closed when the stream ends or the worker does."""
 
     def __init__(self, fd: int, stream: Stream, on_output: OnOutput) -> None:
-        self._fd = fd
-        self._stream = stream
-        self._on_output = on_output
+        self._fd, self._stream, self._on_output = fd, stream, on_output
         self._lines = OutputLines()
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(fd, self._read)
@@ -107,14 +104,14 @@ class _Pipe:
 class ForkedWorker:
     """A worker process, as its agent sees it."""
 
-    def __init__(self, pid: int, pidfd: int, ends: _Ends) -> None:
+    def __init__(self, pid: int, pidfd: int, birth: _Birth) -> None:
         self.pid = pid
-        self.connection = ends.connection
+        self.connection = birth.connection
         """The agent's end of the worker's socket, non-blocking. Messages stay readable until the caller closes it."""
         self.code: int | None = None
         """As `exited` has it, or None while the worker lives."""
         self._pidfd = pidfd
-        self._pipes = (_Pipe(ends.out, "stdout", ends.on_output), _Pipe(ends.err, "stderr", ends.on_output))
+        self._pipes = (_Pipe(birth.out, "stdout", birth.on_output), _Pipe(birth.err, "stderr", birth.on_output))
         self._loop = asyncio.get_running_loop()
         self._exited: asyncio.Future[int] = self._loop.create_future()
 
@@ -131,7 +128,6 @@ class ForkedWorker:
                 signal.pidfd_send_signal(self._pidfd, signal_number)
 
     def _settle(self, code: int) -> None:
-        """The worker is dead."""
         if self.code is not None:
             return
         for pipe in self._pipes:
@@ -148,25 +144,19 @@ class ForkedWorker:
             self._loop.add_reader(self._pidfd, self._settle, -signal.SIGKILL)
 
 
-class _Ends(NamedTuple):
-    """The agent's ends of a worker's output and socket."""
+class _Birth(NamedTuple):
+    """A worker that was requested and has not started, and the agent's ends of its output and socket."""
 
     out: int
     err: int
     connection: socket.socket
     on_output: OnOutput
-
-
-class _Birth(NamedTuple):
-    """A worker that was requested and has not started."""
-
-    ends: _Ends
     child: asyncio.Future[ForkedWorker]
 
     def fail(self, reason: str) -> None:
-        os.close(self.ends.out)
-        os.close(self.ends.err)
-        self.ends.connection.close()
+        os.close(self.out)
+        os.close(self.err)
+        self.connection.close()
         if not self.child.done():
             self.child.set_exception(ForkServerError(reason))
 
@@ -248,14 +238,6 @@ class ForkClient:
         client._ready.set_result(None)
         return client
 
-    async def __aenter__(self) -> ForkClient:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
-
     async def spawn(
         self, target: str, spec: bytes = b"", *, env: Mapping[str, str], cwd: str, on_output: OnOutput
     ) -> ForkedWorker:
@@ -265,10 +247,8 @@ class ForkClient:
         stderr. If this call is cancelled, the worker is killed."""
         if self._refusal:
             raise ForkServerError(self._refusal)
-        for id in [
-            id for id, child in self._children.items() if child.code is not None and child.connection.fileno() < 0
-        ]:
-            del self._children[id]
+        kept = [each for each in self._children.items() if each[1].code is None or each[1].connection.fileno() >= 0]
+        self._children = dict(kept)
         variables = [(os.fsencode(name), os.fsencode(value)) for name, value in env.items()]
         id = next(self._ids)
         request = MESSAGES.encode(Spawn(id, target, spec, variables, os.fsencode(cwd)))
@@ -284,8 +264,7 @@ class ForkClient:
             ours.setblocking(False)
             undo.pop_all()
         (out, their_out), (err, their_err) = pipes
-        birth = _Birth(_Ends(out, err, ours, on_output), self._loop.create_future())
-        self._births[id] = birth
+        birth = self._births[id] = _Birth(out, err, ours, on_output, self._loop.create_future())
         self._outbox.append((memoryview(request), (their_out, their_err, theirs.detach())))
         self._speak()
         try:
@@ -380,7 +359,7 @@ class ForkClient:
                     self._ready.set_exception(ForkServerError(f"the fork server cannot import {module}: {error}"))
             case Started(id, pid):
                 birth = self._births.pop(id)
-                child = self._children[id] = ForkedWorker(pid, fds[0], birth.ends)
+                child = self._children[id] = ForkedWorker(pid, fds[0], birth)
                 if birth.child.done():
                     self._abandon(child)
                 else:

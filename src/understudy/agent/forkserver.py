@@ -16,6 +16,7 @@ import ctypes
 import gc
 import importlib
 import os
+import pkgutil
 import select
 import signal
 import socket
@@ -38,8 +39,6 @@ from understudy.protocol.framing import Framing
 
 CONNECTION_FD = 3
 """Descriptor of a worker's socket in the worker, which has no others but the standard three."""
-NO_TARGET = 127
-"""Exit code: the worker's target does not exist."""
 
 
 class Spawn(msgspec.Struct, frozen=True, tag="spawn"):
@@ -161,9 +160,8 @@ class Server:
 
     def _fork(self, order: Spawn, fds: list[int]) -> None:
         server = os.getpid()
-        mask = signal.pthread_sigmask(
-            signal.SIG_BLOCK, signal.valid_signals()
-        )  # until the worker has handlers of its own
+        # until the worker has handlers of its own
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", DeprecationWarning)  # OpenBLAS stops its threads before a fork
@@ -234,7 +232,7 @@ def _begin(order: Spawn, fds: list[int], server: int) -> object:
     torch, threads = sys.modules.get("torch"), os.environ.get("OMP_NUM_THREADS", "")
     if torch is not None and threads.isdecimal() and int(threads) > 0:
         torch.set_num_threads(int(threads))
-    return find(order.target)(CONNECTION_FD, order.spec)
+    return pkgutil.resolve_name(order.target)(CONNECTION_FD, order.spec)
 
 
 def _keep_only(out: int, err: int, connection: int) -> None:
@@ -274,25 +272,6 @@ def _reset_exit() -> None:
     for module, function in (("multiprocessing.util", "_exit_function"), ("logging", "shutdown")):
         if module in sys.modules:
             atexit.register(getattr(sys.modules[module], function))
-
-
-def find(target: str) -> Callable[[int, bytes], object]:
-    """The function that `module:function` names; exits with NO_TARGET and one sentence on stderr if there is none."""
-    name, _, attribute = target.partition(":")
-    error = "say module:function"
-    if name and attribute:
-        try:
-            found = getattr(importlib.import_module(name), attribute, None)
-        except ModuleNotFoundError as missing:
-            if missing.name is None or not f"{name}.".startswith(f"{missing.name}."):
-                raise
-            error = str(missing)
-        else:
-            if callable(found):
-                return found  # type: ignore[no-any-return]
-            error = f"module {name!r} has no function {attribute!r}"
-    print(f"understudy: cannot start {target!r}: {error}", file=sys.stderr)
-    raise SystemExit(NO_TARGET)
 
 
 def _exit_code(call: Callable[[], object]) -> int:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 
+from understudy.host.tasks import BackgroundTasks
 from understudy.protocol.framing import FramingError
 from understudy.protocol.messages import TO_AGENT, TO_WORKER, ExtensionMessage, FromWorker, Telemetry, ToWorker
 from understudy.protocol.samples import Sample
@@ -62,7 +63,7 @@ class Workers:
         self._spec, self._server, self._show = spec, server, show
         self._on_message, self._on_exit = on_message, on_exit
         self._running: dict[str, WorkerProcess] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = BackgroundTasks()
 
     async def start(self, uid: str, slot: int) -> None:
         spec = self._spec
@@ -86,9 +87,7 @@ class Workers:
         )
         worker = self._running[uid] = WorkerProcess(uid, slot, child, last_lines)
         asyncio.get_running_loop().add_reader(child.connection, self._read, worker)
-        task = asyncio.ensure_future(self._await_end(worker))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.start(self._await_end(worker))
 
     async def send(self, uid: str, message: ToWorker | ExtensionMessage) -> None:
         """Send a message to a worker; nothing happens if the worker has ended."""
@@ -110,12 +109,10 @@ class Workers:
         while self._running and loop.time() < deadline:
             await asyncio.sleep(0.01)
 
-    def close(self) -> None:
-        for task in self._tasks:
-            task.cancel()
+    async def close(self) -> None:
+        await self._tasks.cancel()
 
     def take_samples(self) -> tuple[Sample, ...]:
-        """The samples since the last call."""
         samples = tuple(sample for worker in self._running.values() for sample in worker.samples)
         for worker in self._running.values():
             worker.samples.clear()
@@ -136,7 +133,6 @@ class Workers:
                 yield worker.uid, now - worker.stopped_at
 
     def _read(self, worker: WorkerProcess) -> None:
-        """Pass on what a worker has sent so far."""
         try:
             data = worker.child.connection.recv(1 << 16)
         except BlockingIOError:

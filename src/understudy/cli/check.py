@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from understudy.cli import run as run_command
 from understudy.cli.errors import UsageError
+from understudy.cli.options import duration
 from understudy.cli.output import writable_target, write_atomically
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def add_parser(subparsers: Subparsers) -> None:
     add("--seed", type=int, metavar="N", help="seed of all random numbers (default 0)")
     add("--threads", type=int, metavar="N", help="torch threads per worker (default 1)")
     add("--transport", help="native (default), or torch:gloo")
-    add("--within", type=float, default=300.0, metavar="S", help="time limit of each run (default 300)")
+    add("--within", type=duration, default=300.0, metavar="SPAN", help="time limit of each run (default 5m)")
     add("--keep", type=Path, metavar="DIR", help="keep logs and the observations of every boundary in DIR")
     add("--json", metavar="FILE", help="write runs, findings and verdict to FILE as JSON; - for stdout")
     add("script", metavar="SCRIPT", help="a training script, or a TOML file as for understudy run")

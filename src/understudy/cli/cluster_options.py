@@ -12,7 +12,7 @@ from understudy.cli.errors import UsageError
 from understudy.protocol.durations import readable
 
 if TYPE_CHECKING:
-    from understudy.planning.inputs.assume import Ask, Assumption
+    from understudy.planning.inputs.assume import Assumption, PlanRequest
     from understudy.planning.inputs.calibrate import Calibrated
     from understudy.planning.inputs.fit import Fitted
 
@@ -75,10 +75,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     costs.add_argument("--price", metavar="MONEY", help="price of a GPU-hour (default 2)")
 
 
-def ask(args: argparse.Namespace) -> Ask:
+def ask(args: argparse.Namespace) -> PlanRequest:
     """The cluster that the options describe; `UsageError` names an impossible option."""
     from understudy.planning.failures import Repair
-    from understudy.planning.inputs.assume import Ask, AskError, assume
+    from understudy.planning.inputs.assume import PlanRequest, PlanRequestError, assume
 
     if args.gpus is None:
         raise UsageError("--gpus is missing: give the number of GPUs that train, for example --gpus 65536")
@@ -111,7 +111,7 @@ def ask(args: argparse.Namespace) -> Ask:
         "q": number(args, "micro_shards", count),
         "notes": tuple(notes),
     }
-    found = Ask(**{name: value for name, value in known.items() if value is not None})  # type: ignore[arg-type]
+    found = PlanRequest(**{name: value for name, value in known.items() if value is not None})  # type: ignore[arg-type]
     more = {
         "shape": number(args, "shape", real),
         "together": number(args, "together", real),
@@ -123,7 +123,7 @@ def ask(args: argparse.Namespace) -> Ask:
         if readable:
             found = found.with_failures(readable)
         assume(found)
-    except AskError as error:
+    except PlanRequestError as error:
         raise UsageError(str(error)) from None
     return found
 

@@ -138,7 +138,7 @@ def as_dict(found: Plan) -> dict[str, Any]:
         "gpus": cluster.gpus,
         "machines": cluster.machines,
         "replicas": cluster.replicas,
-        "goal": found.ask.goal,
+        "goal": found.request.goal,
         "interrupted_every_s": 1 / found.assumed.rate,
         "recommended": option(found.best),
         "runner_up": None if found.runner_up is None else option(found.runner_up),
@@ -197,7 +197,7 @@ def _expected(found: Plan, out: Console) -> None:
     """Print the recommendation's results, computed and simulated, and the runner-up."""
     from understudy.planning.planner import WORTHLESS
 
-    best, ask = found.best, found.ask
+    best, ask = found.best, found.request
     out.print(
         f"  {readable(ask.days * 86400)} of training take {readable(found.seconds(best))}: "
         f"ETTR {best.estimate.efficiency:.2%}, availability {best.estimate.availability:.2%}"
@@ -256,8 +256,8 @@ def _table(found: Plan) -> Table:
 def _swings(found: Plan) -> Table:
     from understudy.cli.output import table
 
-    what = "cost" if found.ask.goal == "cost" else "time"
-    base = found.best.cost if found.ask.goal == "cost" else found.best.inflation
+    what = "cost" if found.request.goal == "cost" else "time"
+    base = found.best.cost if found.request.goal == "cost" else found.best.inflation
     made = table("what matters most", f"{what} if halved", "if doubled")
     for swing in found.sensitivity[:6]:
         made.add_row(swing.name, f"{swing.low / base - 1:+.2%}", f"{swing.high / base - 1:+.2%}")

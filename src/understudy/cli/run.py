@@ -125,7 +125,7 @@ async def _follow(spec: JobSpec, *, as_json: bool, plain: bool) -> int:
     from understudy.controller.client import ControllerError
     from understudy.launch.local import LocalJob
 
-    def tale(event: dict[str, Any]) -> None:
+    def show(event: dict[str, Any]) -> None:
         if as_json:
             print(json.dumps(event), flush=True)
         elif live is not None:
@@ -156,7 +156,7 @@ async def _follow(spec: JobSpec, *, as_json: bool, plain: bool) -> int:
     def heed() -> None:
         nonlocal stopping
         if waiting is None:
-            return  # as soon as everything is started and can be ended properly
+            return  # called again once all processes have started and can be ended properly
         if pressed > 1:
             waiting.cancel()
         elif pressed == 1:
@@ -171,7 +171,7 @@ async def _follow(spec: JobSpec, *, as_json: bool, plain: bool) -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, interrupt)
     view = None if live is None else live.view
-    async with LocalJob(spec, on_line=line, on_tale=tale, on_view=view) as job:
+    async with LocalJob(spec, on_line=line, on_event=show, on_view=view) as job:
         waiting = asyncio.ensure_future(job.wait())
         heed()
         try:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from understudy.cli.main import Subparsers
-    from understudy.planning.inputs.assume import Ask, Assumed
+    from understudy.planning.inputs.assume import PlanAssumptions, PlanRequest
     from understudy.planning.outcome import SimulationOutcome
     from understudy.planning.planner import FixedChoices, PlanOption
 
@@ -120,7 +120,7 @@ def run(args: argparse.Namespace) -> int:
     return deliver(args, rows, lambda out: _show(rows, out, runs), lambda: _page(points[0][1], seed, rows))
 
 
-def _page(ask: Ask, seed: int, rows: list[Row]) -> str:
+def _page(ask: PlanRequest, seed: int, rows: list[Row]) -> str:
     from understudy.planning.outcome import Mean
     from understudy.planning.planner import plan
     from understudy.planning.report.page import page
@@ -141,7 +141,7 @@ def _part(show: Callable[[float], None], begun: float, share: float) -> Callable
     return lambda done: show(begun + share * done)
 
 
-Engine = Callable[["Assumed", "PlanOption", int, float, int, Callable[[float], None]], "SimulationOutcome"]
+Engine = Callable[["PlanAssumptions", "PlanOption", int, float, int, Callable[[float], None]], "SimulationOutcome"]
 
 
 def _engine(name: str) -> Engine:
@@ -163,7 +163,7 @@ def _engine(name: str) -> Engine:
         refusals = (SimgridError, SimgridUnsupported)
 
     def simulated(
-        assumed: Assumed, option: PlanOption, runs: int, horizon: float, seed: int, show: Any
+        assumed: PlanAssumptions, option: PlanOption, runs: int, horizon: float, seed: int, show: Any
     ) -> SimulationOutcome:
         setting, failures, repair = assumed.setting, assumed.failures, assumed.repair
         try:
@@ -177,7 +177,7 @@ def _engine(name: str) -> Engine:
     return simulated
 
 
-def _feasible(assumed: Assumed, strategies: int, runs: int, horizon: float, args: argparse.Namespace) -> None:
+def _feasible(assumed: PlanAssumptions, strategies: int, runs: int, horizon: float, args: argparse.Namespace) -> None:
     """Refuse a simulation that would take hours."""
     from understudy.planning.simulation.jump import AT_ONCE
 
@@ -201,7 +201,7 @@ def _feasible(assumed: Assumed, strategies: int, runs: int, horizon: float, args
         )
 
 
-def _points(args: argparse.Namespace) -> Iterator[tuple[str, Ask, FixedChoices]]:
+def _points(args: argparse.Namespace) -> Iterator[tuple[str, PlanRequest, FixedChoices]]:
     """The clusters to simulate: one, or one for every value of the sweep."""
     if args.sweep is None:
         yield "", cluster_options.ask(args), _only(args)
@@ -233,7 +233,7 @@ def _only(args: argparse.Namespace) -> FixedChoices:
     return FixedChoices(standbys, r, period)
 
 
-def _chosen(args: argparse.Namespace, ask: Ask, only: FixedChoices) -> tuple[Assumed, list[PlanOption]]:
+def _chosen(args: argparse.Namespace, ask: PlanRequest, only: FixedChoices) -> tuple[PlanAssumptions, list[PlanOption]]:
     """The strategies that the options name, each with its best settings."""
     from understudy.planning.inputs.assume import assume
     from understudy.planning.planner import best_of_kinds, kinds
@@ -259,7 +259,7 @@ def _named(text: str, known: list[str]) -> list[str]:
     return names
 
 
-def _row(label: str, assumed: Assumed, option: PlanOption, outcome: SimulationOutcome) -> Row:
+def _row(label: str, assumed: PlanAssumptions, option: PlanOption, outcome: SimulationOutcome) -> Row:
     strategy = option.strategy
     inflation, cost, availability = outcome.inflation, outcome.cost, outcome.availability
     return {

@@ -64,16 +64,16 @@ def run(args: argparse.Namespace, runs: int, horizon: float, seed: int) -> int:
     for name, given in (("--timeline", args.timeline), ("--sweep", args.sweep), ("--report", args.report)):
         if given:
             raise UsageError(f"{name} is about strategies; leave it out with --steward")
-    scene, settings, domain = _asked(args)
+    scenario, settings, domain = _asked(args)
     if args.runs == "100":
         runs = MOST_RUNS
-    _feasible(scene, runs, horizon)
+    _feasible(scenario, runs, horizon)
     with ProgressBar("simulate") as bar:
         done = simulate(
-            scene, settings, runs=runs, horizon=horizon, seed=seed, progress=lambda share: bar.show(share / 2)
+            scenario, settings, runs=runs, horizon=horizon, seed=seed, progress=lambda share: bar.show(share / 2)
         )
         without = simulate(
-            scene,
+            scenario,
             _off(settings),
             runs=runs,
             horizon=horizon,
@@ -81,15 +81,15 @@ def run(args: argparse.Namespace, runs: int, horizon: float, seed: int) -> int:
             progress=lambda share: bar.show(0.5 + share / 2),
         )
     data = {
-        "machines": scene.machines,
+        "machines": scenario.machines,
         "pool": settings.pool,
         "runs": runs,
         "weeks": done.weeks,
         "steward": _figures(done),
         "without": _figures(without),
     }
-    notes = _notes(scene, domain)
-    return deliver(args, {**data, "notes": notes}, lambda out: _show(scene, settings, done, without, notes, out))
+    notes = _notes(scenario, domain)
+    return deliver(args, {**data, "notes": notes}, lambda out: _show(scenario, settings, done, without, notes, out))
 
 
 def _off(settings: StewardSettings) -> StewardSettings:
@@ -115,7 +115,7 @@ def _asked(args: argparse.Namespace) -> tuple[StewardScenario, StewardSettings, 
     pool = _within(
         args, "pool", cluster_options.count, 0, 1_000_000, enough_standbys(needed * machines, durations.cold)
     )
-    scene = StewardScenario(
+    scenario = StewardScenario(
         machines,
         failures,
         arrival=durations.cold,
@@ -133,7 +133,7 @@ def _asked(args: argparse.Namespace) -> tuple[StewardScenario, StewardSettings, 
         replacements=_within(args, "replacements", cluster_options.count, 0, 1_000_000, 4),
         arrival=max(HOUR, 2 * durations.cold),
     )
-    return scene, settings, assumed.setting.cluster.domain
+    return scenario, settings, assumed.setting.cluster.domain
 
 
 def _within(args: argparse.Namespace, name: str, read: Any, low: float, high: float, default: Any) -> Any:
@@ -148,22 +148,22 @@ def _within(args: argparse.Namespace, name: str, read: Any, low: float, high: fl
     return found
 
 
-def _feasible(scene: StewardScenario, runs: int, horizon: float) -> None:
+def _feasible(scenario: StewardScenario, runs: int, horizon: float) -> None:
     """Refuse a simulation that would take hours."""
-    failures = scene.failures
-    rates = (failures.mtbf, failures.maintenance, failures.straggling, scene.mistaken)
-    events = 2 * runs * horizon * scene.machines * sum(1 / each for each in rates if each)
+    failures = scenario.failures
+    rates = (failures.mtbf, failures.maintenance, failures.straggling, scenario.mistaken)
+    events = 2 * runs * horizon * scenario.machines * sum(1 / each for each in rates if each)
     if events > MOST_EVENTS:
         raise UsageError(
             f"{events:.2g} interruptions are too many to simulate; ask for fewer --runs or a shorter --for"
         )
 
 
-def _notes(scene: StewardScenario, domain: int) -> list[str]:
+def _notes(scenario: StewardScenario, domain: int) -> list[str]:
     found = []
-    if not scene.failures.straggling:
+    if not scenario.failures.straggling:
         found.append("no machine becomes slow here: give --straggling, the mean time until one does")
-    if scene.failures.together and domain > 1:
+    if scenario.failures.together and domain > 1:
         found.append("--together is not simulated with --steward: machines fail one by one")
     return found
 
@@ -175,7 +175,7 @@ def _figures(found: StewardMeans) -> dict[str, dict[str, float]]:
 
 
 def _show(
-    scene: StewardScenario,
+    scenario: StewardScenario,
     settings: StewardSettings,
     done: StewardMeans,
     without: StewardMeans,
@@ -203,8 +203,8 @@ def _show(
         cells = [cell for found in (done, without) for cell in _cells(found.means[name], unit)]
         made.add_row(title, *cells)
     out.print(
-        f"{scene.machines:,} machines, {settings.pool:,} standbys kept, "
-        f"a machine arrives after {readable(scene.arrival)}"
+        f"{scenario.machines:,} machines, {settings.pool:,} standbys kept, "
+        f"a machine arrives after {readable(scenario.arrival)}"
     )
     out.print(made)
     for note in notes:

@@ -7,6 +7,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from . import waits
@@ -23,34 +24,16 @@ log = logging.getLogger("understudy.comm")
 Done = Callable[[], None]
 
 
-class _Noted(threading.Event):
-    """An event of a message: set when the message has come and is recorded."""
+class _After(threading.Event):
+    """An event that is set after a call: when a message has come and something is done with it."""
 
-    def __init__(self, endpoint: Endpoint, recorder: Recorder, job: Receive) -> None:
+    def __init__(self, call: Callable[[], None]) -> None:
         super().__init__()
-        self._endpoint, self._recorder, self._job = endpoint, recorder, job
-        self._kind = "recv_any" if job.peer is None else "recv"
+        self._call = call
 
     def set(self) -> None:
-        job = self._job
-        if not self.is_set() and job.peer is not None:
-            mark = signature("send", job.tensor.dtype, job.tensor.numel())
-            self._recorder.note(self._endpoint, self._kind, mark, [job.tensor], job.peer, job.tag)
-        super().set()
-
-
-class _Answered(threading.Event):
-    """An event of a message: set when the message has come, or the sandbox's answer if the mates are gone."""
-
-    def __init__(self, endpoint: Endpoint, sandbox: Sandbox, poison: Poison, job: Receive) -> None:
-        super().__init__()
-        self._endpoint, self._sandbox, self._poison, self._job = endpoint, sandbox, poison, job
-
-    def set(self) -> None:
-        if not self.is_set() and self._poison.fault is not None:
-            answer = Receive(self._job.peer, self._job.tag, self._job.tensor)
-            self._sandbox.post(self._endpoint, answer)
-            self._job.peer = answer.peer
+        if not self.is_set():
+            self._call()
         super().set()
 
 
@@ -136,10 +119,16 @@ class Endpoint:
             except Interrupted:
                 sandbox.run(op, self)
 
+        def answer(job: Receive) -> None:
+            if poison.fault is not None:
+                answered = Receive(job.peer, job.tag, job.tensor)
+                sandbox.post(self, answered)
+                job.peer = answered.peer
+
         def send(*jobs: Send | Receive) -> None:
             for job in jobs:
                 if isinstance(job, Receive):
-                    job.done = _Answered(self, sandbox, poison, job)
+                    job.done = _After(partial(answer, job))
             post(*jobs)
 
         self.perform, self.post = perform, send
@@ -224,17 +213,20 @@ class Endpoint:
         self.submitted += 1
         if job.peer in self.vacant and job.peer is not None:
             assert self.poison is not None
-            self.poison.set(
-                Fault(
-                    "vacant", f"a message in group {self.name} is for role {self.key.roles[job.peer]}, which is vacant"
-                )
-            )
+            role = self.key.roles[job.peer]
+            self.poison.set(Fault("vacant", f"a message in group {self.name} is for role {role}, which is vacant"))
             job.done.set()
         else:
             recorder = self.recorder
             if recorder is not None and isinstance(job, Receive):
-                job.done = _Noted(self, recorder, job)
+                kind = "recv_any" if job.peer is None else "recv"
+                job.done = _After(partial(self._record, recorder, job, kind))
             self.post(job)
+
+    def _record(self, recorder: Recorder, job: Receive, kind: str) -> None:
+        if job.peer is not None:
+            mark = signature("send", job.tensor.dtype, job.tensor.numel())
+            recorder.note(self, kind, mark, [job.tensor], job.peer, job.tag)
 
     def _serve(self) -> None:
         """Run what is queued. `done` may be a callback that submits another operation and waits for it, as PowerSGD's
@@ -264,12 +256,8 @@ class Endpoint:
             for rank in op.needs(self.size) if self.vacant else ():
                 if rank in self.vacant and not vouched:
                     assert poison is not None
-                    raise poison.fail(
-                        Fault(
-                            "vacant",
-                            f"{op.kind} in group {self.name} needs role {self.key.roles[rank]}, which is vacant",
-                        )
-                    )
+                    reason = f"{op.kind} in group {self.name} needs role {self.key.roles[rank]}, which is vacant"
+                    raise poison.fail(Fault("vacant", reason))
             self.perform(op)
             for rank in self.vacant if vouched else ():
                 op.outputs[rank].copy_(op.inputs[0])

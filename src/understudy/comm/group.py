@@ -15,7 +15,7 @@ from understudy.device.cpu import HOST
 
 from .endpoint import Endpoint
 from .links.pairs import Receive, Send
-from .ops import Op
+from .ops import Op, OpKind
 from .reduction import as_real, reduction
 from .work import GroupWork, MessageWork, untraced
 
@@ -107,32 +107,25 @@ class RoleGroup(dist.ProcessGroup):
 
     def allreduce(self, tensors: Any, opts: Any = None, timeout: Any = None) -> GroupWork:
         tensors = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
-        return self._all_reduce(tensors, opts)
-
-    def allreduce_coalesced(self, tensors: Tensors, opts: Any = None) -> GroupWork:
-        return self._all_reduce(list(tensors), opts)
-
-    def _all_reduce(self, tensors: Tensors, opts: Any) -> GroupWork:
         how = _reduce_op(opts)
         defer = self.endpoint.defer
         if defer is not None and torch._C._current_graph_task_id() != -1:
             defer(how)
             return GroupWork(tensors, done=True)
-        ops = []
-        for tensor in tensors:
-            real = as_real(how, self._checked(tensor, "all_reduce"))
-            fold = reduction(how, real.dtype, self.endpoint.size)
-            op = Op("all_reduce", reduction=fold)
-            op.outputs = [_output(op, real)]
-            ops.append(op)
+        ops = [self._fold_in_place("all_reduce", tensor, how) for tensor in tensors]
         return self._go(ops, tensors, _is_async(opts))
+
+    allreduce_coalesced = allreduce
+
+    def _fold_in_place(self, kind: OpKind, tensor: torch.Tensor, how: Any, root: int = 0) -> Op:
+        real = as_real(how, self._checked(tensor, kind))
+        op = Op(kind, reduction=reduction(how, real.dtype, self.endpoint.size), root=root)
+        op.outputs = [_output(op, real)]
+        return op
 
     def reduce(self, tensors: Any, opts: Any = None, **_: Any) -> GroupWork:
         (tensor,) = [tensors] if isinstance(tensors, torch.Tensor) else tensors
-        how = _reduce_op(opts)
-        real = as_real(how, self._checked(tensor, "reduce"))
-        op = Op("reduce", reduction=reduction(how, real.dtype, self.endpoint.size), root=self._root(opts))
-        op.outputs = [_output(op, real)]
+        op = self._fold_in_place("reduce", tensor, _reduce_op(opts), self._root(opts))
         return self._go([op], [tensor], _is_async(opts))
 
     def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None, **_: Any) -> GroupWork:
@@ -187,8 +180,7 @@ class RoleGroup(dist.ProcessGroup):
         return self.allgather(by_input, inputs, opts)
 
     def all_gather_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None, **_: Any) -> GroupWork:
-        op = self._gather_into(output, input, "all_gather_single")
-        return self._go([op], [output], _is_async(opts))
+        return self._go([self._gather_into(output, input, "all_gather_single")], [output], _is_async(opts))
 
     _allgather_base = all_gather_single
 
@@ -240,10 +232,8 @@ class RoleGroup(dist.ProcessGroup):
         return self._go([op], [out], _is_async(opts))
 
     def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> GroupWork:
-        op = Op(
-            "all_to_all",
-            inputs=[_input(self._checked(b, "all_to_all")) for b in self._one_per_rank(inputs, "all_to_all")],
-        )
+        op = Op("all_to_all")
+        op.inputs = [_input(self._checked(b, "all_to_all")) for b in self._one_per_rank(inputs, "all_to_all")]
         op.outputs = [_output(op, out) for out in self._one_per_rank(outputs, "all_to_all")]
         return self._go([op], list(outputs), _is_async(opts))
 
@@ -272,13 +262,10 @@ class RoleGroup(dist.ProcessGroup):
         (tensor,) = tensors
         return self._message(tensors, Send(dst, tag, _input(self._checked(tensor, "send"))), [])
 
-    def recv(self, tensors: Tensors, src: int, tag: int) -> GroupWork:
-        return self._receive(tensors, src, tag)
-
     def recv_anysource(self, tensors: Tensors, tag: int) -> GroupWork:
-        return self._receive(tensors, None, tag)
+        return self.recv(tensors, None, tag)
 
-    def _receive(self, tensors: Tensors, src: int | None, tag: int) -> GroupWork:
+    def recv(self, tensors: Tensors, src: int | None, tag: int) -> GroupWork:
         (tensor,) = tensors
         op = Op("barrier")
         return self._message(tensors, Receive(src, tag, _output(op, self._checked(tensor, "recv"))), op.copy_back)
@@ -288,7 +275,7 @@ class RoleGroup(dist.ProcessGroup):
     ) -> GroupWork:
         if job.peer == self.endpoint.rank:
             raise ValueError("a role cannot send to or receive from itself")
-        work = MessageWork(tensors, [job], back)
+        work = MessageWork(tensors, job, back)
         self.endpoint.message(job)
         return work
 

@@ -8,6 +8,7 @@ import socket
 from concurrent.futures import Future
 from typing import Any, NamedTuple
 
+from understudy.host.tasks import together
 from understudy.protocol.roster import Roster, RosterError, WorkerAddress
 
 from .endpoint import Endpoint
@@ -58,7 +59,8 @@ class Generation:
 class Membership:
     """Thread-safe, apart from methods that begin with an underscore: those run on the event loop.
 
-    `endpoints` holds the groups by name; the fabric adds and removes them.
+    `endpoints` holds the groups by name; the fabric adds and removes them. `Fabric` documents the methods that it has,
+    too.
     """
 
     def __init__(
@@ -81,7 +83,6 @@ class Membership:
 
     @property
     def ready(self) -> int:
-        """The highest generation to which this worker can switch now."""
         current = self.current
         healthy = (
             gen.number
@@ -93,7 +94,6 @@ class Membership:
     # -- phase one -------------------------------------------------------------------------------------------------
 
     def prepare(self, roster: Roster) -> Future[None]:
-        """Open the links that `roster` needs and this worker does not have. The future fails with PrepareFailed."""
         where = f"roster of generation {roster.generation}"
         if roster.generation <= self._highest:
             raise RosterError(
@@ -156,26 +156,18 @@ class Membership:
             prepared = await endpoint.transport.prepare(roster, gen.poison)
             gen.groups[endpoint.name] = PreparedGroup(endpoint, prepared, vacant)
 
-        work = [*(control(link) for link in gen.change.opened), *(group(endpoint) for endpoint in endpoints)]
-        tasks = [asyncio.ensure_future(part) for part in work]
-        try:
-            await asyncio.gather(*tasks)
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+        await together(*(control(link) for link in gen.change.opened), *(group(endpoint) for endpoint in endpoints))
 
     def cancel(self, generation: int) -> None:
-        """Give up a generation that is being prepared or has been. The current one continues."""
+        """Give up a generation as `abandon` does, and wait until its links are closed."""
         gen = self.prepared.get(generation)
         if gen is not None:
             self._io.start(self._give_up(gen)).result()
 
     def abandon(self, generation: int) -> None:
-        """Give up a generation without waiting for its links to close."""
         gen = self.prepared.get(generation)
         if gen is not None:
-            self._io.soon(lambda: self._rendezvous.keep(self._give_up(gen)))
+            self._rendezvous.background(self._give_up(gen))
 
     async def _give_up(self, gen: Generation) -> None:
         """End a generation that will not be entered, whatever its preparation has reached."""
@@ -192,13 +184,12 @@ class Membership:
         for endpoint, prepared, _ in gen.groups.values():
             endpoint.transport.cancel(prepared)
         for link in gen.change.opened & gen.control.keys():
-            await gen.control[link].close(farewell=True)
+            await gen.control[link].close()
         self._rendezvous.end(lambda generation: generation == gen.number)
 
     # -- phase two -------------------------------------------------------------------------------------------------
 
     def switch(self, generation: int) -> None:
-        """Enter a prepared generation. Only at a step boundary: no operation may run."""
         gen, old = self.prepared.get(generation), self.current
         if gen is None or not gen.ready:
             raise SwitchRefused(f"{self.uid} has not prepared generation {generation}")
@@ -226,44 +217,35 @@ class Membership:
                 else:
                     prepared, vacant = None, frozenset(layout(gen.roster, endpoint.key).vacant)
                 leftovers.append((endpoint, endpoint.enter(prepared, vacant, gen.poison)))
-        self._io.soon(self._retire, old, gen, leftovers)
+        dropped = [] if old is None else [old.control[link] for link in gen.change.dropped]
+        self._io.soon(self._retire, gen, leftovers, dropped, gen.number)
 
-    def _retire(self, old: Generation | None, new: Generation, leftovers: list[tuple[Endpoint, Any]]) -> None:
-        """Close what the generation before had and the current one has not."""
+    def _retire(
+        self, new: Generation | None, leftovers: list[tuple[Endpoint, Any]], dropped: list[ControlLink], first: int
+    ) -> None:
+        """Close what the generation before had and `new` has not. Generations before the number `first` are over."""
         for endpoint, leftover in leftovers:
             endpoint.transport.discard(leftover)
-        for name in new.groups.keys() - self._endpoints.keys():
-            group = new.groups.pop(name)
+        groups = {} if new is None else new.groups
+        for name in groups.keys() - self._endpoints.keys():
+            group = groups.pop(name)
             group.endpoint.transport.cancel(group.prepared)
-        if old is not None:
-            for link in new.change.dropped:
-                self._rendezvous.keep(old.control[link].close(farewell=True))
+        for control in dropped:
+            self._rendezvous.tasks.start(control.close())
         for gen in list(self.prepared.values()):
             if gen.follows is not new:
-                self._rendezvous.keep(self._give_up(gen))
-        self._rendezvous.end(lambda generation: generation < new.number)
-        for number in [number for number in self._early if number <= new.number]:
-            del self._early[number]
+                self._rendezvous.tasks.start(self._give_up(gen))
+        self._rendezvous.end(lambda generation: generation < first)
+        self._early = {number: fault for number, fault in self._early.items() if number >= first}
 
     def withdraw(self) -> None:
-        """Leave the current generation, and wait for a later one in the same role. No operation may run."""
         old, self.current = self.current, None
         if old is None:
             return
         old.poison.tell = None
         why = f"{self.uid} has left generation {old.number} and is in no other"
         leftovers = [(endpoint, endpoint.release(why)) for endpoint in self._endpoints.values()]
-        self._io.soon(self._dissolve, old, leftovers)
-
-    def _dissolve(self, old: Generation, leftovers: list[tuple[Endpoint, Any]]) -> None:
-        for endpoint, leftover in leftovers:
-            endpoint.transport.discard(leftover)
-        for control in old.control.values():
-            self._rendezvous.keep(control.close(farewell=True))
-        for gen in list(self.prepared.values()):
-            if gen.follows is old:
-                self._rendezvous.keep(self._give_up(gen))
-        self._rendezvous.end(lambda generation: generation <= old.number)
+        self._io.soon(self._retire, None, leftovers, list(old.control.values()), old.number + 1)
 
     # -- rehearsals among mates ------------------------------------------------------------------------------------
 
@@ -282,7 +264,7 @@ class Membership:
 
     def drop(self, gen: Generation) -> None:
         """Close, in the background, what a generation that is not entered any more has opened."""
-        self._io.soon(lambda: self._rendezvous.keep(self._drop(gen)))
+        self._rendezvous.background(self._drop(gen))
 
     # -- groups that are made late ---------------------------------------------------------------------------------
 
@@ -321,7 +303,6 @@ class Membership:
     # -- news of faults --------------------------------------------------------------------------------------------
 
     def interrupt(self, reason: str, who: str = "") -> None:
-        """Poison the current generation on all workers."""
         if (gen := self.current) is not None:
             gen.poison.set(Fault("interrupt", reason, who, self.uid))
 
@@ -369,35 +350,34 @@ class Membership:
     async def welcome(self, hello: Hello, sock: socket.socket) -> None:
         """Bring an authenticated connection to its receiver, as soon as there is one. Runs on the event loop."""
         self._admit(hello)
-        if hello.kind in EXACT and self._has_all(hello):
+        if hello.link.kind in EXACT and self._has_all(hello):
             raise LinkRefused(f"this worker expects no such link in generation {hello.generation}")
         thing = await self._rendezvous.await_host(hello)
         self._admit(hello)
         names = next((gen.roster.names for gen in self._generations() if gen.number == hello.generation), str)
-        await self._rendezvous.bring(hello, sock, thing, names(hello.source))
+        await self._rendezvous.bring(hello, sock, thing, names(hello.link.source))
 
     def _admit(self, hello: Hello) -> None:
         """Refuse a worker that is stale or has no place in its generation, as far as this worker knows."""
-        if hello.target != self.uid:
-            raise LinkRefused(f"this is {self.uid}, not {hello.target}")
+        source, target, group = hello.link.source, hello.link.target, hello.link.group
+        if target != self.uid:
+            raise LinkRefused(f"this is {self.uid}, not {target}")
         if hello.generation < self.generation:
             raise LinkRefused(f"generation {hello.generation} is stale, this worker is in generation {self.generation}")
         for gen in self._generations():
             if gen.number == hello.generation:
-                if gen.roster.worker(hello.source) is None and hello.kind != "state":  # a leaver gives state, too
-                    raise LinkRefused(f"{hello.source} is not in the roster of generation {hello.generation}")
-                endpoint = self._endpoints.get(hello.group)
-                if endpoint is not None and gen.roster.role_of(hello.source) not in endpoint.key.roles:
-                    raise LinkRefused(f"{hello.source} has no role of {hello.group}")
+                if gen.roster.worker(source) is None and hello.link.kind != "state":  # a leaver gives state, too
+                    raise LinkRefused(f"{source} is not in the roster of generation {hello.generation}")
+                endpoint = self._endpoints.get(group)
+                if endpoint is not None and gen.roster.role_of(source) not in endpoint.key.roles:
+                    raise LinkRefused(f"{source} has no role of {group}")
 
     def _has_all(self, hello: Hello) -> bool:
         """Whether all links of a kind were opened when the current generation was entered or the group made."""
-        gen = self.current
-        return (
-            gen is not None
-            and gen.number == hello.generation
-            and (hello.kind == "control" or hello.group in gen.groups)
-        )
+        gen, link = self.current, hello.link
+        if gen is None or gen.number != hello.generation:
+            return False
+        return link.kind == "control" or link.group in gen.groups
 
     def close(self) -> list[Generation]:
         """End every operation. Returns the generations to `shut`."""
@@ -411,7 +391,7 @@ class Membership:
         """Give up what is prepared and say farewell to the neighbours. Runs on the event loop."""
         for gen in list(self.prepared.values()):
             await self._give_up(gen)
-        await asyncio.gather(*(control.close(farewell=True) for gen in entered for control in gen.control.values()))
+        await asyncio.gather(*(control.close() for gen in entered for control in gen.control.values()))
 
 
 def _reason(error: BaseException) -> str:

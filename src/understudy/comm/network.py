@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import socket
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -13,17 +12,16 @@ from understudy.protocol.roster import Roster, RosterError, WorkerAddress
 
 from .endpoint import Endpoint
 from .faults import Fault, PrepareFailed
+from .links.handshake import Listener
 from .links.io import IoLoop
 from .links.link import Link
-from .links.listener import Listener
 from .links.rendezvous import Rendezvous
-from .links.wire import Hello
 from .membership import Generation, Membership
 from .native.transport import NativeTransport
 from .recording import Recorder
 from .sandbox import Echo, Sandbox
 from .topology import GroupKey, Kind, LinkId, layout
-from .transport import Transport, open_all
+from .transport import Transport
 
 log = logging.getLogger("understudy.comm")
 
@@ -51,31 +49,23 @@ class NetworkFabric:
             raise ValueError("the job's secret is empty; give every worker of the job the same non-empty bytes")
         self.uid, self.machine = uid, machine
         self.transport: Transport = transport or NativeTransport()
-        self._listener = Listener(uid, secret, job, host, port, self._welcome)
+        self.devices = self.transport.devices
+        self._listener = Listener(uid, secret, job, host, port)
         self._io, self._own_io = (io, False) if io is not None else (IoLoop(), True)
         self._rendezvous = Rendezvous(
             uid, machine, job, secret, limit=limit, setup_limit=setup_limit, slot_bytes=slot_bytes, io=self._io
         )
         self.worker = WorkerAddress(uid, machine, host, self._listener.port, self._listener.local)
         self._endpoints: dict[str, Endpoint] = {}
-        self._membership = Membership(self.worker, self._rendezvous, self._io, self._endpoints)
+        self._membership = members = Membership(self.worker, self._rendezvous, self._io, self._endpoints)
+        self.prepare, self.abandon, self.switch = members.prepare, members.abandon, members.switch
+        self.withdraw, self.interrupt = members.withdraw, members.interrupt
         self._ordinals: Counter[tuple[int, ...]] = Counter()
         self._sandbox: Sandbox | None = None
         self._recorder: Recorder | None = None
         self._vouching = False
         self._closed = False
-        self._io.start(self._open()).result()
-
-    async def _open(self) -> None:
-        self._listener.start()
-
-    async def _welcome(self, hello: Hello, sock: socket.socket) -> None:
-        await self._membership.welcome(hello, sock)
-
-    @property
-    def devices(self) -> tuple[str, ...]:
-        """Types of the devices between which groups move tensors, such as `("cpu",)`."""
-        return self.transport.devices
+        self._io.start(self._listener.start(self._membership.welcome)).result()
 
     @property
     def role(self) -> int | None:
@@ -101,21 +91,6 @@ class NetworkFabric:
     def fault(self) -> Fault | None:
         gen = self._membership.current
         return None if gen is None else gen.poison.fault
-
-    def prepare(self, roster: Roster) -> Future[None]:
-        return self._membership.prepare(roster)
-
-    def abandon(self, generation: int) -> None:
-        self._membership.abandon(generation)
-
-    def switch(self, generation: int) -> None:
-        self._membership.switch(generation)
-
-    def withdraw(self) -> None:
-        self._membership.withdraw()
-
-    def interrupt(self, reason: str, who: str = "") -> None:
-        self._membership.interrupt(reason, who)
 
     # -- groups ----------------------------------------------------------------------------------------------------
 
@@ -174,7 +149,7 @@ class NetworkFabric:
 
     def _crosses(self, endpoint: Endpoint, roster: Roster) -> bool:
         """Whether a group brings results from other machines to record."""
-        workers = [roster.player(role) for role in endpoint.key.roles]
+        workers = [roster.worker_of(role) for role in endpoint.key.roles]
         return endpoint.recorded and any(worker is not None and worker.machine != self.machine for worker in workers)
 
     def vouch(self, vouching: bool) -> None:
@@ -262,11 +237,7 @@ class NetworkFabric:
 
     def _dial(self, kind: Kind, roster: Roster, uid: str, rails: range) -> Future[list[Link]]:
         ids = [LinkId(kind, "", rail, self.uid, uid) for rail in rails]
-
-        async def dial() -> list[Link]:
-            return await open_all([self._rendezvous.link(roster, link) for link in ids])
-
-        return self._io.start(dial())
+        return self._io.start(self._rendezvous.links(roster, ids))
 
     def close(self) -> None:
         """Leave: end every operation, close all links and groups. Does nothing the second time."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 
@@ -12,12 +12,7 @@ from .reduction import Reduction
 OpKind = Literal[
     "barrier", "all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "gather", "scatter", "all_to_all"
 ]
-
-
-KINDS = (
-    "none", "barrier", "all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce",
-    "gather", "scatter", "all_to_all", "send",
-)  # fmt: skip
+KINDS = ("none", *get_args(OpKind), "send")
 _KIND = {name: code for code, name in enumerate(KINDS)}
 _DTYPES = sorted({v for v in vars(torch).values() if isinstance(v, torch.dtype)}, key=str)
 _DTYPE = {dtype: code for code, dtype in enumerate(_DTYPES)}
@@ -66,6 +61,12 @@ class Op:
     reduction: Reduction | None = None
     root: int = 0
     copy_back: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)
+
+    @property
+    def fold(self) -> Reduction:
+        """The reduction of an operation that reduces."""
+        assert self.reduction is not None
+        return self.reduction
 
     @property
     def signature(self) -> int:

@@ -6,6 +6,7 @@ that cross machines and of receives, in the order of each group, for the build o
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import mmap
 import struct
@@ -97,16 +98,9 @@ class Recorder:
                 return
             try:
                 results = tuple(self._keep(output) for output in outputs)
+                group = self._label(endpoint)
                 self._entries.append(
-                    RecordedOperation(
-                        phase=self.phase,
-                        group=self._label(endpoint),
-                        kind=kind,
-                        mark=mark,
-                        peer=peer,
-                        tag=tag,
-                        results=results,
-                    )
+                    RecordedOperation(self.phase, group, kind, mark, peer=peer, tag=tag, results=results)
                 )
             except Exception as error:  # the disk is full, the recording was given up, or memory that has no bytes
                 self.spoilt = True
@@ -176,8 +170,5 @@ def _within(result: RecordedTensor, end: int) -> bool:
 
 
 def digest_of(file: IO[bytes]) -> str:
-    found = xxhash.xxh3_128()
     file.seek(0)
-    while data := file.read(1 << 20):
-        found.update(data)
-    return found.hexdigest()
+    return hashlib.file_digest(file, xxhash.xxh3_128).hexdigest()  # type: ignore[arg-type]  # a file has `readinto`

@@ -12,18 +12,7 @@ import torch.distributed as dist
 
 _Op: Any = dist.ReduceOp.RedOpType
 
-_IN_PLACE: dict[Any, Callable[[torch.Tensor, torch.Tensor], object]] = {
-    _Op.SUM: torch.Tensor.add_,
-    _Op.AVG: torch.Tensor.add_,
-    _Op.PREMUL_SUM: torch.Tensor.add_,
-    _Op.PRODUCT: torch.Tensor.mul_,
-    _Op.MIN: lambda a, b: torch.minimum(a, b, out=a),
-    _Op.MAX: lambda a, b: torch.maximum(a, b, out=a),
-    _Op.BAND: torch.Tensor.bitwise_and_,
-    _Op.BOR: torch.Tensor.bitwise_or_,
-    _Op.BXOR: torch.Tensor.bitwise_xor_,
-}
-_INTO: dict[Any, Callable[..., object]] = {
+_FOLDS: dict[Any, Callable[..., object]] = {
     _Op.SUM: torch.add,
     _Op.AVG: torch.add,
     _Op.PREMUL_SUM: torch.add,
@@ -36,9 +25,9 @@ _INTO: dict[Any, Callable[..., object]] = {
 }
 _BITWISE = (_Op.BAND, _Op.BOR, _Op.BXOR)
 _SUMS = (_Op.SUM, _Op.AVG, _Op.PREMUL_SUM)
-_CODES = {op: code for code, op in enumerate(_IN_PLACE)}
-_FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
-_REDUCIBLE = {*_FLOATS, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool}
+_CODES = {op: code for code, op in enumerate(_FOLDS)}
+FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+_REDUCIBLE = {*FLOATS, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool}
 
 
 def accumulator(dtype: torch.dtype) -> torch.dtype:
@@ -65,25 +54,25 @@ class Reduction:
         return tensor if self.factor is None else tensor * self.factor
 
     def accumulate(self, into: torch.Tensor, value: torch.Tensor) -> None:
-        _IN_PLACE[self.kind](into, value)
+        _FOLDS[self.kind](into, value, out=into)
 
     def fold(self, values: list[torch.Tensor], out: torch.Tensor) -> None:
         """out = values[0] ∘ values[1] ∘ …, in that order, in `out`'s precision. `out` may be one of the values only if
         none is converted."""
         first = values[0]
         if len(values) > 1 and first.dtype == out.dtype:
-            _INTO[self.kind](first, values[1], out=out)
+            _FOLDS[self.kind](first, values[1], out=out)
             rest = values[2:]
         else:
             out.copy_(first)
             rest = values[1:]
         for value in rest:
-            _IN_PLACE[self.kind](out, value)
+            self.accumulate(out, value)
 
     def complete(self, partial: torch.Tensor, value: torch.Tensor, out: torch.Tensor) -> None:
         """out = the finished fold of `partial` and the one value it lacks. `partial` is undefined afterwards."""
         if out.dtype == self.acc:
-            _INTO[self.kind](partial, value, out=out)
+            _FOLDS[self.kind](partial, value, out=out)
             self.finish(out)
         else:
             self.accumulate(partial, value)

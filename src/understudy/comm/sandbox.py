@@ -40,14 +40,11 @@ class Echo:
     """Answers as though every other role had sent what this role sends: values stay in a plausible range."""
 
     def run(self, op: Op, seat: SandboxSeat) -> None:
-        fold = op.reduction
         if op.kind in ("all_reduce", "reduce"):
-            assert fold is not None
-            _sum(op.outputs[0], fold, seat.size)
+            _sum(op.outputs[0], op.fold, seat.size)
         elif op.kind == "reduce_scatter":
-            assert fold is not None
             op.outputs[0].copy_(op.inputs[seat.rank])
-            _sum(op.outputs[0], fold, seat.size)
+            _sum(op.outputs[0], op.fold, seat.size)
         elif op.kind in ("all_gather", "gather"):
             for out in op.outputs:
                 out.copy_(op.inputs[0])

@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 
 from understudy.protocol.roster import Roster
 
-Kind = Literal["ring", "tree", "pair", "control", "arena", "store", "state", "copy"]
+Kind = Literal["ring", "tree", "pair", "control", "arena", "store", "call", "state", "copy"]
 
 
 class GroupKey(NamedTuple):
@@ -178,7 +178,7 @@ class Layout:
         return self.alive[where - 1], self.alive[(where + 1) % len(self.alive)]
 
     def links_of(self, uid: str) -> frozenset[LinkId]:
-        """The links that this worker needs. O(degree) once the layout's tables are computed."""
+        """The links between machines that this worker needs. O(degree) once the layout's tables are computed."""
         role = self.roster.role_of(uid)
         if role is None or role not in self.rank_of or len(self.alive) < 2:
             return frozenset()
@@ -211,14 +211,6 @@ def layout(roster: Roster, key: GroupKey) -> Layout:
     if found is None:
         found = cache[key] = Layout(roster, key)
     return found
-
-
-def links_needed(roster: Roster, key: GroupKey, uid: str | None = None) -> frozenset[LinkId]:
-    """The links between machines that a group needs: those of one worker, or all."""
-    plan = layout(roster, key)
-    if uid is not None:
-        return plan.links_of(uid)
-    return frozenset().union(*(plan.links_of(each) for each in plan.uids if each is not None))
 
 
 def _world(roster: Roster) -> Layout:
@@ -260,13 +252,13 @@ def backup_of(roster: Roster, role: int, twins: Collection[int] = ()) -> str | N
 
     None if no copy is needed, because a role with the same state (`twins`) is on another machine; and if no copy is
     possible, because there is no other machine or the role is vacant."""
-    worker = roster.player(role)
+    worker = roster.worker_of(role)
     if worker is None:
         return None
-    if any(twin is not None and twin.machine != worker.machine for twin in map(roster.player, twins)):
+    if any(twin is not None and twin.machine != worker.machine for twin in map(roster.worker_of, twins)):
         return None
     machines: dict[str, list[str]] = {}
-    for each in map(roster.player, range(len(roster.seats))):
+    for each in map(roster.worker_of, range(len(roster.seats))):
         if each is not None:
             machines.setdefault(each.machine, []).append(each.uid)
     if len(machines) < 2:

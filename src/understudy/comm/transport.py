@@ -6,8 +6,6 @@ As in torch's `reconfigure`, set-up and switch are apart: `prepare` runs beside 
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable
 from typing import Any, Protocol
 
 from understudy.protocol.roster import Roster
@@ -15,47 +13,9 @@ from understudy.protocol.roster import Roster
 from .faults import Poison
 from .links.link import Link
 from .links.pairs import Receive, Send
+from .links.rendezvous import Rendezvous
 from .ops import Op
-from .topology import GroupKey, LinkId
-
-
-class Services(Protocol):
-    """The services of a fabric to its transports. The coroutines run on the fabric's event loop."""
-
-    uid: str
-    limit: float
-    """Seconds that one operation may take."""
-    setup_limit: float
-    slot_bytes: int
-
-    def link(self, roster: Roster, link: LinkId) -> Awaitable[Link]:
-        """A link to another worker: dialled, or accepted if the other worker dials."""
-
-    def offer(self, generation: int, kind: str, group: str, thing: Any) -> None:
-        """Keep something ready for workers that dial with this kind: an arena, a taker of pair links, an answer."""
-
-    def fetch_arena(self, roster: Roster, group: str, provider: str) -> Awaitable[int]:
-        """The descriptor of the arena that the provider offers."""
-
-    def ask(self, roster: Roster, kind: str, group: str, of: str) -> Awaitable[str]:
-        """The text that the worker `of` offers under this kind."""
-
-    def background(self, work: Any) -> None:
-        """Run a coroutine on the fabric's event loop."""
-
-
-async def open_all(links: list[Awaitable[Link]]) -> list[Link]:
-    """Open all links or none: if one fails, the others are closed again."""
-    tasks = [asyncio.ensure_future(link) for link in links]
-    try:
-        return await asyncio.gather(*tasks)
-    except BaseException:
-        for task in tasks:
-            task.cancel()
-        for done in await asyncio.gather(*tasks, return_exceptions=True):
-            if isinstance(done, Link):
-                done.close()
-        raise
+from .topology import GroupKey
 
 
 class GroupTransport(Protocol):
@@ -91,4 +51,4 @@ class Transport(Protocol):
     devices: tuple[str, ...]
     """Types of the devices between which tensors are moved, such as `("cpu",)`."""
 
-    def group(self, key: GroupKey, services: Services) -> GroupTransport: ...
+    def group(self, key: GroupKey, services: Rendezvous) -> GroupTransport: ...

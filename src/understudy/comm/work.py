@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
 from datetime import timedelta
 from types import FunctionType
 from typing import Any, TypeVar
@@ -69,12 +68,11 @@ class GroupWork(dist.Work):
             future.set_result(self._result)
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
-        return self._done.is_set() or self._await(timeout.total_seconds() or None)
-
-    def _await(self, limit: float | None) -> bool:
+        if self._done.is_set():
+            return True
         began = time.perf_counter()
         try:
-            return self._done.wait(limit)
+            return self._done.wait(timeout.total_seconds() or None)
         finally:
             waits.add(time.perf_counter() - began)
 
@@ -85,8 +83,7 @@ class GroupWork(dist.Work):
         return self._done.is_set()
 
     def synchronize(self) -> None:
-        if not self._done.is_set():
-            self._await(None)
+        self.wait()
 
     def exception(self) -> None:
         return None
@@ -107,21 +104,19 @@ class GroupWork(dist.Work):
 
 @untraced
 class MessageWork(GroupWork):
-    """Completes with its point-to-point messages."""
+    """Completes with its point-to-point message."""
 
-    def __init__(
-        self, result: Any, jobs: Sequence[Send | Receive], back: list[tuple[torch.Tensor, torch.Tensor]]
-    ) -> None:
+    def __init__(self, result: Any, job: Send | Receive, back: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
         super().__init__(result)
-        self._jobs, self._back = jobs, back
+        self._job, self._back = job, back
         self._last = threading.Lock()
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
         limit = timeout.total_seconds() or None
-        if not all(job.done.is_set() for job in self._jobs):
+        if not self._job.done.is_set():
             began = _waiting[threading.get_ident()] = time.monotonic()
             try:
-                if not all(job.done.wait(limit) for job in self._jobs):
+                if not self._job.done.wait(limit):
                     return False
             finally:
                 del _waiting[threading.get_ident()]
@@ -133,10 +128,7 @@ class MessageWork(GroupWork):
         return self._done.wait()
 
     def is_completed(self) -> bool:
-        return all(job.done.is_set() for job in self._jobs) and self.wait()
-
-    def synchronize(self) -> None:
-        self.wait()
+        return self._job.done.is_set() and self.wait()
 
     def get_future(self) -> Any:
         if not self.is_completed():
@@ -146,4 +138,4 @@ class MessageWork(GroupWork):
     def _source_rank(self) -> int:
         """The rank that sent the message; undefined, as its data is, if the generation is poisoned."""
         self.wait()
-        return self._jobs[0].peer or 0
+        return self._job.peer or 0

@@ -1,4 +1,4 @@
-"""Talking to a controller, for commands and launchers."""
+"""A client of the controller, for commands and launchers."""
 
 from __future__ import annotations
 

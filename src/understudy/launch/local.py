@@ -19,17 +19,18 @@ from typing import Any, TextIO
 import msgspec
 
 from understudy.agent.fork_client import ForkClient, ForkServerError
-from understudy.agent.spec import AGAIN, END, AgentSpec, facts_of
+from understudy.agent.spec import AGAIN, END, PRELOAD, AgentSpec, facts_of
 from understudy.controller.client import Client, ControllerError
 from understudy.controller.core.state import OVER, PLAN
 from understudy.controller.server.spec import ControlSpec
+from understudy.host.tasks import BackgroundTasks
 from understudy.protocol.messages import WorkerSpec
 from understudy.protocol.provisioning import ReleaseMachine, StartMachines
 from understudy.protocol.settings import JobSpec
 
 from . import address, registry
-from .processes import AgentProcess, ForkedAgent, ModuleProcess, agents_server
-from .sources import CommandMachines, InvitedMachines, LocalMachines, MachineSource
+from .processes import AgentProcess, ModuleProcess, fork_agent
+from .sources import CalledMachines, CommandMachines, MachineSource
 from .spec import SpecError, is_open, own_host
 
 _LOOK_S = 0.2
@@ -60,11 +61,11 @@ class LocalJob:
         spec: JobSpec,
         *,
         on_line: Callable[[str], None] = print,
-        on_tale: Callable[[dict[str, Any]], None] = lambda event: None,
+        on_event: Callable[[dict[str, Any]], None] = lambda event: None,
         on_view: Callable[[dict[str, Any], list[dict[str, Any]]], None] | None = None,
     ) -> None:
         self.spec = spec
-        self._on_line, self._on_tale, self._on_view = on_line, on_tale, on_view
+        self._on_line, self._on_event, self._on_view = on_line, on_event, on_view
         stamp = time.strftime("%Y%m%d-%H%M%S")
         self.run_dir = Path(spec.run_dir or f"runs/{spec.title}-{stamp}-{os.getpid()}").resolve()
         self.secret = secrets.token_bytes(32)
@@ -75,14 +76,16 @@ class LocalJob:
         self.view: dict[str, Any] = {}
         self._fork_server: ForkClient | None = None
         """Forks the agents of the machines with which the job begins."""
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = BackgroundTasks()
+        self._last_lines: dict[str, str] = {}
+        """By process: the last line that it has written."""
         self._closing = False
         self._seen = 0
         """Number of events that were passed on."""
         self._socket: socket.socket | None = None
         self._log: TextIO | None = None
         self._entry: Path | None = None
-        self._source: MachineSource = LocalMachines(self.add_standbys)
+        self._source: MachineSource = CalledMachines(self.add_standbys)
 
     async def __aenter__(self) -> LocalJob:
         try:
@@ -105,19 +108,17 @@ class LocalJob:
         self._log = (self.run_dir / "log.txt").open("a", buffering=1)
         entry = registry.Entry(self.spec.title, self.url, self.secret.hex(), os.getpid(), str(self.run_dir))
         self._entry = registry.enter(entry)
-        self._in_background(self._run_controller(sock.fileno()))
+        self._tasks.start(self._run_controller(sock.fileno()))
         names = self._own_names()
-        if names:
-            self._fork_server = await self._open_fork_server()
+        if names:  # the modules are imported once for all agents that begin together
+            try:
+                modules, env = [*PRELOAD, "understudy.agent.agent"], {**os.environ, **self._variables}
+                self._fork_server = await ForkClient.open(modules, env=env)
+            except ForkServerError as error:
+                raise SpecError(f"no machine can be started here: {error}") from None
         for number, name in enumerate(names):
             await self._start_agent(name, standby=number >= self.spec.started_here, server=self._fork_server)
         await self._open_source()
-
-    async def _open_fork_server(self) -> ForkClient:
-        try:
-            return await agents_server({**os.environ, **self._variables})
-        except ForkServerError as error:
-            raise SpecError(f"no machine can be started here: {error}") from None
 
     async def _open_source(self) -> None:
         """Ask for the machines with which the job begins and that are not started here; serve later requests."""
@@ -127,8 +128,8 @@ class LocalJob:
             if awaited:
                 await self._source.start(awaited)
         elif awaited:
-            self._source = InvitedMachines(lambda count: self._invite(f"{_machines(count, 'standby machine')} wanted"))
-        self._in_background(self._provision())
+            self._source = CalledMachines(self._invite_standbys)
+        self._tasks.start(self._provision())
         if is_open(self.spec) and not self.spec.provider_command:
             self._invite(f"{_machines(awaited, 'machine')} more must join" if awaited else "machines may join")
 
@@ -147,13 +148,16 @@ class LocalJob:
         }
 
     def _of_source(self, text: str) -> None:
-        self._on_tale({"kind": "provider", "text": text})
+        self._on_event({"kind": "provider", "text": text})
 
     def _invite(self, why: str) -> None:
         """Tell the user what to type on a machine that is to join."""
         script = shlex.join([self.spec.script, *self.spec.args])
         command = f"understudy join --secret-file FILE --host ADDRESS {self.url} {script}"
-        self._on_tale({"kind": "join", "text": f"{why}; on each, with the secret from {self._entry}: {command}"})
+        self._on_event({"kind": "join", "text": f"{why}; on each, with the secret from {self._entry}: {command}"})
+
+    async def _invite_standbys(self, count: int) -> None:
+        self._invite(f"{_machines(count, 'standby machine')} wanted")
 
     async def __aexit__(self, *exc: object) -> None:
         self._closing = True
@@ -171,20 +175,13 @@ class LocalJob:
             await _end(self.controller)
         if self._fork_server is not None:
             await self._fork_server.close()
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tasks.cancel()
         if self._entry is not None:
             self._entry.unlink(missing_ok=True)
         if self._log is not None:
             self._log.close()
         if self._socket is not None:
             self._socket.close()
-
-    def _in_background(self, work: Any) -> None:
-        task = asyncio.ensure_future(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
     # -- processes -----------------------------------------------------------------------------------------------------
 
@@ -211,10 +208,10 @@ class LocalJob:
             self.controller = await ModuleProcess.start(
                 "understudy.controller.server.server", spec, on_line, "--fd", str(fd), fd=fd
             )
-            await self.controller.wait()
+            await self.controller.exited
             if not self._closing:
                 self.restarts += 1
-                self._on_tale({"kind": "controller", "text": "the controller has died and is started again"})
+                self._on_event({"kind": "controller", "text": "the controller has died and is started again"})
                 await asyncio.sleep(0.0 if time.monotonic() - began > 1.0 else 0.5)
 
     @property
@@ -255,11 +252,11 @@ class LocalJob:
         on_line = partial(self._show, name)
         process: AgentProcess
         if server is not None:
-            process = await ForkedAgent.start(server, agent, on_line)
+            process = await fork_agent(server, agent, on_line)
         else:
             process = await ModuleProcess.start("understudy.agent.agent", agent, on_line)
         self.agents[name] = process
-        self._in_background(self._watch_agent(name, incarnation, process))
+        self._tasks.start(self._watch_agent(name, incarnation, process))
 
     async def add_standbys(self, count: int = 1) -> None:
         """Start more machines here, under names that no machine of the job has."""
@@ -288,10 +285,11 @@ class LocalJob:
 
     async def _watch_agent(self, name: str, incarnation: str, process: AgentProcess) -> None:
         """Report the end of an agent to the controller; start the agent again if the settings say so."""
-        code = await process.wait()
+        code = await process.exited
+        last = self._last_lines.pop(name, "")
         if self._closing:
             return
-        last = f": {process.last_line}" if code > 0 and process.last_line else ""
+        last = f": {last}" if code > 0 and last else ""
         news = {"why": f"its agent ended with exit code {code}{last}", "incarnation": incarnation}
         with suppress(ControllerError):
             await asyncio.to_thread(self.client.call, "POST", f"/machines/{name}/lost", news)
@@ -302,7 +300,7 @@ class LocalJob:
                 await self._start_agent(name, standby=True)
 
     def _show(self, name: str, text: str) -> None:
-        """Pass on a line that a process has written."""
+        self._last_lines[name] = text or self._last_lines.get(name, "")
         if not text.startswith("["):
             text = f"[{name}] {text}"
         if self._log is not None:
@@ -316,7 +314,7 @@ class LocalJob:
         while True:
             try:
                 page = await asyncio.to_thread(self.client.events, self._seen, _LOOK_S if self._on_view else _WAIT_S)
-                over = any(event["kind"] in OVER for event in page["events"])
+                over = page["status"] in OVER
                 if over or self._on_view is not None:
                     self.view = await asyncio.to_thread(self.client.job)
                 if self._on_view is not None:
@@ -325,7 +323,7 @@ class LocalJob:
                 continue
             self._seen = page["next"]
             for event in page["events"]:
-                self._on_tale(event)
+                self._on_event(event)
             if over:
                 await self._let_agents_end()
                 return Ended(self.view["status"], self.view["reason"], self.view)
@@ -334,7 +332,7 @@ class LocalJob:
         self._closing = True  # their ends are no failures
         for process in self.agents.values():
             with suppress(TimeoutError):
-                await asyncio.wait_for(process.wait(), _GRACE_S)
+                await asyncio.wait_for(process.exited, _GRACE_S)
 
     async def stop(self) -> None:
         """Ask the job to end at its next step boundary."""
@@ -347,7 +345,7 @@ def _machines(count: int, what: str) -> str:
 
 async def _end(process: AgentProcess) -> None:
     try:
-        await asyncio.wait_for(process.wait(), _GRACE_S)
+        await asyncio.wait_for(process.exited, _GRACE_S)
     except TimeoutError:
         process.kill()
-        await process.wait()
+        await process.exited

@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
@@ -14,7 +14,7 @@ from typing import Protocol
 import msgspec
 
 from understudy.agent.fork_client import ForkClient, ForkedWorker
-from understudy.agent.spec import PRELOAD, AgentSpec
+from understudy.agent.spec import AgentSpec
 
 OnLine = Callable[[str], None]
 """Called with each line that a process writes."""
@@ -23,25 +23,23 @@ OnLine = Callable[[str], None]
 class AgentProcess(Protocol):
     """The process of an agent."""
 
-    last_line: str
-    """The last line that the process has written."""
-
-    @property
-    def pid(self) -> int: ...
+    pid: int
 
     def kill(self, number: int = signal.SIGKILL) -> None: ...
 
-    async def wait(self) -> int:
-        """The exit code, once all output was passed on."""
+    @property
+    def exited(self) -> asyncio.Future[int]:
+        """The exit code, once all output was passed on. Each call returns a future of its own, which may be
+        cancelled."""
 
 
 class ModuleProcess:
     """A Python process that runs a module of this package."""
 
     def __init__(self, process: asyncio.subprocess.Process, on_line: OnLine) -> None:
+        self.pid = process.pid
         self._process, self._on_line = process, on_line
-        self.last_line = ""
-        self._read = asyncio.ensure_future(self._read_output())
+        self._exited = asyncio.ensure_future(self._run())
 
     @classmethod
     async def start(
@@ -63,18 +61,15 @@ class ModuleProcess:
         return cls(process, on_line)
 
     @property
-    def pid(self) -> int:
-        return self._process.pid
+    def exited(self) -> asyncio.Future[int]:
+        return asyncio.shield(self._exited)
 
     def kill(self, number: int = signal.SIGKILL) -> None:
         with suppress(ProcessLookupError):
             self._process.send_signal(number)
 
-    async def wait(self) -> int:
-        await asyncio.shield(self._read)
-        return await self._process.wait()
-
-    async def _read_output(self) -> None:
+    async def _run(self) -> int:
+        """Pass on the output. Returns the exit code."""
         assert self._process.stdout is not None
         while True:
             try:
@@ -82,52 +77,18 @@ class ModuleProcess:
             except ValueError:
                 continue  # an endless line
             if not line:
-                return
-            text = line.decode(errors="replace").rstrip("\n")
-            self.last_line = text or self.last_line
-            self._on_line(text)
+                return await self._process.wait()
+            self._on_line(line.decode(errors="replace").rstrip("\n"))
 
 
-class ForkedAgent:
-    """An agent that is forked from a fork server, which has imported all that workers need."""
-
-    def __init__(self, on_line: OnLine) -> None:
-        self._on_line = on_line
-        self._child: ForkedWorker | None = None
-        self.last_line = ""
-
-    @classmethod
-    async def start(cls, server: ForkClient, spec: AgentSpec, on_line: OnLine) -> ForkedAgent:
-        agent = cls(on_line)
-        agent._child = await server.spawn(
-            "understudy.agent.agent:forked",
-            msgspec.json.encode(spec),
-            env=os.environ,
-            cwd=str(Path.cwd()),
-            on_output=agent._pass_on,
-        )
-        agent._child.connection.close()
-        return agent
-
-    @property
-    def pid(self) -> int:
-        assert self._child is not None
-        return self._child.pid
-
-    def kill(self, number: int = signal.SIGKILL) -> None:
-        assert self._child is not None
-        self._child.kill(number)
-
-    async def wait(self) -> int:
-        assert self._child is not None
-        return await self._child.exited
-
-    def _pass_on(self, line: bytes, stream: str) -> None:
-        text = line.decode(errors="replace")
-        self.last_line = text or self.last_line
-        self._on_line(text)
-
-
-async def agents_server(env: Mapping[str, str]) -> ForkClient:
-    """A fork server for agents that begin together: the modules are imported once for all of them."""
-    return await ForkClient.open([*PRELOAD, "understudy.agent.agent"], env=env)
+async def fork_agent(server: ForkClient, spec: AgentSpec, on_line: OnLine) -> ForkedWorker:
+    """Fork an agent from a server that has imported all that workers need."""
+    child = await server.spawn(
+        "understudy.agent.agent:forked",
+        msgspec.json.encode(spec),
+        env=os.environ,
+        cwd=str(Path.cwd()),
+        on_output=lambda line, stream: on_line(line.decode(errors="replace")),
+    )
+    child.connection.close()
+    return child

@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import Protocol
 
+from understudy.host.tasks import BackgroundTasks
 from understudy.host.temporary import nameless
 
 LIMIT_S = 60.0
@@ -39,30 +40,16 @@ class MachineSource(Protocol):
         """The job is over."""
 
 
-class LocalMachines:
-    """Machines are agents on this computer. A released machine needs nothing more: its agent ends by itself."""
+class CalledMachines:
+    """A call brings machines: it starts agents on this computer, or tells the user what to type on another one.
 
-    def __init__(self, start: Callable[[int], Awaitable[object]]) -> None:
-        self._start = start
+    A released machine needs nothing more."""
 
-    async def start(self, count: int) -> None:
-        await self._start(count)
-
-    async def release(self, machine: str) -> None:
-        pass
-
-    async def close(self) -> None:
-        pass
-
-
-class InvitedMachines:
-    """Machines come with `understudy join`: the user is told what to type on another computer."""
-
-    def __init__(self, invite: Callable[[int], None]) -> None:
-        self._invite = invite
+    def __init__(self, bring: Callable[[int], Awaitable[object]]) -> None:
+        self._bring = bring
 
     async def start(self, count: int) -> None:
-        self._invite(count)
+        await self._bring(count)
 
     async def release(self, machine: str) -> None:
         pass
@@ -82,23 +69,16 @@ class CommandMachines:
         self, command: str, env: Mapping[str, str], say: Say, *, limit: float = LIMIT_S, first: float = FIRST_S
     ) -> None:
         self._command, self._env, self._say, self._limit, self._first = shlex.split(command), env, say, limit, first
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = BackgroundTasks()
 
     async def start(self, count: int) -> None:
-        self._begin("request", str(count))
+        self._tasks.start(self._run_until_success("request", str(count)))
 
     async def release(self, machine: str) -> None:
-        self._begin("release", machine)
+        self._tasks.start(self._run_until_success("release", machine))
 
     async def close(self) -> None:
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    def _begin(self, *arguments: str) -> None:
-        task = asyncio.ensure_future(self._run_until_success(*arguments))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        await self._tasks.cancel()
 
     async def _run_until_success(self, *arguments: str) -> None:
         pause, failed = self._first, False

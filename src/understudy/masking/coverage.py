@@ -23,6 +23,7 @@ def alive_of(placement: Placement, live: Iterable[int]) -> Alive:
 
 
 def live_count(alive: Alive) -> int:
+    """Number of live replicas."""
     return int.from_bytes(alive, "little").bit_count()
 
 

@@ -34,6 +34,7 @@ class Placement:
 
     @property
     def everywhere(self) -> bool:
+        """Whether every replica holds every shard."""
         return not self.hosts
 
     def holders(self, shard: int) -> tuple[int, ...]:

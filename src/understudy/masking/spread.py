@@ -90,6 +90,7 @@ class Spread:
         return where, held
 
     def load(self, replica: int) -> int:
+        """Parts that the replica computes."""
         found = self._loads.get(replica)
         if found is None:
             held = self._held[replica]

@@ -41,6 +41,7 @@ class Stacks:
 
     @property
     def depth(self) -> int:
+        """Number of shards that every live replica computes."""
         return self.assignment.load
 
     @property

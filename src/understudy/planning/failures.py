@@ -69,6 +69,7 @@ class Repair(msgspec.Struct, frozen=True):
     spread: Literal["fixed", "exponential", "lognormal"] = "exponential"
 
     def durations(self, rng: np.random.Generator, count: int) -> Times:
+        """Draws the durations of `count` repairs."""
         if self.spread == "fixed":
             return np.full(count, self.mean)
         if self.spread == "exponential":

@@ -26,6 +26,7 @@ class Waste(IntEnum):
 
     @property
     def words(self) -> str:
+        """The kind of waste in words."""
         return _WORDS[self]
 
 
@@ -108,4 +109,5 @@ class SimulationOutcome:
 
     @property
     def shares(self) -> dict[str, float]:
+        """Share of all time by kind of waste, in words."""
         return {waste.words: self.share(waste) for waste in Waste if self.share(waste) > 0}

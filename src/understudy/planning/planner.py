@@ -7,14 +7,13 @@ from math import inf, isfinite
 
 import msgspec
 
-from understudy.masking.placement import PlacementError
 from understudy.planning import strategy as ways
 from understudy.planning.closed_form import Estimate, best_period, enough_standbys, estimate, in_repair
-from understudy.planning.inputs.assume import Ask, Assumed, Assumption, assume
+from understudy.planning.inputs.assume import Assumption, PlanAssumptions, PlanRequest, assume
 from understudy.planning.outcome import Mean
 from understudy.planning.setting import DAY, HOUR, WEEK, PlanningSetting
 from understudy.planning.simulation.jump import simulate
-from understudy.planning.strategy import Strategy
+from understudy.planning.strategy import Strategy, fits
 
 HOLDERS = (2, 3, 4, 5, 6, 7, 8, 9, 10, 12)
 RUNS = 16
@@ -64,8 +63,8 @@ class SimulationCheck(msgspec.Struct, frozen=True):
 class Plan(msgspec.Struct, frozen=True):
     """A recommendation with its evidence."""
 
-    ask: Ask
-    assumed: Assumed
+    request: PlanRequest
+    assumed: PlanAssumptions
     best: PlanOption
     runner_up: PlanOption | None
     options: tuple[PlanOption, ...]
@@ -79,31 +78,31 @@ class Plan(msgspec.Struct, frozen=True):
 
     def seconds(self, option: PlanOption) -> float:
         """Time to train with this option."""
-        return self.ask.days * DAY * option.inflation
+        return self.request.days * DAY * option.inflation
 
     def wasted_gpu_hours(self, option: PlanOption) -> float:
         """GPU-hours wasted per week, standbys included."""
         gpus = self.assumed.setting.cluster.gpus
-        standbys = option.strategy.standbys * self.ask.gpus_per_machine
+        standbys = option.strategy.standbys * self.request.gpus_per_machine
         return (gpus * (1 - option.estimate.efficiency) + standbys) * WEEK / HOUR
 
     def money(self, option: PlanOption) -> float:
         """Money wasted per week."""
-        return self.wasted_gpu_hours(option) * self.ask.price
+        return self.wasted_gpu_hours(option) * self.request.price
 
 
-def plan(ask: Ask, seed: int = 0, progress: Callable[[float], None] | None = None) -> Plan:
+def plan(request: PlanRequest, seed: int = 0, progress: Callable[[float], None] | None = None) -> Plan:
     """Recommends the cheapest or the fastest option that Understudy implements, and lists all others."""
     tell = progress or (lambda done: None)
-    assumed = assume(ask)
-    ordered = tuple(sorted(best_of_kinds(assumed, ask, lambda done: tell(done / 2)).values(), key=_by(ask)))
+    assumed = assume(request)
+    ordered = tuple(sorted(best_of_kinds(assumed, request, lambda done: tell(done / 2)).values(), key=_by(request)))
     ours = [option for option in ordered if option.offered]
     best, others = ours[0], [option for option in ours[1:] if option.strategy.name != ours[0].strategy.name]
-    swings = sensitivity(assumed, best.strategy, ask)
+    swings = sensitivity(assumed, best.strategy, request)
     tell(0.6)
     checked = check(assumed, best.strategy, seed, lambda done: tell(0.6 + 0.4 * done))
     return Plan(
-        ask=ask,
+        request=request,
         assumed=assumed,
         best=best,
         runner_up=others[0] if others else None,
@@ -132,35 +131,37 @@ ANY = FixedChoices()
 
 
 def best_of_kinds(
-    assumed: Assumed,
-    ask: Ask,
+    assumed: PlanAssumptions,
+    request: PlanRequest,
     progress: Callable[[float], None],
     only: FixedChoices = ANY,
     names: Container[str] | None = None,
 ) -> dict[str, PlanOption]:
     """The best option of every kind, or of the kinds in `names`."""
     found: dict[str, PlanOption] = {}
-    ways_to_go = [way for way in kinds(assumed, ask, only) if names is None or way[0] in names]
+    ways_to_go = [way for way in kinds(assumed, request, only) if names is None or way[0] in names]
     for number, (kind, offered, candidates) in enumerate(ways_to_go):
         options = [priced(assumed, each, offered, only.period) for each in candidates if only.allows(each)]
         if options:
-            found[kind] = min(options, key=_by(ask))
+            found[kind] = min(options, key=_by(request))
         progress((number + 1) / len(ways_to_go))
     return found
 
 
-def _by(ask: Ask) -> Callable[[PlanOption], tuple[float, float]]:
-    return lambda option: merit(option, ask)
+def _by(request: PlanRequest) -> Callable[[PlanOption], tuple[float, float]]:
+    return lambda option: merit(option, request)
 
 
-def merit(option: PlanOption, ask: Ask) -> tuple[float, float]:
+def merit(option: PlanOption, request: PlanRequest) -> tuple[float, float]:
     """Sort key of an option: the goal first, then the other of cost and time. Smaller is better."""
     pair = (option.cost, option.inflation)
-    first, second = pair if ask.goal == "cost" else pair[::-1]
+    first, second = pair if request.goal == "cost" else pair[::-1]
     return (round(first, 6) if isfinite(first) else inf, second)
 
 
-def priced(assumed: Assumed, candidate: Strategy, offered: bool = True, period: float | None = None) -> PlanOption:
+def priced(
+    assumed: PlanAssumptions, candidate: Strategy, offered: bool = True, period: float | None = None
+) -> PlanOption:
     """The candidate with its best checkpoint period, or with `period`."""
     setting, failures, repair = assumed.setting, assumed.failures, assumed.repair
     if period is None:
@@ -171,7 +172,9 @@ def priced(assumed: Assumed, candidate: Strategy, offered: bool = True, period: 
     return PlanOption(chosen, expected, expected.inflation * (1 + share), offered)
 
 
-def kinds(assumed: Assumed, ask: Ask, only: FixedChoices = ANY) -> Iterator[tuple[str, bool, list[Strategy]]]:
+def kinds(
+    assumed: PlanAssumptions, request: PlanRequest, only: FixedChoices = ANY
+) -> Iterator[tuple[str, bool, list[Strategy]]]:
     """All kinds of strategies: name, whether Understudy implements it, candidates."""
     s, replicas = assumed.setting, assumed.setting.cluster.replicas
     pools = standby_counts(assumed) if only.standbys is None else [only.standbys]
@@ -181,15 +184,15 @@ def kinds(assumed: Assumed, ask: Ask, only: FixedChoices = ANY) -> Iterator[tupl
         yield "trainmover", True, [ways.trainmover(s, count, HOUR) for count in pools]
         yield "trainmover-cold", True, [ways.trainmover(s, 0, HOUR)]
     if replicas > 1:
-        local = [f"spare:r={r}" for r in holders[:5] if _fits(f"spare:r={r}", replicas)]
-        if ask.shared_data:
-            yield "mask-and-refill", True, _masked(s, [0, *pools], ["anywhere"], ask.q)
-        yield "mask-and-refill-local", True, _masked(s, [0, *pools], local, ask.q)
+        local = [f"spare:r={r}" for r in holders[:5] if fits(f"spare:r={r}", replicas)]
+        if request.shared_data:
+            yield "mask-and-refill", True, _masked(s, [0, *pools], ["anywhere"], request.q)
+        yield "mask-and-refill-local", True, _masked(s, [0, *pools], local, request.q)
         yield "mask-and-refill-whole", True, _masked(s, [0, *pools], local, 0)
-        endured = [r for r in holders if _fits(f"spare:r={r}", replicas)]
+        endured = [r for r in holders if fits(f"spare:r={r}", replicas)]
         yield "spare", False, [ways.spare(s, r, HOUR) for r in endured]
         yield "spare-planned", False, _planned_restarts(s, endured, replicas)
-        copies = [r for r in ((2, 3) if only.r is None else holders) if _fits(f"blocks:r={r}", replicas)]
+        copies = [r for r in ((2, 3) if only.r is None else holders) if fits(f"blocks:r={r}", replicas)]
         yield "replication", False, [ways.replication(s, r, HOUR) for r in copies]
         yield "torchft-like", False, [ways.torchft(s, HOUR, pools[-1])]
     for downtimes in (ways.OOBLECK, ways.PARCAE) if s.cluster.machines > 1 else ():
@@ -212,7 +215,7 @@ def _planned_restarts(s: PlanningSetting, holders: list[int], replicas: int) -> 
     return found
 
 
-def standby_counts(assumed: Assumed) -> list[int]:
+def standby_counts(assumed: PlanAssumptions) -> list[int]:
     """Numbers of standbys to try: from half the mean in repair to enough, at most as many as the job has machines."""
     away = in_repair(assumed.rate, assumed.repair.mean)
     most = min(enough_standbys(assumed.rate, assumed.repair.mean), assumed.setting.cluster.machines)
@@ -222,7 +225,7 @@ def standby_counts(assumed: Assumed) -> list[int]:
 
 
 def check(
-    assumed: Assumed, chosen: Strategy, seed: int, progress: Callable[[float], None] | None = None
+    assumed: PlanAssumptions, chosen: Strategy, seed: int, progress: Callable[[float], None] | None = None
 ) -> SimulationCheck:
     """Simulates the recommended strategy for some hundred failures."""
     wanted = max(FAILURES_LOOKED_AT / assumed.rate, 4 * chosen.period)
@@ -240,11 +243,11 @@ def check(
     return SimulationCheck(found.inflation, found.runs, horizon / DAY)
 
 
-def sensitivity(assumed: Assumed, chosen: Strategy, ask: Ask) -> tuple[InputSwing, ...]:
+def sensitivity(assumed: PlanAssumptions, chosen: Strategy, request: PlanRequest) -> tuple[InputSwing, ...]:
     """The goal with each input halved and doubled, the rest as planned; the most influential input first."""
     found = []
     for name in ("MTBF of a machine", "repair", "step", "standbys", *_DURATIONS):
-        low, high = (_goal(*_changed(assumed, chosen, name, factor), ask) for factor in (0.5, 2.0))
+        low, high = (_goal(*_changed(assumed, chosen, name, factor), request) for factor in (0.5, 2.0))
         if isfinite(low) and isfinite(high) and low != high:
             found.append(InputSwing(name, low, high))
     return tuple(sorted(found, key=lambda swing: -swing.size))
@@ -261,13 +264,13 @@ _DURATIONS = {
 }
 
 
-def _goal(assumed: Assumed, chosen: Strategy, ask: Ask) -> float:
+def _goal(assumed: PlanAssumptions, chosen: Strategy, request: PlanRequest) -> float:
     expected = estimate(assumed.setting, assumed.failures, chosen, assumed.repair)
-    share = chosen.standbys / assumed.setting.cluster.machines if ask.goal == "cost" else 0.0
+    share = chosen.standbys / assumed.setting.cluster.machines if request.goal == "cost" else 0.0
     return expected.inflation * (1 + share)
 
 
-def _changed(assumed: Assumed, chosen: Strategy, name: str, factor: float) -> tuple[Assumed, Strategy]:
+def _changed(assumed: PlanAssumptions, chosen: Strategy, name: str, factor: float) -> tuple[PlanAssumptions, Strategy]:
     """The assumptions and the strategy with one input multiplied by `factor`."""
     replace = msgspec.structs.replace
     if name == "MTBF of a machine":
@@ -294,11 +297,3 @@ def remade(chosen: Strategy, setting: PlanningSetting) -> Strategy:
     if chosen.answer == "replace":
         return ways.trainmover(setting, chosen.standbys, chosen.period)
     return ways.mask_and_refill(setting, chosen.standbys, chosen.period, chosen.placement, chosen.q)
-
-
-def _fits(text: str, replicas: int) -> bool:
-    try:
-        ways.placed(text, replicas)
-    except PlacementError:
-        return False
-    return True

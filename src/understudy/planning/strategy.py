@@ -10,7 +10,7 @@ import msgspec
 
 from understudy.masking.assignment import assign, load_bound
 from understudy.masking.formulas import depth_bound, patched_share
-from understudy.masking.placement import Placement, parse
+from understudy.masking.placement import Placement, PlacementError, parse
 from understudy.masking.policy import MaskOptions, choose
 from understudy.planning.setting import PlanningSetting
 
@@ -134,6 +134,15 @@ class Strategy(msgspec.Struct, frozen=True):
 def placed(text: str, replicas: int) -> Placement:
     """The placement of this name; each one is made once."""
     return parse(text, replicas)
+
+
+def fits(text: str, replicas: int) -> bool:
+    """Whether shards can be placed in this way on so many replicas."""
+    try:
+        placed(text, replicas)
+    except PlacementError:
+        return False
+    return True
 
 
 @cache

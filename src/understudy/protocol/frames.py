@@ -1,4 +1,4 @@
-"""What goes between an agent and the controller."""
+"""The frames between an agent and the controller."""
 
 from __future__ import annotations
 
@@ -11,26 +11,28 @@ from understudy.protocol.samples import Sample
 
 
 class StartWorker(msgspec.Struct, frozen=True, tag="start-worker"):
+    """Start a worker process."""
+
     uid: str
     slot: int
-    """Its number on the machine."""
+    """The worker's number on the machine."""
 
 
 class Tell(msgspec.Struct, frozen=True, tag="tell"):
-    """Pass a word on to a worker."""
+    """Pass a message on to a worker."""
 
     uid: str
     message: ToWorker
 
 
 class EndWorker(msgspec.Struct, frozen=True, tag="end-worker"):
-    """Kill a worker, if it still lives."""
+    """Kill a worker if it is alive."""
 
     uid: str
 
 
 class KeepCopy(msgspec.Struct, frozen=True, tag="keep-copy"):
-    """Fetch a recording from the machine that has it, and keep it for newcomers."""
+    """Fetch a recording from the machine that has it, and keep it for joiners."""
 
     recorded: Recorded
 
@@ -40,7 +42,7 @@ class Dismiss(msgspec.Struct, frozen=True, tag="dismiss"):
 
     reason: str
     again: bool = False
-    """Whether it may come back, with new workers."""
+    """Whether the agent may come back, with new workers."""
 
 
 Order = StartWorker | Tell | EndWorker | KeepCopy | Dismiss
@@ -49,7 +51,7 @@ Order = StartWorker | Tell | EndWorker | KeepCopy | Dismiss
 
 
 class Relayed(msgspec.Struct, frozen=True, tag="said"):
-    """A worker has said something."""
+    """A message of a worker."""
 
     uid: str
     message: FromWorker
@@ -60,27 +62,27 @@ class Exited(msgspec.Struct, frozen=True, tag="exited"):
 
     uid: str
     code: int
-    """Negative: the signal that killed it."""
+    """The exit code; negative: the signal that killed the process."""
     words: str = ""
-    """The last lines it wrote."""
+    """The last lines that the process wrote."""
 
 
 class Stopped(msgspec.Struct, frozen=True, tag="stopped"):
-    """A worker's process is there, but a signal has stopped it for so long."""
+    """A signal has stopped a worker's process for this long."""
 
     uid: str
     seconds: float
 
 
 class Leaving(msgspec.Struct, frozen=True, tag="leaving"):
-    """This machine has to go, and its agent with it, after so many seconds."""
+    """This machine ends after this many seconds, and its agent with it."""
 
     seconds: float
     why: str
 
 
 class KeptCopy(msgspec.Struct, frozen=True, tag="kept-copy"):
-    """A recording of another machine is on this one, too; or could not be had, where it has no address."""
+    """A recording of another machine is on this one, too. Without an address: it could not be fetched."""
 
     recorded: Recorded
 
@@ -95,67 +97,71 @@ class Facts(msgspec.Struct, frozen=True):
 
     understudy: str
     torch: str
-    """Version; empty where it is not installed."""
+    """Version; empty: not installed."""
     python: str
     """Major and minor version."""
     script: str
-    """Digest of its content."""
+    """Digest of the script's content."""
     args: tuple[str, ...]
     mesh: tuple[tuple[str, int], ...]
     nproc: int
 
 
 class Register(msgspec.Struct, frozen=True, tag="register"):
-    """First from the agent. An incarnation is one life of an agent process; its workers die with it."""
+    """The agent's first frame. An incarnation is one agent process; its workers end with it."""
 
     machine: str
     incarnation: str
     standby: bool
     received: int
-    """The last order it has carried out."""
+    """The last order that the agent has carried out."""
     facts: Facts | None = None
     labels: dict[str, str] = {}
-    """Where it stands, or whatever else its operator says of it."""
-    seated: int = 0
-    """Generation of the last roster that it was sent; 0: none."""
+    """Labels that its operator has given the machine, such as its rack."""
+    roster: int = 0
+    """Generation of the last roster that the agent has; 0: none."""
 
 
 class Welcome(msgspec.Struct, frozen=True, tag="welcome"):
-    """First from the controller: the last report it has in its ledger."""
+    """The controller's first frame: the number of the last report in its ledger."""
 
     received: int
 
 
 class Numbered(msgspec.Struct, frozen=True, tag="numbered", omit_defaults=True):
+    """An order or a report with its number."""
+
     number: int
     content: Order | Report
-    seating: bytes = b""
-    """The roster that belongs to an order, in the shortest form that the agent understands; see `rosters.py`."""
+    roster: bytes = b""
+    """The roster of an order, as a difference from the last one if possible; see `roster_delta.py`."""
 
 
 class Ack(msgspec.Struct, frozen=True, tag="ack"):
+    """Everything up to this number has been received and kept."""
+
     number: int
 
 
 class Beat(msgspec.Struct, frozen=True, tag="beat"):
-    """Now and then from the agent: it lives, and how training goes. Lost ones do not matter."""
+    """A sign of life from the agent, with the progress of training. A lost beat does no harm."""
 
     step: int = -1
     values: dict[str, float] = {}
     seconds: float = 0.0
     primary: bool = False
     copied: Copied | None = None
-    """What the last copies in memory took, on one of its workers."""
+    """The cost of the last copies in memory, on one of the machine's workers."""
     samples: tuple[Sample, ...] = ()
-    """What its workers have measured since the last one, as far as that was kept."""
+    """Measurements of the machine's workers since the last beat; some may be dropped."""
 
 
 class Refused(msgspec.Struct, frozen=True, tag="refused"):
-    """This agent has no place in the job, or not any more."""
+    """The controller refuses this agent."""
 
     reason: str
     unfit: bool = False
-    """Whether something is wrong with its machine that must be put right there."""
+    """Whether the machine has to be repaired or set up differently first."""
 
 
 Frame = Register | Welcome | Numbered | Ack | Beat | Refused | ExtensionMessage

@@ -1,4 +1,4 @@
-"""The job's mesh: its dimensions and where a role sits in it."""
+"""The job's mesh: its dimensions, and the coordinates of roles in it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class MeshError(ValueError):
 
 
 def parse_mesh(text: str) -> Mesh:
-    """`pp=2,dp=2,tp=2`: dimensions from the outermost to the innermost."""
+    """Parse `pp=2,dp=2,tp=2`: dimensions from the outermost to the innermost."""
     dimensions: list[tuple[str, int]] = []
     for part in text.split(","):
         match = re.fullmatch(r"\s*([A-Za-z_]\w*)\s*=\s*(\d+)\s*", part)
@@ -34,7 +34,7 @@ def roles_of(mesh: Mesh) -> int:
 
 
 def coordinates(mesh: Mesh, role: int) -> dict[str, int]:
-    """Where a role sits: the last dimension varies fastest."""
+    """The coordinates of a role; the last dimension varies fastest."""
     found: dict[str, int] = {}
     for name, size in reversed(mesh):
         role, found[name] = divmod(role, size)
@@ -42,7 +42,7 @@ def coordinates(mesh: Mesh, role: int) -> dict[str, int]:
 
 
 def alike(mesh: Mesh, role: int, names: Iterable[str]) -> tuple[int, ...]:
-    """The roles that differ from this one in these dimensions only, itself among them."""
+    """The roles that differ from this one in these dimensions only, this one included."""
     names = set(names)
     mine = coordinates(mesh, role)
     return tuple(
@@ -53,7 +53,7 @@ def alike(mesh: Mesh, role: int, names: Iterable[str]) -> tuple[int, ...]:
 
 
 def replica_of(mesh: Mesh, role: int) -> tuple[int, int]:
-    """How many positions there are along the dimensions called dp…, and at which one a role sits."""
+    """(number of replicas, the replica of a role): positions along the dimensions with names that begin with dp."""
     sizes, count, mine = dict(mesh), 1, 0
     for name, place in coordinates(mesh, role).items():
         if name.startswith("dp"):
@@ -62,8 +62,7 @@ def replica_of(mesh: Mesh, role: int) -> tuple[int, int]:
 
 
 def first_replicas(mesh: Mesh, nproc: int) -> dict[int, tuple[int, ...]]:
-    """Number of machines → the cells that these would play, for each number that makes the first replicas whole and
-    nothing else."""
+    """Number of machines → their cells, for each number of machines that makes up whole replicas, from the first on."""
     found: dict[int, tuple[int, ...]] = {}
     wholly: dict[int, int] = {}
     for role in range(roles_of(mesh)):
@@ -77,15 +76,15 @@ def first_replicas(mesh: Mesh, nproc: int) -> dict[int, tuple[int, ...]]:
 
 
 def along(mesh: Mesh, group: tuple[int, ...], role: int) -> list[str] | None:
-    """The dimensions that a group of this role runs along. None where it is not all of the roles along some of them, in
-    their order, so that only the script knows."""
+    """The dimensions along which a group of this role runs. None if the group is not made of all roles along some
+    dimensions, in their order."""
     places = [coordinates(mesh, member) for member in group]
     names = [name for name, _ in mesh if len({place[name] for place in places}) > 1]
     return names if group == alike(mesh, role, names) else None
 
 
 def counterpart(mesh: Mesh, group: tuple[int, ...], role: int, other: int) -> tuple[int, ...] | None:
-    """The group that `other` has where `role` has this one: along the same dimensions, if it runs along any."""
+    """The group of `other` that corresponds to a group of `role`: along the same dimensions; None if there are none."""
     names = along(mesh, group, role)
     return None if names is None else alike(mesh, other, names)
 
@@ -97,7 +96,7 @@ def describe(mesh: Mesh, role: int) -> str:
 
 
 def check_mesh(mesh: Mesh, machines: int, nproc: int) -> None:
-    """Raise where this many machines cannot play this mesh."""
+    """Raise MeshError unless the machines have as many workers as the mesh has roles."""
     if roles_of(mesh) != machines * nproc:
         shape = " x ".join(f"{name}={size}" for name, size in mesh)
         raise MeshError(

@@ -1,4 +1,4 @@
-"""What a worker hears from the controller and what it says, both by way of its agent."""
+"""The messages between the controller and a worker; its agent passes them on."""
 
 from __future__ import annotations
 
@@ -17,107 +17,107 @@ Back = Literal["", "copy", "checkpoint"]
 
 
 class Move(msgspec.Struct, frozen=True):
-    """A role's state goes from one worker's memory to another's."""
+    """The state of a role goes from one worker's memory to another's."""
 
     role: int
     giver: WorkerAddress
     taker: WorkerAddress
     part: int = 0
     parts: int = 1
-    """Where several give at once: which of how many parts this one is."""
+    """If several workers give at once: the number of this part, and how many there are."""
     copy_of: int = -1
-    """The role whose copy is given, where it is not the giver's own state."""
+    """The role of the copy that is given; -1: the giver gives its own state."""
 
 
-# -- heard ---------------------------------------------------------------------------------------------------------
+# -- to the worker -------------------------------------------------------------------------------------------------
 
 
 class Recorded(msgspec.Struct, frozen=True, tag="recorded"):
-    """What came from other machines in the first steps of this role is on its machine, for newcomers to rehearse
-    with; or nothing is, and nothing will be."""
+    """A recording of this role's first steps is on the worker's machine, for joiners to rehearse with. Without a
+    digest: there will be no recording."""
 
     role: int
     digest: str
     bytes: int
     steps: int
     url: str = ""
-    """Where its agent has it."""
+    """The address at which the agent serves it."""
     fd: int = -1
-    """Of the file, in the worker."""
+    """The descriptor of the file in the worker."""
 
 
 class Rehearse(msgspec.Struct, frozen=True, tag="rehearse"):
-    """Enter the training function for this role, in the sandbox; again, where it has rehearsed another one."""
+    """Enter the training function for this role, in the sandbox; also after a rehearsal of another role."""
 
     role: int
     recorded: Recorded | None = None
-    """By this role, or one that holds the same."""
+    """A recording of this role, or of one with the same state."""
     mates: Roster | None = None
     """Workers that rehearse at the same time: operations among them run for real."""
 
 
 class Prepare(msgspec.Struct, frozen=True, tag="prepare"):
-    """Open what this roster needs, beside what runs now; the vote says when to switch to it."""
+    """Open the links that this roster needs while training goes on. A vote decides when to switch to it."""
 
     roster: Roster
     moves: tuple[Move, ...] = ()
 
 
 class Resume(msgspec.Struct, frozen=True, tag="resume"):
-    """Nobody trains: open this roster and play in it from `step` on, which has not been applied by anybody. Whoever
-    has not applied the step before does so now; whoever was in `step` begins it again."""
+    """Open this roster and train in it from `step` on, which no worker has applied. No worker trains meanwhile. A
+    worker that has not applied the step before applies it now; one that was in `step` repeats it."""
 
     roster: Roster
     step: int
     moves: tuple[Move, ...] = ()
     back: Back = ""
-    """Where a role's state is lost: everybody goes back to `step`, to the state that was kept there."""
+    """If the state of a role is lost: the source from which all roles restore the state of `step`."""
     copied: int = -1
-    """The latest step of which copies are there for all roles, as far as those who are left know."""
+    """The latest step of which there are copies for all roles, as far as the survivors know."""
 
 
 class Conclude(msgspec.Struct, frozen=True, tag="conclude"):
-    """The job cannot go on: finish `step - 1` where somebody has, keep what there is in a checkpoint, and end."""
+    """The job cannot continue: apply `step - 1` if it counts, write the final checkpoint, and end."""
 
     step: int
     roles: tuple[int, ...] = ()
-    """Whose state to write: its own, and what it has a copy of."""
+    """The roles of which this worker writes the state."""
 
 
 class Arm(msgspec.Struct, frozen=True, tag="arm"):
-    """To those who give: everybody has prepared, so stream and vote for it."""
+    """To givers: all workers have prepared the generation, so stream the state and vote for it."""
 
     generation: int
 
 
 class Cancel(msgspec.Struct, frozen=True, tag="cancel"):
-    """Give a prepared generation up, unless the vote has agreed on it already."""
+    """Give up a prepared generation, unless the vote has agreed on it already."""
 
     generation: int
 
 
 class Halt(msgspec.Struct, frozen=True, tag="halt"):
-    """Somebody is gone: let go of everything that blocks and say how far you have come."""
+    """A worker is gone: end every operation that blocks, and report the step that was reached."""
 
     number: int
     reason: str
 
 
 class Finish(msgspec.Struct, frozen=True, tag="finish"):
-    """All steps are applied: the last vote has passed, although not everybody saw it."""
+    """All steps are applied: the last vote has passed, although not all workers saw its outcome."""
 
 
 class Leave(msgspec.Struct, frozen=True, tag="leave"):
-    """You are not needed any more: end."""
+    """End: the job does not need this worker any more."""
 
 
 class Park(msgspec.Struct, frozen=True, tag="park"):
-    """The others go on without this replica, somebody of which is gone: leave the generation, and wait in this role
-    until the replica is whole again. What you hold is not wanted by then."""
+    """This replica is masked: leave the generation, and wait in this role until the replica is whole again. The state
+    that the worker holds is discarded."""
 
 
 class Stop(msgspec.Struct, frozen=True, tag="stop"):
-    """End at the next boundary, together with everybody else."""
+    """End at the next boundary, together with all workers."""
 
 
 class ExtensionMessage(msgspec.Struct, frozen=True, tag="extension"):
@@ -132,18 +132,18 @@ class ExtensionMessage(msgspec.Struct, frozen=True, tag="extension"):
 
 ToWorker = Rehearse | Prepare | Resume | Conclude | Arm | Cancel | Halt | Finish | Leave | Park | Stop
 
-# -- said ----------------------------------------------------------------------------------------------------------
+# -- from the worker------------------------------------------------------------------------------------------------
 
 
 class Here(msgspec.Struct, frozen=True, tag="here"):
-    """The worker listens."""
+    """The worker has started and listens at this address."""
 
     worker: WorkerAddress
     pid: int = 0
 
 
 class Tracked(msgspec.Struct, frozen=True, tag="tracked"):
-    """It has come to its first boundary and holds state, of which these roles have identical copies."""
+    """The worker has come to its first boundary and holds the state of its role. `twins` hold the same state."""
 
     role: int
     twins: tuple[int, ...]
@@ -151,25 +151,27 @@ class Tracked(msgspec.Struct, frozen=True, tag="tracked"):
 
 
 class Rehearsed(msgspec.Struct, frozen=True, tag="rehearsed"):
-    """It has come to the boundary where it waits for its entry."""
+    """The rehearsal is over: the worker waits at a boundary."""
 
     role: int
     seconds: float = 0.0
     also: tuple[int, ...] = ()
-    """Roles that it could take as well, at once."""
+    """Roles that the worker could take at once instead."""
     diverged: str = ""
-    """Where it did something else than what was recorded."""
+    """How the rehearsal differed from the recording; empty: it did not."""
     fixed: bool = False
-    """Whether its script knows its role from before the training function: then this process can play no other."""
+    """Whether the script has asked for its role before the training function: this process can have no other role."""
 
 
 class Parked(msgspec.Struct, frozen=True, tag="parked"):
-    """It has left its generation and waits at a boundary in its role."""
+    """The worker has left its generation and waits at a boundary in its role."""
 
     role: int
 
 
 class Prepared(msgspec.Struct, frozen=True, tag="prepared"):
+    """The links of a generation are open."""
+
     generation: int
     seconds: float = 0.0
 
@@ -182,32 +184,34 @@ class Unprepared(msgspec.Struct, frozen=True, tag="unprepared"):
 
 
 class Cancelled(msgspec.Struct, frozen=True, tag="cancelled"):
+    """A generation is given up."""
+
     generation: int
 
 
 class Switched(msgspec.Struct, frozen=True, tag="switched"):
-    """It plays (or, as a leaver, has stopped playing) in this generation, whose first step is `step`. A joiner says so
-    once it holds the state."""
+    """The worker has entered this generation, of which `step` is the first step; a leaver has given up its role. A
+    joiner holds the state by then."""
 
     generation: int
     step: int
     seconds: float = 0.0
-    """How long a joiner's state took, from its first byte on."""
+    """Seconds that the state of a joiner took, from its first byte on."""
     bytes: int = 0
-    """Of state taken."""
+    """Bytes of that state."""
     again: bool = False
-    """Whether everything had to be sent a second time at the boundary."""
+    """Whether the whole state was sent a second time at the boundary."""
 
 
 class Gave(msgspec.Struct, frozen=True, tag="gave"):
-    """A leaver's state is in the joiner's memory, and verified."""
+    """The taker holds the state that this worker gave, verified."""
 
     generation: int
 
 
 class Settled(msgspec.Struct, frozen=True, tag="settled"):
-    """The first step of a generation is done. `lost` is what training lost by the change, measured here; None where it
-    came too early in a job to know what is usual."""
+    """The first step of a generation is done. `lost`: seconds that the change has cost, as measured by this worker;
+    None if the usual duration of a step is not known yet."""
 
     generation: int
     step: int
@@ -215,53 +219,54 @@ class Settled(msgspec.Struct, frozen=True, tag="settled"):
 
 
 class Stalled(msgspec.Struct, frozen=True, tag="stalled"):
-    """It has waited for long in an operation with these roles; without roles: it goes on."""
+    """The worker has waited for long in an operation with these roles; without roles: it does not wait any more."""
 
     generation: int
     roles: tuple[int, ...] = ()
     number: int = 0
-    """Of the operation in its group."""
+    """The number of the operation in its group."""
     what: str = ""
 
 
 class Halted(msgspec.Struct, frozen=True, tag="halted"):
-    """How far this worker has come: `step` steps are applied to the state it holds, or will be whatever happens."""
+    """The worker has halted: `step` steps are applied to its state, or will be in any case."""
 
     number: int
-    """Of the halt that asked; 0 where it noticed by itself."""
+    """The number of the halt; 0: the worker has noticed the failure itself."""
     generation: int
     step: int
     voted: bool
-    """Its share of the next step is complete and it could apply it, too."""
+    """Whether the gradients of the next step are complete, so that the worker could apply it."""
     holds: bool
-    """Whether it holds state at all."""
+    """Whether the worker holds the state of its role."""
     over: bool = False
     """Whether the last vote has passed: all steps are applied everywhere."""
     how: str = ""
-    """What it noticed, in a word (`eof`, `timeout`, `mismatch`, …) and a sentence."""
+    """The failure that the worker has noticed, in a word: `eof`, `timeout`, `mismatch`, …"""
     reason: str = ""
     who: str = ""
+    """The uid of the worker at fault; empty: not known."""
     able: bool = False
-    """Whether it has come to a first boundary, so that a state could be put into what it tracks."""
+    """Whether the worker has come to a first boundary, so that it could take a state."""
     kept: tuple[tuple[int, int], ...] = ()
-    """(role, step) of whole copies in its memory."""
+    """(role, step) of the whole copies in the worker's memory."""
     usual: float = 0.0
-    """Seconds of an undisturbed step; 0 where it does not know."""
+    """Seconds of an undisturbed step; 0: not known."""
 
 
 class Saved(msgspec.Struct, frozen=True, tag="saved"):
-    """This role's part of a checkpoint is on disk; it counts when all roles' parts are."""
+    """This role's part of a checkpoint is on disk. The checkpoint counts once the parts of all roles are."""
 
     role: int
     step: int
 
 
 class Faulty(msgspec.Struct, frozen=True, tag="faulty"):
-    """The script, or what watches it, says that something is wrong with this worker or its machine."""
+    """The script or the runtime has found a fault of this worker or its machine."""
 
     reason: str
     fatal: bool = False
-    """Whether its results are not to be trusted: it is not asked to hand anything over."""
+    """Whether the worker's state and results cannot be trusted: it gives no state."""
 
 
 class Done(msgspec.Struct, frozen=True, tag="done"):
@@ -278,7 +283,7 @@ ScriptFailure = Literal["raises", "exits", "never-tracks", "no-train", "steps", 
 
 
 class Failed(msgspec.Struct, frozen=True, tag="failed"):
-    """The training function has raised; the job cannot go on."""
+    """The training function has raised an exception; the job cannot continue."""
 
     step: int
     error: str
@@ -309,7 +314,7 @@ FromWorker = (
 
 
 class Progress(msgspec.Struct, frozen=True, tag="progress"):
-    """To the agent only: how training goes, and what the script has logged. Sent after the step has been applied."""
+    """To the agent only, after each applied step: its duration and the values that the script has logged."""
 
     role: int
     step: int
@@ -317,30 +322,30 @@ class Progress(msgspec.Struct, frozen=True, tag="progress"):
     values: dict[str, float] = {}
     primary: bool = False
     sample: Sample | None = None
-    """What was measured in it."""
+    """Measurements of the step."""
 
 
 class Copied(msgspec.Struct, frozen=True, tag="copied"):
-    """To the agent only: everybody has copies of this step in memory; what this role's took."""
+    """To the agent only: all workers have copies of this step in memory; the cost of this role's copy."""
 
     role: int
     step: int
     bytes: int
     seconds: float
-    """Until the last byte was in the other machine's memory."""
+    """Seconds until the last byte was in the memory of the other machine."""
     waited: float
-    """For how much of it training had to wait."""
+    """Seconds of these for which training waited."""
 
 
 Telemetry = Progress | Copied
-"""What an agent does not pass on."""
+"""Messages that an agent does not pass on to the controller."""
 
 TO_WORKER: Framing[ToWorker | ExtensionMessage] = Framing(ToWorker | ExtensionMessage, "controller's message")
 TO_AGENT: Framing[FromWorker | Telemetry] = Framing(FromWorker | Telemetry, "worker's message")
 
 
 class WorkerSpec(msgspec.Struct, frozen=True):
-    """What a worker process has to know from the start."""
+    """What a worker process knows from its start."""
 
     uid: str
     machine: str

@@ -1,4 +1,4 @@
-"""Who plays which role in one generation."""
+"""The workers of all roles in one generation."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class RosterError(ValueError):
 
 
 class WorkerAddress(msgspec.Struct, frozen=True):
-    """One training process and where it listens. A uid is never reused."""
+    """One training process and the address at which it listens. A uid is never reused."""
 
     uid: str
     machine: str
@@ -26,10 +26,10 @@ class WorkerAddress(msgspec.Struct, frozen=True):
 class Roster(msgspec.Struct, frozen=True, dict=True):
     """Role → worker (or vacant) for one generation.
 
-    `cells` says which roles always share a machine: the roles of one cell move together, because the machine is what
-    is replaced. Reductions fold within a cell first, so the cells, unlike the machines, are part of the result.
+    `cells` is the cell of each role. The roles of one cell always share a machine and move together. Reductions fold
+    within a cell first, so the result depends on the cells, but not on the machines.
 
-    `since` is the generation in which each seat was last taken: who has sat longest is known to all without asking.
+    `since` is the generation in which each role was last given to another worker.
 
     `fresh` marks a roster that follows an interruption: messages of the earlier generation may be half-sent, so no
     stream is inherited from it.
@@ -65,7 +65,7 @@ class Roster(msgspec.Struct, frozen=True, dict=True):
                     "add that worker or leave the role vacant"
                 )
             if uid in roles:
-                raise RosterError(f"{where}: {uid} is given both role {roles[uid]} and role {role}; a worker plays one")
+                raise RosterError(f"{where}: {uid} is given both role {roles[uid]} and role {role}; a worker has one")
             roles[uid] = role
             first, machine = home.setdefault(self.cells[role], (role, worker.machine))
             if machine != worker.machine:
@@ -123,7 +123,7 @@ class Roster(msgspec.Struct, frozen=True, dict=True):
                 raise RosterError(f"there is no role {role}; roles are 0 to {len(seats) - 1}")
             if worker is not None and self._by_uid.get(worker.uid, worker) != worker:
                 raise RosterError(
-                    f"role {role} is given to a newcomer {worker.uid}, but another worker has that name; "
+                    f"role {role} is given to a new worker {worker.uid}, but another worker has that uid; "
                     "a uid is never used again"
                 )
             seats[role] = None if worker is None else worker.uid
@@ -150,7 +150,7 @@ class Roster(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def vacant(self) -> tuple[int, ...]:
-        """Roles that nobody plays."""
+        """Roles without a worker."""
         return tuple(role for role, uid in enumerate(self.seats) if uid is None)
 
     @cached_property
@@ -161,8 +161,8 @@ class Roster(msgspec.Struct, frozen=True, dict=True):
     def worker(self, uid: str) -> WorkerAddress | None:
         return self._by_uid.get(uid)
 
-    def player(self, role: int) -> WorkerAddress | None:
-        """Who plays this role, or None while it is vacant."""
+    def worker_of(self, role: int) -> WorkerAddress | None:
+        """The worker that has this role; None if the role is vacant."""
         uid = self.seats[role]
         return None if uid is None else self._by_uid[uid]
 

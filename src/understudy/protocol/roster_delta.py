@@ -1,6 +1,6 @@
-"""Rosters on their way to agents. A roster names every worker of the job, and every agent is told every one: whole
-rosters would be as many bytes as the square of the machines. So each agent is sent a whole one once, and from then on
-what differs from the last one that it has. What goes to all agents alike is encoded, and packed, once.
+"""Rosters for agents, as differences. A roster names every worker of the job and goes to every agent, so the bytes of
+whole rosters would grow with the square of the number of machines. Each agent gets one whole roster, and from then on
+the difference from the last one. Equal rosters for many agents are encoded and compressed once.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from .framing import MAX_MESSAGE
 
 _encoder = msgspec.msgpack.Encoder()
 _LEVEL = 1
-"""Of packing: names and addresses are much alike, and nobody should wait for the rest."""
+"""Compression level: names and addresses are much alike, and higher levels gain little."""
 _KEPT = 8
-"""Encodings: all agents are told the same roster within a short time, most of them after the same one."""
+"""Number of kept encodings: all agents get the same roster within a short time."""
 
 
-class Succession(msgspec.Struct, frozen=True):
-    """What a roster has that the one before it had not."""
+class RosterDelta(msgspec.Struct, frozen=True):
+    """The difference between a roster and the one before it."""
 
     base: int
-    """Generation of the one before."""
+    """Generation of the roster before."""
     generation: int
     fresh: bool
     seats: tuple[tuple[int, str | None], ...]
@@ -35,22 +35,22 @@ class Succession(msgspec.Struct, frozen=True):
     since: tuple[tuple[int, int], ...]
 
 
-class Seating(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One of both."""
+class RosterUpdate(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A whole roster or a difference."""
 
     whole: Roster | None = None
-    succession: Succession | None = None
+    delta: RosterDelta | None = None
 
 
-_decoder = msgspec.msgpack.Decoder(Seating)
+_decoder = msgspec.msgpack.Decoder(RosterUpdate)
 
 
-def differ(old: Roster, new: Roster) -> Succession | None:
-    """What leads from one to the other; None where only the whole does."""
+def difference(old: Roster, new: Roster) -> RosterDelta | None:
+    """The difference between two rosters; None if the new one has to be sent whole."""
     if old.cells != new.cells:
         return None
     known = {worker.uid: worker for worker in old.workers}
-    found = Succession(
+    found = RosterDelta(
         old.generation,
         new.generation,
         new.fresh,
@@ -58,29 +58,29 @@ def differ(old: Roster, new: Roster) -> Succession | None:
         tuple(worker for worker in new.workers if known.get(worker.uid) != worker),
         tuple((role, at) for role, (at, was) in enumerate(zip(new.since, old.since, strict=True)) if at != was),
     )
-    return found if follow(old, found) == new else None
+    return found if applied(old, found) == new else None
 
 
-def follow(old: Roster, succession: Succession) -> Roster:
-    """The roster that comes of it."""
-    if old.generation != succession.base:
+def applied(old: Roster, delta: RosterDelta) -> Roster:
+    """Apply a difference to a roster."""
+    if old.generation != delta.base:
         raise msgspec.ValidationError(
-            f"the roster of generation {succession.generation} is told by what differs from generation "
-            f"{succession.base}, and the last one known here is {old.generation}"
+            f"the roster of generation {delta.generation} is a difference from generation "
+            f"{delta.base}, but the last one known here is {old.generation}"
         )
     seats, since = list(old.seats), list(old.since)
-    for role, uid in succession.seats:
+    for role, uid in delta.seats:
         seats[role] = uid
-    for role, at in succession.since:
+    for role, at in delta.since:
         since[role] = at
-    workers = {worker.uid: worker for worker in (*old.workers, *succession.workers)}
+    workers = {worker.uid: worker for worker in (*old.workers, *delta.workers)}
     seated = set(seats)
     listed = tuple(worker for worker in workers.values() if worker.uid in seated)
-    return Roster(succession.generation, tuple(seats), listed, old.cells, tuple(since), succession.fresh)
+    return Roster(delta.generation, tuple(seats), listed, old.cells, tuple(since), delta.fresh)
 
 
 def roster_of(order: Order) -> Roster | None:
-    """The one that an order is about."""
+    """The roster in an order, if it has one."""
     return order.message.roster if isinstance(order, Tell) and isinstance(order.message, Prepare | Resume) else None
 
 
@@ -90,51 +90,51 @@ def _with(order: Order, roster: Roster) -> Order:
     return Tell(order.uid, msgspec.structs.replace(order.message, roster=roster))
 
 
-class Shortener:
-    """The controller's side, for all its connections."""
+class RosterEncoder:
+    """The controller's side, for all of its connections."""
 
     def __init__(self) -> None:
         self._last: dict[str, Roster] = {}
-        """Machine → the roster that it was sent last."""
+        """Machine → the last roster that was sent to it."""
         self._encoded: OrderedDict[tuple[int, int], bytes] = OrderedDict()
-        """By generation, of the base (0: none) and of what follows."""
+        """By generation of the base (0: none) and of the roster."""
 
     def connected(self, machine: str, generation: int) -> None:
-        """An agent has come, or come back, with the roster of this generation: what was sent may not have arrived."""
+        """An agent has connected and has the roster of this generation: later rosters may not have arrived."""
         last = self._last.get(machine)
         if last is not None and last.generation != generation:
             del self._last[machine]
 
-    def shorten(self, machine: str, order: Order) -> tuple[Order, bytes]:
-        """The order without its roster, which follows in its shortest form."""
+    def encode(self, machine: str, order: Order) -> tuple[Order, bytes]:
+        """The order without its roster, and the roster in its shortest form."""
         roster = roster_of(order)
         if roster is None:
             return order, b""
-        seating = self._seating(self._last.get(machine), roster)
+        update = self._update_for(self._last.get(machine), roster)
         self._last[machine] = roster
-        return _with(order, _nobody(roster.generation)), seating
+        return _with(order, _placeholder(roster.generation)), update
 
-    def _seating(self, base: Roster | None, roster: Roster) -> bytes:
+    def _update_for(self, base: Roster | None, roster: Roster) -> bytes:
         key = (0 if base is None else base.generation, roster.generation)
         if key not in self._encoded:
-            succession = None if base is None else differ(base, roster)
-            seating = Seating(whole=roster) if succession is None else Seating(succession=succession)
-            self._encoded[key] = zlib.compress(_encoder.encode(seating), _LEVEL)
+            delta = None if base is None else difference(base, roster)
+            update = RosterUpdate(whole=roster) if delta is None else RosterUpdate(delta=delta)
+            self._encoded[key] = zlib.compress(_encoder.encode(update), _LEVEL)
             if len(self._encoded) > _KEPT:
                 self._encoded.popitem(last=False)
         return self._encoded[key]
 
 
-def _nobody(generation: int) -> Roster:
-    """Stands in an order for a roster that comes beside it."""
+def _placeholder(generation: int) -> Roster:
+    """Takes the place of the roster in an order."""
     return Roster(generation, (None,), (), (0,), (generation,))
 
 
-def _unpacked(seating: bytes) -> bytes:
-    """Never more than a message may be, whatever was sent."""
+def _unpacked(update: bytes) -> bytes:
+    """Decompress, up to the limit of a message."""
     unpacking = zlib.decompressobj()
     try:
-        found = unpacking.decompress(seating, MAX_MESSAGE)
+        found = unpacking.decompress(update, MAX_MESSAGE)
     except zlib.error as error:
         raise msgspec.DecodeError(f"an order's roster cannot be unpacked: {error}") from None
     if not unpacking.eof:
@@ -142,7 +142,7 @@ def _unpacked(seating: bytes) -> bytes:
     return found
 
 
-class Seats:
+class RosterDecoder:
     """The agent's side."""
 
     def __init__(self) -> None:
@@ -150,18 +150,18 @@ class Seats:
 
     @property
     def generation(self) -> int:
-        """Of the last roster; 0: none."""
+        """Generation of the last roster; 0: none."""
         return 0 if self._last is None else self._last.generation
 
-    def seated(self, order: Order, seating: bytes) -> Order:
-        """The order with its roster."""
-        if not seating:
+    def restore(self, order: Order, update: bytes) -> Order:
+        """Put the roster back into an order."""
+        if not update:
             return order
-        given = _decoder.decode(_unpacked(seating))
+        given = _decoder.decode(_unpacked(update))
         if given.whole is not None:
             self._last = given.whole
-        elif given.succession is not None and self._last is not None:
-            self._last = follow(self._last, given.succession)
+        elif given.delta is not None and self._last is not None:
+            self._last = applied(self._last, given.delta)
         else:
             raise msgspec.ValidationError("an order's roster follows one that was never sent")
         return _with(order, self._last)

@@ -1,45 +1,45 @@
-"""What a worker has measured in one step."""
+"""Measurements of one step by one worker."""
 
 from __future__ import annotations
 
 import msgspec
 
 PARTS = ("data", "forward", "backward", "optimizer")
-"""Of a step, in their order."""
+"""The parts of a step, in their order."""
 
 
 class Traffic(msgspec.Struct, frozen=True, array_like=True):
-    """Bulk transfers with one neighbour in one step. A link is slow where one end could not push and the other one
-    could not pull at the same time; where only one of them waits, it waits for the other one."""
+    """Bulk transfers with one neighbour in one step. A link is slow if one end could not push while the other end could
+    not pull; if only one end waits, it waits for the other worker."""
 
     peer: str
-    """The other worker's uid."""
+    """The uid of the neighbour."""
     sent: int = 0
     pushing: float = 0.0
     """Seconds in which bytes went out."""
     backed: float = 0.0
-    """Seconds in which there was something to send and the link took nothing."""
+    """Seconds in which the link took nothing although bytes were to be sent."""
     starved: float = 0.0
-    """Seconds in which the rest of a transfer was awaited and nothing came."""
+    """Seconds in which nothing arrived although a transfer was not complete."""
     got: int = 0
 
 
 class Sample(msgspec.Struct, frozen=True, array_like=True):
-    """One step of one worker, in seconds of its own: what it waited for others is not in them."""
+    """One step of one worker. `compute` and `parts` are its own seconds, without the time that it waited for others."""
 
     uid: str
     role: int
     step: int
     compute: float
-    """All of its own."""
+    """The sum of all parts."""
     parts: tuple[float, ...] = ()
-    """The same by PARTS; empty where no tracked module was seen in its forward."""
+    """Seconds by PARTS; empty if no tracked module was seen in its forward."""
     waited: float | None = None
-    """Blocked in operations with others; None where that cannot be known, and `compute` means nothing then."""
+    """Seconds blocked in operations with others; None: not known, and then `compute` means nothing."""
     micro: int = 1
-    """Micro-shards that it has computed."""
+    """Micro-shards that the worker has computed."""
     odd: str = ""
-    """Why this step is not like others; empty: it is."""
+    """Why this step is not comparable with others; empty: it is."""
     traffic: tuple[Traffic, ...] = ()
 
     @property

@@ -1,4 +1,4 @@
-"""Numbers in sentences: short however many there are."""
+"""Short lists and numbers for sentences."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ SHOWN = 6
 
 
 def listed(items: Sequence[object], shown: int = SHOWN) -> str:
-    """`5`, `5 and 9`, `1, 2 and 3`; of a long list its beginning and how many follow."""
+    """`5`, `5 and 9`, `1, 2 and 3`; the beginning of a long list, and how many items follow."""
     words = [str(item) for item in items[:shown]]
     if len(items) > shown:
         return f"{', '.join(words)} and {len(items) - shown:,} more"

@@ -1,4 +1,4 @@
-"""A stream of messages that survives its connection, and the death of the other side's process."""
+"""A numbered stream of messages that survives its connection and restarts of either process."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T")
 _CROWD = 1000
-"""Machines whose words a controller reads within a second or two when all speak at once."""
+"""Number of machines from which a controller reads a message each within a second or two."""
 
 
 def sign_of_life_s(least: float, machines: int) -> float:
-    """For how long a connection may be silent before the other side is asked for a sign of life. With many machines
-    words wait to be read while others are; that is no silence."""
+    """Seconds for which a connection may be silent before it is checked. The limit grows with the number of machines,
+    since messages wait to be read."""
     return least * max(1.0, machines / _CROWD)
 
 
 class Outbox(Generic[T]):
-    """Numbers what is sent and keeps it until it is acknowledged."""
+    """Numbers messages and keeps each until it is acknowledged."""
 
     def __init__(self) -> None:
         self.last = 0
@@ -34,19 +34,19 @@ class Outbox(Generic[T]):
             self._kept.popleft()
 
     def after(self, number: int) -> Iterable[tuple[int, T]]:
-        """What the other side does not have."""
+        """The messages after this number, which the other side has acknowledged."""
         self.acknowledged(number)
         return list(self._kept)
 
 
 class Inbox:
-    """Takes every number once, in order, however often it comes."""
+    """Takes each number once, in order, however often it is sent."""
 
     def __init__(self, last: int = 0) -> None:
         self.last = last
 
     def take(self, number: int) -> bool:
-        """Whether this is the next one. What comes out of order is left to be sent again."""
+        """Whether this is the next number. A message out of order is not taken: it is sent again."""
         if number != self.last + 1:
             return False
         self.last = number

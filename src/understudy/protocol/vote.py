@@ -1,5 +1,5 @@
-"""The vote: one MIN all-reduce over all roles before a step is applied. It carries the agreement on everything that
-must happen at the same boundary everywhere, so nobody has to be asked."""
+"""The vote: one MIN all-reduce over all roles before a step is applied. With it the roles agree on everything that must
+happen at the same boundary everywhere, without the controller."""
 
 from __future__ import annotations
 
@@ -7,52 +7,52 @@ from collections.abc import Sequence
 
 import msgspec
 
-NOBODY = 1 << 40
+NO_ROLE = 1 << 40
 """Greater than any role."""
 
 
 class Ballot(msgspec.Struct, frozen=True):
-    """What one role says."""
+    """What one role says in a vote."""
 
     role: int
     step: int
     generation: int
-    """The one it could switch to, or the one in play."""
+    """The generation to which the worker could switch; otherwise the current one."""
     stop: bool = False
-    """An operator wants the job to end here."""
+    """Whether an operator wants the job to end here."""
     over: bool = False
-    """Its training function has come to its end."""
+    """Whether the training function has made all steps."""
     sound: bool = True
-    """Its gradients are numbers."""
+    """Whether the gradients are finite."""
     copied: int = -1
-    """The latest step of which its copies are complete."""
+    """The latest step of which the worker's copies are complete; -1: none."""
 
 
 class VoteOutcome(msgspec.Struct, frozen=True):
-    """What all roles have said."""
+    """The result of a vote."""
 
     generation: int | None
-    """The one to switch to at the next boundary."""
+    """The generation to which all workers switch at the next boundary; None: no switch."""
     stop: bool = False
     over: bool = False
     sound: bool = True
-    """Whether the step counts; otherwise everybody begins it again."""
+    """Whether the step counts; otherwise all roles repeat it."""
     copied: int = -1
-    """The latest step to which everybody could go back."""
+    """The latest step of which all workers have complete copies."""
     error: str = ""
-    """Why the roles cannot go on together."""
+    """Why the roles cannot continue together; empty: they can."""
 
 
 def numbers_of(ballot: Ballot) -> list[int]:
-    """The ballot as numbers of which the least over all roles are taken, one by one."""
+    """The ballot as numbers for a MIN all-reduce."""
     return [
         ballot.generation,
         -ballot.generation,
         ballot.step,
         -ballot.step,
         -int(ballot.stop),
-        ballot.role if ballot.over else NOBODY,
-        NOBODY if ballot.over else ballot.role,
+        ballot.role if ballot.over else NO_ROLE,
+        NO_ROLE if ballot.over else ballot.role,
         int(ballot.sound),
         ballot.copied,
     ]
@@ -62,10 +62,10 @@ WIDTH = len(numbers_of(Ballot(0, 0, 0)))
 
 
 def outcome_of(least: Sequence[int], current: int) -> VoteOutcome:
-    """What follows, given the least of everybody's numbers and the generation in play."""
+    """The outcome, from the minimum of all roles' numbers and the current generation."""
     lowest, highest, first, last = least[0], -least[1], least[2], -least[3]
     stop, finished, unfinished = least[4] < 0, least[5], least[6]
-    if finished != NOBODY and unfinished != NOBODY:
+    if finished != NO_ROLE and unfinished != NO_ROLE:
         return VoteOutcome(
             None,
             error=f"role {finished} has left its training function after {last if stop else first} steps while role "
@@ -75,4 +75,4 @@ def outcome_of(least: Sequence[int], current: int) -> VoteOutcome:
         return VoteOutcome(None, error=f"the roles are in different steps ({first} to {last}); step together")
     sound, copied = bool(least[7]), least[8]
     agreed = lowest if lowest == highest and lowest > current and sound else None
-    return VoteOutcome(agreed, stop, finished != NOBODY, sound, copied)
+    return VoteOutcome(agreed, stop, finished != NO_ROLE, sound, copied)

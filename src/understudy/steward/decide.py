@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import msgspec
 
+from understudy.protocol.durations import readable
+from understudy.protocol.sentences import counted
 from understudy.protocol.settings import HOUR, StewardSettings
 
 
@@ -172,9 +174,9 @@ def _replace(
 def _obstacle(observed: Observed, settings: StewardSettings, suspect: Suspect, lately: int) -> str:
     """Why a slow machine must not be replaced now; empty: it may be."""
     if suspect.since and observed.at - suspect.since < settings.rest:
-        return f"it joined less than {_span(settings.rest)} ago"
+        return f"it joined less than {readable(settings.rest)} ago"
     if lately >= settings.replacements:
-        return f"the limit is {_count(settings.replacements, 'slow machine')} an hour"
+        return f"the limit is {counted(settings.replacements, 'slow machine')} an hour"
     ready = sum(standby.warm for standby in observed.standbys)
     claimed = observed.vacant + sum(drain.machines for drain in observed.drains)
     if not ready:
@@ -209,7 +211,7 @@ def _request(observed: Observed, settings: StewardSettings, objections: dict[str
     if settings.budget:
         count = min(lacking, settings.budget - sum(at - when < HOUR for when in observed.requests))
     if count <= 0:
-        limit = f"the budget is {_count(settings.budget, 'machine')} an hour"
+        limit = f"the budget is {counted(settings.budget, 'machine')} an hour"
         objections["budget"] = f"no standby is requested, although {free} of {needed} are free: {limit}"
         return None
     expected = f", {coming + back} expected" if coming + back else ""
@@ -229,13 +231,5 @@ def _release(
     if observed.at - since <= settings.cool_down:
         return since, None
     last = max(observed.standbys, key=lambda standby: (not standby.warm, standby.since, standby.machine))
-    why = f"{_count(len(observed.standbys), 'standby')} for {_span(observed.at - since)}, {needed} needed"
+    why = f"{counted(len(observed.standbys), 'standby')} for {readable(observed.at - since)}, {needed} needed"
     return observed.at, ReleaseStandby(last.machine, why)
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what if number == 1 else what + 's'}"
-
-
-def _span(seconds: float) -> str:
-    return f"{seconds / 60:.0f} min" if seconds >= 120 else f"{seconds:.0f} s"

@@ -41,14 +41,17 @@ class LinkDetector:
 
     @property
     def told(self) -> list[Straggler]:
+        """Links that are slow at present."""
         return [record.told for record in self._records.values() if record.told is not None]
 
     def keep(self, workers: Mapping[int, str]) -> None:
+        """Sets the worker of each role, and forgets links of all other workers."""
         for way, record in list(self._records.items()):
             if tuple(workers.get(role) for role in way) != record.uids:
                 del self._records[way]
 
     def step(self, samples: Iterable[Sample], machines: Mapping[int, str]) -> list[StragglerNews]:
+        """Adds one step of all roles. Returns what has changed."""
         good = {sample.uid: sample for sample in samples if sample.counts}
         touched = []
         for sender in good.values():

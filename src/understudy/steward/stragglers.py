@@ -54,6 +54,7 @@ class RatioSeries:
         self._limit = 1 + settings.threshold / 2
 
     def add(self, ratio: float, excess: float) -> None:
+        """Adds a step."""
         if self.full:
             self.above -= self.ratios[0] > self._limit
         self.above += ratio > self._limit
@@ -62,10 +63,12 @@ class RatioSeries:
 
     @property
     def full(self) -> bool:
+        """Whether the window is full."""
         return len(self.ratios) == self.ratios.maxlen
 
     @property
     def middle(self) -> float:
+        """The median ratio; 1 without steps."""
         return median(self.ratios) if self.ratios else 1.0
 
     @property

@@ -76,9 +76,9 @@ class InjectedError(RuntimeError):
     """Raised in the script by the fault `raise-in-forward`."""
 
 
-def extend_worker(worker: WorkerRuntime, line: AgentConnection, argument: str) -> Handler:
+def extend_worker(worker: WorkerRuntime, connection: AgentConnection, argument: str) -> Handler:
     """Called when a worker starts. Nothing is changed before a fault is asked for."""
-    return WorkerFaults(worker, line).hear
+    return WorkerFaults(worker, connection).hear
 
 
 def extend_agent(agent: Agent, argument: str) -> Handler:
@@ -107,8 +107,8 @@ def extend_agent(agent: Agent, argument: str) -> Handler:
 class WorkerFaults:
     """The fault points of one worker."""
 
-    def __init__(self, worker: WorkerRuntime, line: AgentConnection) -> None:
-        self._worker, self._line = worker, line
+    def __init__(self, worker: WorkerRuntime, connection: AgentConnection) -> None:
+        self._worker, self._connection = worker, connection
         self._slowness: _Slowness | None = None
         self._points: dict[str, Callable[[dict[str, float]], None]] = {
             "raise-in-forward": lambda options: _in_forward(_raise),
@@ -173,8 +173,8 @@ class WorkerFaults:
             threading.Timer(seconds, undo).start()
 
     def _corrupt_line(self) -> None:
-        with self._line._lock, suppress(OSError):
-            self._line._sock.sendall(len(GARBAGE).to_bytes(4, "little") + GARBAGE)
+        with self._connection._lock, suppress(OSError):
+            self._connection._sock.sendall(len(GARBAGE).to_bytes(4, "little") + GARBAGE)
 
 
 class _Slowness:

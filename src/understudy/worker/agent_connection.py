@@ -12,8 +12,8 @@ from understudy.protocol.messages import TO_AGENT, TO_WORKER, ExtensionMessage, 
 
 
 class AgentConnection:
-    """The worker's end. `hear` is called on a thread of the line's own, `lost` once when the agent is gone; not when
-    this end is closed."""
+    """The worker's end. `hear` is called on a thread of the connection's own; `lost` once when the agent is gone, but
+    not after `close`."""
 
     def __init__(self, sock: socket.socket, world: World = REAL) -> None:
         sock.setblocking(True)
@@ -32,8 +32,8 @@ class AgentConnection:
 
         self._world.start(listen, "understudy agent connection")
 
-    def say(self, message: FromWorker | Telemetry) -> None:
-        """Never fails: without an agent this process is about to end anyway."""
+    def send(self, message: FromWorker | Telemetry) -> None:
+        """Send a message. Errors are ignored: without its agent this process is about to end."""
         with self._lock, suppress(OSError):
             self._sock.sendall(TO_AGENT.encode(message))
 

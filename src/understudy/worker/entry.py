@@ -1,4 +1,4 @@
-"""Where a worker process and a training script meet."""
+"""A worker process: it starts the runtime and runs the training script."""
 
 from __future__ import annotations
 
@@ -39,17 +39,18 @@ _runtime: WorkerRuntime | None = None
 
 
 def run(train: Train) -> None:
-    """Run a training function: under `understudy run` in this process's role; where the script is started by itself, as
-    the only role of a job of its own. `train(job)` may be entered more than once, each time for another role."""
+    """Run a training function. Under `understudy run`: for the role of this process; in a script that is started by
+    itself: as the only role of a job of its own. `train(job)` may be entered more than once, each time for another
+    role."""
     if _runtime is None:
         _alone(train)
     else:
-        settle()  # from here on it may be killed at any moment; the script has had its chance to choose another place
+        settle()  # this process may be killed at any moment; the script cannot choose another temporary folder any more
         perform(_runtime, train)
 
 
 def perform(runtime: WorkerRuntime, train: Train) -> None:
-    """Enter a training function, again for each role that this worker is given, until training ends."""
+    """Enter a training function, once for each role that this worker is given, until training ends."""
     while (stopped := _enter(runtime, train)) is None:
         runtime.leave()
         runtime.enter()
@@ -57,7 +58,7 @@ def perform(runtime: WorkerRuntime, train: Train) -> None:
 
 
 def _enter(runtime: WorkerRuntime, train: Train) -> bool | None:
-    """Whether training was stopped; None where it is to be entered again, for another role."""
+    """Enter the training function once. Returns whether training was stopped; None if it is to be entered again."""
     job = Job(runtime)
     runtime.identity.inside = True
     try:
@@ -75,7 +76,7 @@ def _enter(runtime: WorkerRuntime, train: Train) -> bool | None:
 
 
 def _one_line(error: BaseException) -> str:
-    """What went wrong and where in the script, for people."""
+    """The error and its place in the script, for people."""
     if isinstance(error, SyntaxError):
         return f"{type(error).__name__}: {error.msg} ({Path(error.filename or '').name}, line {error.lineno})"
     frames = traceback.extract_tb(error.__traceback__)
@@ -93,8 +94,18 @@ def _cause(error: BaseException) -> ScriptFailure:
 
 
 def _alone(train: Train) -> None:
-    """One role, one worker, nobody to wait for."""
-    spec = WorkerSpec("w0", "m0", 0, "alone", secrets.token_bytes(16), sys.argv[0], (), 1, (("dp", 1),))
+    """Run a job of one role in this process."""
+    spec = WorkerSpec(
+        uid="w0",
+        machine="m0",
+        slot=0,
+        job="alone",
+        secret=secrets.token_bytes(16),
+        script=sys.argv[0],
+        args=(),
+        nproc=1,
+        mesh=(("dp", 1),),
+    )
     _announce(spec)
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", torch.get_num_threads())))
     fabric = NetworkFabric(spec.uid, spec.machine, job=spec.job, secret=spec.secret)
@@ -111,7 +122,7 @@ def _alone(train: Train) -> None:
 
 
 def _announce(spec: WorkerSpec) -> None:
-    """Let ordinary scripts and libraries find themselves."""
+    """Set the environment variables that scripts and libraries read."""
     os.environ.update(
         WORLD_SIZE=str(spec.roles),
         LOCAL_RANK=str(spec.slot),
@@ -122,7 +133,7 @@ def _announce(spec: WorkerSpec) -> None:
 
 
 def transport_named(name: str) -> Transport:
-    """`native`, or `torch:BACKEND` for one of torch's own, rebuilt for every generation."""
+    """A transport by its name: `native`, or `torch:BACKEND` for a backend of torch, rebuilt for every generation."""
     if name == "native":
         return NativeTransport()
     if name.startswith("torch:"):
@@ -130,14 +141,14 @@ def transport_named(name: str) -> Transport:
     raise ValueError(f"there is no transport {name!r}; use native or torch:gloo")
 
 
-def main(line_fd: int, data: bytes) -> None:
-    """The life of a worker process, from the fork to the script's end."""
+def main(connection_fd: int, data: bytes) -> None:
+    """Run a worker process, from the fork to the end of the script."""
     global _runtime
     spec = msgspec.msgpack.decode(data, type=WorkerSpec)
     logging.basicConfig(level=logging.WARNING, format="understudy: %(message)s")
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     _announce(spec)
-    line = AgentConnection(socket.socket(fileno=line_fd))
+    connection = AgentConnection(socket.socket(fileno=connection_fd))
     fabric = NetworkFabric(
         spec.uid,
         spec.machine,
@@ -147,14 +158,14 @@ def main(line_fd: int, data: bytes) -> None:
         transport=transport_named(spec.settings.comm.transport),
         limit=spec.settings.comm.limit,
     )
-    _runtime = runtime = WorkerRuntime(spec, fabric, line.say, TorchProcess(fabric))
+    _runtime = runtime = WorkerRuntime(spec, fabric, connection.send, TorchProcess(fabric))
     try:
-        extensions = Extensions(spec.extensions, "extend_worker", runtime, line)
+        extensions = Extensions(spec.extensions, "extend_worker", runtime, connection)
 
         def hear(message: ToWorker | ExtensionMessage) -> None:
             extensions.hear(message) if isinstance(message, ExtensionMessage) else runtime.hear(message)
 
-        line.start(hear, _orphaned)
+        connection.start(hear, _orphaned)
         watch_environment(runtime.identity)
         error = live(runtime, lambda: _run_script(spec))
         if error is not None:
@@ -166,7 +177,7 @@ def main(line_fd: int, data: bytes) -> None:
             uninstall()
         runtime.close()
         fabric.close()
-        line.close()
+        connection.close()
 
 
 def live(runtime: WorkerRuntime, script: Callable[[], object]) -> BaseException | None:
@@ -193,5 +204,5 @@ def _run_script(spec: WorkerSpec) -> None:
 
 
 def _orphaned(why: str) -> None:
-    """Without its agent a worker has no part in the job any more."""
+    """End this process: without its agent a worker cannot take part in the job."""
     os.kill(os.getpid(), signal.SIGKILL)

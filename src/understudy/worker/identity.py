@@ -1,8 +1,8 @@
-"""Which replica a newcomer is: as long as its script has not asked, it could as well be another one.
+"""What a script knows about its role, which decides whether a joiner can take another role at once.
 
-Roles that hold the same state run the same program on the same shapes. They differ in what their groups are called, in
-their random numbers and in their data, and all of that comes from the runtime. So a worker that has rehearsed one of
-them can take any of them at once, unless its script has put aside which one it is.
+Roles that hold the same state run the same program on the same shapes. They differ in the names of their groups, in
+their random numbers and in their data, and all of these come from the runtime. So a worker that has rehearsed one of
+these roles can take any of them, unless its script has asked which one it has.
 """
 
 from __future__ import annotations
@@ -23,49 +23,51 @@ from understudy.protocol.mesh import Mesh, coordinates, counterpart
 
 _TELLTALE = {"RANK", "GROUP_RANK"}
 _UNWATCHED = {"get_coordinate", "_coordinate_on_dim"}
-"""Ways to ask that cannot be seen when they are used; a script whose code names them counts as one that has asked."""
+"""Functions that are called unobserved; a script with one of these names in its code counts as one that has asked."""
 _TORCH = str(Path(torch.__file__).parent)
 _OWN = str(Path(__file__).parents[1])
 _PASSED_ON = {"get_rank", "get_local_rank", "get_node_local_rank", "get_group_rank"}
-"""What torch does with a rank, except that it gives it to whoever has called one of these, is its own affair."""
+"""Functions of torch that return a rank to their caller. Other uses of a rank inside torch do not count."""
 
 
 class Identity:
-    """What a script has asked about its place, outside of its steps."""
+    """What a script has asked about its role, outside of its steps."""
 
     def __init__(self, mesh: Mesh) -> None:
         self._mesh = mesh
         self._names: set[str] = set()
-        """Dimensions of the mesh whose coordinate it has asked for."""
+        """Dimensions of the mesh along which the script has asked for its coordinate."""
         self._ranks: dict[str, int] = {}
-        """By group: the rank it has been told."""
+        """By group: the rank that the script was told."""
         self.watching = False
         self.closed = True
-        """Whether it has asked for something that no two roles have in common, or could have."""
+        """Whether the script has asked for something that differs between all roles."""
         self.inside = False
-        """Whether the training function has been entered. It may be entered again; what was asked before it, while the
-        script and what it imports were read, is not asked again."""
+        """Whether the training function has been entered. Only what was asked inside of it is asked again when it is
+        entered again."""
         self.fixed = False
-        """Whether something was, so that this process can play no other role."""
+        """Whether the script has asked before the training function, so that this process can have no other role."""
 
     def begin(self) -> None:
-        """The training function is entered, from the beginning."""
+        """The training function is entered: forget what it has asked before."""
         self._names.clear()
         self._ranks.clear()
         self.closed, self.watching = False, True
 
     def told(self, *names: str) -> None:
-        """It has been told these coordinates; without names: its role."""
+        """The script is told these coordinates; without names: its role."""
         if self.watching:
             self._names.update(names)
             self.closed = self.closed or not names
             self.fixed = self.fixed or not self.inside
 
     def told_rank(self, endpoint: Endpoint) -> None:
-        """Somebody asks for the rank in a group. What torch does with it does not depend on which replica it is."""
+        """The rank in a group is asked for. Uses inside torch do not depend on the replica and do not count."""
         frame = sys._getframe(2)
         if self.watching and not _is_torch(frame):
-            group = frame.f_locals.get("group")  # torch's get_rank finds any group's by way of the one of all roles
+            group = frame.f_locals.get(
+                "group"
+            )  # torch's get_rank finds the rank in any group by way of the group of all roles
             asked = group.endpoint if isinstance(group, RoleGroup) else endpoint
             self._ranks[asked.name] = asked.rank
             self.fixed = self.fixed or not self.inside
@@ -77,7 +79,7 @@ class Identity:
         return tuple(other for other in twins if other != role and self.groups(fabric, role, other) is not None)
 
     def groups(self, fabric: Fabric, role: int, other: int) -> dict[str, tuple[int, ...]] | None:
-        """What its groups are called for another role; None where it cannot take it."""
+        """By name: the roles of this worker's groups for another role; None if it cannot take that role."""
         mine, theirs = coordinates(self._mesh, role), coordinates(self._mesh, other)
         if any(mine[name] != theirs[name] for name in self._names):
             return None
@@ -91,7 +93,7 @@ class Identity:
 
 
 class Places(Mapping[str, int]):
-    """A role's coordinates in the mesh, which notes the dimensions that were asked for."""
+    """A role's coordinates in the mesh. Notes the dimensions that were asked for."""
 
     def __init__(self, mesh: Mesh, role: int, identity: Identity) -> None:
         self._places, self._identity = coordinates(mesh, role), identity
@@ -112,7 +114,7 @@ class Places(Mapping[str, int]):
 
 
 class Environment(os._Environ[str]):
-    """The process's environment, which notes that somebody has read the rank in it."""
+    """The process's environment. Notes when the rank is read from it."""
 
     identity: Identity
 
@@ -123,19 +125,20 @@ class Environment(os._Environ[str]):
 
 
 def watch_environment(identity: Identity) -> None:
+    """Let an identity know when the script reads its rank from os.environ."""
     Environment.identity = identity
     os.environ.__class__ = Environment
 
 
 def _is_torch(frame: FrameType | None) -> bool:
-    """Whether torch asks for itself, not on behalf of the script."""
+    """Whether torch asks for its own use, not on behalf of the script."""
     while frame is not None and _passes_on(frame.f_code):
         frame = frame.f_back
     return frame is not None and frame.f_code.co_filename.startswith((_TORCH, _OWN))
 
 
 def _skims(frame: FrameType) -> bool:
-    """Whether a library looks through the whole environment, for something else."""
+    """Whether a library iterates over the whole environment."""
     through, asker = frame.f_code.co_name == "__iter__", frame.f_back
     while asker is not None and _passes_on(asker.f_code):
         asker = asker.f_back
@@ -143,7 +146,7 @@ def _skims(frame: FrameType) -> bool:
 
 
 def _passes_on(code: CodeType) -> bool:
-    """Whether whoever is called here only asks on somebody's behalf: a mapping's methods, torch's ways to a rank."""
+    """Whether a function asks on behalf of its caller: methods of a mapping, torch's functions that return a rank."""
     return code.co_filename.startswith(("<frozen", os.__file__)) or (
         code.co_name in _PASSED_ON and code.co_filename.startswith(_TORCH)
     )
@@ -163,7 +166,7 @@ def _is_users(module: ModuleType) -> bool:
 
 
 def _uses(module: ModuleType) -> bool:
-    """Whether some function of a module names one of them."""
+    """Whether a function of a module names a function that cannot be observed."""
     return any(_code_uses(code) for value in list(vars(module).values()) for code in _codes(value, module.__name__))
 
 

@@ -1,4 +1,4 @@
-"""What a training script sees: the job, and through it its steps and their shards."""
+"""The job as a training script sees it."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from .step import Step
 
 
 class Job:
-    """The job as one role sees it: what `train(job)` is given. `train` may be entered again in the same process, for
-    another role and with another job; so nothing about the role belongs into a global."""
+    """The argument of `train(job)`: the job as one role sees it. `train` may be entered again in the same process, for
+    another role and with another `Job`, so a script keeps nothing about its role in a global variable."""
 
     def __init__(self, runtime: WorkerRuntime) -> None:
         spec = runtime.spec
         self._runtime = runtime
         self.seed = spec.settings.training.seed
-        """Of all random numbers, the same on all roles: `torch.manual_seed(job.seed)` before the model is made."""
+        """The job's seed, the same on all roles: `torch.manual_seed(job.seed)` before the model is made."""
         self.device = local_device().torch_device()
-        """Where this worker's tensors belong."""
+        """The device of this worker."""
         self._spec = spec
         self._undo: Undo | None = None
         self._step: Step | None = None
@@ -44,7 +44,7 @@ class Job:
         self._stopped = False
         self._averaged: list[nn.Module] = []
         self._over: tuple[str, ...] = ()
-        """The dimensions over which their gradients are averaged."""
+        """The dimensions over which the gradients of these modules are averaged."""
         self._averaging: Averaging | None = None
         self._masking: Masking | None = None
         self._observer = runtime.observer
@@ -53,13 +53,13 @@ class Job:
 
     @property
     def role(self) -> int:
-        """This process's position in the job: its global rank."""
+        """The role of this process: its global rank."""
         self._runtime.identity.told()
         return self._runtime.role
 
     @property
     def places(self) -> Mapping[str, int]:
-        """Where the role sits in the mesh, by dimension."""
+        """The coordinates of the role in the mesh, by dimension."""
         return Places(self._spec.mesh, self._runtime.role, self._runtime.identity)
 
     @cached_property
@@ -70,24 +70,25 @@ class Job:
 
     @property
     def replicas(self) -> tuple[int, int]:
-        """(how many model copies there are, which of them this role belongs to)."""
+        """(number of replicas, the replica of this role)."""
         self._runtime.identity.told(*(name for name, _ in self._spec.mesh if name.startswith("dp")))
         return replica_of(self._spec.mesh, self._runtime.role)
 
     @property
     def is_primary(self) -> bool:
-        """True on exactly one role, the last that is not vacant: in a pipeline that is where the loss is."""
+        """True on exactly one role: the last one that is not vacant, which in a pipeline has the loss."""
         self._runtime.identity.told()
         return self._runtime.is_last
 
     @property
     def rehearsing(self) -> bool:
-        """Whether this is a rehearsal in the sandbox: nothing that happens counts."""
+        """Whether this is a rehearsal in the sandbox: its results are discarded."""
         return self._runtime.rehearsing
 
     def track(self, **things: object) -> None:
-        """What moves with the role: modules, optimizers, schedulers, scalers, loaders, anything with state_dict and
-        load_state_dict. Call it before the first step, on every role with the same names."""
+        """Declare the objects that move with the role: modules, optimizers, schedulers, scalers, loaders, any
+        object with state_dict and load_state_dict. Call this before the first step, on every role with the same
+        names."""
         if self._undo is not None:
             raise JobError("job.track was called after the first step began; track everything before job.steps(...)")
         for name, thing in things.items():
@@ -96,9 +97,9 @@ class Job:
             self._runtime.tracked[name] = thing
 
     def same_over(self, *names: str) -> None:
-        """Say that what is tracked is the same on roles that differ only in these dimensions of the mesh: for a script
-        that averages its gradients itself. Then one of them can give a newcomer another one's state. It is compared
-        once, after the first step. DDP and FSDP2 need not be told."""
+        """Declare that the tracked state is the same on roles that differ only in these dimensions of the mesh, so that
+        each of them can give a joiner the state of another. For scripts that average gradients themselves; DDP and
+        FSDP2 are recognised. The runtime compares the states once, after the first step."""
         unknown = [name for name in names if name not in dict(self._spec.mesh)]
         if unknown or not names:
             known = ", ".join(name for name, _ in self._spec.mesh)
@@ -108,8 +109,8 @@ class Job:
         self._runtime.same = alike(self._spec.mesh, self._runtime.role, names)
 
     def average(self, *modules: nn.Module, over: str | tuple[str, ...] = "dp") -> None:
-        """Have the gradients of plain modules averaged over these dimensions of the mesh, at the end of step.shards().
-        What is tracked is then the same over them, see `same_over`. DDP and FSDP2 need not be told."""
+        """Average the gradients of plain modules over these dimensions of the mesh, at the end of step.shards(). The
+        tracked state is the same over these dimensions then, see `same_over`. Not needed with DDP and FSDP2."""
         names = (over,) if isinstance(over, str) else tuple(over)
         if self._over and set(names) != set(self._over):
             raise JobError(
@@ -121,8 +122,8 @@ class Job:
         self._averaged += modules
 
     def log(self, **values: float | torch.Tensor) -> None:
-        """Numbers to keep with the step; recorded once it has been applied. Inside the loop over its shards: the mean
-        of what is given for each micro-shard; of this replica, or with `--mask` of all."""
+        """Log numbers with the step; they are recorded once the step is applied. Inside the loop over shards the mean
+        over the micro-shards is logged: those of this replica or, with `--mask`, of all replicas."""
         if self._step is None:
             raise JobError("job.log was called outside of a step; call it inside `with step:`")
         where = self._step.values if self._step._shard is None else self._step._shard
@@ -130,15 +131,15 @@ class Job:
             where[name] = float(value.detach() if isinstance(value, torch.Tensor) else value)
 
     def report_fault(self, reason: str, *, fatal: bool = False) -> None:
-        """Say that something is wrong with this worker's machine: it is replaced as soon as a standby can take over.
-        `fatal`: what it holds and computes is not to be trusted. Then this call does not return, the step is repeated
-        without this worker, and its state comes from elsewhere."""
+        """Report a fault of this worker's machine, which is replaced as soon as a standby can take over. `fatal`: its
+        state and results cannot be trusted. Then this call does not return, the step is repeated without this worker,
+        and the state of its role comes from another source."""
         if not self.rehearsing:
             self._runtime.report_fault(reason, fatal=fatal)
 
     def steps(self, count: int | None = None) -> Iterator[Step]:
-        """The steps from here to the last one: `for step in job.steps(1000):` with `with step:` around all that a step
-        does. All roles make the same number. `--steps` of `understudy run` comes before `count`."""
+        """The remaining steps: `for step in job.steps(1000):` with `with step:` around everything that a step does. All
+        roles make the same number of steps. `--steps` of `understudy run` overrides `count`."""
         total = self._spec.settings.training.steps if self._spec.settings.training.steps is not None else count
         if total is None:
             raise JobError("how many steps? give job.steps(n) a number, or understudy run --steps N")
@@ -176,18 +177,18 @@ class Job:
         self._closed = True
 
     def _check_rehearsals(self) -> None:
-        """DDP lays out its buckets in its first two steps; whoever has not made those cannot reduce with the others."""
+        """Raise JobError if a joiner would rehearse too few steps: DDP lays out its buckets in the first two."""
         rehearsals = self._spec.settings.standbys.rehearsals
         few = rehearsals < 2 and self._spec.roles > 1 and not self._spec.settings.masking.mask
         inner = (each for _, module in modules(self._runtime.tracked) for each in module.modules())
         if few and any(isinstance(each, DistributedDataParallel) for each in inner):
             raise JobError(
-                f"rehearsals is {rehearsals}, but with DDP a newcomer must have rehearsed two steps, in "
+                f"rehearsals is {rehearsals}, but with DDP a joiner must have rehearsed two steps, in "
                 "which DDP lays out its buckets; set rehearsals to 2 or more"
             )
 
     def _shadow_steps(self, total: int) -> Iterator[Step]:
-        """Steps whose results nobody uses, to have everything warm and in place."""
+        """The steps of a rehearsal: everything runs once, and the results are discarded."""
         start = self._runtime.world.monotonic()
         for number in range(self._spec.settings.standbys.rehearsals):
             self._runtime.change_role()
@@ -206,14 +207,14 @@ class Job:
         step.values, step._shard, step._complete = {}, None, False
         if self._masking is not None:
             self._masking.begin()
-        self._runtime.identity.watching = False  # what it asks now, it asks again in the next step
+        self._runtime.identity.watching = False  # a script that asks inside of a step asks again in the next one
         if not self.rehearsing:
             assert self._undo is not None
             self._undo.remember()
             self._runtime.step_begins(step.index)
 
     def _before_update(self, optimizer: Optimizer, args: object, kwargs: object) -> None:
-        """Nobody applies a step before everybody can."""
+        """Vote before the first update of a step: a step is applied by all roles or by none."""
         step = self._step
         if step is None:
             return
@@ -241,7 +242,7 @@ class Job:
 
     @torch.no_grad()
     def _sound(self) -> bool:
-        """Whether all gradients are numbers; with a scaler they need not be, it looks itself."""
+        """Whether all gradients are finite. A gradient scaler checks this itself."""
         if any(each.kind.checks_gradients for each in tracked_objects(self._runtime.tracked)):
             return True
         found = [grad for _, grad in take_inventory(self._runtime.tracked).gradients() if grad is not None]
@@ -276,7 +277,7 @@ class Job:
         return False
 
     def _interrupted(self) -> bool:
-        """An exception that comes of undefined results is no fault of the script."""
+        """Whether an exception was caused by an interruption, so that the step is repeated."""
         if not self._runtime.failed_in_step():
             return False
         try:
@@ -286,7 +287,7 @@ class Job:
         return False
 
     def _left(self) -> None:
-        """The training function has been left, one way or another."""
+        """The training function has ended, also by an exception."""
         self._hook.remove()
         self._meter.close()
 

@@ -1,7 +1,8 @@
-"""How long the parts of a step take this worker by itself, without what it waits for others."""
+"""The duration of steps and of their parts, without the time for which a worker waits for others."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 
 import torch
@@ -13,22 +14,24 @@ from understudy.comm.fabric import Fabric
 from understudy.host.world import REAL, World
 from understudy.protocol.samples import PARTS, Sample, Traffic
 
+from .transfer.handover import Tempo
+
 _DATA, _FORWARD, _BACKWARD, _OPTIMIZER = range(len(PARTS))
 _FIRST = 3
-"""Steps of a process, and of a generation, that are not like others."""
+"""Steps at the beginning of a generation that are not comparable with others."""
 _LARGE = 1 << 20
-"""Bytes in a step from which on a link's pace is told."""
+"""Bytes in a step from which on the traffic with a neighbour is reported."""
 
 
 class Meter:
-    """Belongs to the training thread. A step is in one of its parts at any moment."""
+    """Measures the parts of each step. Belongs to the training thread; a step is in exactly one part at any moment."""
 
     def __init__(self, known: bool = True, *, world: World = REAL) -> None:
         self._known = known
-        """Whether it can be seen where this thread waits; with a device that waits by itself it cannot."""
+        """Whether the time that this thread blocks in operations is known; with some devices it is not."""
         self._clock = world.monotonic
         self.odd = ""
-        """Why the step under way is not like others; the first reason counts."""
+        """Why the step under way is not comparable with others; the first reason counts."""
         self.micro = 0
         self._generation, self._quiet, self._step = -1, 0, -1
         self._part: int | None = None
@@ -43,7 +46,7 @@ class Meter:
     # -- a step ------------------------------------------------------------------------------------------------------
 
     def begin(self, generation: int, step: int) -> None:
-        """A step begins, or begins again."""
+        """A step begins, or is repeated."""
         if generation != self._generation:
             self._generation, self._quiet = generation, _FIRST
         self.odd = "the first of a generation" if self._quiet else ""
@@ -57,26 +60,26 @@ class Meter:
         self._part, self._since = _DATA, self._clock()
 
     def note(self, why: str) -> None:
-        """The step under way is not like others."""
+        """Mark the step under way as not comparable with others."""
         self.odd = self.odd or why
 
     def end(self, uid: str, role: int, step: int, traffic: tuple[Traffic, ...] = ()) -> Sample | None:
-        """The step under way is done; None where none was."""
+        """The step under way ends. Returns None if no step was begun."""
         if self._part is None:
             return None
         unknown = self._unknown
         self._turn(None)
         known = self._known and self._unknown == unknown
         return Sample(
-            uid,
-            role,
-            step,
-            sum(self._own),
-            tuple(self._own) if self._seen else (),
-            self._waited if known else None,
-            max(1, self.micro),
-            self.odd,
-            traffic,
+            uid=uid,
+            role=role,
+            step=step,
+            compute=sum(self._own),
+            parts=tuple(self._own) if self._seen else (),
+            waited=self._waited if known else None,
+            micro=max(1, self.micro),
+            odd=self.odd,
+            traffic=traffic,
         )
 
     def shard(self) -> None:
@@ -86,12 +89,12 @@ class Meter:
             self._turn(_DATA)
 
     def update(self) -> None:
-        """A micro-shard is over, or all of them: what is done with the gradients now belongs to the update."""
+        """A micro-shard ends: from here on the time counts for the update."""
         if self._part is not None:
             self._turn(_OPTIMIZER)
 
     def _turn(self, part: int | None) -> None:
-        """The part that was under way is over."""
+        """Close the part under way and begin another."""
         assert self._part is not None
         now, (blocked, self._unknown) = self._clock(), waits.waited()
         waited = blocked - self._blocked
@@ -128,8 +131,48 @@ class Meter:
             self._turn(_BACKWARD)
 
 
+class StepTimes:
+    """When steps have ended, how long they usually take, and what an interruption has cost."""
+
+    def __init__(self) -> None:
+        self._durations: deque[float] = deque(maxlen=200)
+        self._ended = self._before = 0.0
+
+    def usual(self) -> float:
+        """Seconds of an undisturbed step; 0: not known. The lower quartile, since a rehearsal on the same computer may
+        have slowed many of the last steps."""
+        return sorted(self._durations)[len(self._durations) // 4] if self._durations else 0.0
+
+    def tempo(self) -> Tempo:
+        """For a worker that takes over this role."""
+        return Tempo(self._ended, self._before, self.usual())
+
+    def take_over(self, tempo: Tempo) -> None:
+        """Continue with the times of the worker that gave its state."""
+        self._ended, self._before = tempo.ended, tempo.before
+        self._durations.clear()
+        self._durations.append(tempo.usual)
+
+    def forget(self) -> None:
+        """Begin anew, after all workers have gone back."""
+        self._durations.clear()
+        self._ended = self._before = 0.0
+
+    def ends(self, now: float, *, settles: bool) -> tuple[float, float | None]:
+        """A step has ended. Returns its seconds and, if it settles a new generation, the seconds that training has lost
+        by the change; None if the usual duration is not known."""
+        seconds = now - self._ended if self._ended else 0.0
+        lost = None
+        if settles and self._before and self._durations:
+            lost = max(0.0, now - self._before - 2 * self.usual())
+        elif not settles and self._ended:
+            self._durations.append(seconds)
+        self._before, self._ended = self._ended, now
+        return seconds, lost
+
+
 class _Hook:
-    """Goes with a module that is copied or written to a file, but tells nobody from there."""
+    """A hook that does nothing in a copy of its module, or after its module was pickled."""
 
     def __init__(self, meter: Meter | None = None) -> None:
         self._meter = meter
@@ -154,7 +197,7 @@ class _Left(_Hook):
 
 
 def traffic_of(fabric: Fabric) -> tuple[Traffic, ...]:
-    """Bulk transfers with each neighbour since this was last asked."""
+    """Bulk transfers with each neighbour since the last call."""
     found: dict[str, Traffic] = {}
     for link in [link for endpoint in fabric.endpoints() for link in endpoint.transport.links()]:
         tally = link.tally

@@ -58,7 +58,7 @@ from .instructions import (
     WriteCheckpoint,
 )
 from .invariants import invariants
-from .states import Event, IllegalTransition, Proposal, ProposalState, ProtocolError, StepState, WorkerState
+from .states import Event, IllegalTransition, Moment, Proposal, ProposalState, ProtocolError, StepState, WorkerState
 
 _REMEMBERED = 40
 """Events that an error tells."""
@@ -89,12 +89,13 @@ class WorkerProtocol:
         self.proposal: Proposal | None = None
         self.conclusion: WriteCheckpoint | None = None
         self.forgiven = -1
-        """The step whose gradients were not finite: its second attempt counts in any case."""
+        """The step that had gradients that were not finite: its second attempt counts in any case."""
         self.kept: Callable[[], tuple[tuple[int, int], ...]] = tuple
         """(role, step) of whole copies in this worker's memory."""
         self.usual: Callable[[], float] = float
         """Seconds of an undisturbed step."""
-        self.story: deque[str] = deque(maxlen=_REMEMBERED)
+        self.story: deque[tuple[Moment, str]] = deque(maxlen=_REMEMBERED)
+        """The last events, each with the moment before it."""
 
     # -- queries -----------------------------------------------------------------------------------------------------
 
@@ -147,13 +148,22 @@ class WorkerProtocol:
             if not holds:
                 raise self._error(f"{self}: it does not hold that {rule}")
 
-    def __str__(self) -> str:
-        halted = ", halted" if self.halted else ""
-        proposed = "" if self.proposal is None else f", generation {self.proposal.generation} {self.proposal.state}"
-        return (
-            f"{self.uid} ({self.state} in generation {self.generation}, step {self.step} {self.step_state}"
-            f"{halted}{proposed})"
+    def moment(self) -> Moment:
+        """Where the worker stands now."""
+        proposal = self.proposal
+        return Moment(
+            uid=self.uid,
+            state=self.state,
+            generation=self.generation,
+            step=self.step,
+            step_state=self.step_state,
+            halted=self.halted,
+            proposed=0 if proposal is None else proposal.generation,
+            proposal_state=ProposalState.ABSENT if proposal is None else proposal.state,
         )
+
+    def __str__(self) -> str:
+        return str(self.moment())
 
     # -- events --------------------------------------------------------------------------------------------------------
 
@@ -169,9 +179,9 @@ class WorkerProtocol:
         handler = table.get((state, event))
         if handler is None:
             raise IllegalTransition(f"{self}: {name} is not possible while {state}", self.story)
-        before = str(self)
+        before = self.moment()
         result = handler(self, *details)
-        self.story.append(f"{before}: {name}")
+        self.story.append((before, name))
         return result
 
     def _about(self, generation: int, event: Any, *details: Any) -> list[Effect]:
@@ -473,7 +483,7 @@ class WorkerProtocol:
         if proposal is not None and healthy and proposal.may_be_named(self.uid):
             proposal.state, named = ProposalState.PROMISED, proposal.generation
         sound = sound or self.forgiven == self.step
-        return Ballot(self.role, self.step, named, self.stop, over, sound, copied)
+        return Ballot(self.role, self.step, named, stop=self.stop, over=over, sound=sound, copied=copied)
 
     def _no_vote(self, *details: object) -> None:
         """The step is decided without a vote."""

@@ -1,7 +1,7 @@
-"""Recording a job's first steps, and answering a rehearsal from what was recorded.
+"""Recordings of a job's first steps, and rehearsals that are answered from them.
 
-Of roles that hold the same, one records. Afterwards nothing of it is left in the way of training. The recording stays
-on the machine, with its agent, and newcomers fetch it from there before they rehearse.
+One role of each set of twins records. After the recorded steps training runs as if nothing had been recorded. The
+recording stays with the agent of its machine; joiners fetch it from there before they rehearse.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ log = logging.getLogger("understudy.worker")
 
 _FETCH_S = 60.0
 _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-"""Goes to the other machine itself, whatever the environment says of proxies: the job's secret is for nobody else."""
+"""Connects to the other machine directly, without a proxy: the request carries the job's secret."""
 
 
 def program_key(spec: WorkerSpec) -> str:
-    """Equal for all who run the same program: only they can use each other's recordings."""
+    """Equal for workers that run the same program and so can use each other's recordings."""
     try:
         own = version("understudy")
     except PackageNotFoundError:
@@ -45,30 +45,30 @@ def program_key(spec: WorkerSpec) -> str:
 
 
 def label(mesh: Mesh, seat: SandboxSeat) -> str:
-    """A group as all roles of a kind call it: by the dimensions it runs along."""
+    """The name of a group that is the same for all roles of a role class: the dimensions along which the group runs."""
     names = along(mesh, seat.key.roles, seat.key.roles[seat.rank])
     return str(seat.key) if names is None else f"{'+'.join(names) or 'itself'}#{seat.key.ordinal}"
 
 
 class StepRecordings:
-    """Belongs to the training thread."""
+    """The recording that this worker makes, and those that answer its rehearsals. Belongs to the training thread."""
 
     def __init__(self, spec: WorkerSpec, fabric: Fabric, say: Callable[[FromWorker | Telemetry], None]) -> None:
         self._spec, self._fabric, self._say = spec, fabric, say
         self._recorder: Recorder | None = None
         self._file: IO[bytes] | None = None
-        """Of what was recorded here; open for as long as this process lives, since its agent reads it, too."""
+        """The recording made here. It stays open while this process lives, since the agent reads it."""
         self._role = 0
         self._generation = 0
         self._steps: list[int] = []
-        """Those that have begun since the first boundary."""
+        """Steps that have begun since the first boundary."""
         self._fetched: dict[str, Recording] = {}
         self._replay: Replay | None = None
 
     # -- recording -----------------------------------------------------------------------------------------------------
 
     def entered(self, role: int) -> None:
-        """Training has begun for this role. Who will hold the same is not known yet; one of each copy records."""
+        """Training has begun for this role. Twins are not known yet: the first role along the dp dimensions records."""
         self._role, self._generation = role, self._fabric.generation
         copies = [name for name, _ in self._spec.mesh if name.startswith("dp")]
         if role == min(alike(self._spec.mesh, role, copies)):
@@ -80,9 +80,9 @@ class StepRecordings:
             return
         try:
             key = program_key(spec)
-            self._file = nameless(spec.settings.standbys.recordings)  # its agent reads it, too
+            self._file = nameless(spec.settings.standbys.recordings)  # the agent reads it
         except OSError as error:
-            log.warning("%s cannot record for newcomers: %s; they rehearse with made-up values", spec.uid, error)
+            log.warning("%s cannot record: %s; joiners rehearse with made-up values", spec.uid, error)
             return
         self._recorder = Recorder(self._file, key, self._role, spec.settings.standbys.recording_bytes, self._label)
         self._fabric.record(self._recorder)
@@ -91,7 +91,7 @@ class StepRecordings:
         return label(self._spec.mesh, seat)
 
     def first_boundary(self, same: tuple[int, ...], votes: Endpoint) -> None:
-        """It is known who holds the same: the first of them records."""
+        """Twins are known: the first of them records."""
         first = self._role == min(same, default=self._role)
         if first and self._recorder is None:
             self._begin()
@@ -126,24 +126,24 @@ class StepRecordings:
             self._say(Recorded(self._role, digest, size, steps, fd=self._file.fileno()))
 
     def _fail(self) -> None:
-        """There is no recording of this role, and there will be none."""
+        """Report that there will be no recording of this role."""
         self._give_up()
         self._say(Recorded(self._role, "", 0, 0))
 
     def _give_up(self) -> None:
-        """What was recorded is of no use, or of none that others have not."""
+        """End and discard the recording."""
         if self._recorder is not None:
             self._fabric.record(None)
             self._recorder = None
         if self._file is not None:
-            with suppress(OSError):  # what could not be written before cannot be written now
+            with suppress(OSError):  # a write may have failed before
                 self._file.close()
             self._file = None
 
     # -- rehearsing ----------------------------------------------------------------------------------------------------
 
     def sandbox(self, recorded: Recorded | None) -> Sandbox:
-        """What answers a rehearsal: the recording, if there is one that can be had."""
+        """The sandbox of a rehearsal: the recording if it can be fetched, otherwise made-up values."""
         self._replay = None
         if recorded is None:
             return Echo()
@@ -152,7 +152,7 @@ class StepRecordings:
         except (OSError, http.client.HTTPException, ValueError) as error:
             log.warning("%s rehearses with made-up values: %s", self._spec.uid, error)
             if isinstance(error, urllib.error.HTTPError):
-                error.close()  # it is an answer, too
+                error.close()  # this error is an open response
             return Echo()
         self._fetched[recorded.digest] = recording
         self._replay = Replay(recording, self._label, Echo())
@@ -168,7 +168,7 @@ class StepRecordings:
                 file.write(data)
             file.flush()
             if digest_of(file) != recorded.digest:
-                raise RecordingError("the recording that came is not the one that was asked for")
+                raise RecordingError("the recording that arrived is not the one that was asked for")
             return Recording(file, program_key(self._spec))
 
     def shadow_step(self, number: int) -> None:
@@ -177,13 +177,13 @@ class StepRecordings:
             self._replay.begin(number)
 
     def rehearsed(self) -> None:
-        """The shadow steps are made: who waits, or plays, needs no memory for what answered them."""
+        """The shadow steps are done: free the memory of the recordings."""
         for recording in self._fetched.values():
             recording.rest()
 
     @property
     def diverged(self) -> str:
-        """How the rehearsal differed from what was recorded."""
+        """How the rehearsal differed from the recording; empty: it did not."""
         return "" if self._replay is None else self._replay.diverged
 
     def close(self) -> None:

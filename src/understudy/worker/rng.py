@@ -1,4 +1,4 @@
-"""Random numbers that depend on the job's seed, the step and the role, and on nothing that happened before."""
+"""Random numbers that depend only on the job's seed, the step and the role."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from understudy.device.interface import local_device
 
 
 def seed_everything(seed: int, *where: int) -> None:
-    """Afterwards torch, numpy and Python's own generator give the same numbers whenever and wherever this is called."""
+    """Seed the global generators of torch, numpy and Python from these numbers alone."""
     digest = hashlib.blake2b(repr((seed, *where)).encode(), digest_size=8).digest()
     number = int.from_bytes(digest, "little") >> 1
     local_device().seed(number)

@@ -20,7 +20,7 @@ from understudy.protocol.messages import (
     ToWorker,
     WorkerSpec,
 )
-from understudy.protocol.vote import NOBODY, VoteOutcome, numbers_of, outcome_of
+from understudy.protocol.vote import NO_ROLE, VoteOutcome, numbers_of, outcome_of
 from understudy.state.checkpoint import CheckpointStore
 from understudy.state.inventory import digest, take_inventory
 from understudy.state.twins import twins
@@ -28,9 +28,8 @@ from understudy.state.twins import twins
 from .driver import Dismissed, ProtocolDriver, Send
 from .identity import Identity
 from .instructions import Begin, EnterTrain, GoBack, HandedOver, SwitchTo, Wait, Withdraw, WriteCheckpoint
-from .meter import Meter, traffic_of
+from .meter import Meter, StepTimes, traffic_of
 from .process import TrainingProcess, VoteGroup
-from .pulse import Pulse
 from .recordings import StepRecordings
 from .states import Proposal
 from .transfer.archive import Archive
@@ -100,16 +99,18 @@ class WorkerRuntime:
         """Roles that hold the same state, according to the script."""
         self._driver = ProtocolDriver(spec, fabric, send, world)
         self.protocol, self._changed = self._driver.protocol, self._driver.changed
-        self.pulse = Pulse()
-        self.protocol.usual = self.pulse.usual
-        self.transfers = StateTransfers(spec, self._driver, fabric, self.tracked, pulse=self.pulse, world=world)
+        self.step_times = StepTimes()
+        self.protocol.usual = self.step_times.usual
+        self.transfers = StateTransfers(
+            spec, self._driver, fabric, self.tracked, step_times=self.step_times, world=world
+        )
         self._archive: Archive | None = None
         """What this worker keeps to go back to, from the first boundary on."""
         self.identity = Identity(spec.mesh)
         self.recordings = StepRecordings(spec, fabric, send)
         self._votes: VoteGroup | None = None
         self._settling = 0
-        """The generation whose first step is under way."""
+        """The generation of which the first step is under way; 0: none."""
         self._watch = Watch(spec, fabric, self.protocol, send, world)
         self.meter = Meter(process.waits_known, world=world)
         self._send(Here(fabric.worker, process.pid))
@@ -250,7 +251,7 @@ class WorkerRuntime:
         """Check that the roles that the script calls the same hold the same state. All roles do so at the same
         boundary."""
         mine, first = int(digest(take_inventory(self.tracked))[:15], 16), min(self.same)
-        numbers = [NOBODY << 20] * (2 * self.spec.roles)
+        numbers = [NO_ROLE << 20] * (2 * self.spec.roles)
         numbers[first], numbers[self.spec.roles + first] = mine, -mine
         least = self.least(numbers)
         if self.fabric.fault is None and least[first] != -least[self.spec.roles + first]:
@@ -260,7 +261,7 @@ class WorkerRuntime:
     def _go_back(self, to: GoBack) -> None:
         assert self._archive is not None
         self._archive.go_back(to)
-        self.pulse.forget()
+        self.step_times.forget()
         with self._changed:
             self._driver.do(self.protocol.went_back(to.generation, to.step))
 
@@ -438,7 +439,7 @@ class WorkerRuntime:
         with self._changed:
             self.protocol.applied()
             step = self.protocol.step
-        seconds, lost = self.pulse.ends(self.world.time(), settles=bool(self._settling))
+        seconds, lost = self.step_times.ends(self.world.time(), settles=bool(self._settling))
         if self._settling:
             self._send(Settled(self._settling, step, lost))
         self._settling = 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from enum import StrEnum
+from typing import NamedTuple
 
 import msgspec
 
@@ -69,11 +70,31 @@ class Event(StrEnum):
     APPLIED = "applied"
 
 
+class Moment(NamedTuple):
+    """Where a worker stood when an event came. Made for every event, and formatted only in errors."""
+
+    uid: str
+    state: WorkerState
+    generation: int
+    step: int
+    step_state: StepState
+    halted: bool
+    proposed: int
+    """The generation that is proposed; 0: none."""
+    proposal_state: ProposalState
+
+    def __str__(self) -> str:
+        halted = ", halted" if self.halted else ""
+        proposed = f", generation {self.proposed} {self.proposal_state}" if self.proposed else ""
+        where = f"{self.state} in generation {self.generation}, step {self.step} {self.step_state}"
+        return f"{self.uid} ({where}{halted}{proposed})"
+
+
 class ProtocolError(RuntimeError):
     """An event that the protocol rules out: a defect, never an accident. `story` has the events before it."""
 
-    def __init__(self, what: str, story: Iterable[str]) -> None:
-        self.story = tuple(story)
+    def __init__(self, what: str, story: Iterable[tuple[Moment, str]]) -> None:
+        self.story = tuple(f"{moment}: {event}" for moment, event in story)
         super().__init__("\n  ".join([f"{what}; the events before it:", *self.story]))
 
 

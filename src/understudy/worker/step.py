@@ -19,35 +19,37 @@ class Shard:
 
     def __init__(self, number: int, count: int, mine: int) -> None:
         self.number = number
-        """Which of the step's micro-shards: from it, and `step.index`, comes the data."""
+        """The number of the micro-shard in its step. Together with `step.index` it determines the data."""
         self.count = count
-        """How many micro-shards the step has, those of all replicas together."""
+        """Micro-shards of the step, over all replicas."""
         self.weight = 1.0 / mine
-        """What to multiply the loss with, so that the gradient is the mean over all micro-shards of all replicas."""
+        """Factor for the loss that makes the gradient the mean over all micro-shards of all replicas."""
 
     def __repr__(self) -> str:
         return f"<shard {self.number} of {self.count}>"
 
 
 class Step:
-    """One step of training. Used with `with`: what happens inside is undone and repeated if it is interrupted."""
+    """One step of training: `with step:` around everything that it does. An interrupted step is undone and repeated."""
 
     def __init__(self, job: Job, index: int) -> None:
         self._job = job
         self.index = index
-        """From 0 on; a step that is repeated has the same."""
+        """The number of the step, from 0 on; a repeated step keeps its number."""
         self.values: dict[str, float] = {}
-        """What `job.log` has been given so far, of shards that are complete."""
+        """Values logged so far, of complete shards."""
         self._shard: dict[str, float] | None = None
-        """What is logged with the micro-shard under way."""
+        """Values logged with the micro-shard under way."""
         self._complete = False
-        """Whether its shards were gone through to the end."""
+        """Whether the loop over its shards has ended."""
         self._voted = False
 
     def shards(self, micro: int = 1) -> Iterator[Shard]:
-        """The micro-shards that this replica computes in this step; `micro` for each replica. Go through all of them:
-        gradients that the runtime averages are complete after the last one. With `--mask` there are more of them while
-        other replicas are missing, and fewer where the step was interrupted and some need not be computed again."""
+        """The micro-shards that this replica computes in this step; `micro` for each replica.
+
+        The loop must go through all of them: gradients that the runtime averages are complete after the last one. With
+        `--mask` there are more of them while other replicas are missing, and fewer in a repeated step of which some are
+        kept."""
         if micro < 1:
             raise JobError(f"step.shards({micro}): a replica has at least one micro-shard")
         return _masked(self._job, self, micro) if self._job._masking is not None else _own(self._job, self, micro)
@@ -66,7 +68,7 @@ class Step:
 
 
 def _own(job: Job, step: Step, micro: int) -> Iterator[Shard]:
-    """Without masking: this replica's own shard."""
+    """The micro-shards of this replica's own shard, without masking."""
     replicas, mine = job.replicas
     logged: list[dict[str, float]] = []
     try:
@@ -85,14 +87,14 @@ def _own(job: Job, step: Step, micro: int) -> Iterator[Shard]:
 
 
 def _means(logged: list[dict[str, float]]) -> dict[str, float]:
-    """Of each name, over the micro-shards that have it."""
+    """The mean of each logged value over the micro-shards that have it."""
     names = dict.fromkeys(name for values in logged for name in values)
     found = {name: [values[name] for values in logged if name in values] for name in names}
     return {name: sum(values) / len(values) for name, values in found.items()}
 
 
 def _masked(job: Job, step: Step, micro: int) -> Iterator[Shard]:
-    """This replica's own shard, and what it computes in place of others."""
+    """The micro-shards of this replica's own shard and those that it computes for missing replicas."""
     assert job._masking is not None
     mesh, same = job._spec.mesh, job._masking.same
     values: dict[str, float] = {}

@@ -1,4 +1,4 @@
-"""Where a worker waits for long, and whether a step takes too long: what others cannot see."""
+"""Detects inside a worker that it waits for long, or that a step takes too long."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ _LOOK_S = 1.0
 _LATE_S = 0.5
 """Delay of a look that shows that the process was stopped meanwhile."""
 _STALL_S = 5.0
-"""Waiting for so long is worth a word to the controller."""
+"""A wait of this length is reported to the controller."""
 
 
 class Watch:
-    """A thread beside training. All workers' answers together show a deadlock, and who keeps the others waiting."""
+    """A thread beside training. From the reports of all workers the controller finds deadlocks, and workers that keep
+    others waiting."""
 
     def __init__(
         self,
@@ -33,7 +34,7 @@ class Watch:
         self._spec, self._fabric, self._protocol, self._send = spec, fabric, protocol, send
         self._world = world
         self.votes: Endpoint | None = None
-        """Where the votes are held."""
+        """The group of the votes."""
         self._began = 0.0
         self._stalled = Stalled(0)
         self._closed, self._changed = False, world.condition()
@@ -51,7 +52,7 @@ class Watch:
             self._changed.notify_all()
 
     def _wait(self) -> bool:
-        """Until it is time to look again, or to end; whether it is to end."""
+        """Wait for the next look. Returns whether the thread is to end."""
         with self._changed:
             return self._changed.wait_for(lambda: self._closed, _LOOK_S)
 
@@ -60,7 +61,7 @@ class Watch:
         while not self._wait():
             looked, late = self._world.monotonic(), self._world.monotonic() - looked - _LOOK_S
             if late > _LATE_S:
-                continue  # the whole process was stopped: an operation that is over may not have been noticed yet
+                continue  # the process was stopped: operations may be over that this process has not noticed yet
             stalled = self._stall(min(_STALL_S, self._spec.settings.comm.limit / 2))
             if stalled != self._stalled:
                 self._stalled = stalled
@@ -69,7 +70,7 @@ class Watch:
                 self._look_at_the_clock()
 
     def _stall(self, limit: float) -> Stalled:
-        """Where this worker has waited for longer than that."""
+        """The wait that has lasted for longer than `limit`, if there is one."""
         wait = self._fabric.longest_wait()
         if wait is not None and wait[3] > limit:
             endpoint, number, kind, _ = wait
@@ -80,7 +81,7 @@ class Watch:
         return Stalled(self._fabric.generation)
 
     def _look_at_the_clock(self) -> None:
-        """A step that takes too long, and not because of others, is reported once."""
+        """Report once a step that takes too long, if this worker does not wait for others."""
         began, limit = self._began, self._spec.settings.training.step_limit
         if limit and began and self._world.monotonic() - began > limit and not self._protocol.halted:
             self._began = 0.0

@@ -109,12 +109,12 @@ def test_nothing_measured_has_neither_spread_nor_median() -> None:
         median([])
 
 
-def test_interleave_gives_everyone_one_turn_per_round_and_nobody_always_the_first() -> None:
+def test_interleave_gives_each_one_turn_per_round_and_none_always_the_first() -> None:
     turns = list(interleave(["a", "b", "c"], 3))
     assert turns == [(0, "a"), (0, "b"), (0, "c"), (1, "b"), (1, "c"), (1, "a"), (2, "c"), (2, "a"), (2, "b")]
 
 
-def test_interleave_of_nobody_is_empty() -> None:
+def test_interleave_of_none_is_empty() -> None:
     assert list(interleave([], 3)) == []
 
 

@@ -70,7 +70,7 @@ def test_a_killed_one_of_two_leaves_half_until_it_is_back() -> None:
     assert at(curve, 4.0) == pytest.approx(1.0)
 
 
-def test_what_is_done_again_counts_for_nothing_unless_everybody_counts_for_himself() -> None:
+def test_repeated_work_counts_once_unless_processes_number_steps_independently() -> None:
     marks = film(0, 10, 0, steady(90.0, 50)) + film(0, 11, 40, steady(101.0, 40))
     curve = of_marks(marks, 100.05, FOREVER)
     assert at(curve, 1.5) == 0.0
@@ -85,7 +85,7 @@ def test_nothing_is_said_of_the_time_after_the_next_death() -> None:
     assert at(curve, 3.0) is None
 
 
-def test_who_never_trained_has_no_curve() -> None:
+def test_a_job_that_never_trained_has_no_curve() -> None:
     assert of_marks([], 100.0, FOREVER) == [None] * CELLS
 
 

@@ -32,8 +32,8 @@ def test_the_high_water_mark_sees_what_comes_and_goes_between_two_looks() -> Non
 
 @pytest.mark.timeout(30)
 def test_a_sampler_follows_a_process_and_does_not_mind_one_that_is_gone() -> None:
-    mine, nobody = WatchedProcess("stayer", os.getpid()), WatchedProcess("leaver", (1 << 22) + 1)
-    with Sampler([mine, nobody]) as sampler:
+    mine, gone = WatchedProcess("stayer", os.getpid()), WatchedProcess("leaver", (1 << 22) + 1)
+    with Sampler([mine, gone]) as sampler:
         late = time.monotonic() + 20
         while len(mine.times) < 3 and time.monotonic() < late:
             time.sleep(0.01)

@@ -42,7 +42,7 @@ def test_times_are_said_as_one_says_them(seconds: float, words: str) -> None:
 
 def test_every_benchmark_has_been_timed() -> None:
     assert set(registry.BENCHES) <= set(registry.TYPICAL), "add how long it takes to TYPICAL in bench/registry.py"
-    assert registry.typical("nobody knows it", quick=True) == registry.UNKNOWN[1]
+    assert registry.typical("unknown", quick=True) == registry.UNKNOWN[1]
 
 
 def run(codes: Mapping[str, int | BaseException], place: Path) -> tuple[RunInfo, list[str]]:
@@ -120,9 +120,9 @@ AT_ONCE = {"at once": "kill -INT $PPID", "ignored": "kill -INT $PPID; kill -TERM
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("when", AT_ONCE)
 def test_an_interruption_reaches_the_benchmark_once_and_is_waited_for(tmp_path: Path, when: str) -> None:
-    """It comes as early as it can: whoever has started the benchmark may not know yet that it has. Or its signal does
-    not end the system call that waits, as when it comes just before that begins: here another thread takes it. Who was
-    started in the background of a script ignores SIGINT; so may this test, whose processes decide for themselves."""
+    """The interruption comes as early as possible: before the parent knows that the benchmark has started; or just
+    before the wait begins, so that it does not end the system call (here another thread takes the signal). A process
+    that a script starts in the background ignores SIGINT; this test may be one, so its processes set the handler."""
     fake = tmp_path / "fake"
     fake.write_text(FAKE.format(then=AT_ONCE[when]))
     fake.chmod(0o755)

@@ -71,7 +71,7 @@ def test_one_that_was_begun_again_counts_however_long_the_next_is() -> None:
     assert found.repeated == 1
 
 
-def test_everybody_begins_again_at_the_checkpoint() -> None:
+def test_all_workers_begin_again_at_the_checkpoint() -> None:
     again = [30.0, 31.0, 32.0, 33.0]
     found = seen(steps(0, 110, 19, again), steps(1, 111, 19, again))
     assert found.stall_s == pytest.approx(8.4)
@@ -90,7 +90,7 @@ def test_survivors_go_on_alone_and_give_up_the_step_in_flight() -> None:
     assert (found.repeated, found.dropped, found.restarted) == (0, 1, False)
 
 
-def test_nothing_is_said_before_the_place_is_played_again() -> None:
+def test_the_cost_is_unknown_before_the_place_takes_part_again() -> None:
     marks = ordered(undisturbed(0, 100), undisturbed(1, 101), steps(0, 100, 21, [22.4, 23.4]))
     assert outage(marks, 1, DEATH) is None
     late_word = [Mark(1, 101, "end", 21, DEATH + 1e-4)]  # the kill came a moment after its time was noted
@@ -194,7 +194,7 @@ def test_speed_without_the_dead_one() -> None:
     assert degraded(ordered(before(), without(1)), 1, DEATH) is None
 
 
-def test_those_who_compute_less_are_slower_though_their_steps_are_not() -> None:
+def test_survivors_that_compute_less_are_slower_though_their_steps_are_not() -> None:
     ends = [22.0 + number for number in range(ALONE)]
     less = [*working(0, 0, 21, ends, (0, 1)), *working(2, 2, 21, ends, (4, 5))]
     assert degraded(ordered(before(), less), 1, DEATH) == pytest.approx(2 / 3)
@@ -204,7 +204,7 @@ def test_steps_in_which_all_take_part_again_are_not_without_the_dead_one() -> No
     assert degraded(ordered(before(), without(), working(1, 9, 24, [25.1], (2, 3))), 1, DEATH) is None
 
 
-def test_those_who_were_started_again_did_not_go_on() -> None:
+def test_restarted_survivors_did_not_continue() -> None:
     restarted = [Mark(mark.place, 9, "end", mark.step, mark.at, shards=mark.shards) for mark in without()]
     assert degraded(ordered(before(), restarted), 1, DEATH) is None
 

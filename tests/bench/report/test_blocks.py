@@ -80,7 +80,7 @@ def test_blocks_are_made_anew_and_the_rest_stays() -> None:
     assert filled(text, everything()) == text
 
 
-def test_who_was_struck_less_often_is_told() -> None:
+def test_a_system_with_fewer_losses_is_named() -> None:
     rows = [*died("understudy", "worker", 0.2), *died("torchft", "worker", 1.0, round="all 7")]
     text = filled(page("failure"), Results({"failure": report("failure", rows)}))
     assert "medians of 10 workers (torchft: 7 workers) killed" in text
@@ -137,6 +137,6 @@ def test_seconds_have_two_figures(value: float, words: str) -> None:
 @pytest.mark.parametrize(
     ("system", "words"), [("masking, standby", "for too few steps to tell"), ("recovery", "full speed")]
 )
-def test_who_was_without_a_replica_too_briefly_is_not_called_fast(system: str, words: str) -> None:
+def test_a_system_that_was_without_a_replica_too_briefly_is_not_called_fast(system: str, words: str) -> None:
     row = {"system": system, "round": "all 8", "step_s": 0.16, "stall_s": 0.1, "full_strength_s": 2.1}
     assert f"| {words} | 2.1 s |" in filled(page("mask"), Results({"mask": report("mask", [row])}))

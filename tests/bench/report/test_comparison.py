@@ -24,7 +24,7 @@ def test_ours_are_not_compared_with_each_other() -> None:
     assert compared(Results({"mask": report("mask", rows)})) == []
 
 
-def test_who_is_as_good_is_not_behind_and_yet_is_told() -> None:
+def test_an_even_comparison_is_listed_but_not_behind() -> None:
     results = Results(
         {"failure": report("failure", [*died("understudy", "worker", 0.2), *died("torchft", "worker", 0.9)])}
     )
@@ -46,7 +46,7 @@ def test_more_may_be_better() -> None:
     assert not Comparison("mask", "speed", "masking", "torchft", 0.7, 0.75, "", more_is_better=True).ahead
 
 
-def test_nobody_is_ahead_by_less_than_runs_differ() -> None:
+def test_a_difference_smaller_than_between_runs_is_even() -> None:
     for ours, even, ahead in ((0.97, False, True), (0.985, True, False), (1.015, True, False), (1.03, False, False)):
         less = Comparison("collectives", "time", "understudy", "gloo", ours, 1.0, "s")
         more = Comparison("mask", "speed", "masking", "torchft", 2 - ours, 1.0, "", more_is_better=True)

@@ -28,7 +28,7 @@ SECTIONS = (
 )
 
 
-def test_downtime_has_a_group_for_each_kind_of_interruption_and_shows_who_is_missing() -> None:
+def test_downtime_has_a_group_for_each_kind_of_interruption_and_shows_missing_systems() -> None:
     bars = charts.downtime(everything())
     assert bars is not None
     groups = {group.label: {bar.name: bar for bar in group.bars} for group in bars.groups}
@@ -49,7 +49,7 @@ def test_each_technique_that_was_switched_off_has_a_bar() -> None:
     assert [bar.value for bar in ready.bars] == [4.0, 4.1, 4.0, 5.0]
 
 
-def test_the_dip_ends_where_nobody_looked() -> None:
+def test_the_dip_ends_with_the_measurements() -> None:
     dips = charts.dips(everything())
     assert list(dips) == ["A machine is replaced by plan", "A worker is killed", "A machine is killed"]
     line = dips["A worker is killed"].lines[0]
@@ -109,7 +109,7 @@ def test_the_page_has_every_section_and_loads_nothing() -> None:
         assert words in found.text, words
 
 
-def test_a_benchmark_that_nobody_knows_is_shown_with_its_rows() -> None:
+def test_an_unknown_benchmark_is_shown_with_its_rows() -> None:
     results = Results({"novel": report("novel", [{"machines": 64, "cpu_s": 1.25, "curve": {"x": [1, 2]}}])})
     part = next(part for part in sheet_of(results).parts if part.id == "rows-novel")
     assert part.grids[0].titles == ("machines", "cpu_s")

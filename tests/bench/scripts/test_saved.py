@@ -33,7 +33,7 @@ def trained(steps: int) -> tuple[nn.Module, torch.optim.Optimizer]:
 
 @pytest.mark.usefixtures("_alone")
 @pytest.mark.parametrize("dcp", [False, True], ids=["file", "dcp"])
-def test_whoever_starts_goes_on_from_the_last_one(tmp_path: Path, dcp: bool) -> None:
+def test_a_worker_that_starts_continues_from_the_last_checkpoint(tmp_path: Path, dcp: bool) -> None:
     place = tmp_path / "checkpoint"
     model, optim = trained(0)
     assert load(place, model, optim, dcp=dcp) == 0

@@ -7,6 +7,7 @@ import socket
 import struct
 from collections.abc import Iterator
 
+import msgspec
 import pytest
 
 from tests.comm.helpers import SECRET, Ensemble, eventually, expected, first_roster, prepare, sums
@@ -268,18 +269,10 @@ def test_the_proof_comes_before_the_news(two: TwoWorkers) -> None:
 
 
 def hello(to: NetworkFabric, **changes: object) -> Hello:
-    fields: dict[str, object] = {
-        "magic": wire.MAGIC,
-        "job": "test",
-        "generation": 2,
-        "kind": "ring",
-        "group": "g0[0-1]",
-        "rail": 0,
-        "source": "w1",
-        "target": to.uid,
-        "nonce": wire.nonce(),
-    }
-    return Hello(**fields | changes)  # type: ignore[arg-type]
+    link = LinkId("ring", "g0[0-1]", 0, "w1", to.uid)
+    of_link = {name: changes.pop(name) for name in LinkId._fields if name in changes}
+    greeting = Hello(wire.MAGIC, "test", 2, link._replace(**of_link), wire.nonce())  # type: ignore[arg-type]
+    return msgspec.structs.replace(greeting, **changes)
 
 
 class Talk:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from typing import get_args
 
 import msgspec
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from understudy.comm.faults import Fault
 from understudy.comm.links import wire
 from understudy.comm.links.wire import Accept, Answer, Challenge, Farewell, Hello, Message, Poisoned, Refusal, Response
+from understudy.comm.topology import Kind, LinkId
 from understudy.protocol.framing import FramingError
 
 texts = st.text(max_size=50)
@@ -21,11 +23,7 @@ hellos = st.builds(
     magic=st.binary(max_size=20),
     job=texts,
     generation=numbers,
-    kind=texts,
-    group=texts,
-    rail=numbers,
-    source=texts,
-    target=texts,
+    link=st.builds(LinkId, kind=st.sampled_from(get_args(Kind)), group=texts, rail=numbers, source=texts, target=texts),
     nonce=st.binary(max_size=20),
 )
 faults = st.builds(

@@ -24,7 +24,9 @@ from understudy.protocol.messages import (
     ToWorker,
     Tracked,
 )
+from understudy.protocol.options import with_options
 from understudy.protocol.roster import WorkerAddress
+from understudy.protocol.settings import Settings
 
 Stage = Literal["rehearse", "prepare", "armed", "switch", "seated", "settled"]
 STAGES: tuple[Stage, ...] = ("rehearse", "prepare", "armed", "switch", "seated", "settled")
@@ -36,7 +38,9 @@ class Play:
     last; with one worker each, wN is on mN."""
 
     def __init__(self, machines: int = 2, nproc: int = 1, **settings: Any) -> None:
-        self.plan = JobPlan(machines, nproc, **{"warm": 0, **settings})
+        first = settings.pop("first", ())
+        options = {"warm": 0, "recording_limit": 0.0, **settings}
+        self.plan = JobPlan(machines, nproc, with_options(Settings(), **options), first)
         self.director = Director(self.plan)
         self.ledger: list[tuple[float, Event]] = []
         self.announcements: list[Announcement] = []

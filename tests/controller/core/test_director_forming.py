@@ -61,7 +61,7 @@ def test_roles_go_by_the_machines_names_and_not_by_who_came_first() -> None:
         play.here(name)
     roster = play.change.roster
     assert roster is not None
-    assert [player.machine for role in range(3) if (player := roster.player(role))] == ["m1", "m2", "m10"]
+    assert [player.machine for role in range(3) if (player := roster.worker_of(role))] == ["m1", "m2", "m10"]
 
 
 def test_who_comes_when_all_seats_are_taken_waits() -> None:
@@ -189,7 +189,7 @@ def test_a_standby_takes_the_place_of_a_machine_that_is_lost_while_the_first_gen
 
 @pytest.mark.parametrize("scarcity", ["wait", "stop"])
 def test_a_machine_that_is_lost_while_the_first_generation_opens_is_waited_for(scarcity: NoStandby) -> None:
-    play = Play.opening(scarcity=scarcity)
+    play = Play.opening(no_standby=scarcity)
     play.lose("m1")
     play.say("w0", Halted(1, 0, 0, False, False))
     why = "m1 is gone: no heartbeat; the job has not begun, and there is no standby"

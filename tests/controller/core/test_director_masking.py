@@ -217,7 +217,7 @@ def test_local_data_that_is_gone_is_waited_for() -> None:
 
 
 def test_a_wipe_out_ends_a_job_that_is_not_to_wait() -> None:
-    play = Play.training(machines=7, standbys=0, mask="spare:r=2", scarcity="stop")
+    play = Play.training(machines=7, standbys=0, mask="spare:r=2", no_standby="stop")
     masked(play, "m1")
     play.heard()
     play.lose("m0")
@@ -229,7 +229,7 @@ def test_a_wipe_out_ends_a_job_that_is_not_to_wait() -> None:
 
 @pytest.mark.parametrize("coming", [True, False])
 def test_shrinking_only_where_there_is_no_standby(coming: bool) -> None:
-    play = masking(machines=3, standbys=int(coming), scarcity="shrink")
+    play = masking(machines=3, standbys=int(coming), no_standby="shrink")
     play.lose("m1")
     play.halted("w0", "w2")
     assert play.told("policy")[0] == (
@@ -252,7 +252,7 @@ def test_replacing_a_parked_machine_waits_until_it_plays() -> None:
 
 
 def test_what_is_weighed_again_is_said_once() -> None:
-    play = masking(machines=2, standbys=1, scarcity="shrink")
+    play = masking(machines=2, standbys=1, no_standby="shrink")
     play.exits("w2")
     play.lose("m1")
     play.halted("w0")

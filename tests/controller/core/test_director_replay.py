@@ -23,7 +23,6 @@ from understudy.controller.core.events import (
     Reported,
     StopJob,
 )
-from understudy.controller.core.state import JobPlan
 from understudy.protocol.frames import Exited, Tell
 from understudy.protocol.messages import (
     Arm,
@@ -179,10 +178,11 @@ def test_the_history_is_worth_replaying() -> None:
 
 def test_the_same_events_give_the_same_orders_at_every_moment() -> None:
     """A new director that reads the first N events of the ledger is where the old one was after them, for every N."""
-    ledger = history().ledger
-    old = Director(JobPlan(3, 2, warm=0))
+    told = history()
+    ledger = told.ledger
+    old = Director(told.plan)
     for count in range(len(ledger) + 1):
-        new = Director(JobPlan(3, 2, warm=0))
+        new = Director(told.plan)
         for at, event in ledger[:count]:
             outputs = new.feed(msgspec.json.decode(msgspec.json.encode(event), type=Event), at)
         if count:

@@ -137,7 +137,7 @@ def test_growing_by_less_than_all() -> None:
 
 
 def test_a_job_that_does_not_ask_after_failures_asks_for_growth() -> None:
-    play = scaling(first=(0, 1), scarcity="stop")
+    play = scaling(first=(0, 1), no_standby="stop")
     asked(play, 3)
     assert play.told("wanted") == ["1 standby machine wanted"]
 

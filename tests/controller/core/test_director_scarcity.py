@@ -179,7 +179,7 @@ def test_another_death_while_all_wait() -> None:
 
 
 def test_the_job_stops_with_a_checkpoint_where_that_is_what_its_user_wants() -> None:
-    play = Play.training(standbys=0, scarcity="stop")
+    play = Play.training(standbys=0, no_standby="stop")
     play.lose("m1")
     play.orders()
     play.halted("w0", step=5)
@@ -194,7 +194,7 @@ def test_the_job_stops_with_a_checkpoint_where_that_is_what_its_user_wants() -> 
 
 
 def test_each_survivor_writes_its_own_role_and_one_those_of_the_dead() -> None:
-    play = Play.training(machines=4, standbys=0, scarcity="stop")
+    play = Play.training(machines=4, standbys=0, no_standby="stop")
     play.lose("m3")
     play.orders()
     play.halted("w0", "w1", step=6)
@@ -210,7 +210,7 @@ def test_each_survivor_writes_its_own_role_and_one_those_of_the_dead() -> None:
 
 
 def test_nothing_could_be_written() -> None:
-    play = Play.training(standbys=0, scarcity="stop")
+    play = Play.training(standbys=0, no_standby="stop")
     play.lose("m1")
     play.halted("w0")
     play.say("w0", Saved(0, 5), Done(5, stopped=True))
@@ -218,7 +218,7 @@ def test_nothing_could_be_written() -> None:
 
 
 def test_who_should_write_dies() -> None:
-    play = Play.training(standbys=0, scarcity="stop")
+    play = Play.training(standbys=0, no_standby="stop")
     play.lose("m1")
     play.halted("w0")
     play.lose("m0")
@@ -226,7 +226,7 @@ def test_who_should_write_dies() -> None:
 
 
 def test_who_should_write_takes_too_long() -> None:
-    play = Play.training(standbys=0, scarcity="stop")
+    play = Play.training(standbys=0, no_standby="stop")
     play.lose("m1")
     play.halted("w0")
     play.expires("end")
@@ -235,7 +235,7 @@ def test_who_should_write_takes_too_long() -> None:
 
 def test_what_is_lost_cannot_be_written() -> None:
     """All would have to go back: what there is is in the checkpoint already."""
-    play = Play.training(standbys=0, copies=False, scarcity="stop")
+    play = Play.training(standbys=0, copies=False, no_standby="stop")
     play.say("w0", Saved(0, 3))
     play.say("w1", Saved(1, 3))
     play.lose("m1")
@@ -267,7 +267,7 @@ def test_patience_that_was_rewarded() -> None:
 
 def test_who_holds_no_state_is_not_waited_for_at_the_end() -> None:
     """m1's worker was started again and has no state yet when m2 is lost: w0 writes everything."""
-    play = Play.training(machines=3, standbys=0, scarcity="stop")
+    play = Play.training(machines=3, standbys=0, no_standby="stop")
     play.exits("w1")
     play.halted("w0", "w2")
     play.here("m1")
@@ -288,7 +288,7 @@ def test_who_holds_no_state_is_not_waited_for_at_the_end() -> None:
 
 def test_who_has_nothing_to_write_is_not_asked() -> None:
     """m1 has given its role away and is a step behind when m0 dies."""
-    play = Play.training(standbys=1, scarcity="stop")
+    play = Play.training(standbys=1, no_standby="stop")
     play.replace(until="seated")
     play.lose("m0")
     play.orders()

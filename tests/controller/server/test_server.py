@@ -242,7 +242,7 @@ def test_requests_that_cannot_be_fulfilled_are_answered_at_once(tmp_path: Path) 
 def test_events_are_waited_for(tmp_path: Path) -> None:
     async def body() -> None:
         async with Door(tmp_path / "ledger") as door:
-            assert (await door.call("GET", "/events"))[1] == {"next": 0, "events": []}
+            assert (await door.call("GET", "/events"))[1] == {"next": 0, "events": [], "status": "forming"}
             waiting = asyncio.ensure_future(door.call("GET", "/events?after=0&wait=15"))
             await door.agent("m0")
             _, page = await waiting

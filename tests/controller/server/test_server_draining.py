@@ -110,7 +110,7 @@ def test_a_request_that_nobody_has_made(tmp_path: Path) -> None:
             status, answer = await door.call("GET", "/requests/abc")
             assert (status, answer["error"]) == (
                 400,
-                "GET /requests/abc: there was no request abc; its id is in the answer to whoever has asked",
+                "GET /requests/abc: there was no request abc; its id is in the answer to the POST that made it",
             )
 
     run(scene())

@@ -1,12 +1,12 @@
 from __future__ import annotations
 
-from understudy.controller.server.silence import gone, quiet
+from understudy.controller.server.controller import lost_machines, silence_of
 
 
 def lost(*silences: float) -> list[int]:
     """Which of these, that have been silent for so long, are gone: heartbeat 2 s, patience 600 s."""
     heard = {str(number): 1000.0 - silence for number, silence in enumerate(silences)}
-    return [int(name) for name in gone(heard, 1000.0, 2.0, 600.0)]
+    return [int(name) for name in lost_machines(heard, 1000.0, heartbeat=2.0, patience=600.0)]
 
 
 def test_who_is_silent_while_others_are_not_is_gone() -> None:
@@ -35,4 +35,4 @@ def test_one_alone_is_judged_by_itself() -> None:
 
 def test_nobody() -> None:
     assert lost() == []
-    assert quiet({}, 1.0) == 0.0
+    assert silence_of({}, 1.0) == 0.0

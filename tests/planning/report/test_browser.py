@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from tests.bench.made import everything
 from tests.planning.plans import planned
-from understudy.planning.inputs.assume import Ask
+from understudy.planning.inputs.assume import PlanRequest
 from understudy.planning.outcome import Mean
 from understudy.planning.report.page import page
 from understudy.planning.report.plan_data import Simulated
@@ -52,7 +52,7 @@ class Drawn(HTMLParser):
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pytest.importorskip("plotly", reason="the extra 'report' is not installed")
     file = tmp_path_factory.mktemp("report") / "plan.html"
-    plan = planned(Ask(gpus=16_384))
+    plan = planned(PlanRequest(gpus=16_384))
     found = [Simulated(each.strategy.name, _around(each.inflation), each.inflation) for each in plan.options]
     file.write_text(page(plan, "Made today.", found), encoding="utf-8")
     return file

@@ -11,7 +11,7 @@ import pytest
 
 from tests.planning.plans import planned
 from understudy.planning.failures import Repair
-from understudy.planning.inputs.assume import Ask, Assumption
+from understudy.planning.inputs.assume import Assumption, PlanRequest
 from understudy.planning.outcome import Mean
 from understudy.planning.planner import Plan
 from understudy.planning.report import plan_data as series
@@ -61,7 +61,7 @@ def _plotly() -> None:
 
 @pytest.fixture(scope="module")
 def usual() -> Plan:
-    return planned(Ask(gpus=16_384))
+    return planned(PlanRequest(gpus=16_384))
 
 
 @pytest.fixture(scope="module")
@@ -135,18 +135,18 @@ def test_what_others_wrote_is_shown_and_never_run(usual: Plan) -> None:
 @pytest.mark.parametrize(
     ("ask", "missing", "instead"),
     [
-        (Ask(gpus=4096, replicas=1), {"landscape"}, "with a single replica"),
-        (Ask(gpus=600_000, replicas=1), {"landscape", "scale"}, "no two scales"),
-        (Ask(gpus=1024, replicas=2), {"landscape"}, "No plot: on 2 replicas"),
+        (PlanRequest(gpus=4096, replicas=1), {"landscape"}, "with a single replica"),
+        (PlanRequest(gpus=600_000, replicas=1), {"landscape", "scale"}, "no two scales"),
+        (PlanRequest(gpus=1024, replicas=2), {"landscape"}, "No plot: on 2 replicas"),
         (
-            Ask(gpus=4096, mtbf=60.0, repair=Repair(60.0)),
+            PlanRequest(gpus=4096, mtbf=60.0, repair=Repair(60.0)),
             {"landscape", "sensitivity"},
             "Even so training makes no progress",
         ),
     ],
     ids=["one replica", "one scale", "two replicas", "hopeless"],
 )
-def test_what_cannot_be_drawn_is_said(ask: Ask, missing: set[str], instead: str) -> None:
+def test_what_cannot_be_drawn_is_said(ask: PlanRequest, missing: set[str], instead: str) -> None:
     text = page(planned(ask), MADE)
     found = Reader(text)
     assert [name for name in found.ids if name in SECTIONS] == list(SECTIONS)

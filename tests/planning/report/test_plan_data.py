@@ -12,22 +12,22 @@ from tests.planning.plans import planned
 from understudy.planning import strategy as ways
 from understudy.planning.closed_form import estimate
 from understudy.planning.failures import Repair
-from understudy.planning.inputs.assume import Ask
+from understudy.planning.inputs.assume import PlanRequest
 from understudy.planning.planner import WORTHLESS, Plan
 from understudy.planning.report import plan_data as series
 from understudy.planning.setting import HOUR, WEEK
 
 ASKS = {
-    "usual": Ask(gpus=16_384),
-    "large": Ask(gpus=600_000),
-    "for time": Ask(gpus=4096, params=70e9, goal="time"),
-    "one replica": Ask(gpus=4096, replicas=1),
-    "one replica that is everything": Ask(gpus=600_000, replicas=1),
-    "one machine": Ask(gpus=8, replicas=1),
-    "two replicas": Ask(gpus=1024, replicas=2),
-    "hopeless": Ask(gpus=4096, mtbf=60.0, repair=Repair(60.0)),
-    "bad machines": Ask(gpus=16_384, mtbf=100 * HOUR),
-    "free": Ask(gpus=2048, price=0.0, save=0.0, restart=0.0, cold=0.0),
+    "usual": PlanRequest(gpus=16_384),
+    "large": PlanRequest(gpus=600_000),
+    "for time": PlanRequest(gpus=4096, params=70e9, goal="time"),
+    "one replica": PlanRequest(gpus=4096, replicas=1),
+    "one replica that is everything": PlanRequest(gpus=600_000, replicas=1),
+    "one machine": PlanRequest(gpus=8, replicas=1),
+    "two replicas": PlanRequest(gpus=1024, replicas=2),
+    "hopeless": PlanRequest(gpus=4096, mtbf=60.0, repair=Repair(60.0)),
+    "bad machines": PlanRequest(gpus=16_384, mtbf=100 * HOUR),
+    "free": PlanRequest(gpus=2048, price=0.0, save=0.0, restart=0.0, cold=0.0),
 }
 
 
@@ -64,14 +64,14 @@ def test_curves_go_through_the_plan_itself(plans: dict[str, Plan]) -> None:
     assert set(here) == {option.strategy.name for option in plan.options}
     for option in plan.options:
         assert here[option.strategy.name].inflation == option.inflation
-        assert here[option.strategy.name].days == pytest.approx(plan.ask.days * option.inflation)
+        assert here[option.strategy.name].days == pytest.approx(plan.request.days * option.inflation)
 
 
 def test_a_larger_cluster_of_the_same_replicas_is_planned_as_if_asked_for(plans: dict[str, Plan]) -> None:
     """The plan for 65,536 GPUs is what the plan for 16,384 foresees there."""
     curve = next(curve for curve in series.over_scale(plans["usual"]).curves if curve.kind == "checkpoint")
     (point,) = [point for point in curve.points if 60_000 < point.gpus < 70_000]
-    other = planned(Ask(gpus=point.gpus))
+    other = planned(PlanRequest(gpus=point.gpus))
     (option,) = [option for option in other.options if option.strategy.name == "checkpoint"]
     assert other.assumed.setting.cluster.gpus == point.gpus
     assert point.inflation == option.inflation

@@ -6,6 +6,7 @@ from __future__ import annotations
 import gc
 import logging
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,29 +19,29 @@ from understudy.controller.core.judgement import Situation, Verdict
 from understudy.controller.core.state import JobState
 from understudy.controller.server.controller import Connection, Controller
 from understudy.protocol.frames import Register
-from understudy.protocol.messages import Cancel, Halt
+from understudy.protocol.messages import Halt
 from understudy.protocol.sessions import Inbox
 from understudy.protocol.vote import VoteOutcome, outcome_of
 from understudy.state.undo import Undo
-from understudy.testing.simulation import Rule, RuleBroken, simulate_seed
+from understudy.testing.simulation import Rule, RuleBroken, SimJob, setting_of
 from understudy.testing.simulation.host import SimLedger
 from understudy.worker import runtime
 from understudy.worker.instructions import Next, SwitchTo
-from understudy.worker.protocol import MESSAGES, PROPOSALS, STEPS, WorkerProtocol
+from understudy.worker.protocol import MESSAGES, STEPS, WorkerProtocol
 from understudy.worker.runtime import WorkerRuntime
 from understudy.worker.states import Event, ProposalState, StepState, WorkerState
 from understudy.worker.transfer.copies import CopyKeeper
 
 SEEDS = range(300)
 Mutate = Callable[[pytest.MonkeyPatch], None]
-MUTATIONS: dict[str, tuple[Mutate, set[Rule]]] = {}
+MUTATIONS: dict[str, tuple[Mutate, set[Rule], dict[str, Any]]] = {}
 
 
-def mutation(*rules: Rule) -> Callable[[Mutate], Mutate]:
-    """A mutation, and the rules of which it breaks one."""
+def mutation(*rules: Rule, **setting: Any) -> Callable[[Mutate], Mutate]:
+    """A mutation, and the rules of which it breaks one; `setting`: how the jobs differ from the usual ones."""
 
     def add(mutate: Mutate) -> Mutate:
-        MUTATIONS[mutate.__name__] = (mutate, set(rules))
+        MUTATIONS[mutate.__name__] = (mutate, set(rules), setting)
         return mutate
 
     return add
@@ -53,27 +54,22 @@ def nothing(*_: object, **__: object) -> None:
 # -- the worker's protocol ---------------------------------------------------------------------------------------------
 
 
-@mutation()
+@mutation(Rule.NO_CRASH, machines=2, nproc=1, copies="all", mask="", first=(), steps=30, vote_malice=0.3, stalls=0.4)
 def a_vote_is_counted_after_a_halt(patch: pytest.MonkeyPatch) -> None:
     patch.setitem(STEPS, (StepState.HALTED, Event.COUNTED), WorkerProtocol._counted)
 
 
-@mutation()
+@mutation(Rule.STATE_VALID, Rule.REPLICA_USED, Rule.NO_CRASH, Rule.NO_HANG)
 def an_interrupted_step_is_not_repeated(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(WorkerProtocol, "_repeat", nothing)
 
 
-@mutation()
+@mutation(Rule.NO_CRASH, Rule.STEP_ORDER, Rule.VOTE_TOGETHER)
 def a_step_that_a_survivor_has_applied_is_not_applied_by_the_others(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(WorkerProtocol, "_go_on_from", lambda self, step: self._repeat())
 
 
-@mutation()
-def a_cancellation_ignores_a_promise_given_in_a_vote(patch: pytest.MonkeyPatch) -> None:
-    patch.setitem(PROPOSALS, (ProposalState.PROMISED, Cancel), WorkerProtocol._cancel)
-
-
-@mutation()
+@mutation(Rule.NO_CRASH)
 def a_prepared_generation_is_entered_before_the_vote_agrees(patch: pytest.MonkeyPatch) -> None:
     boundary = WorkerProtocol.boundary
 
@@ -87,7 +83,7 @@ def a_prepared_generation_is_entered_before_the_vote_agrees(patch: pytest.Monkey
     patch.setattr(WorkerProtocol, "boundary", early)
 
 
-@mutation()
+@mutation(Rule.STATE_VALID)
 def a_worker_trains_on_after_a_halt(patch: pytest.MonkeyPatch) -> None:
     def halt(self: WorkerProtocol, message: Halt) -> list[Any]:
         effects = WorkerProtocol._halt(self, message)
@@ -98,7 +94,7 @@ def a_worker_trains_on_after_a_halt(patch: pytest.MonkeyPatch) -> None:
         patch.setitem(MESSAGES, (state, Halt), halt)
 
 
-@mutation()
+@mutation(Rule.STEP_ORDER, Rule.VOTE_TOGETHER, Rule.NO_CRASH)
 def a_joiner_counts_one_step_too_many(patch: pytest.MonkeyPatch) -> None:
     took = WorkerProtocol.took
     patch.setattr(WorkerProtocol, "took", lambda self, generation, step: took(self, generation, step + 1))
@@ -107,12 +103,12 @@ def a_joiner_counts_one_step_too_many(patch: pytest.MonkeyPatch) -> None:
 # -- the worker's runtime ----------------------------------------------------------------------------------------------
 
 
-@mutation()
+@mutation(Rule.NO_CRASH)
 def a_step_is_applied_without_a_vote(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(WorkerRuntime, "least", lambda self, numbers: numbers)
 
 
-@mutation()
+@mutation(Rule.NO_CRASH)
 def the_vote_agrees_on_the_greatest_generation(patch: pytest.MonkeyPatch) -> None:
     def greatest(least: list[int], current: int) -> VoteOutcome:
         return outcome_of([-least[1], *least[1:]], current)
@@ -120,20 +116,20 @@ def the_vote_agrees_on_the_greatest_generation(patch: pytest.MonkeyPatch) -> Non
     patch.setattr(runtime, "outcome_of", greatest)
 
 
-@mutation()
+@mutation(Rule.SAME_STATE)
 def a_repeated_step_begins_with_what_the_first_attempt_changed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Undo, "restore", nothing)
 
 
-@mutation()
-def a_copy_counts_before_the_buddy_has_it(patch: pytest.MonkeyPatch) -> None:
+@mutation(Rule.COPIES_KEPT)
+def a_copy_counts_before_the_backup_has_it(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(CopyKeeper, "complete", property(lambda self: self._begun))
 
 
 # -- the controller ----------------------------------------------------------------------------------------------------
 
 
-@mutation()
+@mutation(Rule.ONE_ROSTER, Rule.NO_CRASH)
 def a_generation_number_is_used_twice(patch: pytest.MonkeyPatch) -> None:
     def again(job: JobState, *args: Any, **more: Any) -> Any:
         if job.generations > 1 and job.generations % 2:
@@ -147,12 +143,12 @@ def a_generation_number_is_used_twice(patch: pytest.MonkeyPatch) -> None:
         patch.setattr(module, "next_roster", again, raising=False)
 
 
-@mutation()
+@mutation(Rule.NO_CRASH, Rule.STATE_KEPT)
 def the_least_step_of_the_survivors_counts(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(settlement, "max", min, raising=False)
 
 
-@mutation()
+@mutation(Rule.NO_HANG, malice=0.5, copies="all")
 def the_death_of_a_giver_is_ignored(patch: pytest.MonkeyPatch) -> None:
     def situation(job: JobState, uids: set[str], **more: Any) -> Situation:
         change = job.change
@@ -169,7 +165,7 @@ def the_death_of_a_giver_is_ignored(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(signals, "_situation", situation)
 
 
-@mutation()
+@mutation(Rule.NO_HANG, Rule.SAME_STATE)
 def the_state_of_a_broken_worker_is_trusted(patch: pytest.MonkeyPatch) -> None:
     def trusting(situation: Situation) -> Verdict:
         return judge(structs.replace(situation, trusted=True) if hasattr(situation, "__struct_fields__") else situation)
@@ -178,7 +174,7 @@ def the_state_of_a_broken_worker_is_trusted(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(signals, "judge", trusting)
 
 
-@mutation()
+@mutation(Rule.ONE_PROCESS, Rule.NO_CRASH)
 def orders_and_reports_are_taken_twice(patch: pytest.MonkeyPatch) -> None:
     def take(self: Inbox, number: int) -> bool:
         self.last = max(self.last, number)
@@ -187,7 +183,7 @@ def orders_and_reports_are_taken_twice(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Inbox, "take", take)
 
 
-@mutation()
+@mutation(Rule.NO_HANG)
 def orders_are_not_sent_again_over_a_new_connection(patch: pytest.MonkeyPatch) -> None:
     admit = Controller.admit
 
@@ -200,7 +196,7 @@ def orders_are_not_sent_again_over_a_new_connection(patch: pytest.MonkeyPatch) -
     patch.setattr(Controller, "admit", forgetful)
 
 
-@mutation()
+@mutation(Rule.NO_HANG, Rule.ONE_PROCESS, Rule.NO_CRASH)
 def a_machine_that_was_started_again_goes_on_in_its_old_session(patch: pytest.MonkeyPatch) -> None:
     admit = Controller.admit
 
@@ -213,7 +209,7 @@ def a_machine_that_was_started_again_goes_on_in_its_old_session(patch: pytest.Mo
     patch.setattr(Controller, "admit", confused)
 
 
-@mutation()
+@mutation(Rule.ONE_ROSTER, Rule.NO_HANG, Rule.NO_CRASH, Rule.VOTE_TOGETHER)
 def some_events_are_not_in_the_ledger(patch: pytest.MonkeyPatch) -> None:
     append = SimLedger.append
 
@@ -236,18 +232,26 @@ def quick() -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
+def simulate(name: str, seed: int) -> None:
+    SimJob(replace(setting_of(seed), **MUTATIONS[name][2])).run()
+
+
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("name", MUTATIONS)
 def test_the_mutation_is_noticed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    mutate, rules = MUTATIONS[name]
+    mutate, rules, _ = MUTATIONS[name]
     mutate(monkeypatch)
-    assert next(filter(None, map(broken_by, SEEDS)), None) in rules
+    noticed = ((seed, rule) for seed in SEEDS if (rule := broken_by(name, seed)) is not None)
+    seed, rule = next(noticed, (-1, None))
+    assert rule in rules
+    monkeypatch.undo()
+    assert broken_by(name, seed) is None
 
 
-def broken_by(seed: int) -> Rule | None:
+def broken_by(name: str, seed: int) -> Rule | None:
     """The rule that a seed breaks; None: none."""
     try:
-        simulate_seed(seed)
+        simulate(name, seed)
     except RuleBroken as error:
         return error.rule
     return None

@@ -9,13 +9,13 @@ from contextlib import closing
 
 import pytest
 
-from understudy.testing.simulation.scheduler import Deadlock, Process, Scheduler
+from understudy.testing.simulation.scheduler import Deadlock, Scheduler, SimProcess
 
 
 def test_a_seed_gives_the_same_order_and_another_seed_another_one() -> None:
     def order(seed: int) -> list[tuple[float, str]]:
         scheduler = Scheduler(seed)
-        process = Process(scheduler, "p")
+        process = SimProcess(scheduler, "p")
         seen: list[tuple[float, str]] = []
 
         def work(name: str) -> None:
@@ -41,7 +41,7 @@ def test_a_seed_gives_the_same_order_and_another_seed_another_one() -> None:
 
 def test_conditions_hand_on_and_time_out() -> None:
     scheduler = Scheduler(0)
-    process = Process(scheduler, "p")
+    process = SimProcess(scheduler, "p")
     changed = process.condition()
     box: list[int] = []
     seen: list[object] = []
@@ -69,7 +69,7 @@ def test_conditions_hand_on_and_time_out() -> None:
 
 def test_a_killed_process_does_not_clean_up_before_the_end() -> None:
     scheduler = Scheduler(0)
-    victim, other = Process(scheduler, "victim"), Process(scheduler, "other")
+    victim, other = SimProcess(scheduler, "victim"), SimProcess(scheduler, "other")
     cleaned: list[float] = []
 
     def forever() -> None:
@@ -96,7 +96,7 @@ def test_a_killed_process_does_not_clean_up_before_the_end() -> None:
 
 def test_a_frozen_process_stands_still() -> None:
     scheduler = Scheduler(0)
-    process = Process(scheduler, "p")
+    process = SimProcess(scheduler, "p")
     ticks: list[float] = []
 
     def tick() -> None:
@@ -114,7 +114,7 @@ def test_a_frozen_process_stands_still() -> None:
 
 def test_sockets_are_waited_for_in_simulated_time() -> None:
     scheduler = Scheduler(0)
-    process = Process(scheduler, "p")
+    process = SimProcess(scheduler, "p")
     here, there = socket.socketpair()
     with closing(here), closing(there):
         seen: list[bool] = []
@@ -133,7 +133,7 @@ def test_sockets_are_waited_for_in_simulated_time() -> None:
 
 def test_a_deadlock_is_told_with_the_stacks() -> None:
     scheduler = Scheduler(0)
-    process = Process(scheduler, "p")
+    process = SimProcess(scheduler, "p")
     changed = process.condition()
 
     def wait_for_nothing() -> None:
@@ -147,7 +147,7 @@ def test_a_deadlock_is_told_with_the_stacks() -> None:
 
 def test_an_exception_of_a_thread_ends_the_run() -> None:
     scheduler = Scheduler(0)
-    process = Process(scheduler, "p")
+    process = SimProcess(scheduler, "p")
 
     def broken() -> None:
         raise KeyError("x")

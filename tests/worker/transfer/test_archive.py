@@ -66,7 +66,7 @@ def test_nobody_leaves_where_a_checkpoint_begins_or_is_being_written(tmp_path: P
     scene.saved()
     assert scene.archive.lets_go(3)
     scene.archive.boundary(5)
-    assert scene.archive.lets_go(5)  # it was put off for one; that the next begins with the newcomer does no harm
+    assert scene.archive.lets_go(5)  # it was put off for one; that the next begins with the joiner does no harm
     assert scene.saved() == [(3, 0)]
 
 

@@ -65,7 +65,7 @@ class Cast:
         eventually(lambda: all(keeper.complete == step for keeper in self.keepers), 20)
 
     def replace(self, role: int) -> Roster:
-        """The worker of this role dies, a newcomer on another machine takes its place."""
+        """The worker of this role dies, a joiner on another machine takes its place."""
         self.keepers[role].close()
         self.fabrics[role].close()
         (new,) = self.ensemble.hire(f"m{len(self.ensemble.fabrics)}")
@@ -142,7 +142,7 @@ def test_another_begins_only_when_all_have_the_one_before(cast: Callable[..., Ca
     assert [keeper.kept() for keeper in two.keepers] == [{0: {3}, 1: {3}}] * 2
 
 
-def test_a_buddy_that_is_a_vote_behind(cast: Callable[..., Cast]) -> None:
+def test_a_backup_that_is_a_vote_behind(cast: Callable[..., Cast]) -> None:
     """It does not know yet that the second copy is settled when the third one comes: the first must make room."""
     two = cast(2)
     two.refresh(1)
@@ -159,10 +159,10 @@ def test_a_buddy_that_is_a_vote_behind(cast: Callable[..., Cast]) -> None:
     assert [keeper.kept() for keeper in two.keepers] == [{0: {2, 3}, 1: {2, 3}}] * 2
 
 
-def test_what_the_buddy_may_overwrite_is_not_claimed(
+def test_what_the_backup_may_overwrite_is_not_claimed(
     cast: Callable[..., Cast], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A copy that nobody knows to be settled makes room when another one is forced, here and with the buddy."""
+    """A copy that nobody knows to be settled makes room when another one is forced, here and with the backup."""
     two = cast(2)
     assert all(two.begin(1))
     two.wait(1)
@@ -208,7 +208,7 @@ def test_memory_goes_round(cast: Callable[..., Cast]) -> None:
 
 
 @pytest.mark.parametrize("machines", [1, 2])
-def test_without_a_buddy(cast: Callable[..., Cast], machines: int) -> None:
+def test_without_a_backup(cast: Callable[..., Cast], machines: int) -> None:
     """On the only machine, and where others hold the same state."""
     some = cast(machines, twins={0, 1} if machines > 1 else set())
     some.refresh(4)
@@ -285,7 +285,7 @@ class Stuck:
         monkeypatch.setattr(CopyTaker, "take", slowly)
 
 
-def test_a_slow_buddy_is_not_waited_for(cast: Callable[..., Cast], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_backup_is_not_waited_for(cast: Callable[..., Cast], monkeypatch: pytest.MonkeyPatch) -> None:
     two = cast(2)
     two.refresh(1)
     two.step()
@@ -312,7 +312,7 @@ def test_a_slow_buddy_is_not_waited_for(cast: Callable[..., Cast], monkeypatch: 
     assert [keeper.kept() for keeper in two.keepers] == [{0: {5}, 1: {5}}] * 2
 
 
-def test_a_newcomer_and_the_others_go_back_together(cast: Callable[..., Cast]) -> None:
+def test_a_joiner_and_the_others_go_back_together(cast: Callable[..., Cast]) -> None:
     three = cast(3)
     three.step()
     three.refresh(1)
@@ -324,7 +324,7 @@ def test_a_newcomer_and_the_others_go_back_together(cast: Callable[..., Cast]) -
     three.step()
     three.replace(1)
     assert [keeper.kept() for keeper in three.keepers] == [{0: {1, 2}, 2: {1, 2}}, {}, {2: {1, 2}, 1: {1, 2}}]
-    assert [keeper.complete for keeper in three.keepers] == [-1, -1, 2], "role 0 has another buddy, role 2 the same"
+    assert [keeper.complete for keeper in three.keepers] == [-1, -1, 2], "role 0 has another backup, role 2 the same"
     three.keepers[2].copy(1, 1).restore(three.tracked[1])
     for role in (0, 2):
         three.keepers[role].restore(1, [role])

@@ -1,4 +1,4 @@
-"""A copy over links: to a buddy that keeps it, or into a newcomer."""
+"""A copy over links: to a backup that keeps it, or into a joiner."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ KINDS = [{}, {"carried": True}, {"zeros": True}, {"zeros": True, "carried": True
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=["no gradients", "carried", "zeros", "both"])
-def test_to_a_buddy_and_from_it_to_a_newcomer(ends: Ends, kind: dict[str, bool]) -> None:
+def test_to_a_backup_and_from_it_to_a_joiner(ends: Ends, kind: dict[str, bool]) -> None:
     givers, takers = ends
     tracked = made(1, 2, **kind)
     original = draft(tracked, 7)
@@ -97,14 +97,14 @@ def test_to_a_buddy_and_from_it_to_a_newcomer(ends: Ends, kind: dict[str, bool])
     assert (kept.step, kept.slots, kept.rest, kept.zeros) == (7, original.slots, original.rest, original.zeros)
     assert list(kept.carried) == list(original.carried)
 
-    newcomer = made(2, 0)
+    joiner = made(2, 0)
     given = beside(lambda: give_copy(takers, kept, never, Tempo(3.0, 2.0, 1.0)))
-    arrival = Taker(givers, newcomer, never).run(lambda step: step == 7)
+    arrival = Taker(givers, joiner, never).run(lambda step: step == 7)
     assert arrival is not None
     assert (arrival.step, arrival.tempo, arrival.again) == (7, Tempo(3.0, 2.0, 1.0), False)
     assert given() == arrival.bytes
-    assert digest(take_inventory(newcomer)) == digest(take_inventory(tracked))
-    assert gradients(newcomer) == gradients(tracked)
+    assert digest(take_inventory(joiner)) == digest(take_inventory(tracked))
+    assert gradients(joiner) == gradients(tracked)
 
 
 def test_one_after_the_other_in_the_same_memory(ends: Ends) -> None:

@@ -184,14 +184,14 @@ class Scene:
         assert self.do("begin", number, force) == [True] * 3
         self.do("settle", number)
 
-    def newcomer(self, role: int) -> WorkerHandle:
+    def joiner(self, role: int) -> WorkerHandle:
         (hand,) = self.local.start("m9", 1, act, self.kind, role)
         assert hand.hear(90) == "ready"
         return hand
 
     def recover(self, role: int, number: int, giver: int) -> None:
-        """A newcomer in the role of the dead one, and everybody at the beginning of this step."""
-        new = self.newcomer(role)
+        """A joiner in the role of the dead one, and everybody at the beginning of this step."""
+        new = self.joiner(role)
         stayers = [hand for other, hand in enumerate(self.hands) if other != role]
         self.roster = self.roster.successor({role: new.worker}, fresh=True)
         self.do("expect", self.roster.generation, by=[new])
@@ -239,7 +239,7 @@ def test_a_worker_dies_and_all_go_back(local: LocalWorkers, kind: str) -> None:
     scene.end()
 
 
-def test_the_buddy_dies_in_the_middle_of_a_copy(local: LocalWorkers) -> None:
+def test_the_backup_dies_in_the_middle_of_a_copy(local: LocalWorkers) -> None:
     """The ward trains on, and what it has from before is whole: here, from before Adam had any state."""
     scene = Scene(local, "fsdp")
     scene.refresh(0, force=True)

@@ -6,11 +6,11 @@ import torch
 
 from understudy.comm.links.channel import Channel
 from understudy.comm.links.link import STALL_S
-from understudy.comm.links.pairs import INTERNAL, Pairs, Receive, Send
+from understudy.comm.links.pairs import INTERNAL, Receive, Send
 from understudy.comm.native.arena import ArenaRounds
 from understudy.comm.ops import Op
 
-from .ring import Window, ring, segments
+from .ring import Window, ring, rows_of, segments
 from .tree import tree_broadcast
 
 _Blocks = list[tuple[int, torch.Tensor]]
@@ -18,7 +18,6 @@ _Blocks = list[tuple[int, torch.Tensor]]
 
 
 def broadcast(channel: Channel, op: Op) -> None:
-    """Give every rank the tensor of the root."""
     (value,) = op.outputs
     if channel.arena is not None:
         _broadcast_through(channel, channel.arena, value, op.root)
@@ -46,7 +45,6 @@ def _broadcast_through(channel: Channel, arena: ArenaRounds, value: torch.Tensor
 
 
 def all_gather(channel: Channel, op: Op) -> None:
-    """Give every rank the blocks of all ranks."""
     (block,) = op.inputs
     if channel.arena is not None:
         _all_gather_through(channel, channel.arena, block, op.outputs)
@@ -58,12 +56,7 @@ def all_gather(channel: Channel, op: Op) -> None:
 
 
 def _all_gather_through(channel: Channel, arena: ArenaRounds, block: torch.Tensor, outputs: list[torch.Tensor]) -> None:
-    layout = channel.layout
-    rows = [rank for cell in layout.alive for rank in layout.members[cell]]
-    mine = rows.index(channel.rank)
-    width = arena.bytes // block.element_size() // len(rows)
-    if width == 0:
-        raise ValueError(f"all_gather over {len(rows)} roles does not fit an arena slot of {arena.bytes} bytes")
+    rows, mine, width = rows_of(channel, arena, block.element_size())
     for low in range(0, block.numel(), width):
         high = min(low + width, block.numel())
         span = high - low
@@ -79,44 +72,40 @@ def _all_gather_through(channel: Channel, arena: ArenaRounds, block: torch.Tenso
             outputs[rank][low:high].copy_(result[row * span : (row + 1) * span])
 
 
-def gather(channel: Channel, op: Op, pairs: Pairs) -> None:
+def gather(channel: Channel, op: Op) -> None:
     """Give the root the blocks of all ranks, as messages."""
     (block,) = op.inputs
     if channel.rank != op.root:
-        _transfer(channel, pairs, [(op.root, block)], [])
+        _transfer(channel, [(op.root, block)], [])
         return
     op.outputs[op.root].copy_(block)
-    _transfer(channel, pairs, [], [(rank, out) for rank, out in enumerate(op.outputs) if rank != op.root])
+    _transfer(channel, [], [(rank, out) for rank, out in enumerate(op.outputs) if rank != op.root])
 
 
-def scatter(channel: Channel, op: Op, pairs: Pairs) -> None:
+def scatter(channel: Channel, op: Op) -> None:
     """Give each rank its block of the root's, as messages."""
     (out,) = op.outputs
     if channel.rank != op.root:
-        _transfer(channel, pairs, [], [(op.root, out)])
+        _transfer(channel, [], [(op.root, out)])
         return
     out.copy_(op.inputs[op.root])
-    _transfer(channel, pairs, [(rank, block) for rank, block in enumerate(op.inputs) if rank != op.root], [])
+    _transfer(channel, [(rank, block) for rank, block in enumerate(op.inputs) if rank != op.root], [])
 
 
-def all_to_all(channel: Channel, op: Op, pairs: Pairs) -> None:
+def all_to_all(channel: Channel, op: Op) -> None:
     """Exchange blocks between all pairs of ranks. Blocks may differ in size; both ranks of a pair must agree on it."""
     me, size = channel.rank, channel.size
     op.outputs[me].copy_(op.inputs[me])
     around = [(me + step) % size for step in range(1, size)]
-    _transfer(
-        channel,
-        pairs,
-        [(rank, op.inputs[rank]) for rank in around],
-        [(rank, op.outputs[rank]) for rank in reversed(around)],
-    )
+    out = [(rank, op.inputs[rank]) for rank in around]
+    _transfer(channel, out, [(rank, op.outputs[rank]) for rank in reversed(around)])
 
 
-def _transfer(channel: Channel, pairs: Pairs, out: _Blocks, back: _Blocks) -> None:
+def _transfer(channel: Channel, out: _Blocks, back: _Blocks) -> None:
     tag = INTERNAL | channel.sequence
     jobs: list[Send | Receive] = [Send(rank, tag, data) for rank, data in out]
     jobs += [Receive(rank, tag, data) for rank, data in back]
-    pairs.submit(*jobs)
+    channel.pairs.submit(*jobs)
     for job in jobs:
         while not job.done.wait(STALL_S):
             channel.look_around(exchanging=True)

@@ -12,7 +12,7 @@ from understudy.comm.native.arena import ArenaRounds
 from understudy.comm.ops import Op
 from understudy.comm.reduction import Reduction, reduction
 
-from .ring import Window, even_windows, ring, segments
+from .ring import Window, even_windows, ring, rows_of, segments
 from .tree import swap, tree_broadcast, tree_reduce
 
 SMALL = 1 << 16
@@ -21,8 +21,7 @@ SMALL = 1 << 16
 
 def all_reduce(channel: Channel, op: Op) -> None:
     """Fold within each machine, then across machines, and spread within each machine."""
-    fold = op.reduction
-    assert fold is not None
+    fold = op.fold
     (value,) = op.outputs
     if fold.factor is not None:
         value.copy_(fold.prepare(value))
@@ -90,7 +89,6 @@ def _flat(channel: Channel, arena: ArenaRounds, window: torch.Tensor, fold: Redu
 def _sliced(channel: Channel, arena: ArenaRounds, window: torch.Tensor, fold: Reduction) -> None:
     """Each driver folds its own slice: slices of other drivers go through the slots, its own is read in place."""
     count = window.numel()
-    members = [slot for slot, _ in arena.members]
     drivers, cuts = _slices(channel, arena, count)
     buffer = arena.begin(channel.deadline)
     mine = arena.mine(buffer, fold.dtype)
@@ -102,9 +100,8 @@ def _sliced(channel: Channel, arena: ArenaRounds, window: torch.Tensor, fold: Re
     slots = arena.slots(buffer, fold.dtype)
     for rail, ((low, high), driver) in enumerate(zip(cuts, drivers, strict=True)):
         if driver == arena.slot:
-            parts = [
-                (window if slot == arena.slot else data)[low:high] for slot, data in zip(members, slots, strict=True)
-            ]
+            sources = zip(arena.members, slots, strict=True)
+            parts = [(window if slot == arena.slot else data)[low:high] for slot, data in sources]
             fold.fold(parts, result[low:high])
             if channel.cells > 1:
                 _around(channel, rail, result[low:high], fold)
@@ -116,7 +113,7 @@ def _sliced(channel: Channel, arena: ArenaRounds, window: torch.Tensor, fold: Re
 
 def _slices(channel: Channel, arena: ArenaRounds, count: int) -> tuple[list[int], list[tuple[int, int]]]:
     """For each slice of a window, the slot that folds it and its bounds: one per rail, or per member of one machine."""
-    members = [slot for slot, _ in arena.members]
+    members = arena.members
     parts = channel.layout.rails if channel.cells > 1 else len(members)
     step = -(-count // parts)
     step = -(-step // 16) * 16
@@ -126,8 +123,7 @@ def _slices(channel: Channel, arena: ArenaRounds, count: int) -> tuple[list[int]
 
 def reduce(channel: Channel, op: Op) -> None:
     """Give the root the reduction of all tensors; the tensors of other ranks stay as they are."""
-    fold = op.reduction
-    assert fold is not None
+    fold = op.fold
     (value,) = op.outputs
     if channel.arena is not None:
         _reduce_through(channel, channel.arena, fold.prepare(value), value, fold, op.root)
@@ -165,9 +161,7 @@ def _reduce_through(
 
 
 def reduce_scatter(channel: Channel, op: Op) -> None:
-    """Give rank r the reduction of the r-th blocks."""
-    fold = op.reduction
-    assert fold is not None
+    fold = op.fold
     blocks = op.inputs if fold.factor is None else [fold.prepare(block) for block in op.inputs]
     (out,) = op.outputs
     if channel.arena is not None:
@@ -191,13 +185,7 @@ def _columns(channel: Channel, blocks: list[torch.Tensor], out: torch.Tensor, fo
 def _reduce_scatter_through(
     channel: Channel, arena: ArenaRounds, blocks: list[torch.Tensor], out: torch.Tensor, fold: Reduction
 ) -> None:
-    """Slots hold one row per live rank, cell by cell, so that a cell's rows are one stretch of memory."""
-    layout = channel.layout
-    rows = [rank for cell in layout.alive for rank in layout.members[cell]]
-    mine = rows.index(channel.rank)
-    width = arena.bytes // fold.acc.itemsize // len(rows)
-    if width == 0:
-        raise ValueError(f"reduce_scatter over {len(rows)} roles does not fit an arena slot of {arena.bytes} bytes")
+    rows, mine, width = rows_of(channel, arena, fold.acc.itemsize)
     for low in range(0, out.numel(), width):
         high = min(low + width, out.numel())
         span = high - low
@@ -227,8 +215,6 @@ def _reduce_scatter_through(
 
 
 def barrier(channel: Channel, op: Op) -> None:
-    """Return once all live ranks have come this far."""
     value = torch.zeros(1, dtype=torch.uint8)
-    all_reduce(
-        channel, Op("barrier", outputs=[value], reduction=reduction(dist.ReduceOp.MAX, value.dtype, channel.size))
-    )
+    fold = reduction(dist.ReduceOp.MAX, value.dtype, channel.size)
+    all_reduce(channel, Op("barrier", outputs=[value], reduction=fold))

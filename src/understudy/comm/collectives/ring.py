@@ -13,6 +13,7 @@ import torch
 
 from understudy.comm.links.channel import PIECE, SEGMENT, Channel
 from understudy.comm.links.link import bytes_of
+from understudy.comm.native.arena import ArenaRounds
 from understudy.comm.reduction import Reduction
 
 
@@ -174,8 +175,19 @@ def ring(channel: Channel, rail: int, windows: Iterator[Window], fold: Reduction
     _Run(channel, rail, windows, fold, gather).run()
 
 
+def rows_of(channel: Channel, arena: ArenaRounds, itemsize: int) -> tuple[list[int], int, int]:
+    """For windows with one row per live rank, cell by cell, so that a cell's rows are one stretch of memory: the ranks
+    of the rows, this worker's row, and the elements of a row that fit the arena."""
+    layout = channel.layout
+    rows = [rank for cell in layout.alive for rank in layout.members[cell]]
+    width = arena.bytes // itemsize // len(rows)
+    if width == 0:
+        raise ValueError(f"rows of {len(rows)} roles do not fit an arena slot of {arena.bytes} bytes")
+    return rows, rows.index(channel.rank), width
+
+
 def segments(channel: Channel, rows: torch.Tensor, span: int) -> list[torch.Tensor]:
-    """The rows of each live cell, in a matrix with one row per live rank, cell by cell."""
+    """The rows of each live cell, as `rows_of` orders them."""
     found, low = [], 0
     for cell in channel.layout.alive:
         high = low + span * len(channel.layout.members[cell])

@@ -16,7 +16,7 @@ from understudy.comm.topology import Layout, LinkId
 
 from . import wire
 from .link import Inlet, Link, Outlet, pump
-from .pairs import INTERNAL
+from .pairs import INTERNAL, Pairs
 
 PIECE = 1 << 21
 """Bytes that travel together; the reduction of one piece overlaps the transfer of the next."""
@@ -41,16 +41,21 @@ class Channel:
     """What a collective works with: the place in the layout, links by purpose, arena, poison, deadline."""
 
     def __init__(
-        self, layout: Layout, uid: str, links: dict[LinkId, Link], poison: Poison, scratch: ChannelScratch, limit: float
+        self,
+        layout: Layout,
+        uid: str,
+        *,
+        links: dict[LinkId, Link],
+        pairs: Pairs,
+        poison: Poison,
+        scratch: ChannelScratch,
+        limit: float,
     ) -> None:
         role = layout.roster.role_of(uid)
         assert role is not None
-        self.layout = layout
-        self.uid = uid
-        self.links = links
-        self.poison = poison
-        self.scratch = scratch
-        self.limit = limit
+        self.layout, self.uid = layout, uid
+        self.links, self.pairs = links, pairs
+        self.poison, self.scratch, self.limit = poison, scratch, limit
         self.generation = layout.roster.generation
         self.rank = layout.rank_of[role]
         self.size = len(layout.key.roles)
@@ -59,8 +64,6 @@ class Channel:
         self.cells = len(layout.alive)
         self.is_leader = layout.leader(self.cell) == self.rank
         self.arena: ArenaRounds | None = None
-        self.idle_pairs: Callable[[], list[Link]] = list
-        """The pair links on which no message is half-way."""
         self.inquire: Callable[[Channel, str], None] = lambda channel, uid: None
         """Asks another worker in the background which operation it is in."""
         self.call = (0, 0)
@@ -138,7 +141,7 @@ class Channel:
                 theirs = wire.unpack_header(head)
                 if (theirs.generation, theirs.sequence) == (self.generation, self.sequence):
                     self._agree(link, head)
-        for link in () if exchanging else self.idle_pairs():
+        for link in () if exchanging else self.pairs.idle():
             with suppress(wire.WireError, struct.error):
                 theirs = wire.unpack_header(link.peek(wire.HEADER))
                 if (theirs.generation, theirs.sequence) == (self.generation, self.sequence | INTERNAL):

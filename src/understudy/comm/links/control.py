@@ -22,11 +22,8 @@ class ControlLink:
         heard: Callable[[ControlLink, Message], None],
         lost: Callable[[ControlLink, str], None],
     ) -> None:
-        self.sock = sock
-        self.peer = peer
-        self.alive = True
-        self._heard = heard
-        self._lost = lost
+        self.sock, self.peer, self.alive = sock, peer, True
+        self._heard, self._lost = heard, lost
         self._outbox: list[bytes] = []
         self._reader = asyncio.ensure_future(self._read())
         self._writer: asyncio.Future[None] | None = None
@@ -60,11 +57,10 @@ class ControlLink:
                 self._writer.cancel()
             self.sock.close()
 
-    async def close(self, *, farewell: bool) -> None:
-        if self.alive and farewell:
+    async def close(self) -> None:
+        if self.alive:
             self.alive = False
             self.send(Farewell())
-        self.alive = False
         if self._writer is not None:
             await asyncio.wait({self._writer}, timeout=1.0)
         self._reader.cancel()

@@ -20,15 +20,8 @@ class IoLoop:
         self._thread.start()
 
     def _run(self) -> None:
-        asyncio.set_event_loop(self.loop)
-        self.loop.run_forever()
-        pending = asyncio.all_tasks(self.loop)
-        for task in pending:
-            task.cancel()
-        if pending:
-            self.loop.run_until_complete(asyncio.gather(*pending, return_exceptions=True))
-        self.loop.run_until_complete(self.loop.shutdown_default_executor())
-        self.loop.close()
+        with asyncio.Runner(loop_factory=lambda: self.loop) as runner:  # cancels what still runs in the end
+            runner.get_loop().run_forever()
 
     def start(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         return asyncio.run_coroutine_threadsafe(work, self.loop)
@@ -38,12 +31,8 @@ class IoLoop:
         if not self.loop.is_closed():
             self.loop.call_soon_threadsafe(call, *args)
 
-    @property
-    def inside(self) -> bool:
-        return threading.current_thread() is self._thread
-
     def close(self) -> None:
         if not self.loop.is_closed():
             self.soon(self.loop.stop)
-            if not self.inside:
+            if threading.current_thread() is not self._thread:
                 self._thread.join()

@@ -56,11 +56,8 @@ class Link:
         if sock.family != socket.AF_UNIX:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
-        self.sock = sock
-        self.fd = sock.fileno()
-        self.id = link
-        self.peer = peer
-        self.who = who
+        self.sock, self.fd = sock, sock.fileno()
+        self.id, self.peer, self.who = link, peer, who
         self.tally = LinkTally()
 
     def peek(self, count: int) -> bytes:

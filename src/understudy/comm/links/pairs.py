@@ -92,9 +92,7 @@ class Pairs:
     """
 
     def __init__(self, name: str, connect: Callable[[int], None], limit: float) -> None:
-        self._name = name
-        self._connect = connect
-        self._limit = limit
+        self._name, self._connect, self._limit = name, connect, limit
         self._poison: Poison | None = None
         self._generation = 0
         self._lanes: dict[int, _Lane] = {}
@@ -219,7 +217,7 @@ class Pairs:
             if rank in lanes:
                 while queue:
                     lanes[rank].send(queue[0], self._generation)
-                    queue.popleft()
+                    queue.popleft()  # only now: until then a failure must find it
                 del self._unsent[rank]
                 moved = True
             else:
@@ -285,7 +283,9 @@ class Pairs:
                 self._fits(receive, len(data), lane, poison)
                 if data:
                     bytes_of(receive.tensor)[:] = data
-                self._finish(receive, rank)
+                self._receives.remove(receive)
+                receive.peer = rank
+                receive.done.set()
                 return True
         return False
 
@@ -322,11 +322,6 @@ class Pairs:
             lane.stashing = None
         lane.header = None
         lane.target = memoryview(lane.head)
-
-    def _finish(self, receive: Receive, rank: int) -> None:
-        self._receives.remove(receive)
-        receive.peer = rank
-        receive.done.set()
 
     def _sleep(self, poison: Poison | None) -> None:
         poller = select.poll()

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from understudy.comm.faults import LinkFailed
 from understudy.comm.native.arena import Arena
-from understudy.comm.topology import LinkId
+from understudy.comm.topology import Kind, LinkId
+from understudy.host.tasks import BackgroundTasks
 from understudy.protocol.roster import Roster
 
 from .handshake import LinkRefused, connect, introduce, receive, send
@@ -22,7 +24,9 @@ EXACT = ("control", "ring", "tree")
 
 
 class Rendezvous:
-    """The services of a fabric to its transports. All methods but `background` run on the event loop."""
+    """The services of a fabric to its transports. All methods but `background` run on the event loop.
+
+    `limit` bounds one operation, `setup_limit` the opening of links, in seconds."""
 
     def __init__(
         self,
@@ -39,17 +43,11 @@ class Rendezvous:
         self.uid, self.limit, self.setup_limit, self.slot_bytes = uid, limit, setup_limit, slot_bytes
         self._machine, self._job, self._secret, self._io = machine, job, secret, io
         self._open: dict[tuple[int, LinkId | tuple[str, str]], asyncio.Future[Any]] = {}
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self.tasks = BackgroundTasks()
 
     def background(self, work: Coroutine[Any, Any, Any]) -> None:
         """Start a coroutine from any thread."""
-        self._io.soon(self.keep, work)
-
-    def keep(self, work: Coroutine[Any, Any, Any]) -> None:
-        """Start a coroutine on the event loop, and keep it until it ends."""
-        task = asyncio.ensure_future(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._io.soon(self.tasks.start, work)
 
     def end(self, over: Callable[[int], bool]) -> None:
         """Refuse all dials of generations that are over."""
@@ -58,9 +56,7 @@ class Rendezvous:
 
     async def close(self) -> None:
         self.end(lambda _: True)
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.tasks.cancel()
 
     def _meeting(self, generation: int, what: LinkId | tuple[str, str]) -> asyncio.Future[Any]:
         key = (generation, what)
@@ -68,31 +64,42 @@ class Rendezvous:
             self._open[key] = asyncio.get_running_loop().create_future()
         return self._open[key]
 
+    async def links(self, roster: Roster, links: Iterable[LinkId]) -> list[Link]:
+        """Open all of these links or none: if one fails, the others are closed again."""
+        tasks = [asyncio.ensure_future(self.link(roster, link)) for link in links]
+        try:
+            return await asyncio.gather(*tasks)
+        except BaseException:
+            for task in tasks:
+                task.cancel()
+            for done in await asyncio.gather(*tasks, return_exceptions=True):
+                if isinstance(done, Link):
+                    done.close()
+            raise
+
     async def link(self, roster: Roster, link: LinkId) -> Link:
+        """A link to another worker: dialled, or accepted if the other worker dials."""
         peer = link.peer(self.uid)
         who = roster.names(peer)
-        try:
-            if link.source == self.uid:
-                sock = await self._dial(roster, link, peer)
-            else:
-                waiting: asyncio.Future[socket.socket] = asyncio.get_running_loop().create_future()
-                self._meeting(roster.generation, link).set_result(waiting)
-                try:
-                    async with asyncio.timeout(self.setup_limit):
-                        sock = await waiting
-                except BaseException:
-                    if waiting.done() and not waiting.cancelled():
-                        waiting.result().close()
-                    raise
-                finally:
-                    self._open.pop((roster.generation, link), None)
-        except (OSError, WireError, LinkRefused) as error:
-            reason = "time limit" if isinstance(error, TimeoutError) else error
-            raise LinkFailed(f"{link.kind} link with {who}: {reason}") from None
+        with _explained(f"{link.kind} link with {who}"):
+            sock = await (self._dial if link.source == self.uid else self._await_dial)(roster, link)
         return Link(sock, link, peer, who)
 
-    async def _dial(self, roster: Roster, link: LinkId, peer: str) -> socket.socket:
-        worker = roster.worker(peer)
+    async def _await_dial(self, roster: Roster, link: LinkId) -> socket.socket:
+        waiting: asyncio.Future[socket.socket] = asyncio.get_running_loop().create_future()
+        self._meeting(roster.generation, link).set_result(waiting)
+        try:
+            async with asyncio.timeout(self.setup_limit):
+                return await waiting
+        except BaseException:
+            if waiting.done() and not waiting.cancelled():
+                waiting.result().close()
+            raise
+        finally:
+            self._open.pop((roster.generation, link), None)
+
+    async def _dial(self, roster: Roster, link: LinkId) -> socket.socket:
+        worker = roster.worker(link.target)
         assert worker is not None
         sock = await connect(worker, local=worker.machine == self._machine)
         try:
@@ -103,16 +110,16 @@ class Rendezvous:
         return sock
 
     def offer(self, generation: int, kind: str, group: str, thing: Any) -> None:
+        """Keep something ready for workers that dial with this kind: an arena, a taker of links, an answer."""
         meeting = self._meeting(generation, (kind, group))
         if not meeting.done():
             meeting.set_result(thing)
 
     async def fetch_arena(self, roster: Roster, group: str, provider: str) -> int:
-        link = LinkId("arena", group, 0, self.uid, provider)
-        try:
-            sock = await self._dial(roster, link, provider)
-        except (OSError, WireError, LinkRefused) as error:
-            raise LinkFailed(f"arena of {group} from {roster.names(provider)}: {error}") from None
+        """The descriptor of the arena that the provider offers."""
+        arena = f"arena of {group} from {roster.names(provider)}"
+        with _explained(arena):
+            sock = await self._dial(roster, LinkId("arena", group, 0, self.uid, provider))
         with sock:
             readable, loop = asyncio.Event(), asyncio.get_running_loop()
             loop.add_reader(sock, readable.set)
@@ -123,38 +130,34 @@ class Rendezvous:
                 loop.remove_reader(sock)
             _, fds, _, _ = socket.recv_fds(sock, 1, 1, socket.MSG_CMSG_CLOEXEC)
         if not fds:
-            raise LinkFailed(f"arena of {group} from {roster.names(provider)}: it sent none")
+            raise LinkFailed(f"{arena}: it sent none")
         return fds[0]
 
-    async def ask(self, roster: Roster, kind: str, group: str, of: str) -> str:
-        if of == self.uid:
-            return str(await self._meeting(roster.generation, (kind, group)))
-        link = LinkId(kind, group, 0, self.uid, of)  # type: ignore[arg-type]
-        try:
-            with await self._dial(roster, link, of) as sock:
+    async def ask(self, roster: Roster, kind: Kind, group: str, of: str) -> str:
+        """The text that the worker `of` offers under this kind."""
+        with _explained(f"{kind} of {group} from {roster.names(of)}"):
+            with await self._dial(roster, LinkId(kind, group, 0, self.uid, of)) as sock:
                 async with asyncio.timeout(self.setup_limit):
                     answer = await receive(sock)
             if not isinstance(answer, Answer):
                 raise WireError(f"{type(answer).__name__} instead of an answer")
-        except (OSError, WireError, LinkRefused) as error:
-            raise LinkFailed(f"{kind} of {group} from {roster.names(of)}: {error}") from None
-        return answer.value
+            return answer.value
 
     async def await_host(self, hello: Hello) -> Any:
         """What this worker has for a dial: a future that takes the socket, or the thing on offer."""
-        meeting = self._meeting(hello.generation, _link(hello) if hello.kind in EXACT else (hello.kind, hello.group))
+        link = hello.link
+        meeting = self._meeting(hello.generation, link if link.kind in EXACT else (link.kind, link.group))
         try:
             async with asyncio.timeout(self.setup_limit):
-                thing = await asyncio.shield(meeting)
+                return await asyncio.shield(meeting)
         except (TimeoutError, asyncio.CancelledError) as error:
             if isinstance(error, asyncio.CancelledError) and not meeting.cancelled():
                 raise
             raise LinkRefused(f"this worker expects no such link in generation {hello.generation}") from None
-        return thing
 
     async def bring(self, hello: Hello, sock: socket.socket, thing: Any, who: str) -> None:
         """Accept a dial: hand over its socket, or send what is on offer."""
-        exact = hello.kind in EXACT
+        exact = hello.link.kind in EXACT
         if exact and thing.done():
             raise LinkRefused("this worker does not wait for it any more")
         await send(sock, Accept())
@@ -165,12 +168,17 @@ class Rendezvous:
         elif isinstance(thing, Arena):
             with sock:
                 socket.send_fds(sock, [b"A"], [thing.fd])
-        elif hello.kind in ("pair", "state", "copy"):
-            thing(Link(sock, _link(hello), hello.source, who))
+        elif hello.link.kind in ("pair", "state", "copy"):
+            thing(Link(sock, hello.link, hello.link.source, who))
         else:
             with sock:
                 await send(sock, Answer(str(thing)))
 
 
-def _link(hello: Hello) -> LinkId:
-    return LinkId(hello.kind, hello.group, hello.rail, hello.source, hello.target)  # type: ignore[arg-type]
+@contextmanager
+def _explained(what: str) -> Iterator[None]:
+    """Turn the ways in which a dial fails into LinkFailed."""
+    try:
+        yield
+    except (OSError, WireError, LinkRefused) as error:
+        raise LinkFailed(f"{what}: {'time limit' if isinstance(error, TimeoutError) else error}") from None

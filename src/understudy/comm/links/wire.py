@@ -10,6 +10,7 @@ from typing import NamedTuple
 import msgspec
 
 from understudy.comm.faults import Fault
+from understudy.comm.topology import LinkId
 from understudy.protocol.framing import Framing
 
 MAGIC = b"understudy/1"
@@ -25,11 +26,7 @@ class Hello(msgspec.Struct, frozen=True, tag="hello"):
     magic: bytes
     job: str
     generation: int
-    kind: str
-    group: str
-    rail: int
-    source: str
-    target: str
+    link: LinkId
     nonce: bytes
 
 

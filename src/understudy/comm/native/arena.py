@@ -153,11 +153,11 @@ class ArenaRounds:
     ) -> None:
         self.arena = arena
         self.slot = slot
-        self.members = [(member.slot, member.who) for member in members]
-        """(slot, name) of every live member, this worker included, in role order."""
+        self.members = [member.slot for member in members]
+        """Slots of all live members, this worker's included, in role order."""
         self.bytes = arena.slot_bytes
         self._mates = tuple(member for member in members if member.slot != slot)
-        self._index = [member.slot for member in members].index(slot)
+        self._index = self.members.index(slot)
         self._views: dict[tuple[int, torch.dtype], list[torch.Tensor]] = {}
         self._base = generation << GENERATION_SHIFT
         self._poison = poison
@@ -173,7 +173,6 @@ class ArenaRounds:
         self.arena.publish(self.slot, self._base)
 
     def announce(self, sequence: int, signature: int) -> None:
-        """Say which operation this worker is in."""
         self._sequence, self._signature = sequence, signature
         self.arena.announce(self.slot, self._base + sequence, signature)
 
@@ -219,7 +218,7 @@ class ArenaRounds:
         """The slots of all live members, in role order."""
         found = self._views.get((buffer, dtype))
         if found is None:
-            found = [self.arena.slot(buffer, slot).view(dtype) for slot, _ in self.members]
+            found = [self.arena.slot(buffer, slot).view(dtype) for slot in self.members]
             self._views[buffer, dtype] = found
         return found
 

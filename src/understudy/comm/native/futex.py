@@ -23,16 +23,9 @@ def _number() -> int:
 
 
 _syscall = ctypes.CDLL(None, use_errno=True).syscall
-_syscall.argtypes = (
-    ctypes.c_long,
-    ctypes.c_void_p,
-    ctypes.c_long,
-    ctypes.c_long,
-    ctypes.c_void_p,
-    ctypes.c_void_p,
-    ctypes.c_long,
-)
-_syscall.restype = ctypes.c_long
+_long, _pointer = ctypes.c_long, ctypes.c_void_p
+_syscall.argtypes = (_long, _pointer, _long, _long, _pointer, _pointer, _long)
+_syscall.restype = _long
 _FUTEX = _number() if sys.platform == "linux" else 0
 
 SLICE_S = 0.02

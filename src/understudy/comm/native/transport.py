@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
@@ -14,9 +14,9 @@ from understudy.comm.faults import Fault, LinkFailed, Poison
 from understudy.comm.links.channel import Channel, ChannelScratch
 from understudy.comm.links.link import Link
 from understudy.comm.links.pairs import Pairs, Receive, Send
+from understudy.comm.links.rendezvous import Rendezvous
 from understudy.comm.ops import Op, describe
-from understudy.comm.topology import GroupKey, Layout, LinkId, delta, layout, links_needed
-from understudy.comm.transport import Services, open_all
+from understudy.comm.topology import GroupKey, Layout, LinkId, delta, layout
 from understudy.device.cpu import HOST
 from understudy.protocol.roster import Roster
 
@@ -29,14 +29,10 @@ _COLLECTIVES: dict[str, Callable[[Channel, Op], None]] = {
     "barrier": reducing.barrier,
     "all_gather": moving.all_gather,
     "broadcast": moving.broadcast,
-}
-_EXCHANGES: dict[str, Callable[[Channel, Op, Pairs], None]] = {
     "gather": moving.gather,
     "scatter": moving.scatter,
     "all_to_all": moving.all_to_all,
 }
-
-
 _INQUIRE_S = 1.0
 """Seconds between two inquiries of a stalled operation at the same worker."""
 
@@ -57,10 +53,8 @@ class NativeSeat:
 class NativeGroup:
     """One group over arenas and links."""
 
-    def __init__(self, key: GroupKey, services: Services) -> None:
-        self._key = key
-        self._name = str(key)
-        self._services = services
+    def __init__(self, key: GroupKey, services: Rendezvous) -> None:
+        self._key, self._name, self._services = key, str(key), services
         self._scratch = ChannelScratch()
         self._seat: NativeSeat | None = None
         self._switching = threading.Lock()
@@ -71,26 +65,26 @@ class NativeGroup:
         now = None if roster.fresh else self._seat
         services, plan = self._services, layout(roster, self._key)
         held = {} if now is None else now.channel.links
-        change = delta(held, links_needed(roster, self._key, services.uid))
+        change = delta(held, plan.links_of(services.uid))
         opened: list[Link] = []
         arena: Arena | None = None
         seat: NativeSeat | None = None
         try:
             arena = await self._arena(plan, None if now is None else now.arena)
-            opened += await open_all([services.link(roster, link) for link in change.opened])
+            opened += await services.links(roster, change.opened)
             channel = Channel(
                 plan,
                 services.uid,
-                {link: held[link] for link in change.kept} | {link.id: link for link in opened},
-                poison,
-                self._scratch,
-                services.limit,
+                links={link: held[link] for link in change.kept} | {link.id: link for link in opened},
+                pairs=self._pairs,
+                poison=poison,
+                scratch=self._scratch,
+                limit=services.limit,
             )
             seat = NativeSeat(channel, arena, roster.generation if now is None else now.era)
-            channel.idle_pairs = self._pairs.idle
             channel.inquire = self._inquire
             services.offer(roster.generation, "call", self._name, channel)
-            services.offer(roster.generation, "pair", self._name, partial(self._welcome_pair, seat))
+            services.offer(roster.generation, "pair", self._name, partial(self._use_pair, seat))
             await self._renew_pairs(seat)
         except BaseException:
             with self._switching:
@@ -130,11 +124,9 @@ class NativeGroup:
             os.close(fd)
             raise LinkFailed(f"arena of {self._name} from {roster.names(provider)}: {error}") from None
 
-    def _welcome_pair(self, seat: NativeSeat, link: Link) -> None:
-        self._use_pair(seat, seat.channel.layout.uids.index(link.peer), link)
-
-    def _use_pair(self, seat: NativeSeat, rank: int, link: Link) -> None:
+    def _use_pair(self, seat: NativeSeat, link: Link) -> None:
         """Use a pair link that was opened for a seat: now, once the seat is entered, or never if the seat was left."""
+        rank = seat.channel.layout.uids.index(link.peer)
         with self._switching:
             now = self._seat
             if now is not None and now.era == seat.era and now.channel.layout.uids[rank] == link.peer:
@@ -147,16 +139,16 @@ class NativeGroup:
     async def _renew_pairs(self, seat: NativeSeat) -> None:
         """Dial new links for pairs in use that need one. The lower rank dials. A joiner does not know of the pair: if
         the joiner is the lower rank, it dials with its first message."""
-        uids, dials = seat.channel.layout.uids, {}
+        plan, dials = seat.channel.layout, {}
         for rank, link in self._pairs.links().items():
-            uid = uids[rank]
+            uid = plan.uids[rank]
             inherited = self._seat is not None and self._seat.era == seat.era and uid == link.peer
             if uid is not None and not inherited and seat.channel.rank < rank:
-                dials[rank] = self._dial(seat.channel.layout.roster, uid)
-        seat.pairs.update(zip(dials, await open_all(list(dials.values())), strict=True))
+                dials[rank] = self._pair(uid)
+        seat.pairs.update(zip(dials, await self._services.links(plan.roster, dials.values()), strict=True))
 
-    def _dial(self, roster: Roster, uid: str) -> Awaitable[Link]:
-        return self._services.link(roster, LinkId("pair", self._name, 0, self._services.uid, uid))
+    def _pair(self, uid: str) -> LinkId:
+        return LinkId("pair", self._name, 0, self._services.uid, uid)
 
     def _connect(self, rank: int) -> None:
         """Of two ranks that begin to talk, the lower one dials."""
@@ -167,12 +159,12 @@ class NativeGroup:
     async def _open_pair(self, seat: NativeSeat, rank: int) -> None:
         plan = seat.channel.layout
         try:
-            link = await self._dial(plan.roster, plan.uid(rank))
+            link = await self._services.link(plan.roster, self._pair(plan.uid(rank)))
         except LinkFailed as error:
             if self._seat is seat:
                 seat.channel.poison.set(Fault("eof", str(error), plan.uid(rank)))
         else:
-            self._use_pair(seat, rank, link)
+            self._use_pair(seat, link)
 
     def _inquire(self, channel: Channel, uid: str) -> None:
         """Ask a worker in the background which operation it is in: roles that wait for each other in different
@@ -228,13 +220,8 @@ class NativeGroup:
     def run(self, op: Op) -> None:
         seat = self._seat
         assert seat is not None
-        channel = seat.channel
-        channel.start(op.signature)
-        collective = _COLLECTIVES.get(op.kind)
-        if collective is not None:
-            collective(channel, op)
-        else:
-            _EXCHANGES[op.kind](channel, op, self._pairs)
+        seat.channel.start(op.signature)
+        _COLLECTIVES[op.kind](seat.channel, op)
 
     def post(self, *jobs: Send | Receive) -> None:
         self._pairs.submit(*jobs)
@@ -253,5 +240,5 @@ class NativeTransport:
 
     devices: tuple[str, ...] = (HOST.name,)
 
-    def group(self, key: GroupKey, services: Services) -> NativeGroup:
+    def group(self, key: GroupKey, services: Rendezvous) -> NativeGroup:
         return NativeGroup(key, services)

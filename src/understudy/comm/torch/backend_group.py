@@ -19,8 +19,8 @@ import torch.distributed as dist
 
 from understudy.comm.faults import Fault, How, Poison
 from understudy.comm.links.pairs import Receive, Send
+from understudy.comm.links.rendezvous import Rendezvous
 from understudy.comm.topology import Layout
-from understudy.comm.transport import Services
 
 from .ops import as_known
 
@@ -98,17 +98,13 @@ class BackendGroup:
         plan: Layout,
         live: tuple[int, ...],
         poison: Poison,
-        services: Services,
+        services: Rendezvous,
         waiters: Waiters,
     ) -> None:
-        self.group = group
-        self.plan = plan
-        self.live = live
-        self.poison = poison
+        self.group, self.plan, self.live, self.poison = group, plan, live, poison
         self.seen: set[int] = set()
-        self._store = store
-        self._services = services
-        self._waiters = waiters
+        """Signatures of operations about which all ranks have agreed."""
+        self._store, self._services, self._waiters = store, services, waiters
         self._under_way: set[_Running] = set()
         self._over = False
         self._closed = False

@@ -10,25 +10,14 @@ import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 
 from understudy.comm.ops import Op
-from understudy.comm.reduction import Reduction
+from understudy.comm.reduction import FLOATS, Reduction
 
 Settle = Callable[[Any], None]
 """Returns once an operation of the backend has ended well; raises Interrupted otherwise."""
 
 _Op: Any = dist.ReduceOp.RedOpType
 
-_KNOWN = frozenset(
-    {
-        torch.float32,
-        torch.float64,
-        torch.float16,
-        torch.bfloat16,
-        torch.int8,
-        torch.uint8,
-        torch.int32,
-        torch.int64,
-    }
-)
+_KNOWN = {*FLOATS, torch.int8, torch.uint8, torch.int32, torch.int64}
 _OF_BITS = {
     _Op.SUM: _Op.MAX,
     _Op.PREMUL_SUM: _Op.MAX,
@@ -83,30 +72,27 @@ def _how(options: Any, op: Op, live: tuple[int, ...]) -> Any:
 
 
 def _all_reduce(group: Any, op: Op, live: tuple[int, ...], settle: Settle) -> None:
-    assert op.reduction is not None
     (value,) = op.outputs
-    total = _contribution(op.reduction, value)
+    total = _contribution(op.fold, value)
     settle(group.allreduce([total], _how(c10d.AllreduceOptions(), op, live)))
-    _finish(op.reduction, total, value)
+    _finish(op.fold, total, value)
 
 
 def _reduce(group: Any, op: Op, live: tuple[int, ...], settle: Settle) -> None:
     """Ranks other than the root bring a copy, because backends use their tensors as scratch."""
-    assert op.reduction is not None
     (value,) = op.outputs
     options = _how(c10d.ReduceOptions(), op, live)
-    total = _contribution(op.reduction, value)
+    total = _contribution(op.fold, value)
     root = group.rank() == options.rootRank
     if not root and total.data_ptr() == value.data_ptr():
         total = total.clone()
     settle(group.reduce([total], options))
     if root:
-        _finish(op.reduction, total, value)
+        _finish(op.fold, total, value)
 
 
 def _reduce_scatter(group: Any, op: Op, live: tuple[int, ...], settle: Settle) -> None:
-    fold = op.reduction
-    assert fold is not None
+    fold = op.fold
     (out,) = op.outputs
     blocks = [_contribution(fold, op.inputs[rank]) for rank in live]
     if fold.dtype == torch.bool:

@@ -10,8 +10,8 @@ import asyncio
 import socket
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from datetime import timedelta
-from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -21,10 +21,11 @@ from torch._C._distributed_c10d import PrefixStore, Store, TCPStore, _Distribute
 from understudy.comm.faults import Fault, LinkFailed, Poison
 from understudy.comm.links.link import Link
 from understudy.comm.links.pairs import Receive, Send
+from understudy.comm.links.rendezvous import Rendezvous
 from understudy.comm.ops import Op, describe
 from understudy.comm.topology import GroupKey, layout
-from understudy.comm.transport import Services
 from understudy.device.cpu import HOST
+from understudy.host.tasks import together
 from understudy.protocol.roster import Roster
 
 from .backend_group import BackendGroup, Waiters
@@ -39,11 +40,8 @@ _HELD_S = 5.0
 class TorchGroup:
     """One group over groups of a torch backend, one per generation."""
 
-    def __init__(self, backend: str, key: GroupKey, services: Services) -> None:
-        self._backend = backend
-        self._key = key
-        self._name = str(key)
-        self._services = services
+    def __init__(self, backend: str, key: GroupKey, services: Rendezvous) -> None:
+        self._backend, self._key, self._name, self._services = backend, key, str(key), services
         self._device = torch.cuda.current_device() if torch.cuda.is_available() else 0
         self._waiters = Waiters(f"understudy {self._name} {backend}")
         self._inner: BackendGroup | None = None
@@ -68,7 +66,7 @@ class TorchGroup:
         assert me is not None
         host = plan.uid(live[0])
         if services.uid == host:
-            await self._gathered(roster, [plan.uid(rank) for rank in live[1:]])
+            await together(*(services.ask(roster, "store", self._name, plan.uid(rank)) for rank in live[1:]))
             store = await _aside(lambda: _open_store(me.host, services.setup_limit), _forget)
             services.offer(roster.generation, "store", self._name, f"{me.host} {store.port}")
         else:
@@ -83,26 +81,9 @@ class TorchGroup:
             rank = plan.uids.index(services.uid)
             space = PrefixStore(f"{roster.generation}/{self._name}", store)
             group = self._create(space, live.index(rank), len(live), me.host)
-            return BackendGroup(
-                group=group,
-                store=store,
-                plan=plan,
-                live=live,
-                poison=poison,
-                services=services,
-                waiters=self._waiters,
-            )
+            return BackendGroup(group, store, plan, live, poison=poison, services=services, waiters=self._waiters)
 
-        return await _aside(build, self._close)
-
-    async def _gathered(self, roster: Roster, uids: list[str]) -> None:
-        asked = [asyncio.ensure_future(self._services.ask(roster, "store", self._name, uid)) for uid in uids]
-        try:
-            await asyncio.gather(*asked)
-        finally:
-            for ask in asked:
-                ask.cancel()
-            await asyncio.gather(*asked, return_exceptions=True)
+        return await _aside(build, self.cancel)
 
     def _create(self, store: Store, rank: int, size: int, host: str) -> Any:
         """The backend's own group, connected before the first operation as far as the backend allows."""
@@ -142,12 +123,9 @@ class TorchGroup:
 
     def discard(self, leftover: BackendGroup | None) -> None:
         if leftover is not None:
-            self._close(leftover)
+            self.cancel(leftover)
 
-    def cancel(self, prepared: BackendGroup) -> None:
-        self._close(prepared)
-
-    def _close(self, inner: BackendGroup) -> None:
+    def cancel(self, inner: BackendGroup) -> None:
         """Close a group on a thread of its own, because a backend's destructor waits for running operations."""
         thread = threading.Thread(target=inner.close, name=f"understudy closes {self._name}", daemon=True)
         self._closing = [*(t for t in self._closing if t.is_alive()), thread]
@@ -205,7 +183,7 @@ class TorchTransport:
         self.devices: tuple[str, ...] = ("cuda",) if backend == "nccl" else (HOST.name,)
         self._backend = backend
 
-    def group(self, key: GroupKey, services: Services) -> TorchGroup:
+    def group(self, key: GroupKey, services: Rendezvous) -> TorchGroup:
         return TorchGroup(self._backend, key, services)
 
 
@@ -214,14 +192,8 @@ def _open_store(host: str, limit: float) -> TCPStore:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.create_server((host, 0), family=family)
     port = listener.getsockname()[1]
-    return TCPStore(
-        host,
-        port,
-        is_master=True,
-        wait_for_workers=False,
-        timeout=timedelta(seconds=limit),
-        master_listen_fd=listener.detach(),
-    )
+    timeout, fd = timedelta(seconds=limit), listener.detach()
+    return TCPStore(host, port, is_master=True, wait_for_workers=False, timeout=timeout, master_listen_fd=fd)
 
 
 def _forget(_: object) -> None:
@@ -230,30 +202,18 @@ def _forget(_: object) -> None:
 
 async def _aside(work: Callable[[], T], undo: Callable[[T], None]) -> T:
     """The result of `work`, run on a thread of its own; undone if the caller is cancelled meanwhile."""
-    loop = asyncio.get_running_loop()
-    answer: asyncio.Future[T] = loop.create_future()
-
-    def deliver(result: T) -> None:
-        if answer.done():
-            undo(result)
-        else:
-            answer.set_result(result)
-
-    def fail(error: BaseException) -> None:
-        if not answer.done():
-            answer.set_exception(error)
+    result: Future[T] = Future()
 
     def run() -> None:
         try:
-            call: Callable[[], None] = partial(deliver, work())
+            result.set_result(work())
         except BaseException as error:
-            call = partial(fail, error)
-        loop.call_soon_threadsafe(call)
+            result.set_exception(error)
 
     threading.Thread(target=run, name="understudy aside", daemon=True).start()
+    answer = asyncio.wrap_future(result)
     try:
-        return await answer
+        return await asyncio.shield(answer)
     except asyncio.CancelledError:
-        if answer.done() and not answer.cancelled() and answer.exception() is None:
-            undo(answer.result())
+        answer.add_done_callback(lambda done: undo(done.result()) if done.exception() is None else None)
         raise

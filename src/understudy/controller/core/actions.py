@@ -11,7 +11,7 @@ from understudy.protocol.provisioning import ReleaseMachine, StartMachines
 from understudy.protocol.roster import Roster, WorkerAddress
 
 from .change import Change, Phase
-from .effects import Announcement, Reply
+from .effects import Announcement, AnnouncementKind, Reply
 from .machines import Machine, MachineState, Worker
 from .state import JobState
 
@@ -40,7 +40,7 @@ def order(job: JobState, machine: Machine, what: Order) -> None:
     job.addressed[machine.name] = None
 
 
-def announce(job: JobState, kind: str, text: str, **data: object) -> None:
+def announce(job: JobState, kind: AnnouncementKind, text: str, **data: object) -> None:
     job.effects.append(Announcement(kind, text, job.now, data))
 
 
@@ -104,7 +104,7 @@ def record_failure(job: JobState, machine: Machine, why: str) -> None:
 
 def quarantine_if_due(job: JobState, machine: Machine) -> bool:
     """Put a machine that is ill or fails too often into quarantine; returns whether it is there."""
-    if machine.failures < job.plan.quarantine and not machine.ill:
+    if machine.failures < job.plan.settings.recovery.quarantine and not machine.ill:
         return False
     last = machine.history[-1][1]
     why = last if machine.ill else f"{machine.failures} failures, the last one: {last}"

@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 from understudy.protocol.provisioning import Provisioning
+
+# fmt: off
+AnnouncementKind = Literal[
+    "asked", "late", "machine", "wanted", "refused", "released", "notice", "quarantined", "lost", "died", "signal",
+    "unexpected", "rehearsal", "recorded", "copied", "steward", "straggler", "caught-up", "change", "phase",
+    "cancelled", "seated", "settled", "vacated", "masked", "replicas", "halt", "decided", "policy", "waiting",
+    "finished", "stopped", "failed",
+]
+"""What an announcement is about."""
+# fmt: on
 
 
 class Announcement(msgspec.Struct, frozen=True):
     """An event of the job, for operators: `understudy events` shows it. Nothing is decided by its text."""
 
-    kind: str
+    kind: AnnouncementKind
     text: str
     at: float = 0.0
     data: dict[str, object] = {}

@@ -57,9 +57,10 @@ def finish(job: JobState) -> None:
         fail(job, FailureCause.UNFINISHED, f"{job.halt_reason}; no worker is left that has made all steps")
     if not ends or any(worker.alive and worker.done is None for worker in seated):
         return
-    job.status = JobStatus.STOPPED if any(end.stopped for end in ends) else JobStatus.FINISHED
+    stopped = any(end.stopped for end in ends)
+    job.status = JobStatus.STOPPED if stopped else JobStatus.FINISHED
     step = max(end.step for end in ends)
-    announce(job, job.status.value, f"{job.status} after {step} steps", step=step)
+    announce(job, "stopped" if stopped else "finished", f"{job.status} after {step} steps", step=step)
     _close(job, f"the job is {job.status}")
 
 

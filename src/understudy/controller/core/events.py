@@ -8,6 +8,7 @@ import msgspec
 
 from understudy.protocol.frames import Report
 
+from .effects import AnnouncementKind
 from .judgement import Source
 
 
@@ -150,7 +151,7 @@ class Expired(msgspec.Struct, frozen=True, tag="expired"):
 class Noted(msgspec.Struct, frozen=True, tag="noted"):
     """An observation to announce; nothing is decided by it."""
 
-    kind: str
+    kind: AnnouncementKind
     text: str
     data: dict[str, str | float] = {}
 

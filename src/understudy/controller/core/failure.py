@@ -229,10 +229,11 @@ def _own_machine(job: JobState, cell: int, taken: set[str], in_place: set[str]) 
     that have not come to their first boundary."""
     if job.roster is None:
         return None
-    names = {seat.machine for role in job.roles_of(cell) if (seat := job.roster.player(role)) is not None}
+    names = {seat.machine for role in job.roles_of(cell) if (seat := job.roster.worker_of(role)) is not None}
     names |= {name for name in [job.parked.get(cell)] if name is not None}
+    quarantine = job.plan.settings.recovery.quarantine
     for machine in (job.machines[name] for name in sorted(names - taken)):
-        if machine.state != MachineState.ACTIVE or machine.ill or machine.failures >= job.plan.quarantine:
+        if machine.state != MachineState.ACTIVE or machine.ill or machine.failures >= quarantine:
             continue
         for worker, role in zip(list(machine.workers), job.roles_of(cell), strict=True):
             fresh = worker.role is None or role in (worker.rehearsing, worker.rehearsed)
@@ -250,7 +251,7 @@ def _wait_for_machine(job: JobState, cells: list[int]) -> None:
     if not job.waiting:
         spans = " and ".join(job.span(cell) for cell in cells)
         job.waiting = f"{job.halt_reason}; no standby is left for {spans}"
-        if job.plan.scarcity == "stop":
+        if job.plan.settings.recovery.no_standby == "stop":
             conclude_job(job, job.waiting)
             return
         job.waiting_since, job.refusals = job.now, 0

@@ -103,7 +103,7 @@ def _fill_places(job: JobState) -> None:
     if not job.missing_machines:
         return
     lacking = f"{job.halt_reason}; the job has not begun, and there is no standby"
-    if job.plan.scarcity == "stop" or job.refusals >= ATTEMPTS:
+    if job.plan.settings.recovery.no_standby == "stop" or job.refusals >= ATTEMPTS:
         fail(job, FailureCause.NO_MACHINE, lacking)
         return
     if not job.waiting:

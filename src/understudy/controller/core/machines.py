@@ -22,7 +22,7 @@ class MachineState(StrEnum):
     GONE = "gone"
 
 
-class WorkerState(StrEnum):
+class WorkerCondition(StrEnum):
     STARTING = "starting"
     """Its process was ordered and does not listen yet."""
     IDLE = "idle"
@@ -73,19 +73,19 @@ class Worker:
     """The operation in which it has waited for long."""
 
     @property
-    def state(self) -> WorkerState:
-        """The state of a living worker."""
+    def condition(self) -> WorkerCondition:
+        """The condition of a living worker."""
         if self.done is not None:
-            return WorkerState.DONE
+            return WorkerCondition.DONE
         if self.address is None:
-            return WorkerState.STARTING
+            return WorkerCondition.STARTING
         if self.parked:
-            return WorkerState.PARKED
+            return WorkerCondition.PARKED
         if self.entered:
-            return WorkerState.SEATED
+            return WorkerCondition.SEATED
         if self.rehearsing is not None:
-            return WorkerState.REHEARSING
-        return WorkerState.IDLE if self.rehearsed is None else WorkerState.READY
+            return WorkerCondition.REHEARSING
+        return WorkerCondition.IDLE if self.rehearsed is None else WorkerCondition.READY
 
     @property
     def used(self) -> bool:

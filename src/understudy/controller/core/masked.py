@@ -55,7 +55,7 @@ def to_vacate(
     job: JobState, settlement: Settlement, survivors: list[Worker], spared: tuple[int, ...]
 ) -> tuple[int, ...]:
     """The further roles without which training goes on; none: machines take them first."""
-    if not job.plan.mask or not settlement.missing or settlement.back or not job.begun:
+    if not job.plan.settings.masking.mask or not settlement.missing or settlement.back or not job.begun:
         return ()
     gone = _gone(job, settlement, survivors)
     roles = tuple(sorted(role for replica in replicas(job) if not gone.isdisjoint(replica) for role in replica))
@@ -90,7 +90,7 @@ def _options(job: JobState, settlement: Settlement, roles: tuple[int, ...], usua
         step=usual,
         lost=wiped_out(job, live) if live else "",
         enough=len(live) >= target(job),
-        reluctant=job.plan.scarcity == "shrink",
+        reluctant=job.plan.settings.recovery.no_standby == "shrink",
     )
 
 
@@ -145,13 +145,13 @@ def announce_vacated(job: JobState, roles: Iterable[int], said: str) -> None:
 
 def refill(job: JobState) -> bool:
     """Begin to bring back the replicas whose places can all be taken; returns whether there are any."""
-    vacant = set(job.vacant()) if job.plan.mask and job.settling is None else set()
+    vacant = set(job.vacant()) if job.plan.settings.masking.mask and job.settling is None else set()
     if not vacant or job.stopping or job.refill_attempts >= STUBBORN or not known(job):
         return False
     places, coming, lacking = _refillable(job, vacant)
     recycle(job)
     free = len(job.free_standbys(set(places.values()))) + job.wanted
-    asks = job.plan.scarcity != "stop" or bool(job.target_replicas)
+    asks = job.plan.settings.recovery.no_standby != "stop" or bool(job.target_replicas)
     if len(lacking) > free and job.refusals < ATTEMPTS and asks:
         want(job, len(lacking) - free)
     if not places:

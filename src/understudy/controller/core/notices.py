@@ -53,11 +53,11 @@ def _drain(job: JobState, machine: Machine) -> None:
     if not lacking or machine.state != MachineState.ACTIVE:
         return
     then = "training waits for one then"
-    if job.plan.mask:
+    if job.plan.settings.masking.mask:
         then = "its replica is given up then, and training goes on with the others"
     said = f"{machine.name} goes, and no standby is free: without one, {then}"
     announce(job, "late", said, machine=machine.name)
-    if job.plan.scarcity != "stop":
+    if job.plan.settings.recovery.no_standby != "stop":
         want(job, 1)
 
 

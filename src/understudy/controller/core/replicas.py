@@ -97,7 +97,7 @@ def surplus_for(job: JobState, wanted: int, leave_first: Collection[int]) -> Sur
 
 def placement(job: JobState) -> Placement:
     """Which replicas hold which data shards."""
-    return parse(job.plan.mask, len(replicas(job)))
+    return parse(job.plan.settings.masking.mask, len(replicas(job)))
 
 
 def wiped_out(job: JobState, live: list[int]) -> str:
@@ -119,11 +119,11 @@ def occupant(job: JobState, cell: int) -> Machine | None:
     """The sound machine that has a role of a cell, or whose workers have parked in it."""
     if job.roster is None:
         return None
-    names = [worker.machine for role in job.roles_of(cell) if (worker := job.roster.player(role)) is not None]
+    names = [worker.machine for role in job.roles_of(cell) if (worker := job.roster.worker_of(role)) is not None]
     machine = job.machines.get([*names, job.parked.get(cell, "")][0])
     if machine is None or machine.state != MachineState.ACTIVE:
         return None
-    return None if machine.ill or machine.failures >= job.plan.quarantine else machine
+    return None if machine.ill or machine.failures >= job.plan.settings.recovery.quarantine else machine
 
 
 def lies_idle(job: JobState, machine: Machine) -> bool:

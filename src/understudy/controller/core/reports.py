@@ -32,7 +32,7 @@ from understudy.protocol.messages import (
 from .actions import UnexpectedEvent, announce, change_in
 from .change import Change, Phase
 from .failure import halt
-from .machines import Machine, Worker, WorkerState
+from .machines import Machine, Worker, WorkerCondition
 from .notices import notified
 from .planned import cancel
 from .replicas import note_twins
@@ -70,8 +70,8 @@ def _copied(job: JobState, machine: Machine, recorded: Recorded) -> None:
 
 
 def _said(job: JobState, worker: Worker, message: FromWorker) -> None:
-    if worker.state not in SPEAKERS.get(type(message), ANY):
-        raise UnexpectedEvent(job, f"{job.describe(worker)} is {worker.state} and says {type(message).__name__}")
+    if worker.condition not in SPEAKERS.get(type(message), ANY):
+        raise UnexpectedEvent(job, f"{job.describe(worker)} is {worker.condition} and says {type(message).__name__}")
     match message:
         case Here(address, pid):
             worker.address, worker.pid = address, pid
@@ -128,19 +128,19 @@ def _rehearsed(job: JobState, worker: Worker, message: Rehearsed) -> None:
     durations[cell] = message.seconds or durations.get(cell, 0.0)
 
 
-IN_ROLE = frozenset({WorkerState.SEATED, WorkerState.PARKED})
-ANY = frozenset(WorkerState)
+IN_ROLE = frozenset({WorkerCondition.SEATED, WorkerCondition.PARKED})
+ANY = frozenset(WorkerCondition)
 
-SPEAKERS: dict[type, frozenset[WorkerState]] = {
-    Here: frozenset({WorkerState.STARTING}),
-    Rehearsed: frozenset({WorkerState.REHEARSING}),
+SPEAKERS: dict[type, frozenset[WorkerCondition]] = {
+    Here: frozenset({WorkerCondition.STARTING}),
+    Rehearsed: frozenset({WorkerCondition.REHEARSING}),
     Parked: IN_ROLE,
     Tracked: IN_ROLE,
     Recorded: IN_ROLE,
     Settled: IN_ROLE,
-    Stalled: IN_ROLE,
+    Stalled: IN_ROLE | {WorkerCondition.READY, WorkerCondition.DONE},  # sent by another thread than the others
     Done: IN_ROLE,
-    Halted: IN_ROLE | {WorkerState.REHEARSING, WorkerState.READY},
+    Halted: IN_ROLE | {WorkerCondition.REHEARSING, WorkerCondition.READY, WorkerCondition.DONE},
 }
 """Message → the states in which a worker may send it; a message that is not listed may come in any state."""
 

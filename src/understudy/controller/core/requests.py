@@ -94,7 +94,7 @@ def start_next(job: JobState) -> bool:
             job.queue.appendleft(item)
             return False  # until its replica is whole again
         chosen = _choose(job, item)
-        turn = next_turn(item.drain, list(chosen), job.plan.at_once)
+        turn = next_turn(item.drain, list(chosen), job.plan.settings.replacement.at_once)
         if turn.machines:
             _take_turn(job, item, chosen, turn.machines, turn.reason)
             return True

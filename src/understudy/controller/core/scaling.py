@@ -33,7 +33,7 @@ def scale(job: JobState, id: str, request: Scale) -> None:
 
 def _no_scaling(job: JobState) -> str:
     """Why replicas cannot come and go in this job, or not yet; empty: they can."""
-    if not job.plan.mask:
+    if not job.plan.settings.masking.mask:
         return "this job needs all its replicas; run it with --mask anywhere to let them come and go"
     if not job.begun or not known(job):
         return "the number of replicas is known when the first step is made; ask again then"
@@ -108,7 +108,7 @@ def _outlook(number: int, live: int, request: Scale) -> str:
 
 def shrink(job: JobState) -> bool:
     """Begin to let replicas go that are too many; returns whether there are any."""
-    if not job.plan.mask or not known(job) or job.settling is not None or job.stopping:
+    if not job.plan.settings.masking.mask or not known(job) or job.settling is not None or job.stopping:
         return False
     all_replicas, vacant, idle = replicas(job), set(job.vacant()), surplus(job)
     if not idle:

@@ -83,8 +83,8 @@ def _situation(job: JobState, uids: set[str], *, dead: bool, trusted: bool, acti
         planned=planned,
         switching=change is not None and change.phase == Phase.SWITCH,
         standby=bool(job.free_standbys(set()))
-        or all(machine.alive and machine.failures < job.plan.quarantine for machine in homes)
-        or bool(job.restarts and job.plan.scarcity == "wait"),
+        or all(machine.alive and machine.failures < job.plan.settings.recovery.quarantine for machine in homes)
+        or bool(job.restarts and job.plan.settings.recovery.no_standby == "wait"),
     )
 
 
@@ -251,28 +251,36 @@ def due(job: JobState) -> list[tuple[float, Overdue | Slipping | Expired]]:
     """All limits and deadlines that run, with the time at which each passes."""
     if job.over:
         return []
-    plan, change = job.plan, job.change
+    settings, change = job.plan.settings, job.change
     job.starting = {uid: each for uid, each in job.starting.items() if each.alive and each.address is None}
     found: list[tuple[float, Overdue | Slipping | Expired]] = [
         *deadlines(job),
-        *((each.started + plan.rehearsal_limit, Expired("start", int(uid[1:]))) for uid, each in job.starting.items()),
+        *(
+            (each.started + settings.standbys.rehearsal_limit, Expired("start", int(uid[1:])))
+            for uid, each in job.starting.items()
+        ),
     ]
     if job.status == JobStatus.HALTING and job.unreported:
-        found.append((job.halted_at + plan.answer_limit, Expired("answer", job.halts)))
+        found.append((job.halted_at + settings.recovery.answer_limit, Expired("answer", job.halts)))
     elif job.waiting and (
         job.status == JobStatus.HALTING or (job.status == JobStatus.FORMING and job.missing_machines)
     ):
-        found.append((job.waiting_since + plan.patience, Expired("patience", job.halts)))
+        found.append((job.waiting_since + settings.recovery.patience, Expired("patience", job.halts)))
     if job.closing_at:
-        found.append((job.closing_at + plan.limit, Expired("end", job.halts)))
+        found.append((job.closing_at + settings.comm.limit, Expired("end", job.halts)))
     if change is None:
         return found
     if change.phase == Phase.REHEARSE:
-        found.append((change.clock["rehearse"] + plan.rehearsal_limit, Expired("rehearse", _attempt(job, change))))
+        found.append(
+            (
+                change.clock["rehearse"] + settings.standbys.rehearsal_limit,
+                Expired("rehearse", _attempt(job, change)),
+            )
+        )
     elif change.phase == Phase.CANCEL:
-        found.append((change.clock["cancel"] + plan.answer_limit, Expired("cancel", change.generation)))
+        found.append((change.clock["cancel"] + settings.recovery.answer_limit, Expired("cancel", change.generation)))
     elif not change.planned and "open" in change.clock:
-        found.append((change.clock["open"] + plan.limit, Expired("switch", change.generation)))
+        found.append((change.clock["open"] + settings.comm.limit, Expired("switch", change.generation)))
     return found
 
 
@@ -283,22 +291,26 @@ def _attempt(job: JobState, change: Change) -> int:
 
 def expired(job: JobState, event: Expired) -> None:
     """A time limit has passed; it means nothing if what it belongs to is over."""
-    plan, change, number = job.plan, job.change, event.number
+    settings, change, number = job.plan.settings, job.change, event.number
     match event.what:
         case "start":
             late = job.workers[f"w{number}"]
             if late.alive and late.address is None:
-                give_up_on(job, [late.uid], f"has not come for {plan.rehearsal_limit:g} s")
+                give_up_on(job, [late.uid], f"has not come for {settings.standbys.rehearsal_limit:g} s")
         case "answer" if job.status == JobStatus.HALTING and number == job.halts:
-            give_up_on(job, job.unreported, f"has not answered for {plan.answer_limit:g} s")
+            give_up_on(job, job.unreported, f"has not answered for {settings.recovery.answer_limit:g} s")
         case "patience" if job.status == JobStatus.HALTING and number == job.halts and job.waiting:
-            conclude_job(job, f"{job.waiting}, and none has come in {plan.patience:g} s")
+            conclude_job(job, f"{job.waiting}, and none has come in {settings.recovery.patience:g} s")
         case "patience" if job.status == JobStatus.FORMING and job.missing_machines:
-            fail(job, FailureCause.NO_MACHINE, f"{job.waiting}, and none has come in {plan.patience:g} s")
+            fail(
+                job,
+                FailureCause.NO_MACHINE,
+                f"{job.waiting}, and none has come in {settings.recovery.patience:g} s",
+            )
         case "end" if job.status in (JobStatus.TRAINING, JobStatus.CLOSING) and job.roster is not None:
             awaited = job.closing_workers if job.closing_reason else job.seated(None)
             late_ones = [uid for uid in awaited if job.workers[uid].done is None]
-            give_up_on(job, late_ones, f"has not ended within {plan.limit:g} s after the others")
+            give_up_on(job, late_ones, f"has not ended within {settings.comm.limit:g} s after the others")
         case "rehearse" | "cancel" | "switch" if change is not None:
             _change_expired(job, change, event)
         case _:
@@ -306,16 +318,16 @@ def expired(job: JobState, event: Expired) -> None:
 
 
 def _change_expired(job: JobState, change: Change, event: Expired) -> None:
-    plan = job.plan
+    settings = job.plan.settings
     if event.what == "rehearse" and change.phase == Phase.REHEARSE and event.number == _attempt(job, change):
         slow = [uid for role, uid in change.joiners.items() if job.workers[uid].rehearsed != role]
-        give_up_on(job, slow, f"has rehearsed for {plan.rehearsal_limit:g} s")
+        give_up_on(job, slow, f"has rehearsed for {settings.standbys.rehearsal_limit:g} s")
     elif event.what == "cancel" and change.phase == Phase.CANCEL and event.number == change.generation:
-        give_up_on(job, change.waiting, f"has not answered for {plan.answer_limit:g} s")
+        give_up_on(job, change.waiting, f"has not answered for {settings.recovery.answer_limit:g} s")
     elif event.what == "switch" and event.number == change.generation and not change.planned:
         takers = {move.taker.uid for move in change.moves}
         slow = [uid for uid in change.waiting if uid not in takers]
         if slow:
-            give_up_on(job, slow, f"has not come to the boundary within {plan.limit:g} s")
+            give_up_on(job, slow, f"has not come to the boundary within {settings.comm.limit:g} s")
         else:  # a worker that hangs does not answer the halt
-            halt(job, f"the hand-over took longer than {plan.limit:g} s")
+            halt(job, f"the hand-over took longer than {settings.comm.limit:g} s")

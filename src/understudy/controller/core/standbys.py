@@ -212,14 +212,14 @@ def _recording_under_way(job: JobState) -> bool:
 def _warm_up(job: JobState, taken: set[str]) -> None:
     """Have standbys rehearse each kind of cell once, and then the cell in which they wait: if possible, each standby
     in a cell of its own."""
-    idle = job.free_standbys(taken) if job.plan.warm else []
+    idle = job.free_standbys(taken) if job.plan.settings.standbys.warm else []
     if not idle:
         return
     kinds = _kinds(job)
     homes: Counter[int] = Counter()
     restless: list[tuple[Machine, list[Worker]]] = []
     for machine in idle:
-        if len(machine.sets) < min(job.plan.warm, job.plan.machines) and _is_warm(machine):
+        if len(machine.sets) < min(job.plan.settings.standbys.warm, job.plan.machines) and _is_warm(machine):
             machine.warm_sets.append([start_worker(job, machine, slot) for slot in range(job.plan.nproc)])
         for workers in filter(unused, machine.sets):
             cells = {job.plan.cells[worker.rehearsed] for worker in workers if worker.rehearsed is not None}

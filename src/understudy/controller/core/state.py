@@ -9,7 +9,7 @@ from enum import StrEnum
 from functools import cached_property
 
 from understudy.protocol.roster import Roster
-from understudy.protocol.settings import NoStandby
+from understudy.protocol.settings import Settings
 from understudy.steward.drains import deadline
 
 from .change import DIRECT_COURSE, PLANNED_COURSE, Change, Phase, QueuedReplacement, TurnOutcome
@@ -71,28 +71,14 @@ class JobPlan:
 
     machines: int
     nproc: int
-    answer_limit: float = 10.0
-    """Seconds in which a worker answers the controller, whatever it computes."""
-    limit: float = 300.0
-    """Seconds between two things that all workers do together, at most."""
-    rehearsal_limit: float = 900.0
-    """Seconds in which a worker starts, and in which a joiner has rehearsed."""
-    patience: float = 600.0
-    """Seconds to wait for a machine if no standby is left."""
-    scarcity: NoStandby = "wait"
-    """What to do if no standby is left: ask for a machine and wait, stop, or go on without the replica."""
-    quarantine: int = 3
-    """Failures after which a machine is not used any more."""
-    warm: int = 1
-    """Number of machines whose roles a standby keeps rehearsed workers for, before any is needed."""
-    records: bool = False
-    """Whether one role of each kind records its first steps, for standbys to rehearse with."""
-    mask: str = ""
-    """How data shards are placed so that training goes on without a lost replica; empty: it does not go on."""
+    settings: Settings = field(default_factory=Settings)
     first: tuple[int, ...] = ()
     """Cells with which the job begins, the roles of the others being vacant; empty: all."""
-    at_once: int = 0
-    """Number of machines that are drained at one boundary, at most; 0: all of a request."""
+
+    @property
+    def records(self) -> bool:
+        """Whether one role of each kind records its first steps, for standbys to rehearse with."""
+        return self.settings.standbys.recording_bytes > 0 and self.machines > 1
 
     @property
     def roles(self) -> int:
@@ -268,7 +254,7 @@ class JobState:
         """Machine → its cell, for all machines that have roles."""
         assert self.roster is not None
         if self._homes[0] is not self.roster:
-            seated = [(cell, self.roster.player(role)) for role, cell in enumerate(self.plan.cells)]
+            seated = [(cell, self.roster.worker_of(role)) for role, cell in enumerate(self.plan.cells)]
             self._homes = (self.roster, {worker.machine: cell for cell, worker in seated if worker is not None})
         return self._homes[1]
 

@@ -93,7 +93,7 @@ def _busy(job: JobState, turn: float | None) -> float:
 
 def _outlooks(job: JobState, drains: Iterable[Drain], turn: float | None) -> list[Outlook]:
     free = len(job.free_standbys(job.joining_machines()))
-    return outlooks(list(drains), free, job.plan.at_once, job.now, turn, _busy(job, turn))
+    return outlooks(list(drains), free, job.plan.settings.replacement.at_once, job.now, turn, _busy(job, turn))
 
 
 def prospects(job: JobState) -> list[tuple[QueuedReplacement, Outlook]]:

@@ -1,4 +1,4 @@
-"""Who may be a machine of a job: decided when it registers, not when it is needed."""
+"""Whether a machine can be part of a job: decided when it registers, not when it is needed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from understudy.protocol.frames import Facts
 
 
 def objection(machine: str, has: Facts | None, job: Facts | None) -> str:
-    """What is wrong with a machine and what to do about it; empty where nothing is, or nothing is asked for."""
+    """Why a machine cannot be part of the job, and the way out; empty: it can, or the job asks for nothing."""
     if job is None or has == job:
         return ""
     if has is None:

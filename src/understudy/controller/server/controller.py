@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol
 
 from understudy.controller.core.actions import UnexpectedEvent
@@ -27,11 +27,10 @@ from understudy.controller.core.state import OVER, JobState
 from understudy.host.world import REAL, World
 from understudy.protocol.frames import Ack, Beat, Frame, Numbered, Refused, Register, Report, Welcome
 from understudy.protocol.provisioning import Provisioning
-from understudy.protocol.roster_delta import Shortener
+from understudy.protocol.roster_delta import RosterEncoder
 
 from .admission import objection
 from .observing import Observing
-from .silence import gone, quiet
 from .spec import ControlSpec
 from .steward import Steward
 from .views import state_of
@@ -91,7 +90,7 @@ class Controller:
         self._seen: dict[str, float] = {}
         self._sent: dict[str, int] = {}
         self._expired: set[Event] = set()
-        self._shortener = Shortener()
+        self._rosters = RosterEncoder()
         for at, event in ledger.read():
             self._decide(event, at)
         self.steward = Steward(spec.steward, self.job, self.announcements, lambda: self.observing.suspects, new_id)
@@ -145,7 +144,7 @@ class Controller:
         for number, order in machine.outbox.after(0):
             if number > self._sent.get(name, 0):
                 self._sent[name] = number
-                connection.send(Numbered(number, *self._shortener.shorten(name, order)))
+                connection.send(Numbered(number, *self._rosters.encode(name, order)))
 
     # -- time ----------------------------------------------------------------------------------------------------------
 
@@ -159,7 +158,7 @@ class Controller:
         if self._cut_off(now):
             return
         why = f"nothing heard from its agent for {limits.heartbeat:g} s"
-        for name in gone(self._heard(now), now, limits.heartbeat, limits.patience):
+        for name in lost_machines(self._heard(now), now, heartbeat=limits.heartbeat, patience=limits.patience):
             self.feed(Lost(name, self.job.machines[name].incarnation, why))
         for limit, event in self.director.due():
             if self._world.time() > limit and event not in self._expired:
@@ -177,7 +176,7 @@ class Controller:
         """Whether no machine at all is heard. Afterwards not all are heard at once: connections that were cut take
         about as long to come back as they were away, or to be opened anew."""
         heard, limit = self._heard(now), self.spec.settings.recovery.heartbeat
-        silence = quiet(heard, now)
+        silence = silence_of(heard, now)
         if limit < silence < self.spec.settings.recovery.patience:
             if not self.silence and self.job.status not in OVER:
                 log.warning("nothing heard from any machine for %g s: it is the controller that is cut off", limit)
@@ -212,7 +211,7 @@ class Controller:
             connection.send(Refused(machine.why))
             return False
         self.connections[name] = connection
-        self._shortener.connected(name, register.seated)
+        self._rosters.connected(name, register.roster)
         connection.send(Welcome(machine.inbox.last))
         self._flush(name)
         return True
@@ -239,3 +238,19 @@ class Controller:
         """A connection is gone; its agent may come back with another one."""
         if self.connections.get(name) is connection:
             del self.connections[name]
+
+
+def silence_of(heard: Mapping[str, float], now: float) -> float:
+    """Seconds since a sign of life of any machine. 0 for a single machine, whose silence says nothing of the others."""
+    return now - max(heard.values()) if len(heard) > 1 else 0.0
+
+
+def lost_machines(heard: Mapping[str, float], now: float, *, heartbeat: float, patience: float) -> list[str]:
+    """Machines that are silent for too long while others are not.
+
+    If all are silent, the controller is cut off: it could send no order, and training does not need it. Only after
+    `patience` are all machines lost.
+    """
+    if heartbeat / 2 < silence_of(heard, now) < patience:
+        return []
+    return [name for name, at in heard.items() if now - at > heartbeat]

@@ -1,4 +1,4 @@
-"""The controller's memory: every event it was ever told, in order, on disk before anything follows from it."""
+"""The ledger: every event of a job, in order, on disk before the controller acts on it."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ _OTHER = "name another run"
 
 
 class LedgerError(RuntimeError):
-    """The file cannot be used; the message names it."""
+    """The ledger cannot be used; the message names its file."""
 
 
 class Ledger:
-    """Append-only. What `append` has returned for survives the death of this process.
+    """An append-only list of events. An event survives the death of this process once `append` has returned.
 
-    Where it is only for `reading`, nothing is made or changed: the run may be over, or still going on."""
+    With `reading`, no file is made or changed: the run may be over or under way."""
 
     def __init__(self, path: Path, *, reading: bool = False) -> None:
         self.path = path
         self._way_out = _OTHER if reading else _WAY_OUT
         try:
             if reading:
-                closed = not path.with_name(f"{path.name}-wal").exists()  # else what is new is only there
+                closed = not path.with_name(f"{path.name}-wal").exists()  # else the latest events are only there
                 how = "immutable=1" if closed else "mode=ro"
                 self._db = sqlite3.connect(f"{path.resolve().as_uri()}?{how}", isolation_level=None, uri=True)
             else:
@@ -50,7 +50,7 @@ class Ledger:
         try:
             self._db.execute("INSERT INTO events (at, event) VALUES (?, ?)", (at, _encoder.encode(event)))
         except sqlite3.Error as error:
-            raise LedgerError(f"ledger {self.path}: {error}; nothing can be decided that is not written down") from None
+            raise LedgerError(f"ledger {self.path}: {error}; an event must be on disk before it is decided") from None
 
     def read(self) -> Iterator[tuple[float, Event]]:
         try:

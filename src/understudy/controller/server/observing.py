@@ -1,5 +1,5 @@
-"""How fast everybody is, from what beats bring. Nothing of it is in the ledger: a controller that comes back begins to
-look anew."""
+"""The speed of workers and links, from the samples in heartbeats. Samples are not in the ledger: a controller that
+restarts observes anew."""
 
 from __future__ import annotations
 
@@ -14,34 +14,34 @@ from understudy.steward.links import LinkDetector
 from understudy.steward.stragglers import Straggler, StragglerDetector, StragglerNews
 
 LOOK_S = 1.0
-"""Between two looks."""
+"""Seconds between two looks."""
 _ALIKE = ("dp", "fsdp", "tp", "cp", "sp")
-"""How dimensions begin along which all roles do the same work."""
+"""Prefixes of the dimensions along which all roles do the same work."""
 _BEHIND = 3
-"""Windows after which a step is judged without those whose samples have not come."""
+"""Windows after which a step is judged without the samples that are missing."""
 
 
 class Observing:
-    """Collects samples until all roles have told of a step, then has it judged."""
+    """Collects the samples of a step until all roles have sent theirs, then judges the step."""
 
     def __init__(self, settings: StragglerSettings, mesh: Mesh) -> None:
         self.settings = settings
         self._classes = classes_of(mesh)
         self._workers, self._links = StragglerDetector(settings), LinkDetector(settings)
         self._steps: dict[int, dict[int, Sample]] = {}
-        """Step → role → what it has told, of steps that are not judged yet."""
+        """Step → role → its sample, for steps that are not judged yet."""
         self._judged = -1
         self._generation = 0
         self._looked = 0.0
 
     @property
     def findings(self) -> list[Straggler]:
-        """All that is slow, the worst first."""
+        """All slow workers and links, the slowest first."""
         return sorted([*self._workers.told, *self._links.told], key=lambda each: -each.ratio)
 
     @property
     def suspects(self) -> dict[str, Straggler]:
-        """By machine, the worst of each."""
+        """Machine → its slowest worker or link."""
         found: dict[str, Straggler] = {}
         for finding in self.findings:
             found.setdefault(finding.machine, finding)
@@ -55,14 +55,14 @@ class Observing:
                 self._steps.setdefault(sample.step, {})[sample.role] = sample
 
     def look(self, job: JobState, now: float) -> list[Noted]:
-        """What is new, about once a second."""
+        """News of slow workers and links; empty more often than once a second."""
         roster = job.roster
         if now < self._looked + LOOK_S or roster is None:
             return []
         self._looked = now
         if roster.generation != self._generation:
             self._enter(job)
-        players = {role: worker for role in range(len(roster.seats)) if (worker := roster.player(role)) is not None}
+        players = {role: worker for role in range(len(roster.seats)) if (worker := roster.worker_of(role)) is not None}
         machines = {role: worker.machine for role, worker in players.items()}
         news: list[StragglerNews] = []
         for step in self._complete(len(players)):
@@ -74,7 +74,7 @@ class Observing:
         return [_noted(each) for each in news]
 
     def _enter(self, job: JobState) -> None:
-        """A new generation: whoever has gone is forgotten, and steps may be there again."""
+        """Begin a new generation: forget workers that have left, and expect steps that are repeated."""
         roster = job.roster
         assert roster is not None
         players = {role: uid for role, uid in enumerate(roster.seats) if uid is not None}
@@ -84,14 +84,14 @@ class Observing:
         self._links.keep(players)
 
     def _complete(self, players: int) -> list[int]:
-        """Steps of which all roles have told, or nobody will any more."""
+        """Steps of which all samples are here, or the missing ones are overdue."""
         newest = max(self._steps, default=0)
         limit = newest - _BEHIND * self.settings.window
         return sorted(step for step, told in self._steps.items() if len(told) >= players or step < limit)
 
 
 def classes_of(mesh: Mesh) -> dict[int, tuple[int, ...]]:
-    """Role → the roles that do the same work, itself among them: those that differ only along such dimensions."""
+    """Role → the roles that do the same work, itself included: they differ only along the dimensions of `_ALIKE`."""
     found: dict[tuple[int, ...], list[int]] = {}
     for role in range(roles_of(mesh)):
         places = coordinates(mesh, role)

@@ -37,7 +37,6 @@ from understudy.protocol.messages import ExtensionMessage
 from understudy.protocol.provisioning import ProvisioningPage
 from understudy.protocol.sessions import sign_of_life_s
 
-from .bodies import Ending, Illness, Maintenance
 from .controller import RENAME, WATCH_S, Controller
 from .ledger import Ledger
 from .spec import ControlSpec, Offer
@@ -48,6 +47,32 @@ _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Frame)
 _DISBAND_S = 4.0
 _PING_S = 10.0
+
+
+class FaultReport(msgspec.Struct, frozen=True):
+    """Body of a health checker's report."""
+
+    why: str
+    fatal: bool = False
+
+
+class DrainRequest(msgspec.Struct, frozen=True):
+    """Body of a request for maintenance, such as a cloud's notice."""
+
+    machines: tuple[str, ...]
+    by: float | str | None = None
+    """Seconds since the epoch, a duration such as 30m, or a time of day such as 18:30 on the controller's clock."""
+    why: str = ""
+
+
+class AgentEnd(msgspec.Struct, frozen=True):
+    """Body of a launcher's report that an agent has ended."""
+
+    why: str = "its agent has ended"
+    incarnation: str = ""
+    """Empty: the incarnation that has the machine's name now."""
+    joined: bool = False
+    """Whether the agent joined by itself: if it never registered, the job has not waited for it."""
 
 
 class AgentSocket:
@@ -148,10 +173,10 @@ class ControllerServer:
         return _json({"id": id, **self.controller.answer(id)})
 
     async def get_answer(self, request: web.Request) -> web.Response:
-        """What has become of a request; waits up to `wait` seconds for its end."""
+        """The state or the answer of a request; waits up to `wait` for the answer."""
         id, wait = request.match_info["id"], parse_duration(request.query.get("wait", "0"))
         if id not in self.job.requests:
-            raise ValueError(f"there was no request {id}; its id is in the answer to whoever has asked")
+            raise ValueError(f"there was no request {id}; its id is in the answer to the POST that made it")
         deadline = time.monotonic() + min(wait, 60.0)
         while id not in self.job.answers and (left := deadline - time.monotonic()) > 0:
             await self._wait(left)
@@ -165,11 +190,12 @@ class ControllerServer:
         self._waiting.discard(news)
 
     async def get_events(self, request: web.Request) -> web.StreamResponse:
-        """Announcements from number `after` on; waits up to `wait` seconds for the first."""
+        """Announcements from number `after` on, and the job's status; waits up to `wait` seconds for the first."""
         after, wait = int(request.query.get("after", "0")), parse_duration(request.query.get("wait", "0"))
         if len(self.controller.announcements) <= after and wait > 0:
             await self._wait(min(wait, 60.0))
-        return _json({"next": len(self.controller.announcements), "events": self.controller.announcements[after:]})
+        announcements, status = self.controller.announcements, self.controller.director.job.status
+        return _json({"next": len(announcements), "events": announcements[after:], "status": status})
 
     async def get_provision(self, request: web.Request) -> web.Response:
         """Requests for machines that follow the first `after`; waits up to `wait` seconds for the first of them."""
@@ -185,24 +211,24 @@ class ControllerServer:
 
     async def post_drain(self, request: web.Request) -> web.Response:
         """Maintenance: {"machines": ["m1"], "by": "30m", "why": "…"}."""
-        given: Maintenance = await _body(request, Maintenance)
+        given: DrainRequest = await _body(request, DrainRequest)
         by = parse_deadline(given.by, datetime.now()) if isinstance(given.by, str) else given.by
         return await self.ask(Replace(given.machines, by=by, in_turns=True, why=given.why))
 
     async def delete_drain(self, request: web.Request) -> web.Response:
-        """The machine stays, where its turn has not come."""
+        """Withdraw the drain of a machine whose turn has not come."""
         return await self.ask(TakeBack(request.match_info["name"]))
 
     async def post_standbys(self, request: web.Request) -> web.Response:
-        """Have more machines wait."""
+        """Request more standbys."""
         return await self.ask(await _body(request, AddStandby))
 
     async def delete_standby(self, request: web.Request) -> web.Response:
-        """Dismiss a machine that waits."""
+        """Dismiss a standby."""
         return await self.ask(RemoveStandby(request.match_info["name"]))
 
     async def post_scale(self, request: web.Request) -> web.Response:
-        """More replicas, as soon as machines are ready for them, or fewer, at a boundary."""
+        """Set the number of replicas: more as soon as machines are ready, fewer at a boundary."""
         return await self.ask(await _body(request, Scale))
 
     async def post_stop(self, request: web.Request) -> web.Response:
@@ -210,10 +236,10 @@ class ControllerServer:
         return await self.ask(StopJob())
 
     async def post_lost(self, request: web.Request) -> web.Response:
-        """Whoever starts machines has seen one die."""
+        """Report the end of an agent, from the launcher that started it."""
         name = request.match_info["name"]
         machine = self.job.machines.get(name)
-        news: Ending = await _body(request, Ending)
+        news: AgentEnd = await _body(request, AgentEnd)
         if machine is None:
             if not news.joined:
                 self.controller.feed(Lost(name, "", news.why, "agent"))
@@ -222,8 +248,8 @@ class ControllerServer:
         return _json({})
 
     async def post_fault(self, request: web.Request) -> web.Response:
-        """A health checker outside says that a machine is ill: it is replaced by plan while it still works."""
-        given = await _body(request, Illness)
+        """Report a fault of a machine, from a health checker: it is replaced by plan while it still works."""
+        given = await _body(request, FaultReport)
         return await self.ask(ReportFault(request.match_info["name"], given.why, given.fatal))
 
     async def post_readmit(self, request: web.Request) -> web.Response:
@@ -231,7 +257,7 @@ class ControllerServer:
         return await self.ask(Readmit(request.match_info["name"]))
 
     async def get_spec(self, request: web.Request) -> web.Response:
-        """What a machine has to know to join, if it may have the name it wants."""
+        """All that a machine needs to join the job under this name."""
         spec, name = self.spec, request.query.get("machine", "")
         machine = self.job.machines.get(name)
         if spec.worker is None:
@@ -241,8 +267,8 @@ class ControllerServer:
         return _json(Offer(spec.job, self.job.status, spec.worker, spec.env))
 
     async def post_disband(self, request: web.Request) -> web.Response:
-        """The controller is about to go for good: nobody is to wait for it. Answers when all agents have gone, or
-        after a few seconds."""
+        """End all agents, because the controller is about to end for good. Answers when all are gone, or after a few
+        seconds."""
         if self.job.status not in OVER:
             for connection in list(self.controller.connections.values()):
                 connection.send(Refused("the job was ended"))
@@ -252,7 +278,7 @@ class ControllerServer:
         return _json({"left": sorted(self.controller.connections)})
 
     async def get_job(self, request: web.Request) -> web.Response:
-        """How the job is: a `JobView`."""
+        """The state of the job: a `JobView`."""
         silence = self.controller.silence
         view = job_view(self.spec.job, self.job, self.controller.beats, self.controller.observing.findings)
         if silence and view.status not in OVER:
@@ -261,11 +287,11 @@ class ControllerServer:
         return _json(view)
 
     async def get_machines(self, request: web.Request) -> web.Response:
-        """All machines that have ever come: a list of `MachineView`."""
+        """All machines that have ever registered: a list of `MachineView`."""
         return _json(machines_view(self.job))
 
     async def get_roster(self, request: web.Request) -> web.Response:
-        """Who plays which role: a list of `RoleView`."""
+        """The worker of each role: a list of `RoleView`."""
         return _json(roster_view(self.job, self.spec.mesh))
 
     async def get_extensions(self, request: web.Request) -> web.Response:

@@ -35,22 +35,7 @@ class ControlSpec(msgspec.Struct, frozen=True):
 
     @property
     def plan(self) -> JobPlan:
-        recovery, standbys = self.settings.recovery, self.settings.standbys
-        return JobPlan(
-            machines=self.machines,
-            nproc=self.nproc,
-            answer_limit=recovery.answer_limit,
-            limit=self.settings.comm.limit,
-            rehearsal_limit=standbys.rehearsal_limit,
-            patience=recovery.patience,
-            scarcity=recovery.no_standby,
-            quarantine=recovery.quarantine,
-            warm=standbys.warm,
-            records=standbys.recording_bytes > 0 and self.machines > 1,
-            mask=self.settings.masking.mask,
-            first=self.first,
-            at_once=self.settings.replacement.at_once,
-        )
+        return JobPlan(machines=self.machines, nproc=self.nproc, settings=self.settings, first=self.first)
 
     @property
     def steward(self) -> StewardSettings:

@@ -151,4 +151,4 @@ class Steward:
 
     def _is_warm(self, machine: Machine) -> bool:
         rehearsed = all(worker.rehearsed is not None for worker in machine.workers)
-        return machine.whole and (rehearsed or not self._job.plan.warm)
+        return machine.whole and (rehearsed or not self._job.plan.settings.standbys.warm)

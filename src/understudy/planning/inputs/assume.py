@@ -40,7 +40,7 @@ SHORTEST_MTBF, LONGEST_MTBF = 1.0, 1000 * 365 * DAY
 Note = Callable[[str, str, str], None]
 
 
-class AskError(ValueError):
+class PlanRequestError(ValueError):
     """An input is out of range or contradicts another; the message names the option and says what to give."""
 
 
@@ -52,7 +52,7 @@ class Assumption(msgspec.Struct, frozen=True):
     why: str
 
 
-class Ask(msgspec.Struct, frozen=True):
+class PlanRequest(msgspec.Struct, frozen=True):
     """What the user says about the job. Fields that are None are assumed."""
 
     gpus: int
@@ -84,12 +84,12 @@ class Ask(msgspec.Struct, frozen=True):
     notes: tuple[Assumption, ...] = ()
     """Sources of measured values."""
 
-    def with_failures(self, more: Mapping[str, float]) -> Ask:
-        """The request with some properties of failures overridden. Raises AskError for a value out of range."""
+    def with_failures(self, more: Mapping[str, float]) -> PlanRequest:
+        """The request with some properties of failures overridden. Raises PlanRequestError for a value out of range."""
         for name, low, high in _FAILURES:
             if name in more and not low <= more[name] <= high:
                 say = readable if low == SHORTEST_MTBF else "{:g}".format
-                raise AskError(f"--{name} {say(more[name])}: give {say(low)} to {say(high)}")
+                raise PlanRequestError(f"--{name} {say(more[name])}: give {say(low)} to {say(high)}")
         known = self.failures or Failures(self.mtbf or HOUR / (LLAMA_RATE * self.gpus_per_machine))
         return msgspec.structs.replace(self, failures=msgspec.structs.replace(known, **more))
 
@@ -102,7 +102,7 @@ _FAILURES = (
 )
 
 
-class Assumed(msgspec.Struct, frozen=True):
+class PlanAssumptions(msgspec.Struct, frozen=True):
     """Everything that the models need, with the assumptions that were made."""
 
     setting: PlanningSetting
@@ -123,100 +123,102 @@ class Assumed(msgspec.Struct, frozen=True):
         return self.rate * several + others * self.setting.cluster.machines
 
 
-def assume(ask: Ask) -> Assumed:
-    """Completes the request. Raises AskError for a number out of range."""
-    _check(ask)
-    notes = list(ask.notes)
+def assume(request: PlanRequest) -> PlanAssumptions:
+    """Completes the request. Raises PlanRequestError for a number out of range."""
+    _check(request)
+    notes = list(request.notes)
 
     def note(name: str, value: str, why: str) -> None:
         notes.append(Assumption(name, value, why))
 
-    machines = ask.gpus // ask.gpus_per_machine
-    replicas = _replicas(ask, machines, note)
+    machines = request.gpus // request.gpus_per_machine
+    replicas = _replicas(request, machines, note)
     if replicas > MOST_REPLICAS:
-        raise AskError(f"--replicas: {replicas:,} are too many to plan; give up to {MOST_REPLICAS:,}, or fewer --gpus")
+        raise PlanRequestError(
+            f"--replicas: {replicas:,} are too many to plan; give up to {MOST_REPLICAS:,}, or fewer --gpus"
+        )
     machines -= machines % replicas
-    per_replica = machines // replicas * ask.gpus_per_machine
-    if machines * ask.gpus_per_machine != ask.gpus:
-        note("GPUs used", f"{machines * ask.gpus_per_machine:,}", f"whole machines, equal in {replicas:,} replicas")
-    work = _work(ask, machines * ask.gpus_per_machine, per_replica, note)
-    durations = _durations(ask, per_replica, note)
-    failures = ask.failures or _failures(ask, note)
-    repair = ask.repair or Repair()
-    if ask.repair is None:
+    per_replica = machines // replicas * request.gpus_per_machine
+    if machines * request.gpus_per_machine != request.gpus:
+        note("GPUs used", f"{machines * request.gpus_per_machine:,}", f"whole machines, equal in {replicas:,} replicas")
+    work = _work(request, machines * request.gpus_per_machine, per_replica, note)
+    durations = _durations(request, per_replica, note)
+    failures = request.failures or _failures(request, note)
+    repair = request.repair or Repair()
+    if request.repair is None:
         note("repair", "1 day", "usual for a machine that is sent to repair and returns")
     if replicas > 1 and replicas % 2 and replicas % 3:
         note("replication", "left out", f"{replicas:,} replicas cannot form blocks of 2 or 3; --replicas overrides")
     if replicas == 1 < machines:
         note("state of a dead machine", "a copy", "held by another machine (--copy-every 1): there is one replica")
-    cluster = Cluster(machines, replicas, ask.gpus_per_machine, ask.domain)
-    return Assumed(PlanningSetting(cluster, work, durations), failures, repair, tuple(notes))
+    cluster = Cluster(machines, replicas, request.gpus_per_machine, request.domain)
+    return PlanAssumptions(PlanningSetting(cluster, work, durations), failures, repair, tuple(notes))
 
 
-def _check(ask: Ask) -> None:
+def _check(request: PlanRequest) -> None:
     for name, value, most in (
-        ("gpus", ask.gpus, MOST_GPUS),
-        ("gpus-per-machine", ask.gpus_per_machine, 1024),
-        ("days", ask.days, 36_500),
-        ("micro-shards", ask.q, 10_000),
-        ("domain", ask.domain, 100_000),
+        ("gpus", request.gpus, MOST_GPUS),
+        ("gpus-per-machine", request.gpus_per_machine, 1024),
+        ("days", request.days, 36_500),
+        ("micro-shards", request.q, 10_000),
+        ("domain", request.domain, 100_000),
     ):
         if not 1 <= value <= most:
-            raise AskError(f"--{name} {value:,.12g}: give a number from 1 to {most:,}")
-    if ask.gpus < ask.gpus_per_machine:
-        raise AskError(
-            f"--gpus {ask.gpus} is less than one machine has (--gpus-per-machine {ask.gpus_per_machine}); "
+            raise PlanRequestError(f"--{name} {value:,.12g}: give a number from 1 to {most:,}")
+    if request.gpus < request.gpus_per_machine:
+        raise PlanRequestError(
+            f"--gpus {request.gpus} is less than one machine has (--gpus-per-machine {request.gpus_per_machine}); "
             "give both as they are"
         )
     for name, number, low, high in (
-        ("step-seconds", ask.step, 1e-4, DAY),
-        ("mtbf", ask.mtbf, SHORTEST_MTBF, LONGEST_MTBF),
-        ("repair", None if ask.repair is None else ask.repair.mean, 1.0, 10 * 365 * DAY),
-        ("restart", ask.restart, 0.0, 30 * DAY),
-        ("save", ask.save, 0.0, DAY),
-        ("cold", ask.cold, 0.0, 365 * DAY),
+        ("step-seconds", request.step, 1e-4, DAY),
+        ("mtbf", request.mtbf, SHORTEST_MTBF, LONGEST_MTBF),
+        ("repair", None if request.repair is None else request.repair.mean, 1.0, 10 * 365 * DAY),
+        ("restart", request.restart, 0.0, 30 * DAY),
+        ("save", request.save, 0.0, DAY),
+        ("cold", request.cold, 0.0, 365 * DAY),
     ):
         if number is not None and not (isfinite(number) and low <= number <= high):
-            raise AskError(f"--{name} {readable(number)}: give {readable(low)} to {readable(high)}")
-    for name, number, low, high in (("model-params", ask.params, 1e3, 1e16), ("price", ask.price, 0.0, 1e6)):
+            raise PlanRequestError(f"--{name} {readable(number)}: give {readable(low)} to {readable(high)}")
+    for name, number, low, high in (("model-params", request.params, 1e3, 1e16), ("price", request.price, 0.0, 1e6)):
         if number is not None and not low <= number <= high:
-            raise AskError(f"--{name} {number:g}: give a number from {low:g} to {high:g}")
+            raise PlanRequestError(f"--{name} {number:g}: give a number from {low:g} to {high:g}")
 
 
-def _replicas(ask: Ask, machines: int, note: Note) -> int:
-    if ask.replicas is not None:
-        if not 1 <= ask.replicas <= machines:
-            raise AskError(
-                f"--replicas {ask.replicas:,.12g}: {machines:,} machines can hold 1 to {machines:,} replicas"
+def _replicas(request: PlanRequest, machines: int, note: Note) -> int:
+    if request.replicas is not None:
+        if not 1 <= request.replicas <= machines:
+            raise PlanRequestError(
+                f"--replicas {request.replicas:,.12g}: {machines:,} machines can hold 1 to {machines:,} replicas"
             )
-        return ask.replicas
-    if ask.params is not None:
-        needed = ask.params * STATE_BYTES / (FOR_STATE * GPU_MEMORY)
-        gpus = max(ask.gpus_per_machine, 1 << ceil(log2(max(needed, 1))))
+        return request.replicas
+    if request.params is not None:
+        needed = request.params * STATE_BYTES / (FOR_STATE * GPU_MEMORY)
+        gpus = max(request.gpus_per_machine, 1 << ceil(log2(max(needed, 1))))
         why = f"{STATE_BYTES} bytes of state per parameter in {FOR_STATE:.0%} of {GPU_MEMORY / 1e9:g} GB"
     else:
         gpus, why = GPUS_PER_REPLICA, "usual for a large model; --replicas or --model-params overrides"
-    per_replica = max(1, gpus // ask.gpus_per_machine)
+    per_replica = max(1, gpus // request.gpus_per_machine)
     if per_replica > machines:
-        if ask.params is not None:
-            raise AskError(
-                f"--model-params {ask.params:g} needs about {gpus:,} GPUs for one replica and there are {ask.gpus:,}; "
-                "give more GPUs, or --replicas if you know better"
+        if request.params is not None:
+            raise PlanRequestError(
+                f"--model-params {request.params:g} needs about {gpus:,} GPUs for one replica and there are "
+                f"{request.gpus:,}; give more GPUs, or --replicas"
             )
         per_replica = max(1, machines // 8)
     found = machines // per_replica
-    note("replicas", f"{found:,} of {per_replica * ask.gpus_per_machine:,} GPUs", why)
+    note("replicas", f"{found:,} of {per_replica * request.gpus_per_machine:,} GPUs", why)
     return found
 
 
-def _work(ask: Ask, gpus: int, per_replica: int, note: Note) -> StepWork:
-    if ask.step is not None:
-        sync = 0.1 * ask.step
+def _work(request: PlanRequest, gpus: int, per_replica: int, note: Note) -> StepWork:
+    if request.step is not None:
+        sync = 0.1 * request.step
         note("gradient exchange", f"{sync:.3g} s", "a tenth of the step")
-        return StepWork(ask.step - sync, sync)
-    if ask.params is not None:
-        compute = 6 * ask.params * TOKENS_PER_STEP / (gpus * GPU_FLOPS)
-        sync = 4 * ask.params / per_replica / NETWORK
+        return StepWork(request.step - sync, sync)
+    if request.params is not None:
+        compute = 6 * request.params * TOKENS_PER_STEP / (gpus * GPU_FLOPS)
+        sync = 4 * request.params / per_replica / NETWORK
         note(
             "step",
             f"{compute + sync:.3g} s",
@@ -227,35 +229,35 @@ def _work(ask: Ask, gpus: int, per_replica: int, note: Note) -> StepWork:
     return StepWork(0.9 * STEP, 0.1 * STEP)
 
 
-def _durations(ask: Ask, per_replica: int, note: Note) -> Durations:
-    found = ask.durations
+def _durations(request: PlanRequest, per_replica: int, note: Note) -> Durations:
+    found = request.durations
     if found is None:
         found = Durations(detect=2.0, hand_over=18.0, planned=16.0, join=2.0, cold=COLD)
         note("hand-over", f"{found.detect + found.hand_over:g} s", "as published for 1,024 GPUs (TrainMover)")
         note("join", f"{found.join:g} s", "state is streamed during training; --calibrate RUN measures it")
-        if ask.params is not None:
-            share = ask.params / per_replica
+        if request.params is not None:
+            share = request.params / per_replica
             found = msgspec.structs.replace(found, save=max(5.0, SAVED_BYTES * share / STORAGE))
             note("save", f"{found.save:.3g} s", f"{SAVED_BYTES} bytes per parameter at {STORAGE / 1e9:g} GB/s a GPU")
-        elif ask.save is None:
+        elif request.save is None:
             note("save", f"{found.save:g} s", "usual; --save overrides")
-        if ask.cold is None:
+        if request.cold is None:
             note("a machine that is no standby", f"{COLD / 60:g} min", "fetch, start, rehearse; --cold overrides")
-        if ask.restart is None:
+        if request.restart is None:
             note("restart", f"{found.restart / 60:g} min", "usual for a large job; --restart overrides")
-    if ask.restart is not None:
-        found = msgspec.structs.replace(found, restart=ask.restart)
-    if ask.cold is not None:
-        found = msgspec.structs.replace(found, cold=ask.cold)
-    if ask.save is not None:
-        found = msgspec.structs.replace(found, save=ask.save)
+    if request.restart is not None:
+        found = msgspec.structs.replace(found, restart=request.restart)
+    if request.cold is not None:
+        found = msgspec.structs.replace(found, cold=request.cold)
+    if request.save is not None:
+        found = msgspec.structs.replace(found, save=request.save)
     return found
 
 
-def _failures(ask: Ask, note: Note) -> Failures:
-    if ask.mtbf is not None:
-        return Failures(ask.mtbf)
-    mtbf = HOUR / (LLAMA_RATE * ask.gpus_per_machine)
+def _failures(request: PlanRequest, note: Note) -> Failures:
+    if request.mtbf is not None:
+        return Failures(request.mtbf)
+    mtbf = HOUR / (LLAMA_RATE * request.gpus_per_machine)
     why = "as in the training of Llama 3; --mtbf or --failures-csv overrides"
     note("MTBF of a machine", f"{mtbf / HOUR:,.0f} h", why)
     return Failures(mtbf)

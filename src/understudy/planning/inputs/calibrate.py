@@ -59,6 +59,7 @@ class Calibrated(msgspec.Struct, frozen=True):
 
     @property
     def measured(self) -> tuple[str, ...]:
+        """Names of the values that were measured."""
         return tuple(name for name, source in self.sources.items() if source != ASSUMED)
 
 

@@ -55,6 +55,7 @@ class Fitted(msgspec.Struct, frozen=True):
 
     @property
     def reasons(self) -> tuple[str, ...]:
+        """The reason of each fitted value."""
         estimates = (self.mtbf, self.shape, self.together, self.maintenance, self.straggling, self.away)
         return tuple(estimate.reason for estimate in estimates)
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from understudy.planning.failures import Failures, Repair, Times
 from understudy.planning.inputs.assume import LLAMA_RATE
 from understudy.planning.setting import DAY, HOUR
-from understudy.protocol.durations import DurationError, parse_duration
+from understudy.protocol.durations import DurationError, duration_text, parse_duration
 
 Numbers = NDArray[np.int64]
 
@@ -311,7 +311,7 @@ def example_log(seed: int = 0, example: ExampleCluster = EXAMPLE) -> str:
     lines = ["timestamp,machine,kind,repair,domain"]
     for at, machine, kind, repair in rows:
         date = datetime.fromtimestamp(round(BEGIN + at), UTC).isoformat().replace("+00:00", "Z")
-        name = f"node-{machine:04d},{kind},{_repair_text(repair)},rack-{machine // example.domain:03d}"
+        name = f"node-{machine:04d},{kind},{duration_text(repair)},rack-{machine // example.domain:03d}"
         lines.append(f"{date},{name}")
     return "\n".join(lines) + "\n"
 
@@ -360,10 +360,3 @@ def _others(rng: np.random.Generator, e: ExampleCluster) -> Iterator[Row]:
 def _rounded(seconds: Times) -> Times:
     """Durations rounded to the minute, as in a log that is kept by hand."""
     return np.maximum(np.round(seconds / 60), 1.0) * 60
-
-
-def _repair_text(seconds: float) -> str:
-    for unit, name in ((DAY, "d"), (HOUR, "h"), (60.0, "m")):
-        if seconds % unit == 0:
-            return f"{seconds / unit:.0f}{name}"
-    return f"{seconds:.0f}s"

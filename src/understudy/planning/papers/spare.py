@@ -86,6 +86,8 @@ class HopelessCase(ValueError):
 
 
 class SpareCase(msgspec.Struct, frozen=True):
+    """A row of the table to simulate: strategy, number of groups N and holders r."""
+
     kind: Kind
     n: int
     r: int
@@ -101,6 +103,8 @@ class SpareCase(msgspec.Struct, frozen=True):
 
 
 class SpareRow(msgspec.Struct, frozen=True):
+    """A simulated row of the table."""
+
     ttt_ratio: Mean
     availability: Mean
     restarts: float
@@ -149,6 +153,7 @@ def case(kind: Kind, n: int, r: int, work_steps: int = STEPS) -> SpareCase:
 
 
 def failures_of(n: int, distribution: Distribution) -> Failures:
+    """Failures of N groups with these lifetimes."""
     return Failures(SYSTEM_MTBF * n, SHAPE if distribution == "weibull" else 1.0)
 
 
@@ -160,6 +165,7 @@ def simulate(
     engine: Engine = "jump",
     progress: Progress | None = None,
 ) -> SpareRow:
+    """Simulates one row of the table."""
     simulated = (jump if engine == "jump" else steps).simulate(
         of.setting, failures_of(of.n, distribution), of.strategy, runs=runs, seed=seed, progress=progress
     )

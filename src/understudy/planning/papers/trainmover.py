@@ -89,10 +89,12 @@ def mttf(gpus: int) -> float:
 
 
 def unexpected_share() -> float:
+    """Share of interruptions that are unexpected."""
     return 1 / (1 + EXPECTED_TO_UNEXPECTED)
 
 
 def standbys_for(gpus: int, reading: Reading = USUAL) -> int:
+    """Standby machines of a job on this number of GPUs."""
     if reading.standbys is not None:
         return reading.standbys
     in_repair = unexpected_share() / mttf(gpus) * reading.repair

@@ -41,6 +41,8 @@ class BarChart(msgspec.Struct, frozen=True, tag="bars"):
 
 
 class ChartLine(msgspec.Struct, frozen=True):
+    """One curve of a line chart."""
+
     name: str
     xs: tuple[float, ...]
     ys: tuple[float, ...]
@@ -48,6 +50,8 @@ class ChartLine(msgspec.Struct, frozen=True):
 
 
 class LineChart(msgspec.Struct, frozen=True, tag="lines"):
+    """Curves over a common axis."""
+
     x: str
     y: str
     lines: tuple[ChartLine, ...]
@@ -58,11 +62,15 @@ class LineChart(msgspec.Struct, frozen=True, tag="lines"):
 
 
 class ChartStack(msgspec.Struct, frozen=True):
+    """One bar that consists of parts."""
+
     label: str
     parts: tuple[tuple[str, float], ...]
 
 
 class StackChart(msgspec.Struct, frozen=True, tag="stacks"):
+    """Bars that consist of parts."""
+
     axis: str
     stacks: tuple[ChartStack, ...]
 

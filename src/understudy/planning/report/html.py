@@ -114,6 +114,7 @@ def document(title: str, body: Iterable[str], made: str) -> str:
 
 
 def drawing(name: str, title: str, figure: Figure) -> str:
+    """A plotly figure as HTML."""
     from plotly.io import to_html
 
     plot = to_html(figure, config=CONFIG, include_plotlyjs=False, full_html=False, div_id=f"plot-{name}")
@@ -127,6 +128,7 @@ def tiles(found: Iterable[tuple[str, str]]) -> str:
 
 
 def table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table as HTML."""
     head = "".join(f"<th>{escape(title)}</th>" for title in titles)
     body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
     return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'

@@ -74,7 +74,7 @@ def _plots(plan: Plan) -> list[str]:
             "scale",
             "Time to train against scale",
             seen or "No plot: with replicas of this size and this failure rate, there are no two scales to compare.",
-            plots.over_scale(scale, best, plan.ask.days) if seen else None,
+            plots.over_scale(scale, best, plan.request.days) if seen else None,
         ),
         _section("waste", "Wasted GPU-hours a week", words.of_bars(bars, best), plots.bars(bars)),
         _section(
@@ -92,8 +92,8 @@ def _plots(plan: Plan) -> list[str]:
         _section(
             "sensitivity",
             "Which inputs matter",
-            words.of_tornado(swings, plan.ask.goal),
-            plots.tornado(swings, words.of_goal(plan.ask.goal)) if swings.changes else None,
+            words.of_tornado(swings, plan.request.goal),
+            plots.tornado(swings, words.of_goal(plan.request.goal)) if swings.changes else None,
         ),
     ]
 

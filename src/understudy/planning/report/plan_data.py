@@ -7,13 +7,13 @@ from math import inf, isfinite
 
 import msgspec
 
-from understudy.masking.placement import PlacementError
 from understudy.planning import strategy as ways
 from understudy.planning.closed_form import LONGEST_PERIOD, best_period, estimate
-from understudy.planning.inputs.assume import Ask, Assumed
+from understudy.planning.inputs.assume import PlanAssumptions, PlanRequest
 from understudy.planning.outcome import Mean, Waste
 from understudy.planning.planner import HOLDERS, WORTHLESS, Plan, PlanOption, best_of_kinds, kinds
 from understudy.planning.setting import HOUR, WEEK
+from understudy.planning.strategy import fits
 
 SCALES = (1024, 4096, 16_384, 65_536, 131_072, 262_144, 600_000)
 ALIKE = 6
@@ -32,6 +32,8 @@ STANDING_BY = "standbys held ready"
 
 
 class ScalePoint(msgspec.Struct, frozen=True):
+    """One point of a curve over scale."""
+
     gpus: int
     inflation: float
     days: float
@@ -85,6 +87,8 @@ class WasteStack(msgspec.Struct, frozen=True):
 
 
 class LandscapeCell(msgspec.Struct, frozen=True):
+    """One cell of the landscape: holders, checkpoint period and inflation."""
+
     r: int
     period: float
     inflation: float
@@ -123,25 +127,25 @@ def over_scale(plan: Plan) -> OverScale:
     found: dict[str, ScaleCurve] = {}
     scaled = {assumed.setting.cluster.gpus: assumed for assumed in _scales(plan.assumed)}
     for gpus in sorted({*scaled, here}):
-        options = plan.options if gpus == here else _options(scaled[gpus], plan.ask)
+        options = plan.options if gpus == here else _options(scaled[gpus], plan.request)
         for option in options:
             if makes_progress(option.inflation):
                 kind = option.strategy.name
                 curve = found.get(kind, ScaleCurve(kind, option.offered, ()))
-                point = ScalePoint(gpus, option.inflation, plan.ask.days * option.inflation)
+                point = ScalePoint(gpus, option.inflation, plan.request.days * option.inflation)
                 found[kind] = msgspec.structs.replace(curve, points=(*curve.points, point))
     ordered = sorted(found.values(), key=lambda curve: (-curve.points[-1].gpus, curve.points[-1].inflation))
     return OverScale(tuple(ordered), here)
 
 
-def at_scale(assumed: Assumed, replicas: int) -> Assumed:
+def at_scale(assumed: PlanAssumptions, replicas: int) -> PlanAssumptions:
     """The assumptions for another number of the same replicas."""
     replace, cluster = msgspec.structs.replace, assumed.setting.cluster
     changed = replace(cluster, machines=replicas * cluster.machines_per_replica, replicas=replicas)
     return replace(assumed, setting=replace(assumed.setting, cluster=changed))
 
 
-def _scales(assumed: Assumed) -> Iterator[Assumed]:
+def _scales(assumed: PlanAssumptions) -> Iterator[PlanAssumptions]:
     cluster = assumed.setting.cluster
     per_replica = cluster.machines_per_replica * cluster.gpus_per_machine
     for gpus in SCALES:
@@ -155,11 +159,11 @@ def _scales(assumed: Assumed) -> Iterator[Assumed]:
                 yield scaled
 
 
-def _options(assumed: Assumed, ask: Ask) -> Iterable[PlanOption]:
+def _options(assumed: PlanAssumptions, request: PlanRequest) -> Iterable[PlanOption]:
     """The best option of every kind."""
     large = assumed.setting.cluster.replicas > MOST_SPREAD
-    names = {kind for kind, _, _ in kinds(assumed, ask) if not (large and kind == "mask-and-refill-local")}
-    return best_of_kinds(assumed, ask, lambda done: None, names=names).values()
+    names = {kind for kind, _, _ in kinds(assumed, request) if not (large and kind == "mask-and-refill-local")}
+    return best_of_kinds(assumed, request, lambda done: None, names=names).values()
 
 
 def bars(plan: Plan) -> tuple[WasteBar, ...]:
@@ -171,7 +175,7 @@ def bars(plan: Plan) -> tuple[WasteBar, ...]:
 def _bar(plan: Plan, option: PlanOption) -> WasteBar:
     wasted = plan.wasted_gpu_hours(option)
     machines = plan.assumed.setting.cluster.machines + option.strategy.standbys
-    paid = machines * plan.ask.gpus_per_machine * WEEK / HOUR
+    paid = machines * plan.request.gpus_per_machine * WEEK / HOUR
     stuck = not makes_progress(option.inflation)
     return WasteBar(option.strategy.name, option.offered, wasted, plan.money(option), wasted / paid, stuck)
 
@@ -184,7 +188,7 @@ def breakdown(plan: Plan) -> tuple[WasteStack, ...]:
 
 def _stack(plan: Plan, option: PlanOption) -> WasteStack:
     bar = _bar(plan, option)
-    held = option.strategy.standbys * plan.ask.gpus_per_machine * WEEK / HOUR
+    held = option.strategy.standbys * plan.request.gpus_per_machine * WEEK / HOUR
     shares, training = option.estimate.shares, bar.gpu_hours - held
     total = sum(shares.values())
     hours = {waste.words: training * shares[waste] / total for waste in Waste if training and shares.get(waste)}
@@ -197,7 +201,7 @@ def landscape(plan: Plan) -> Landscape | None:
     """The landscape of SPARe. None: shards cannot be placed on several replicas, or SPARe makes no progress."""
     assumed = plan.assumed
     setting, failures, repair = assumed.setting, assumed.failures, assumed.repair
-    holders = tuple(r for r in HOLDERS if _fits(r, setting.cluster.replicas))
+    holders = tuple(r for r in HOLDERS if fits(f"spare:r={r}", setting.cluster.replicas))
 
     def inflation(r: int, period: float) -> float:
         return estimate(setting, failures, ways.spare(setting, r, period), repair).inflation
@@ -222,14 +226,6 @@ def landscape(plan: Plan) -> Landscape | None:
     return Landscape(holders, periods, kept, best, planned if planned < best.inflation else None)
 
 
-def _fits(r: int, replicas: int) -> bool:
-    try:
-        ways.placed(f"spare:r={r}", replicas)
-    except PlacementError:
-        return False
-    return True
-
-
 class InputChange(msgspec.Struct, frozen=True):
     """Relative change of the goal when one input is halved and doubled: 0.1 is ten percent more."""
 
@@ -249,7 +245,7 @@ class Tornado(msgspec.Struct, frozen=True):
 
 def tornado(plan: Plan) -> Tornado:
     """The influence of each input on the plan's goal."""
-    goal = plan.best.cost if plan.ask.goal == "cost" else plan.best.inflation
+    goal = plan.best.cost if plan.request.goal == "cost" else plan.best.inflation
     changes = tuple(
         InputChange(swing.name, swing.low / goal - 1, swing.high / goal - 1)
         for swing in plan.sensitivity

@@ -81,6 +81,7 @@ def require() -> Any:
 
 
 def over_scale(found: OverScale, best: str, days: float) -> Figure:
+    """Time to train over the number of GPUs."""
     go = require()
     figure = go.Figure()
     top = min(HIGHEST * days, max(point.days for curve in found.curves for point in curve.points))
@@ -114,6 +115,7 @@ def over_scale(found: OverScale, best: str, days: float) -> Figure:
 
 
 def bars(found: tuple[WasteBar, ...]) -> Figure:
+    """Wasted GPU-hours of every strategy."""
     go = require()
     figure = go.Figure()
     room = 1.3 * max(1.0, *(bar.gpu_hours for bar in found))
@@ -138,6 +140,7 @@ def bars(found: tuple[WasteBar, ...]) -> Figure:
 
 
 def breakdown(found: tuple[WasteStack, ...]) -> Figure:
+    """Waste of every strategy by kind."""
     go = require()
     figure = go.Figure()
     for words, colour in WASTES.items():
@@ -159,6 +162,7 @@ def breakdown(found: tuple[WasteStack, ...]) -> Figure:
 
 
 def landscape(found: Landscape) -> Figure:
+    """Inflation of SPARe over holders and checkpoint periods."""
     go = require()
     known = sorted(value for row in found.rows for value in row if value is not None)
     worst = max(known[int(0.85 * (len(known) - 1))], found.best.inflation + 1e-6)
@@ -199,6 +203,7 @@ def landscape(found: Landscape) -> Figure:
 
 
 def tornado(found: Tornado, goal: str) -> Figure:
+    """Influence of each input on the goal."""
     go = require()
     names = [escape(each.name) for each in found.changes]
     figure = go.Figure()
@@ -222,6 +227,7 @@ def tornado(found: Tornado, goal: str) -> Figure:
 
 
 def simulated(found: tuple[Simulated, ...]) -> Figure:
+    """Simulated inflation of every strategy beside the closed form."""
     go = require()
     figure, names = go.Figure(), [escape(each.kind) for each in found]
     means = [each.inflation for each in found]

@@ -61,10 +61,12 @@ def settings(strategy: Strategy) -> str:
 
 
 def time_to_train(plan: Plan, option: PlanOption) -> str:
+    """Time to train with an option, in words."""
     return readable(plan.seconds(option)) if makes_progress(option.inflation) else NEVER
 
 
 def recommendation(plan: Plan) -> str:
+    """The recommended option and its expected result."""
     best, cluster = plan.best, plan.assumed.setting.cluster
     where = f"{cluster.gpus:,} GPUs ({cluster.machines:,} machines, {cluster.replicas:,} replica"
     where += (
@@ -75,21 +77,22 @@ def recommendation(plan: Plan) -> str:
         return f"{use} Even so training makes no progress: failures come faster than any strategy recovers from them."
     expected = best.estimate
     return (
-        f"{use} {readable(plan.ask.days * DAY)} of undisturbed training then take {time_to_train(plan, best)}, with an "
-        f"efficiency (ETTR) of {share(expected.efficiency)} and an availability of {share(expected.availability)}; "
+        f"{use} {readable(plan.request.days * DAY)} of undisturbed training take {time_to_train(plan, best)}, with "
+        f"an efficiency (ETTR) of {share(expected.efficiency)} and an availability of {share(expected.availability)}; "
         f"{amount(plan.wasted_gpu_hours(best))} GPU-hours a week are wasted, standbys included, which is "
-        f"{amount(plan.money(best))} a week at {plan.ask.price:g} a GPU-hour."
+        f"{amount(plan.money(best))} a week at {plan.request.price:g} a GPU-hour."
     )
 
 
 def runner_up(plan: Plan) -> str:
+    """The second-best option, compared with the best."""
     other, best = plan.runner_up, plan.best
     if other is None:
         return "There is no runner-up: no other strategy of Understudy fits this job."
     with_it = f"Runner-up: {other.strategy.name} with {settings(other.strategy)}"
     if not makes_progress(other.inflation) or not makes_progress(best.inflation):
         return f"{with_it}; with it training makes no progress."
-    by_cost = plan.ask.goal == "cost"
+    by_cost = plan.request.goal == "cost"
     more = other.cost / best.cost - 1 if by_cost else other.inflation / best.inflation - 1
     wasted = amount(plan.wasted_gpu_hours(other))
     if round(more, 5) <= 0:
@@ -101,6 +104,7 @@ def runner_up(plan: Plan) -> str:
 
 
 def simulated(plan: Plan) -> str:
+    """The simulation that checked the recommendation."""
     found, runs = plan.simulated.inflation, f"{plan.simulated.runs} runs of {readable(plan.simulated.days * DAY)}"
     if not (makes_progress(found.value) and isfinite(found.low) and isfinite(found.high)):
         return f"Checked by simulation: training makes no progress in {runs}."
@@ -130,6 +134,7 @@ def of_scale(found: OverScale, best: str) -> str:
 
 
 def of_bars(found: tuple[WasteBar, ...], best: str) -> str:
+    """The sentence about wasted GPU-hours."""
     ours = next(bar for bar in found if bar.kind == best)
     most = found[-1]
     seen = f"{best} wastes {amount(ours.gpu_hours)} GPU-hours a week, {share(ours.share)} of what is paid"
@@ -143,6 +148,7 @@ def of_bars(found: tuple[WasteBar, ...], best: str) -> str:
 
 
 def of_breakdown(found: tuple[WasteStack, ...], best: str) -> str:
+    """The sentence about kinds of waste."""
     ours = next(stack for stack in found if stack.bar.kind == best)
     if not ours.parts:
         return f"{best} wastes nothing here."
@@ -154,6 +160,7 @@ def of_breakdown(found: tuple[WasteStack, ...], best: str) -> str:
 
 
 def of_landscape(found: Landscape) -> str:
+    """The sentence about the landscape of SPARe."""
     best = found.best
     further = f" Planned restarts before the wipe-out reach {found.planned:.3f}." if found.planned is not None else ""
     return (
@@ -164,6 +171,7 @@ def of_landscape(found: Landscape) -> str:
 
 
 def of_no_landscape(plan: Plan) -> str:
+    """The sentence if there is no landscape."""
     replicas = plan.assumed.setting.cluster.replicas
     if replicas == 1:
         return "No plot: with a single replica, no shard can have a second holder."
@@ -174,6 +182,7 @@ def of_no_landscape(plan: Plan) -> str:
 
 
 def of_simulated(found: Sequence[Simulated], kept: Sequence[Simulated]) -> str:
+    """The sentence about simulated strategies."""
     known = {each.kind for each in kept}
     lost = [each.kind for each in found if each.kind not in known]
     never = f" Training makes no progress with {', '.join(lost)}." if lost else ""
@@ -187,10 +196,12 @@ def of_simulated(found: Sequence[Simulated], kept: Sequence[Simulated]) -> str:
 
 
 def of_goal(goal: str) -> str:
+    """The goal in words."""
     return "cost" if goal == "cost" else "time to train"
 
 
 def of_tornado(found: Tornado, goal: str) -> str:
+    """The sentence about the influence of inputs."""
     what = of_goal(goal)
     if found.changes:
         first = found.changes[0]

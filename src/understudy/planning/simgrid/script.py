@@ -65,6 +65,7 @@ class SimgridMachines:
             self.lifelines[machine] = self.sg.Comm.sendto_async(self.hosts[machine], self.controller, LIFELINE)
 
     def leave(self) -> None:
+        """Closes all lifelines at the end of the run."""
         for lifeline in self.lifelines.values():
             lifeline.cancel()
 
@@ -92,6 +93,7 @@ class SimgridMachines:
         return [self.hosts[machine] for machine in machines if machine in self.lifelines]
 
     def save(self, seconds: float) -> list[Any]:
+        """Starts the message of a checkpoint."""
         return [self._send(self.controller, self.storage, seconds)]
 
     def _send(self, one: Any, other: Any, seconds: float) -> Any:
@@ -174,15 +176,18 @@ class SimgridRun:
         return self.holds[-1][0] if self.holds else self.now
 
     def waste(self, cause: str, seconds: float) -> None:
+        """Counts seconds as waste of this kind."""
         self.wasted[cause] = self.wasted.get(cause, 0.0) + seconds
 
     def useful(self, state: tuple[int, float, float]) -> float:
+        """Useful seconds of a state: steps done, and shares of the current step."""
         done, computed, synced = state
         return (
             done * (self.inputs.compute + self.inputs.sync) + computed * self.inputs.compute + synced * self.inputs.sync
         )
 
     def train(self) -> None:
+        """Trains until all steps are done or the time is over."""
         while self.now < self.end - INSTANT and not (self.inputs.steps and self.done >= self.inputs.steps):
             if self.all.failed:
                 self.fail(self.all.failed.pop(0))
@@ -199,6 +204,7 @@ class SimgridRun:
         self.all.leave()
 
     def result(self) -> SimgridResult:
+        """The result of the run."""
         finished = bool(self.inputs.steps) and self.done >= self.inputs.steps
         return SimgridResult(
             seconds=self.now,
@@ -211,6 +217,7 @@ class SimgridRun:
         )
 
     def stand_still(self) -> None:
+        """Waits for the end of the first standstill."""
         until, cause = self.holds[0]
         begin = self.now
         if self.wait(until - begin, []):
@@ -218,6 +225,7 @@ class SimgridRun:
         self.waste(cause, self.now - begin)
 
     def compute(self) -> None:
+        """Computes the rest of the current step."""
         inputs, begin = self.inputs, self.now
         load = inputs.loads[self.missing]
         seconds = (1.0 - self.computed) * inputs.compute * load
@@ -246,6 +254,7 @@ class SimgridRun:
         self.done, self.computed, self.synced = self.done + 1, 0.0, 0.0
 
     def save(self) -> None:
+        """Writes a checkpoint."""
         begin, left = self.now, self.inputs.save - self.saving
         whole = left <= INSTANT or self.wait(left, self.all.save(left))
         spent = self.now - begin
@@ -256,6 +265,7 @@ class SimgridRun:
             self.trained = self.saving = 0.0
 
     def working(self) -> list[int]:
+        """Machines of members that are not missing."""
         return [machine for machine in range(self.inputs.machines) if not self.gone[machine // self.per_member]]
 
     def wait(self, seconds: float, activities: list[Any]) -> bool:
@@ -263,9 +273,11 @@ class SimgridRun:
         return self.all.wait(seconds, min(self.end, self.due[0][0] if self.due else inf), activities)
 
     def expect(self, date: float, kind: str, number: int = 0) -> None:
+        """Schedules an event."""
         heapq.heappush(self.due, (date, kind, number))
 
     def happen(self, kind: str, number: int) -> None:
+        """Handles a scheduled event."""
         if kind == "appear":
             if self.there[number] <= self.now + INSTANT:
                 self.all.enter(number)
@@ -290,6 +302,7 @@ class SimgridRun:
             self.holds.append((until, cause))
 
     def fail(self, machine: int) -> None:
+        """Handles the failure of a machine by the strategy."""
         inputs = self.inputs
         self.failures += 1
         if any(cause == "RESTARTING" and until > self.now + INSTANT for until, cause in self.holds):
@@ -329,12 +342,14 @@ class SimgridRun:
         return max(self.now, soonest)
 
     def replace(self, machine: int, stall: float) -> None:
+        """Replaces a machine while training waits."""
         served = self.fetch(self.inputs.cold)
         self.appear(machine, served)
         self.hold(served, "WAITING")
         self.hold(served + stall, "STALLED")
 
     def lose(self, machine: int) -> None:
+        """Masks a member, or replaces the machine if that costs less."""
         inputs, member = self.inputs, machine // self.per_member
         fresh = not self.gone[member]
         if inputs.refills:
@@ -371,6 +386,7 @@ class SimgridRun:
         return (0.0 if same else self.inputs.stall) + (self.inputs.patch if drawn and not paid else 0.0)
 
     def wiped(self, member: int) -> bool:
+        """Whether a shard of this member has no live holder."""
         if not self.inputs.holders:
             return self.missing >= self.inputs.members
         return any(all(self.gone[holder] for holder in holders) for holders in self.inputs.holders[member])
@@ -394,6 +410,7 @@ class SimgridRun:
                 self.appear(machine, begin)
 
     def enter(self, member: int) -> None:
+        """Lets a machine join a member."""
         self.gone[member] -= 1
         if not self.gone[member]:
             self.missing -= 1
@@ -401,6 +418,7 @@ class SimgridRun:
 
 
 def main(folder: Path) -> None:
+    """Runs the case in `folder` and writes its result there."""
     import simgrid
 
     inputs = SimgridInput(**json.loads((folder / INPUT).read_text(encoding="utf-8")))

@@ -29,7 +29,7 @@ from understudy.protocol.frames import (
     Welcome,
 )
 from understudy.protocol.messages import Copied, FromWorker, Progress, Recorded, Rehearse, Telemetry
-from understudy.protocol.roster_delta import Seats
+from understudy.protocol.roster_delta import RosterDecoder
 from understudy.protocol.sessions import Inbox, Outbox
 
 from .verdicts import Rule, RuleBroken
@@ -57,7 +57,7 @@ class SimConnection:
     def send(self, frame: Frame) -> None:
         """From the controller."""
         self._deliver(0, partial(self._to_agent, frame))
-        if isinstance(frame, Numbered) and not frame.seating and self._job.random.random() < _AGAIN:
+        if isinstance(frame, Numbered) and not frame.roster and self._job.random.random() < _AGAIN:
             self._deliver(0, partial(self._to_agent, frame))
 
     def report(self, frame: Frame) -> None:
@@ -112,7 +112,7 @@ class SimAgent:
         """Digests of recordings."""
         self._outbox: Outbox[Report] = Outbox()
         self._inbox = Inbox()
-        self._seats = Seats()
+        self._rosters = RosterDecoder()
         self._beat = Beat()
         self.connection: SimConnection | None = None
         job.scheduler.after(BEAT_S, self._beats)
@@ -126,8 +126,10 @@ class SimAgent:
             self.job.scheduler.after(0.1 + self.job.network.delay(), self.connect)
             return
         self.connection = SimConnection(self)
-        seated = self._seats.generation
-        self.connection.report(Register(self.name, self.incarnation, self.standby, self._inbox.last, None, {}, seated))
+        seated = self._rosters.generation
+        self.connection.report(
+            Register(self.name, self.incarnation, standby=self.standby, received=self._inbox.last, roster=seated)
+        )
 
     def disconnect(self) -> None:
         """The connection breaks; another one is opened after a while."""
@@ -145,8 +147,8 @@ class SimAgent:
                 self._welcome = self.known = True
                 for number, report in self._outbox.after(received):
                     self.connection.report(Numbered(number, report))
-            case Numbered(number, order, seating) if isinstance(order, Order):
-                complete = self._seats.seated(order, seating)
+            case Numbered(number, order, roster) if isinstance(order, Order):
+                complete = self._rosters.restore(order, roster)
                 if self._inbox.take(number):
                     self._carry_out(complete)
                 if self.connection is not None:

@@ -26,7 +26,7 @@ from understudy.comm.transport import GroupTransport
 from understudy.protocol.roster import Roster, RosterError, WorkerAddress
 from understudy.worker.process import VoteGroup
 
-from .scheduler import Process, Scheduler, Task
+from .scheduler import Scheduler, SimProcess, Task
 from .verdicts import Rule, RuleBroken
 
 SETUP_S = 5.0
@@ -223,7 +223,7 @@ class Preparation:
 class SimFabric:
     """One worker's end of the network; a `Fabric`."""
 
-    def __init__(self, network: Network, process: Process, uid: str, machine: str) -> None:
+    def __init__(self, network: Network, process: SimProcess, uid: str, machine: str) -> None:
         self.network, self.process, self.uid, self.machine = network, process, uid, machine
         self._scheduler = network.scheduler
         self.worker = WorkerAddress(uid, machine)

@@ -15,7 +15,7 @@ from understudy.controller.server.controller import Controller
 from understudy.protocol.provisioning import StartMachines
 from understudy.protocol.samples import Sample
 
-from .scheduler import Process
+from .scheduler import SimProcess
 from .verdicts import Rule, RuleBroken
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ class ControllerHost:
 
     def __init__(self, job: SimJob) -> None:
         self._job = job
-        self.world = Process(job.scheduler, "controller")
+        self.world = SimProcess(job.scheduler, "controller")
         self.ledger = SimLedger(job)
         self.asked: list[Asked] = []
         """Requests of operators; they ask again if their request is not in the ledger."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
 from functools import partial
 
 from understudy.controller.core.effects import Announcement
@@ -50,7 +51,7 @@ class SimJob:
         self.setting, self.verbose = setting, verbose
         self.random = random.Random(f"job {seed}")
         self.fate = random.Random(f"steward {seed}")
-        self.scheduler = Scheduler(seed)
+        self.scheduler = Scheduler(seed, stalls=setting.stalls)
         self.judge = Judge(self)
         self.network = Network(self.scheduler, random.Random(f"network {seed}"), self.judge, COLLECTIVE_S)
         self.disk = SimDisk(setting.roles, self.scheduler.fail)
@@ -101,6 +102,9 @@ class SimJob:
             raise RuleBroken(Rule.NO_DEADLOCK, str(error)) from None
         except Exception as error:
             raise RuleBroken(Rule.NO_CRASH, f"{type(error).__name__}: {error}") from error
+        finally:
+            for worker in self.workers.values():
+                worker.process.kill()  # frees its sockets and files
 
     def _hangs(self) -> None:
         if not self.judge.may_wait():
@@ -189,13 +193,20 @@ class SimJob:
         if involved:
             self.mishap([agent for agent in self.agents.values() if agent.alive and agent.name in involved])
 
+    def strike_voters(self, uids: Iterable[str]) -> None:
+        """A vote is complete, and not all workers know it: perhaps one of them is hit now."""
+        if self.random.random() < self.setting.vote_malice:
+            agents = {self.workers[uid].agent.name: self.workers[uid].agent for uid in uids}
+            moment = self.random.random() * self.random.choice([0.01, 0.1])
+            self.scheduler.after(moment, partial(self.mishap, list(agents.values())))
+
     def mishap(self, among: list[SimAgent] | None = None) -> None:
         chance = self.random
         kind = chance.choice(_KINDS)
         live = [agent for agent in self.agents.values() if agent.alive] if among is None else among
         if not live:
             return
-        agent = chance.choice(live)
+        agent = chance.choice([each for each in live if each.alive] or live)
         self.say(f"mishap: {kind} {agent.name}")
         self.faults.append(kind)
         if kind == "controller":

@@ -12,7 +12,7 @@ from understudy.controller.core.replicas import count, known, target
 from understudy.controller.core.state import FailureCause, JobState, JobStatus
 from understudy.protocol.roster import Roster
 from understudy.protocol.settings import HOUR
-from understudy.protocol.vote import NOBODY, WIDTH
+from understudy.protocol.vote import NO_ROLE, WIDTH
 
 from .verdicts import Rule, RuleBroken
 from .worker import SimWorker
@@ -31,7 +31,7 @@ class Judge:
 
     def __init__(self, job: SimJob) -> None:
         self._job = job
-        self._seats: dict[tuple[int, int], str] = {}
+        self._rosters: dict[tuple[int, int], str] = {}
         """(generation, role) → the worker that has entered it."""
         self.saved: set[tuple[int, int]] = set()
         """(role, step) of parts of checkpoints that the controller has heard of."""
@@ -39,6 +39,7 @@ class Judge:
         """Workers that were alive, to the controller's knowledge, before the event at hand."""
         self.distrusted: set[str] = set()
         """Workers that have said that their state is not to be trusted."""
+        self._quarantined: set[str] = set()
         self.ended_at = 0.0
         self.scaled_at = 0.0
         """When an operator was last told that there will be as many replicas as asked for."""
@@ -59,7 +60,7 @@ class Judge:
         missing = [other for other in sorted(replica) if roster.seats[other] is None]
         if missing or (None in roster.seats and not setting.mask):
             self._fail(Rule.WHOLE_REPLICA, f"role {role} is in generation {roster.generation} without {missing}")
-        other = self._seats.setdefault((roster.generation, role), uid)
+        other = self._rosters.setdefault((roster.generation, role), uid)
         if other != uid:
             self._fail(Rule.ONE_WORKER, f"{other} and {uid} both have role {role} in {roster.generation}")
 
@@ -67,26 +68,26 @@ class Judge:
         """All roles of a generation are in an all-reduce."""
         if any(len(numbers) != WIDTH for numbers in ballots.values()):
             return
-        copied = min(numbers[8] for numbers in ballots.values())
-        if copied >= 0:
-            self._copied(roster, copied)
+        for uid, numbers in ballots.items():
+            self._copied(roster, uid, numbers[8])
         sound = all(numbers[7] for numbers in ballots.values())
-        steps = {numbers[2] for numbers in ballots.values() if numbers[5] == NOBODY}
+        steps = {numbers[2] for numbers in ballots.values() if numbers[5] == NO_ROLE}
         if len(steps) != 1 or not sound:
             return
+        self._job.strike_voters(ballots)
         (step,) = steps
         states = {uid: model.steps for uid in ballots if (model := self._job.workers[uid].model) is not None}
         if set(states.values()) != {step}:
             self._fail(Rule.VOTE_TOGETHER, f"step {step} passes in generation {roster.generation} from {states}")
 
-    def _copied(self, roster: Roster, step: int) -> None:
-        """All roles have said that their copies of a step are complete."""
-        workers, setting = self._job.workers, self._job.setting
-        for role, uid in enumerate(roster.seats):
-            backup = None if uid is None else backup_of(roster, role, setting.same(role))
-            for keeper in filter(None, (uid, backup)):
-                if workers[keeper].alive and (role, step) not in workers[keeper].copies():
-                    self._fail(Rule.COPIES_KEPT, f"{keeper} has no copy of role {role} at step {step}")
+    def _copied(self, roster: Roster, uid: str, step: int) -> None:
+        """A worker has said that the copies of its role at this step are complete."""
+        role, workers = roster.role_of(uid), self._job.workers
+        if role is None or step < 0:
+            return
+        for keeper in filter(None, (uid, backup_of(roster, role, self._job.setting.same(role)))):
+            if workers[keeper].alive and (role, step) not in workers[keeper].copies():
+                self._fail(Rule.COPIES_KEPT, f"{keeper} has no copy of role {role} at step {step}")
 
     # -- decisions -----------------------------------------------------------------------------------------------------
 
@@ -97,6 +98,8 @@ class Judge:
             return
         if announcement.kind == "unexpected":
             self._fail(Rule.EXPECTED, announcement.text)
+        if announcement.kind == "quarantined":
+            self._quarantined.add(str(announcement.data["machine"]))
         if announcement.kind == "change":
             self._begun(state)
         if announcement.kind in ("change", "decided"):
@@ -134,11 +137,14 @@ class Judge:
             self._fail(Rule.NOT_TOO_MANY, f"{after} replicas are to train, and {wanted} are wanted")
 
     def _holding(self, among: set[str] | None = None) -> list[SimWorker]:
-        """Live workers that hold a state of the latest step that may be trusted."""
+        """Live workers that hold a state of the latest step that may be trusted. A machine in quarantine is not used,
+        whatever it holds."""
         holding = [
             worker
             for worker in self._job.workers.values()
             if worker.alive
+            and not worker.failed
+            and worker.spec.machine not in self._quarantined
             and worker.runtime is not None
             and worker.runtime.protocol.holds
             and worker.uid not in self.distrusted

@@ -35,7 +35,7 @@ def simulate_many(seeds: range, processes: int) -> tuple[Counter[str], dict[int,
                 ends[end] += 1
                 if detail:
                     broken[seed] = detail
-                    progress.console.print(f"seed {seed}: {detail.splitlines()[0]}", markup=False)
+                    progress.console.print(f"seed {seed}: {detail.splitlines()[0]}", markup=False, soft_wrap=True)
                 progress.advance(task)
     return ends, broken
 

@@ -10,11 +10,8 @@ from typing import Any
 from understudy.state.inventory import Inventory, take_inventory
 from understudy.state.kinds import Tracked
 
-from .scheduler import Process
+from .scheduler import SimProcess
 from .verdicts import Rule, RuleBroken
-
-KEPT = 2
-"""Complete checkpoints that are kept."""
 
 
 @cache
@@ -67,18 +64,11 @@ class SimDisk:
         steps = {step for _, step in self.parts}
         return sorted(step for step in steps if all((role, step) in self.parts for role in range(self.roles)))
 
-    def prune(self, role: int) -> None:
-        """Remove a role's parts of checkpoints that are older than those that are kept."""
-        complete = self.complete()
-        if len(complete) >= KEPT:
-            for key in [key for key in self.parts if key[0] == role and key[1] < complete[-KEPT]]:
-                del self.parts[key]
-
 
 class SimCheckpoints:
     """The checkpoints as one worker uses them; a `CheckpointStore`."""
 
-    def __init__(self, process: Process, disk: SimDisk, delay: Callable[[], float]) -> None:
+    def __init__(self, process: SimProcess, disk: SimDisk, delay: Callable[[], float]) -> None:
         self._process, self._disk, self._delay = process, disk, delay
 
     def latest(self) -> int:
@@ -101,7 +91,7 @@ class SimCheckpointWriter:
 
     def __init__(
         self,
-        process: Process,
+        process: SimProcess,
         disk: SimDisk,
         delay: Callable[[], float],
         role: int,
@@ -126,7 +116,6 @@ class SimCheckpointWriter:
                 self._process.sleep(self._delay())
                 self._disk.parts[role, step] = data
                 self._saved(role, step)
-            self._disk.prune(self._role)
             with self._changed:
                 self._under_way -= 1
                 self._changed.notify_all()

@@ -19,9 +19,8 @@ from types import TracebackType
 
 _PREEMPT = 0.05
 """Probability that a thread hands the baton on before it takes a free lock."""
-_STALL = 0.02
-"""Probability that a thread stands still for a while before it takes a free lock, as on a busy computer."""
-_STALL_S = 0.02
+_STALL_S, _LONG_STALL_S = 0.02, 0.3
+"""Seconds for which a thread stands still, at most; one of five times for long."""
 _LOOK_S = 0.001
 """Seconds between the first two looks at a socket that is not ready; doubled each time."""
 _LOOK_AT_MOST_S = 0.02
@@ -39,7 +38,7 @@ class Deadlock(Exception):
 class Task:
     """One thread of a simulated process. Also a `Thread` as the world's users see it."""
 
-    def __init__(self, process: Process, name: str, target: Callable[[], object]) -> None:
+    def __init__(self, process: SimProcess, name: str, target: Callable[[], object]) -> None:
         self.process, self.name, self._target = process, name, target
         self.baton = threading.Lock()
         self.baton.acquire()
@@ -77,9 +76,11 @@ class Task:
 class Scheduler:
     """The seeded clock and the threads of all simulated processes."""
 
-    def __init__(self, seed: int | str, *, began: float = 1_000_000.0) -> None:
+    def __init__(self, seed: int | str, *, stalls: float = 0.0, began: float = 1_000_000.0) -> None:
         self.random = random.Random(f"scheduler {seed}")
         self.now = 0.0
+        self.stalls = stalls
+        """Probability that a thread stands still for a while before it takes a lock, as on a busy computer."""
         self.began = began
         """Seconds since the epoch at which the simulation begins."""
         self.switches = 0
@@ -90,7 +91,7 @@ class Scheduler:
         self._timers: list[tuple[float, int, Callable[[], None]]] = []
         self._runnable: list[Task] = []
         self._tasks: dict[Task, None] = {}
-        self._main = Task(Process(self, "main"), "main", lambda: None)
+        self._main = Task(SimProcess(self, "main"), "main", lambda: None)
         self.current = self._main
 
     # -- what is to happen ---------------------------------------------------------------------------------------------
@@ -103,7 +104,7 @@ class Scheduler:
     def after(self, seconds: float, action: Callable[[], None]) -> None:
         self.at(self.now + seconds, action)
 
-    def spawn(self, process: Process, name: str, target: Callable[[], object]) -> Task:
+    def spawn(self, process: SimProcess, name: str, target: Callable[[], object]) -> Task:
         task = Task(process, name, target)
         self._tasks[task] = None
         task.thread.start()
@@ -118,7 +119,7 @@ class Scheduler:
         task.turn += 1
         (task.process.held if task.process.frozen else self._runnable).append(task)
 
-    def hold(self, process: Process) -> None:
+    def hold(self, process: SimProcess) -> None:
         """Let no thread of this process run."""
         process.held += [task for task in self._runnable if task.process is process]
         self._runnable = [task for task in self._runnable if task.process is not process]
@@ -243,8 +244,8 @@ class Scheduler:
         return "\n".join(found)
 
 
-class Process:
-    """A simulated process and its `World`: its threads end, or stand still, together."""
+class SimProcess:
+    """A process and its `World`: its threads end, or stand still, together."""
 
     def __init__(self, scheduler: Scheduler, name: str) -> None:
         self.scheduler, self.name = scheduler, name
@@ -296,10 +297,10 @@ class Process:
 
     def kill(self) -> None:
         """As SIGKILL does: no thread of it runs any more, not even to clean up."""
-        if not self.dead:
-            self.dead = True
-            for action in self.at_death:
-                action()
+        self.dead = True
+        actions, self.at_death = self.at_death, []
+        for action in actions:
+            action()
 
     def freeze(self) -> None:
         """As SIGSTOP does."""
@@ -318,7 +319,7 @@ class Process:
 class SimCondition:
     """A `threading.Condition` with its reentrant lock, between the threads of one process."""
 
-    def __init__(self, process: Process) -> None:
+    def __init__(self, process: SimProcess) -> None:
         self._process, self._scheduler = process, process.scheduler
         self._owner: Task | None = None
         self._depth = 0
@@ -330,10 +331,11 @@ class SimCondition:
         process.check()
         task = scheduler.current
         if self._owner is not task:
-            draw = scheduler.random.random()
-            if draw < _STALL:
-                scheduler.wait(_STALL_S * draw / _STALL)
-            elif draw < _STALL + _PREEMPT:
+            draw, stalls = scheduler.random.random(), scheduler.stalls
+            if draw < stalls:
+                part = draw / stalls
+                scheduler.wait(part * (_STALL_S if part < 0.8 else _LONG_STALL_S))
+            elif draw < stalls + _PREEMPT:
                 scheduler.give_way()
             while self._owner is not None:
                 self._entering.append(task)

@@ -46,6 +46,10 @@ class Setting:
     standbys: int
     malice: float
     """Probability that a phase of a change is disturbed."""
+    vote_malice: float
+    """Probability that a worker is hit just after a vote."""
+    stalls: float
+    """Probability that a thread stands still for a while before it takes a lock."""
     steward: StewardSettings
     repair: float
     """Seconds after which the steward expects a lost machine back; 0: never."""
@@ -159,6 +163,8 @@ def setting_of(seed: int) -> Setting:
         blind=chance.random() < 0.5,
         standbys=chance.randint(0, 5),
         malice=chance.choice([0.0, 0.2, 0.5]),
+        vote_malice=chance.choice([0.0, 0.0, 0.0, 0.05]),
+        stalls=chance.choice([0.0, 0.03, 0.1]),
         steward=_steward(chance),
         repair=chance.choice([0.0, 2.0]),
     )

@@ -17,7 +17,7 @@ class Rule(StrEnum):
     FROM_CHECKPOINT = "a checkpoint that is loaded was written, whole, at that step"
     RECORDING_EXISTS = "a recording that a worker is sent to was kept there"
     ONE_PROCESS = "a worker is started once"
-    COPIES_KEPT = "a copy that all roles have agreed on is in the memory of its worker and of its buddy"
+    COPIES_KEPT = "a copy that a worker calls complete is in its own memory and in that of its backup"
     NO_HANG = "the job ends"
     NO_DEADLOCK = "some thread can run, or some timer is set"
     NO_CRASH = "no thread of a process ends with an exception that the runtime does not know"

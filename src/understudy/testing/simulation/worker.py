@@ -13,7 +13,7 @@ from understudy.worker.states import ProtocolError
 
 from .fabric import SimFabric, SimTrainingProcess
 from .model import SimCheckpoints, SimModel
-from .scheduler import Process, Task
+from .scheduler import SimProcess, Task
 from .verdicts import Rule, RuleBroken
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class SimWorker:
     def __init__(self, agent: SimAgent, spec: WorkerSpec) -> None:
         job = self._job = agent.job
         self.agent, self.spec, self.uid = agent, spec, spec.uid
-        self.process = Process(job.scheduler, spec.uid)
+        self.process = SimProcess(job.scheduler, spec.uid)
         self.process.at_death.append(self._died)
         self.model: SimModel | None = None
         self.runtime: WorkerRuntime | None = None
@@ -41,6 +41,8 @@ class SimWorker:
         """Exit code."""
         self.hangs = self.raises = False
         """What the script is to do in its next step."""
+        self.failed = False
+        """Whether the script has ended with an error."""
         self.fault: bool | None = None
         """A fault to report in the next step: whether it is fatal."""
         self.thawed_at = -1.0
@@ -184,7 +186,7 @@ class SimWorker:
                 self.model.history = "broken"
             job.report_fault("it smells", fatal=fatal)
         if self.raises:
-            self.raises = False
+            self.raises, self.failed = False, True
             raise BadLuck("bad luck")
         while self.hangs:
             self.process.sleep(1e6)

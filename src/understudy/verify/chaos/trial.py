@@ -140,7 +140,7 @@ async def _disturbed(
 ) -> _Disturbed:
     events: list[dict[str, Any]] = []
     ended: Ended | None = None
-    async with LocalJob(spec, on_line=progress.line, on_tale=events.append) as job:
+    async with LocalJob(spec, on_line=progress.line, on_event=events.append) as job:
         checkpoint = spec.settings.checkpoint
         kept = checkpoint.every if checkpoint.folder else 0  # with a checkpoint, any copy of a state may be lost
         running = RunningJob(

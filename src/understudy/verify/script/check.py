@@ -155,7 +155,7 @@ async def _run(
     disturber: _Disturber | None = None
     applied = 0
     status, reason, cause = "stuck", f"it has not ended within {within:g} s", None
-    async with LocalJob(spec, on_line=lambda line: None, on_tale=event, on_view=view) as job:
+    async with LocalJob(spec, on_line=lambda line: None, on_event=event, on_view=view) as job:
         waiting = asyncio.ensure_future(job.wait())
         tasks: list[asyncio.Future[Any]] = [waiting]
         running = RunningJob(Client(job.url, job.secret.hex()), os.getpid(), inside=False, patience=within)

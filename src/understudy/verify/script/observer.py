@@ -32,7 +32,7 @@ _UNLIMITED = Pace(1 << 62)
 _PACKAGE = str(Path(__file__).parents[2])
 
 
-def extend_worker(worker: WorkerRuntime, line: AgentConnection, argument: str) -> None:
+def extend_worker(worker: WorkerRuntime, connection: AgentConnection, argument: str) -> None:
     """Called when a worker starts; `argument` is the folder for observations."""
     worker.observer = ScriptObserver(worker, Path(argument))
 

@@ -16,7 +16,7 @@ BYTES = 25 << 20
 
 @dataclass(frozen=True)
 class Bucket:
-    """Parameters of one dtype and device whose gradients are reduced together."""
+    """Parameters of one dtype and device; their gradients are reduced together."""
 
     number: int
     members: tuple[int, ...]
@@ -61,7 +61,7 @@ def local_gradient(grad: torch.Tensor) -> torch.Tensor:
 
 def buckets_of(parameters: Sequence[torch.Tensor], managed: Iterable[int], limit: int = BYTES) -> tuple[Bucket, ...]:
     """Buckets of up to `limit` bytes, of parameters in their order; a larger parameter has a bucket of its own.
-    `managed` are the numbers of the parameters whose gradients a framework reduces."""
+    `managed` are the numbers of the parameters with gradients that a framework reduces."""
     by_framework = set(managed)
     open_: dict[tuple[torch.dtype, torch.device, bool], list[tuple[int, int]]] = {}
     found: list[tuple[tuple[torch.dtype, torch.device, bool], list[tuple[int, int]]]] = []

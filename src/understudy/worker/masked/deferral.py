@@ -106,7 +106,7 @@ def trained(tracked: Tracked) -> list[torch.Tensor]:
 
 
 def managed(tracked: Tracked) -> set[int]:
-    """Ids of the parameters whose gradients FSDP2 reduces."""
+    """Ids of the parameters with gradients that FSDP2 reduces."""
     kind: Any = getattr(sys.modules.get("torch.distributed.fsdp"), "FSDPModule", None)
     if kind is None:
         return set()
@@ -131,7 +131,7 @@ def check_suitable(
         for where, inner in module.named_modules():
             if isinstance(inner, SyncBatchNorm) or (isinstance(inner, _NormBase) and inner.running_mean is not None):
                 raise JobError(
-                    f"--mask: {name}.{where} is a {type(inner).__name__}, whose statistics depend on which replica "
+                    f"--mask: {name}.{where} is a {type(inner).__name__}: its statistics depend on which replica "
                     "computes which shard; use LayerNorm or GroupNorm, or run without --mask"
                 )
     ddp, by_fsdp = holders_in_ddp(tracked), managed(tracked)

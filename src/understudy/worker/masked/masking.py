@@ -57,7 +57,7 @@ class Masking:
         self._under_way = False
         """Whether the script is computing a micro-shard."""
         self._finished = -1
-        """The step whose complete gradients the script has."""
+        """The step of which the script has the complete gradients; -1: none."""
         self._quiet = False
         """Whether the last micro-shard was computed without communication."""
 

@@ -20,7 +20,7 @@ class PartialSums:
     def __init__(self, step: int, micro: int, parameters: Sequence[torch.Tensor]) -> None:
         self.step, self.micro = step, micro
         self.done: list[int] = []
-        """Micro-shards whose gradients are in the sums, in order."""
+        """Micro-shards in the sums, in order."""
         self.values: dict[int, dict[str, float]] = {}
         """The logged values of each micro-shard."""
         self.by_segment: dict[int, Gradients] = {}
@@ -44,7 +44,7 @@ class PartialSums:
         self._copy = _copied(found, None) if copy and found is not None else None
 
     def add(self, number: int, values: dict[str, float], *, copy: bool = False) -> None:
-        """Count a micro-shard whose gradients are complete and defined."""
+        """Count a micro-shard: its gradients are complete and defined."""
         assert self._loaded is not None
         self.done.append(number)
         self.values[number] = values

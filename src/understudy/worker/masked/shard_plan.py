@@ -10,7 +10,7 @@ from understudy.masking.assignment import Assignment
 
 @dataclass(frozen=True)
 class Segment:
-    """Micro-shards of one shard whose gradients one replica sums on its own."""
+    """Micro-shards of one shard that one replica sums on its own."""
 
     replica: int
     numbers: tuple[int, ...]

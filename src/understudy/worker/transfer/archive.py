@@ -140,7 +140,7 @@ class Archive:
         roster = self._fabric.roster
         if not self._spec.settings.masking.mask or roster is None or None not in roster.seats:
             return False
-        live = [unit for unit, role in enumerate(self._twins) if roster.seats[role] is not None]
+        live = [replica for replica, role in enumerate(self._twins) if roster.seats[role] is not None]
         return bool(at_risk(parse(self._spec.settings.masking.mask, len(self._twins)), live))
 
     def _vacant(self) -> list[int]:

@@ -49,7 +49,7 @@ class RoleCopies:
         self.whole[copy.step] = copy
 
     def spare(self, settled: int) -> Copy | None:
-        """A copy whose memory may be overwritten; None if there is room for one more. Of two whole copies the one that
+        """A copy to overwrite; None if there is room for one more. Of two whole copies the one that
         is not known to be settled is given up."""
         if self._spare is None and len(self.whole) > 1:
             self._drop(max(step for step in self.whole if step != settled))
@@ -106,7 +106,7 @@ class _CopyConnections:
         self.arriving: dict[tuple[str, int], list[Link]] = {}
         self.serving: list[list[Link]] = []
         self.kept_roles: set[int] = set()
-        """Roles of other workers whose copies arrive here."""
+        """Roles of other workers for which copies arrive here."""
 
 
 class CopyKeeper:

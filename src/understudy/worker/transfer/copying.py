@@ -21,7 +21,14 @@ def give_copy(links: Sequence[Link], copy: Copy, stop: Stop, tempo: Tempo | None
     sockets = [link.sock for link in links]
     size = hand(sockets, TensorBatch(copy.slots, tuple(range(len(copy.slots))), True), copy.tensors, stop, check=True)
     last = Last(
-        copy.step, (), tuple(copy.carried), copy.zeros, copy.rest, tempo or Tempo(), False, gradients=copy.gradients
+        step=copy.step,
+        send=(),
+        carried=tuple(copy.carried),
+        zeros=copy.zeros,
+        rest=copy.rest,
+        tempo=tempo or Tempo(),
+        check=False,
+        gradients=copy.gradients,
     )
     size += hand(sockets, last, list(copy.carried.values()), stop, check=True)
     expect(sockets[0], Taken, stop)
@@ -43,8 +50,8 @@ class CopyTaker:
         self._bytes = 0
 
     def take(self, spare: Callable[[int], Copy | None]) -> Copy:
-        """Receive the next copy, whole and verified. `spare` gets the step whose copy must not be overwritten, and
-        returns a copy whose memory may be."""
+        """Receive the next copy, whole and verified. `spare` gets the step of the copy that must be kept, and
+        returns a copy to overwrite."""
         first, stop = self._sockets[0], self._stop
         keep = expect(first, KeepStep, stop).step
         batch = expect(first, TensorBatch, stop)

@@ -72,9 +72,9 @@ class Last(msgspec.Struct, frozen=True, tag="last"):
     step: int
     send: tuple[int, ...]
     carried: tuple[int, ...]
-    """Parameters whose gradients are carried over to the next step; these gradients follow the tensors."""
+    """Parameters with gradients that are carried over to the next step; these gradients follow the tensors."""
     zeros: tuple[int, ...]
-    """Parameters whose gradients exist and are zero."""
+    """Parameters with gradients that are zero."""
     rest: bytes
     tempo: Tempo
     check: bool
@@ -100,7 +100,7 @@ class Differs(msgspec.Struct, frozen=True, tag="differs"):
 
 
 class KeepStep(msgspec.Struct, frozen=True, tag="keep"):
-    """Sent to a backup before a copy: the step whose copy it keeps until this one is settled."""
+    """Sent to a backup before a copy: the step of the copy to keep until this one is settled."""
 
     step: int
 
@@ -250,7 +250,7 @@ class Giver:
         return self.bytes
 
     def _changed(self, inventory: Inventory) -> list[int]:
-        """Tensors that have changed since the offer, except by an optimizer whose step the taker makes, too."""
+        """Tensors that have changed since the offer, except by an optimizer step that the taker makes, too."""
         driven = {
             _memory(local_part(place.parameter, place.name))
             for name, optimizer in optimizers(self._tracked)
@@ -273,7 +273,15 @@ class Giver:
 
     def _send_last(self, inventory: Inventory, late: Sequence[int], step: int, tempo: Tempo, *, check: bool) -> None:
         carried, zeros = inventory.carried()
-        last = Last(step, tuple(late), tuple(carried), zeros, inventory.rest(), tempo, check)
+        last = Last(
+            step=step,
+            send=tuple(late),
+            carried=tuple(carried),
+            zeros=zeros,
+            rest=inventory.rest(),
+            tempo=tempo,
+            check=check,
+        )
         self._hand(last, [*(inventory.tensors[number] for number in late), *carried.values()], check=True)
 
     def _hand(self, frame: Frame, tensors: list[torch.Tensor], *, check: bool) -> None:

@@ -17,7 +17,7 @@ from understudy.state.inventory import Inventory, take_inventory
 from understudy.state.kinds import Tracked
 from understudy.state.stream import WorldStop
 from understudy.worker.driver import ProtocolDriver
-from understudy.worker.pulse import Pulse
+from understudy.worker.meter import StepTimes
 from understudy.worker.states import Proposal
 
 from .archive import Archive
@@ -137,11 +137,11 @@ class StateTransfers:
         fabric: Fabric,
         tracked: Tracked,
         *,
-        pulse: Pulse,
+        step_times: StepTimes,
         world: World,
     ) -> None:
         self._spec, self._driver, self._fabric, self._tracked = spec, driver, fabric, tracked
-        self._protocol, self._pulse = driver.protocol, pulse
+        self._protocol, self._step_times = driver.protocol, step_times
         self._world = world
         self._transfers: dict[str, Transfer] = {}
         """By taker."""
@@ -213,7 +213,7 @@ class StateTransfers:
                     self._driver.do(self._protocol.gave(proposal.generation))
 
     def _finish(self, proposal: Proposal, move: Move) -> None:
-        tempo = self._pulse.tempo()
+        tempo = self._step_times.tempo()
         transfer = self._transfer_to(proposal, move)
         try:
             transfer.finish(self._protocol.step, tempo)
@@ -289,7 +289,7 @@ class StateTransfers:
         else:
             self._arrival = arrival
             if arrival is not None:
-                self._pulse.take_over(arrival.tempo)
+                self._step_times.take_over(arrival.tempo)
         finally:
             for link in (link for each in links for link in each):
                 link.close()
