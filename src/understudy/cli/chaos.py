@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from understudy.cli import connection
 from understudy.cli import run as run_command
 from understudy.cli.errors import UsageError
+from understudy.protocol.durations import DurationError, parse_duration
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -117,8 +118,8 @@ def _plan(args: argparse.Namespace, *, inside: bool) -> Iterator[PlannedFault]:
     known = faults.origins()
     try:
         weights = mix.parse_mix(args.mix, known, faults.usual(inside=inside))
-        every = mix.span(args.every)
-    except mix.MixError as error:
+        every = parse_duration(args.every)
+    except (mix.MixError, DurationError) as error:
         raise UsageError(str(error)) from None
     if not inside and any(known[kind] == "inside" for kind in weights):
         what = next(kind for kind in weights if known[kind] == "inside")
@@ -127,11 +128,9 @@ def _plan(args: argparse.Namespace, *, inside: bool) -> Iterator[PlannedFault]:
 
 
 def _patience(args: argparse.Namespace) -> float:
-    from understudy.verify.chaos import mix
-
     try:
-        return mix.span(args.recover_within)
-    except mix.MixError as error:
+        return parse_duration(args.recover_within)
+    except DurationError as error:
         raise UsageError(f"--recover-within: {error}") from None
 
 

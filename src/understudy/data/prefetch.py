@@ -27,7 +27,8 @@ class Prefetcher(Generic[Batch]):
     def get(self, step: int, number: int, count: int) -> Batch:
         """The batch. The prefetcher drops its reference; a batch that is asked for again is made again."""
         future = self._coming.pop((step, number, count), None)
-        self._forget(step)
+        for key in [key for key in self._coming if not step <= key[0] <= step + self._steps]:
+            self._coming.pop(key).cancel()
         for later in range(step + 1, step + 1 + self._steps):
             key = (later, number, count)
             if self._pool is not None and key not in self._coming:
@@ -46,8 +47,3 @@ class Prefetcher(Generic[Batch]):
     def _made(self, step: int, number: int, count: int) -> Batch:
         with self._turn:
             return self._make(step, number, count)
-
-    def _forget(self, step: int) -> None:
-        """Drop batches of steps before this one, and of steps too far after it."""
-        for key in [key for key in self._coming if not step <= key[0] <= step + self._steps]:
-            self._coming.pop(key).cancel()

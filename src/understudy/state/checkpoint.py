@@ -38,16 +38,13 @@ class CheckpointWriter(Protocol):
     @property
     def busy(self) -> bool:
         """Whether a part is being written."""
-        ...
 
     def save(self, step: int, inventory: Inventory, others: Sequence[int] = ()) -> None:
         """Begin to write the state as it is now, also as the part of other roles that hold the same. Waits for the part
         before, if that is still being written."""
-        ...
 
     def wait(self) -> None:
         """Wait until no part is being written."""
-        ...
 
 
 class CheckpointStore(Protocol):
@@ -55,15 +52,12 @@ class CheckpointStore(Protocol):
 
     def latest(self) -> int:
         """The step of the latest complete checkpoint; 0: there is none."""
-        ...
 
     def load(self, step: int, role: int, tracked: Tracked) -> None:
         """Set all tracked state to a role's part of a checkpoint. Raises StateError if that cannot be read."""
-        ...
 
     def writer(self, role: int, saved: Callable[[int, int], None]) -> CheckpointWriter:
         """A writer of this role's parts. `saved` is called with the (role, step) of each part that is complete."""
-        ...
 
 
 class Note(msgspec.Struct, frozen=True):

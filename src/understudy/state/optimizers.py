@@ -42,6 +42,18 @@ class OptimizerParameter(NamedTuple):
             key: value for key, value in self.state.items() if isinstance(key, str) and isinstance(value, torch.Tensor)
         }
 
+    @property
+    def other_state(self) -> dict[Any, Any]:
+        tensors = self.state_tensors
+        return {key: value for key, value in self.state.items() if key not in tensors}
+
+    def set_state(self, state: dict[Any, Any]) -> None:
+        """Set what the optimizer keeps for the parameter; an optimizer that keeps nothing has no entry for it."""
+        if state:
+            self.optimizer.state[self.parameter] = state
+        else:
+            self.optimizer.state.pop(self.parameter, None)
+
 
 def optimizer_parameters(name: str, optimizer: Optimizer) -> Iterator[OptimizerParameter]:
     """The parameters of an optimizer in order, named by their position, such as `optim[0][3]`."""
@@ -115,7 +127,7 @@ def make_room(optimizers: Optimizers, slots: Mapping[str, Slot]) -> None:
     for slot, each, key in _owners(optimizers, slots):
         wanted.setdefault(each.name, {})[key] = _state_for(slot, each, key)
     for each in _known(optimizers).values():
-        _replace(each, wanted.get(each.name, {}))
+        each.set_state(each.other_state | wanted.get(each.name, {}))
 
 
 def _state_for(slot: Slot, each: OptimizerParameter, key: str) -> torch.Tensor:
@@ -141,16 +153,6 @@ def _state_for(slot: Slot, each: OptimizerParameter, key: str) -> torch.Tensor:
     return torch.zeros(slot.shape, dtype=dtype, device=HOST.torch_device() if counted_on_host else whole.device)
 
 
-def _replace(each: OptimizerParameter, wanted: dict[str, torch.Tensor]) -> None:
-    state, present = each.optimizer.state, each.state_tensors
-    others = {key: value for key, value in each.state.items() if key not in present}
-    merged = {key: value for key, value in others.items() if key not in wanted} | wanted
-    if merged:
-        state[each.parameter] = merged
-    else:
-        state.pop(each.parameter, None)
-
-
 # -- the rest ----------------------------------------------------------------------------------------------------------
 
 
@@ -159,8 +161,7 @@ def rest(name: str, optimizer: Optimizer) -> dict[str, object]:
     known = list(optimizer_parameters(name, optimizer))
     values = {}
     for each in known:
-        found = each.state_tensors
-        if own := {key: value for key, value in each.state.items() if key not in found}:
+        if own := each.other_state:
             values[each.group, each.position] = own
     ids = {id(each.parameter) for each in known}
     everything: dict[Any, Any] = optimizer.state
@@ -198,10 +199,9 @@ def restore_rest(name: str, optimizer: Optimizer, value: Any) -> None:
         group.update({"params": kept} | merged)
     for each in optimizer_parameters(name, optimizer):
         values = value["state"].get((each.group, each.position), {})
-        merged = each.state_tensors | {key: _to_device(new, each.parameter.device) for key, new in values.items()}
-        optimizer.state.pop(each.parameter, None)
-        if merged:
-            optimizer.state[each.parameter] = merged
+        each.set_state(
+            each.state_tensors | {key: _to_device(new, each.parameter.device) for key, new in values.items()}
+        )
     everything: dict[Any, Any] = optimizer.state
     for key in [key for key in everything if not isinstance(key, torch.Tensor)]:
         del everything[key]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -24,17 +24,20 @@ class Process(msgspec.Struct, frozen=True):
 Table = Mapping[int, Process]
 
 
-def table(proc: Path = Path("/proc")) -> dict[int, Process]:
+def _folders() -> Iterator[tuple[int, Path]]:
+    """The pid and the folder of each process."""
+    return ((int(folder.name), folder) for folder in Path("/proc").iterdir() if folder.name.isdigit())
+
+
+def table() -> dict[int, Process]:
     """All running processes, by pid; zombies are left out."""
     found = {}
-    for folder in proc.iterdir():
-        if folder.name.isdigit():
-            with suppress(OSError, ValueError, IndexError):
-                fields = (folder / "stat").read_text().rpartition(")")[2].split()
-                command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-                pid = int(folder.name)
-                if fields[0] not in "ZX":
-                    found[pid] = Process(pid, int(fields[1]), int(fields[19]), command)
+    for pid, folder in _folders():
+        with suppress(OSError, ValueError, IndexError):
+            fields = (folder / "stat").read_text().rpartition(")")[2].split()
+            command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            if fields[0] not in "ZX":
+                found[pid] = Process(pid, int(fields[1]), int(fields[19]), command)
     return found
 
 
@@ -57,12 +60,11 @@ def agent(worker: int, known: Table) -> int | None:
     return None if server is None else fork_server(server, known)
 
 
-def marked(mark: str, proc: Path = Path("/proc")) -> set[int]:
+def marked(mark: str) -> set[int]:
     """Processes with this text in their environment, as far as it can be read."""
     found = set()
-    for folder in proc.iterdir():
-        if folder.name.isdigit():
-            with suppress(OSError):
-                if mark.encode() in (folder / "environ").read_bytes():
-                    found.add(int(folder.name))
-    return found & table(proc).keys()
+    for pid, folder in _folders():
+        with suppress(OSError):
+            if mark.encode() in (folder / "environ").read_bytes():
+                found.add(pid)
+    return found & table().keys()

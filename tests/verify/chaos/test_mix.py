@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from understudy.verify.chaos.mix import MixError, parse_mix, schedule, span
+from understudy.verify.chaos.mix import MixError, parse_mix, schedule
 
 KINDS = {"kill-worker": "outside", "kill-agent": "outside", "nan": "inside"}
 USUAL = {"kill-worker": 2, "nan": 1}
@@ -74,16 +74,3 @@ def test_every_kind_comes_as_often_as_the_mix_says(seed: int, mix: dict[str, int
 def test_other_seeds_draw_others() -> None:
     plans = {tuple(islice(schedule(seed, dict.fromkeys(KINDS, 1), 1.0), 6)) for seed in range(100)}
     assert len(plans) == 100
-
-
-@pytest.mark.parametrize(
-    ("text", "seconds"), [("3", 3), ("3s", 3), ("500ms", 0.5), ("2m", 120), ("0.25s", 0.25), ("0", 0)]
-)
-def test_a_span(text: str, seconds: float) -> None:
-    assert span(text) == pytest.approx(seconds)
-
-
-@pytest.mark.parametrize("text", ["", "s", "-3s", "3y", "3 4s", "1.s", "three"])
-def test_what_is_no_span(text: str) -> None:
-    with pytest.raises(MixError, match="is not a time span; write 500ms, 3s, 2m"):
-        span(text)

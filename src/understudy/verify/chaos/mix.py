@@ -9,8 +9,6 @@ from random import Random
 
 import msgspec
 
-from understudy.protocol.durations import DurationError, parse_duration
-
 
 class MixError(ValueError):
     """What is wrong with the mix, and what to write instead."""
@@ -71,11 +69,3 @@ def schedule(seed: int, mix: Mapping[str, int], every: float) -> Iterator[Planne
         dice.shuffle(deck)
         for kind in deck:
             yield PlannedFault(kind, every * dice.uniform(0.5, 1.5), dice.getrandbits(32))
-
-
-def span(text: str) -> float:
-    """Seconds: `3`, `3s`, `500ms`, `2m`."""
-    try:
-        return parse_duration(text)
-    except DurationError as error:
-        raise MixError(str(error)) from None

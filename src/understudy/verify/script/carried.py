@@ -168,9 +168,6 @@ def _step(node: ast.stmt, bound: set[str], exposed: dict[str, int]) -> set[str]:
             for handler in handlers:
                 _flow(handler.body, bound | ({handler.name} if handler.name else set()), exposed)
             bound = _flow(last, after, exposed)
-        case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
-            _reads(node, bound, exposed)
-            bound = bound | {node.name}
         case _:
             _reads(node, bound, exposed)
             bound = bound | _assigned(node)
