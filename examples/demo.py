@@ -29,7 +29,7 @@ MEANING = {
     "prepare": "m2 opens its links",
     "armed": "most of the state travels beside a step",
     "switch": "all workers swap links",
-    "hand-over": "m2 receives the rest of the state and verifies all of it",
+    "hand-over": "m2 receives the rest of the state and verifies it",
     "first step": "m2 trains; only now m1 is released",
 }
 Disturb = Callable[[LocalJob], Awaitable[dict[str, Any]]]

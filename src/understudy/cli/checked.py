@@ -10,9 +10,10 @@ from rich.progress import BarColumn, Progress, TextColumn
 from rich.text import Text
 
 from understudy.protocol.mesh import Mesh, describe
+from understudy.protocol.sentences import listed
 from understudy.verify.script.causes import Cause
 from understudy.verify.script.check import CheckProgress, CheckResult
-from understudy.verify.script.findings import ScriptFinding, named
+from understudy.verify.script.findings import ScriptFinding
 from understudy.verify.script.runs import Run
 
 _SHOWN = 6
@@ -105,7 +106,7 @@ class CheckScreen:
         if finding.disturbance:
             self._more(finding.disturbance)
         if finding.roles:
-            self._more(f"{named(finding.roles)}: {named(finding.tensors)}")
+            self._more(f"{listed(finding.roles, 3)}: {listed(finding.tensors, 3)}")
         names = tuple((cause.place, cause.variable) for cause in finding.causes)
         if names and names in shown:
             self._more("for the same reasons")

@@ -88,7 +88,6 @@ def partition(size: int, shards: int) -> tuple[range, ...]:
 
 
 def number_and_count(shard: MicroShard) -> tuple[int, int]:
-    """(number, count) of a micro-shard."""
     return shard if isinstance(shard, tuple) else (shard.number, shard.count)
 
 

@@ -53,7 +53,6 @@ class ShardFolder:
     index: ShardIndex
 
     def path(self, shard: int) -> Path:
-        """The file of a shard."""
         return self.folder / self.index.shards[shard].file
 
 
@@ -125,7 +124,6 @@ def _cut_one(folder: Path, number: int, runs: Sequence[tuple[Path, int, int]], w
 
 
 def paths_of(source: Paths) -> list[Path]:
-    """One or several paths as a list."""
     files = [Path(source)] if isinstance(source, (str, os.PathLike)) else [Path(path) for path in source]
     if not files:
         raise DataError("no token file is named; name at least one")

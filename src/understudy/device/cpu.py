@@ -13,7 +13,6 @@ class CpuDevice:
     """Implements `Device`. Operations are complete when their call returns, so there is nothing to wait for."""
 
     name = "cpu"
-    synchronous = True
 
     def torch_device(self) -> torch.device:
         return torch.device("cpu")

@@ -19,11 +19,6 @@ class Device(Protocol):
         """The type of a `torch.device` and of a device mesh, such as `cpu`."""
         ...
 
-    @property
-    def synchronous(self) -> bool:
-        """Whether an operation is complete when its call returns, so that waiting shows in the caller's clock."""
-        ...
-
     def torch_device(self) -> torch.device:
         """The device on which this worker's tensors belong."""
         ...

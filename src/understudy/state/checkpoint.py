@@ -81,7 +81,6 @@ class CheckpointFolder:
         self.folder, self._roles, self.complain = folder, roles, complain
 
     def part(self, step: int, role: int) -> Path:
-        """The folder of a role's part."""
         return self.folder / f"step-{step:08}" / f"role-{role}"
 
     def complete(self) -> list[int]:

@@ -23,6 +23,8 @@ from understudy.device.cpu import HOST
 from .errors import StateError
 from .memory import DTYPES, dtype_name, flat_bytes
 
+_IN_SET = object()
+"""The place of an element of a set."""
 _DEEPEST = 100
 """Levels of nesting. The limit also finds a structure that contains itself."""
 _MOST_DIMENSIONS = 64
@@ -50,9 +52,14 @@ class _Tag(IntEnum):
 
 _PLAIN = (NoneType, bool, float, bytes)
 _ATOMS = (NoneType, bool, int, float, str, bytes)
-_SEQUENCES = {list: _Tag.LIST, tuple: _Tag.TUPLE, torch.Size: _Tag.SIZE}
-_SETS = {set: _Tag.SET, frozenset: _Tag.FROZENSET}
-_MAPPINGS = {dict: _Tag.DICT, defaultdict: _Tag.DICT, OrderedDict: _Tag.ORDERED_DICT, Counter: _Tag.COUNTER}
+_SEQUENCES: dict[type, _Tag] = {list: _Tag.LIST, tuple: _Tag.TUPLE, torch.Size: _Tag.SIZE}
+_SETS: dict[type, _Tag] = {set: _Tag.SET, frozenset: _Tag.FROZENSET}
+_MAPPINGS: dict[type, _Tag] = {
+    dict: _Tag.DICT,
+    defaultdict: _Tag.DICT,
+    OrderedDict: _Tag.ORDERED_DICT,
+    Counter: _Tag.COUNTER,
+}
 """A defaultdict loses its factory, which is code."""
 
 
@@ -63,10 +70,6 @@ class _Unmovable(Exception):
         super().__init__(reason)
         self.reason = reason
         self.path: list[str] = []
-
-    def within(self, step: str) -> _Unmovable:
-        self.path.append(step)
-        return self
 
 
 def encode(value: object, where: str, *, sort_keys: bool = False) -> bytes:
@@ -99,54 +102,47 @@ class _Encoder:
     def __init__(self, sort_keys: bool) -> None:
         self.sort_keys = sort_keys
 
-    def plain(self, value: object, depth: int) -> object:
+    def plain(self, value: Any, depth: int) -> object:
         """The value as one of the types that MessagePack has."""
         kind = type(value)
         if kind in _PLAIN:
             return value
         if kind is int:
-            return _int(value)  # type: ignore[arg-type]
+            return _int(value)
         if kind is str:
-            return _str(value)  # type: ignore[arg-type]
+            return _str(value)
         if depth > _DEEPEST:
             raise _Unmovable(f"more than {_DEEPEST} levels deep, or it contains itself; let state_dict() be flatter")
         if kind in _SEQUENCES:
-            return [_SEQUENCES[kind], *self._items(value, depth)]  # type: ignore[arg-type,index]
+            items = [self._inside(item, depth, number) for number, item in enumerate(value)]
+            return [_SEQUENCES[kind], *items]
         if kind in _MAPPINGS:
-            return self._mapping(_MAPPINGS[kind], value, depth)  # type: ignore[arg-type,index]
+            return self._mapping(_MAPPINGS[kind], value, depth)
         if kind in _SETS:
-            items = [self._element(item, depth) for item in value]  # type: ignore[attr-defined]
-            return [_SETS[kind], *sorted(items, key=msgspec.msgpack.encode)]  # type: ignore[index]
+            items = [self._inside(item, depth, _IN_SET) for item in value]
+            return [_SETS[kind], *sorted(items, key=msgspec.msgpack.encode)]
         return _leaf(value)
 
-    def _items(self, value: Iterable[object], depth: int) -> list[object]:
-        items = []
-        for number, item in enumerate(value):
-            try:
-                items.append(self.plain(item, depth + 1))
-            except _Unmovable as error:
-                raise error.within(f"[{number}]") from None
-        return items
-
-    def _element(self, item: object, depth: int) -> object:
+    def _inside(self, item: object, depth: int, place: object) -> object:
         try:
             return self.plain(item, depth + 1)
         except _Unmovable as error:
-            raise error.within("{…}") from None
+            error.path.append(_step(place))
+            raise
 
     def _mapping(self, tag: _Tag, value: Mapping[object, object], depth: int) -> list[object]:
         pairs = []
         for key, item in value.items():
-            try:
-                pairs.append((self.plain(key, depth + 1), self.plain(item, depth + 1)))
-            except _Unmovable as error:
-                raise error.within(_step(key)) from None
+            pairs.append((self._inside(key, depth, key), self._inside(item, depth, key)))
         if self.sort_keys:
             pairs.sort(key=lambda pair: msgspec.msgpack.encode(pair[0]))
         return [tag, *(part for pair in pairs for part in pair)]
 
 
 def _step(key: object) -> str:
+    """A step of the path to a value, as Python would write it."""
+    if key is _IN_SET:
+        return "{…}"
     return f".{key}" if isinstance(key, str) and key.isidentifier() else f"[{key!r:.80}]"
 
 

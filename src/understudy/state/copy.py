@@ -31,7 +31,6 @@ class Copy:
 
     @property
     def bytes(self) -> int:
-        """The size of the copy."""
         return sum(map(size_of, (*self.tensors, *self.carried.values()))) + len(self.rest)
 
     @property

@@ -36,44 +36,18 @@ class Stateful(Protocol):
     def load_state_dict(self, state_dict: Any, /) -> Any: ...
 
 
-class ObjectUndo(Protocol):
-    """What a step changes in one object before its vote."""
-
-    def remember(self) -> None:
-        """Keep the object as it is now, at a step boundary."""
-        ...
-
-    def restore(self) -> None:
-        """Make the object as it was when it was last remembered."""
-        ...
+def _keep_state(thing: Stateful, before: object) -> object:
+    return copy.deepcopy(thing.state_dict())
 
 
-class StateUndo:
-    """The state_dict of an object at a step boundary."""
-
-    def __init__(self, thing: Stateful) -> None:
-        self._thing = thing
-        self._state: Any = None
-
-    def remember(self) -> None:
-        self._state = copy.deepcopy(self._thing.state_dict())
-
-    def restore(self) -> None:
-        self._thing.load_state_dict(copy.deepcopy(self._state))
+def _restore_state(thing: Stateful, kept: Any) -> None:
+    thing.load_state_dict(copy.deepcopy(kept))
 
 
-class ScalerUndo:
-    """A GradScaler at a step boundary. Its state_dict lacks the optimizers that were unscaled in the step."""
-
-    def __init__(self, scaler: GradScaler) -> None:
-        self._scaler, self._state = scaler, StateUndo(scaler)
-
-    def remember(self) -> None:
-        self._state.remember()
-
-    def restore(self) -> None:
-        self._state.restore()
-        self._scaler._per_optimizer_states.clear()
+def _restore_scaler(scaler: GradScaler, kept: Any) -> None:
+    """The state_dict of a GradScaler lacks the optimizers that were unscaled in the step."""
+    _restore_state(scaler, kept)
+    scaler._per_optimizer_states.clear()
 
 
 @dataclass(frozen=True)
@@ -104,8 +78,11 @@ class TrackedKind:
     """Set the state of one object that is not in its tensors."""
     parameters: Callable[[Any], Iterable[torch.Tensor]] = lambda thing: ()
     """The parameters of one object, which may have gradients."""
-    undo: Callable[[Any], ObjectUndo] = StateUndo
-    """What undoes a step in one object, gradients aside."""
+    keep: Callable[[Any, Any], Any] = _keep_state
+    """What a step may change in one object before its vote, gradients aside, as it is at a step boundary. Gets what was
+    kept at the boundary before (None: nothing), the memory of which can be used again."""
+    undo: Callable[[Any, Any], None] = _restore_state
+    """Make an object as it was when this was kept."""
     belongings: Callable[[Any], Iterable[object]] = lambda thing: ()
     """Objects that are part of one, and tracked with it."""
     follows_tensors: Callable[[Any], bool] = lambda thing: False
@@ -125,7 +102,8 @@ MODULE = TrackedKind(
     check_rest=module_kind.check_rest,
     restore_rest=module_kind.restore_rest,
     parameters=nn.Module.parameters,
-    undo=module_kind.BufferUndo,
+    keep=module_kind.keep_buffers,
+    undo=module_kind.restore_buffers,
     belongings=module_kind.belongings,
     follows_tensors=module_kind.follows_tensors,
 )
@@ -140,13 +118,14 @@ OPTIMIZER = TrackedKind(
     check_rest=optimizer_kind.check_rest,
     restore_rest=optimizer_kind.restore_rest,
     parameters=optimizer_kind.parameters,
-    undo=optimizer_kind.OptionsUndo,
+    keep=optimizer_kind.keep_options,
+    undo=optimizer_kind.restore_options,
     belongings=optimizer_kind.belongings,
     follows_tensors=optimizer_kind.follows_tensors,
 )
 SCHEDULER = TrackedKind(name="scheduler", type=LRScheduler, follows_tensors=lambda thing: True)
 SCALER = TrackedKind(
-    name="scaler", type=GradScaler, undo=ScalerUndo, follows_tensors=lambda thing: True, checks_gradients=True
+    name="scaler", type=GradScaler, undo=_restore_scaler, follows_tensors=lambda thing: True, checks_gradients=True
 )
 OBJECT = TrackedKind(name="object", type=Stateful)
 KINDS = (MODULE, OPTIMIZER, SCHEDULER, SCALER, OBJECT)
@@ -182,7 +161,6 @@ def tracked_objects(tracked: Tracked) -> list[TrackedObject]:
 
 
 def members(tracked: Tracked, kind: TrackedKind) -> dict[str, Any]:
-    """The tracked objects of one kind, by name."""
     return {name: thing for name, thing, found in tracked_objects(tracked) if found is kind}
 
 
@@ -193,7 +171,6 @@ def by_kind(tracked: Tracked) -> list[tuple[TrackedKind, dict[str, Any]]]:
 
 
 def modules(tracked: Tracked) -> ItemsView[str, nn.Module]:
-    """The tracked modules, by name."""
     return members(tracked, MODULE).items()
 
 

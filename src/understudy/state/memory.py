@@ -32,7 +32,6 @@ class Slot(msgspec.Struct, frozen=True):
 
 
 def slot_of(name: str, tensor: torch.Tensor) -> Slot:
-    """The description of a tensor under this name."""
     return Slot(name, tuple(tensor.shape), dtype_name(tensor.dtype), size_of(tensor))
 
 
@@ -49,29 +48,20 @@ def dtype_of(slot: Slot) -> torch.dtype:
 
 
 def size_of(tensor: torch.Tensor) -> int:
-    """The bytes of all elements."""
     return tensor.numel() * tensor.element_size()
 
 
 # -- this role's part of a tensor --------------------------------------------------------------------------------------
 
 
-def loaded_class(module: str, name: str) -> Any:
-    """A class of a module that takes long to import; None before the module is imported, when no object can be an
-    instance of the class."""
-    return getattr(sys.modules.get(module), name, None)
+def is_instance(thing: object, module: str, name: str) -> TypeGuard[Any]:
+    """Whether the object is of a class in a module that takes long to import: before that, no object can be."""
+    kind = getattr(sys.modules.get(module), name, None)
+    return kind is not None and isinstance(thing, kind)
 
 
 def is_dtensor(thing: object) -> TypeGuard[Any]:
-    """Whether the object is a DTensor."""
-    kind = loaded_class("torch.distributed.tensor", "DTensor")
-    return kind is not None and isinstance(thing, kind)
-
-
-def _is_pending(thing: object) -> TypeGuard[Any]:
-    """Whether the object is the result of a collective that may still run."""
-    kind = loaded_class("torch.distributed._functional_collectives", "AsyncCollectiveTensor")
-    return kind is not None and isinstance(thing, kind)
+    return is_instance(thing, "torch.distributed.tensor", "DTensor")
 
 
 def local_part(tensor: torch.Tensor, name: str) -> torch.Tensor:
@@ -81,7 +71,7 @@ def local_part(tensor: torch.Tensor, name: str) -> torch.Tensor:
     if is_dtensor(tensor):
         with torch.no_grad():
             return local_part(tensor.to_local(), name)
-    if _is_pending(tensor):
+    if is_instance(tensor, "torch.distributed._functional_collectives", "AsyncCollectiveTensor"):  # may still run
         return local_part(tensor.wait(), name)
     if hasattr(tensor, "__tensor_flatten__") or tensor.layout != torch.strided or tensor.is_quantized:
         kind = type(tensor).__name__
@@ -140,7 +130,6 @@ class Staging:
         self._buffer = local_device().host_empty((size,), torch.uint8)
 
     def view(self, length: int) -> memoryview:
-        """The first `length` bytes of the buffer."""
         return bytes_of(self._buffer[:length])
 
     def read(self, tensor: torch.Tensor, offset: int, length: int) -> memoryview:

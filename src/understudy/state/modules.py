@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from .errors import StateError
-from .memory import Slot, dtype_name, loaded_class, local_part
+from .memory import Slot, dtype_name, is_instance, local_part
 
 Modules = Mapping[str, nn.Module]
 """The tracked modules, by the names under which the job tracks them."""
@@ -21,20 +21,14 @@ def tensors(modules: Modules) -> Iterator[tuple[str, torch.Tensor]]:
     Afterwards the parameters of FSDP2 are sharded; those of a root module stay whole after an evaluation."""
     seen: set[int] = set()
     for name, module in modules.items():
-        _reshard(module)
+        for inner in module.modules():
+            if is_instance(inner, "torch.distributed.fsdp", "FSDPModule"):
+                inner.reshard()
         for found in (module.named_parameters(), module.named_buffers()):
-            for inner, tensor in found:
+            for path, tensor in found:
                 if id(tensor) not in seen:
                     seen.add(id(tensor))
-                    yield f"{name}.{inner}", tensor
-
-
-def _reshard(module: nn.Module) -> None:
-    kind = loaded_class("torch.distributed.fsdp", "FSDPModule")
-    if kind is not None:
-        for inner in module.modules():
-            if isinstance(inner, kind):
-                inner.reshard()
+                    yield f"{name}.{path}", tensor
 
 
 def buffer_names(modules: Modules) -> set[str]:
@@ -120,32 +114,26 @@ class _KeptBuffer(NamedTuple):
     kept: torch.Tensor
 
 
-class BufferUndo:
-    """A copy of a module's buffers at a step boundary, in memory that is reused."""
+def keep_buffers(module: nn.Module, before: list[_KeptBuffer] | None) -> list[_KeptBuffer]:
+    """Copy every buffer, every time: batch norm changes its statistics without a trace in the version counter."""
+    copies = {id(each.buffer): each.kept for each in before or ()}
+    fresh: set[int] = set()
+    found = []
+    for owner in module.modules():
+        for name, buffer in owner._buffers.items():
+            if buffer is None:
+                continue
+            if id(buffer) not in copies:
+                copies[id(buffer)] = buffer.detach().clone()
+            elif id(buffer) not in fresh:
+                copies[id(buffer)].copy_(buffer)
+            fresh.add(id(buffer))
+            found.append(_KeptBuffer(owner, name, buffer, copies[id(buffer)]))
+    return found
 
-    def __init__(self, module: nn.Module) -> None:
-        self._module = module
-        self._buffers: list[_KeptBuffer] = []
 
-    def remember(self) -> None:
-        """Copy every buffer, every time: batch norm changes its statistics without a trace in the version counter."""
-        copies = {id(each.buffer): each.kept for each in self._buffers}
-        fresh: set[int] = set()
-        found = []
-        for owner in self._module.modules():
-            for name, buffer in owner._buffers.items():
-                if buffer is None:
-                    continue
-                if id(buffer) not in copies:
-                    copies[id(buffer)] = buffer.detach().clone()
-                elif id(buffer) not in fresh:
-                    copies[id(buffer)].copy_(buffer)
-                fresh.add(id(buffer))
-                found.append(_KeptBuffer(owner, name, buffer, copies[id(buffer)]))
-        self._buffers = found
-
-    def restore(self) -> None:
-        """Put the buffers back, with their contents, into the modules that own them."""
-        for owner, name, buffer, kept in self._buffers:
-            buffer.copy_(kept)
-            owner._buffers[name] = buffer
+def restore_buffers(module: nn.Module, kept: list[_KeptBuffer]) -> None:
+    """Put the buffers back, with their contents, into the modules that own them."""
+    for owner, name, buffer, contents in kept:
+        buffer.copy_(contents)
+        owner._buffers[name] = buffer

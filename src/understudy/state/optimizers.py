@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 from understudy.device.cpu import HOST
 
 from .errors import StateError
-from .memory import Slot, distributed_like, dtype_of, is_dtensor, loaded_class, local_part
+from .memory import Slot, distributed_like, dtype_of, is_dtensor, is_instance, local_part
 
 Optimizers = Mapping[str, Optimizer]
 """The tracked optimizers, by the names under which the job tracks them."""
@@ -51,9 +51,7 @@ def optimizer_parameters(name: str, optimizer: Optimizer) -> Iterator[OptimizerP
 
 
 def is_partitioned(optimizer: object) -> TypeGuard[Any]:
-    """Whether the object is a ZeroRedundancyOptimizer."""
-    kind = loaded_class("torch.distributed.optim.zero_redundancy_optimizer", "ZeroRedundancyOptimizer")
-    return kind is not None and isinstance(optimizer, kind)
+    return is_instance(optimizer, "torch.distributed.optim.zero_redundancy_optimizer", "ZeroRedundancyOptimizer")
 
 
 def inner(name: str, optimizer: Optimizer) -> Iterator[tuple[str, Optimizer]]:
@@ -76,7 +74,6 @@ def tensors(optimizers: Optimizers) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def parameters(optimizer: Optimizer) -> Iterator[torch.Tensor]:
-    """All parameters of all groups."""
     for group in optimizer.param_groups:
         yield from group["params"]
 
@@ -241,25 +238,17 @@ class _KeptTensor(NamedTuple):
     kept: torch.Tensor
 
 
-class OptionsUndo:
-    """The hyper-parameters of an optimizer at a step boundary. Its state does not change before the vote."""
+def keep_options(optimizer: Optimizer, before: object) -> list[dict[str, Any]]:
+    """Copy the hyper-parameters of all groups. The state of an optimizer does not change before the vote."""
+    return [{key: _kept(value) for key, value in _options(group).items()} for group in optimizer.param_groups]
 
-    def __init__(self, optimizer: Optimizer) -> None:
-        self._optimizer = optimizer
-        self._groups: list[dict[str, Any]] = []
 
-    def remember(self) -> None:
-        """Copy the hyper-parameters of all groups."""
-        self._groups = [
-            {key: _kept(value) for key, value in _options(group).items()} for group in self._optimizer.param_groups
-        ]
-
-    def restore(self) -> None:
-        """Set the hyper-parameters of all groups; those that were added go."""
-        for group, values in zip(self._optimizer.param_groups, self._groups, strict=True):
-            for key in group.keys() - values.keys() - {"params"}:
-                del group[key]
-            group.update({key: _given_back(value) for key, value in values.items()})
+def restore_options(optimizer: Optimizer, kept: list[dict[str, Any]]) -> None:
+    """Set the hyper-parameters of all groups; those that were added go."""
+    for group, values in zip(optimizer.param_groups, kept, strict=True):
+        for key in group.keys() - values.keys() - {"params"}:
+            del group[key]
+        group.update({key: _given_back(value) for key, value in values.items()})
 
 
 def _kept(value: Any) -> Any:

@@ -13,6 +13,7 @@ import socket
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -66,35 +67,6 @@ def plan(sizes: Sequence[int], streams: int, piece: int = PIECE) -> list[list[Pi
     return carried
 
 
-def give(
-    sockets: Sequence[socket.socket],
-    tensors: Sequence[torch.Tensor],
-    *,
-    stop: Callable[[], bool],
-    piece: int = PIECE,
-    check: bool = True,
-) -> int:
-    """Send the tensors' bytes to a worker that takes tensors of the same sizes. Returns the number of bytes.
-
-    The tensors must not change meanwhile. `stop` is called from several threads. The sockets stay open."""
-    return _run(_GIVE, sockets, tensors, stop, piece, check)
-
-
-def take(
-    sockets: Sequence[socket.socket],
-    tensors: Sequence[torch.Tensor],
-    *,
-    stop: Callable[[], bool],
-    piece: int = PIECE,
-    check: bool = True,
-) -> int:
-    """Fill the tensors with the bytes that the giver sends over the same connections. Returns the number of bytes.
-
-    With `check`, which must be equal on both sides, every stream is compared with the giver's digest. After an error
-    the tensors are partly filled."""
-    return _run(_TAKE, sockets, tensors, stop, piece, check)
-
-
 class _Direction(NamedTuple):
     """What a giver and a taker do differently with a socket."""
 
@@ -117,29 +89,13 @@ _GIVE = _Direction("the taker", select.POLLOUT, gives=True)
 _TAKE = _Direction("the giver", select.POLLIN, gives=False)
 
 
-class _Crossing:
-    """What the streams of one transfer share: the first failure, which ends them all."""
-
-    def __init__(self, stop: Callable[[], bool]) -> None:
-        self.stop = stop
-        self._lock = threading.Lock()
-        self.failure: BaseException | None = None
-
-    def fail(self, error: BaseException) -> None:
-        with self._lock:
-            if self.failure is None:
-                self.failure = error
-
-    def over(self) -> bool:
-        return self.failure is not None or self.stop()
-
-
 class _Stream:
-    """One connection's part of a transfer. Runs in a thread of its own."""
+    """One connection's part of a transfer. Runs in a thread of its own.
+
+    All streams of a transfer share `failures`: the first failure ends them all."""
 
     def __init__(
         self,
-        crossing: _Crossing,
         direction: _Direction,
         *,
         name: str,
@@ -147,8 +103,10 @@ class _Stream:
         tensors: Sequence[torch.Tensor],
         pieces: Sequence[Piece],
         check: bool,
+        stop: Callable[[], bool],
+        failures: list[BaseException],
     ) -> None:
-        self._crossing, self._direction = crossing, direction
+        self._direction, self._stop, self._failures = direction, stop, failures
         self._name, self._fd = name, fd
         self._tensors, self._pieces = tensors, pieces
         self._size = sum(piece.length for piece in pieces)
@@ -162,9 +120,9 @@ class _Stream:
             with socket.socket(fileno=os.dup(self._fd)) as self._sock:
                 self._carry()
         except OSError as error:
-            self._crossing.fail(self._broken(f"has no open connection ({error.strerror or error})"))
+            self._failures.append(self._broken(f"has no open connection ({error.strerror or error})"))
         except BaseException as error:
-            self._crossing.fail(error)
+            self._failures.append(error)
 
     def _carry(self) -> None:
         for batch in self._batches():
@@ -197,12 +155,12 @@ class _Stream:
     def _move(self, queue: deque[memoryview], *, content: bool = True) -> None:
         """Move all of these buffers. Content is hashed while it is still in the cache."""
         while queue:
-            if self._crossing.over():
+            if self._failures or self._stop():
                 raise self._broken("was stopped")
             try:
                 count = self._direction.move(self._sock, list(queue))
             except BlockingIOError:
-                wait_ready(self._sock, self._direction.event, self._crossing.stop)
+                wait_ready(self._sock, self._direction.event, self._stop)
                 continue
             except OSError as error:
                 raise self._broken(f"lost {self._direction.peer} ({error.strerror or error})") from None
@@ -245,24 +203,26 @@ def _run(
     direction: _Direction,
     sockets: Sequence[socket.socket],
     tensors: Sequence[torch.Tensor],
+    *,
     stop: Callable[[], bool],
-    piece: int,
-    check: bool,
+    piece: int = PIECE,
+    check: bool = True,
 ) -> int:
     if not sockets:
         raise ValueError("there is no connection to move the state over")
     sizes = [size_of(tensor) for tensor in tensors]
     used = sockets[: max(1, -(-sum(sizes) // piece))]  # a thread for less than a piece costs more than it brings
-    crossing = _Crossing(stop)
+    failures: list[BaseException] = []
     streams = [
         _Stream(
-            crossing,
             direction,
             name=f"stream {number} of {len(used)}",
             fd=sock.fileno(),
             tensors=tensors,
             pieces=pieces,
             check=check,
+            stop=stop,
+            failures=failures,
         )
         for number, (sock, pieces) in enumerate(zip(used, plan(sizes, len(used), piece), strict=True))
     ]
@@ -275,11 +235,23 @@ def _run(
         for thread in threads:
             thread.join()
     except BaseException as error:
-        crossing.fail(error)
+        failures.append(error)
         for thread in threads:
             if thread.ident is not None:
                 thread.join()
         raise
-    if crossing.failure is not None:
-        raise crossing.failure
+    if failures:
+        raise failures[0]
     return sum(sizes)
+
+
+give = partial(_run, _GIVE)
+"""Send the tensors' bytes to a worker that takes tensors of the same sizes. Returns the number of bytes.
+
+The tensors must not change meanwhile. `stop` is called from several threads. The sockets stay open."""
+
+take = partial(_run, _TAKE)
+"""Fill the tensors with the bytes that the giver sends over the same connections. Returns the number of bytes.
+
+With `check`, which must be equal on both sides, every stream is compared with the giver's digest. After an error the
+tensors are partly filled."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import torch
 import torch.distributed as dist
 from torch.nn.modules.batchnorm import SyncBatchNorm, _NormBase
@@ -23,29 +21,18 @@ def twins(tracked: Tracked, me: int | None = None) -> frozenset[int]:
     if me is None:
         me = dist.get_rank() if dist.is_initialized() else 0
     alone = frozenset({me})
-    if not all(_follows_tensors(thing) for thing in tracked.values()):
+    kinds = [(find_kind(thing), thing) for thing in tracked.values()]
+    if not all(kind is not None and kind.follows_tensors(thing) for kind, thing in kinds):
         return alone
     holders = holders_in_ddp(tracked)
     local = _batch_statistics(tracked)
     common: frozenset[int] | None = None
-    for tensor in _tensors(tracked):
+    # of optimizers only the parameters: their state is on the ranks of its parameter
+    owned = [parameter for _, optimizer in optimizers(tracked) for parameter in parameters(optimizer)]
+    for tensor in [*(tensor for _, tensor in module_tensors(tracked)), *owned]:
         ranks = alone if id(tensor) in local else holders.get(id(tensor), alone) | replicas(tensor)
         common = ranks if common is None else common & ranks
     return alone if common is None else common | alone
-
-
-def _follows_tensors(thing: object) -> bool:
-    """Whether equal tensors make the whole object equal."""
-    kind = find_kind(thing)
-    return kind is not None and kind.follows_tensors(thing)
-
-
-def _tensors(tracked: Tracked) -> Iterator[torch.Tensor]:
-    """The tensors of modules and the parameters of optimizers: optimizer state is on the ranks of its parameter."""
-    for _, tensor in module_tensors(tracked):
-        yield tensor
-    for _, optimizer in optimizers(tracked):
-        yield from parameters(optimizer)
 
 
 def holders_in_ddp(tracked: Tracked) -> dict[int, frozenset[int]]:

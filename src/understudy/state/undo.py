@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from understudy.device.interface import local_device
@@ -16,7 +18,7 @@ class Undo:
 
     def __init__(self, tracked: Tracked) -> None:
         self._tracked = tracked_objects(tracked)
-        self._objects = [kind.undo(thing) for _, thing, kind in self._tracked]
+        self._kept: list[Any] = [None] * len(self._tracked)
         self._gradients: list[tuple[torch.Tensor, torch.Tensor | None]] = []
         """(parameter, gradient, None for zeros) of the parameters that had a gradient."""
 
@@ -27,8 +29,9 @@ class Undo:
     @torch.no_grad()
     def remember(self) -> None:
         """Keep the state with which a step begins."""
-        for each in self._objects:
-            each.remember()
+        self._kept = [
+            kind.keep(thing, before) for (_, thing, kind), before in zip(self._tracked, self._kept, strict=True)
+        ]
         self._gradients = []
         for parameter in self._parameters():
             grad = parameter.grad
@@ -39,8 +42,8 @@ class Undo:
     def restore(self) -> None:
         """Make everything as it was when it was last remembered."""
         local_device().synchronize()  # nothing that the step has launched may still write
-        for each in self._objects:
-            each.restore()
+        for (_, thing, kind), kept in zip(self._tracked, self._kept, strict=True):
+            kind.undo(thing, kept)
         kept_gradients = {id(parameter): kept for parameter, kept in self._gradients}
         for parameter in self._parameters():
             if id(parameter) not in kept_gradients:

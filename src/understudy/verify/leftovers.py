@@ -24,7 +24,8 @@ class Enclosure:
     def __init__(self, folder: Path, mark: str) -> None:
         self.folder, self.mark = folder, mark
         self._shared = _shared_memory()
-        self._before = processes.table()
+        self._before = set(_identified())
+        """Such as a fork server of the checking process."""
 
     def leftovers(self, seen: Mapping[int, Process]) -> list[str]:
         """What is left, in words. `seen` are processes of the job; those that are about to end get a moment."""
@@ -40,15 +41,18 @@ class Enclosure:
         return found
 
     def _alive(self, seen: Mapping[int, Process]) -> dict[int, str]:
-        now = processes.table()
-        again = {pid for pid, process in seen.items() if pid in now and now[pid].started == process.started}
         marked = processes.marked(f"{MARK}={self.mark}") - {os.getpid()}
-        new = {pid for pid in again | marked if pid in now and not self._was_there(pid, now[pid])}
-        return {pid: now[pid].command.strip() for pid in new}
+        ours = {(pid, process.started) for pid, process in seen.items()}
+        return {
+            process.pid: process.command.strip()
+            for key, process in _identified().items()
+            if key not in self._before and (key in ours or process.pid in marked)
+        }
 
-    def _was_there(self, pid: int, process: Process) -> bool:
-        """Whether a process ran before the enclosure was made, such as a fork server of the checking process."""
-        return pid in self._before and self._before[pid].started == process.started
+
+def _identified() -> dict[tuple[int, int], Process]:
+    """All running processes, by pid and start."""
+    return {(process.pid, process.started): process for process in processes.table().values()}
 
 
 def _shared_memory() -> set[str]:

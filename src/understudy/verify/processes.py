@@ -39,7 +39,6 @@ def table(proc: Path = Path("/proc")) -> dict[int, Process]:
 
 
 def offspring(root: int, known: Table) -> dict[int, Process]:
-    """All processes that descend from `root`."""
     found: dict[int, Process] = {}
     parents = {root}
     while parents:
@@ -49,13 +48,11 @@ def offspring(root: int, known: Table) -> dict[int, Process]:
 
 
 def fork_server(worker: int, known: Table) -> int | None:
-    """The fork server that started a worker."""
     process = known.get(worker)
     return None if process is None or process.parent not in known else process.parent
 
 
 def agent(worker: int, known: Table) -> int | None:
-    """The agent that started a worker's fork server."""
     server = fork_server(worker, known)
     return None if server is None else fork_server(server, known)
 

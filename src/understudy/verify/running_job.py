@@ -76,6 +76,8 @@ class RunningJob:
         return view
 
     def snapshot(self) -> Snapshot:
+        """The job's machines and workers. Raises JobOver if the job has ended."""
+        self.view()
         with _over_if_unreachable():
             return snapshot_of(self.client.call("GET", "/machines"), self.client.call("GET", "/roster"))
 
@@ -153,7 +155,6 @@ class RunningJob:
         return self.asked(id)
 
     def asked(self, id: str) -> dict[str, Any]:
-        """The state of a request."""
         with _over_if_unreachable():
             found: dict[str, Any] = self.client.answer(id)
         return found
@@ -191,11 +192,11 @@ class RunningJob:
         coming = [name for name, state in self.snapshot().states.items() if state == STANDBY]
         if len(coming) < wanted:
             self.ask("/standbys", type="add-standby", count=wanted - len(coming))
-        self.until(lambda: self._standbys_ready() >= wanted, f"{wanted} standbys to be ready", every=0.2)
 
-    def _standbys_ready(self) -> int:
-        self.view()
-        return len(self.snapshot().machines(STANDBY))
+        def enough() -> bool:
+            return len(self.snapshot().machines(STANDBY)) >= wanted
+
+        self.until(enough, f"{wanted} standbys to be ready", every=0.2)
 
     def trains(self) -> bool:
         """Whether the job trains and no change is under way."""
@@ -204,13 +205,12 @@ class RunningJob:
 
     def recovered(self, dead: Collection[int]) -> None:
         """Wait until the job trains again without these processes and has made two more steps."""
-        self.until(lambda: not self._known() & set(dead), "the controller to notice a death")
+        self.until(
+            lambda: not any(worker.pid in dead for worker in self.snapshot().workers),
+            "the controller to notice a death",
+        )
         self.until(self.trains, "the job to train again")
         step = self.view()["step"]
         self.until(lambda: self.trains() and self.view()["step"] >= step + 2, f"a step after {step}")
         if self.launcher is not None:
             self.processes()
-
-    def _known(self) -> set[int]:
-        self.view()
-        return {worker.pid for worker in self.snapshot().workers}

@@ -37,7 +37,6 @@ class Snapshot(msgspec.Struct, frozen=True):
     """Machine → its state."""
 
     def with_roles(self) -> list[LiveWorker]:
-        """Workers that have a role."""
         return [worker for worker in self.workers if worker.role is not None]
 
     def on(self, machine: str) -> list[LiveWorker]:

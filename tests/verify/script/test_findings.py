@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from understudy.protocol.messages import ScriptFailure
-from understudy.verify.script.findings import Evidence, ScriptFinding, clean, findings, named, unclear
+from understudy.verify.script.findings import Evidence, ScriptFinding, clean, findings, unclear
 from understudy.verify.script.observation import Observation, Scope, Value
 from understudy.verify.script.runs import Disturbance, Run
 
@@ -340,8 +340,3 @@ def test_what_comes_after_a_difference_is_unclear() -> None:
     assert unclear(calm(), replaced({}, bad=False)) == []
     broken = msgspec.structs.replace(replaced({}, bad=False), disturbances=(REPLACE, KILL), status="failed")
     assert unclear(calm(), broken) == [KILL]
-
-
-def test_names_for_people() -> None:
-    assert named(["a", "b"]) == "a, b"
-    assert named(list("abcde")) == "a, b, c and 2 more"

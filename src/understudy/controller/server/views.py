@@ -120,24 +120,24 @@ def job_view(name: str, job: JobState, beats: Mapping[str, Beat], stragglers: Se
     for role in job.vacant():  # its twins hold the same state
         ends[role] = next((ends[twin] for twin in job.twins.get(role, ()) if ends.get(twin) is not None), None)
     return JobView(
-        name,
-        job.status,
-        job.reason or job.waiting or job.absent(),
-        0 if job.roster is None else job.roster.generation,
-        max([beat.step, *(end.step for end in ends.values() if end is not None)]),
-        beat.seconds,
-        told.values,
-        None
+        job=name,
+        status=job.status,
+        reason=job.reason or job.waiting or job.absent(),
+        generation=0 if job.roster is None else job.roster.generation,
+        step=max([beat.step, *(end.step for end in ends.values() if end is not None)]),
+        seconds=beat.seconds,
+        values=told.values,
+        change=None
         if change is None
         else ChangeView(change.kind, change.phase, change.generation, change.leaving, tuple(change.places.values())),
-        sum(machine.state == MachineState.STANDBY for machine in job.machines.values()),
-        {role: end.digest for role, end in ends.items() if end is not None},
-        () if job.status == JobStatus.FORMING else tuple(role for role, uid in enumerate(seats) if uid is None),
-        _copies([beat.copied for beat in beats.values() if beat.copied is not None]),
-        _replicas(job),
-        job.wanted,
-        queue_view(job),
-        tuple(stragglers),
+        standbys=sum(machine.state == MachineState.STANDBY for machine in job.machines.values()),
+        digests={role: end.digest for role, end in ends.items() if end is not None},
+        vacant=() if job.status == JobStatus.FORMING else tuple(role for role, uid in enumerate(seats) if uid is None),
+        copies=_copies([beat.copied for beat in beats.values() if beat.copied is not None]),
+        replicas=_replicas(job),
+        wanted=job.wanted,
+        queue=queue_view(job),
+        stragglers=tuple(stragglers),
     )
 
 
@@ -185,22 +185,24 @@ def machines_view(job: JobState) -> list[MachineView]:
     roster = job.roster
     return [
         MachineView(
-            machine.name,
-            "parked" if machine.state == MachineState.ACTIVE and machine.name in job.parked.values() else machine.state,
-            tuple(
+            name=machine.name,
+            state="parked"
+            if machine.state == MachineState.ACTIVE and machine.name in job.parked.values()
+            else machine.state,
+            roles=tuple(
                 role
                 for worker in machine.workers
                 if roster is not None and (role := roster.role_of(worker.uid)) is not None
             ),
-            tuple(worker.uid for worker in machine.all_workers if worker.alive),
-            tuple(worker.pid for worker in machine.all_workers if worker.alive),
-            machine.why,
-            machine.failures,
-            tuple(machine.history),
-            _at_once(job, machine),
-            _rehearsal_seconds(job, machine),
-            machine.labels,
-            machine.notice if machine.alive else None,
+            workers=tuple(worker.uid for worker in machine.all_workers if worker.alive),
+            pids=tuple(worker.pid for worker in machine.all_workers if worker.alive),
+            why=machine.why,
+            failures=machine.failures,
+            history=tuple(machine.history),
+            rehearsed=_at_once(job, machine),
+            rehearsal_seconds=_rehearsal_seconds(job, machine),
+            labels=machine.labels,
+            goes=machine.notice if machine.alive else None,
         )
         for machine in job.machines.values()
     ]

@@ -73,59 +73,35 @@ def ever_vacant(events: Iterable[Mapping[str, Any]]) -> set[int]:
 # -- complaints: what does not hold, in words --------------------------------------------------------------------------
 
 
-def exactly_once(
-    records: Sequence[AppliedStep],
-    roles: int,
-    steps: int,
-    *,
-    lost: Collection[str] = (),
-    back: Sequence[int] = (),
-    again: Mapping[tuple[int, int], int] | None = None,
-    vacant: Collection[int] = (),
-) -> list[str]:
-    """Steps that a role has not applied, or has applied too often.
-
-    The last notes of a machine in `lost` may be lost with it: a gap counts only if the machine before it lives and the
-    role was never `vacant`. Steps from each one in `back` on were repeated by all roles and may be there once more; so
-    may the (role, step) pairs in `again`.
-    """
-    found: list[str] = []
-    of: dict[int, list[AppliedStep]] = {role: [] for role in range(roles)}
-    for record in records:
-        if record.role not in of or not 0 <= record.step < steps:
-            found.append(f"role {record.role} has applied step {record.step}, which does not exist")
-        else:
-            of[record.role].append(record)
-    for role, notes in of.items():
-        counts = Counter(note.step for note in notes)
-        machines: dict[int, list[str]] = {}
-        for note in notes:
-            machines.setdefault(note.step, []).append(note.machine)
-        for step, count in sorted(counts.items()):
-            allowed = 1 + sum(first <= step for first in back) + (again or {}).get((role, step), 0)
-            if count > allowed:
-                found.append(f"role {role} has applied step {step} {count} times, on {', '.join(machines[step])}")
-        for step in range(steps):
-            if role not in vacant and step not in counts and (step == 0 or step - 1 in counts):
-                before = set(machines.get(step - 1, ()))
-                if not before <= set(lost) or (not before and not lost):
-                    found.append(f"role {role} has not applied step {step}")
-    return found
-
-
 def applied_once(
     records: Sequence[AppliedStep], events: Sequence[Mapping[str, Any]], roles: int, steps: int
 ) -> list[str]:
-    """The complaints of `exactly_once`, with what the job's events say about losses and repeated steps."""
-    return exactly_once(
-        records,
-        roles,
-        steps,
-        lost=machines_lost(events),
-        back=roll_backs(events),
-        again=repeated_by_successors(events),
-        vacant=ever_vacant(events),
-    )
+    """Steps that a role has not applied, or has applied too often, considering what the job's events say.
+
+    The last notes of a machine that was lost may be lost with it: a gap counts only if the machine before it lives and
+    the role was never vacant. Steps that all roles went back to, and those that a successor repeats, may be there once
+    more.
+    """
+    lost, back = machines_lost(events), roll_backs(events)
+    again, vacant = repeated_by_successors(events), ever_vacant(events)
+    found: list[str] = []
+    applied: dict[int, dict[int, list[str]]] = {role: {} for role in range(roles)}  # role → step → machines
+    for record in records:
+        if record.role not in applied or not 0 <= record.step < steps:
+            found.append(f"role {record.role} has applied step {record.step}, which does not exist")
+        else:
+            applied[record.role].setdefault(record.step, []).append(record.machine)
+    for role, on in applied.items():
+        for step in sorted(on):
+            allowed = 1 + sum(first <= step for first in back) + again[role, step]
+            if len(on[step]) > allowed:
+                found.append(f"role {role} has applied step {step} {len(on[step])} times, on {', '.join(on[step])}")
+        for step in range(steps):
+            if role not in vacant and step not in on and (step == 0 or step - 1 in on):
+                before = set(on.get(step - 1, ()))
+                if not before <= lost or (not before and not lost):
+                    found.append(f"role {role} has not applied step {step}")
+    return found
 
 
 def same_values(records: Iterable[AppliedStep], undisturbed: Iterable[AppliedStep]) -> list[str]:

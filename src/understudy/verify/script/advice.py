@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from understudy.protocol.messages import ScriptFailure
 
-from .hints import Hint
+from .hints import Hint, HintKind
 
 
 def complaint(kind: str, name: str, *, twice: bool) -> str:
@@ -19,7 +19,6 @@ def complaint(kind: str, name: str, *, twice: bool) -> str:
 
 
 def way_out(kind: str, name: str) -> str:
-    """What to write instead."""
     own = name.rpartition(".")[2].lstrip("_") or "it"
     if kind in ("module", "optimizer", "scheduler", "object"):
         return f"add it: job.track({own}={name})"
@@ -47,37 +46,36 @@ def _a(kind: str) -> str:
     return f"an {kind}" if kind[0] in "aeiou" else f"a {kind}"
 
 
+_HINTED: dict[HintKind, tuple[str, str]] = {
+    "clock": ("{call}{into} reads the clock", "let nothing that is trained depend on the time"),
+    "entropy": (
+        "{call}{into} has no seed, or a random one: it differs from process to process",
+        "seed it with job.seed, or draw inside a step: the runtime has seeded the global generators there",
+    ),
+    "order": (
+        "{call}{into} depends on how Python hashes text, which differs from process to process",
+        "sort it first: sorted(…)",
+    ),
+    "uneven": (
+        "{call} is only called if {variable}: roles that do not meet it do not take part",
+        "take it out of the condition, or use a group of those roles alone",
+    ),
+    "zipped": (
+        "{call} goes through {variable} beside the steps: a joiner begins with its first element",
+        "fetch the batch inside of the step, by step.index: no position in {variable} moves with a role",
+    ),
+    "rank": (
+        "{call}{into} is read at import: a standby that has rehearsed another role must start anew",
+        "ask job.role inside of train(job)",
+    ),
+}
+
+
 def hinted(hint: Hint) -> tuple[str, str]:
     """A sentence and a way out for a line of the script."""
     into = f' (into "{hint.variable}")' if hint.variable else ""
-    match hint.kind:
-        case "clock":
-            return f"{hint.call}{into} reads the clock", "let nothing that is trained depend on the time"
-        case "entropy":
-            return (
-                f"{hint.call}{into} has no seed, or a random one: it differs from process to process",
-                "seed it with job.seed, or draw inside a step: the runtime has seeded the global generators there",
-            )
-        case "order":
-            return (
-                f"{hint.call}{into} depends on how Python hashes text, which differs from process to process",
-                "sort it first: sorted(…)",
-            )
-        case "uneven":
-            return (
-                f"{hint.call} is only called if {hint.variable}: roles that do not meet it do not take part",
-                "take it out of the condition, or use a group of those roles alone",
-            )
-        case "zipped":
-            return (
-                f"{hint.call} goes through {hint.variable} beside the steps: a joiner begins with its first element",
-                f"fetch the batch inside of the step, by step.index: no position in {hint.variable} moves with a role",
-            )
-        case "rank":
-            return (
-                f"{hint.call}{into} is read at import: a standby that has rehearsed another role must start anew",
-                "ask job.role inside of train(job)",
-            )
+    sentence, way = _HINTED[hint.kind]
+    return sentence.format(call=hint.call, into=into, variable=hint.variable), way.format(variable=hint.variable)
 
 
 KERNEL = (

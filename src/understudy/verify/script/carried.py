@@ -6,7 +6,7 @@ A variable that every iteration assigns before it reads it (the loss, the batch)
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
@@ -53,12 +53,11 @@ def carried(source: str, first: int, line: int) -> dict[str, Use] | None:
     found = {}
     for name in exposed:
         nodes = [node for node in ast.walk(loop) if isinstance(node, ast.Name) and node.id == name]
-        uses = [_use(node, parents) for node in nodes if isinstance(node.ctx, ast.Load)]
-        stores = [node.lineno for node in nodes if not isinstance(node.ctx, ast.Load)]
-        changes = stores + [node.lineno for node, use in zip(_loads(nodes), uses, strict=True) if use != "shown"]
+        read = {node: _use(node, parents) for node in nodes if isinstance(node.ctx, ast.Load)}
+        uses = set(read.values())
         found[name] = Use(
             made=_made(scope, loop, name),
-            changed=min(changes, default=0),
+            changed=min((node.lineno for node in nodes if read.get(node) != "shown"), default=0),
             feeds="feeds" in uses or "drawn" in uses,
             acts="acts" in uses,
             drawn="drawn" in uses,
@@ -82,10 +81,6 @@ def defined_at(source: str, name: str) -> int:
         return min(inside)
     top = [node.lineno for node in tree.body if head in _assigned(node)]
     return min(top, default=0)
-
-
-def _loads(nodes: Iterable[ast.Name]) -> list[ast.Name]:
-    return [node for node in nodes if isinstance(node.ctx, ast.Load)]
 
 
 def _function(tree: ast.AST, first: int) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
@@ -253,7 +248,6 @@ def _called(call: ast.Call) -> str:
 
 
 def _shows(statement: ast.stmt) -> bool:
-    """Whether a statement only shows a value."""
     if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
         return _called(statement.value) in _SHOWING
     return isinstance(statement, ast.Pass)

@@ -16,18 +16,13 @@ from .observation import Observation, Scope, Value
 from .runs import Run
 
 _WEIGHT = {
-    **{
-        "module": 0,
-        "optimizer": 0,
-        "scheduler": 0,
-        "generator": 0,
-        "iterator": 0,
-        "tensor": 1,
-        "array": 1,
-        "object": 1,
-    },
-    **{"counter": 2, "number": 2, "flag": 2, "list": 3, "dict": 3, "set": 3, "tuple": 3, "text": 4},
+    **dict.fromkeys(("module", "optimizer", "scheduler", "generator", "iterator"), 0),
+    **dict.fromkeys(("tensor", "array", "object"), 1),
+    **dict.fromkeys(("counter", "number", "flag"), 2),
+    **dict.fromkeys(("list", "dict", "set", "tuple"), 3),
+    "text": 4,
 }
+"""Kind of a variable → the lower, the likelier a cause."""
 _ACTING = ("module", "optimizer", "scheduler", "object", "generator", "iterator")
 """Kinds with calls that may affect the result by their effect alone: `schedule.step()`, not `losses.append(…)`."""
 
@@ -77,6 +72,18 @@ def place(file: str, line: int) -> str:
     return f"{name}:{line}" if line else name
 
 
+def _beside(
+    truth: Observations, observation: Observation, *, even_if_differing: bool = False
+) -> Iterator[tuple[Key, Value, Value, Scope]]:
+    """Variables with their values in the undisturbed run and in this observation; none once the state differs."""
+    expected = truth.at(observation.role, observation.step)
+    if expected is not None and (even_if_differing or not differing(observation, expected)):
+        before = by_key(expected)
+        for key, value, scope in variables(observation):
+            if key in before:
+                yield key, before[key], value, scope
+
+
 # -- variables that a joiner does not have -----------------------------------------------------------------------------
 
 
@@ -93,13 +100,8 @@ def forgotten(
     shaky = unsteady(truth, run.before_disturbances())
     found: dict[Key, tuple[tuple[bool, int, int, str], Cause]] = {}
     for observation, twice in _telling(run, number, lasting=lasting):
-        expected = truth.at(observation.role, observation.step)
-        if expected is None or differing(observation, expected):
-            continue
-        before = by_key(expected)
-        for key, value, scope in variables(observation):
-            was = before.get(key)
-            if key in found or key in shaky or key not in moving or was is None:
+        for key, was, value, scope in _beside(truth, observation):
+            if key in found or key in shaky or key not in moving:
                 continue
             if value.digest == was.digest and (value.digest or not observation.step):
                 continue
@@ -176,14 +178,12 @@ def clues(
     for file, hint in sources.hints:
         if hint.kind in ("rank", "uneven", "zipped"):
             continue
-        sentence, way = advice.hinted(hint)
         evidence = ""
         for (origin, _, name), text in seen.items():
             if origin == file and hint.variable and name.partition(".")[0] == hint.variable:
                 evidence = text
                 explained.add((origin, name))
-        cause = Cause(hint.kind, place(file, hint.line), hint.variable, sentence, evidence, way)
-        causes.append((0 if evidence else 1 if hint.kind != "clock" else 2, cause))
+        causes.append((0 if evidence else 1 if hint.kind != "clock" else 2, _hinted(file, hint, evidence)))
     for (file, function, name), text in seen.items():
         if (file, name) not in explained:
             sentence = f'"{name}" in {function} differs from run to run'
@@ -195,22 +195,17 @@ def _seen(truth: Observations, observations: Iterable[Observation], sources: Sou
     """Variables that differ no later than the state, and carry something to the next step; with their values."""
     found: dict[Key, str] = {}
     for each in sorted(observations, key=lambda each: each.step):
-        expected = truth.at(each.role, each.step)
-        if expected is None or (each.step and differing(each, expected)):
-            continue
-        before = by_key(expected)
-        for key, value, scope in variables(each):
-            was = before.get(key)
-            if was is not None and was.digest != value.digest and sources.use(scope, key[2]) is not None:
+        for key, was, value, scope in _beside(truth, each, even_if_differing=not each.step):
+            if was.digest != value.digest and sources.use(scope, key[2]) is not None:
                 found.setdefault(key, f"before step {each.step}: {was.short} in one run, {value.short} in the other")
     return found
 
 
 def lines(sources: Sources, kind: HintKind) -> tuple[Cause, ...]:
     """Causes that the source alone shows: a rank that is read at import, a collective that only some roles call."""
-    found = []
-    for file, hint in sources.hints:
-        if hint.kind == kind:
-            sentence, way = advice.hinted(hint)
-            found.append(Cause(kind, place(file, hint.line), hint.variable, sentence, "", way))
-    return tuple(found)
+    return tuple(_hinted(file, hint) for file, hint in sources.hints if hint.kind == kind)
+
+
+def _hinted(file: str, hint: Hint, evidence: str = "") -> Cause:
+    sentence, way = advice.hinted(hint)
+    return Cause(hint.kind, place(file, hint.line), hint.variable, sentence, evidence, way)

@@ -13,8 +13,6 @@ from .causes import Cause, Sources, clues, forgotten, lines
 from .compare import Divergence, Observations, first_divergence
 from .runs import WORDS, Disturbance, Run, described
 
-_NAMED = 3
-
 
 class ScriptFinding(msgspec.Struct, frozen=True):
     """A problem of the script, with a way out."""
@@ -176,12 +174,6 @@ def _when(found: Divergence) -> str:
 
 def _roles(mesh: Mesh, found: Divergence) -> tuple[str, ...]:
     return tuple(describe(mesh, role) for role in found.roles)
-
-
-def named(tensors: Sequence[str]) -> str:
-    """The first few names, for people."""
-    more = len(tensors) - _NAMED
-    return ", ".join(tensors[:_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 # -- suspicions --------------------------------------------------------------------------------------------------------

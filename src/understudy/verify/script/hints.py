@@ -19,11 +19,8 @@ _ENTROPY = {
     *("secrets.token_bytes", "secrets.token_hex", "secrets.randbits", "secrets.randbelow", "secrets.choice"),
 }
 _UNSEEDED = {
-    "random.Random",
-    "random.seed",
-    "numpy.random.default_rng",
-    "numpy.random.RandomState",
-    "numpy.random.seed",
+    *("random.Random", "random.seed"),
+    *("numpy.random.default_rng", "numpy.random.RandomState", "numpy.random.seed"),
 }
 """Calls that are seeded by entropy if they have no argument."""
 _GLOBAL = ("random.", "numpy.random.")
@@ -87,9 +84,8 @@ def _imports(tree: ast.AST) -> dict[str, str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
-                found[alias.asname or alias.name.partition(".")[0]] = (
-                    alias.name if alias.asname else alias.name.partition(".")[0]
-                )
+                head = alias.name.partition(".")[0]
+                found[alias.asname or head] = alias.name if alias.asname else head
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             for alias in node.names:
                 found[alias.asname or alias.name] = f"{node.module}.{alias.name}"

@@ -5,7 +5,6 @@ Observing changes no result: see values.py.
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 from types import FrameType, FunctionType
@@ -53,14 +52,10 @@ class ScriptObserver:
 
     def before_boundary(self) -> None:
         """Wait until the next step may begin. A joiner, which has made no step yet, does not wait."""
-        worker = self._worker
-        deadline = worker.world.monotonic() + _PATIENCE_S
-        while (
-            self._twins
-            and self._worker.protocol.step >= self._pace().steps
-            and self._worker.world.monotonic() < deadline
-        ):
-            self._worker.world.sleep(_POLL_S)
+        worker, world = self._worker, self._worker.world
+        deadline = world.monotonic() + _PATIENCE_S
+        while self._twins and worker.protocol.step >= self._pace().steps and world.monotonic() < deadline:
+            world.sleep(_POLL_S)
 
     def before_vote(self, step: int) -> None:
         """Wait to be killed, if this worker's machine is to die in this step."""
@@ -88,10 +83,8 @@ class ScriptObserver:
             files=files,
             disturbances=self._pace().disturbances,
         )
-        line = msgspec.json.encode(observation) + b"\n"
-        file = os.open(self._folder / f"{worker.spec.uid}.jsonl", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-        os.write(file, line)
-        os.close(file)
+        with (self._folder / f"{worker.spec.uid}.jsonl").open("ab", buffering=0) as file:
+            file.write(msgspec.json.encode(observation) + b"\n")
 
     def _tracked(self, inventory: Inventory) -> set[int]:
         """Ids of all tracked objects and of their parts."""

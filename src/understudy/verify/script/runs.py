@@ -8,6 +8,7 @@ from typing import Literal
 import msgspec
 
 from understudy.protocol.messages import ScriptFailure
+from understudy.protocol.sentences import named
 
 from .observation import Observation
 
@@ -149,8 +150,5 @@ def settled(observations: Iterable[Observation], disturbances: int) -> list[Obse
 
 
 def described(disturbance: Disturbance) -> str:
-    roles = ", ".join(map(str, disturbance.roles))
-    many = "roles" if len(disturbance.roles) > 1 else "role"
-    if disturbance.kind == "replace":
-        return f"the machine with {many} {roles} is replaced as planned"
-    return f"the machine with {many} {roles} is killed"
+    done = "replaced as planned" if disturbance.kind == "replace" else "killed"
+    return f"the machine with {named('role', disturbance.roles)} is {done}"
