@@ -214,7 +214,7 @@ from understudy.agent.fork_client import ForkClient
 async def main():
     fork_server = await ForkClient.open(preload=["json"])
     children = [await fork_server.spawn("{BODIES}:wait", env={{}}, cwd="/", on_output=print) for _ in range(3)]
-    print(fork_server._server.pid, *(child.pid for child in children), flush=True)
+    print(fork_server.pid, *(child.pid for child in children), flush=True)
     await asyncio.Event().wait()
 
 asyncio.run(main())

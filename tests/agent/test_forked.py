@@ -33,7 +33,7 @@ async def main(kept):
         await fork_server.close()
         return
     children = [await spawn("wait") for _ in range(2)]
-    print(fork_server._server.pid, *(child.pid for child in children), flush=True)
+    print(fork_server.pid, *(child.pid for child in children), flush=True)
     await asyncio.Event().wait()
 
 asyncio.run(main(sys.argv[1] == "kept"))

@@ -161,33 +161,19 @@ class _Birth(NamedTuple):
             self.child.set_exception(ForkServerError(reason))
 
 
-class _Forked:
-    """A fork server that is a fork of this process."""
-
-    def __init__(self, pid: int) -> None:
-        self.pid = pid
-        self._code: int | None = None
-
-    def kill(self) -> None:
-        if self._code is None:
-            os.kill(self.pid, signal.SIGKILL)
-
-    def wait(self) -> int:
-        if self._code is None:
-            self._code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
-        return self._code
-
-
 class ForkClient:
     """A fork server and its workers. All of them end with the agent, in whatever way the agent ends.
 
     More precisely, they end with the thread that called `open`, which runs the event loop."""
 
-    def __init__(self, control: socket.socket, server: subprocess.Popen[bytes] | _Forked) -> None:
+    def __init__(self, control: socket.socket, pid: int, reap: Callable[[], int]) -> None:
         self._loop = asyncio.get_running_loop()
         self._control = control
-        self._server = server
-        self._pidfd = os.pidfd_open(server.pid)
+        self.pid = pid
+        """Of the server."""
+        self._reap = reap
+        """Waits for the end of the server and returns its exit code; called once."""
+        self._pidfd = os.pidfd_open(pid)
         self._inbox = ForkInbox(control)
         self._outbox: deque[tuple[memoryview, tuple[int, ...]]] = deque()
         self._births: dict[int, _Birth] = {}
@@ -220,7 +206,7 @@ class ForkClient:
             )
             undo.callback(server.wait)
             undo.callback(server.kill)
-            client = cls(ours, server)
+            client = cls(ours, server.pid, server.wait)
             undo.pop_all()
         try:
             await client._ready
@@ -234,7 +220,7 @@ class ForkClient:
         """Fork a server from this process, which has imported what workers need and has one thread."""
         control, pid = forkserver.fork()
         control.setblocking(False)
-        client = cls(control, _Forked(pid))
+        client = cls(control, pid, lambda: os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
         client._ready.set_result(None)
         return client
 
@@ -288,7 +274,7 @@ class ForkClient:
                 async with asyncio.timeout(CLOSE_S):
                     await self._gone.wait()
             if not self._gone.is_set():
-                self._server.kill()
+                self._kill()
                 await self._gone.wait()
             alive = [child._exited for child in self._children.values() if child.code is None]
             if alive:
@@ -302,13 +288,17 @@ class ForkClient:
             return
         self._closed = True
         if not self._gone.is_set():
-            self._server.kill()
+            self._kill()
             self._lose()
         for child in self._children.values():
             child._settle(-signal.SIGKILL)
             child.connection.close()
         self._children.clear()
         self._control.close()
+
+    def _kill(self) -> None:
+        with suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
 
     def _abandon(self, child: ForkedWorker) -> None:
         child.kill()
@@ -324,7 +314,7 @@ class ForkClient:
                 self._loop.add_writer(self._control, self._speak)
                 return
             except OSError:
-                self._server.kill()  # it is dead or out of step; what follows from it is the same
+                self._kill()  # it is dead or out of step; what follows from it is the same
                 break
             for fd in fds:
                 os.close(fd)
@@ -341,7 +331,7 @@ class ForkClient:
         except BlockingIOError:
             return False
         except OSError:
-            self._server.kill()
+            self._kill()
             more = False
         for message, fds in self._inbox.messages():
             self._take(message, fds)
@@ -373,7 +363,7 @@ class ForkClient:
 
     def _lose(self) -> None:
         """The server is dead, which ends its workers. Its last messages are taken first."""
-        code = self._server.wait()
+        code = self._reap()
         while self._hear():
             pass
         self._loop.remove_reader(self._pidfd)
