@@ -97,8 +97,7 @@ def plan(classes: Sequence[tuple[int, ...]], machines: Sequence[tuple[int, ...]]
     """
     number = {role: index for index, roles in enumerate(classes) for role in roles}
     found = []
-    kinds: tuple[DisturbanceKind, ...] = ("replace", "kill")
-    for kind in kinds:
+    for kind in WORDS:
         for roles in _cover(machines[::-1] if kind == "replace" else machines, number):
             left = {role for other in machines if other != roles for role in other}
             orphans = kind == "kill" and any(not left & set(classes[number[role]]) for role in roles)

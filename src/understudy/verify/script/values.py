@@ -11,7 +11,7 @@ import random
 import sys
 import types
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -266,13 +266,10 @@ def short(value: object) -> str:
 
 
 def _short(value: object) -> str:
-    shapes: dict[type, Callable[[Any], str]] = {
-        torch.Generator: lambda each: f"state {xxhash.xxh3_64_hexdigest(each.get_state().numpy())[:6]}…",
-        str: repr,
-        float: lambda each: f"{each:.10g}",
-    }
-    if type(value) in shapes:
-        return shapes[type(value)](value)
+    if isinstance(value, torch.Generator):
+        return f"state {xxhash.xxh3_64_hexdigest(value.get_state().numpy().data)[:6]}…"
+    if type(value) is float:
+        return f"{value:.10g}"
     if isinstance(value, nn.Module):
         first = next(itertools.chain(value.parameters(), value.buffers()))
         return f"{type(value).__name__}, {_tensor(first)}"
