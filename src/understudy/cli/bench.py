@@ -9,14 +9,13 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from understudy.cli.errors import UsageError
+from understudy.cli.command import Subparsers, UsageError, add_command
 from understudy.cli.output import WIDTH_WITHOUT_TERMINAL, writable_target, write_atomically
 from understudy_bench import registry
 from understudy_bench.harness import suite
@@ -27,9 +26,6 @@ from understudy_bench.harness.suite import said
 from understudy_bench.report import folder
 from understudy_bench.report.folder import Outcome, Results, RunInfo
 from understudy_bench.report.table import render
-
-if TYPE_CHECKING:
-    from understudy.cli.main import Subparsers
 
 ALL, REPORT = "all", "report"
 """Words in the place of a benchmark's name."""
@@ -53,12 +49,8 @@ examples:
 
 
 def add_parser(subparsers: Subparsers) -> None:
-    parser = subparsers.add_parser(
-        "bench",
-        help="run benchmarks against what people use today",
-        description=DESCRIPTION,
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    parser = add_command(
+        subparsers, "bench", run, "run benchmarks against what people use today", DESCRIPTION, EXAMPLES
     )
     add = parser.add_argument
     add("name", nargs="?", metavar="NAME", help=f"benchmark to run; {ALL!r}: all of them; {REPORT!r}: draw results")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from understudy.cli.errors import UsageError
+from understudy.cli.command import UsageError
 
 if TYPE_CHECKING:
     from understudy.controller.core.change import Change

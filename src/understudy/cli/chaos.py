@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 from understudy.cli import connection
 from understudy.cli import run as run_command
-from understudy.cli.errors import UsageError
+from understudy.cli.command import Subparsers, UsageError, add_command
 from understudy.protocol.durations import DurationError, parse_duration
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from understudy.cli.main import Subparsers
     from understudy.verify.chaos.campaign import FaultRecord
     from understudy.verify.chaos.mix import PlannedFault
 
@@ -53,12 +52,8 @@ Without --steps the job goes on until all faults have happened.
 
 
 def add_parser(subparsers: Subparsers) -> None:
-    parser = subparsers.add_parser(
-        "chaos",
-        help="let faults happen, and check that the job survives them",
-        description=DESCRIPTION,
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    parser = add_command(
+        subparsers, "chaos", run, "let faults happen, and check that the job survives them", DESCRIPTION, EPILOG
     )
     parser.add_argument("--list", action="store_true", help="print all kinds of faults, one line each")
     _add_options(parser)

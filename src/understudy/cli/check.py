@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from understudy.cli import run as run_command
-from understudy.cli.errors import UsageError
+from understudy.cli.command import Subparsers, UsageError, add_command
 from understudy.cli.options import duration
 from understudy.cli.output import writable_target, write_atomically
 
 if TYPE_CHECKING:
-    from understudy.cli.main import Subparsers
     from understudy.protocol.settings import JobSpec
     from understudy.verify.script.check import CheckResult
 
@@ -41,13 +40,7 @@ Exit code 0: all bits are the same; a mere suspicion is shown as a note. 1: a pr
 
 
 def add_parser(subparsers: Subparsers) -> None:
-    parser = subparsers.add_parser(
-        "check",
-        help="prove that a script survives replacement",
-        description=DESCRIPTION,
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = add_command(subparsers, "check", run, "prove that a script survives replacement", DESCRIPTION, EPILOG)
     add = parser.add_argument
     add("--machines", type=int, metavar="N", help=f"machines with roles (default {MACHINES})")
     add("--nproc", type=int, metavar="N", help="workers per machine (default 1)")

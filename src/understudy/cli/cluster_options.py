@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from understudy.cli.errors import UsageError
+from understudy.cli.command import UsageError
 from understudy.protocol.durations import readable
 
 if TYPE_CHECKING:

@@ -11,13 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from understudy.cli import options
-from understudy.cli.errors import UsageError
+from understudy.cli.command import Subparsers, UsageError, add_command
 from understudy.cli.run import one_label
 from understudy.protocol.options import options as all_options
 from understudy.protocol.settings import ReplacementSettings
 
 if TYPE_CHECKING:
-    from understudy.cli.main import Subparsers
     from understudy.launch.join import Ticket
 
 DESCRIPTION = """\
@@ -38,13 +37,7 @@ examples:
 
 
 def add_parser(subparsers: Subparsers) -> None:
-    parser = subparsers.add_parser(
-        "join",
-        help="make this computer a machine of a job",
-        description=DESCRIPTION,
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = add_command(subparsers, "join", run, "make this computer a machine of a job", DESCRIPTION, EPILOG)
     add = parser.add_argument
     add("--host", metavar="ADDRESS", required=True, help="address of this computer, at which its workers listen")
     add("--name", help="name of this machine in the job (default: the computer's name)")

@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from understudy.cli import cluster_options
-from understudy.cli.output import ProgressBar, deliver, made, writable, write
+from understudy.cli.command import Subparsers, add_command
+from understudy.cli.output import deliver, made, progress_bar, writable, write
 from understudy.protocol.durations import readable
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from understudy.cli.main import Subparsers
     from understudy.planning.planner import Plan, PlanOption
 
 DESCRIPTION = """\
@@ -35,13 +35,7 @@ Durations are written 90s, 15m, 6000h or 14d. docs/planning.md explains every mo
 
 
 def add_parser(subparsers: Subparsers) -> None:
-    parser = subparsers.add_parser(
-        "plan",
-        help="find the best strategy for your cluster",
-        description=DESCRIPTION,
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = add_command(subparsers, "plan", run, "find the best strategy for your cluster", DESCRIPTION, EPILOG)
     cluster_options.add_options(parser)
     parser.add_argument("--goal", choices=("cost", "time"), default="cost", help="quantity to minimise (default cost)")
     parser.add_argument("--seed", default="0", metavar="N", help="seed of the simulation (default 0)")
@@ -68,8 +62,8 @@ def run(args: argparse.Namespace) -> int:
     seed = cluster_options.seed(args)
     writable(args)
     ask = msgspec.structs.replace(cluster_options.ask(args), goal=args.goal)
-    with ProgressBar("plan") as bar:
-        found = plan(ask, seed, bar.show)
+    with progress_bar("plan") as progress:
+        found = plan(ask, seed, progress)
     return deliver(args, as_dict(found), lambda out: show(found, out), lambda: _page(found))
 
 

@@ -7,10 +7,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from understudy.cli.errors import UsageError
+from understudy.cli.command import Subparsers, UsageError, add_command
 
 if TYPE_CHECKING:
-    from understudy.cli.main import Subparsers
     from understudy.cli.reproductions import Reproduction
 
 EXAMPLES = """\
@@ -33,12 +32,13 @@ other readings of what the paper leaves open. Exit code 1: a result is too far f
 
 
 def add_parser(subparsers: Subparsers) -> None:
-    parser = subparsers.add_parser(
+    parser = add_command(
+        subparsers,
         "reproduce",
-        help="compute published results again",
-        description="Compute published results again. Progress goes to stderr, tables go to stdout.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        run,
+        "compute published results again",
+        "Compute published results again. Progress goes to stderr, tables go to stdout.",
+        EXAMPLES,
     )
     which = parser.add_subparsers(dest="what", metavar="WHAT", required=True)
     spare = which.add_parser("spare", help="SPARe's time to train and availability", description=SPARE_HELP)

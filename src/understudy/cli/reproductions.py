@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from understudy.cli.errors import UsageError
+from understudy.cli.command import UsageError
 from understudy.masking.placement import PlacementError
 from understudy.planning.papers import spare, trainmover
 from understudy.planning.papers.trainmover import SYSTEMS, System

@@ -11,14 +11,11 @@ import sys
 from collections.abc import Collection
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from understudy.cli import options
-from understudy.cli.errors import UsageError
+from understudy.cli.command import Subparsers, UsageError, add_command
 from understudy.protocol.settings import ELSEWHERE, JobSpec
-
-if TYPE_CHECKING:
-    from understudy.cli.main import Subparsers
 
 DESCRIPTION = """\
 Run a training script on several machines. Each machine is an agent with its own process tree on this computer; others
@@ -44,13 +41,7 @@ Ctrl-C ends the job at its next step boundary; a second Ctrl-C ends it at once.
 
 
 def add_parser(subparsers: Subparsers) -> None:
-    parser = subparsers.add_parser(
-        "run",
-        help="start a job and follow it to its end",
-        description=DESCRIPTION,
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = add_command(subparsers, "run", run, "start a job and follow it to its end", DESCRIPTION, EPILOG)
     _add_options(parser)
 
 

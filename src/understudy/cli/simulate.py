@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from understudy.cli import cluster_options, simulate_steward
-from understudy.cli.errors import UsageError
-from understudy.cli.output import ProgressBar, deliver, made, table, writable
+from understudy.cli.command import Subparsers, UsageError, add_command
+from understudy.cli.output import deliver, made, progress_bar, table, writable
 from understudy.protocol.durations import readable
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from understudy.cli.main import Subparsers
     from understudy.planning.inputs.assume import PlanAssumptions, PlanRequest
     from understudy.planning.outcome import SimulationOutcome
     from understudy.planning.planner import FixedChoices, PlanOption
@@ -51,13 +50,7 @@ Row = dict[str, Any]
 
 
 def add_parser(subparsers: Subparsers) -> None:
-    parser = subparsers.add_parser(
-        "simulate",
-        help="simulate strategies against failures",
-        description=DESCRIPTION,
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = add_command(subparsers, "simulate", run, "simulate strategies against failures", DESCRIPTION, EPILOG)
     cluster_options.add_options(parser)
     how = parser.add_argument_group("the simulation")
     how.add_argument(
@@ -108,14 +101,14 @@ def run(args: argparse.Namespace) -> int:
         return _timeline(args, seed)
     rows: list[Row] = []
     points = list(_points(args))
-    with ProgressBar("simulate") as bar:
+    with progress_bar("simulate") as show:
         for place, (label, ask, only) in enumerate(points):
             assumed, options = _chosen(args, ask, only)
             _feasible(assumed, len(options), runs, horizon, args)
             for number, option in enumerate(options):
                 done = (place + number / len(options)) / len(points)
                 share = 1 / len(options) / len(points)
-                outcome = engine(assumed, option, runs, horizon, seed, _part(bar.show, done, share))
+                outcome = engine(assumed, option, runs, horizon, seed, _part(show, done, share))
                 rows.append(_row(label, assumed, option, outcome))
     return deliver(args, rows, lambda out: _show(rows, out, runs), lambda: _page(points[0][1], seed, rows))
 

@@ -7,8 +7,8 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from understudy.cli import cluster_options
-from understudy.cli.errors import UsageError
-from understudy.cli.output import ProgressBar, deliver, table
+from understudy.cli.command import UsageError
+from understudy.cli.output import deliver, progress_bar, table
 from understudy.protocol.durations import readable
 
 if TYPE_CHECKING:
@@ -68,9 +68,9 @@ def run(args: argparse.Namespace, runs: int, horizon: float, seed: int) -> int:
     if args.runs == "100":
         runs = MOST_RUNS
     _feasible(scenario, runs, horizon)
-    with ProgressBar("simulate") as bar:
+    with progress_bar("simulate") as show:
         done = simulate(
-            scenario, settings, runs=runs, horizon=horizon, seed=seed, progress=lambda share: bar.show(share / 2)
+            scenario, settings, runs=runs, horizon=horizon, seed=seed, progress=lambda share: show(share / 2)
         )
         without = simulate(
             scenario,
@@ -78,7 +78,7 @@ def run(args: argparse.Namespace, runs: int, horizon: float, seed: int) -> int:
             runs=runs,
             horizon=horizon,
             seed=seed,
-            progress=lambda share: bar.show(0.5 + share / 2),
+            progress=lambda share: show(0.5 + share / 2),
         )
     data = {
         "machines": scenario.machines,
