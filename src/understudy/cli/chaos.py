@@ -16,6 +16,7 @@ from understudy.cli import connection
 from understudy.cli import run as run_command
 from understudy.cli.command import Subparsers, UsageError, add_command
 from understudy.protocol.durations import DurationError, parse_duration
+from understudy.protocol.settings import ELSEWHERE, FAULTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -67,7 +68,7 @@ def add_parser(subparsers: Subparsers) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     _add_options(both, argparse.SUPPRESS)
-    run_command.add_options(both)
+    run_command.add_options(both, without=(ELSEWHERE,))
 
 
 def _add_options(parser: argparse.ArgumentParser, absent: object = None) -> None:
@@ -146,7 +147,6 @@ def _tell(record: FaultRecord, *, as_json: bool) -> None:
 
 def _attach(args: argparse.Namespace) -> int:
     from understudy.launch import registry
-    from understudy.protocol.settings import FAULTS
     from understudy.verify.chaos.campaign import run_campaign
     from understudy.verify.running_job import RunningJob
 
@@ -241,9 +241,8 @@ def _judge(faults: int, complaints: list[str], facts: dict[str, Any], *, as_json
     from understudy.verify.chaos.invariants import shortened
 
     if as_json:
-        print(
-            json.dumps({"type": "verdict", "ok": not complaints, "faults": faults, **facts, "complaints": complaints})
-        )
+        verdict = {"type": "verdict", "ok": not complaints, "faults": faults, **facts, "complaints": complaints}
+        print(json.dumps(verdict))
     elif complaints:
         print(f"not unharmed, after {faults} faults (--seed {facts['seed']}):", file=sys.stderr)
         for complaint in shortened(complaints):

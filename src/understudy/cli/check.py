@@ -69,10 +69,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json == "-":
         print(document, end="")
     elif target is not None:
-        try:
-            write_atomically(target, document.encode())
-        except OSError as error:
-            raise UsageError(f"cannot write {args.json}: {error.strerror}; the findings are only shown") from error
+        write_atomically(Path(args.json), document.encode(), after="; the findings are only shown")
     return 1 if any(finding.proven for finding in result.found) else 0
 
 
@@ -109,7 +106,7 @@ async def _check(spec: JobSpec, args: argparse.Namespace) -> CheckResult | None:
     with enclosure(), scratch("understudy-check-") as place:
         folder = place if args.keep is None else args.keep.resolve()
         try:
-            with screen:
+            with screen.bar:
                 result = await check_script(spec, folder, screen.progress, within=args.within)
         except asyncio.CancelledError:
             return None

@@ -112,14 +112,15 @@ def writable_target(path: Path) -> Path:
 
 def write(path: Path, text: str, option: str) -> None:
     """Write a file that an option names."""
-    try:
-        write_atomically(writable_target(path), text.encode())
-    except OSError as error:
-        raise UsageError(f"{option}: cannot write {path}: {error.strerror}") from error
+    writable_target(path)
+    write_atomically(path, text.encode(), before=f"{option}: ")
 
 
-def write_atomically(target: Path, content: bytes) -> None:
-    """Write a file; afterwards it has either its old content or all of the new one."""
+def write_atomically(path: Path, content: bytes, *, before: str = "", after: str = "") -> None:
+    """Write a file; afterwards it has either its old content or all of the new one.
+
+    `before` and `after` complete the message of the `UsageError` if that fails."""
+    target = path.resolve()
     draft = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
         with draft.open("xb") as file:
@@ -127,8 +128,10 @@ def write_atomically(target: Path, content: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         draft.replace(target)
-    except BaseException:
+    except BaseException as error:
         draft.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise UsageError(f"{before}cannot write {path}: {error.strerror}{after}") from error
         raise
 
 

@@ -70,9 +70,9 @@ def add_parser(subparsers: Subparsers) -> None:
 def run(args: argparse.Namespace) -> int:
     from rich.console import Console
 
-    from understudy.cli.bench import write_report
-    from understudy.cli.output import WIDTH_WITHOUT_TERMINAL, writable_target
-    from understudy_bench.harness.bench import Bench, Report
+    from understudy.cli.bench import LOST
+    from understudy.cli.output import WIDTH_WITHOUT_TERMINAL, writable_target, write_atomically
+    from understudy_bench.harness.bench import Bench, Report, to_json
     from understudy_bench.harness.bench import run as run_bench
     from understudy_bench.harness.progress import Progress
     from understudy_bench.report.table import render
@@ -86,7 +86,7 @@ def run(args: argparse.Namespace) -> int:
     reproduction.show(report.rows, stdout)
     render(Report(report.bench, report.env, (), report.checks), stdout)
     if target is not None:
-        write_report(report, target)
+        write_atomically(target, to_json(report), after=LOST)
     return 0 if report.ok else 1
 
 
