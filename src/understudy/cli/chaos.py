@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from understudy.cli import connection
 from understudy.cli import run as run_command
 from understudy.cli.command import Subparsers, UsageError, add_command
+from understudy.cli.options import duration_of
 from understudy.protocol.durations import DurationError, parse_duration
 from understudy.protocol.settings import ELSEWHERE, FAULTS
 
@@ -123,13 +124,6 @@ def _plan(args: argparse.Namespace, *, inside: bool) -> Iterator[PlannedFault]:
     return mix.schedule(args.seed or 0, weights, every)
 
 
-def _patience(args: argparse.Namespace) -> float:
-    try:
-        return parse_duration(args.recover_within)
-    except DurationError as error:
-        raise UsageError(f"--recover-within: {error}") from None
-
-
 def _tell(record: FaultRecord, *, as_json: bool) -> None:
     import msgspec
 
@@ -160,7 +154,7 @@ def _attach(args: argparse.Namespace) -> int:
         inside=inside,
         reckless=args.reckless,
         standbys=args.keep_standbys,
-        patience=_patience(args),
+        patience=duration_of(args.recover_within, "--recover-within"),
     )
     if not inside and not args.json:
         print("this job was started without --chaos: only faults from outside are possible", flush=True)
@@ -211,7 +205,8 @@ def _run(args: argparse.Namespace) -> int:
         args.run_dir = f"runs/chaos-{spec.title}-{stamp}-{os.getpid()}"
         spec = run_command.spec_of(args)
     plan = _plan(args, inside=True)
-    settings = TrialSettings(args.faults, args.reckless, args.keep_standbys, _patience(args))
+    patience = duration_of(args.recover_within, "--recover-within")
+    settings = TrialSettings(args.faults, args.reckless, args.keep_standbys, patience)
     progress = TrialProgress(
         say=lambda text: None if args.json else print(text, flush=True),
         fault=lambda record: _tell(record, as_json=args.json),

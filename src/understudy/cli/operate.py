@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from understudy.cli import connection
-from understudy.cli.command import Subparsers, UsageError, add_command
+from understudy.cli.command import Subparsers, add_command
+from understudy.cli.options import duration_of
 from understudy.cli.status import clock
-from understudy.protocol.durations import DurationError, parse_duration
 
 if TYPE_CHECKING:
     from understudy.controller.client import Client
@@ -103,10 +103,7 @@ def _add_scale(subparsers: Subparsers) -> None:
 
 
 def run_scale(args: argparse.Namespace) -> int:
-    try:
-        limit = parse_duration(args.wait)
-    except DurationError as error:
-        raise UsageError(f"--wait: {error}") from None
+    limit = duration_of(args.wait, "--wait")
     client = connection.connect(args)
     body = {"replicas": args.replicas, "without": args.without, "keep": args.keep}
     answer = client.call("POST", "/scale", body)
