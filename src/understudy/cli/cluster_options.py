@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from understudy.cli.command import UsageError
-from understudy.protocol.durations import readable
+from understudy.protocol.durations import parse_duration, readable
 
 if TYPE_CHECKING:
     from understudy.planning.inputs.assume import Assumption, PlanRequest
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+span = parse_duration
 SUFFIXES = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 
 
@@ -27,21 +28,15 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--gpus-per-machine", metavar="N", help="GPUs of a machine, which fails as a whole (default 8)")
     add("--replicas", metavar="N", help="copies of the model, the data-parallel size (default: from the model)")
     add = parser.add_argument_group("the work").add_argument
-    add(
-        "--model-params",
-        metavar="N",
-        help="parameters, such as 70B or 1.8T; step, replicas and checkpoints are estimated from them",
-    )
+    params = "parameters, such as 70B or 1.8T; step, replicas and checkpoints are estimated from them"
+    add("--model-params", metavar="N", help=params)
     add("--step-seconds", metavar="S", help="duration of a step at full strength (default 30s, or from the model)")
     add("--days", metavar="N", help="days of undisturbed training to do (default 30)")
     add("--micro-shards", metavar="Q", help="micro-shards of a replica in a step (default 16)")
     add("--local-data", action="store_true", help="replicas read shards from local disks, not from shared storage")
     add = parser.add_argument_group("failures").add_argument
-    add(
-        "--mtbf",
-        metavar="SPAN",
-        help="mean time between failures of one machine, such as 6000h (default: that of Llama 3)",
-    )
+    mtbf = "mean time between failures of one machine, such as 6000h (default: that of Llama 3)"
+    add("--mtbf", metavar="SPAN", help=mtbf)
     add("--failures-csv", type=Path, metavar="FILE", help="fit failures to a log of incidents instead of --mtbf")
     add("--observed", metavar="N", help="machines that the log covers (default: those of --gpus)")
     add("--watched", metavar="SPAN", help="time that the log covers (default: from its dates)")
@@ -156,12 +151,6 @@ def real(text: str) -> float:
     if value != value or value in (float("inf"), float("-inf")):
         raise ValueError("write a number that is finite")
     return value
-
-
-def span(text: str) -> float:
-    from understudy.protocol.durations import parse_duration
-
-    return parse_duration(text)
 
 
 def _fitted(args: argparse.Namespace, machines: int, notes: list[Assumption]) -> Fitted | None:

@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import os
 import signal
+import socket
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -61,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _ticket(args: argparse.Namespace) -> Ticket:
-    from understudy.launch.join import Ticket, own_name, read_secret
+    from understudy.launch.join import Ticket, read_secret
 
     secret = read_secret(args.secret_file) if args.secret_file else os.environ.get("UNDERSTUDY_SECRET", "")
     if not secret:
@@ -72,7 +73,7 @@ def _ticket(args: argparse.Namespace) -> Ticket:
         secret=secret,
         script=args.script,
         args=tuple(args.args),
-        name=own_name() if args.name is None else args.name,
+        name=socket.gethostname().partition(".")[0] if args.name is None else args.name,
         host=args.host,
         run_dir=args.run_dir or "",
         standby=args.standby,

@@ -37,10 +37,7 @@ EVENTS, LINES = 6, 8
 
 
 def screen(
-    job: dict[str, Any],
-    machines: Sequence[dict[str, Any]],
-    events: Sequence[dict[str, Any]],
-    lines: Sequence[str],
+    job: dict[str, Any], machines: Sequence[dict[str, Any]], events: Sequence[dict[str, Any]], lines: Sequence[str]
 ) -> RenderableType:
     """The whole screen, from the controller's views and events and the workers' output."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)

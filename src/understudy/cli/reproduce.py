@@ -42,27 +42,17 @@ def add_parser(subparsers: Subparsers) -> None:
     )
     which = parser.add_subparsers(dest="what", metavar="WHAT", required=True)
     spare = which.add_parser("spare", help="SPARe's time to train and availability", description=SPARE_HELP)
-    spare.add_argument("--n", metavar="N,…", help="numbers of groups (default 200,600,1000)")
-    spare.add_argument(
-        "--r", metavar="R,…", help="holders of each shard (default: the published best one for each n, and 3)"
-    )
-    spare.add_argument(
-        "--dist",
-        choices=("weibull", "exponential"),
-        default="weibull",
-        help="distribution of a group's life (default weibull)",
-    )
-    spare.add_argument("--runs", metavar="K", default="20", help="simulated runs of each row (default %(default)s)")
-    spare.add_argument("--seed", metavar="S", default="0", help="seed of the simulation (default %(default)s)")
-    spare.add_argument(
-        "--engine",
-        choices=("jump", "steps"),
-        default="jump",
-        help="simulator; steps goes step by step, slower, to verify jump (default jump)",
-    )
-    trainmover = which.add_parser(
-        "trainmover", help="TrainMover's projection to 131,072 GPUs", description=TRAINMOVER_HELP
-    )
+    add = spare.add_argument
+    add("--n", metavar="N,…", help="numbers of groups (default 200,600,1000)")
+    add("--r", metavar="R,…", help="holders of each shard (default: the published best one for each n, and 3)")
+    lives = "distribution of a group's life (default weibull)"
+    add("--dist", choices=("weibull", "exponential"), default="weibull", help=lives)
+    add("--runs", metavar="K", default="20", help="simulated runs of each row (default %(default)s)")
+    add("--seed", metavar="S", default="0", help="seed of the simulation (default %(default)s)")
+    engines = "simulator; steps goes step by step, slower, to verify jump (default jump)"
+    add("--engine", choices=("jump", "steps"), default="jump", help=engines)
+    projection = "TrainMover's projection to 131,072 GPUs"
+    trainmover = which.add_parser("trainmover", help=projection, description=TRAINMOVER_HELP)
     for one in (spare, trainmover):
         one.add_argument("--json", type=Path, metavar="FILE", help="write the result to FILE as JSON")
 

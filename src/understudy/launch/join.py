@@ -6,7 +6,6 @@ import asyncio
 import os
 import re
 import secrets
-import socket
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -78,10 +77,6 @@ def read_secret(path: Path) -> str:
     with suppress(msgspec.MsgspecError):
         return str(msgspec.json.decode(text, type=dict[str, object])["secret"])
     return text
-
-
-def own_name() -> str:
-    return socket.gethostname().partition(".")[0]
 
 
 class JoinedMachine:
