@@ -6,7 +6,6 @@ import argparse
 import difflib
 import sys
 import time
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -144,7 +143,9 @@ def _run_all(args: argparse.Namespace, stdout: Console) -> int:
         tell=lambda line: print(f"\n{line}", file=sys.stderr, flush=True),
     )
     if args.only is None:
-        info = replace(info, outcomes=(*info.outcomes, *_left_out(names)))
+        why = "takes minutes even in a quick run; name it with --only"
+        left_out = [Outcome(name, "left out", 0.0, why) for name in registry.BENCHES if name not in names]
+        info = replace(info, outcomes=(*info.outcomes, *left_out))
     write_atomically(place / folder.RUN, msgspec.json.format(msgspec.json.encode(info), indent=2) + b"\n")
     _show(info, stdout)
     drawn = _draw(folder.read(place), place, place)
@@ -164,12 +165,6 @@ def chosen(only: str | None, *, quick: bool) -> list[str]:
     if not wanted:
         raise UsageError("--only names no benchmark; 'understudy bench --list' shows them")
     return [name for name in registry.BENCHES if name in wanted]
-
-
-def _left_out(names: Sequence[str]) -> list[Outcome]:
-    """Outcomes of the benchmarks that take too long for a quick run of all."""
-    why = "takes minutes even in a quick run; name it with --only"
-    return [Outcome(name, "left out", 0.0, why) for name in registry.BENCHES if name not in names]
 
 
 def dated(parent: Path, day: str) -> Path:

@@ -10,6 +10,7 @@ from understudy.cli import cluster_options
 from understudy.cli.command import Subparsers, add_command
 from understudy.cli.output import deliver, made, progress_bar, writable, write
 from understudy.protocol.durations import readable
+from understudy.protocol.sentences import counted
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -156,10 +157,9 @@ def show(found: Plan, out: Console) -> None:
     from understudy.planning.planner import WORTHLESS
 
     cluster, best = found.assumed.setting.cluster, found.best
-    out.print(
-        f"{_many(cluster.gpus, 'GPU')} in {_many(cluster.machines, 'machine')}, {_many(cluster.replicas, 'replica')}; "
-        f"a machine fails every {readable(1 / found.assumed.rate)}"
-    )
+    machines, replicas = counted(cluster.machines, "machine"), counted(cluster.replicas, "replica")
+    every = readable(1 / found.assumed.rate)
+    out.print(f"{counted(cluster.gpus, 'GPU')} in {machines}, {replicas}; a machine fails every {every}")
     out.print()
     how = ", ".join(filter(None, [settings(best), f"a checkpoint every {readable(best.strategy.period)}"]))
     out.print(Text.assemble("recommended: ", (best.strategy.name, "bold green"), f" ({how})"))
@@ -177,10 +177,6 @@ def show(found: Plan, out: Console) -> None:
     if found.notes:
         out.print()
         out.print(_notes(found))
-
-
-def _many(count: int, what: str) -> str:
-    return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
 def _expected(found: Plan, out: Console) -> None:

@@ -197,11 +197,7 @@ def _moves(layout: JobLayout, steps: list[dict[int, str]]) -> list[list[dict[str
     """Of each transition, the roles that move, from which machine and to which."""
     at, found = dict(layout.where), []
     for step in steps:
-        found.append(
-            [
-                {"roles": layout.roles_of(cell), "from": at[cell], "to": machine}
-                for cell, machine in sorted(step.items())
-            ]
-        )
+        cells = sorted(step.items())
+        found.append([{"roles": layout.roles_of(cell), "from": at[cell], "to": name} for cell, name in cells])
         at.update(step)
     return found

@@ -51,6 +51,8 @@ def refuse(args: argparse.Namespace) -> None:
 
 
 def run(args: argparse.Namespace, runs: int, horizon: float, seed: int) -> int:
+    import msgspec
+
     from understudy.planning.simulation.steward import simulate
 
     for name, given in (("--timeline", args.timeline), ("--sweep", args.sweep), ("--report", args.report)):
@@ -70,8 +72,8 @@ def run(args: argparse.Namespace, runs: int, horizon: float, seed: int) -> int:
         "pool": settings.pool,
         "runs": runs,
         "weeks": done.weeks,
-        "steward": _figures(done),
-        "without": _figures(without),
+        "steward": msgspec.to_builtins(done.means),
+        "without": msgspec.to_builtins(without.means),
     }
     notes = _notes(scenario, domain)
     return deliver(args, {**data, "notes": notes}, lambda out: _show(scenario, settings, done, without, notes, out))
@@ -145,12 +147,6 @@ def _notes(scenario: StewardScenario, domain: int) -> list[str]:
     if scenario.failures.together and domain > 1:
         found.append("--together is not simulated with --steward: machines fail one by one")
     return found
-
-
-def _figures(found: StewardMeans) -> dict[str, dict[str, float]]:
-    import msgspec
-
-    return {name: msgspec.to_builtins(mean) for name, mean in found.means.items()}
 
 
 def _show(

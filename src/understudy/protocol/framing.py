@@ -72,18 +72,18 @@ def exactly(receive: Callable[[int], bytes], count: int) -> bytes:
     """`count` bytes from `receive`. Raises ConnectionResetError if the stream ends before."""
     data = bytearray()
     while len(data) < count:
-        part = receive(count - len(data))
-        if not part:
-            raise ConnectionResetError("closed in the middle of a message" if data else "closed")
-        data += part
+        data += _some(receive(count - len(data)), data)
     return bytes(data)
 
 
 async def _exactly_async(receive: Callable[[int], Awaitable[bytes]], count: int) -> bytes:
     data = bytearray()
     while len(data) < count:
-        part = await receive(count - len(data))
-        if not part:
-            raise ConnectionResetError("closed in the middle of a message" if data else "closed")
-        data += part
+        data += _some(await receive(count - len(data)), data)
     return bytes(data)
+
+
+def _some(part: bytes, before: bytearray) -> bytes:
+    if not part:
+        raise ConnectionResetError("closed in the middle of a message" if before else "closed")
+    return part
