@@ -1,16 +1,16 @@
-"""A command as the source of machines may fail, hang and linger."""
+"""Sources of machines: agents here, an invitation, or a command of the user's that may fail, hang and linger."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
-from understudy.launch.sources import CommandMachines
+from understudy.launch.sources import CalledMachines, CommandMachines
 
 LIMIT_S = 60.0
 
@@ -28,12 +28,14 @@ def calls(tmp_path: Path) -> list[str]:
     return path.read_text().splitlines() if path.exists() else []
 
 
-def play(source: CommandMachines, direction: Callable[[CommandMachines], None], true: Callable[[], bool]) -> None:
+def play(
+    source: CommandMachines, direction: Callable[[CommandMachines], Awaitable[None]], true: Callable[[], bool]
+) -> None:
     """Let it work until something is true."""
 
     async def run() -> None:
         try:
-            direction(source)
+            await direction(source)
             deadline = time.monotonic() + LIMIT_S
             while not true():
                 assert time.monotonic() < deadline
@@ -44,17 +46,17 @@ def play(source: CommandMachines, direction: Callable[[CommandMachines], None], 
     asyncio.run(run())
 
 
-def one(source: CommandMachines) -> None:
-    source.request(1)
+async def one(source: CommandMachines) -> None:
+    await source.start(1)
 
 
 def test_a_command_is_told_what_is_wanted_and_about_which_job(tmp_path: Path) -> None:
     said: list[str] = []
     source = CommandMachines(command(tmp_path, ""), {"UNDERSTUDY_URL": "http://a:1"}, said.append)
 
-    def both(source: CommandMachines) -> None:
-        source.request(3)
-        source.release("m 4")
+    async def both(source: CommandMachines) -> None:
+        await source.start(3)
+        await source.release("m 4")
 
     play(source, both, lambda: len(calls(tmp_path)) == 2)
     assert sorted(calls(tmp_path)) == ["release m 4 http://a:1", "request 3 http://a:1"]
@@ -104,6 +106,22 @@ def test_when_the_job_is_over_nothing_is_tried_any_more(tmp_path: Path) -> None:
     source = CommandMachines(command(tmp_path, "sleep 600"), {}, print)
     play(source, one, lambda: bool(calls(tmp_path)))
     assert not source._tasks._running
+
+
+def test_a_call_is_told_how_many() -> None:
+    brought: list[int] = []
+
+    async def bring(count: int) -> None:
+        brought.append(count)
+
+    async def ask() -> None:
+        source = CalledMachines(bring)
+        await source.start(2)
+        await source.release("m3")
+        await source.close()
+
+    asyncio.run(ask())
+    assert brought == [2]
 
 
 def _ended(pid: int, limit: float = 10.0) -> bool:

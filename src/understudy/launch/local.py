@@ -29,7 +29,7 @@ from understudy.protocol.settings import JobSpec
 
 from . import address, registry
 from .processes import AgentProcess, ModuleProcess, fork_agent
-from .sources import CommandMachines
+from .sources import CalledMachines, CommandMachines, MachineSource
 from .spec import SpecError, is_open, own_host
 
 _LOOK_S = 0.2
@@ -82,9 +82,7 @@ class LocalJob:
         self._opened = ExitStack()
         self._log: TextIO
         self._entry: Path
-        self._provider: CommandMachines | None = None
-        self._awaited = spec.founders - spec.started_here
-        """Number of machines with which the job begins and that are not started here."""
+        self._source: MachineSource = CalledMachines(self.add_standbys)
 
     async def __aenter__(self) -> LocalJob:
         try:
@@ -118,18 +116,21 @@ class LocalJob:
                 raise SpecError(f"no machine can be started here: {error}") from None
         for number, name in enumerate(names):
             await self._start_agent(name, standby=number >= self.spec.started_here, server=self._fork_server)
-        self._ask_for_awaited()
-        self._tasks.start(self._provision())
+        await self._open_source()
 
-    def _ask_for_awaited(self) -> None:
-        awaited = self._awaited
+    async def _open_source(self) -> None:
+        """Ask for the machines with which the job begins and that are not started here; serve later requests."""
+        awaited = self.spec.founders - self.spec.started_here
         if self.spec.provider_command:
             tell = partial(self._tell, "provider")
-            self._provider = CommandMachines(self.spec.provider_command, self._job_variables(), tell)
+            self._source = CommandMachines(self.spec.provider_command, self._job_variables(), tell)
             if awaited:
-                self._provider.request(awaited)
+                await self._source.start(awaited)
         elif is_open(self.spec):
+            if awaited:
+                self._source = CalledMachines(self._invite_standbys)
             self._invite(f"{_machines(awaited, 'machine')} more must join" if awaited else "machines may join")
+        self._tasks.start(self._provision())
 
     def _own_names(self) -> list[str]:
         """Names of the machines that are started here: those that train, then the standbys."""
@@ -154,10 +155,12 @@ class LocalJob:
         command = f"understudy join --secret-file FILE --host ADDRESS {self.url} {script}"
         self._tell("join", f"{why}; on each, with the secret from {self._entry}: {command}")
 
+    async def _invite_standbys(self, count: int) -> None:
+        self._invite(f"{_machines(count, 'standby machine')} wanted")
+
     async def __aexit__(self, *exc: object) -> None:
         self._closing = True
-        if self._provider is not None:
-            await self._provider.close()
+        await self._source.close()
         if is_open(self.spec) and self.controller is not None:
             leaving = Client(self.url, self.secret.hex(), patience=0.0)
             with suppress(ControllerError):
@@ -258,21 +261,17 @@ class LocalJob:
             await self._start_agent(name, standby=True)
 
     async def _provision(self) -> None:
-        """Pass the job's requests for machines on to the command, to the user, or start machines here."""
+        """Pass the job's requests for machines on to their source."""
         client, seen = Client(self.url, self.secret.hex(), patience=0.0), 0
         while not self._closing:
             try:
                 page = await asyncio.to_thread(client.provision, seen, _WAIT_S)
                 for item in page.items:
                     match item:
-                        case StartMachines(count) if self._provider is not None:
-                            self._provider.request(count)
-                        case StartMachines(count) if self._awaited:
-                            self._invite(f"{_machines(count, 'standby machine')} wanted")
                         case StartMachines(count):
-                            await self.add_standbys(count)
-                        case ReleaseMachine(machine) if self._provider is not None:
-                            self._provider.release(machine)
+                            await self._source.start(count)
+                        case ReleaseMachine(machine):
+                            await self._source.release(machine)
                     seen += 1
             except ControllerError:
                 await asyncio.sleep(_LOOK_S)  # until the controller is back

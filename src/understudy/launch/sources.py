@@ -1,4 +1,8 @@
-"""A command of the user's as the source of machines. A machine counts once its agent has registered."""
+"""Sources of machines: processes on this computer, a command of the user's, or a person who reads an invitation.
+
+A job asks its source for machines and releases them; a machine counts once its agent has registered. No source is on
+the path of training.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +10,9 @@ import asyncio
 import os
 import shlex
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from typing import Protocol
 
 from understudy.host.tasks import BackgroundTasks
 from understudy.host.temporary import nameless
@@ -22,10 +27,42 @@ _SHOWN = 200
 Say = Callable[[str], None]
 
 
-class CommandMachines:
-    """A command that is run as `CMD request N` and `CMD release NAME`; its environment describes the job.
+class MachineSource(Protocol):
+    """Starts machines and takes them back. Both methods return without waiting for the machine."""
 
-    A command that fails is run again, less and less often, until it succeeds or the job is over.
+    async def start(self, count: int) -> None:
+        """Bring so many more machines; each registers with the controller when it is there."""
+
+    async def release(self, machine: str) -> None:
+        """Take back a machine that the job has dismissed. Its agent ends by itself."""
+
+    async def close(self) -> None:
+        """The job is over."""
+
+
+class CalledMachines:
+    """A call brings machines: it starts agents on this computer, or tells the user what to type on another one.
+
+    A released machine needs nothing more."""
+
+    def __init__(self, bring: Callable[[int], Awaitable[object]]) -> None:
+        self._bring = bring
+
+    async def start(self, count: int) -> None:
+        await self._bring(count)
+
+    async def release(self, machine: str) -> None:
+        pass
+
+    async def close(self) -> None:
+        pass
+
+
+class CommandMachines:
+    """A command of the user's brings machines: `CMD request N` and `CMD release NAME`.
+
+    The environment of the command describes the job. A command that fails is run again, less and less often, until it
+    succeeds or the job is over.
     """
 
     def __init__(
@@ -34,10 +71,10 @@ class CommandMachines:
         self._command, self._env, self._say, self._limit, self._first = shlex.split(command), env, say, limit, first
         self._tasks = BackgroundTasks()
 
-    def request(self, count: int) -> None:
+    async def start(self, count: int) -> None:
         self._tasks.start(self._run_until_success("request", str(count)))
 
-    def release(self, machine: str) -> None:
+    async def release(self, machine: str) -> None:
         self._tasks.start(self._run_until_success("release", machine))
 
     async def close(self) -> None:
