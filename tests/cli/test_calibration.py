@@ -13,7 +13,7 @@ import pytest
 from tests.controller.core.play import Play
 from tests.controller.core.test_director_replay import history
 from understudy.cli.calibration import calibrated, measured
-from understudy.cli.errors import UsageError
+from understudy.cli.command import UsageError
 from understudy.controller.server.ledger import Ledger
 from understudy.planning.inputs.calibrate import ASSUMED, MeasuredLoss
 from understudy.protocol.messages import Rehearsed, Saved, Switched

@@ -195,8 +195,7 @@ class Agent:
                     self._report(frames.Stopped(uid, seconds))
 
     def _next_beat(self) -> frames.Beat:
-        samples = self._workers.take_samples()
-        return msgspec.structs.replace(self._beat, samples=samples) if samples else self._beat
+        return msgspec.structs.replace(self._beat, samples=self._workers.take_samples())
 
     def _report(self, report: frames.Report) -> None:
         self._outbox.put(report)
@@ -272,13 +271,8 @@ class Agent:
         entry = {"step": progress.step - 1, "role": progress.role, "seconds": progress.seconds, **progress.values}
         self._metrics.write(json.dumps(entry) + "\n")
         if progress.primary or self._beat.step < 0 or not self._beat.primary:
-            self._beat = frames.Beat(
-                step=progress.step,
-                values=progress.values,
-                seconds=progress.seconds,
-                primary=progress.primary,
-                copied=self._beat.copied,
-            )
+            step, values, seconds = progress.step, progress.values, progress.seconds
+            self._beat = frames.Beat(step, values, seconds, progress.primary, self._beat.copied)
 
     async def _keep_recording(self, worker: WorkerProcess, recorded: messages.Recorded) -> None:
         """Keep a worker's recording, which outlives the worker here."""
@@ -306,12 +300,7 @@ class Agent:
 async def _main(spec: AgentSpec, *, forks: bool) -> int:
     loop = asyncio.get_running_loop()
     server = ForkClient.fork() if forks else await ForkClient.open(PRELOAD, env=spec.env)
-
-    def show(text: str) -> None:
-        sys.stdout.write(text + "\n")
-        sys.stdout.flush()
-
-    agent = Agent(spec, server, show)
+    agent = Agent(spec, server, lambda text: print(f"{text}\n", end="", flush=True))
     for number in (signal.SIGINT, END):
         loop.add_signal_handler(number, agent.end)
     loop.add_signal_handler(signal.SIGTERM, agent.terminated)

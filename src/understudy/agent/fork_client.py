@@ -138,11 +138,6 @@ class ForkedWorker:
         self.code = code
         self._exited.set_result(code)
 
-    def _settle_when_dead(self) -> None:
-        """The fork server is gone and reports no exit code: its death kills the worker, and the pidfd says when."""
-        if self.code is None:
-            self._loop.add_reader(self._pidfd, self._settle, -signal.SIGKILL)
-
 
 class _Birth(NamedTuple):
     """A worker that was requested and has not started, and the agent's ends of its output and socket."""
@@ -383,5 +378,6 @@ class ForkClient:
             birth.fail(self._refusal)
         self._births.clear()
         for child in self._children.values():
-            child._settle_when_dead()
+            if child.code is None:  # the server's death kills the worker, and the pidfd says when
+                self._loop.add_reader(child._pidfd, child._settle, -signal.SIGKILL)
         self._gone.set()

@@ -6,21 +6,19 @@ import argparse
 import difflib
 import sys
 import time
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from understudy.cli.errors import UsageError
+from understudy.cli.command import Subparsers, UsageError, add_command
 from understudy.cli.output import WIDTH_WITHOUT_TERMINAL, writable_target, write_atomically
 from understudy_bench import registry
 from understudy_bench.harness import suite
-from understudy_bench.harness.bench import Bench, Report, to_json
+from understudy_bench.harness.bench import Bench, to_json
 from understudy_bench.harness.bench import run as run_bench
 from understudy_bench.harness.progress import Progress
 from understudy_bench.harness.suite import said
@@ -28,13 +26,12 @@ from understudy_bench.report import folder
 from understudy_bench.report.folder import Outcome, Results, RunInfo
 from understudy_bench.report.table import render
 
-if TYPE_CHECKING:
-    from understudy.cli.main import Subparsers
-
 ALL, REPORT = "all", "report"
 """Words in the place of a benchmark's name."""
 RESULTS = Path("bench/results")
 PAGE = "report.html"
+LOST = "; the result is only in the table"
+"""The end of the message about a result that cannot be written."""
 
 DESCRIPTION = """\
 Run a benchmark, or all of them, and compare Understudy with what people use today. Progress goes to stderr, tables go
@@ -53,14 +50,8 @@ examples:
 
 
 def add_parser(subparsers: Subparsers) -> None:
-    parser = subparsers.add_parser(
-        "bench",
-        help="run benchmarks against what people use today",
-        description=DESCRIPTION,
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    add = parser.add_argument
+    summary = "run benchmarks against what people use today"
+    add = add_command(subparsers, "bench", run, summary, DESCRIPTION, EXAMPLES).add_argument
     add("name", nargs="?", metavar="NAME", help=f"benchmark to run; {ALL!r}: all of them; {REPORT!r}: draw results")
     add("folder", nargs="?", type=Path, metavar="DIR", help=f"with {REPORT!r}: the folder of results")
     add("--list", action="store_true", help="list the benchmarks, with one line about each")
@@ -69,13 +60,8 @@ def add_parser(subparsers: Subparsers) -> None:
     add("--only", metavar="A,B", help=f"with {ALL!r}: run these benchmarks only")
     add("--results", type=Path, metavar="DIR", help=f"with {ALL!r}: folder for results (default bench/results/DATE)")
     add("--png", type=Path, metavar="DIR", help=f"with {REPORT!r}: folder for pictures (default: that of the results)")
-    add(
-        "--readme",
-        type=Path,
-        nargs="+",
-        metavar="FILE",
-        help=f"with {REPORT!r}: write the figures between the markers of these pages again",
-    )
+    pages = f"with {REPORT!r}: write the figures between the markers of these pages again"
+    add("--readme", type=Path, nargs="+", metavar="FILE", help=pages)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -94,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
         report = run_bench(bench, quick=args.quick, progress=progress)
     render(report, stdout)
     if target is not None:
-        write_report(report, target)
+        write_atomically(target, to_json(report), after=LOST)
     return 0 if report.ok else 1
 
 
@@ -141,14 +127,6 @@ def _list(stdout: Console) -> None:
     stdout.print(table)
 
 
-def write_report(report: Report, target: Path) -> None:
-    """Write a report as JSON."""
-    try:
-        write_atomically(target, to_json(report))
-    except OSError as error:
-        raise UsageError(f"cannot write {target}: {error.strerror}; the result is only in the table") from error
-
-
 # -- all benchmarks ----------------------------------------------------------------------------------------------------
 
 
@@ -165,8 +143,10 @@ def _run_all(args: argparse.Namespace, stdout: Console) -> int:
         tell=lambda line: print(f"\n{line}", file=sys.stderr, flush=True),
     )
     if args.only is None:
-        info = replace(info, outcomes=(*info.outcomes, *_left_out(names)))
-    _write(place / folder.RUN, msgspec.json.format(msgspec.json.encode(info), indent=2) + b"\n")
+        why = "takes minutes even in a quick run; name it with --only"
+        left_out = [Outcome(name, "left out", 0.0, why) for name in registry.BENCHES if name not in names]
+        info = replace(info, outcomes=(*info.outcomes, *left_out))
+    write_atomically(place / folder.RUN, msgspec.json.format(msgspec.json.encode(info), indent=2) + b"\n")
     _show(info, stdout)
     drawn = _draw(folder.read(place), place, place)
     stdout.print(Text(f"report: {place / PAGE}" if drawn else f"results: {place}; the report could not be drawn"))
@@ -185,12 +165,6 @@ def chosen(only: str | None, *, quick: bool) -> list[str]:
     if not wanted:
         raise UsageError("--only names no benchmark; 'understudy bench --list' shows them")
     return [name for name in registry.BENCHES if name in wanted]
-
-
-def _left_out(names: Sequence[str]) -> list[Outcome]:
-    """Outcomes of the benchmarks that take too long for a quick run of all."""
-    why = "takes minutes even in a quick run; name it with --only"
-    return [Outcome(name, "left out", 0.0, why) for name in registry.BENCHES if name not in names]
 
 
 def dated(parent: Path, day: str) -> Path:
@@ -246,7 +220,7 @@ def _draw(results: Results, place: Path, pictures: Path) -> bool:
     for problem in results.problems:
         print(f"understudy bench: {problem}", file=sys.stderr)
     try:
-        _write(place / PAGE, page_of(results).encode())
+        write_atomically(place / PAGE, page_of(results).encode())
     except ReportUnavailable as error:
         print(f"understudy bench: {error}", file=sys.stderr)
         return False
@@ -257,7 +231,7 @@ def _draw(results: Results, place: Path, pictures: Path) -> bool:
         return True
     _made(pictures)
     for name, png in found.items():
-        _write(pictures / f"{name}.png", png)
+        write_atomically(pictures / f"{name}.png", png)
     return True
 
 
@@ -272,12 +246,5 @@ def _fill(page: Path, results: Results, place: Path) -> None:
         raise UsageError(f"cannot read {page}: {error}") from error
     except MarkersError as error:
         raise UsageError(f"{page}: {error}") from error
-    _write(page, after.encode())
+    write_atomically(page, after.encode())
     print(f"{page}: {'figures of ' + str(place) if after != before else 'unchanged'}", file=sys.stderr)
-
-
-def _write(path: Path, content: bytes) -> None:
-    try:
-        write_atomically(path.resolve(), content)
-    except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror}") from error

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from understudy.cli.errors import UsageError
+from understudy.cli.command import UsageError
 
 if TYPE_CHECKING:
     from understudy.controller.core.change import Change
     from understudy.controller.core.director import Director
     from understudy.controller.core.effects import Effect
     from understudy.controller.core.events import Event
-    from understudy.planning.inputs.calibrate import Calibrated, MeasuredLoss, MeasuredRun
+    from understudy.planning.inputs.calibrate import Calibrated, MeasuredRun
 
 LEDGER = "ledger.sqlite"
 
@@ -87,7 +88,6 @@ class LedgerReplay:
         self.director: Director = Director(plan)
         self.events = 0
         self._first = 0.0
-        self._started: list[float] = []
         self._halted_at, self._answered_at, self._live = 0.0, 0.0, 0
         self._waited = 0.0
         """Seconds of the present recovery for which training waited for a machine, after all workers had answered."""
@@ -95,14 +95,8 @@ class LedgerReplay:
         self._came: dict[str, float] = {}
         self._vacated: dict[int, float] = {}
         self._empty: set[int] = set()
-        self._detected: list[float] = []
-        self._recovered: list[float] = []
-        self._masked: list[MeasuredLoss] = []
-        self._replaced: list[float] = []
-        self._joined: list[MeasuredLoss] = []
-        self._refilled: list[float] = []
-        self._prepared: list[float] = []
-        self._away: list[float] = []
+        self._found: dict[str, list[Any]] = defaultdict(list)
+        """Field of `MeasuredRun` → its values."""
 
     def feed(self, at: float, event: Event) -> None:
         from understudy.controller.core.events import Registered, Reported
@@ -117,15 +111,12 @@ class LedgerReplay:
         lost = {id(change): change.lost for change in changes}
         effects = director.feed(event, at)
         if director.job.begun and not begun:
-            self._started.append(at - self._first)
+            self._found["started"].append(at - self._first)
         if isinstance(event, Registered) and begun:
             self._came[event.machine] = at
-        if (
-            isinstance(event, Reported)
-            and isinstance(event.report, Relayed)
-            and type(event.report.message) is Rehearsed
-        ):
-            self._is_ready(event.machine, at)
+        match event:
+            case Reported(report=Relayed(message=Rehearsed())):
+                self._is_ready(event.machine, at)
         self._note(effects, at, status, changes)
         self._note_refilled(at)
         if director.job.change is not None and all(director.job.change is not change for change in changes):
@@ -136,9 +127,9 @@ class LedgerReplay:
 
     def _is_ready(self, machine: str, at: float) -> None:
         if (died := self._died.pop(machine, None)) is not None:
-            self._away.append(at - died)
+            self._found["away"].append(at - died)
         elif (came := self._came.pop(machine, None)) is not None:
-            self._prepared.append(at - came)
+            self._found["prepared"].append(at - came)
 
     def _note(self, effects: Iterable[Effect], at: float, status: str, changes: Iterable[Change]) -> None:
         from understudy.controller.core.effects import Announcement
@@ -158,7 +149,7 @@ class LedgerReplay:
         for event in (each for each in effects if isinstance(each, Announcement)):
             if event.kind == "decided" and self._halted_at:
                 answered = self._answered_at or at
-                self._detected.append(answered - self._halted_at)
+                self._found["detected"].append(answered - self._halted_at)
                 self._waited += at - answered
                 self._answered_at = 0.0
             elif event.kind == "masked":
@@ -170,7 +161,7 @@ class LedgerReplay:
         vacant = self.director.job.vacant() if self._vacated else ()
         self._empty.update(role for role in vacant if role in self._vacated)
         for role in sorted(self._empty.difference(vacant)):
-            self._refilled.append(at - self._vacated.pop(role))
+            self._found["refilled"].append(at - self._vacated.pop(role))
             self._empty.discard(role)
 
     def _settled(self, change: Change, lost: float) -> None:
@@ -179,37 +170,24 @@ class LedgerReplay:
 
         number, live = count(self.director.job, change.vacant)
         if change.kind == "replace":
-            self._replaced.append(lost)
+            self._found["replaced"].append(lost)
         elif change.kind == "recover" and change.vacant != change.spared:
             if 0 < live < self._live:
-                self._masked.append(MeasuredLoss(lost, number / live - number / self._live))
+                self._found["masked"].append(MeasuredLoss(lost, number / live - number / self._live))
         elif change.kind == "recover" and change.joiners and not change.back:
-            self._recovered.append(max(0.0, lost - self._waited - _waiting(change)))
+            self._found["recovered"].append(max(0.0, lost - self._waited - _waiting(change)))
             self._waited = 0.0
         elif change.kind == "refill":
             _, before = count(self.director.job, (*change.vacant, *change.joiners))
             if before:
-                self._joined.append(MeasuredLoss(lost, max(0.0, number / before - number / live)))
+                self._found["joined"].append(MeasuredLoss(lost, max(0.0, number / before - number / live)))
 
     def result(self, steps: list[tuple[int, float]]) -> MeasuredRun:
         from understudy.planning.inputs.calibrate import MeasuredRun
 
         times = sorted(seconds for _, seconds in steps)
         usual = times[len(times) // 4] if times else 0.0
-        return MeasuredRun(
-            step=usual,
-            steps=len(times),
-            detected=self._detected,
-            recovered=self._recovered,
-            masked=self._masked,
-            replaced=self._replaced,
-            joined=self._joined,
-            refilled=self._refilled,
-            prepared=self._prepared,
-            saved=list(self._saves(steps, usual)),
-            started=self._started,
-            away=self._away,
-        )
+        return MeasuredRun(usual, len(times), saved=list(self._saves(steps, usual)), **self._found)
 
     def _saves(self, steps: list[tuple[int, float]], usual: float) -> Iterator[float]:
         """For each step that began with a checkpoint: the time of the slowest role beyond a usual step."""

@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 from understudy.cli import connection
 from understudy.cli import run as run_command
-from understudy.cli.errors import UsageError
+from understudy.cli.command import Subparsers, UsageError, add_command
+from understudy.cli.options import duration_of
 from understudy.protocol.durations import DurationError, parse_duration
+from understudy.protocol.settings import ELSEWHERE, FAULTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from understudy.cli.main import Subparsers
     from understudy.verify.chaos.campaign import FaultRecord
     from understudy.verify.chaos.mix import PlannedFault
 
@@ -53,12 +54,8 @@ Without --steps the job goes on until all faults have happened.
 
 
 def add_parser(subparsers: Subparsers) -> None:
-    parser = subparsers.add_parser(
-        "chaos",
-        help="let faults happen, and check that the job survives them",
-        description=DESCRIPTION,
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    parser = add_command(
+        subparsers, "chaos", run, "let faults happen, and check that the job survives them", DESCRIPTION, EPILOG
     )
     parser.add_argument("--list", action="store_true", help="print all kinds of faults, one line each")
     _add_options(parser)
@@ -72,7 +69,7 @@ def add_parser(subparsers: Subparsers) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     _add_options(both, argparse.SUPPRESS)
-    run_command.add_options(both)
+    run_command.add_options(both, without=(ELSEWHERE,))
 
 
 def _add_options(parser: argparse.ArgumentParser, absent: object = None) -> None:
@@ -127,13 +124,6 @@ def _plan(args: argparse.Namespace, *, inside: bool) -> Iterator[PlannedFault]:
     return mix.schedule(args.seed or 0, weights, every)
 
 
-def _patience(args: argparse.Namespace) -> float:
-    try:
-        return parse_duration(args.recover_within)
-    except DurationError as error:
-        raise UsageError(f"--recover-within: {error}") from None
-
-
 def _tell(record: FaultRecord, *, as_json: bool) -> None:
     import msgspec
 
@@ -151,7 +141,6 @@ def _tell(record: FaultRecord, *, as_json: bool) -> None:
 
 def _attach(args: argparse.Namespace) -> int:
     from understudy.launch import registry
-    from understudy.protocol.settings import FAULTS
     from understudy.verify.chaos.campaign import run_campaign
     from understudy.verify.running_job import RunningJob
 
@@ -165,7 +154,7 @@ def _attach(args: argparse.Namespace) -> int:
         inside=inside,
         reckless=args.reckless,
         standbys=args.keep_standbys,
-        patience=_patience(args),
+        patience=duration_of(args.recover_within, "--recover-within"),
     )
     if not inside and not args.json:
         print("this job was started without --chaos: only faults from outside are possible", flush=True)
@@ -216,7 +205,8 @@ def _run(args: argparse.Namespace) -> int:
         args.run_dir = f"runs/chaos-{spec.title}-{stamp}-{os.getpid()}"
         spec = run_command.spec_of(args)
     plan = _plan(args, inside=True)
-    settings = TrialSettings(args.faults, args.reckless, args.keep_standbys, _patience(args))
+    patience = duration_of(args.recover_within, "--recover-within")
+    settings = TrialSettings(args.faults, args.reckless, args.keep_standbys, patience)
     progress = TrialProgress(
         say=lambda text: None if args.json else print(text, flush=True),
         fault=lambda record: _tell(record, as_json=args.json),
@@ -246,9 +236,8 @@ def _judge(faults: int, complaints: list[str], facts: dict[str, Any], *, as_json
     from understudy.verify.chaos.invariants import shortened
 
     if as_json:
-        print(
-            json.dumps({"type": "verdict", "ok": not complaints, "faults": faults, **facts, "complaints": complaints})
-        )
+        verdict = {"type": "verdict", "ok": not complaints, "faults": faults, **facts, "complaints": complaints}
+        print(json.dumps(verdict))
     elif complaints:
         print(f"not unharmed, after {faults} faults (--seed {facts['seed']}):", file=sys.stderr)
         for complaint in shortened(complaints):

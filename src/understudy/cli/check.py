@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from understudy.cli import run as run_command
-from understudy.cli.errors import UsageError
+from understudy.cli.command import Subparsers, UsageError, add_command
 from understudy.cli.options import duration
 from understudy.cli.output import writable_target, write_atomically
 
 if TYPE_CHECKING:
-    from understudy.cli.main import Subparsers
     from understudy.protocol.settings import JobSpec
     from understudy.verify.script.check import CheckResult
 
@@ -41,13 +40,7 @@ Exit code 0: all bits are the same; a mere suspicion is shown as a note. 1: a pr
 
 
 def add_parser(subparsers: Subparsers) -> None:
-    parser = subparsers.add_parser(
-        "check",
-        help="prove that a script survives replacement",
-        description=DESCRIPTION,
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = add_command(subparsers, "check", run, "prove that a script survives replacement", DESCRIPTION, EPILOG)
     add = parser.add_argument
     add("--machines", type=int, metavar="N", help=f"machines with roles (default {MACHINES})")
     add("--nproc", type=int, metavar="N", help="workers per machine (default 1)")
@@ -76,10 +69,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json == "-":
         print(document, end="")
     elif target is not None:
-        try:
-            write_atomically(target, document.encode())
-        except OSError as error:
-            raise UsageError(f"cannot write {args.json}: {error.strerror}; the findings are only shown") from error
+        write_atomically(Path(args.json), document.encode(), after="; the findings are only shown")
     return 1 if any(finding.proven for finding in result.found) else 0
 
 
@@ -116,7 +106,7 @@ async def _check(spec: JobSpec, args: argparse.Namespace) -> CheckResult | None:
     with enclosure(), scratch("understudy-check-") as place:
         folder = place if args.keep is None else args.keep.resolve()
         try:
-            with screen:
+            with screen.bar:
                 result = await check_script(spec, folder, screen.progress, within=args.within)
         except asyncio.CancelledError:
             return None

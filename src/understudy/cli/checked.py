@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from types import TracebackType
-
 from rich.console import Console
 from rich.padding import Padding
 from rich.progress import BarColumn, Progress, TextColumn
@@ -29,27 +27,17 @@ class CheckScreen:
         if not self._console.is_terminal:
             self._console.width = 10_000
         self._script, self._steps = script, steps
-        self._bar = Progress(
+        self._live = self._console.is_terminal
+        self.bar = Progress(
             TextColumn("{task.description:<18}"),
             BarColumn(),
             TextColumn("step {task.completed} of {task.total}  {task.fields[what]}"),
             console=self._console,
             transient=True,
+            disable=not self._live,
         )
-        self._live = self._console.is_terminal
-        self._task = self._bar.add_task("", total=steps, what="") if self._live else None
+        self._task = self.bar.add_task("", total=steps, what="")
         self.progress = CheckProgress(say=self._say, step=self._step, begun=self._begun, ended=self._ended)
-
-    def __enter__(self) -> CheckScreen:
-        if self._live:
-            self._bar.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._live:
-            self._bar.stop()
 
     def print(self, text: str | Text) -> None:
         self._console.print(text, markup=False, soft_wrap=not self._live)
@@ -57,12 +45,10 @@ class CheckScreen:
     # -- while it goes on ----------------------------------------------------------------------------------------------
 
     def _begun(self, name: str) -> None:
-        if self._task is not None:
-            self._bar.reset(self._task, total=self._steps, description=name, what="starting")
+        self.bar.reset(self._task, total=self._steps, description=name, what="starting")
 
     def _step(self, step: int) -> None:
-        if self._task is not None:
-            self._bar.update(self._task, completed=min(step, self._steps), what="")
+        self.bar.update(self._task, completed=min(step, self._steps), what="")
 
     def _say(self, text: str) -> None:
         self.print(Text(f"  {text}", style="dim"))

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from understudy.cli.errors import UsageError
-from understudy.protocol.durations import readable
+from understudy.cli.command import UsageError
+from understudy.protocol.durations import parse_duration, readable
 
 if TYPE_CHECKING:
     from understudy.planning.inputs.assume import Assumption, PlanRequest
@@ -18,61 +18,40 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+span = parse_duration
 SUFFIXES = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    cluster = parser.add_argument_group("the cluster")
-    cluster.add_argument("--gpus", metavar="N", help="number of GPUs that train, for example 65536")
-    cluster.add_argument(
-        "--gpus-per-machine", metavar="N", help="GPUs of a machine, which fails as a whole (default 8)"
-    )
-    cluster.add_argument(
-        "--replicas", metavar="N", help="copies of the model, the data-parallel size (default: from the model)"
-    )
-    work = parser.add_argument_group("the work")
-    work.add_argument(
-        "--model-params",
-        metavar="N",
-        help="parameters, such as 70B or 1.8T; step, replicas and checkpoints are estimated from them",
-    )
-    work.add_argument(
-        "--step-seconds", metavar="S", help="duration of a step at full strength (default 30s, or from the model)"
-    )
-    work.add_argument("--days", metavar="N", help="days of undisturbed training to do (default 30)")
-    work.add_argument("--micro-shards", metavar="Q", help="micro-shards of a replica in a step (default 16)")
-    work.add_argument(
-        "--local-data", action="store_true", help="replicas read shards from local disks, not from shared storage"
-    )
-    failing = parser.add_argument_group("failures")
-    failing.add_argument(
-        "--mtbf",
-        metavar="SPAN",
-        help="mean time between failures of one machine, such as 6000h (default: that of Llama 3)",
-    )
-    failing.add_argument(
-        "--failures-csv", type=Path, metavar="FILE", help="fit failures to a log of incidents instead of --mtbf"
-    )
-    failing.add_argument("--observed", metavar="N", help="machines that the log covers (default: those of --gpus)")
-    failing.add_argument("--watched", metavar="SPAN", help="time that the log covers (default: from its dates)")
-    failing.add_argument(
-        "--shape", metavar="K", help="shape of the Weibull distribution; below 1, most failures are early"
-    )
-    failing.add_argument("--together", metavar="SHARE", help="share of failures that take a whole domain, 0 to 1")
-    failing.add_argument("--domain", metavar="N", help="machines of a domain, which may fail together (default 1)")
-    failing.add_argument(
-        "--maintenance", metavar="SPAN", help="mean time between planned maintenances of a machine (default: none)"
-    )
-    failing.add_argument("--straggling", metavar="SPAN", help="mean time until a machine becomes slow (default: never)")
-    failing.add_argument("--repair", metavar="SPAN", help="time until a failed machine is a standby again (default 1d)")
-    costs = parser.add_argument_group("costs of interruptions")
-    costs.add_argument("--restart", metavar="SPAN", help="time to restart the job from a checkpoint (default 15m)")
-    costs.add_argument("--save", metavar="SPAN", help="time to save a checkpoint (default 60s, or from the model)")
-    costs.add_argument("--cold", metavar="SPAN", help="time to get a machine that is not a standby (default 15m)")
-    costs.add_argument(
-        "--calibrate", metavar="RUN", help="take durations that a run of Understudy measured; RUN is its folder"
-    )
-    costs.add_argument("--price", metavar="MONEY", help="price of a GPU-hour (default 2)")
+    add = parser.add_argument_group("the cluster").add_argument
+    add("--gpus", metavar="N", help="number of GPUs that train, for example 65536")
+    add("--gpus-per-machine", metavar="N", help="GPUs of a machine, which fails as a whole (default 8)")
+    add("--replicas", metavar="N", help="copies of the model, the data-parallel size (default: from the model)")
+    add = parser.add_argument_group("the work").add_argument
+    params = "parameters, such as 70B or 1.8T; step, replicas and checkpoints are estimated from them"
+    add("--model-params", metavar="N", help=params)
+    add("--step-seconds", metavar="S", help="duration of a step at full strength (default 30s, or from the model)")
+    add("--days", metavar="N", help="days of undisturbed training to do (default 30)")
+    add("--micro-shards", metavar="Q", help="micro-shards of a replica in a step (default 16)")
+    add("--local-data", action="store_true", help="replicas read shards from local disks, not from shared storage")
+    add = parser.add_argument_group("failures").add_argument
+    mtbf = "mean time between failures of one machine, such as 6000h (default: that of Llama 3)"
+    add("--mtbf", metavar="SPAN", help=mtbf)
+    add("--failures-csv", type=Path, metavar="FILE", help="fit failures to a log of incidents instead of --mtbf")
+    add("--observed", metavar="N", help="machines that the log covers (default: those of --gpus)")
+    add("--watched", metavar="SPAN", help="time that the log covers (default: from its dates)")
+    add("--shape", metavar="K", help="shape of the Weibull distribution; below 1, most failures are early")
+    add("--together", metavar="SHARE", help="share of failures that take a whole domain, 0 to 1")
+    add("--domain", metavar="N", help="machines of a domain, which may fail together (default 1)")
+    add("--maintenance", metavar="SPAN", help="mean time between planned maintenances of a machine (default: none)")
+    add("--straggling", metavar="SPAN", help="mean time until a machine becomes slow (default: never)")
+    add("--repair", metavar="SPAN", help="time until a failed machine is a standby again (default 1d)")
+    add = parser.add_argument_group("costs of interruptions").add_argument
+    add("--restart", metavar="SPAN", help="time to restart the job from a checkpoint (default 15m)")
+    add("--save", metavar="SPAN", help="time to save a checkpoint (default 60s, or from the model)")
+    add("--cold", metavar="SPAN", help="time to get a machine that is not a standby (default 15m)")
+    add("--calibrate", metavar="RUN", help="take durations that a run of Understudy measured; RUN is its folder")
+    add("--price", metavar="MONEY", help="price of a GPU-hour (default 2)")
 
 
 def ask(args: argparse.Namespace) -> PlanRequest:
@@ -172,12 +151,6 @@ def real(text: str) -> float:
     if value != value or value in (float("inf"), float("-inf")):
         raise ValueError("write a number that is finite")
     return value
-
-
-def span(text: str) -> float:
-    from understudy.protocol.durations import parse_duration
-
-    return parse_duration(text)
 
 
 def _fitted(args: argparse.Namespace, machines: int, notes: list[Assumption]) -> Fitted | None:

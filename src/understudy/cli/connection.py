@@ -6,7 +6,7 @@ import argparse
 import os
 from typing import TYPE_CHECKING
 
-from understudy.cli.errors import UsageError
+from understudy.cli.command import UsageError
 
 if TYPE_CHECKING:
     from understudy.controller.client import Client

@@ -6,18 +6,18 @@ import argparse
 import asyncio
 import os
 import signal
+import socket
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from understudy.cli import options
-from understudy.cli.errors import UsageError
+from understudy.cli.command import Subparsers, UsageError, add_command
 from understudy.cli.run import one_label
 from understudy.protocol.options import options as all_options
 from understudy.protocol.settings import ReplacementSettings
 
 if TYPE_CHECKING:
-    from understudy.cli.main import Subparsers
     from understudy.launch.join import Ticket
 
 DESCRIPTION = """\
@@ -38,13 +38,7 @@ examples:
 
 
 def add_parser(subparsers: Subparsers) -> None:
-    parser = subparsers.add_parser(
-        "join",
-        help="make this computer a machine of a job",
-        description=DESCRIPTION,
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = add_command(subparsers, "join", run, "make this computer a machine of a job", DESCRIPTION, EPILOG)
     add = parser.add_argument
     add("--host", metavar="ADDRESS", required=True, help="address of this computer, at which its workers listen")
     add("--name", help="name of this machine in the job (default: the computer's name)")
@@ -68,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _ticket(args: argparse.Namespace) -> Ticket:
-    from understudy.launch.join import Ticket, own_name, read_secret
+    from understudy.launch.join import Ticket, read_secret
 
     secret = read_secret(args.secret_file) if args.secret_file else os.environ.get("UNDERSTUDY_SECRET", "")
     if not secret:
@@ -79,7 +73,7 @@ def _ticket(args: argparse.Namespace) -> Ticket:
         secret=secret,
         script=args.script,
         args=tuple(args.args),
-        name=own_name() if args.name is None else args.name,
+        name=socket.gethostname().partition(".")[0] if args.name is None else args.name,
         host=args.host,
         run_dir=args.run_dir or "",
         standby=args.standby,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Sequence
-from types import TracebackType
 from typing import Any
 
 from rich.console import Console, Group, RenderableType
@@ -14,7 +13,7 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
-from understudy.cli.status import headline
+from understudy.cli.status import clock, headline
 
 STYLES = {
     "active": "green",
@@ -38,10 +37,7 @@ EVENTS, LINES = 6, 8
 
 
 def screen(
-    job: dict[str, Any],
-    machines: Sequence[dict[str, Any]],
-    events: Sequence[dict[str, Any]],
-    lines: Sequence[str],
+    job: dict[str, Any], machines: Sequence[dict[str, Any]], events: Sequence[dict[str, Any]], lines: Sequence[str]
 ) -> RenderableType:
     """The whole screen, from the controller's views and events and the workers' output."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
@@ -57,7 +53,7 @@ def screen(
     if events:
         parts.append(Rule(style="dim"))
         parts += [
-            Text(f"{clock(event)}  {event['text']}", style=LOUD.get(event["kind"], ""))
+            Text(f"{clock(event.get('at') or time.time())}  {event['text']}", style=LOUD.get(event["kind"], ""))
             for event in list(events)[-EVENTS:]
         ]
     if lines:
@@ -66,28 +62,15 @@ def screen(
     return Group(*parts)
 
 
-def clock(event: dict[str, Any]) -> str:
-    return time.strftime("%H:%M:%S", time.localtime(event.get("at", 0.0) or time.time()))
-
-
-class LiveScreen:
+class LiveScreen(Live):
     """Keeps the screen up to date while the job runs; the last state stays on the terminal."""
 
     def __init__(self, console: Console) -> None:
-        self._live = Live(console=console, refresh_per_second=8)
+        super().__init__(console=console, refresh_per_second=8)
         self._events: deque[dict[str, Any]] = deque(maxlen=EVENTS)
         self._lines: deque[str] = deque(maxlen=LINES)
         self._job: dict[str, Any] = {}
         self._machines: list[dict[str, Any]] = []
-
-    def __enter__(self) -> LiveScreen:
-        self._live.__enter__()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._live.__exit__(kind, error, trace)
 
     def event(self, event: dict[str, Any]) -> None:
         self._events.append(event)
@@ -103,4 +86,4 @@ class LiveScreen:
 
     def _draw(self) -> None:
         if self._job:
-            self._live.update(screen(self._job, self._machines, self._events, self._lines))
+            self.update(screen(self._job, self._machines, self._events, self._lines))

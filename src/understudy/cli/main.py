@@ -1,7 +1,7 @@
 """Entry point of the `understudy` command.
 
-A command is a pair of functions, `add_parser(subparsers)` and `run(args) -> int`, listed in `COMMANDS`. `add_parser`
-must be cheap, since every call of `understudy` runs it; import heavy modules in `run`.
+Each module of `COMMANDS` has a function `add_parser(subparsers)`, which adds one or more commands. It must be cheap,
+since every call of `understudy` runs it; import heavy modules when a command runs.
 """
 
 from __future__ import annotations
@@ -9,8 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Sequence
 
 from understudy import __version__
 from understudy.cli import (
@@ -27,10 +26,7 @@ from understudy.cli import (
     simulate,
     status,
 )
-from understudy.cli.errors import UsageError
-
-if TYPE_CHECKING:
-    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
+from understudy.cli.command import UsageError
 
 EXAMPLES = """\
 examples:
@@ -46,35 +42,7 @@ examples:
 understudy COMMAND --help explains a command.
 """
 INTERRUPTED = 130
-
-
-class Command(NamedTuple):
-    """A command of `understudy`."""
-
-    add_parser: Callable[[Subparsers], None]
-    run: Callable[[argparse.Namespace], int]
-
-
-COMMANDS = {
-    "run": Command(run.add_parser, run.run),
-    "join": Command(join.add_parser, join.run),
-    "status": Command(status.add_parser, status.run),
-    "replace": Command(replace.add_replace_parser, replace.run_replace),
-    "drain": Command(replace.add_drain_parser, replace.run_drain),
-    "rebalance": Command(rebalance.add_parser, rebalance.run),
-    "standby": Command(operate.add_standby_parser, operate.run_standby),
-    "scale": Command(operate.add_scale_parser, operate.run_scale),
-    "report": Command(operate.add_report_parser, operate.run_report),
-    "events": Command(operate.add_events_parser, operate.run_events),
-    "stop": Command(operate.add_stop_parser, operate.run_stop),
-    "check": Command(check.add_parser, check.run),
-    "chaos": Command(chaos.add_parser, chaos.run),
-    "plan": Command(plan.add_parser, plan.run),
-    "simulate": Command(simulate.add_parser, simulate.run),
-    "bench": Command(bench.add_parser, bench.run),
-    "reproduce": Command(reproduce.add_parser, reproduce.run),
-}
-
+COMMANDS = (run, join, status, replace, rebalance, operate, check, chaos, plan, simulate, bench, reproduce)
 FORMER_NAMES = {"rehearse": "check"}
 """Commands that have been renamed; a former name works for one version."""
 
@@ -88,7 +56,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"understudy {__version__}")
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for command in COMMANDS.values():
+    for command in COMMANDS:
         command.add_parser(subparsers)
     return parser
 
@@ -101,7 +69,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         words[0] = name
     args = build_parser().parse_args(words)
     try:
-        return COMMANDS[args.command].run(args)
+        code: int = args.run(args)
+        return code
     except UsageError as error:
         print(f"understudy {args.command}: {error}", file=sys.stderr)
         return 2

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from understudy.cli import connection
-from understudy.cli.errors import UsageError
-from understudy.protocol.durations import DurationError, parse_duration
+from understudy.cli.command import Subparsers, add_command
+from understudy.cli.options import duration_of
+from understudy.cli.status import clock
 
 if TYPE_CHECKING:
-    from understudy.cli.main import Subparsers
     from understudy.controller.client import Client
 
 OVER = ("finished", "stopped", "failed")
@@ -32,6 +32,11 @@ def tell(answer: dict[str, Any], *, as_json: bool) -> int:
     return 0 if answer["ok"] else 1
 
 
+def add_parser(subparsers: Subparsers) -> None:
+    for add in (_add_standby, _add_scale, _add_report, _add_events, _add_stop):
+        add(subparsers)
+
+
 # -- standby -----------------------------------------------------------------------------------------------------------
 
 STANDBY = """\
@@ -45,24 +50,19 @@ examples:
 """
 
 
-def add_standby_parser(subparsers: Subparsers) -> None:
-    parser = subparsers.add_parser(
-        "standby",
-        help="add or remove standby machines",
-        description=STANDBY,
-        epilog=STANDBY_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+def _add_standby(subparsers: Subparsers) -> None:
+    parser = add_command(
+        subparsers, "standby", run_standby, "add or remove standby machines", STANDBY, STANDBY_EXAMPLES
     )
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     add = actions.add_parser("add", help="start standby machines")
     add.add_argument("count", nargs="?", type=int, default=1, metavar="N", help="number of machines (default 1)")
-    connection.add_options(add)
     readmit = actions.add_parser("readmit", help="use a machine in quarantine again")
     readmit.add_argument("machine", metavar="MACHINE", help="its name, as understudy status prints it")
-    connection.add_options(readmit)
     remove = actions.add_parser("remove", help="dismiss a standby")
     remove.add_argument("machine", metavar="MACHINE", help="a standby; to free a machine with roles, drain it")
-    connection.add_options(remove)
+    for action in (add, readmit, remove):
+        connection.add_options(action)
 
 
 def run_standby(args: argparse.Namespace) -> int:
@@ -92,14 +92,8 @@ examples:
 """
 
 
-def add_scale_parser(subparsers: Subparsers) -> None:
-    parser = subparsers.add_parser(
-        "scale",
-        help="train with more or fewer replicas",
-        description=SCALE,
-        epilog=SCALE_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def _add_scale(subparsers: Subparsers) -> None:
+    parser = add_command(subparsers, "scale", run_scale, "train with more or fewer replicas", SCALE, SCALE_EXAMPLES)
     add = parser.add_argument
     add("--replicas", type=int, required=True, metavar="N", help="number of replicas that train")
     add("--without", nargs="+", default=[], metavar="MACHINE", help="machines that leave first")
@@ -109,10 +103,7 @@ def add_scale_parser(subparsers: Subparsers) -> None:
 
 
 def run_scale(args: argparse.Namespace) -> int:
-    try:
-        limit = parse_duration(args.wait)
-    except DurationError as error:
-        raise UsageError(f"--wait: {error}") from None
+    limit = duration_of(args.wait, "--wait")
     client = connection.connect(args)
     body = {"replicas": args.replicas, "without": args.without, "keep": args.keep}
     answer = client.call("POST", "/scale", body)
@@ -151,19 +142,12 @@ examples:
 """
 
 
-def add_report_parser(subparsers: Subparsers) -> None:
-    parser = subparsers.add_parser(
-        "report",
-        help="report a fault of a machine",
-        description=REPORT,
-        epilog=REPORT_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("machine", metavar="MACHINE", help="the machine with the fault")
-    parser.add_argument("why", metavar="WHY", help="one sentence, for the machine's history")
-    parser.add_argument(
-        "--fatal", action="store_true", help="end its workers at once and take the state from elsewhere"
-    )
+def _add_report(subparsers: Subparsers) -> None:
+    parser = add_command(subparsers, "report", run_report, "report a fault of a machine", REPORT, REPORT_EXAMPLES)
+    add = parser.add_argument
+    add("machine", metavar="MACHINE", help="the machine with the fault")
+    add("why", metavar="WHY", help="one sentence, for the machine's history")
+    add("--fatal", action="store_true", help="end its workers at once and take the state from elsewhere")
     connection.add_options(parser)
 
 
@@ -175,11 +159,13 @@ def run_report(args: argparse.Namespace) -> int:
 
 # -- events and stop ---------------------------------------------------------------------------------------------------
 
+EVENTS = "List the events of a job: the time, the kind and one sentence of each."
 EVENTS_EXAMPLES = """\
 examples:
   understudy events
   understudy events --follow --json
 """
+STOP = "End a job at a step boundary that is the same for all roles, so that no step is half applied."
 STOP_EXAMPLES = """\
 examples:
   understudy stop
@@ -187,14 +173,8 @@ examples:
 """
 
 
-def add_events_parser(subparsers: Subparsers) -> None:
-    parser = subparsers.add_parser(
-        "events",
-        help="list the events of a job",
-        description="List the events of a job: the time, the kind and one sentence of each.",
-        epilog=EVENTS_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def _add_events(subparsers: Subparsers) -> None:
+    parser = add_command(subparsers, "events", run_events, "list the events of a job", EVENTS, EVENTS_EXAMPLES)
     parser.add_argument("--follow", "-f", action="store_true", help="print new events until the job ends or Ctrl-C")
     connection.add_options(parser)
 
@@ -202,25 +182,15 @@ def add_events_parser(subparsers: Subparsers) -> None:
 def run_events(args: argparse.Namespace) -> int:
     client = connection.connect(args)
     for event in client.follow() if args.follow else client.events()["events"]:
-        print(json.dumps(event) if args.json else _line(event), flush=True)
+        plain = f"{clock(event['at'])}  {event['kind']:<10} {event['text']}"
+        print(json.dumps(event) if args.json else plain, flush=True)
         if event["kind"] in OVER:
             break
     return 0
 
 
-def _line(event: dict[str, Any]) -> str:
-    clock = time.strftime("%H:%M:%S", time.localtime(event["at"]))
-    return f"{clock}  {event['kind']:<10} {event['text']}"
-
-
-def add_stop_parser(subparsers: Subparsers) -> None:
-    parser = subparsers.add_parser(
-        "stop",
-        help="end a job at its next step boundary",
-        description="End a job at a step boundary that is the same for all roles, so that no step is half applied.",
-        epilog=STOP_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def _add_stop(subparsers: Subparsers) -> None:
+    parser = add_command(subparsers, "stop", run_stop, "end a job at its next step boundary", STOP, STOP_EXAMPLES)
     connection.add_options(parser)
 
 

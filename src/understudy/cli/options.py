@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Collection
 from typing import Any, get_type_hints
 
+from understudy.cli.command import UsageError
 from understudy.protocol.durations import DurationError, parse_duration
 from understudy.protocol.options import Option, options
 from understudy.protocol.settings import JobSpec, Settings
@@ -21,6 +22,14 @@ def duration(text: str) -> float:
         return parse_duration(text)
     except DurationError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def duration_of(text: str, flag: str) -> float:
+    """The duration that a flag gives; `UsageError` if it is none."""
+    try:
+        return parse_duration(text)
+    except DurationError as error:
+        raise UsageError(f"{flag}: {error}") from None
 
 
 def add_option(parser: argparse._ActionsContainer, option: Option) -> None:

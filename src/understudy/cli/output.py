@@ -7,12 +7,12 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
-from understudy.cli.errors import UsageError
+from understudy.cli.command import UsageError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 WIDTH_WITHOUT_TERMINAL = 160
 
 
-def console() -> Console:
+def console(width: int = WIDTH_WITHOUT_TERMINAL) -> Console:
+    """Standard output; `width` is that of a line that does not go to a terminal."""
     from rich.console import Console
 
-    wide = None if sys.stdout.isatty() else WIDTH_WITHOUT_TERMINAL
-    return Console(highlight=False, markup=False, soft_wrap=True, width=wide)
+    return Console(highlight=False, markup=False, soft_wrap=True, width=None if sys.stdout.isatty() else width)
 
 
 def table(*titles: str, right: bool = True) -> Table:
@@ -112,14 +112,15 @@ def writable_target(path: Path) -> Path:
 
 def write(path: Path, text: str, option: str) -> None:
     """Write a file that an option names."""
-    try:
-        write_atomically(writable_target(path), text.encode())
-    except OSError as error:
-        raise UsageError(f"{option}: cannot write {path}: {error.strerror}") from error
+    writable_target(path)
+    write_atomically(path, text.encode(), before=f"{option}: ")
 
 
-def write_atomically(target: Path, content: bytes) -> None:
-    """Write a file; afterwards it has either its old content or all of the new one."""
+def write_atomically(path: Path, content: bytes, *, before: str = "", after: str = "") -> None:
+    """Write a file; afterwards it has either its old content or all of the new one.
+
+    `before` and `after` complete the message of the `UsageError` if that fails."""
+    target = path.resolve()
     draft = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
         with draft.open("xb") as file:
@@ -127,40 +128,25 @@ def write_atomically(target: Path, content: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         draft.replace(target)
-    except BaseException:
+    except BaseException as error:
         draft.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise UsageError(f"{before}cannot write {path}: {error.strerror}{after}") from error
         raise
 
 
 # -- progress ----------------------------------------------------------------------------------------------------------
 
 
-class ProgressBar:
-    """A progress bar on stderr, on a terminal only; it disappears at the end."""
+@contextmanager
+def progress_bar(what: str) -> Iterator[Callable[[float], None]]:
+    """A progress bar on stderr, on a terminal only; it disappears at the end. Gives a function that takes the share
+    that is done, from 0 to 1."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-    def __init__(self, what: str) -> None:
-        self._what = what
-
-    def __enter__(self) -> Self:
-        from rich.console import Console
-        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-        out = Console(stderr=True)
-        self._progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TimeRemainingColumn(),
-            console=out,
-            transient=True,
-            disable=not out.is_terminal,
-        )
-        self._progress.start()
-        self._task = self._progress.add_task(self._what, total=1.0)
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
-        self._progress.stop()
-
-    def show(self, done: float) -> None:
-        """Show a share from 0 to 1 as done."""
-        self._progress.update(self._task, completed=done)
+    out = Console(stderr=True)
+    columns = TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn()
+    with Progress(*columns, console=out, transient=True, disable=not out.is_terminal) as progress:
+        task = progress.add_task(what, total=1.0)
+        yield lambda done: progress.update(task, completed=done)

@@ -7,14 +7,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from understudy.cli import cluster_options
-from understudy.cli.output import ProgressBar, deliver, made, writable, write
+from understudy.cli.command import Subparsers, add_command
+from understudy.cli.output import deliver, made, progress_bar, writable, write
 from understudy.protocol.durations import readable
+from understudy.protocol.sentences import counted
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from understudy.cli.main import Subparsers
     from understudy.planning.planner import Plan, PlanOption
 
 DESCRIPTION = """\
@@ -35,27 +36,16 @@ Durations are written 90s, 15m, 6000h or 14d. docs/planning.md explains every mo
 
 
 def add_parser(subparsers: Subparsers) -> None:
-    parser = subparsers.add_parser(
-        "plan",
-        help="find the best strategy for your cluster",
-        description=DESCRIPTION,
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = add_command(subparsers, "plan", run, "find the best strategy for your cluster", DESCRIPTION, EPILOG)
     cluster_options.add_options(parser)
-    parser.add_argument("--goal", choices=("cost", "time"), default="cost", help="quantity to minimise (default cost)")
-    parser.add_argument("--seed", default="0", metavar="N", help="seed of the simulation (default 0)")
-    parser.add_argument("--report", type=Path, metavar="FILE", help="write an HTML page with interactive plots")
-    parser.add_argument(
-        "--example-csv", type=Path, metavar="FILE", help="write an example of a log of incidents, and do nothing else"
-    )
-    parser.add_argument(
-        "--json",
-        nargs="?",
-        const="-",
-        metavar="FILE",
-        help="write the plan as JSON to FILE, or print it instead of the table",
-    )
+    add = parser.add_argument
+    add("--goal", choices=("cost", "time"), default="cost", help="quantity to minimise (default cost)")
+    add("--seed", default="0", metavar="N", help="seed of the simulation (default 0)")
+    add("--report", type=Path, metavar="FILE", help="write an HTML page with interactive plots")
+    example = "write an example of a log of incidents, and do nothing else"
+    add("--example-csv", type=Path, metavar="FILE", help=example)
+    as_json = "write the plan as JSON to FILE, or print it instead of the table"
+    add("--json", nargs="?", const="-", metavar="FILE", help=as_json)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -68,8 +58,8 @@ def run(args: argparse.Namespace) -> int:
     seed = cluster_options.seed(args)
     writable(args)
     ask = msgspec.structs.replace(cluster_options.ask(args), goal=args.goal)
-    with ProgressBar("plan") as bar:
-        found = plan(ask, seed, bar.show)
+    with progress_bar("plan") as progress:
+        found = plan(ask, seed, progress)
     return deliver(args, as_dict(found), lambda out: show(found, out), lambda: _page(found))
 
 
@@ -77,9 +67,8 @@ def _example(path: Path) -> int:
     from understudy.planning.inputs.incidents import example_log
 
     write(path, example_log(), "--example-csv")
-    print(
-        f"{path}: 54 days of incidents on 2,048 machines, made up; understudy plan --gpus 16384 --failures-csv {path}"
-    )
+    what = "54 days of incidents on 2,048 machines, made up"
+    print(f"{path}: {what}; understudy plan --gpus 16384 --failures-csv {path}")
     return 0
 
 
@@ -107,6 +96,8 @@ def settings(option: PlanOption) -> str:
 def as_dict(found: Plan) -> dict[str, Any]:
     """The plan as plain data for JSON; infinite values become null."""
     from math import isfinite
+
+    import msgspec
 
     def finite(value: float) -> float | None:
         return value if isfinite(value) else None
@@ -151,7 +142,7 @@ def as_dict(found: Plan) -> dict[str, Any]:
         },
         "options": [option(each) for each in found.options],
         "sensitivity": [{"input": each.name, "halved": each.low, "doubled": each.high} for each in found.sensitivity],
-        "assumptions": [{"name": each.name, "value": each.value, "why": each.why} for each in found.notes],
+        "assumptions": msgspec.to_builtins(found.notes),
     }
 
 
@@ -166,10 +157,9 @@ def show(found: Plan, out: Console) -> None:
     from understudy.planning.planner import WORTHLESS
 
     cluster, best = found.assumed.setting.cluster, found.best
-    out.print(
-        f"{_many(cluster.gpus, 'GPU')} in {_many(cluster.machines, 'machine')}, {_many(cluster.replicas, 'replica')}; "
-        f"a machine fails every {readable(1 / found.assumed.rate)}"
-    )
+    machines, replicas = counted(cluster.machines, "machine"), counted(cluster.replicas, "replica")
+    every = readable(1 / found.assumed.rate)
+    out.print(f"{counted(cluster.gpus, 'GPU')} in {machines}, {replicas}; a machine fails every {every}")
     out.print()
     how = ", ".join(filter(None, [settings(best), f"a checkpoint every {readable(best.strategy.period)}"]))
     out.print(Text.assemble("recommended: ", (best.strategy.name, "bold green"), f" ({how})"))
@@ -189,10 +179,6 @@ def show(found: Plan, out: Console) -> None:
         out.print(_notes(found))
 
 
-def _many(count: int, what: str) -> str:
-    return f"{count:,} {what}{'' if count == 1 else 's'}"
-
-
 def _expected(found: Plan, out: Console) -> None:
     """Print the recommendation's results, computed and simulated, and the runner-up."""
     from understudy.planning.planner import WORTHLESS
@@ -204,9 +190,10 @@ def _expected(found: Plan, out: Console) -> None:
     )
     hours, money = found.wasted_gpu_hours(best), found.money(best)
     out.print(f"  wasted: {hours:,.0f} GPU-hours a week, {money:,.0f} at {ask.price:g} an hour")
-    checked = found.simulated
-    value, low, high = checked.inflation.value, checked.inflation.low, checked.inflation.high
-    seen = f"{value:.4f} ({low:.4f} to {high:.4f})" if value <= WORTHLESS else "as making no progress"
+    checked, mean = found.simulated, found.simulated.inflation
+    seen = (
+        f"{mean.value:.4f} ({mean.low:.4f} to {mean.high:.4f})" if mean.value <= WORTHLESS else "as making no progress"
+    )
     out.print(
         f"  inflation {best.inflation:.4f}; simulated {seen} in {checked.runs} runs of {readable(checked.days * 86400)}"
     )
@@ -225,16 +212,8 @@ def _table(found: Plan) -> Table:
     from understudy.cli.output import table
     from understudy.planning.planner import WORTHLESS
 
-    made = table(
-        "strategy",
-        "settings",
-        "checkpoint",
-        "time to train",
-        "ETTR",
-        "availability",
-        "wasted GPU-h/week",
-        "money/week",
-    )
+    losses = ("wasted GPU-h/week", "money/week")
+    made = table("strategy", "settings", "checkpoint", "time to train", "ETTR", "availability", *losses)
     for option in found.options:
         name = option.strategy.name + ("" if option.offered else " *")
         if not isfinite(option.inflation) or option.inflation > WORTHLESS:

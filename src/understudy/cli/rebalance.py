@@ -7,14 +7,14 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from understudy.cli import connection
-from understudy.cli.errors import UsageError
+from understudy.cli.command import Subparsers, UsageError, add_command
 from understudy.cli.replace import request
+from understudy.cli.status import roles_text
 
 if TYPE_CHECKING:
-    from understudy.cli.main import Subparsers
     from understudy.controller.client import Client
 
 DESCRIPTION = """\
@@ -58,13 +58,15 @@ class JobLayout:
             self.where[roles[0]] = name
             self.cell_of.update(dict.fromkeys(roles, roles[0]))
 
+    def roles_of(self, cell: int) -> list[int]:
+        return [role for role, of in self.cell_of.items() if of == cell]
+
     def kinds(self) -> list[list[int]]:
         """Groups of cells with equal state, role by role."""
-        roles = {cell: [role for role, of in self.cell_of.items() if of == cell] for cell in self.where}
         kinds: list[list[int]] = []
         for cell in self.where:
             for kind in kinds:
-                pairs = list(zip(roles[kind[0]], roles[cell], strict=False))
+                pairs = zip(self.roles_of(kind[0]), self.roles_of(cell), strict=False)
                 if all(other in self.twins.get(role, ()) for role, other in pairs):
                     kind.append(cell)
                     break
@@ -74,20 +76,11 @@ class JobLayout:
 
 
 def add_parser(subparsers: Subparsers) -> None:
-    parser = subparsers.add_parser(
-        "rebalance",
-        help="move roles to other machines",
-        description=DESCRIPTION,
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument(
-        "plan", nargs="?", type=Path, metavar="PLAN", help="TOML or JSON file that maps roles to machines"
-    )
-    parser.add_argument(
-        "--spread", metavar="LABEL", help="instead of a plan: keep equal state apart by this label of machines"
-    )
-    parser.add_argument("--dry-run", action="store_true", help="print what would be done, and do nothing")
+    parser = add_command(subparsers, "rebalance", run, "move roles to other machines", DESCRIPTION, EPILOG)
+    add = parser.add_argument
+    add("plan", nargs="?", type=Path, metavar="PLAN", help="TOML or JSON file that maps roles to machines")
+    add("--spread", metavar="LABEL", help="instead of a plan: keep equal state apart by this label of machines")
+    add("--dry-run", action="store_true", help="print what would be done, and do nothing")
     connection.add_options(parser)
 
 
@@ -113,10 +106,7 @@ def read(path: Path) -> dict[int, str]:
 
     try:
         text = path.read_text()
-        if path.suffix == ".json":
-            found = json.loads(text, object_pairs_hook=_once)
-        else:
-            found = tomllib.loads(text)
+        found = json.loads(text, object_pairs_hook=_once) if path.suffix == ".json" else tomllib.loads(text)
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}") from None
     except (ValueError, RecursionError) as error:
@@ -162,10 +152,8 @@ def places(layout: JobLayout, moves: Mapping[int, str]) -> dict[int, str]:
             raise ImpossibleMoves(f"there is no machine {machine}; machines: {', '.join(layout.machines) or 'none'}")
         cell = layout.cell_of[role]
         if cell in named:
-            machine_now = layout.where[cell]
-            raise ImpossibleMoves(
-                f"roles {named[cell]} and {role} are both on {machine_now}, and move together; name one of them"
-            )
+            both = f"roles {named[cell]} and {role} are both on {layout.where[cell]}"
+            raise ImpossibleMoves(f"{both}, and move together; name one of them")
         named[cell], wanted[cell] = role, machine
     return wanted
 
@@ -188,15 +176,14 @@ def carry_out(client: Client, layout: JobLayout, steps: list[dict[int, str]], *,
         return 0
     plan = _moves(layout, steps)
     if as_json:
-        named = [[{"roles": move.roles, "from": move.leaver, "to": move.joiner} for move in moves] for moves in plan]
-        print(json.dumps({"transitions": named}), flush=True)
+        print(json.dumps({"transitions": plan}), flush=True)
     for number, moves in enumerate(plan, 1):
         if not as_json:
-            said = ", ".join(f"{_listed(move.roles)}: {move.leaver} → {move.joiner}" for move in moves)
+            said = ", ".join(f"{roles_text(move['roles'])}: {move['from']} → {move['to']}" for move in moves)
             print(f"transition {number} of {len(plan)}: {said}", flush=True)
         if dry:
             continue
-        leavers, joiners = [move.leaver for move in moves], [move.joiner for move in moves]
+        leavers, joiners = [move["from"] for move in moves], [move["to"] for move in moves]
         body = {"type": "replace", "machines": leavers, "standbys": joiners, "keep": True, "why": "rebalancing"}
         if request(client, body, as_json=as_json):
             if number > 1 and not as_json:
@@ -206,23 +193,11 @@ def carry_out(client: Client, layout: JobLayout, steps: list[dict[int, str]], *,
     return 0
 
 
-class MachineMove(NamedTuple):
-    """The roles of one machine move to another one."""
-
-    roles: list[int]
-    leaver: str
-    joiner: str
-
-
-def _moves(layout: JobLayout, steps: list[dict[int, str]]) -> list[list[MachineMove]]:
-    """The transitions as moves of machines, with all their roles."""
+def _moves(layout: JobLayout, steps: list[dict[int, str]]) -> list[list[dict[str, Any]]]:
+    """Of each transition, the roles that move, from which machine and to which."""
     at, found = dict(layout.where), []
     for step in steps:
-        roles = {cell: [role for role, of in layout.cell_of.items() if of == cell] for cell in step}
-        found.append([MachineMove(roles[cell], at[cell], machine) for cell, machine in sorted(step.items())])
+        cells = sorted(step.items())
+        found.append([{"roles": layout.roles_of(cell), "from": at[cell], "to": name} for cell, name in cells])
         at.update(step)
     return found
-
-
-def _listed(roles: list[int]) -> str:
-    return ("role " if len(roles) == 1 else "roles ") + ", ".join(map(str, roles))

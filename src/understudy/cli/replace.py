@@ -6,15 +6,14 @@ import argparse
 import json
 import sys
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from understudy.cli import connection
-from understudy.cli.errors import UsageError
+from understudy.cli.command import Subparsers, UsageError, add_command
 from understudy.cli.operate import tell
 
 if TYPE_CHECKING:
-    from understudy.cli.main import Subparsers
     from understudy.controller.client import Client
 
 MEANING = {
@@ -51,45 +50,24 @@ examples:
 """
 
 
-def add_replace_parser(subparsers: Subparsers) -> None:
-    parser = subparsers.add_parser(
-        "replace",
-        help="replace machines by standbys",
-        description=REPLACE,
-        epilog=REPLACE_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("machines", nargs="+", metavar="MACHINE", help="machines that leave")
-    parser.add_argument(
-        "--with",
-        dest="standbys",
-        nargs="+",
-        default=[],
-        metavar="STANDBY",
-        help="standbys that join (default: those that are ready)",
-    )
-    connection.add_options(parser)
+def add_parser(subparsers: Subparsers) -> None:
+    one = add_command(subparsers, "replace", run_replace, "replace machines by standbys", REPLACE, REPLACE_EXAMPLES)
+    one.add_argument("machines", nargs="+", metavar="MACHINE", help="machines that leave")
+    standbys = "standbys that join (default: those that are ready)"
+    one.add_argument("--with", dest="standbys", nargs="+", default=[], metavar="STANDBY", help=standbys)
+    connection.add_options(one)
+    other = add_command(subparsers, "drain", run_drain, "free machines for maintenance", DRAIN, DRAIN_EXAMPLES)
+    add = other.add_argument
+    add("machines", nargs="+", metavar="MACHINE", help="machines that leave")
+    add("--by", metavar="TIME", help="deadline: a duration such as 30m or 2h, or a time of day such as 18:30")
+    add("--why", default="", metavar="TEXT", help="one sentence, for the events")
+    add("--cancel", action="store_true", help="take the request back for machines that still wait for their turn")
+    connection.add_options(other)
 
 
 def run_replace(args: argparse.Namespace) -> int:
     body = {"type": "replace", "machines": args.machines, "standbys": args.standbys}
     return request(connection.connect(args), body, as_json=args.json)
-
-
-def add_drain_parser(subparsers: Subparsers) -> None:
-    parser = subparsers.add_parser(
-        "drain",
-        help="free machines for maintenance",
-        description=DRAIN,
-        epilog=DRAIN_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    add = parser.add_argument
-    add("machines", nargs="+", metavar="MACHINE", help="machines that leave")
-    add("--by", metavar="TIME", help="deadline: a duration such as 30m or 2h, or a time of day such as 18:30")
-    add("--why", default="", metavar="TEXT", help="one sentence, for the events")
-    add("--cancel", action="store_true", help="take the request back for machines that still wait for their turn")
-    connection.add_options(parser)
 
 
 def run_drain(args: argparse.Namespace) -> int:
@@ -113,19 +91,13 @@ def _moment(text: str | None) -> float | None:
         raise UsageError(f"--{error}") from None
 
 
-class BegunPhase(NamedTuple):
-    """A phase of a replacement, and when it began."""
-
-    name: str
-    at: float
-
-
 def request(client: Client, body: dict[str, Any], *, as_json: bool, path: str = "/replace") -> int:
     """Send a request, print its phases as they happen, and end with what training lost. Returns the exit code."""
     after = client.events()["next"]
     answer = client.call("POST", path, body)
     id = answer["id"]
-    begun: BegunPhase | None = None
+    begun: tuple[str, float] | None = None
+    """The present phase, and when it began."""
     done = False
     while not done:
         done = answer["done"]
@@ -141,7 +113,7 @@ def request(client: Client, body: dict[str, Any], *, as_json: bool, path: str = 
                 print(event["text"], flush=True)
             elif kind in ("phase", "settled", "cancelled", "released"):
                 _show(begun, event["at"])
-                begun = BegunPhase(data["phase"], event["at"]) if kind == "phase" else None
+                begun = (data["phase"], event["at"]) if kind == "phase" else None
                 if kind == "released":
                     print(f"  {event['text']}", flush=True)
         answer = answer if done else client.answer(id)
@@ -155,7 +127,8 @@ def request(client: Client, body: dict[str, Any], *, as_json: bool, path: str = 
     return 0 if answer["ok"] else 1
 
 
-def _show(phase: BegunPhase | None, until: float) -> None:
+def _show(phase: tuple[str, float] | None, until: float) -> None:
     """Print a phase that is over, if there is one."""
     if phase is not None:
-        print(f"  {phase.name:<10} {until - phase.at:8.3f} s   {MEANING.get(phase.name, '')}", flush=True)
+        name, began = phase
+        print(f"  {name:<10} {until - began:8.3f} s   {MEANING.get(name, '')}", flush=True)

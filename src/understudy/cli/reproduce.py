@@ -7,10 +7,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from understudy.cli.errors import UsageError
+from understudy.cli.command import Subparsers, UsageError, add_command
 
 if TYPE_CHECKING:
-    from understudy.cli.main import Subparsers
     from understudy.cli.reproductions import Reproduction
 
 EXAMPLES = """\
@@ -33,36 +32,27 @@ other readings of what the paper leaves open. Exit code 1: a result is too far f
 
 
 def add_parser(subparsers: Subparsers) -> None:
-    parser = subparsers.add_parser(
+    parser = add_command(
+        subparsers,
         "reproduce",
-        help="compute published results again",
-        description="Compute published results again. Progress goes to stderr, tables go to stdout.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        run,
+        "compute published results again",
+        "Compute published results again. Progress goes to stderr, tables go to stdout.",
+        EXAMPLES,
     )
     which = parser.add_subparsers(dest="what", metavar="WHAT", required=True)
     spare = which.add_parser("spare", help="SPARe's time to train and availability", description=SPARE_HELP)
-    spare.add_argument("--n", metavar="N,…", help="numbers of groups (default 200,600,1000)")
-    spare.add_argument(
-        "--r", metavar="R,…", help="holders of each shard (default: the published best one for each n, and 3)"
-    )
-    spare.add_argument(
-        "--dist",
-        choices=("weibull", "exponential"),
-        default="weibull",
-        help="distribution of a group's life (default weibull)",
-    )
-    spare.add_argument("--runs", metavar="K", default="20", help="simulated runs of each row (default %(default)s)")
-    spare.add_argument("--seed", metavar="S", default="0", help="seed of the simulation (default %(default)s)")
-    spare.add_argument(
-        "--engine",
-        choices=("jump", "steps"),
-        default="jump",
-        help="simulator; steps goes step by step, slower, to verify jump (default jump)",
-    )
-    trainmover = which.add_parser(
-        "trainmover", help="TrainMover's projection to 131,072 GPUs", description=TRAINMOVER_HELP
-    )
+    add = spare.add_argument
+    add("--n", metavar="N,…", help="numbers of groups (default 200,600,1000)")
+    add("--r", metavar="R,…", help="holders of each shard (default: the published best one for each n, and 3)")
+    lives = "distribution of a group's life (default weibull)"
+    add("--dist", choices=("weibull", "exponential"), default="weibull", help=lives)
+    add("--runs", metavar="K", default="20", help="simulated runs of each row (default %(default)s)")
+    add("--seed", metavar="S", default="0", help="seed of the simulation (default %(default)s)")
+    engines = "simulator; steps goes step by step, slower, to verify jump (default jump)"
+    add("--engine", choices=("jump", "steps"), default="jump", help=engines)
+    projection = "TrainMover's projection to 131,072 GPUs"
+    trainmover = which.add_parser("trainmover", help=projection, description=TRAINMOVER_HELP)
     for one in (spare, trainmover):
         one.add_argument("--json", type=Path, metavar="FILE", help="write the result to FILE as JSON")
 
@@ -70,9 +60,9 @@ def add_parser(subparsers: Subparsers) -> None:
 def run(args: argparse.Namespace) -> int:
     from rich.console import Console
 
-    from understudy.cli.bench import write_report
-    from understudy.cli.output import WIDTH_WITHOUT_TERMINAL, writable_target
-    from understudy_bench.harness.bench import Bench, Report
+    from understudy.cli.bench import LOST
+    from understudy.cli.output import WIDTH_WITHOUT_TERMINAL, writable_target, write_atomically
+    from understudy_bench.harness.bench import Bench, Report, to_json
     from understudy_bench.harness.bench import run as run_bench
     from understudy_bench.harness.progress import Progress
     from understudy_bench.report.table import render
@@ -86,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
     reproduction.show(report.rows, stdout)
     render(Report(report.bench, report.env, (), report.checks), stdout)
     if target is not None:
-        write_report(report, target)
+        write_atomically(target, to_json(report), after=LOST)
     return 0 if report.ok else 1
 
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
 
 import msgspec
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from understudy.cli.errors import UsageError
+from understudy.cli.command import UsageError
 from understudy.masking.placement import PlacementError
 from understudy.planning.papers import spare, trainmover
 from understudy.planning.papers.trainmover import SYSTEMS, System
@@ -22,14 +21,6 @@ SPARE_WITHIN = 0.05
 REPLICATION_WITHIN = 0.08
 GAIN_WITHIN = 0.05
 PROJECTED_WITHIN = 0.05
-
-
-class Reproduction(Protocol):
-    """Measures rows and checks, and shows them."""
-
-    def measure(self, quick: bool, progress: Progress) -> Result: ...
-
-    def show(self, rows: Sequence[Row], console: Console) -> None: ...
 
 
 class SpareReproduction:
@@ -124,19 +115,10 @@ def checked(case: spare.SpareCase, found: spare.SpareRow, published: spare.Publi
     within = SPARE_WITHIN if case.kind == "spare" else REPLICATION_WITHIN
     name, bar = f"{case.kind}_n{case.n}_r{case.r}", f"within {within:.0%} of the published {{}}"
     ratio, share = found.ttt_ratio.value, found.availability.value
+    both = (("ttt_ratio", ratio, 3, published.ttt_ratio), ("availability", share, 4, published.availability))
     return [
-        Check(
-            f"{name}_ttt_ratio",
-            round(ratio, 3),
-            bar.format(published.ttt_ratio),
-            abs(ratio / published.ttt_ratio - 1) <= within,
-        ),
-        Check(
-            f"{name}_availability",
-            round(share, 4),
-            bar.format(published.availability),
-            abs(share / published.availability - 1) <= within,
-        ),
+        Check(f"{name}_{what}", round(ours, digits), bar.format(theirs), abs(ours / theirs - 1) <= within)
+        for what, ours, digits, theirs in both
     ]
 
 
@@ -232,6 +214,9 @@ def _readings() -> Table:
         ]
         table.add_row(*map(Text, (reading.words, *cells)))
     return table
+
+
+Reproduction = SpareReproduction | TrainMoverReproduction
 
 
 def ticking(progress: Progress, label: str) -> Callable[[float], None]:

@@ -11,14 +11,11 @@ import sys
 from collections.abc import Collection
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from understudy.cli import options
-from understudy.cli.errors import UsageError
-from understudy.protocol.settings import ELSEWHERE, JobSpec
-
-if TYPE_CHECKING:
-    from understudy.cli.main import Subparsers
+from understudy.cli.command import Subparsers, UsageError, add_command
+from understudy.protocol.settings import JobSpec
 
 DESCRIPTION = """\
 Run a training script on several machines. Each machine is an agent with its own process tree on this computer; others
@@ -44,22 +41,12 @@ Ctrl-C ends the job at its next step boundary; a second Ctrl-C ends it at once.
 
 
 def add_parser(subparsers: Subparsers) -> None:
-    parser = subparsers.add_parser(
-        "run",
-        help="start a job and follow it to its end",
-        description=DESCRIPTION,
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    _add_options(parser)
+    parser = add_command(subparsers, "run", run, "start a job and follow it to its end", DESCRIPTION, EPILOG)
+    add_options(parser)
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of a job, for another command that starts one on this computer."""
-    _add_options(parser, without=(ELSEWHERE,))
-
-
-def _add_options(parser: argparse.ArgumentParser, *, without: Collection[str] = ()) -> None:
+def add_options(parser: argparse.ArgumentParser, *, without: Collection[str] = ()) -> None:
+    """Add the options of a job, except for the groups with these titles."""
     parser.add_argument("script", metavar="SCRIPT", help="a training script, or a TOML file")
     parser.add_argument("args", nargs=argparse.REMAINDER, metavar="…", help="the script's own arguments")
     parser.add_argument("--json", action="store_true", help="print events and result as JSON; the script's on stderr")

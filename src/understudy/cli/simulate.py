@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from understudy.cli import cluster_options, simulate_steward
-from understudy.cli.errors import UsageError
-from understudy.cli.output import ProgressBar, deliver, made, table, writable
+from understudy.cli.command import Subparsers, UsageError, add_command
+from understudy.cli.output import deliver, made, progress_bar, table, writable
 from understudy.protocol.durations import readable
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from understudy.cli.main import Subparsers
     from understudy.planning.inputs.assume import PlanAssumptions, PlanRequest
     from understudy.planning.outcome import SimulationOutcome
     from understudy.planning.planner import FixedChoices, PlanOption
@@ -51,40 +50,24 @@ Row = dict[str, Any]
 
 
 def add_parser(subparsers: Subparsers) -> None:
-    parser = subparsers.add_parser(
-        "simulate",
-        help="simulate strategies against failures",
-        description=DESCRIPTION,
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = add_command(subparsers, "simulate", run, "simulate strategies against failures", DESCRIPTION, EPILOG)
     cluster_options.add_options(parser)
-    how = parser.add_argument_group("the simulation")
-    how.add_argument(
-        "--strategy", default="all", metavar="NAMES", help="strategies, separated by commas, or all (default all)"
-    )
-    how.add_argument("--standbys", metavar="N", help="standbys that are kept (default: the best number)")
-    how.add_argument("--r", metavar="N", help="holders of a shard (default: the best number)")
-    how.add_argument("--period", metavar="SPAN", help="time between two checkpoints (default: the best one)")
-    how.add_argument("--runs", metavar="N", default="100", help="number of simulated runs (default 100)")
-    how.add_argument(
-        "--for", dest="horizon", metavar="SPAN", default="30d", help="simulated time of a run (default 30d)"
-    )
-    how.add_argument("--seed", default="0", metavar="N", help="seed of all random draws (default 0)")
-    how.add_argument("--engine", choices=ENGINES, default="jump", help="simulator, see below (default jump)")
-    how.add_argument("--sweep", metavar="NAME=V,V", help=f"simulate several values of one of: {', '.join(SWEPT)}")
-    how.add_argument("--timeline", action="store_true", help="print one week of one strategy, event by event")
+    add = parser.add_argument_group("the simulation").add_argument
+    add("--strategy", default="all", metavar="NAMES", help="strategies, separated by commas, or all (default all)")
+    add("--standbys", metavar="N", help="standbys that are kept (default: the best number)")
+    add("--r", metavar="N", help="holders of a shard (default: the best number)")
+    add("--period", metavar="SPAN", help="time between two checkpoints (default: the best one)")
+    add("--runs", metavar="N", default="100", help="number of simulated runs (default 100)")
+    add("--for", dest="horizon", metavar="SPAN", default="30d", help="simulated time of a run (default 30d)")
+    add("--seed", default="0", metavar="N", help="seed of all random draws (default 0)")
+    add("--engine", choices=ENGINES, default="jump", help="simulator, see below (default jump)")
+    add("--sweep", metavar="NAME=V,V", help=f"simulate several values of one of: {', '.join(SWEPT)}")
+    add("--timeline", action="store_true", help="print one week of one strategy, event by event")
     simulate_steward.add_options(parser)
-    parser.add_argument(
-        "--json",
-        nargs="?",
-        const="-",
-        metavar="FILE",
-        help="write the result as JSON to FILE, or print it instead of the table",
-    )
-    parser.add_argument(
-        "--report", type=Path, metavar="FILE", help="write an HTML page with the plan, this result and plots"
-    )
+    add = parser.add_argument
+    as_json = "write the result as JSON to FILE, or print it instead of the table"
+    add("--json", nargs="?", const="-", metavar="FILE", help=as_json)
+    add("--report", type=Path, metavar="FILE", help="write an HTML page with the plan, this result and plots")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -108,14 +91,14 @@ def run(args: argparse.Namespace) -> int:
         return _timeline(args, seed)
     rows: list[Row] = []
     points = list(_points(args))
-    with ProgressBar("simulate") as bar:
+    with progress_bar("simulate") as show:
         for place, (label, ask, only) in enumerate(points):
             assumed, options = _chosen(args, ask, only)
             _feasible(assumed, len(options), runs, horizon, args)
             for number, option in enumerate(options):
                 done = (place + number / len(options)) / len(points)
                 share = 1 / len(options) / len(points)
-                outcome = engine(assumed, option, runs, horizon, seed, _part(bar.show, done, share))
+                outcome = engine(assumed, option, runs, horizon, seed, _part(show, done, share))
                 rows.append(_row(label, assumed, option, outcome))
     return deliver(args, rows, lambda out: _show(rows, out, runs), lambda: _page(points[0][1], seed, rows))
 
@@ -126,14 +109,10 @@ def _page(ask: PlanRequest, seed: int, rows: list[Row]) -> str:
     from understudy.planning.report.page import page
     from understudy.planning.report.plan_data import Simulated
 
-    found = [
-        Simulated(
-            row["strategy"],
-            Mean(row["inflation"], row["inflation_low"], row["inflation_high"]),
-            row["closed_form"],
-        )
-        for row in rows
-    ]
+    found = []
+    for row in rows:
+        inflation = Mean(row["inflation"], row["inflation_low"], row["inflation_high"])
+        found.append(Simulated(row["strategy"], inflation, row["closed_form"]))
     return page(plan(ask, seed), made(), found)
 
 
@@ -194,11 +173,9 @@ def _feasible(assumed: PlanAssumptions, strategies: int, runs: int, horizon: flo
             f"--engine {args.engine} would take {steps:.2g} steps one by one, at most {MOST_STEPS:,} are accepted; "
             "ask for fewer --runs, a shorter --for or one --strategy, or take --engine jump"
         )
-    if args.engine != "jump" and assumed.setting.cluster.machines > MOST_STEPPING:
-        raise UsageError(
-            f"--engine {args.engine} is for up to {MOST_STEPPING:,} machines, not "
-            f"{assumed.setting.cluster.machines:,}; take --engine jump"
-        )
+    if args.engine != "jump" and (machines := assumed.setting.cluster.machines) > MOST_STEPPING:
+        most = f"up to {MOST_STEPPING:,} machines, not {machines:,}"
+        raise UsageError(f"--engine {args.engine} is for {most}; take --engine jump")
 
 
 def _points(args: argparse.Namespace) -> Iterator[tuple[str, PlanRequest, FixedChoices]]:
@@ -219,10 +196,8 @@ def _points(args: argparse.Namespace) -> Iterator[tuple[str, PlanRequest, FixedC
 def _only(args: argparse.Namespace) -> FixedChoices:
     from understudy.planning.planner import FixedChoices
 
-    standbys, r = (
-        cluster_options.number(args, "standbys", cluster_options.count),
-        cluster_options.number(args, "r", cluster_options.count),
-    )
+    standbys = cluster_options.number(args, "standbys", cluster_options.count)
+    r = cluster_options.number(args, "r", cluster_options.count)
     period = cluster_options.number(args, "period", cluster_options.span)
     if standbys is not None and not 0 <= standbys <= 1_000_000:
         raise UsageError(f"--standbys {args.standbys}: give a number from 0 to 1,000,000")
@@ -240,9 +215,7 @@ def _chosen(args: argparse.Namespace, ask: PlanRequest, only: FixedChoices) -> t
 
     assumed = assume(ask)
     known = [kind for kind, _, _ in kinds(assumed, ask, only)]
-    names = None
-    if args.strategy != "all":
-        names = _named(args.strategy, known)
+    names = None if args.strategy == "all" else _named(args.strategy, known)
     found = best_of_kinds(assumed, ask, lambda done: None, only, names)
     if not found:
         raise UsageError(f"--strategy {args.strategy}: no strategy allows these settings; leave out --standbys or --r")
@@ -261,7 +234,7 @@ def _named(text: str, known: list[str]) -> list[str]:
 
 def _row(label: str, assumed: PlanAssumptions, option: PlanOption, outcome: SimulationOutcome) -> Row:
     strategy = option.strategy
-    inflation, cost, availability = outcome.inflation, outcome.cost, outcome.availability
+    inflation = outcome.inflation
     return {
         "point": label or None,
         "gpus": assumed.setting.cluster.gpus,
@@ -274,9 +247,9 @@ def _row(label: str, assumed: PlanAssumptions, option: PlanOption, outcome: Simu
         "inflation_low": inflation.low,
         "inflation_high": inflation.high,
         "closed_form": option.inflation if option.inflation < float("inf") else None,
-        "cost": cost.value,
+        "cost": outcome.cost.value,
         "ettr": outcome.efficiency.value,
-        "availability": availability.value,
+        "availability": outcome.availability.value,
         "failures": float(outcome.failures.mean()),
         "restarts": float(outcome.restarts.mean()),
         "waste": outcome.shares,
@@ -326,9 +299,8 @@ def _timeline(args: argparse.Namespace, seed: int) -> int:
         raise UsageError(f"--timeline: only the engine jump lists events, not {args.engine}; leave --engine out")
     _feasible(assumed, 1, 1, WEEK, args)
     strategy = options[0].strategy
-    outcome, story = simulate_with_log(
-        assumed.setting, assumed.failures, strategy, assumed.repair, horizon=WEEK, seed=seed
-    )
+    given = assumed.setting, assumed.failures, strategy, assumed.repair
+    outcome, story = simulate_with_log(*given, horizon=WEEK, seed=seed)
     lines = [{"at_s": at, "what": what} for at, what in story]
 
     def show(out: Console) -> None:

@@ -7,8 +7,8 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from understudy.cli import cluster_options
-from understudy.cli.errors import UsageError
-from understudy.cli.output import ProgressBar, deliver, table
+from understudy.cli.command import UsageError
+from understudy.cli.output import deliver, progress_bar, table
 from understudy.protocol.durations import readable
 
 if TYPE_CHECKING:
@@ -26,28 +26,20 @@ MOST_RUNS = 20
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group(
-        "the steward", "with --steward: simulate its decisions about slow machines and standbys, and their value"
-    )
-    add = group.add_argument
-    add(
-        "--steward", action="store_true", help="simulate the steward, with and without the replacement of slow machines"
-    )
+    about = "with --steward: simulate its decisions about slow machines and standbys, and their value"
+    add = parser.add_argument_group("the steward", about).add_argument
+    both = "simulate the steward, with and without the replacement of slow machines"
+    add("--steward", action="store_true", help=both)
     add("--pool", metavar="N", help="standbys that are kept (default: enough that one is nearly always ready)")
-    add(
-        "--cool-down", metavar="SPAN", help="time between two requests for machines, and before a release (default 30s)"
-    )
+    pause = "time between two requests for machines, and before a release (default 30s)"
+    add("--cool-down", metavar="SPAN", help=pause)
     add("--budget", metavar="N", help="machines requested per hour, at most (default: unlimited)")
     add("--looks", metavar="N", help="seconds for which a machine is found slow before it is replaced (default 10)")
     add("--replacements", metavar="N", help="slow machines replaced per hour, at most (default 4)")
     add("--slow", metavar="SHARE", help="slow-down of a slow machine (default 0.2)")
     add("--noticed", metavar="SPAN", help="time until the detector finds a slow machine (default 10m)")
     add("--lasting", metavar="SPAN", help="time for which a machine stays slow if it is not replaced (default 1d)")
-    add(
-        "--mistaken",
-        metavar="SPAN",
-        help="mean time until a machine is found slow by mistake (default: never)",
-    )
+    add("--mistaken", metavar="SPAN", help="mean time until a machine is found slow by mistake (default: never)")
     add("--mistake", metavar="SPAN", help="mean duration of such a mistake (default 60s)")
 
 
@@ -59,6 +51,8 @@ def refuse(args: argparse.Namespace) -> None:
 
 
 def run(args: argparse.Namespace, runs: int, horizon: float, seed: int) -> int:
+    import msgspec
+
     from understudy.planning.simulation.steward import simulate
 
     for name, given in (("--timeline", args.timeline), ("--sweep", args.sweep), ("--report", args.report)):
@@ -68,32 +62,21 @@ def run(args: argparse.Namespace, runs: int, horizon: float, seed: int) -> int:
     if args.runs == "100":
         runs = MOST_RUNS
     _feasible(scenario, runs, horizon)
-    with ProgressBar("simulate") as bar:
-        done = simulate(
-            scenario, settings, runs=runs, horizon=horizon, seed=seed, progress=lambda share: bar.show(share / 2)
-        )
-        without = simulate(
-            scenario,
-            _off(settings),
-            runs=runs,
-            horizon=horizon,
-            seed=seed,
-            progress=lambda share: bar.show(0.5 + share / 2),
-        )
+    how: Any = {"runs": runs, "horizon": horizon, "seed": seed}
+    off = dataclasses.replace(settings, mode="off")
+    with progress_bar("simulate") as show:
+        done = simulate(scenario, settings, **how, progress=lambda share: show(share / 2))
+        without = simulate(scenario, off, **how, progress=lambda share: show(0.5 + share / 2))
     data = {
         "machines": scenario.machines,
         "pool": settings.pool,
         "runs": runs,
         "weeks": done.weeks,
-        "steward": _figures(done),
-        "without": _figures(without),
+        "steward": msgspec.to_builtins(done.means),
+        "without": msgspec.to_builtins(without.means),
     }
     notes = _notes(scenario, domain)
     return deliver(args, {**data, "notes": notes}, lambda out: _show(scenario, settings, done, without, notes, out))
-
-
-def _off(settings: StewardSettings) -> StewardSettings:
-    return dataclasses.replace(settings, mode="off")
 
 
 def _asked(args: argparse.Namespace) -> tuple[StewardScenario, StewardSettings, int]:
@@ -104,33 +87,32 @@ def _asked(args: argparse.Namespace) -> tuple[StewardScenario, StewardSettings, 
     from understudy.planning.simulation.steward import StewardScenario
     from understudy.protocol.settings import HOUR, StewardSettings
 
+    count, span = cluster_options.count, cluster_options.span
     assumed = assume(cluster_options.ask(args))
     machines, durations = assumed.setting.cluster.machines, assumed.setting.durations
     failures = msgspec.structs.replace(
         assumed.failures,
         slow=_within(args, "slow", cluster_options.real, 0.001, 100.0, assumed.failures.slow),
-        noticed=_within(args, "noticed", cluster_options.span, 0.0, 3.2e7, assumed.failures.noticed),
+        noticed=_within(args, "noticed", span, 0.0, 3.2e7, assumed.failures.noticed),
     )
     needed = 1 / failures.mtbf + sum(1 / each for each in (failures.maintenance, failures.straggling) if each)
-    pool = _within(
-        args, "pool", cluster_options.count, 0, 1_000_000, enough_standbys(needed * machines, durations.cold)
-    )
+    enough = enough_standbys(needed * machines, durations.cold)
     scenario = StewardScenario(
         machines,
         failures,
         arrival=durations.cold,
         planned=durations.planned,
-        lasting=_within(args, "lasting", cluster_options.span, 1.0, 3.2e8, 86400.0),
-        mistaken=_within(args, "mistaken", cluster_options.span, 0.0, 3.2e10, 0.0),
-        mistake=_within(args, "mistake", cluster_options.span, 0.0, 3.2e7, 60.0),
+        lasting=_within(args, "lasting", span, 1.0, 3.2e8, 86400.0),
+        mistaken=_within(args, "mistaken", span, 0.0, 3.2e10, 0.0),
+        mistake=_within(args, "mistake", span, 0.0, 3.2e7, 60.0),
     )
     settings = StewardSettings(
         "act",
-        pool,
-        cool_down=_within(args, "cool_down", cluster_options.span, 0.0, HOUR, 30.0),
-        budget=_within(args, "budget", cluster_options.count, 0, 1_000_000, 0),
-        looks=_within(args, "looks", cluster_options.count, 1, 1_000_000, 10),
-        replacements=_within(args, "replacements", cluster_options.count, 0, 1_000_000, 4),
+        _within(args, "pool", count, 0, 1_000_000, enough),
+        cool_down=_within(args, "cool_down", span, 0.0, HOUR, 30.0),
+        budget=_within(args, "budget", count, 0, 1_000_000, 0),
+        looks=_within(args, "looks", count, 1, 1_000_000, 10),
+        replacements=_within(args, "replacements", count, 0, 1_000_000, 4),
         arrival=max(HOUR, 2 * durations.cold),
     )
     return scenario, settings, assumed.setting.cluster.domain
@@ -154,9 +136,8 @@ def _feasible(scenario: StewardScenario, runs: int, horizon: float) -> None:
     rates = (failures.mtbf, failures.maintenance, failures.straggling, scenario.mistaken)
     events = 2 * runs * horizon * scenario.machines * sum(1 / each for each in rates if each)
     if events > MOST_EVENTS:
-        raise UsageError(
-            f"{events:.2g} interruptions are too many to simulate; ask for fewer --runs or a shorter --for"
-        )
+        many = f"{events:.2g} interruptions are too many to simulate"
+        raise UsageError(f"{many}; ask for fewer --runs or a shorter --for")
 
 
 def _notes(scenario: StewardScenario, domain: int) -> list[str]:
@@ -168,12 +149,6 @@ def _notes(scenario: StewardScenario, domain: int) -> list[str]:
     return found
 
 
-def _figures(found: StewardMeans) -> dict[str, dict[str, float]]:
-    import msgspec
-
-    return {name: msgspec.to_builtins(mean) for name, mean in found.means.items()}
-
-
 def _show(
     scenario: StewardScenario,
     settings: StewardSettings,
@@ -182,7 +157,6 @@ def _show(
     notes: list[str],
     out: Console,
 ) -> None:
-
     rows = (
         ("machines that fail", "failed", 1.0),
         ("machines maintained", "maintained", 1.0),

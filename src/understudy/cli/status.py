@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from understudy.cli import connection
-
-if TYPE_CHECKING:
-    from understudy.cli.main import Subparsers
-
+from understudy.cli import connection, output
+from understudy.cli.command import Subparsers, add_command
 
 DESCRIPTION = """\
 Show a job's step, the roles of each machine, the roles that each standby can take at once, waiting requests, and the
@@ -29,13 +25,7 @@ HISTORY = 20
 
 
 def add_parser(subparsers: Subparsers) -> None:
-    parser = subparsers.add_parser(
-        "status",
-        help="show a running job",
-        description=DESCRIPTION,
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = add_command(subparsers, "status", run, "show a running job", DESCRIPTION, EXAMPLES)
     connection.add_options(parser)
 
 
@@ -51,17 +41,14 @@ def run(args: argparse.Namespace) -> int:
 
 
 def show(job: dict[str, Any], machines: list[dict[str, Any]], roster: list[dict[str, Any]]) -> None:
-    from rich.console import Console
-    from rich.table import Table
     from rich.text import Text
 
-    wide = None if sys.stdout.isatty() else 1 << 16  # one line per machine, also in a pipe
-    console = Console(highlight=False, markup=False, soft_wrap=True, width=wide)
+    console = output.console(1 << 16)  # one line per machine, also in a pipe
     console.print(headline(job))
     if job["reason"]:
         console.print(job["reason"])
     if vacant := job.get("vacant"):
-        console.print(f"masked: {_listed(vacant)} vacant; the other replicas compute their share of the data")
+        console.print(f"masked: {roles_text(vacant)} vacant; the other replicas compute their share of the data")
     if (count := job.get("replicas")) is not None and not count["live"] == count["most"] == count["target"]:
         wanted = f"; {job['wanted']} machines wanted" if job["wanted"] else ""
         console.print(f"replicas {count['live']} of {count['most']} (target {count['target']}){wanted}")
@@ -74,16 +61,15 @@ def show(job: dict[str, Any], machines: list[dict[str, Any]], roster: list[dict[
         console.print(f"straggler: {straggler['reason']}")
     places = {entry["role"]: " ".join(f"{name}={at}" for name, at in entry["places"].items()) for entry in roster}
     waiting(console.print, job.get("queue", ()))
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     labelled = any(machine.get("labels") for machine in machines)
-    for title in ("machine", "state", "roles", "workers", "failures", *(["labels"] if labelled else [])):
-        table.add_column(title, style="bold" if title == "machine" else "")
+    titles = ("machine", "state", "roles", "workers", "failures", *(["labels"] if labelled else []))
+    table = output.table(*titles, right=False)
     for machine in machines:
         roles = ", ".join(f"{role} ({places.get(role, '')})" for role in machine["roles"])
         state = machine["state"] + (f": {machine['why']}" if machine["why"] else "")
         state += readiness(machine, len(roster))
         if machine.get("goes") is not None:
-            state += f", goes at {time.strftime('%H:%M:%S', time.localtime(machine['goes']))}"
+            state += f", goes at {clock(machine['goes'])}"
         failures = str(machine["failures"]) if machine["failures"] else ""
         labels = " ".join(f"{key}={value}" for key, value in sorted(machine.get("labels", {}).items()))
         cells = [machine["name"], state, roles, " ".join(machine["workers"]), failures]
@@ -93,13 +79,13 @@ def show(job: dict[str, Any], machines: list[dict[str, Any]], roster: list[dict[
     if past:
         console.print("\nfailures and faults, the latest last:")
     for at, name, what in sorted(past)[-HISTORY:]:
-        console.print(f"  {time.strftime('%H:%M:%S', time.localtime(at))}  {name}  {what}")
+        console.print(f"  {clock(at)}  {name}  {what}")
 
 
 def waiting(say: Callable[[str], None], queue: Sequence[dict[str, Any]]) -> None:
     """Print the machines that are to be replaced, in their order."""
     for entry in queue:
-        by = f" by {time.strftime('%H:%M:%S', time.localtime(entry['by']))}" if entry["by"] is not None else ""
+        by = f" by {clock(entry['by'])}" if entry["by"] is not None else ""
         why = f" ({entry['why']})" if entry["why"] else ""
         say(f"to be replaced{by}: {', '.join(entry['machines'])}{why}: {entry['state']}")
 
@@ -107,14 +93,19 @@ def waiting(say: Callable[[str], None], queue: Sequence[dict[str, Any]]) -> None
 def readiness(machine: dict[str, Any], roles: int) -> str:
     """Which roles a standby can take at once, and which after a rehearsal."""
     at_once = machine["rehearsed"]
-    said = f", takes {'every role' if len(at_once) == roles else _listed(at_once)} at once" if at_once else ""
+    said = f", takes {'every role' if len(at_once) == roles else roles_text(at_once)} at once" if at_once else ""
     later = {int(role): seconds for role, seconds in machine["rehearsal_seconds"].items() if int(role) not in at_once}
     if later and len(at_once) < roles:
-        said += f", has rehearsed {_listed(sorted(later))} in {max(later.values()):.2g} s"
+        said += f", has rehearsed {roles_text(sorted(later))} in {max(later.values()):.2g} s"
     return said
 
 
-def _listed(roles: list[int]) -> str:
+def clock(at: float) -> str:
+    return time.strftime("%H:%M:%S", time.localtime(at))
+
+
+def roles_text(roles: list[int]) -> str:
+    """`role 3`, `roles 1, 2`."""
     return ("role " if len(roles) == 1 else "roles ") + ", ".join(map(str, roles))
 
 
@@ -123,6 +114,5 @@ def headline(job: dict[str, Any]) -> str:
     values = "  ".join(f"{name} {value:.4g}" for name, value in job["values"].items())
     pace = f"  {job['seconds']:.3g} s a step" if job["seconds"] else ""
     step = f"  step {job['step']}" if job["step"] >= 0 else ""
-    change = job["change"]
-    moving = "" if change is None else f"  [{change['kind']}: {change['phase']}]"
+    moving = "" if (change := job["change"]) is None else f"  [{change['kind']}: {change['phase']}]"
     return f"{job['job']}: {job['status']}{step}{pace}  {values}  generation {job['generation']}{moving}".rstrip()

@@ -34,7 +34,6 @@ class World(Protocol):
 
     def time(self) -> float:
         """Seconds since the epoch."""
-        ...
 
     def monotonic(self) -> float: ...
 
@@ -44,11 +43,9 @@ class World(Protocol):
 
     def start(self, target: Callable[[], object], name: str) -> Thread:
         """A daemon thread that runs `target`."""
-        ...
 
     def wait_ready(self, sock: socket.socket, event: int, seconds: float) -> bool:
         """Whether `select.POLLIN` or `POLLOUT` holds for a socket within this time."""
-        ...
 
 
 class RealWorld:

@@ -6,8 +6,6 @@ import asyncio
 import os
 import re
 import secrets
-import socket
-import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -23,6 +21,7 @@ from understudy.protocol.options import SettingError, options, with_options
 from understudy.protocol.settings import ReplacementSettings
 
 from . import address
+from .processes import start_module
 
 INTERRUPTED = 130
 _GRACE_S = 8.0
@@ -78,10 +77,6 @@ def read_secret(path: Path) -> str:
     with suppress(msgspec.MsgspecError):
         return str(msgspec.json.decode(text, type=dict[str, object])["secret"])
     return text
-
-
-def own_name() -> str:
-    return socket.gethostname().partition(".")[0]
 
 
 class JoinedMachine:
@@ -140,18 +135,15 @@ class JoinedMachine:
         deadline = time.monotonic() + patience
         while not self._stopping.is_set():
             try:
-                answer = await asyncio.to_thread(
-                    self._client.call, "GET", f"/spec?machine={self.ticket.name}", limit=3.0
-                )
-                offer = msgspec.convert(answer, Offer)
+                path = f"/spec?machine={self.ticket.name}"
+                offer = msgspec.convert(await asyncio.to_thread(self._client.call, "GET", path, limit=3.0), Offer)
             except msgspec.ValidationError as error:
-                raise JoinError(
-                    f"what answers at {self.ticket.url} is not a controller like this one: {error}"
-                ) from None
+                what = f"what answers at {self.ticket.url}"
+                raise JoinError(f"{what} is not a controller like this one: {error}") from None
             except ControllerError as error:
                 if error.status == 401:
-                    where = "it is in the file that understudy run names when it starts"
-                    raise JoinError(f"this is not the job's secret; {where}") from None
+                    where = "the file that understudy run names when it starts"
+                    raise JoinError(f"this is not the job's secret; it is in {where}") from None
                 if not error.silent:
                     raise JoinError(str(error).removeprefix("GET /spec: ")) from None
                 if error.hopeless or time.monotonic() > deadline:
@@ -167,17 +159,8 @@ class JoinedMachine:
         """Run an agent to its end; returns its exit code."""
         incarnation = f"{self.ticket.name}-{secrets.token_hex(4)}"
         spec = self._agent_spec(offer, incarnation, standby=standby)
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "understudy.agent.agent", "--parent", str(os.getpid())),
-            stdin=asyncio.subprocess.PIPE,
-            start_new_session=True,  # Ctrl-C is for this process to pass on
-            env=_own_variables(),
-        )
-        assert process.stdin is not None
-        process.stdin.write(msgspec.json.encode(spec))
-        process.stdin.close()
-        self._agent = process
-        code = await self._wait_for(process)
+        self._agent = await start_module("understudy.agent.agent", spec, env=_own_variables())
+        code = await self._wait_for(self._agent)
         self._agent = None
         if code < 0 or self._stopping.is_set():
             why = "it was ended by its user" if self._stopping.is_set() else f"its agent ended with exit code {code}"

@@ -8,10 +8,9 @@ import os
 import secrets
 import shlex
 import signal
-import socket
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
@@ -71,8 +70,6 @@ class LocalJob:
         self.secret = secrets.token_bytes(32)
         self.agents: dict[str, AgentProcess] = {}
         self.controller: ModuleProcess | None = None
-        self.restarts = 0
-        """How often the controller was started again."""
         self.view: dict[str, Any] = {}
         self._fork_server: ForkClient | None = None
         """Forks the agents of the machines with which the job begins."""
@@ -82,9 +79,9 @@ class LocalJob:
         self._closing = False
         self._seen = 0
         """Number of events that were passed on."""
-        self._socket: socket.socket | None = None
-        self._log: TextIO | None = None
-        self._entry: Path | None = None
+        self._opened = ExitStack()
+        self._log: TextIO
+        self._entry: Path
         self._source: MachineSource = CalledMachines(self.add_standbys)
 
     async def __aenter__(self) -> LocalJob:
@@ -99,15 +96,16 @@ class LocalJob:
         self.run_dir.mkdir(parents=True, exist_ok=True)
         host, port = address.parse(self.spec.listen)
         try:
-            self._socket = sock = address.listen(host, port)
+            sock = self._opened.enter_context(address.listen(host, port))
         except address.AddressError as error:
             raise SpecError(str(error)) from None
         sock.set_inheritable(True)
         self.url = address.url(own_host(self.spec) if address.everywhere(host) else host, sock.getsockname()[1])
         self.client = Client(self.url, self.secret.hex())
-        self._log = (self.run_dir / "log.txt").open("a", buffering=1)
+        self._log = self._opened.enter_context((self.run_dir / "log.txt").open("a", buffering=1))
         entry = registry.Entry(self.spec.title, self.url, self.secret.hex(), os.getpid(), str(self.run_dir))
         self._entry = registry.enter(entry)
+        self._opened.callback(self._entry.unlink, missing_ok=True)
         self._tasks.start(self._run_controller(sock.fileno()))
         names = self._own_names()
         if names:  # the modules are imported once for all agents that begin together
@@ -124,14 +122,15 @@ class LocalJob:
         """Ask for the machines with which the job begins and that are not started here; serve later requests."""
         awaited = self.spec.founders - self.spec.started_here
         if self.spec.provider_command:
-            self._source = CommandMachines(self.spec.provider_command, self._job_variables(), self._of_source)
+            tell = partial(self._tell, "provider")
+            self._source = CommandMachines(self.spec.provider_command, self._job_variables(), tell)
             if awaited:
                 await self._source.start(awaited)
-        elif awaited:
-            self._source = CalledMachines(self._invite_standbys)
-        self._tasks.start(self._provision())
-        if is_open(self.spec) and not self.spec.provider_command:
+        elif is_open(self.spec):
+            if awaited:
+                self._source = CalledMachines(self._invite_standbys)
             self._invite(f"{_machines(awaited, 'machine')} more must join" if awaited else "machines may join")
+        self._tasks.start(self._provision())
 
     def _own_names(self) -> list[str]:
         """Names of the machines that are started here: those that train, then the standbys."""
@@ -147,14 +146,14 @@ class LocalJob:
             "UNDERSTUDY_SCRIPT": shlex.join([str(Path(self.spec.script).resolve()), *self.spec.args]),
         }
 
-    def _of_source(self, text: str) -> None:
-        self._on_event({"kind": "provider", "text": text})
+    def _tell(self, kind: str, text: str) -> None:
+        self._on_event({"kind": kind, "text": text})
 
     def _invite(self, why: str) -> None:
         """Tell the user what to type on a machine that is to join."""
         script = shlex.join([self.spec.script, *self.spec.args])
         command = f"understudy join --secret-file FILE --host ADDRESS {self.url} {script}"
-        self._on_event({"kind": "join", "text": f"{why}; on each, with the secret from {self._entry}: {command}"})
+        self._tell("join", f"{why}; on each, with the secret from {self._entry}: {command}")
 
     async def _invite_standbys(self, count: int) -> None:
         self._invite(f"{_machines(count, 'standby machine')} wanted")
@@ -176,12 +175,7 @@ class LocalJob:
         if self._fork_server is not None:
             await self._fork_server.close()
         await self._tasks.cancel()
-        if self._entry is not None:
-            self._entry.unlink(missing_ok=True)
-        if self._log is not None:
-            self._log.close()
-        if self._socket is not None:
-            self._socket.close()
+        self._opened.close()
 
     # -- processes -----------------------------------------------------------------------------------------------------
 
@@ -210,8 +204,7 @@ class LocalJob:
             )
             await self.controller.exited
             if not self._closing:
-                self.restarts += 1
-                self._on_event({"kind": "controller", "text": "the controller has died and is started again"})
+                self._tell("controller", "the controller has died and is started again")
                 await asyncio.sleep(0.0 if time.monotonic() - began > 1.0 else 0.5)
 
     @property
@@ -303,8 +296,7 @@ class LocalJob:
         self._last_lines[name] = text or self._last_lines.get(name, "")
         if not text.startswith("["):
             text = f"[{name}] {text}"
-        if self._log is not None:
-            self._log.write(text + "\n")
+        self._log.write(text + "\n")
         self._on_line(text)
 
     # -- the job -------------------------------------------------------------------------------------------------------
@@ -325,14 +317,11 @@ class LocalJob:
             for event in page["events"]:
                 self._on_event(event)
             if over:
-                await self._let_agents_end()
+                self._closing = True  # the ends of agents are no failures
+                for process in self.agents.values():
+                    with suppress(TimeoutError):
+                        await asyncio.wait_for(process.exited, _GRACE_S)
                 return Ended(self.view["status"], self.view["reason"], self.view)
-
-    async def _let_agents_end(self) -> None:
-        self._closing = True  # their ends are no failures
-        for process in self.agents.values():
-            with suppress(TimeoutError):
-                await asyncio.wait_for(process.exited, _GRACE_S)
 
     async def stop(self) -> None:
         """Ask the job to end at its next step boundary."""

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Protocol
+from typing import Any
 
 import msgspec
 
@@ -20,21 +20,22 @@ OnLine = Callable[[str], None]
 """Called with each line that a process writes."""
 
 
-class AgentProcess(Protocol):
-    """The process of an agent."""
-
-    pid: int
-
-    def kill(self, number: int = signal.SIGKILL) -> None: ...
-
-    @property
-    def exited(self) -> asyncio.Future[int]:
-        """The exit code, once all output was passed on. Each call returns a future of its own, which may be
-        cancelled."""
+async def start_module(module: str, spec: msgspec.Struct, *args: str, **options: Any) -> asyncio.subprocess.Process:
+    """Start a module of this package, which reads the spec from its standard input and ends with this process."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", module, "--parent", str(os.getpid()), *args),
+        stdin=asyncio.subprocess.PIPE,
+        start_new_session=True,  # Ctrl-C is for this process to pass on
+        **options,
+    )
+    assert process.stdin is not None
+    process.stdin.write(msgspec.json.encode(spec))
+    process.stdin.close()
+    return process
 
 
 class ModuleProcess:
-    """A Python process that runs a module of this package."""
+    """A Python process that runs a module of this package. Its output goes to `on_line`."""
 
     def __init__(self, process: asyncio.subprocess.Process, on_line: OnLine) -> None:
         self.pid = process.pid
@@ -45,23 +46,16 @@ class ModuleProcess:
     async def start(
         cls, module: str, spec: msgspec.Struct, on_line: OnLine, *args: str, fd: int | None = None
     ) -> ModuleProcess:
-        """Start the module, which reads the spec from its standard input and inherits the descriptor `fd`."""
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", module, "--parent", str(os.getpid()), *args),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-            start_new_session=True,
-            limit=1 << 20,
-            pass_fds=() if fd is None else (fd,),
-        )
-        assert process.stdin is not None
-        process.stdin.write(msgspec.json.encode(spec))
-        process.stdin.close()
+        """Start the module, which inherits the descriptor `fd`."""
+        pipe, same = asyncio.subprocess.PIPE, asyncio.subprocess.STDOUT
+        fds = () if fd is None else (fd,)
+        process = await start_module(module, spec, *args, stdout=pipe, stderr=same, limit=1 << 20, pass_fds=fds)
         return cls(process, on_line)
 
     @property
     def exited(self) -> asyncio.Future[int]:
+        """The exit code, once all output was passed on. Each call returns a future of its own, which may be
+        cancelled."""
         return asyncio.shield(self._exited)
 
     def kill(self, number: int = signal.SIGKILL) -> None:
@@ -79,6 +73,9 @@ class ModuleProcess:
             if not line:
                 return await self._process.wait()
             self._on_line(line.decode(errors="replace").rstrip("\n"))
+
+
+AgentProcess = ModuleProcess | ForkedWorker
 
 
 async def fork_agent(server: ForkClient, spec: AgentSpec, on_line: OnLine) -> ForkedWorker:

@@ -32,8 +32,7 @@ class Framing(Generic[T]):
 
     def encode(self, message: T) -> bytes:
         body = _encoder.encode(message)
-        self._check(len(body))
-        return _length.pack(len(body)) + body
+        return _length.pack(self._checked(len(body))) + body
 
     def decode(self, body: bytes) -> T:
         try:
@@ -43,50 +42,48 @@ class Framing(Generic[T]):
 
     def receive(self, receive: Callable[[int], bytes]) -> T:
         """The next message. `receive(n)` returns 1 to n bytes, or none at the end of the stream."""
-        length = self._checked(exactly(receive, _length.size))
-        return self.decode(exactly(receive, length))
+        return self.decode(exactly(receive, self._length(exactly(receive, _length.size))))
 
     async def receive_async(self, receive: Callable[[int], Awaitable[bytes]]) -> T:
         """`receive` for an awaitable source of bytes."""
-        length = self._checked(await _exactly_async(receive, _length.size))
+        length = self._length(await _exactly_async(receive, _length.size))
         return self.decode(await _exactly_async(receive, length))
 
     def split(self, data: bytearray) -> Iterator[T]:
         """The whole messages at the start of `data`, which are removed from it."""
         while len(data) >= _length.size:
-            end = _length.size + self._checked(data[: _length.size])
+            end = _length.size + self._length(data[: _length.size])
             if len(data) < end:
                 return
             body = bytes(data[_length.size : end])
             del data[:end]
             yield self.decode(body)
 
-    def _checked(self, prefix: bytes | bytearray) -> int:
-        length = int(_length.unpack(prefix)[0])
-        self._check(length)
-        return length
+    def _length(self, prefix: bytes | bytearray) -> int:
+        return self._checked(int(_length.unpack(prefix)[0]))
 
-    def _check(self, length: int) -> None:
+    def _checked(self, length: int) -> int:
         if length > self._limit:
             raise FramingError(f"a {self._what} of {length} bytes is too long; the limit is {self._limit}")
+        return length
 
 
 def exactly(receive: Callable[[int], bytes], count: int) -> bytes:
     """`count` bytes from `receive`. Raises ConnectionResetError if the stream ends before."""
     data = bytearray()
     while len(data) < count:
-        part = receive(count - len(data))
-        if not part:
-            raise ConnectionResetError("closed in the middle of a message" if data else "closed")
-        data += part
+        data += _some(receive(count - len(data)), data)
     return bytes(data)
 
 
 async def _exactly_async(receive: Callable[[int], Awaitable[bytes]], count: int) -> bytes:
     data = bytearray()
     while len(data) < count:
-        part = await receive(count - len(data))
-        if not part:
-            raise ConnectionResetError("closed in the middle of a message" if data else "closed")
-        data += part
+        data += _some(await receive(count - len(data)), data)
     return bytes(data)
+
+
+def _some(part: bytes, before: bytearray) -> bytes:
+    if not part:
+        raise ConnectionResetError("closed in the middle of a message" if before else "closed")
+    return part

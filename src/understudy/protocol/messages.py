@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Literal
 
 import msgspec
@@ -10,6 +9,7 @@ import msgspec
 from understudy.protocol.roster import Roster, WorkerAddress
 
 from .framing import Framing
+from .mesh import roles_of
 from .samples import Sample
 from .settings import Settings
 
@@ -292,25 +292,9 @@ class Failed(msgspec.Struct, frozen=True, tag="failed"):
     cause: ScriptFailure = "raises"
 
 
-FromWorker = (
-    Here
-    | Tracked
-    | Rehearsed
-    | Recorded
-    | Parked
-    | Prepared
-    | Unprepared
-    | Cancelled
-    | Switched
-    | Gave
-    | Settled
-    | Stalled
-    | Halted
-    | Saved
-    | Faulty
-    | Done
-    | Failed
-)
+Readiness = Here | Tracked | Rehearsed | Recorded | Parked
+ChangeReport = Prepared | Unprepared | Cancelled | Switched | Gave | Settled
+FromWorker = Readiness | ChangeReport | Stalled | Halted | Saved | Faulty | Done | Failed
 
 
 class Progress(msgspec.Struct, frozen=True, tag="progress"):
@@ -367,4 +351,4 @@ class WorkerSpec(msgspec.Struct, frozen=True):
 
     @property
     def roles(self) -> int:
-        return math.prod(size for _, size in self.mesh)
+        return roles_of(self.mesh)

@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import NoneType
-from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, cast, get_args, get_origin, get_type_hints
 
 from .durations import DurationError, duration_text, parse_duration
 
@@ -52,13 +52,9 @@ def option(default: T, **declared: Any) -> T:
     path: whether the value is a path, relative to the TOML file that names it. group: its title in the help.
     """
     metadata = {_OPTION: _Declared(**declared)}
-    made: Any
     if isinstance(default, dict):
-        made = dataclasses.field(default_factory=lambda: dict(default), metadata=metadata)
-    else:
-        made = dataclasses.field(default=default, metadata=metadata)
-    field: T = made
-    return field
+        return cast(T, dataclasses.field(default_factory=lambda: dict(default), metadata=metadata))
+    return dataclasses.field(default=default, metadata=metadata)
 
 
 @dataclass(frozen=True)
@@ -116,10 +112,10 @@ class Option:
             text = f"default: {text}"
         return f"{self.declared.help} ({text})" if text else self.declared.help
 
-    def _said(self, value: Any) -> str:
-        return (
-            duration_text(value) if self.declared.unit == "s" else f"{value:g}" if value.__class__ is float else value
-        )
+    def _said(self, value: Any) -> Any:
+        if self.declared.unit == "s":
+            return duration_text(value)
+        return f"{value:g}" if isinstance(value, float) else value
 
     def read(self, raw: object) -> Any:
         """The value from the command line, TOML or JSON. Raises SettingError for another type."""
@@ -180,8 +176,7 @@ def with_options(tree: T, **values: Any) -> T:
     unknown = values.keys() - options(tree).keys()
     if unknown:
         raise SettingError(f"there is no setting {', '.join(sorted(unknown))}")
-    changed: T = _changed(tree, values)
-    return changed
+    return cast(T, _changed(tree, values))
 
 
 def _changed(tree: Any, values: Mapping[str, Any]) -> Any:

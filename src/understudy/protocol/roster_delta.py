@@ -112,7 +112,8 @@ class RosterEncoder:
             return order, b""
         update = self._update_for(self._last.get(machine), roster)
         self._last[machine] = roster
-        return _with(order, _placeholder(roster.generation)), update
+        placeholder = Roster(roster.generation, (None,), (), (0,), (roster.generation,))
+        return _with(order, placeholder), update
 
     def _update_for(self, base: Roster | None, roster: Roster) -> bytes:
         key = (0 if base is None else base.generation, roster.generation)
@@ -123,11 +124,6 @@ class RosterEncoder:
             if len(self._encoded) > _KEPT:
                 self._encoded.popitem(last=False)
         return self._encoded[key]
-
-
-def _placeholder(generation: int) -> Roster:
-    """Takes the place of the roster in an order."""
-    return Roster(generation, (None,), (), (0,), (generation,))
 
 
 def _unpacked(update: bytes) -> bytes:

@@ -60,10 +60,7 @@ class CheckpointSettings:
         help="write a checkpoint to DIR every N steps, in the background",
     )
     copy_every: int = option(
-        0,
-        minimum=0,
-        default_text="no copies",
-        help="copy the state to the memory of another machine every N steps",
+        0, minimum=0, default_text="no copies", help="copy the state to the memory of another machine every N steps"
     )
 
 
@@ -151,9 +148,7 @@ class StewardSettings:
         help="slow machines: ignore them, say what would be done, or replace them",
     )
     pool: int | None = option(
-        None,
-        minimum=0,
-        help="keep N standbys: request one when one is used, release those that are too many",
+        None, minimum=0, help="keep N standbys: request one when one is used, release those that are too many"
     )
     cool_down: float = option(
         30.0, unit="s", minimum=0, maximum=HOUR, help="time between two requests, and before a release"
