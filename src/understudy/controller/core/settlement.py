@@ -120,12 +120,7 @@ def settle(
     behind = any(holder.report.step < step for holder in able)
     verb = f"is next: step {step - 1} has been applied" if behind else "begins again"
     return Settlement(
-        step,
-        left.kept,
-        givers,
-        tuple(left.missing),
-        reason=f"step {step} {verb}",
-        sources=_sources(givers),
+        step, left.kept, givers, tuple(left.missing), reason=f"step {step} {verb}", sources=_sources(givers)
     )
 
 
@@ -230,14 +225,7 @@ def fall_back(
     repeated = max(0, reached - saved)
     reason = f"{why}: all go back to the checkpoint of step {saved}{_times(repeated)}"
     return Settlement(
-        saved,
-        left.kept,
-        {},
-        tuple(left.missing),
-        reason=reason,
-        lost=why,
-        back="checkpoint",
-        repeated=repeated,
+        saved, left.kept, {}, tuple(left.missing), reason=reason, lost=why, back="checkpoint", repeated=repeated
     )
 
 

@@ -272,10 +272,7 @@ def due(job: JobState) -> list[tuple[float, Overdue | Slipping | Expired]]:
         return found
     if change.phase == Phase.REHEARSE:
         found.append(
-            (
-                change.clock["rehearse"] + settings.standbys.rehearsal_limit,
-                Expired("rehearse", _attempt(job, change)),
-            )
+            (change.clock["rehearse"] + settings.standbys.rehearsal_limit, Expired("rehearse", _attempt(job, change)))
         )
     elif change.phase == Phase.CANCEL:
         found.append((change.clock["cancel"] + settings.recovery.answer_limit, Expired("cancel", change.generation)))
@@ -302,11 +299,7 @@ def expired(job: JobState, event: Expired) -> None:
         case "patience" if job.status == JobStatus.HALTING and number == job.halts and job.waiting:
             conclude_job(job, f"{job.waiting}, and none has come in {settings.recovery.patience:g} s")
         case "patience" if job.status == JobStatus.FORMING and job.missing_machines:
-            fail(
-                job,
-                FailureCause.NO_MACHINE,
-                f"{job.waiting}, and none has come in {settings.recovery.patience:g} s",
-            )
+            fail(job, FailureCause.NO_MACHINE, f"{job.waiting}, and none has come in {settings.recovery.patience:g} s")
         case "end" if job.status in (JobStatus.TRAINING, JobStatus.CLOSING) and job.roster is not None:
             awaited = job.closing_workers if job.closing_reason else job.seated(None)
             late_ones = [uid for uid in awaited if job.workers[uid].done is None]

@@ -9,18 +9,7 @@ from understudy.protocol.messages import Recorded, Rehearse
 from understudy.protocol.provisioning import ReleaseMachine
 from understudy.protocol.roster import Roster, WorkerAddress
 
-from .actions import (
-    announce,
-    dismiss,
-    end_workers,
-    order,
-    quarantine_if_due,
-    renew,
-    reply,
-    start_worker,
-    tell,
-    want,
-)
+from .actions import announce, dismiss, end_workers, order, quarantine_if_due, renew, reply, start_worker, tell, want
 from .change import Change, Phase
 from .machines import Machine, MachineState, Worker, fits, ready, unused, warmth
 from .state import JobState, JobStatus

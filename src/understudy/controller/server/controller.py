@@ -14,15 +14,7 @@ from typing import Protocol
 from understudy.controller.core.actions import UnexpectedEvent
 from understudy.controller.core.director import Director
 from understudy.controller.core.effects import Announcement, Effect
-from understudy.controller.core.events import (
-    Asked,
-    Event,
-    Lost,
-    Registered,
-    Rejected,
-    Reported,
-    Request,
-)
+from understudy.controller.core.events import Asked, Event, Lost, Registered, Rejected, Reported, Request
 from understudy.controller.core.state import OVER, JobState
 from understudy.host.world import REAL, World
 from understudy.protocol.frames import Ack, Beat, Frame, Numbered, Refused, Register, Report, Welcome
