@@ -69,9 +69,6 @@ def choose(o: MaskOptions) -> MaskChoice:
     return MaskChoice("mask", f"masking costs about {masked:.2g} s, the hand-over would take {there}")
 
 
-# -- fewer replicas than possible --------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Surplus:
     """Replicas to keep vacant. If they are fewer than requested, `problem` says why and what is possible."""

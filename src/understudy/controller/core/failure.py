@@ -1,7 +1,7 @@
 """A failure: all workers halt and report, one settlement is made of their reports, and training begins again from it.
 
 The story in order: `halt`, `decide` (once all have reported), the rehearsals of the joiners, `resume`, and then the
-switch that all changes share (`switching.py`).
+switch that all changes share (`reports.py`).
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from .change import Change, Kind, Phase
 from .ending import continued_from, fail
 from .machines import Machine, MachineState, Worker
 from .masked import park, parked_machine, places_without, spared, to_vacate
+from .replicas import sound
 from .settlement import Holder, Settlement, StateLost, fall_back, latest_copy, settle
 from .standbys import rehearse, stand_in
 from .state import ATTEMPTS, STUBBORN, FailureCause, JobState, JobStatus
@@ -107,8 +108,7 @@ def decide(job: JobState) -> None:
     _announce_decision(job, settlement, masked=bool(vacant))
     job.status = JobStatus.RECOVERING
     recover = _recovery(job, settlement, places, vacant, vacant_by_plan, in_place)
-    reports = _reports(survivors)
-    recover.copied = latest_copy(reports, job.plan.roles, job.twins)
+    recover.copied = latest_copy(_reports(survivors), job.plan.roles, job.twins)
     _inherit_leavers(job, recover, change, unasked)
     job.change = recover
     enter(job, recover, Phase.REHEARSE)
@@ -122,10 +122,10 @@ def _has_ended(job: JobState, survivors: list[Worker]) -> bool:
         return False
     if job.script_failures:
         fail(job, FailureCause.SCRIPT, next(iter(job.script_failures.values())))
-        return True
-    job.status = JobStatus.CLOSING
-    for worker in survivors:
-        tell(job, worker.uid, Finish())
+    else:
+        job.status = JobStatus.CLOSING
+        for worker in survivors:
+            tell(job, worker.uid, Finish())
     return True
 
 
@@ -230,10 +230,9 @@ def _own_machine(job: JobState, cell: int, taken: set[str], in_place: set[str]) 
     if job.roster is None:
         return None
     names = {seat.machine for role in job.roles_of(cell) if (seat := job.roster.worker_of(role)) is not None}
-    names |= {name for name in [job.parked.get(cell)] if name is not None}
-    quarantine = job.plan.settings.recovery.quarantine
+    names |= {job.parked[cell]} if cell in job.parked else set()
     for machine in (job.machines[name] for name in sorted(names - taken)):
-        if machine.state != MachineState.ACTIVE or machine.ill or machine.failures >= quarantine:
+        if not sound(job, machine):
             continue
         for worker, role in zip(list(machine.workers), job.roles_of(cell), strict=True):
             fresh = worker.role is None or role in (worker.rehearsing, worker.rehearsed)

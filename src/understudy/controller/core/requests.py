@@ -10,10 +10,9 @@ from .change import Phase, QueuedReplacement
 from .events import AddStandby, Readmit, RemoveStandby, Replace, ReportFault, Request, Scale, StopJob, TakeBack
 from .machines import Machine, MachineState
 from .masked import refill
-from .notices import time_is_up
 from .planned import begin, cancel
 from .replicas import lies_idle
-from .signals import reported_ill
+from .signals import reported_ill, time_is_up
 from .state import ATTEMPTS, JobState
 from .turns import close, foresee, notice_id, objection
 
@@ -75,9 +74,6 @@ def _take_back(job: JobState, id: str, name: str) -> None:
             close(job, item.part((name,)), False, "an operator has taken it back")
         announce(job, "asked", f"{name} stays: taken back", id=id)
         reply(job, id, True, f"{name} stays")
-
-
-# -- turns -----------------------------------------------------------------------------------------------------------
 
 
 def start_next(job: JobState) -> bool:

@@ -14,8 +14,6 @@ from .planned import cancel
 from .replicas import bundles, count, known, replicas, risk, surplus, surplus_for, target, whole
 from .state import STUBBORN, JobState
 
-# -- the request -----------------------------------------------------------------------------------------------------
-
 
 def scale(job: JobState, id: str, request: Scale) -> None:
     problem = _no_scaling(job) or _improper(job, request) or _impossible(job, request)
@@ -101,9 +99,6 @@ def _outlook(number: int, live: int, request: Scale) -> str:
         return f"{live} of {number} replicas train; {wanted - live} more as soon as machines are ready"
     how = "become standbys" if request.keep else "are released"
     return f"{live} of {number} replicas train; {live - wanted} go at a boundary, their machines {how}"
-
-
-# -- the change ------------------------------------------------------------------------------------------------------
 
 
 def shrink(job: JobState) -> bool:

@@ -10,7 +10,7 @@ from understudy.protocol.provisioning import ReleaseMachine
 from understudy.protocol.roster import Roster, WorkerAddress
 
 from .actions import announce, dismiss, end_workers, order, quarantine_if_due, renew, reply, start_worker, tell, want
-from .change import Change, Phase
+from .change import Phase
 from .machines import Machine, MachineState, Worker, fits, ready, unused, warmth
 from .state import JobState, JobStatus
 
@@ -132,10 +132,6 @@ def rehearse(job: JobState, joiners: dict[int, str]) -> None:
         tell(job, worker.uid, Rehearse(role, recording(job, role, worker), together if role in cold else None))
 
 
-def have_rehearsed(job: JobState, change: Change) -> bool:
-    return all(job.workers[uid].rehearsed == role for role, uid in change.joiners.items())
-
-
 def _rehearsal_roster(job: JobState, addresses: dict[int, WorkerAddress]) -> Roster | None:
     """A roster of workers that rehearse together; None: there are fewer than two."""
     if len(addresses) < 2:
@@ -208,7 +204,8 @@ def _warm_up(job: JobState, taken: set[str]) -> None:
     homes: Counter[int] = Counter()
     restless: list[tuple[Machine, list[Worker]]] = []
     for machine in idle:
-        if len(machine.sets) < min(job.plan.settings.standbys.warm, job.plan.machines) and _is_warm(machine):
+        is_warm = all(worker.alive and worker.rehearsed is not None for worker in machine.all_workers)
+        if is_warm and len(machine.sets) < min(job.plan.settings.standbys.warm, job.plan.machines):
             machine.warm_sets.append([start_worker(job, machine, slot) for slot in range(job.plan.nproc)])
         for workers in filter(unused, machine.sets):
             cells = {job.plan.cells[worker.rehearsed] for worker in workers if worker.rehearsed is not None}
@@ -270,7 +267,3 @@ def _coverage(job: JobState, workers: list[Worker]) -> set[int]:
     going = {job.plan.cells[worker.rehearsing] for worker in workers if worker.rehearsing is not None}
     known = {job.plan.cells[role] for role in (workers[0].rehearsed, *workers[0].also) if role is not None}
     return going | {cell for cell in known if all(map(ready, workers, job.roles_of(cell)))}
-
-
-def _is_warm(machine: Machine) -> bool:
-    return all(worker.alive and worker.rehearsed is not None for worker in machine.all_workers)

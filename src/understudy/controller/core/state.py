@@ -97,10 +97,7 @@ class JobPlan:
     @cached_property
     def roles_in(self) -> dict[int, tuple[int, ...]]:
         """The roles of each cell."""
-        found: dict[int, list[int]] = {}
-        for role, cell in enumerate(self.cells):
-            found.setdefault(cell, []).append(role)
-        return {cell: tuple(roles) for cell, roles in found.items()}
+        return {cell: tuple(range(cell * self.nproc, (cell + 1) * self.nproc)) for cell in range(self.machines)}
 
 
 class Violation(Exception):

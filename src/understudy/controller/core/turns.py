@@ -77,9 +77,6 @@ def _late(job: JobState, request: Replace) -> str:
     return ""
 
 
-# -- estimates -------------------------------------------------------------------------------------------------------
-
-
 def usual_duration(job: JobState) -> float | None:
     """Median duration of the last replacements in seconds; None: there was none."""
     return median(job.durations) if job.durations else None
@@ -133,9 +130,6 @@ def deadlines(job: JobState) -> list[tuple[float, Overdue | Slipping]]:
 def notice_id(machine: Machine) -> str:
     """The id of the replacement that a machine's notice leads to."""
     return f"notice-{machine.incarnation}"
-
-
-# -- outcomes --------------------------------------------------------------------------------------------------------
 
 
 def try_again(job: JobState, change: Change, why: str) -> None:
