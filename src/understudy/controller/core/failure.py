@@ -104,8 +104,19 @@ def decide(job: JobState) -> None:
     job.script_failures.clear()
     job.deaths.update((cell, settlement.reached) for cell in settlement.missing)
     unasked = [each for each in (change, job.settling) if each is not None and each.item is None]
-    _undo_settling(job, places)
-    _announce_decision(job, settlement, masked=bool(vacant))
+    if job.settling is not None and set(job.settling.leaving) & set(places.values()):  # it is undone, and queued again
+        settling, job.settling = job.settling, None
+        try_again(job, settling, job.halt_reason)
+    announce(
+        job,
+        "decided",
+        settlement.reason if vacant or not settlement.givers else settlement.reason + settlement.sources,
+        step=settlement.step,
+        missing=list(settlement.missing),
+        roles=[role for cell in settlement.missing for role in job.roles_of(cell)],
+        source=settlement.back or "replica",
+        repeated=settlement.repeated,
+    )
     job.status = JobStatus.RECOVERING
     recover = _recovery(job, settlement, places, vacant, vacant_by_plan, in_place)
     recover.copied = latest_copy(_reports(survivors), job.plan.roles, job.twins)
@@ -259,27 +270,6 @@ def _wait_for_machine(job: JobState, cells: list[int]) -> None:
         want(job, len(cells))
 
 
-def _undo_settling(job: JobState, places: dict[int, str]) -> None:
-    """Queue the last change again if a machine that had left by it goes on."""
-    change = job.settling
-    if change is not None and set(change.leaving) & set(places.values()):
-        job.settling = None
-        try_again(job, change, job.halt_reason)
-
-
-def _announce_decision(job: JobState, settlement: Settlement, *, masked: bool) -> None:
-    announce(
-        job,
-        "decided",
-        settlement.reason if masked or not settlement.givers else settlement.reason + settlement.sources,
-        step=settlement.step,
-        missing=list(settlement.missing),
-        roles=[role for cell in settlement.missing for role in job.roles_of(cell)],
-        source=settlement.back or "replica",
-        repeated=settlement.repeated,
-    )
-
-
 def _recovery(
     job: JobState,
     settlement: Settlement,
@@ -335,12 +325,12 @@ def resume(job: JobState, change: Change) -> None:
         for part, giver in enumerate(givers)
     )
     enter(job, change, Phase.OPEN)
-    for role, uid in enumerate(change.roster.seats):
-        if uid is not None:
-            job.workers[uid].role = role
-    told = {uid for uid in change.roster.seats if uid is not None} | {each.giver.uid for each in change.moves}
-    change.waiting = told
-    for uid in sorted(told):
+    change.waiting = {each.giver.uid for each in change.moves}
+    for role, seat in enumerate(change.roster.seats):
+        if seat is not None:
+            job.workers[seat].role = role
+            change.waiting.add(seat)
+    for uid in sorted(change.waiting):
         job.workers[uid].entered, job.workers[uid].parked = True, False
         tell(job, uid, Resume(change.roster, change.step, change.moves, change.back, change.copied))
     if change.vacant:
