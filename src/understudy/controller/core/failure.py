@@ -197,6 +197,7 @@ def _start_over(job: JobState) -> None:
         try_again(job, change, job.halt_reason)
     job.roster, job.status, job.waiting = None, JobStatus.FORMING, ""
     job.twins.clear()
+    job.replica_cache = []
     for machine in job.in_state(MachineState.ACTIVE):
         if not quarantine_if_due(job, machine):
             renew(job, machine)

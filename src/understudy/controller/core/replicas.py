@@ -18,14 +18,12 @@ from .state import JobState
 
 def replicas(job: JobState) -> list[tuple[int, ...]]:
     """The roles of each replica; one replica with all roles if no role has a twin."""
-    reported = (len(job.twins), job.twin_reports)
-    if not job.replica_cache[1] or job.replica_cache[0] != reported:
+    if not job.replica_cache:
         kinds = {tuple(sorted({role, *job.twins.get(role, ())})) for role in range(job.plan.roles)}
-        found = [tuple(range(job.plan.roles))]
+        job.replica_cache = [tuple(range(job.plan.roles))]
         if len(sizes := set(map(len, kinds))) == 1 and sum(map(len, kinds)) == job.plan.roles:
-            found = [tuple(sorted(kind[number] for kind in kinds)) for number in range(sizes.pop())]
-        job.replica_cache = (reported, found)
-    return job.replica_cache[1]
+            job.replica_cache = [tuple(sorted(kind[n] for kind in kinds)) for n in range(sizes.pop())]
+    return job.replica_cache
 
 
 def note_twins(job: JobState, role: int, twins: tuple[int, ...]) -> None:
@@ -33,9 +31,9 @@ def note_twins(job: JobState, role: int, twins: tuple[int, ...]) -> None:
     if job.twins.get(role) == twins:
         return
     job.twins[role] = twins
-    job.twin_reports += 1
     for other in twins:
         job.twins.setdefault(other, twins)
+    job.replica_cache = []
 
 
 def known(job: JobState) -> bool:

@@ -306,13 +306,9 @@ def due(job: JobState) -> list[tuple[float, Overdue | Slipping | Expired]]:
         return []
     settings, change = job.plan.settings, job.change
     job.starting = {uid: each for uid, each in job.starting.items() if each.alive and each.address is None}
-    found: list[tuple[float, Overdue | Slipping | Expired]] = [
-        *deadlines(job),
-        *(
-            (each.started + settings.standbys.rehearsal_limit, Expired("start", int(uid[1:])))
-            for uid, each in job.starting.items()
-        ),
-    ]
+    found: list[tuple[float, Overdue | Slipping | Expired]] = [*deadlines(job)]
+    for uid, each in job.starting.items():
+        found.append((each.started + settings.standbys.rehearsal_limit, Expired("start", int(uid[1:]))))
     if job.status == JobStatus.HALTING and job.unreported:
         found.append((job.halted_at + settings.recovery.answer_limit, Expired("answer", job.halts)))
     elif job.waiting and (
@@ -324,9 +320,8 @@ def due(job: JobState) -> list[tuple[float, Overdue | Slipping | Expired]]:
     if change is None:
         return found
     if change.phase == Phase.REHEARSE:
-        found.append(
-            (change.clock["rehearse"] + settings.standbys.rehearsal_limit, Expired("rehearse", _attempt(job, change)))
-        )
+        ends = change.clock["rehearse"] + settings.standbys.rehearsal_limit
+        found.append((ends, Expired("rehearse", _attempt(job, change))))
     elif change.phase == Phase.CANCEL:
         found.append((change.clock["cancel"] + settings.recovery.answer_limit, Expired("cancel", change.generation)))
     elif not change.planned and "open" in change.clock:

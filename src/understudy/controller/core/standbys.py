@@ -7,7 +7,7 @@ from collections import Counter
 from understudy.protocol.frames import KeepCopy
 from understudy.protocol.messages import Recorded, Rehearse
 from understudy.protocol.provisioning import ReleaseMachine
-from understudy.protocol.roster import Roster, WorkerAddress
+from understudy.protocol.roster import Roster
 
 from .actions import announce, dismiss, end_workers, order, quarantine_if_due, renew, reply, start_worker, tell, want
 from .change import Phase
@@ -126,19 +126,16 @@ def rehearse(job: JobState, joiners: dict[int, str]) -> None:
         if role not in (job.workers[uid].rehearsed, job.workers[uid].rehearsing)
     }
     cold = {role: worker.address for role, worker in asked.items() if not ready(worker, role)}
-    together = _rehearsal_roster(job, {role: address for role, address in cold.items() if address is not None})
+    addresses = {role: address for role, address in cold.items() if address is not None}
+    together = None
+    if len(addresses) > 1:
+        job.generations += 1
+        seats = [(role, address.uid) for role, address in addresses.items()]
+        there, plan = list(addresses.values()), job.plan
+        together = Roster.of(job.generations, seats, there, roles=plan.roles, cells=plan.cells)
     for role, worker in asked.items():
         worker.role, worker.rehearsing, worker.rehearsed, worker.also = role, role, None, ()
         tell(job, worker.uid, Rehearse(role, recording(job, role, worker), together if role in cold else None))
-
-
-def _rehearsal_roster(job: JobState, addresses: dict[int, WorkerAddress]) -> Roster | None:
-    """A roster of workers that rehearse together; None: there are fewer than two."""
-    if len(addresses) < 2:
-        return None
-    job.generations += 1
-    seats = [(role, worker.uid) for role, worker in addresses.items()]
-    return Roster.of(job.generations, seats, list(addresses.values()), roles=job.plan.roles, cells=job.plan.cells)
 
 
 def recording(job: JobState, role: int, worker: Worker) -> Recorded | None:
