@@ -118,7 +118,7 @@ def _step_in(job: JobState, change: Change, *, brief: bool) -> bool:
         planned.propose(job, change) if change.planned else failure.resume(job, change)
         return True
     if change.phase == Phase.CANCEL and not brief:
-        planned.forget_dead(job, change)
+        change.waiting = set(job.living(change.waiting))
     if change.waiting:
         return False
     match change.phase:

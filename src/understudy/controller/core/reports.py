@@ -29,7 +29,10 @@ def reported(job: JobState, machine: Machine, report: Report) -> None:
         case Leaving():
             notified(job, machine, report)
         case KeptCopy(recorded):
-            _copied(job, machine, recorded)
+            job.recordings.copied(machine.place, recorded)
+            if recorded.url:
+                said = f"{machine.name} keeps a copy of the recording of role {recorded.role}"
+                announce(job, "copied", said, machine=machine.name, role=recorded.role)
         case Exited(uid):
             if job.workers[uid].alive:
                 exited(job, job.workers[uid], report)
@@ -41,13 +44,6 @@ def reported(job: JobState, machine: Machine, report: Report) -> None:
                 job.saves.setdefault(message.role, set()).add(message.step)
             if job.workers[uid].alive:
                 _said(job, job.workers[uid], message)
-
-
-def _copied(job: JobState, machine: Machine, recorded: messages.Recorded) -> None:
-    job.recordings.copied(machine.place, recorded)
-    if recorded.url:
-        said = f"{machine.name} keeps a copy of the recording of role {recorded.role}"
-        announce(job, "copied", said, machine=machine.name, role=recorded.role)
 
 
 def _said(job: JobState, worker: Worker, message: messages.FromWorker) -> None:
