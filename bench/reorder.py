@@ -144,7 +144,7 @@ def fail_until_wipe_out(placement: Placement, failures: int, every: int) -> Fail
             start = time.thread_time()
             stacks = after_failure(stacks, [replica])
             seen.seconds.append(time.thread_time() - start)
-            if stacks.lost:
+            if stacks.assignment.lost:
                 break
             is_above = stacks.depth > formulas.depth_bound(placement.replicas, vacant)
             seen.depths.append(stacks.depth)
@@ -159,7 +159,7 @@ def fail_until_wipe_out(placement: Placement, failures: int, every: int) -> Fail
 
 def is_right(stacks: Stacks, is_above: bool) -> bool:
     """Whether the state is valid, and its depth the smallest possible."""
-    placement, live = stacks.assignment.placement, set(stacks.live)
+    placement, live = stacks.assignment.placement, set(stacks.assignment.live)
     counted = [0] * placement.replicas
     for shard, (replica,) in enumerate(stacks.assignment.where):
         counted[replica] += 1

@@ -41,7 +41,7 @@ def test_phases_until_the_wipe_out(replicas: int, r: int) -> None:
     states: list[Stacks] = [stacked(placement)]
     for replica in random.Random(2).sample(range(replicas), replicas):
         states.append(after_failure(states[-1], [replica]))
-        if states[-1].lost:
+        if states[-1].assignment.lost:
             break
     first, end = states[1], states.pop()
     assert (first.phase, first.depth, len(first.patch)) == (2, 2, 1)
@@ -50,7 +50,7 @@ def test_phases_until_the_wipe_out(replicas: int, r: int) -> None:
         counted = sorted(shard for held in state.assignment.held for shard in held)
         assert counted == list(range(replicas))
     assert end.phase == 1
-    assert all(not set(placement.holders(shard)) & set(end.live) for shard in end.lost)
+    assert all(not set(placement.holders(shard)) & set(end.assignment.live) for shard in end.assignment.lost)
 
 
 def test_with_few_holders_nine_failures_in_ten_change_nothing() -> None:
@@ -61,7 +61,7 @@ def test_with_few_holders_nine_failures_in_ten_change_nothing() -> None:
         state = after_failure(state, order[:1])
         for replica in order[1:]:
             state = after_failure(state, [replica])
-            if state.lost:
+            if state.assignment.lost:
                 break
             free.append(state.phase == 0)
     assert fmean(free) > 0.87

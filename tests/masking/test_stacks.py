@@ -35,9 +35,9 @@ def test_phase_0_looks_at_the_first_shards_only() -> None:
 
 def check(found: Stacks, live: set[int]) -> None:
     placement = found.assignment.placement
-    assert set(found.live) == live
-    assert found.lost == wipe_out(placement, live).shards
-    if found.lost:
+    assert set(found.assignment.live) == live
+    assert found.assignment.lost == wipe_out(placement, live).shards
+    if found.assignment.lost:
         return
     assert found.depth == smallest_load(placement, 1, live)
     assert uncovered(found.order, live, found.depth) == ()
@@ -64,7 +64,7 @@ def test_phases_are_exact(data: st.DataObject) -> None:
         live = live - replicas
         found = after_failure(before, replicas)
         check(found, live)
-        if found.lost or before.lost:
+        if found.assignment.lost or before.assignment.lost:
             continue
         covered = not uncovered(before.order, live, before.depth)
         assert (found.phase == 0) == covered
@@ -84,7 +84,7 @@ def to_the_end(replicas: int, r: int, seed: int) -> list[Stacks]:
     states = [stacked(golomb(replicas, r))]
     for replica in order:
         found = after_failure(states[-1], [replica])
-        if found.lost:
+        if found.assignment.lost:
             return states[1:]
         states.append(found)
     raise AssertionError("some failure is always the last")
@@ -93,7 +93,7 @@ def to_the_end(replicas: int, r: int, seed: int) -> list[Stacks]:
 @pytest.mark.parametrize(("replicas", "r"), [(100, 3), (100, 6), (150, 9)])
 def test_depth_is_the_even_share_nearly_always(replicas: int, r: int) -> None:
     states = [state for seed in range(8) for state in to_the_end(replicas, r, seed)]
-    above = [s for s in states if s.depth > load_bound(replicas, 1, replicas - len(s.live))]
+    above = [s for s in states if s.depth > load_bound(replicas, 1, replicas - len(s.assignment.live))]
     assert len(above) <= 0.02 * len(states)
 
 

@@ -35,7 +35,7 @@ def test_the_share_of_patched_failures_is_close_to_what_stacks_do(replicas: int,
         stacks = stacked(placement)
         for vacant, replica in enumerate(Random(run).sample(range(replicas), replicas)):
             stacks = after_failure(stacks, [replica])
-            if stacks.lost:
+            if stacks.assignment.lost:
                 break
             seen += stacks.phase == 2
             expected += patched_share(replicas, vacant)

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from understudy.protocol.settings import HOUR, StewardSettings
 from understudy.steward.decide import (
     Action,
-    DrainDemand,
     FreeStandby,
     Observed,
     ReleaseStandby,
@@ -110,7 +109,7 @@ def test_not_more_than_so_many_in_an_hour() -> None:
         ({"standbys": (FreeStandby("m8", False, 0.0),)}, "no standby is ready"),
         ({"standbys": (READY,), "vacant": 1}, "the ready standbys are needed for a vacant replica"),
         (
-            {"standbys": (READY,), "drains": (DrainDemand(1, 2000.0),)},
+            {"standbys": (READY,), "drains": 1},
             "the ready standbys are needed for a planned replacement",
         ),
     ],
@@ -174,9 +173,7 @@ def test_a_machine_that_comes_back_by_itself_is_waited_for() -> None:
 
 
 def test_planned_replacements_that_wait_need_standbys_of_their_own() -> None:
-    found = decide(
-        Observed(1000.0, True, standbys=(READY,), drains=(DrainDemand(2),)), StewardSettings(pool=1), StewardMemory()
-    )
+    found = decide(Observed(1000.0, True, standbys=(READY,), drains=2), StewardSettings(pool=1), StewardMemory())
     assert found.actions == (RequestStandbys(2, "1 of 3 free"),)
 
 
@@ -201,7 +198,7 @@ def test_what_is_too_many_for_long_is_released_the_coldest_and_newest_first() ->
     ]
 
 
-@pytest.mark.parametrize("seen", [{"busy": True}, {"vacant": 1}, {"drains": (DrainDemand(1),)}])
+@pytest.mark.parametrize("seen", [{"busy": True}, {"vacant": 1}, {"drains": 1}])
 def test_nobody_is_released_who_may_be_needed(seen: dict[str, Any]) -> None:
     assert not looks(200, StewardSettings(pool=1), standbys=(READY, OTHER), **seen)[0]
 
@@ -238,7 +235,7 @@ SEEN = st.builds(
         max_size=3,
         unique_by=lambda suspect: suspect.machine,
     ).map(tuple),
-    drains=st.lists(st.builds(DrainDemand, st.integers(1, 2), st.none() | st.floats(0, 1e4)), max_size=2).map(tuple),
+    drains=st.integers(0, 4),
     lost=st.lists(st.floats(0, 1e4), max_size=2).map(tuple),
 )
 STEPS = st.lists(st.tuples(SEEN, st.sampled_from([0.0, 1.0, 1.0, 7.0, 100.0, 1500.0]), st.integers(0, 2)), max_size=60)
@@ -283,7 +280,7 @@ def _within_limits(
             assert sum(at - when < HOUR for when, _ in replaced) < rules.replacements
             assert not any(machine == action.machine and at - when < rules.rest for when, machine in replaced)
             assert ready >= 1
-            assert ready >= 2 or not (seen.vacant or any(drain.by is not None for drain in seen.drains))
+            assert ready >= 2 or not (seen.vacant or seen.drains)
         elif isinstance(action, RequestStandbys):
             assert rules.pool is not None
             assert action.count >= 1

@@ -22,9 +22,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from understudy.masking.coverage import Alive, alive_of, live_count, wiped
+from understudy.masking.coverage import Alive, WipeOut, alive_of, live_count, wiped
 from understudy.masking.placement import Placement
-from understudy.masking.spread import UNASSIGNED, Kept, Spread, Where
+from understudy.masking.spread import UNASSIGNED, Kept, Spread, TooTight, Where
 from understudy.protocol.sentences import SHOWN, counted, named
 
 
@@ -85,14 +85,15 @@ def assign(placement: Placement, q: int, live: Iterable[int]) -> Assignment:
     if q < 1:
         raise ValueError(f"a shard has at least one micro-shard, not {q}")
     alive = alive_of(placement, live)
-    gone = wiped(placement, alive, range(placement.replicas))
+    replicas = range(placement.replicas)
+    gone = wiped(placement, alive, replicas)
     if gone:
-        return _wiped(placement, q, alive, gone.shards, gone.reason)
-    where = [((shard if alive[shard] else UNASSIGNED),) * q for shard in range(placement.replicas)]
-    vacant = [shard for shard in range(placement.replicas) if not alive[shard]]
-    held: list[tuple[int, ...]] = [(replica,) if alive[replica] else () for replica in range(placement.replicas)]
-    normal = [(shard,) * q for shard in range(placement.replicas)]
-    limit = load_bound(placement.replicas, q, placement.replicas - live_count(alive))
+        return _wiped(placement, q, alive, gone)
+    where = [((shard if alive[shard] else UNASSIGNED),) * q for shard in replicas]
+    vacant = _vacant(alive)
+    held: list[tuple[int, ...]] = [(replica,) if alive[replica] else () for replica in replicas]
+    normal = [(shard,) * q for shard in replicas]
+    limit = load_bound(placement.replicas, q, len(vacant))
     return arrange(placement, q, alive, limit, normal, lambda _: PartialAssignment(where, held, vacant, vacant))
 
 
@@ -104,10 +105,10 @@ def mask(assignment: Assignment, replicas: Iterable[int], kept: Kept | None = No
     placement, q = assignment.placement, assignment.q
     alive, failed = _without(assignment.alive, replicas)
     if assignment.lost:
-        return assign(placement, q, _live(alive))
+        return assign(placement, q, set(assignment.live).difference(failed))
     gone = wiped(placement, alive, sorted({shard for replica in failed for shard in placement.stack(replica)}))
     if gone:
-        return _wiped(placement, q, alive, gone.shards, gone.reason)
+        return _wiped(placement, q, alive, gone)
     start = taken_from(assignment, failed)
     limit = max(assignment.load, load_bound(placement.replicas, q, placement.replicas - live_count(alive)))
     return arrange(placement, q, alive, limit, assignment.where, lambda _: start, kept)
@@ -120,9 +121,10 @@ def refill(assignment: Assignment, replicas: Iterable[int]) -> Assignment:
     is not replayed.
     """
     placement, q = assignment.placement, assignment.q
-    alive = alive_of(placement, [*assignment.live, *replicas])
+    live = [*assignment.live, *replicas]
     if assignment.lost:
-        return assign(placement, q, _live(alive))
+        return assign(placement, q, live)
+    alive = alive_of(placement, live)
     home = [(shard,) * q if alive[shard] else parts for shard, parts in enumerate(assignment.where)]
     limit = load_bound(placement.replicas, q, placement.replicas - live_count(alive))
     return arrange(placement, q, alive, limit, assignment.where, lambda limit: _lifted(home, limit))
@@ -151,26 +153,19 @@ def arrange(
     while True:
         begin = start(limit)
         spread = Spread(placement, alive, limit, begin.where, begin.held, kept)
-        needed = _fill(spread, begin)
-        if needed is None:
+        try:
+            for shard in begin.gaps:
+                spread.place(shard, begin.where[shard].count(UNASSIGNED))
             break
-        limit = needed
+        except TooTight as tight:
+            limit = tight.needed
     new_where, new_held = spread.outcome()
     where, held = _replaced(begin.where, new_where), _replaced(begin.held, new_held)
     changed = tuple(sorted(shard for shard in {*begin.changed, *new_where} if where[shard] != before[shard]))
     moved = sum(old != new for shard in changed for old, new in zip(before[shard], where[shard], strict=True))
     reason = _reason(placement, q, alive, limit, moved)
     return Assignment(
-        placement,
-        q,
-        alive,
-        load=limit,
-        moved=moved,
-        changed=changed,
-        lost=(),
-        reason=reason,
-        where=where,
-        held=held,
+        placement, q, alive, load=limit, moved=moved, changed=changed, lost=(), reason=reason, where=where, held=held
     )
 
 
@@ -184,14 +179,6 @@ def taken_from(assignment: Assignment, failed: Iterable[int]) -> PartialAssignme
         gaps.update(held[gone])
         held[gone] = ()
     return PartialAssignment(where, held, sorted(gaps), sorted(gaps))
-
-
-def _fill(spread: Spread, start: PartialAssignment) -> int | None:
-    for shard in start.gaps:
-        blocked = spread.place(shard, start.where[shard].count(UNASSIGNED))
-        if blocked is not None:
-            return blocked.needed
-    return None
 
 
 def _lifted(where: list[tuple[int, ...]], limit: int) -> PartialAssignment:
@@ -217,10 +204,6 @@ def _replaced(table: list[tuple[int, ...]], changes: dict[int, tuple[int, ...]])
     return tuple(table)
 
 
-def _live(alive: Alive) -> list[int]:
-    return [replica for replica, is_live in enumerate(alive) if is_live]
-
-
 def _without(alive: Alive, replicas: Iterable[int]) -> tuple[Alive, list[int]]:
     left, failed = bytearray(alive), []
     for replica in sorted(set(replicas)):
@@ -232,7 +215,8 @@ def _without(alive: Alive, replicas: Iterable[int]) -> tuple[Alive, list[int]]:
     return bytes(left), failed
 
 
-def _wiped(placement: Placement, q: int, alive: Alive, lost: tuple[int, ...], reason: str) -> Assignment:
+def _wiped(placement: Placement, q: int, alive: Alive, gone: WipeOut) -> Assignment:
+    lost, reason = gone.shards, gone.reason
     return Assignment(placement, q, alive, load=0, moved=0, changed=(), lost=lost, reason=reason, where=(), held=())
 
 

@@ -78,15 +78,11 @@ def at_risk(placement: Placement, live: Iterable[int]) -> Risk:
     elif sum(alive) == 1:
         sole[alive.index(1)] = list(range(placement.replicas))
     found = {replica: tuple(shards) for replica, shards in sorted(sole.items())}
-    return Risk(found, _warning(placement, found))
-
-
-def _warning(placement: Placement, sole: Mapping[int, tuple[int, ...]]) -> str:
-    if not sole:
-        return "every shard has at least two live holders, or none"
+    if not found:
+        return Risk(found, "every shard has at least two live holders, or none")
     if placement.r == 1:
-        return f"no shard has a second holder ({placement.name}): any failure is a wipe-out"
-    total = sum(map(len, sole.values()))
+        return Risk(found, f"no shard has a second holder ({placement.name}): any failure is a wipe-out")
+    total = sum(map(len, found.values()))
     has = "has" if total == 1 else "have"
-    which = listed([f"replica {replica} ({named('shard', shards)})" for replica, shards in sole.items()])
-    return f"{counted(total, 'shard')} {has} a single live holder: {which}"
+    which = listed([f"replica {replica} ({named('shard', shards)})" for replica, shards in found.items()])
+    return Risk(found, f"{counted(total, 'shard')} {has} a single live holder: {which}")

@@ -14,7 +14,7 @@ def failures_at_least(replicas: int, r: int) -> float:
 
     The bound is exact if no two shards share a holder.
     """
-    return _endured(replicas, r, replicas)
+    return (replicas + 1) * gamma(1 + 1 / r) * exp(lgamma(replicas + 1) - lgamma(replicas + 1 + 1 / r))
 
 
 def failures(replicas: int, r: int) -> float:
@@ -46,16 +46,8 @@ def patched_share(replicas: int, vacant: int) -> float:
 
 def mean_depth_over_failures(replicas: int, endured: float) -> float:
     """Mean of the depth bound over the first `endured` failures."""
-    deepest = _deepest(replicas, endured)
-    harmonic = sum(1 / k for k in range(1, deepest))
-    return deepest - replicas / endured * (deepest - 1 - harmonic)
-
-
-def _endured(replicas: int, r: int, groups: float) -> float:
-    return (replicas + 1) * gamma(1 + 1 / r) * exp(lgamma(groups + 1) - lgamma(groups + 1 + 1 / r))
-
-
-def _deepest(replicas: int, endured: float) -> int:
     if not 0 < endured < replicas:
         raise ValueError(f"the number of failed replicas must be between 0 and {replicas}, not {endured}")
-    return int(-(-replicas // (replicas - endured)))
+    deepest = int(-(-replicas // (replicas - endured)))
+    harmonic = sum(1 / k for k in range(1, deepest))
+    return deepest - replicas / endured * (deepest - 1 - harmonic)

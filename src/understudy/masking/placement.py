@@ -80,13 +80,8 @@ def golomb(replicas: int, r: int, domain: int = 1, *, wide: bool = True) -> Plac
         )
     name = f"spare:r={r}" if domain == 1 else f"spare:r={r},domain={domain}"
     apart = "" if domain == 1 else f", never two in the same domain of {domain} replicas"
-    return Placement(
-        name,
-        replicas,
-        r,
-        f"{r} holders per shard, any two shards share at most one{apart}",
-        _shifted(replicas, [domain * mark for mark in ruler]),
-    )
+    explanation = f"{r} holders per shard, any two shards share at most one{apart}"
+    return Placement(name, replicas, r, explanation, _shifted(replicas, [domain * mark for mark in ruler]))
 
 
 def random_regular(replicas: int, r: int, seed: int = 0) -> Placement:
@@ -102,13 +97,8 @@ def random_regular(replicas: int, r: int, seed: int = 0) -> Placement:
                 one, other = hosts[a], hosts[int(uniform() * (a + 1))]
                 if one[column] not in other and other[column] not in one:
                     one[column], other[column] = other[column], one[column]
-    return Placement(
-        f"random:r={r},seed={seed}",
-        replicas,
-        r,
-        f"{r} holders per shard, chosen at random with seed {seed}",
-        tuple(map(tuple, hosts)),
-    )
+    explanation = f"{r} holders per shard, chosen at random with seed {seed}"
+    return Placement(f"random:r={r},seed={seed}", replicas, r, explanation, tuple(map(tuple, hosts)))
 
 
 def blocks(replicas: int, r: int, domain: int = 1) -> Placement:
@@ -116,9 +106,8 @@ def blocks(replicas: int, r: int, domain: int = 1) -> Placement:
     _check(replicas, r, domain)
     domains = replicas // domain
     if domains % r:
-        fits = [d for d in range(1, domains + 1) if domains % d == 0]
         what = f"{replicas} replicas" if domain == 1 else f"{domains} domains of {domain} replicas"
-        near = max(d for d in fits if d <= r)
+        near = next(d for d in range(r, 0, -1) if domains % d == 0)
         raise PlacementError(f"blocks:r={r} does not fit: r must divide the {what}; the nearest below is r={near}")
 
     def holders(shard: int) -> tuple[int, ...]:
@@ -150,9 +139,7 @@ def off(replicas: int) -> Placement:
     return Placement("off", replicas, 1, "every shard is held by its own replica only", _shifted(replicas, [0]))
 
 
-Maker = Callable[..., Placement]
-
-KINDS: dict[str, tuple[Maker, tuple[str, ...]]] = {
+KINDS: dict[str, tuple[Callable[..., Placement], tuple[str, ...]]] = {
     "spare": (golomb, ("r", "domain")),
     "random": (random_regular, ("r", "seed")),
     "blocks": (blocks, ("r", "domain")),

@@ -63,14 +63,10 @@ def choose(o: MaskOptions) -> MaskChoice:
     if not o.ready:
         return MaskChoice("mask", "no standby is ready")
     masked = ((o.stretch or o.replicas / o.live) - 1) * o.step * REFILL_STEPS
+    there = f"{o.hand_over:.2g} s"
     if o.step and o.hand_over < masked:
-        return MaskChoice(
-            "recover", f"the hand-over takes about {o.hand_over:.2g} s, masking would cost {masked:.2g} s"
-        )
-    return MaskChoice("mask", f"masking costs about {masked:.2g} s, the hand-over would take {o.hand_over:.2g} s")
-
-
-# -- fewer replicas than possible --------------------------------------------------------------------------------------
+        return MaskChoice("recover", f"the hand-over takes about {there}, masking would cost {masked:.2g} s")
+    return MaskChoice("mask", f"masking costs about {masked:.2g} s, the hand-over would take {there}")
 
 
 @dataclass(frozen=True)
@@ -106,13 +102,12 @@ def surplus_replicas(
     for bundle in sorted(bundles, key=order, reverse=True):
         if len(gone) + len(bundle) > surplus:
             continue
-        left = set(range(placement.replicas)) - gone - set(bundle)
-        trains = not set(bundle) <= set(vacant)
-        lost = wipe_out(placement, left - set(vacant)) if trains else None
+        left = set(range(placement.replicas)) - gone - set(bundle) - set(vacant)
+        lost = None if set(bundle) <= set(vacant) else wipe_out(placement, left)
         if lost:
             blocked = blocked or f"no remaining replica would hold {named('shard', lost.shards)} ({placement.name})"
-            continue
-        gone |= set(bundle)
+        else:
+            gone |= set(bundle)
     if len(gone) == surplus:
         return Surplus(tuple(sorted(gone)))
     possible = placement.replicas - len(gone)

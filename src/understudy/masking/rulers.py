@@ -54,15 +54,11 @@ SHORTEST: dict[int, Ruler] = {
 
 EXHAUSTED_UP_TO = 57
 """Rings of up to this many places are searched exhaustively: if no ruler is found, there is none."""
-
 SEARCHED_UP_TO = 256
 """On rings of up to this many places, the search gives up after `TRIALS`; larger rings use known rulers only."""
-
 TRIALS = 50_000
-
 WIDE_FROM = 64
 """Smaller rings do not use wide rulers."""
-
 WIDE_TRIALS = 500
 """Draws for each mark of a wide ruler."""
 
@@ -153,8 +149,7 @@ def _window(ring_ruler: Ruler, marks: int) -> Ruler:
     """The shortest segment with `marks` marks of a ruler with p - 1 marks on a ring of p(p - 1) places."""
     ring = (len(ring_ruler) + 1) * len(ring_ruler)
     round_twice = [*ring_ruler, *(mark + ring for mark in ring_ruler)]
-    starts = range(len(ring_ruler))
-    best = min(starts, key=lambda i: round_twice[i + marks - 1] - round_twice[i])
+    best = min(range(len(ring_ruler)), key=lambda i: round_twice[i + marks - 1] - round_twice[i])
     return tuple(mark - round_twice[best] for mark in round_twice[best : best + marks])
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from understudy.masking.coverage import Alive, live_count
 from understudy.masking.placement import Placement
@@ -28,8 +28,7 @@ Held = Sequence[tuple[int, ...]]
 """For each replica the shards of which it computes a part, ascending."""
 
 
-@dataclass(frozen=True)
-class Kept:
+class Kept(NamedTuple):
     """Parts that do not count as moved: `parts(shard, replica)` parts of the shard on the replica.
 
     `elsewhere(shard)` says whether such parts can be on replicas to which no part of the shard is assigned.
@@ -39,11 +38,11 @@ class Kept:
     elsewhere: Callable[[int], bool]
 
 
-@dataclass(frozen=True)
-class TooTight:
+class TooTight(Exception):
     """No arrangement keeps the limit; every arrangement needs a limit of at least `needed`."""
 
-    needed: int
+    def __init__(self, needed: int) -> None:
+        self.needed = needed
 
 
 class Spread:
@@ -53,13 +52,7 @@ class Spread:
     """
 
     def __init__(
-        self,
-        placement: Placement,
-        alive: Alive,
-        limit: int,
-        where: Where,
-        held: Held,
-        kept: Kept | None = None,
+        self, placement: Placement, alive: Alive, limit: int, where: Where, held: Held, kept: Kept | None = None
     ) -> None:
         self._placement = placement
         self._alive = alive
@@ -74,14 +67,10 @@ class Spread:
         self._next = 0
         self._whole = len(where[0]) == 1
 
-    def place(self, shard: int, parts: int) -> TooTight | None:
-        """Assigns `parts` more parts of the shard. None: done."""
+    def place(self, shard: int, parts: int) -> None:
+        """Assigns `parts` more parts of the shard, or raises `TooTight`."""
         while parts:
-            placed = self._deal(shard) if self._placement.everywhere else self._walk(shard, parts)
-            if isinstance(placed, TooTight):
-                return placed
-            parts -= placed
-        return None
+            parts -= self._deal(shard) if self._placement.everywhere else self._walk(shard, parts)
 
     def outcome(self) -> tuple[dict[int, tuple[int, ...]], dict[int, tuple[int, ...]]]:
         """The changed entries: replicas of the parts by shard, and shards by replica."""
@@ -94,14 +83,11 @@ class Spread:
         found = self._loads.get(replica)
         if found is None:
             held = self._held[replica]
-            if self._whole:
-                found = len(held)
-            else:
-                found = sum([self._where[shard].count(replica) for shard in held])
+            found = len(held) if self._whole else sum([self._where[shard].count(replica) for shard in held])
             self._loads[replica] = found
         return found
 
-    def _deal(self, shard: int) -> TooTight | int:
+    def _deal(self, shard: int) -> int:
         """Assigns one part to the next live replica with room around the ring, if every replica holds every shard."""
         replicas = self._placement.replicas
         for step in range(replicas):
@@ -111,10 +97,9 @@ class Spread:
                 self._loads[replica] += 1
                 self._next = replica + 1
                 return 1
-        parts = len(self._where[shard])
-        return TooTight(-(-parts * replicas // live_count(self._alive)))
+        raise TooTight(-(-len(self._where[shard]) * replicas // live_count(self._alive)))
 
-    def _walk(self, shard: int, parts: int) -> TooTight | int:
+    def _walk(self, shard: int, parts: int) -> int:
         """Takes the cheapest path to a replica with room, by Dijkstra with buckets: costs are small integers.
 
         Assigns one part if that replica holds the shard, so that holders share evenly; else as many parts as the path
@@ -181,7 +166,7 @@ class Spread:
             level += 1
 
         if end == UNASSIGNED:
-            return TooTight(-(-len(self._where[shard]) * len(reached) // len(distance)))
+            raise TooTight(-(-len(self._where[shard]) * len(reached) // len(distance)))
         for replica, far in distance.items():
             if far < nearest:
                 potential[replica] = potential.get(replica, 0) + far - nearest

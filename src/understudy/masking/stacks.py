@@ -44,15 +44,6 @@ class Stacks:
         """Number of shards that every live replica computes."""
         return self.assignment.load
 
-    @property
-    def live(self) -> tuple[int, ...]:
-        return self.assignment.live
-
-    @property
-    def lost(self) -> tuple[int, ...]:
-        """Shards without a live holder; not empty after a wipe-out."""
-        return self.assignment.lost
-
     def computed(self, replica: int) -> tuple[int, ...]:
         """The shards that the replica computes."""
         return self.order[replica][: self.depth]

@@ -34,13 +34,6 @@ class FreeStandby(msgspec.Struct, frozen=True):
     """When it arrived."""
 
 
-class DrainDemand(msgspec.Struct, frozen=True):
-    """Standbys that a waiting planned replacement needs."""
-
-    machines: int
-    by: float | None = None
-
-
 class Observed(msgspec.Struct, frozen=True):
     """The state of the job at one moment."""
 
@@ -55,11 +48,17 @@ class Observed(msgspec.Struct, frozen=True):
     vacant: int = 0
     """Machines' places that are vacant and to be refilled."""
     suspects: tuple[Suspect, ...] = ()
-    drains: tuple[DrainDemand, ...] = ()
+    drains: int = 0
+    """Machines that wait for their planned replacement, each of which needs a standby."""
     lost: tuple[float, ...] = ()
     """When machines were lost recently."""
     requests: tuple[float, ...] = ()
     """When each machine was requested: in the last hour, or as long as it could still arrive. All requests count."""
+
+    @property
+    def claimed(self) -> int:
+        """Number of standbys that vacant places and waiting planned replacements need."""
+        return self.vacant + self.drains
 
 
 class ReplaceSlow(msgspec.Struct, frozen=True):
@@ -117,36 +116,21 @@ def decide(observed: Observed, settings: StewardSettings, memory: StewardMemory)
     if not observed.training:
         return StewardDecision((), msgspec.structs.replace(memory, checked=observed.at, slow={}, plenty=None))
     at = observed.at
-    slow = _persisting(observed, settings, memory)
+    suspects = observed.suspects if settings.mode != "off" else ()
+    slow = {each.machine: memory.slow.get(each.machine, 0) + 1 for each in suspects}
     keep = max(HOUR, settings.rest)
     replaced = tuple((min(when, at), machine) for when, machine in memory.replaced if at - when < keep)
-    actions: list[Action] = []
     objections: dict[str, str] = {}
-
     replace = _replace(observed, settings, slow, replaced, objections)
     if replace is not None:
-        actions.append(replace)
         replaced = (*replaced, (at, replace.machine))
     request = _request(observed, settings, objections)
-    if request is not None:
-        actions.append(request)
     plenty, release = _release(observed, settings, memory.plenty)
-    if release is not None:
-        actions.append(release)
-
+    actions = tuple(action for action in (replace, request, release) if action is not None)
     told = {key: min(when, at) for key, when in memory.told.items() if at - when < HOUR}
     new = {key: text for key, text in objections.items() if key not in told}
     told |= dict.fromkeys(new, at)
-    return StewardDecision(tuple(actions), StewardMemory(at, slow, replaced, plenty, told), tuple(new.values()))
-
-
-# -- slow machines -----------------------------------------------------------------------------------------------------
-
-
-def _persisting(observed: Observed, settings: StewardSettings, memory: StewardMemory) -> dict[str, int]:
-    if settings.mode == "off":
-        return {}
-    return {each.machine: memory.slow.get(each.machine, 0) + 1 for each in observed.suspects}
+    return StewardDecision(actions, StewardMemory(at, slow, replaced, plenty, told), tuple(new.values()))
 
 
 def _replace(
@@ -178,21 +162,12 @@ def _obstacle(observed: Observed, settings: StewardSettings, suspect: Suspect, l
     if lately >= settings.replacements:
         return f"the limit is {counted(settings.replacements, 'slow machine')} an hour"
     ready = sum(standby.warm for standby in observed.standbys)
-    claimed = observed.vacant + sum(drain.machines for drain in observed.drains)
     if not ready:
         return "no standby is ready"
-    if ready <= claimed:
+    if ready <= observed.claimed:
         needed = "a vacant replica" if observed.vacant else "a planned replacement"
         return f"the ready standbys are needed for {needed}"
     return ""
-
-
-# -- the pool ----------------------------------------------------------------------------------------------------------
-
-
-def _needed(observed: Observed, pool: int) -> int:
-    """Number of standbys needed: the pool, one per vacant place, and those of waiting planned replacements."""
-    return pool + observed.vacant + sum(drain.machines for drain in observed.drains)
 
 
 def _request(observed: Observed, settings: StewardSettings, objections: dict[str, str]) -> RequestStandbys | None:
@@ -201,15 +176,12 @@ def _request(observed: Observed, settings: StewardSettings, objections: dict[str
     at, free = observed.at, len(observed.standbys)
     coming = min(observed.expected, sum(at - when < settings.arrival for when in observed.requests))
     back = sum(0 <= at - when < settings.returning for when in observed.lost)
-    needed = _needed(observed, settings.pool)
-    lacking = needed - free - coming - back
-    if lacking <= 0:
+    needed = settings.pool + observed.claimed
+    count = needed - free - coming - back
+    if count <= 0 or any(at - when < settings.cool_down for when in observed.requests):
         return None
-    if any(at - when < settings.cool_down for when in observed.requests):
-        return None
-    count = lacking
     if settings.budget:
-        count = min(lacking, settings.budget - sum(at - when < HOUR for when in observed.requests))
+        count = min(count, settings.budget - sum(at - when < HOUR for when in observed.requests))
     if count <= 0:
         limit = f"the budget is {counted(settings.budget, 'machine')} an hour"
         objections["budget"] = f"no standby is requested, although {free} of {needed} are free: {limit}"
@@ -224,7 +196,7 @@ def _release(
     """Since when there are too many standbys, and the one to release: first those not warm, then the latest."""
     if settings.pool is None:
         return None, None
-    needed = _needed(observed, settings.pool)
+    needed = settings.pool + observed.claimed
     if observed.busy or len(observed.standbys) <= needed:
         return None, None
     since = observed.at if plenty is None else min(plenty, observed.at)

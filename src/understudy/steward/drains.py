@@ -19,21 +19,12 @@ class Drain(msgspec.Struct, frozen=True):
     """Whether the machines may leave one after the other; else all leave at one boundary."""
 
 
-class Turn(msgspec.Struct, frozen=True):
-    """The machines that leave at the next boundary; none if standbys are missing."""
-
-    machines: tuple[str, ...]
-    reason: str
-
-
 class Outlook(msgspec.Struct, frozen=True):
     """The expected course of a drain."""
 
     id: str
-    turns: int
     ends: float | None
     """Expected end; None: no replacement has been measured yet."""
-    late: bool
     reason: str
     excuse: str = ""
     """By how much the drain will be late; empty: it will be in time."""
@@ -44,28 +35,20 @@ def deadline(drain: Drain) -> float:
     return math.inf if drain.by is None else drain.by
 
 
-def in_order(waiting: Sequence[Drain]) -> list[Drain]:
-    """Drains by deadline, then by order of request."""
-    return sorted(waiting, key=deadline)
-
-
-def next_turn(drain: Drain, ready: Sequence[str], limit: int = 0) -> Turn:
-    """The machines of a drain that leave now. `ready`: machines with an available standby; `limit`: the largest number
-    that may leave at once (0: no limit)."""
+def next_turn(drain: Drain, ready: Sequence[str], limit: int = 0) -> tuple[tuple[str, ...], str]:
+    """The machines of a drain that leave now, and why not more of them do. `ready`: machines with an available standby;
+    `limit`: the largest number that may leave at once (0: no limit)."""
     able = tuple(name for name in drain.machines if name in ready)
     count = len(drain.machines)
     if not drain.in_turns:
-        if len(able) < count:
-            return Turn((), f"waits for {count - len(able)} more of {count} standbys: all leave at one boundary")
-        return Turn(able, "all at one boundary")
-    if not able:
-        return Turn((), "waits for a standby")
+        return able if len(able) == count else (), ""
     chosen = able[:limit] if limit else able
-    if len(chosen) == count:
-        return Turn(chosen, "all remaining machines")
+    if len(chosen) in (0, count):
+        return chosen, ""
+    why = f"a standby is ready for {'it' if len(chosen) == 1 else 'them'}"
     if len(chosen) < len(able):
-        return Turn(chosen, f"{len(chosen)} of {count}: no more than {limit} at once")
-    return Turn(chosen, f"{len(chosen)} of {count}: a standby is ready for {'it' if len(chosen) == 1 else 'them'}")
+        why = f"no more than {limit} at once"
+    return chosen, f"{len(chosen)} of {count}: {why}"
 
 
 def turns_of(drain: Drain, standbys: int, limit: int = 0) -> int:
@@ -80,21 +63,17 @@ def turns_of(drain: Drain, standbys: int, limit: int = 0) -> int:
 def outlooks(
     waiting: Sequence[Drain], standbys: int, limit: int, now: float, lately: float | None, busy: float = 0.0
 ) -> list[Outlook]:
-    """The expected course of each drain. `lately`: recent duration of a turn; `busy`: remaining time of the current
-    turn."""
+    """The expected course of each drain, by deadline and then by order of request. `lately`: recent duration of a turn;
+    `busy`: remaining time of the current turn."""
     found, ends, left = [], now + busy, standbys
-    for drain in in_order(waiting):
+    for drain in sorted(waiting, key=deadline):
         turns = turns_of(drain, left, limit)
-        short = max(0, len(drain.machines) - max(0, left))
+        reason, excuse = "waits for a standby" if len(drain.machines) > max(0, left) else "waits for its turn", ""
         left -= len(drain.machines)
         ends += turns * (lately or 0.0)
-        late = lately is not None and drain.by is not None and ends > drain.by
-        reason, excuse = "waits for a standby" if short else "waits for its turn", ""
-        if late:
-            assert drain.by is not None
-            assert lately is not None
+        if lately is not None and drain.by is not None and ends > drain.by:
             many = f"{turns} turns of about {lately:.2g} s end" if turns > 1 else f"a turn of about {lately:.2g} s ends"
             excuse = f"{many} {ends - drain.by:.2g} s after the deadline"
             reason += f", and will be late: {excuse}"
-        found.append(Outlook(drain.id, turns, None if lately is None else ends, late, reason, excuse))
+        found.append(Outlook(drain.id, None if lately is None else ends, reason, excuse))
     return found

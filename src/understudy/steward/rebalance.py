@@ -117,9 +117,6 @@ def _cuts(row: list[int], first: int, others: int) -> list[tuple[int, int]]:
     return [(len(row) - place, row[place - 1]) for place in cuts]
 
 
-# -- spreading over racks ----------------------------------------------------------------------------------------------
-
-
 def spread_over_racks(
     where: Mapping[int, str], kinds: Sequence[Sequence[int]], racks: Mapping[str, str], free: Iterable[str]
 ) -> Moves:

@@ -14,12 +14,9 @@ from understudy.controller.core.events import AddStandby, Asked, Event, Noted, R
 from understudy.controller.server.steward import Steward
 from understudy.protocol.messages import Rehearsed, Settled, Switched, Tracked
 from understudy.protocol.settings import StewardSettings
+from understudy.steward.stragglers import Straggler
 
-
-@dataclass(frozen=True)
-class Slow:
-    ratio: float = 1.3
-    reason: str = "m1 role 1: backward 1.30x its class for 20 steps"
+SLOW = Straggler(1, "backward", 1.3, 20, "m1 role 1: backward 1.30x its class for 20 steps", "m1")
 
 
 @dataclass
@@ -28,7 +25,7 @@ class Watched:
 
     play: Play
     rules: StewardSettings
-    slow: dict[str, Slow] = field(default_factory=dict)
+    slow: dict[str, Straggler] = field(default_factory=dict)
     asked: list[Event] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -56,7 +53,7 @@ def watched(rules: StewardSettings, standbys: int = 1, **more: Any) -> Watched:
 
 def test_what_it_would_do_is_told_and_nothing_else_happens() -> None:
     job = watched(StewardSettings("tell", looks=3))
-    job.slow["m1"] = Slow()
+    job.slow["m1"] = SLOW
     (note,) = job.looks(20)
     text = "would replace m1: m1 role 1: backward 1.30x its class for 20 steps, in 3 checks"
     assert note == Noted("steward", text, {"act": "replace", "machine": "m1"})
@@ -66,7 +63,7 @@ def test_what_it_would_do_is_told_and_nothing_else_happens() -> None:
 
 def test_when_it_may_act_it_asks_as_an_operator_would_with_the_reason_before_it() -> None:
     job = watched(StewardSettings("act", looks=3))
-    job.slow["m1"] = Slow()
+    job.slow["m1"] = SLOW
     note, asked = job.looks(3)
     assert isinstance(note, Noted)
     assert note.text.startswith("replaces m1: ")
@@ -81,7 +78,7 @@ def test_only_who_plays_can_be_slow_and_a_newcomer_is_left_alone() -> None:
     job = watched(StewardSettings("act", looks=1, rest=600.0), standbys=2)
     job.looks(1)
     job.play.replace("m1")
-    job.slow |= {"m1": Slow(), "m2": Slow(), "m3": Slow()}
+    job.slow |= {"m1": SLOW, "m2": SLOW, "m3": SLOW}
     notes = [event for event in job.looks(20) if isinstance(event, Noted)]
     assert [note.text.partition(" (")[0] for note in notes] == ["m2 is not replaced: it joined less than 10 min ago"]
     assert len(job.looks(600)) == 2
@@ -89,7 +86,7 @@ def test_only_who_plays_can_be_slow_and_a_newcomer_is_left_alone() -> None:
 
 def test_who_began_with_the_job_is_no_newcomer() -> None:
     play = Play(machines=2)
-    job = Watched(play, StewardSettings("act", looks=1, rest=600.0), {"m1": Slow()})
+    job = Watched(play, StewardSettings("act", looks=1, rest=600.0), {"m1": SLOW})
     job.looks(2)  # a controller looks before any machine has come
     for name in ("m0", "m1", "m2"):
         play.come(name, standby=name == "m2")
@@ -106,7 +103,7 @@ def test_who_began_with_the_job_is_no_newcomer() -> None:
 
 def test_a_standby_that_has_not_rehearsed_is_not_ready() -> None:
     job = watched(StewardSettings("act", looks=1), warm=1)
-    job.slow["m1"] = Slow()
+    job.slow["m1"] = SLOW
     (note,) = job.looks(5)
     assert isinstance(note, Noted)
     assert note.text.startswith("m1 is not replaced: no standby is ready")
@@ -150,7 +147,7 @@ def test_a_machine_that_was_lost_comes_back_before_another_is_asked_for() -> Non
 
 def test_while_training_waits_for_a_machine_only_the_director_asks() -> None:
     job = watched(StewardSettings("act", pool=2, looks=1), standbys=0)
-    job.slow["m1"] = Slow()
+    job.slow["m1"] = SLOW
     job.play.lose("m0")
     job.play.halted("w1")
     assert job.play.status() == "halting"
@@ -163,7 +160,7 @@ def test_a_controller_that_comes_back_keeps_to_the_same_limits() -> None:
     rules = StewardSettings("tell", pool=2, budget=2, looks=2, replacements=1, rest=5000.0, cool_down=0.0)
     job = watched(rules)
     job.play.ask("r0", AddStandby())
-    job.slow["m1"] = Slow()
+    job.slow["m1"] = SLOW
     done = [event for event in job.looks(5) if not isinstance(event, Noted) or event.data["act"] == "replace"]
     assert len(done) == 1
     job.play.feed(Asked("r1", AddStandby()))
@@ -178,6 +175,6 @@ def test_a_controller_that_comes_back_keeps_to_the_same_limits() -> None:
     names = [[name for _, name in steward.memory.replaced] for steward in (before, job.steward)]
     assert names == [["m1"], ["m1"]]
     again.director.job.wanted = 0  # they never came
-    job.slow["m0"] = Slow()
+    job.slow["m0"] = SLOW
     notes = [event for event in job.looks(500) if isinstance(event, Noted)]
     assert {note.data["act"] for note in notes} == {"none"}

@@ -24,9 +24,6 @@ class UnexpectedEvent(Exception):
         self.what = what
 
 
-# -- speaking --------------------------------------------------------------------------------------------------------
-
-
 def tell(job: JobState, uid: str, message: ToWorker) -> None:
     """Send a message to a worker, if it lives."""
     worker = job.workers[uid]
@@ -56,9 +53,6 @@ def want(job: JobState, count: int) -> None:
     job.wanted += count
     announce(job, "wanted", f"{count} standby machine{'s' if count > 1 else ''} wanted", count=count)
     job.effects.append(StartMachines(count, job.now))
-
-
-# -- workers ---------------------------------------------------------------------------------------------------------
 
 
 def start_worker(job: JobState, machine: Machine, slot: int) -> Worker:
@@ -93,9 +87,6 @@ def renew(job: JobState, machine: Machine) -> None:
             order(job, machine, EndWorker(worker.uid))
         worker.alive = False
         machine.workers[worker.slot] = start_worker(job, machine, worker.slot)
-
-
-# -- machines --------------------------------------------------------------------------------------------------------
 
 
 def record_failure(job: JobState, machine: Machine, why: str) -> None:
@@ -160,9 +151,6 @@ def recycle(job: JobState) -> None:
             renew(job, machine)
 
 
-# -- changes ---------------------------------------------------------------------------------------------------------
-
-
 def next_roster(job: JobState, places: dict[int, str], *, fresh: bool, vacant: Iterable[int] = ()) -> Roster:
     """The roster in which these machines take these cells, and no worker has the vacant roles."""
     job.generations += 1
@@ -182,11 +170,6 @@ def move(job: JobState, role: int, giver: str, taker: str, *, part: int = 0, par
     assert source is not None
     assert target is not None
     return Move(role, source, target, part, parts, copy_of)
-
-
-def change_in(job: JobState, generation: int) -> Change | None:
-    """The change under way, if it leads to this generation; None: a message about it is stale."""
-    return job.change if job.change is not None and job.change.generation == generation else None
 
 
 def enter(job: JobState, change: Change, phase: Phase) -> None:

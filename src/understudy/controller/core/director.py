@@ -8,7 +8,7 @@ from operator import is_
 from understudy.protocol.frames import Relayed
 from understudy.protocol.messages import Cancelled, Gave, Prepared, Saved, Settled, Switched
 
-from . import ending, failure, forming, notices, planned, requests, scaling, settling, signals, standbys, turns
+from . import ending, failure, forming, planned, requests, scaling, settling, signals, standbys, turns
 from .actions import announce
 from .change import Change, Phase
 from .effects import Effect
@@ -112,11 +112,13 @@ def _step(job: JobState, *, brief: bool) -> bool:
 
 def _step_in(job: JobState, change: Change, *, brief: bool) -> bool:
     """Bring the change under way into its next phase, if all have done what the present one asks of them."""
-    if change.phase == Phase.REHEARSE and standbys.have_rehearsed(job, change):
+    if change.phase == Phase.REHEARSE:
+        if not all(job.workers[uid].rehearsed == role for role, uid in change.joiners.items()):
+            return False
         planned.propose(job, change) if change.planned else failure.resume(job, change)
         return True
     if change.phase == Phase.CANCEL and not brief:
-        planned.forget_dead(job, change)
+        change.waiting = set(job.living(change.waiting))
     if change.waiting:
         return False
     match change.phase:
@@ -135,7 +137,7 @@ def _complete(job: JobState, change: Change) -> None:
     """End a change to which all have switched, and see to what has come up meanwhile."""
     settling.complete(job, change)
     turns.replace_ill(job, {name for name in change.places.values() if job.machines[name].ill})
-    notices.heed_notices(job)
+    signals.heed_notices(job)
     settling.conclude(job)
     ending.stop_joiners(job)
     scaling.announce_replicas(job, change)

@@ -49,7 +49,9 @@ def finish(job: JobState) -> None:
     if job.closing_reason:
         writing = [job.workers[uid] for uid in job.closing_workers]
         if not any(worker.alive and worker.done is None for worker in writing):
-            fail(job, FailureCause.NO_MACHINE, _closing_words(job))
+            saved = job.latest_checkpoint() == job.closing_step
+            rest = continued_from(job.closing_step) if saved else "no checkpoint could be written"
+            fail(job, FailureCause.NO_MACHINE, f"{job.closing_reason}; {rest}")
         return
     seated = [job.workers[uid] for uid in job.roster.seats if uid is not None]
     ends = [worker.done for worker in seated if worker.done is not None]
@@ -62,12 +64,6 @@ def finish(job: JobState) -> None:
     step = max(end.step for end in ends)
     announce(job, "stopped" if stopped else "finished", f"{job.status} after {step} steps", step=step)
     _close(job, f"the job is {job.status}")
-
-
-def _closing_words(job: JobState) -> str:
-    if job.latest_checkpoint() == job.closing_step:
-        return f"{job.closing_reason}; {continued_from(job.closing_step)}"
-    return f"{job.closing_reason}; no checkpoint could be written"
 
 
 def continued_from(step: int) -> str:

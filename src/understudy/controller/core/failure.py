@@ -1,7 +1,7 @@
 """A failure: all workers halt and report, one settlement is made of their reports, and training begins again from it.
 
 The story in order: `halt`, `decide` (once all have reported), the rehearsals of the joiners, `resume`, and then the
-switch that all changes share (`switching.py`).
+switch that all changes share (`reports.py`).
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from .change import Change, Kind, Phase
 from .ending import continued_from, fail
 from .machines import Machine, MachineState, Worker
 from .masked import park, parked_machine, places_without, spared, to_vacate
+from .replicas import sound
 from .settlement import Holder, Settlement, StateLost, fall_back, latest_copy, settle
 from .standbys import rehearse, stand_in
 from .state import ATTEMPTS, STUBBORN, FailureCause, JobState, JobStatus
@@ -103,12 +104,22 @@ def decide(job: JobState) -> None:
     job.script_failures.clear()
     job.deaths.update((cell, settlement.reached) for cell in settlement.missing)
     unasked = [each for each in (change, job.settling) if each is not None and each.item is None]
-    _undo_settling(job, places)
-    _announce_decision(job, settlement, masked=bool(vacant))
+    if job.settling is not None and set(job.settling.leaving) & set(places.values()):  # it is undone, and queued again
+        settling, job.settling = job.settling, None
+        try_again(job, settling, job.halt_reason)
+    announce(
+        job,
+        "decided",
+        settlement.reason if vacant or not settlement.givers else settlement.reason + settlement.sources,
+        step=settlement.step,
+        missing=list(settlement.missing),
+        roles=[role for cell in settlement.missing for role in job.roles_of(cell)],
+        source=settlement.back or "replica",
+        repeated=settlement.repeated,
+    )
     job.status = JobStatus.RECOVERING
     recover = _recovery(job, settlement, places, vacant, vacant_by_plan, in_place)
-    reports = _reports(survivors)
-    recover.copied = latest_copy(reports, job.plan.roles, job.twins)
+    recover.copied = latest_copy(_reports(survivors), job.plan.roles, job.twins)
     _inherit_leavers(job, recover, change, unasked)
     job.change = recover
     enter(job, recover, Phase.REHEARSE)
@@ -122,10 +133,10 @@ def _has_ended(job: JobState, survivors: list[Worker]) -> bool:
         return False
     if job.script_failures:
         fail(job, FailureCause.SCRIPT, next(iter(job.script_failures.values())))
-        return True
-    job.status = JobStatus.CLOSING
-    for worker in survivors:
-        tell(job, worker.uid, Finish())
+    else:
+        job.status = JobStatus.CLOSING
+        for worker in survivors:
+            tell(job, worker.uid, Finish())
     return True
 
 
@@ -186,6 +197,7 @@ def _start_over(job: JobState) -> None:
         try_again(job, change, job.halt_reason)
     job.roster, job.status, job.waiting = None, JobStatus.FORMING, ""
     job.twins.clear()
+    job.replica_cache = []
     for machine in job.in_state(MachineState.ACTIVE):
         if not quarantine_if_due(job, machine):
             renew(job, machine)
@@ -230,10 +242,9 @@ def _own_machine(job: JobState, cell: int, taken: set[str], in_place: set[str]) 
     if job.roster is None:
         return None
     names = {seat.machine for role in job.roles_of(cell) if (seat := job.roster.worker_of(role)) is not None}
-    names |= {name for name in [job.parked.get(cell)] if name is not None}
-    quarantine = job.plan.settings.recovery.quarantine
+    names |= {job.parked[cell]} if cell in job.parked else set()
     for machine in (job.machines[name] for name in sorted(names - taken)):
-        if machine.state != MachineState.ACTIVE or machine.ill or machine.failures >= quarantine:
+        if not sound(job, machine):
             continue
         for worker, role in zip(list(machine.workers), job.roles_of(cell), strict=True):
             fresh = worker.role is None or role in (worker.rehearsing, worker.rehearsed)
@@ -258,27 +269,6 @@ def _wait_for_machine(job: JobState, cells: list[int]) -> None:
         announce(job, "waiting", f"{job.waiting}: training waits for one; add one with: understudy standby add")
     if not job.wanted and job.refusals < ATTEMPTS:
         want(job, len(cells))
-
-
-def _undo_settling(job: JobState, places: dict[int, str]) -> None:
-    """Queue the last change again if a machine that had left by it goes on."""
-    change = job.settling
-    if change is not None and set(change.leaving) & set(places.values()):
-        job.settling = None
-        try_again(job, change, job.halt_reason)
-
-
-def _announce_decision(job: JobState, settlement: Settlement, *, masked: bool) -> None:
-    announce(
-        job,
-        "decided",
-        settlement.reason if masked or not settlement.givers else settlement.reason + settlement.sources,
-        step=settlement.step,
-        missing=list(settlement.missing),
-        roles=[role for cell in settlement.missing for role in job.roles_of(cell)],
-        source=settlement.back or "replica",
-        repeated=settlement.repeated,
-    )
 
 
 def _recovery(
@@ -336,12 +326,12 @@ def resume(job: JobState, change: Change) -> None:
         for part, giver in enumerate(givers)
     )
     enter(job, change, Phase.OPEN)
-    for role, uid in enumerate(change.roster.seats):
-        if uid is not None:
-            job.workers[uid].role = role
-    told = {uid for uid in change.roster.seats if uid is not None} | {each.giver.uid for each in change.moves}
-    change.waiting = told
-    for uid in sorted(told):
+    change.waiting = {each.giver.uid for each in change.moves}
+    for role, seat in enumerate(change.roster.seats):
+        if seat is not None:
+            job.workers[seat].role = role
+            change.waiting.add(seat)
+    for uid in sorted(change.waiting):
         job.workers[uid].entered, job.workers[uid].parked = True, False
         tell(job, uid, Resume(change.roster, change.step, change.moves, change.back, change.copied))
     if change.vacant:

@@ -15,7 +15,9 @@ from .state import ATTEMPTS, FailureCause, JobState, JobStatus
 def register(job: JobState, event: Registered) -> None:
     """Take a machine in, as one of the first if there is room and as a standby otherwise. Failures under an earlier
     incarnation of its agent still count."""
-    founder = job.status == JobStatus.FORMING and not event.standby and _has_room(job)
+    places = len(job.plan.opening)
+    has_room = len(job.machines) < places or len(job.in_state(MachineState.ACTIVE)) < places
+    founder = job.status == JobStatus.FORMING and not event.standby and has_room
     state = MachineState.ACTIVE if founder else MachineState.STANDBY
     old = job.machines.get(event.machine)
     machine = Machine(event.machine, event.incarnation, state, labels=event.labels)
@@ -34,12 +36,6 @@ def register(job: JobState, event: Registered) -> None:
     announce(job, "machine", said, machine=machine.name)
     for slot in range(job.plan.nproc):
         machine.workers.append(start_worker(job, machine, slot))
-
-
-def _has_room(job: JobState) -> bool:
-    """Whether the first generation has a free place."""
-    places = len(job.plan.opening)
-    return len(job.machines) < places or len(job.in_state(MachineState.ACTIVE)) < places
 
 
 def could_not_start(job: JobState, name: str, why: str) -> None:

@@ -159,13 +159,10 @@ def unused(workers: Sequence[Worker]) -> bool:
 
 def fits(workers: Sequence[Worker], roles: Sequence[int]) -> bool:
     """Whether these workers could take these roles, rehearsed or not."""
-    return unused(workers) and all(_open_to(worker, role) for worker, role in zip(workers, roles, strict=True))
-
-
-def _open_to(worker: Worker, role: int) -> bool:
-    if worker.entered:
-        return worker.role == role
-    return not worker.fixed or role in (worker.rehearsed, *worker.also)
+    return unused(workers) and all(
+        worker.role == role if worker.entered else not worker.fixed or role in (worker.rehearsed, *worker.also)
+        for worker, role in zip(workers, roles, strict=True)
+    )
 
 
 def ready(worker: Worker, role: int) -> bool:

@@ -15,8 +15,6 @@ from .settlement import Settlement
 from .standbys import rehearse, stand_in, suitable
 from .state import ATTEMPTS, STUBBORN, JobState
 
-# -- the decision, after a halt --------------------------------------------------------------------------------------
-
 
 def spared(job: JobState, settlement: Settlement, survivors: list[Worker]) -> tuple[int, ...]:
     """Roles that are vacant by plan and stay vacant. Replicas that have just left come back if others are lost."""
@@ -138,9 +136,6 @@ def park(job: JobState, change: Change) -> None:
 def announce_vacated(job: JobState, roles: Iterable[int], said: str) -> None:
     """Announce roles that are vacant by plan."""
     announce(job, "vacated", said, roles=sorted(roles))
-
-
-# -- the refill, later -----------------------------------------------------------------------------------------------
 
 
 def refill(job: JobState) -> bool:

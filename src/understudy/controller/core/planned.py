@@ -56,18 +56,13 @@ def cancel(job: JobState, why: str) -> None:
     change = job.change
     assert change is not None
     if change.phase == Phase.CANCEL:
-        forget_dead(job, change)
+        change.waiting = set(job.living(change.waiting))
         return
     change.failed = why
     change.waiting = set() if change.roster is None else set(job.living(job.seated(change)))
     enter(job, change, Phase.CANCEL)
     for uid in sorted(change.waiting):
         tell(job, uid, Cancel(change.generation))
-
-
-def forget_dead(job: JobState, change: Change) -> None:
-    """Wait no longer for answers of dead workers."""
-    change.waiting = set(job.living(change.waiting))
 
 
 def give_up(job: JobState, change: Change) -> None:

@@ -79,14 +79,11 @@ class Recordings:
             lacking = COPIES - sum(url != "" and place in staying for place, url in kept.urls.items())
             if source is None or lacking <= 0:
                 continue
-            able = [place for places in (standbys, others) for place in _from(places, role)]
-            for place in [place for place in able if place not in kept.urls][:lacking]:
+            able: list[Place] = []
+            for places in (standbys, others):  # begins elsewhere for each role: no machine keeps the recordings of all
+                start = role % len(places) if places else 0
+                able += [place for place in (*places[start:], *places[:start]) if place not in kept.urls]
+            for place in able[:lacking]:
                 kept.urls[place] = None
                 orders.append((place, source))
         return orders
-
-
-def _from(places: Sequence[Place], number: int) -> Sequence[Place]:
-    """All places, beginning with another one for each number, so that no machine keeps the recordings of all roles."""
-    start = number % len(places) if places else 0
-    return (*places[start:], *places[:start])

@@ -18,18 +18,12 @@ from .state import JobState
 
 def replicas(job: JobState) -> list[tuple[int, ...]]:
     """The roles of each replica; one replica with all roles if no role has a twin."""
-    reported = (len(job.twins), job.twin_reports)
-    if not job.replica_cache[1] or job.replica_cache[0] != reported:
-        job.replica_cache = (reported, _find_replicas(job))
-    return job.replica_cache[1]
-
-
-def _find_replicas(job: JobState) -> list[tuple[int, ...]]:
-    kinds = {tuple(sorted({role, *job.twins.get(role, ())})) for role in range(job.plan.roles)}
-    sizes = {len(kind) for kind in kinds}
-    if len(sizes) != 1 or sum(map(len, kinds)) != job.plan.roles:
-        return [tuple(range(job.plan.roles))]
-    return [tuple(sorted(kind[number] for kind in kinds)) for number in range(sizes.pop())]
+    if not job.replica_cache:
+        kinds = {tuple(sorted({role, *job.twins.get(role, ())})) for role in range(job.plan.roles)}
+        job.replica_cache = [tuple(range(job.plan.roles))]
+        if len(sizes := set(map(len, kinds))) == 1 and sum(map(len, kinds)) == job.plan.roles:
+            job.replica_cache = [tuple(sorted(kind[n] for kind in kinds)) for n in range(sizes.pop())]
+    return job.replica_cache
 
 
 def note_twins(job: JobState, role: int, twins: tuple[int, ...]) -> None:
@@ -37,9 +31,9 @@ def note_twins(job: JobState, role: int, twins: tuple[int, ...]) -> None:
     if job.twins.get(role) == twins:
         return
     job.twins[role] = twins
-    job.twin_reports += 1
     for other in twins:
         job.twins.setdefault(other, twins)
+    job.replica_cache = []
 
 
 def known(job: JobState) -> bool:
@@ -121,9 +115,13 @@ def occupant(job: JobState, cell: int) -> Machine | None:
         return None
     names = [worker.machine for role in job.roles_of(cell) if (worker := job.roster.worker_of(role)) is not None]
     machine = job.machines.get([*names, job.parked.get(cell, "")][0])
-    if machine is None or machine.state != MachineState.ACTIVE:
-        return None
-    return None if machine.ill or machine.failures >= job.plan.settings.recovery.quarantine else machine
+    return machine if machine is not None and sound(job, machine) else None
+
+
+def sound(job: JobState, machine: Machine) -> bool:
+    """Whether a machine is active, not ill, and has not failed too often."""
+    quarantine = job.plan.settings.recovery.quarantine
+    return machine.state == MachineState.ACTIVE and not machine.ill and machine.failures < quarantine
 
 
 def lies_idle(job: JobState, machine: Machine) -> bool:

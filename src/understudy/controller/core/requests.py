@@ -10,10 +10,9 @@ from .change import Phase, QueuedReplacement
 from .events import AddStandby, Readmit, RemoveStandby, Replace, ReportFault, Request, Scale, StopJob, TakeBack
 from .machines import Machine, MachineState
 from .masked import refill
-from .notices import time_is_up
 from .planned import begin, cancel
 from .replicas import lies_idle
-from .signals import reported_ill
+from .signals import reported_ill, time_is_up
 from .state import ATTEMPTS, JobState
 from .turns import close, foresee, notice_id, objection
 
@@ -77,9 +76,6 @@ def _take_back(job: JobState, id: str, name: str) -> None:
         reply(job, id, True, f"{name} stays")
 
 
-# -- turns -----------------------------------------------------------------------------------------------------------
-
-
 def start_next(job: JobState) -> bool:
     """Begin the next planned change: a shrink, a refill, or the first replacement whose standbys are ready; returns
     whether there is one."""
@@ -94,9 +90,14 @@ def start_next(job: JobState) -> bool:
             job.queue.appendleft(item)
             return False  # until its replica is whole again
         chosen = _choose(job, item)
-        turn = next_turn(item.drain, list(chosen), job.plan.settings.replacement.at_once)
-        if turn.machines:
-            _take_turn(job, item, chosen, turn.machines, turn.reason)
+        turn, reason = next_turn(item.drain, list(chosen), job.plan.settings.replacement.at_once)
+        if turn:
+            rest = tuple(name for name in item.request.machines if name not in turn)
+            if rest:  # the others wait for their own turn
+                job.queue.appendleft(item.part(rest))
+                item = item.part(turn)
+            item.attempts += 1
+            begin(job, item, [job.machines[name] for name in turn], [chosen[name] for name in turn], reason)
             return True
         needed = 1 if item.request.in_turns else len(item.request.machines)
         if item.forced or standbys.expected(job) >= needed:
@@ -104,19 +105,6 @@ def start_next(job: JobState) -> bool:
             return False
         close(job, item, False, "no standby is left; add one with: understudy standby add")
     return False
-
-
-def _take_turn(
-    job: JobState, item: QueuedReplacement, chosen: dict[str, Machine], turn: tuple[str, ...], reason: str
-) -> None:
-    """Begin the replacement of the machines whose turn it is; the others wait for their own turn."""
-    rest = tuple(name for name in item.request.machines if name not in turn)
-    if rest:
-        job.queue.appendleft(item.part(rest))
-        item = item.part(turn)
-    item.attempts += 1
-    leavers = [job.machines[name] for name in turn]
-    begin(job, item, leavers, [chosen[name] for name in turn], reason if rest else "")
 
 
 def _still_wanted(job: JobState, item: QueuedReplacement) -> QueuedReplacement | None:

@@ -14,11 +14,9 @@ from .planned import cancel
 from .replicas import bundles, count, known, replicas, risk, surplus, surplus_for, target, whole
 from .state import STUBBORN, JobState
 
-# -- the request -----------------------------------------------------------------------------------------------------
-
 
 def scale(job: JobState, id: str, request: Scale) -> None:
-    problem = _no_scaling(job) or _improper(job, request) or _impossible(job, request)
+    problem = _no_scaling(job) or _objection(job, request)
     if problem:
         reply(job, id, False, problem)
         return
@@ -40,8 +38,8 @@ def _no_scaling(job: JobState) -> str:
     return ""
 
 
-def _improper(job: JobState, request: Scale) -> str:
-    """Why the request makes no sense in this job; empty: it does."""
+def _objection(job: JobState, request: Scale) -> str:
+    """Why the request makes no sense in this job, or the other replicas could not go on; empty: neither."""
     most, wanted = len(replicas(job)), request.replicas
     if wanted < 1:
         return f"{wanted} replicas cannot train; ask for at least 1, or end the job with: understudy stop"
@@ -53,23 +51,15 @@ def _improper(job: JobState, request: Scale) -> str:
         machine = job.machines.get(name)
         if machine is None or machine.state != MachineState.ACTIVE:
             return f"--without: {name} has no role; machines with roles: {job.names_in(MachineState.ACTIVE)}"
-    going = _replicas_on(job, request.without)
+    going, them = _replicas_on(job, request.without), listed(request.without)
     if len(going) > most - wanted:
-        them, many = listed(request.without), counted(len(going), "replica")
+        many = counted(len(going), "replica")
         return f"--without: {them} have {many}, more than are to go; ask for at most {most - len(going)}"
-    return ""
-
-
-def _impossible(job: JobState, request: Scale) -> str:
-    """Why the other replicas could not go on; empty: they could."""
-    leave_first = _replicas_on(job, request.without)
-    found = surplus_for(job, request.replicas, leave_first)
+    found = surplus_for(job, wanted, going)
     if found.problem:
-        return f"{request.replicas} of {len(replicas(job))} replicas are not possible: {found.problem}"
-    if leave_first - set(found.replicas):
-        them = listed(request.without)
-        return f"--without: training needs data that only {them} have; name other machines"
-    return ""
+        return f"{wanted} of {most} replicas are not possible: {found.problem}"
+    lost = going - set(found.replicas)
+    return f"--without: training needs data that only {them} have; name other machines" if lost else ""
 
 
 def _replicas_on(job: JobState, names: tuple[str, ...]) -> set[int]:
@@ -101,9 +91,6 @@ def _outlook(number: int, live: int, request: Scale) -> str:
         return f"{live} of {number} replicas train; {wanted - live} more as soon as machines are ready"
     how = "become standbys" if request.keep else "are released"
     return f"{live} of {number} replicas train; {live - wanted} go at a boundary, their machines {how}"
-
-
-# -- the change ------------------------------------------------------------------------------------------------------
 
 
 def shrink(job: JobState) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -68,27 +68,6 @@ class StateLost(Exception):
         self.role = role
 
 
-class _Survivors:
-    """Surviving workers by role, and the cells that are still whole."""
-
-    def __init__(self, holders: Iterable[Holder], cells: Sequence[int], prefer: Sequence[str], unwanted: Sequence[str]):
-        self.by_role: dict[int, list[Holder]] = {role: [] for role in range(len(cells))}
-        for holder in holders:
-            self.by_role[holder.role].append(holder)
-        ranks = {name: rank for rank, name in reversed(list(enumerate(prefer)))}
-        self.kept: dict[int, str] = {}
-        self.missing: list[int] = []
-        homes: dict[int, list[set[str]]] = {}
-        for role, cell in enumerate(cells):
-            homes.setdefault(cell, []).append({holder.machine for holder in self.by_role[role]})
-        for cell, machines in sorted(homes.items()):
-            whole = set.intersection(*machines).difference(unwanted)
-            if whole:
-                self.kept[cell] = min(whole, key=lambda name: (ranks.get(name, len(ranks)), name))
-            else:
-                self.missing.append(cell)
-
-
 def settle(
     holders: Sequence[Holder],
     cells: Sequence[int],
@@ -107,26 +86,39 @@ def settle(
         raise StateLost("no worker that is left holds any state")
     step = max(holder.report.step for holder in holders)
     able = [h for h in holders if h.report.step == step or (h.report.step == step - 1 and h.report.voted)]
-    left = _Survivors(able, cells, prefer, unwanted)
+    by_role, kept, missing = _by_cell(able, cells, prefer, unwanted)
     givers: dict[int, tuple[str, ...]] = {}
     load: dict[str, int] = {}
-    gone = set(left.missing)
-    for role in (role for role, of in enumerate(cells) if of in gone):
-        own = left.by_role[role][:1]
-        copies = own or [h for twin in twins.get(role, ()) if twin != role for h in left.by_role[twin][:1]]
+    for role in (role for role, cell in enumerate(cells) if cell not in kept):
+        own = by_role[role][:1]
+        copies = own or [h for twin in twins.get(role, ()) if twin != role for h in by_role[twin][:1]]
         if not copies:
             raise StateLost(f"role {role}: no live replica holds its state", role)
         givers[role] = _share(copies, role, load)
     behind = any(holder.report.step < step for holder in able)
-    verb = f"is next: step {step - 1} has been applied" if behind else "begins again"
-    return Settlement(
-        step,
-        left.kept,
-        givers,
-        tuple(left.missing),
-        reason=f"step {step} {verb}",
-        sources=_sources(givers),
-    )
+    reason = f"step {step} " + (f"is next: step {step - 1} has been applied" if behind else "begins again")
+    most = max(map(len, givers.values()), default=0)
+    sources = "; state comes from " + ("a live replica" if most == 1 else f"{most} live replicas at once")
+    return Settlement(step, kept, givers, missing, reason=reason, sources=sources if givers else "")
+
+
+def _by_cell(
+    holders: Iterable[Holder], cells: Sequence[int], prefer: Sequence[str], unwanted: Sequence[str]
+) -> tuple[dict[int, list[Holder]], dict[int, str], tuple[int, ...]]:
+    """Role → its holders; cell → the machine that still has all its roles and goes on; and the cells without one."""
+    by_role: dict[int, list[Holder]] = {role: [] for role in range(len(cells))}
+    for holder in holders:
+        by_role[holder.role].append(holder)
+    ranks = {name: rank for rank, name in reversed(list(enumerate(prefer)))}
+    homes: dict[int, list[set[str]]] = {}
+    for role, cell in enumerate(cells):
+        homes.setdefault(cell, []).append({holder.machine for holder in by_role[role]})
+    kept: dict[int, str] = {}
+    for cell, machines in sorted(homes.items()):
+        whole = set.intersection(*machines).difference(unwanted)
+        if whole:
+            kept[cell] = min(whole, key=lambda name: (ranks.get(name, len(ranks)), name))
+    return by_role, kept, tuple(cell for cell in sorted(homes) if cell not in kept)
 
 
 def _share(copies: Sequence[Holder], role: int, load: dict[str, int]) -> tuple[str, ...]:
@@ -140,51 +132,14 @@ def _share(copies: Sequence[Holder], role: int, load: dict[str, int]) -> tuple[s
     return tuple(holder.uid for holder in chosen)
 
 
-def _sources(givers: Mapping[int, Sequence[str]]) -> str:
-    if not givers:
-        return ""
-    most = max(len(uids) for uids in givers.values())
-    return "; state comes from " + ("a live replica" if most == 1 else f"{most} live replicas at once")
-
-
-class _Copies:
-    """The copies of roles' state in the memory of the survivors."""
-
-    def __init__(self, holders: Sequence[Holder], roles: int, twins: Mapping[int, Sequence[int]]) -> None:
-        self._roles, self._twins = range(roles), twins
-        self._found: dict[tuple[int, int], list[Holder]] = {}
-        for holder in holders:
-            for key in holder.report.kept:
-                self._found.setdefault(key, []).append(holder)
-
-    def _same(self, role: int) -> Iterator[int]:
-        """The role itself, and its twins."""
-        yield role
-        yield from (twin for twin in self._twins.get(role, ()) if twin != role)
-
-    def sources(self, step: int) -> dict[int, list[Holder]]:
-        """Role → the workers that have a copy of its state at this step."""
-        return {
-            role: [holder for twin in self._same(role) for holder in self._found.get((twin, step), ())]
-            for role in self._roles
-        }
-
-    def whose(self, role: int, step: int, uid: str) -> int:
-        """The role, among a role and its twins, whose copy this worker has."""
-        return next(twin for twin in self._same(role) if any(h.uid == uid for h in self._found.get((twin, step), ())))
-
-    def latest(self) -> int:
-        """The latest step of which there is a copy for every role; -1: none."""
-        steps = {step for _, step in self._found}
-        return max((step for step in steps if all(self._has(role, step) for role in self._roles)), default=-1)
-
-    def _has(self, role: int, step: int) -> bool:
-        return any((same, step) in self._found for same in self._same(role))
-
-
 def latest_copy(holders: Sequence[Holder], roles: int, twins: Mapping[int, Sequence[int]]) -> int:
     """The latest step to which all workers could go back with copies in memory; -1: none."""
-    return _Copies(holders, roles, twins).latest()
+    kept = {key for holder in holders for key in holder.report.kept}
+
+    def complete(step: int) -> bool:
+        return all(any((same, step) in kept for same in (role, *twins.get(role, ()))) for role in range(roles))
+
+    return max(filter(complete, {step for _, step in kept}), default=-1)
 
 
 def fall_back(
@@ -199,47 +154,32 @@ def fall_back(
     """Settle if the state of a role is lost: all workers go back to the latest step that was kept for all roles, in
     the memory of survivors or else in a checkpoint (`saved`: the step of the latest complete one; `why`: which state is
     lost)."""
-    left = _Survivors(holders, cells, prefer, unwanted)
+    _, kept, missing = _by_cell(holders, cells, prefer, unwanted)
     reached = max((holder.report.step for holder in holders), default=0)
-    kept = _Copies(holders, len(cells), twins)
-    step = kept.latest()
+    step = latest_copy(holders, len(cells), twins)
+    givers: dict[int, tuple[str, ...]] = {}
+    copies: dict[int, int] = {}
+    back: Back = "copy"
     if step >= 0 and (saved is None or step >= saved):
-        sources = kept.sources(step)
+        found: dict[int, list[Holder]] = {}
+        """Role → workers that keep a copy of its state at this step."""
+        for holder in holders:
+            for role in (role for role, at in holder.report.kept if at == step):
+                found.setdefault(role, []).append(holder)
         load: dict[str, int] = {}
-        givers, copies = {}, {}
         for role, cell in enumerate(cells):
-            stays = left.kept.get(cell)
-            if not any(h.role == role and h.machine == stays for h in sources[role]):
-                (giver,) = givers[role] = _share(sources[role], role, load)[:1]
-                copies[role] = kept.whose(role, step, giver)
-        repeated = max(0, reached - step)
-        reason = f"{why}: all go back to the copies of step {step} in memory{_times(repeated)}"
-        return Settlement(
-            step,
-            left.kept,
-            givers,
-            tuple(left.missing),
-            reason=reason,
-            lost=why,
-            back="copy",
-            repeated=repeated,
-            copies=copies,
-        )
-    if saved is None:
+            same = (role, *(twin for twin in twins.get(role, ()) if twin != role))
+            sources = {twin: found.get(twin, []) for twin in same}
+            keepers = [holder for each in sources.values() for holder in each]
+            if not any(h.role == role and h.machine == kept.get(cell) for h in keepers):
+                (giver,) = givers[role] = _share(keepers, role, load)[:1]
+                copies[role] = next(twin for twin, each in sources.items() if any(h.uid == giver for h in each))
+        where = f"the copies of step {step} in memory"
+    elif saved is not None:
+        step, back, where = saved, "checkpoint", f"the checkpoint of step {saved}"
+    else:
         raise StateLost(why)
-    repeated = max(0, reached - saved)
-    reason = f"{why}: all go back to the checkpoint of step {saved}{_times(repeated)}"
-    return Settlement(
-        saved,
-        left.kept,
-        {},
-        tuple(left.missing),
-        reason=reason,
-        lost=why,
-        back="checkpoint",
-        repeated=repeated,
-    )
-
-
-def _times(repeated: int) -> str:
-    return f", {repeated} step{'s are' if repeated != 1 else ' is'} made again" if repeated else ""
+    repeated = max(0, reached - step)
+    times = f", {repeated} step{'s are' if repeated != 1 else ' is'} made again" if repeated else ""
+    reason = f"{why}: all go back to {where}{times}"
+    return Settlement(step, kept, givers, missing, reason=reason, lost=why, back=back, repeated=repeated, copies=copies)

@@ -1,16 +1,17 @@
-"""Signals: workers and machines that are dead, ill or late. Every signal is judged in one place (`judgement.py`)."""
+"""Signals: workers and machines that are dead, ill, late, or about to go. Every signal is judged in one place
+(`judgement.py`)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from understudy.protocol.frames import Exited
+from understudy.protocol.frames import Exited, Leaving
 from understudy.protocol.messages import Halted, ScriptFailure, Stalled
 
-from .actions import announce, condemn, dismiss, quarantine_if_due, record_failure, reply
-from .change import Change, Phase
+from .actions import announce, condemn, dismiss, quarantine_if_due, record_failure, reply, want
+from .change import Change, Phase, QueuedReplacement
 from .ending import fail
-from .events import Expired, Overdue, Slipping
+from .events import Expired, Overdue, Replace, Slipping
 from .failure import conclude_job, halt
 from .forming import replace_founders
 from .judgement import Situation, Source, Verdict, judge
@@ -18,7 +19,7 @@ from .machines import Machine, MachineState, Worker
 from .planned import cancel
 from .standbys import restaff
 from .state import FailureCause, JobState, JobStatus
-from .turns import deadlines, replace_ill
+from .turns import deadlines, notice_id, replace_ill
 
 
 def signal(
@@ -186,13 +187,9 @@ def halted(job: JobState, worker: Worker, message: Halted) -> None:
 
 
 def stalled(job: JobState, worker: Worker, message: Stalled) -> None:
-    """A worker has waited for long in one operation, or waits no longer."""
+    """A worker has waited for long in one operation, or waits no longer. The job fails if all workers wait and each in
+    an operation that the others are not in: the script's roles disagree."""
     worker.stalled = message if message.roles else None
-    _look_for_deadlock(job)
-
-
-def _look_for_deadlock(job: JobState) -> None:
-    """Fail if all workers wait and each in an operation that the others are not in: the script's roles disagree."""
     if job.status != JobStatus.TRAINING or job.roster is None:
         return
     seats = {role: job.workers[uid] for role, uid in enumerate(job.roster.seats) if uid is not None}
@@ -207,14 +204,9 @@ def _look_for_deadlock(job: JobState) -> None:
             return  # these are in the same operation: it is only slow
     first = next(iter(places))
     other = next(role for role in places[first].roles if role in places and places[role] != places[first])
-    here, there = job.describe(seats[first]), job.describe(seats[other])
-    fail(
-        job,
-        FailureCause.DISAGREEMENT,
-        f"{here} {places[first].what}, while {there} {places[other].what}: "
-        "all roles must run the same steps and call the same operations in the same order",
-        "collectives",
-    )
+    here, there = (f"{job.describe(seats[role])} {places[role].what}" for role in (first, other))
+    rule = "all roles must run the same steps and call the same operations in the same order"
+    fail(job, FailureCause.DISAGREEMENT, f"{here}, while {there}: {rule}", "collectives")
 
 
 def _suspects(job: JobState) -> list[str]:
@@ -244,6 +236,67 @@ def give_up_on(job: JobState, uids: Iterable[str], why: str) -> None:
             change.waiting -= set(said)
 
 
+# -- notices: machines that will go at a given time, and are replaced before that if possible ------------------------
+
+
+def notified(job: JobState, machine: Machine, leaving: Leaving) -> None:
+    """A machine reports that it goes soon."""
+    if machine.notice is not None:
+        return
+    machine.notice, machine.why = job.now + leaving.seconds, leaving.why
+    said = f"{machine.name} goes in {leaving.seconds:g} s: {leaving.why}"
+    announce(job, "notice", said, machine=machine.name, seconds=leaving.seconds)
+    heed_notices(job)
+
+
+def heed_notices(job: JobState) -> None:
+    """Drain active machines that have to go, and dismiss the others."""
+    for machine in [machine for machine in job.machines.values() if machine.notice is not None]:
+        if machine.state in (MachineState.STANDBY, MachineState.QUARANTINED):
+            _let_go(job, machine)
+        elif machine.state in (MachineState.ACTIVE, MachineState.LEAVING):
+            _drain(job, machine)
+
+
+def _let_go(job: JobState, machine: Machine) -> None:
+    """Dismiss a standby, unless it is needed; during a halt it may hold state that others have lost."""
+    joins = machine.name in job.joining_machines()
+    if job.status in (JobStatus.HALTING, JobStatus.RECOVERING) or (joins and not job.pending()):
+        return
+    living = [worker for worker in machine.all_workers if worker.alive]
+    announce(job, "machine", f"{machine.name} is dismissed", machine=machine.name)
+    dismiss(job, machine, machine.why)
+    signal(job, "agent", living, f"{machine.name} goes: {machine.why}")
+
+
+def _drain(job: JobState, machine: Machine) -> None:
+    """Queue the replacement of a machine that has to go, and ask for a standby if there is none."""
+    if any(machine.name in item.request.machines and item.forced for item in job.queue):
+        return
+    lacking = len(job.free_standbys(job.joining_machines())) + job.wanted <= len(job.queue)
+    request = Replace((machine.name,), by=machine.notice, why=machine.why)
+    job.queue.append(QueuedReplacement(notice_id(machine), request, forced=True))
+    if not lacking or machine.state != MachineState.ACTIVE:
+        return
+    then = "training waits for one then"
+    if job.plan.settings.masking.mask:
+        then = "its replica is given up then, and training goes on with the others"
+    said = f"{machine.name} goes, and no standby is free: without one, {then}"
+    announce(job, "late", said, machine=machine.name)
+    if job.plan.settings.recovery.no_standby != "stop":
+        want(job, 1)
+
+
+def time_is_up(job: JobState, machine: Machine) -> None:
+    """The time of a notice has come; nothing is to be done if the machine's place is as good as taken."""
+    change = job.change
+    going = change is not None and machine.name in change.leaving and change.phase in (Phase.ARMED, Phase.SWITCH)
+    seated = job.roster is not None and machine.name in job.homes()
+    left = machine.state == MachineState.LEAVING and not seated
+    if not going and not left:
+        lose(job, machine, f"its time was up: {machine.why}", "agent")
+
+
 # -- time limits -----------------------------------------------------------------------------------------------------
 
 
@@ -253,13 +306,9 @@ def due(job: JobState) -> list[tuple[float, Overdue | Slipping | Expired]]:
         return []
     settings, change = job.plan.settings, job.change
     job.starting = {uid: each for uid, each in job.starting.items() if each.alive and each.address is None}
-    found: list[tuple[float, Overdue | Slipping | Expired]] = [
-        *deadlines(job),
-        *(
-            (each.started + settings.standbys.rehearsal_limit, Expired("start", int(uid[1:])))
-            for uid, each in job.starting.items()
-        ),
-    ]
+    found: list[tuple[float, Overdue | Slipping | Expired]] = [*deadlines(job)]
+    for uid, each in job.starting.items():
+        found.append((each.started + settings.standbys.rehearsal_limit, Expired("start", int(uid[1:]))))
     if job.status == JobStatus.HALTING and job.unreported:
         found.append((job.halted_at + settings.recovery.answer_limit, Expired("answer", job.halts)))
     elif job.waiting and (
@@ -271,12 +320,8 @@ def due(job: JobState) -> list[tuple[float, Overdue | Slipping | Expired]]:
     if change is None:
         return found
     if change.phase == Phase.REHEARSE:
-        found.append(
-            (
-                change.clock["rehearse"] + settings.standbys.rehearsal_limit,
-                Expired("rehearse", _attempt(job, change)),
-            )
-        )
+        ends = change.clock["rehearse"] + settings.standbys.rehearsal_limit
+        found.append((ends, Expired("rehearse", _attempt(job, change))))
     elif change.phase == Phase.CANCEL:
         found.append((change.clock["cancel"] + settings.recovery.answer_limit, Expired("cancel", change.generation)))
     elif not change.planned and "open" in change.clock:
@@ -302,11 +347,7 @@ def expired(job: JobState, event: Expired) -> None:
         case "patience" if job.status == JobStatus.HALTING and number == job.halts and job.waiting:
             conclude_job(job, f"{job.waiting}, and none has come in {settings.recovery.patience:g} s")
         case "patience" if job.status == JobStatus.FORMING and job.missing_machines:
-            fail(
-                job,
-                FailureCause.NO_MACHINE,
-                f"{job.waiting}, and none has come in {settings.recovery.patience:g} s",
-            )
+            fail(job, FailureCause.NO_MACHINE, f"{job.waiting}, and none has come in {settings.recovery.patience:g} s")
         case "end" if job.status in (JobStatus.TRAINING, JobStatus.CLOSING) and job.roster is not None:
             awaited = job.closing_workers if job.closing_reason else job.seated(None)
             late_ones = [uid for uid in awaited if job.workers[uid].done is None]

@@ -7,21 +7,10 @@ from collections import Counter
 from understudy.protocol.frames import KeepCopy
 from understudy.protocol.messages import Recorded, Rehearse
 from understudy.protocol.provisioning import ReleaseMachine
-from understudy.protocol.roster import Roster, WorkerAddress
+from understudy.protocol.roster import Roster
 
-from .actions import (
-    announce,
-    dismiss,
-    end_workers,
-    order,
-    quarantine_if_due,
-    renew,
-    reply,
-    start_worker,
-    tell,
-    want,
-)
-from .change import Change, Phase
+from .actions import announce, dismiss, end_workers, order, quarantine_if_due, renew, reply, start_worker, tell, want
+from .change import Phase
 from .machines import Machine, MachineState, Worker, fits, ready, unused, warmth
 from .state import JobState, JobStatus
 
@@ -137,23 +126,16 @@ def rehearse(job: JobState, joiners: dict[int, str]) -> None:
         if role not in (job.workers[uid].rehearsed, job.workers[uid].rehearsing)
     }
     cold = {role: worker.address for role, worker in asked.items() if not ready(worker, role)}
-    together = _rehearsal_roster(job, {role: address for role, address in cold.items() if address is not None})
+    addresses = {role: address for role, address in cold.items() if address is not None}
+    together = None
+    if len(addresses) > 1:
+        job.generations += 1
+        seats = [(role, address.uid) for role, address in addresses.items()]
+        there, plan = list(addresses.values()), job.plan
+        together = Roster.of(job.generations, seats, there, roles=plan.roles, cells=plan.cells)
     for role, worker in asked.items():
         worker.role, worker.rehearsing, worker.rehearsed, worker.also = role, role, None, ()
         tell(job, worker.uid, Rehearse(role, recording(job, role, worker), together if role in cold else None))
-
-
-def have_rehearsed(job: JobState, change: Change) -> bool:
-    return all(job.workers[uid].rehearsed == role for role, uid in change.joiners.items())
-
-
-def _rehearsal_roster(job: JobState, addresses: dict[int, WorkerAddress]) -> Roster | None:
-    """A roster of workers that rehearse together; None: there are fewer than two."""
-    if len(addresses) < 2:
-        return None
-    job.generations += 1
-    seats = [(role, worker.uid) for role, worker in addresses.items()]
-    return Roster.of(job.generations, seats, list(addresses.values()), roles=job.plan.roles, cells=job.plan.cells)
 
 
 def recording(job: JobState, role: int, worker: Worker) -> Recorded | None:
@@ -219,7 +201,8 @@ def _warm_up(job: JobState, taken: set[str]) -> None:
     homes: Counter[int] = Counter()
     restless: list[tuple[Machine, list[Worker]]] = []
     for machine in idle:
-        if len(machine.sets) < min(job.plan.settings.standbys.warm, job.plan.machines) and _is_warm(machine):
+        is_warm = all(worker.alive and worker.rehearsed is not None for worker in machine.all_workers)
+        if is_warm and len(machine.sets) < min(job.plan.settings.standbys.warm, job.plan.machines):
             machine.warm_sets.append([start_worker(job, machine, slot) for slot in range(job.plan.nproc)])
         for workers in filter(unused, machine.sets):
             cells = {job.plan.cells[worker.rehearsed] for worker in workers if worker.rehearsed is not None}
@@ -281,7 +264,3 @@ def _coverage(job: JobState, workers: list[Worker]) -> set[int]:
     going = {job.plan.cells[worker.rehearsing] for worker in workers if worker.rehearsing is not None}
     known = {job.plan.cells[role] for role in (workers[0].rehearsed, *workers[0].also) if role is not None}
     return going | {cell for cell in known if all(map(ready, workers, job.roles_of(cell)))}
-
-
-def _is_warm(machine: Machine) -> bool:
-    return all(worker.alive and worker.rehearsed is not None for worker in machine.all_workers)

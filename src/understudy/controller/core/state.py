@@ -97,10 +97,7 @@ class JobPlan:
     @cached_property
     def roles_in(self) -> dict[int, tuple[int, ...]]:
         """The roles of each cell."""
-        found: dict[int, list[int]] = {}
-        for role, cell in enumerate(self.cells):
-            found.setdefault(cell, []).append(role)
-        return {cell: tuple(roles) for cell, roles in found.items()}
+        return {cell: tuple(range(cell * self.nproc, (cell + 1) * self.nproc)) for cell in range(self.machines)}
 
 
 class Violation(Exception):
@@ -166,10 +163,8 @@ class JobState:
     # -- what workers have reported
     twins: dict[int, tuple[int, ...]] = field(default_factory=dict)
     """Role → roles that hold identical copies of its state."""
-    twin_reports: int = 0
-    """Number of reports by which `twins` has changed."""
-    replica_cache: tuple[tuple[int, int], list[tuple[int, ...]]] = ((0, 0), [])
-    """The roles of each replica, and the number of twins and of reports that they were found by."""
+    replica_cache: list[tuple[int, ...]] = field(default_factory=list)
+    """The roles of each replica, found by `twins`; empty: not found yet."""
     sizes: dict[int, int] = field(default_factory=dict)
     """Role → bytes of its state."""
     rate: float = 1e9

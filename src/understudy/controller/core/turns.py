@@ -72,12 +72,9 @@ def _late(job: JobState, request: Replace) -> str:
     asked = QueuedReplacement("asked", request).drain
     drains = [*(item.drain for item in job.queue), asked]
     for outlook in _outlooks(job, drains, min(job.durations, default=None)):
-        if outlook.id == asked.id and outlook.late:
+        if outlook.id == asked.id and outlook.excuse:
             return f"it cannot be done in time: {outlook.excuse}; name a later deadline, or none"
     return ""
-
-
-# -- estimates -------------------------------------------------------------------------------------------------------
 
 
 def usual_duration(job: JobState) -> float | None:
@@ -106,7 +103,7 @@ def prospects(job: JobState) -> list[tuple[QueuedReplacement, Outlook]]:
 def foresee(job: JobState) -> None:
     """Announce once of each replacement that it will be late, as soon as that is known."""
     for item, outlook in prospects(job) if job.status == JobStatus.TRAINING else ():
-        if outlook.late and not item.warned:
+        if outlook.excuse and not item.warned:
             item.warned = True
             names = item.request.machines
             announce(job, "late", f"{', '.join(names)}: {outlook.reason}", id=item.id, machines=list(names))
@@ -133,9 +130,6 @@ def deadlines(job: JobState) -> list[tuple[float, Overdue | Slipping]]:
 def notice_id(machine: Machine) -> str:
     """The id of the replacement that a machine's notice leads to."""
     return f"notice-{machine.incarnation}"
-
-
-# -- outcomes --------------------------------------------------------------------------------------------------------
 
 
 def try_again(job: JobState, change: Change, why: str) -> None:

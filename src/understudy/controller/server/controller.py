@@ -13,25 +13,16 @@ from typing import Protocol
 
 from understudy.controller.core.actions import UnexpectedEvent
 from understudy.controller.core.director import Director
-from understudy.controller.core.effects import Announcement, Effect
-from understudy.controller.core.events import (
-    Asked,
-    Event,
-    Lost,
-    Registered,
-    Rejected,
-    Reported,
-    Request,
-)
+from understudy.controller.core.effects import Announcement
+from understudy.controller.core.events import Asked, Event, Lost, Registered, Rejected, Reported, Request
 from understudy.controller.core.state import OVER, JobState
 from understudy.host.world import REAL, World
 from understudy.protocol.frames import Ack, Beat, Frame, Numbered, Refused, Register, Report, Welcome
 from understudy.protocol.provisioning import Provisioning
 from understudy.protocol.roster_delta import RosterEncoder
 
-from .admission import objection
 from .observing import Observing
-from .spec import ControlSpec
+from .spec import ControlSpec, objection
 from .steward import Steward
 from .views import state_of
 
@@ -63,16 +54,16 @@ class Connection(Protocol):
     def close(self) -> None: ...
 
 
-def random_id() -> str:
-    """An id for a request."""
-    return uuid.uuid4().hex[:12]
-
-
 class Controller:
     """Every event is in the ledger before anything follows from it."""
 
     def __init__(
-        self, spec: ControlSpec, ledger: EventLog, *, world: World = REAL, new_id: Callable[[], str] = random_id
+        self,
+        spec: ControlSpec,
+        ledger: EventLog,
+        *,
+        world: World = REAL,
+        new_id: Callable[[], str] = lambda: uuid.uuid4().hex[:12],
     ) -> None:
         self.spec, self.ledger = spec, ledger
         self._world, self._new_id = world, new_id
@@ -103,7 +94,6 @@ class Controller:
 
     def _decide(self, event: Event, now: float) -> None:
         """Feed the director and keep the effects; an event that the protocol rules out is announced and ignored."""
-        effects: list[Effect]
         try:
             effects = self.director.feed(event, now)
         except UnexpectedEvent as error:

@@ -13,11 +13,7 @@ from understudy.controller.core.events import Event
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(Event)
 _SCHEMA = "CREATE TABLE IF NOT EXISTS events (number INTEGER PRIMARY KEY, at REAL NOT NULL, event BLOB NOT NULL)"
-
-
 _ALL = "SELECT number, at, event FROM events ORDER BY number"
-_WAY_OUT = "move it away to start anew"
-_OTHER = "name another run"
 
 
 class LedgerError(RuntimeError):
@@ -31,7 +27,7 @@ class Ledger:
 
     def __init__(self, path: Path, *, reading: bool = False) -> None:
         self.path = path
-        self._way_out = _OTHER if reading else _WAY_OUT
+        self._way_out = "name another run" if reading else "move it away to start anew"
         try:
             if reading:
                 closed = not path.with_name(f"{path.name}-wal").exists()  # else the latest events are only there

@@ -60,34 +60,26 @@ class Observing:
         if now < self._looked + LOOK_S or roster is None:
             return []
         self._looked = now
-        if roster.generation != self._generation:
-            self._enter(job)
-        players = {role: worker for role in range(len(roster.seats)) if (worker := roster.worker_of(role)) is not None}
-        machines = {role: worker.machine for role, worker in players.items()}
+        workers = {role: uid for role, uid in enumerate(roster.seats) if uid is not None}
+        if roster.generation != self._generation:  # forget workers that have left, and expect steps that are repeated
+            self._generation, self._judged = roster.generation, -1
+            self._steps.clear()
+            self._workers.keep(workers)
+            self._links.keep(workers)
+        machines = {role: job.workers[uid].machine for role, uid in workers.items()}
         news: list[StragglerNews] = []
-        for step in self._complete(len(players)):
+        for step in self._complete(len(workers)):
             told = self._steps.pop(step)
             self._judged = step
-            samples = [sample for role, sample in told.items() if role in players and players[role].uid == sample.uid]
+            samples = [sample for role, sample in told.items() if workers.get(role) == sample.uid]
             news += self._workers.step(samples, self._classes, machines)
             news += self._links.step(samples, machines)
         return [_noted(each) for each in news]
 
-    def _enter(self, job: JobState) -> None:
-        """Begin a new generation: forget workers that have left, and expect steps that are repeated."""
-        roster = job.roster
-        assert roster is not None
-        players = {role: uid for role, uid in enumerate(roster.seats) if uid is not None}
-        self._generation, self._judged = roster.generation, -1
-        self._steps.clear()
-        self._workers.keep(players)
-        self._links.keep(players)
-
-    def _complete(self, players: int) -> list[int]:
+    def _complete(self, workers: int) -> list[int]:
         """Steps of which all samples are here, or the missing ones are overdue."""
-        newest = max(self._steps, default=0)
-        limit = newest - _BEHIND * self.settings.window
-        return sorted(step for step, told in self._steps.items() if len(told) >= players or step < limit)
+        limit = max(self._steps, default=0) - _BEHIND * self.settings.window
+        return sorted(step for step, told in self._steps.items() if len(told) >= workers or step < limit)
 
 
 def classes_of(mesh: Mesh) -> dict[int, tuple[int, ...]]:

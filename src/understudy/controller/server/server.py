@@ -17,18 +17,7 @@ from typing import Any
 import msgspec
 from aiohttp import WSMsgType, web
 
-from understudy.controller.core.events import (
-    AddStandby,
-    Lost,
-    Readmit,
-    RemoveStandby,
-    Replace,
-    ReportFault,
-    Request,
-    Scale,
-    StopJob,
-    TakeBack,
-)
+from understudy.controller.core import events
 from understudy.controller.core.state import OVER, JobState
 from understudy.host.family import die_with_parent
 from understudy.protocol.durations import parse_deadline, parse_duration
@@ -88,10 +77,7 @@ class AgentSocket:
         return self._ws.closed
 
     def send(self, frame: Frame) -> None:
-        self.send_bytes(_encoder.encode(frame))
-
-    def send_bytes(self, data: bytes) -> None:
-        self._frames.put_nowait(data)
+        self._frames.put_nowait(_encoder.encode(frame))
 
     def close(self) -> None:
         """Close the socket once all frames are sent."""
@@ -121,7 +107,7 @@ class ControllerServer:
 
     @property
     def job(self) -> JobState:
-        return self.controller.director.job
+        return self.controller.job
 
     def _tell(self) -> None:
         """Wake the requests that wait for news."""
@@ -167,7 +153,7 @@ class ControllerServer:
 
     # -- operators ---------------------------------------------------------------------------------------------------
 
-    async def ask(self, request: Request) -> web.Response:
+    async def ask(self, request: events.Request) -> web.Response:
         """Take a request in. The answer may take a while; its id is what to ask for it with."""
         id = self.controller.ask(request)
         return _json({"id": id, **self.controller.answer(id)})
@@ -194,8 +180,8 @@ class ControllerServer:
         after, wait = int(request.query.get("after", "0")), parse_duration(request.query.get("wait", "0"))
         if len(self.controller.announcements) <= after and wait > 0:
             await self._wait(min(wait, 60.0))
-        announcements, status = self.controller.announcements, self.controller.director.job.status
-        return _json({"next": len(announcements), "events": announcements[after:], "status": status})
+        announcements = self.controller.announcements
+        return _json({"next": len(announcements), "events": announcements[after:], "status": self.job.status})
 
     async def get_provision(self, request: web.Request) -> web.Response:
         """Requests for machines that follow the first `after`; waits up to `wait` seconds for the first of them."""
@@ -207,33 +193,33 @@ class ControllerServer:
 
     async def post_replace(self, request: web.Request) -> web.Response:
         """Put standbys in the place of machines, all at one boundary; with `by` it is a drain."""
-        return await self.ask(await _body(request, Replace))
+        return await self.ask(await _body(request, events.Replace))
 
     async def post_drain(self, request: web.Request) -> web.Response:
         """Maintenance: {"machines": ["m1"], "by": "30m", "why": "…"}."""
         given: DrainRequest = await _body(request, DrainRequest)
         by = parse_deadline(given.by, datetime.now()) if isinstance(given.by, str) else given.by
-        return await self.ask(Replace(given.machines, by=by, in_turns=True, why=given.why))
+        return await self.ask(events.Replace(given.machines, by=by, in_turns=True, why=given.why))
 
     async def delete_drain(self, request: web.Request) -> web.Response:
         """Withdraw the drain of a machine whose turn has not come."""
-        return await self.ask(TakeBack(request.match_info["name"]))
+        return await self.ask(events.TakeBack(request.match_info["name"]))
 
     async def post_standbys(self, request: web.Request) -> web.Response:
         """Request more standbys."""
-        return await self.ask(await _body(request, AddStandby))
+        return await self.ask(await _body(request, events.AddStandby))
 
     async def delete_standby(self, request: web.Request) -> web.Response:
         """Dismiss a standby."""
-        return await self.ask(RemoveStandby(request.match_info["name"]))
+        return await self.ask(events.RemoveStandby(request.match_info["name"]))
 
     async def post_scale(self, request: web.Request) -> web.Response:
         """Set the number of replicas: more as soon as machines are ready, fewer at a boundary."""
-        return await self.ask(await _body(request, Scale))
+        return await self.ask(await _body(request, events.Scale))
 
     async def post_stop(self, request: web.Request) -> web.Response:
         """End the job at its next step boundary."""
-        return await self.ask(StopJob())
+        return await self.ask(events.StopJob())
 
     async def post_lost(self, request: web.Request) -> web.Response:
         """Report the end of an agent, from the launcher that started it."""
@@ -242,19 +228,19 @@ class ControllerServer:
         news: AgentEnd = await _body(request, AgentEnd)
         if machine is None:
             if not news.joined:
-                self.controller.feed(Lost(name, "", news.why, "agent"))
+                self.controller.feed(events.Lost(name, "", news.why, "agent"))
         elif machine.alive and news.incarnation in ("", machine.incarnation):
-            self.controller.feed(Lost(name, machine.incarnation, news.why, "agent"))
+            self.controller.feed(events.Lost(name, machine.incarnation, news.why, "agent"))
         return _json({})
 
     async def post_fault(self, request: web.Request) -> web.Response:
         """Report a fault of a machine, from a health checker: it is replaced by plan while it still works."""
         given = await _body(request, FaultReport)
-        return await self.ask(ReportFault(request.match_info["name"], given.why, given.fatal))
+        return await self.ask(events.ReportFault(request.match_info["name"], given.why, given.fatal))
 
     async def post_readmit(self, request: web.Request) -> web.Response:
         """Use a machine again that is in quarantine."""
-        return await self.ask(Readmit(request.match_info["name"]))
+        return await self.ask(events.Readmit(request.match_info["name"]))
 
     async def get_spec(self, request: web.Request) -> web.Response:
         """All that a machine needs to join the job under this name."""

@@ -8,9 +8,7 @@ for the whole time again before the steward acts.
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
 
 from understudy.controller.core import events
 from understudy.controller.core.effects import Announcement
@@ -21,7 +19,6 @@ from understudy.controller.core.state import JobState, JobStatus
 from understudy.protocol.settings import HOUR, StewardSettings
 from understudy.steward.decide import (
     Action,
-    DrainDemand,
     FreeStandby,
     Observed,
     ReleaseStandby,
@@ -31,18 +28,9 @@ from understudy.steward.decide import (
     Suspect,
     decide,
 )
+from understudy.steward.stragglers import Straggler
 
 LOOK_S = 1.0
-
-
-class Finding(Protocol):
-    """A machine that is slow."""
-
-    @property
-    def ratio(self) -> float: ...
-
-    @property
-    def reason(self) -> str: ...
 
 
 class Steward:
@@ -51,8 +39,8 @@ class Steward:
         settings: StewardSettings,
         job: JobState,
         announcements: Sequence[Announcement],
-        suspects: Callable[[], Mapping[str, Finding]] = dict,
-        name: Callable[[], str] = lambda: uuid.uuid4().hex[:12],
+        suspects: Callable[[], Mapping[str, Straggler]],
+        name: Callable[[], str],
     ) -> None:
         """`announcements` grows while the job runs; `name` gives ids to requests."""
         self.settings, self._job, self._announcements = settings, job, announcements
@@ -111,22 +99,13 @@ class Steward:
         keep = max(HOUR, self.settings.arrival)
         self._requests = [at for at in self._requests if now - at < keep]
         self._lost = [at for at in self._lost if now - at < HOUR]
-        change = job.change
-        taken = set() if change is None else set(change.places.values())
-        taken |= {name for item in job.queue for name in item.request.standbys}
-        machines = job.machines
+        taken = job.joining_machines() | {name for item in job.queue for name in item.request.standbys}
         active = self._seen_active(now)
         return Observed(
             now,
             training=job.status == JobStatus.TRAINING and not job.stopping and not job.closing_at,
-            busy=change is not None or job.settling is not None,
-            standbys=tuple(
-                FreeStandby(
-                    name, self._is_warm(machine), max((worker.started for worker in machine.workers), default=0.0)
-                )
-                for name, machine in machines.items()
-                if machine.state == MachineState.STANDBY and machine.notice is None and name not in taken
-            ),
+            busy=job.change is not None or job.settling is not None,
+            standbys=tuple(map(self._standby, job.free_standbys(taken))),
             expected=job.wanted,
             vacant=len(to_fill(job)),
             suspects=tuple(
@@ -134,7 +113,7 @@ class Steward:
                 for name, finding in self._suspects().items()
                 if name in active
             ),
-            drains=tuple(DrainDemand(len(item.request.machines), item.request.by) for item in job.queue),
+            drains=sum(len(item.request.machines) for item in job.queue),
             lost=tuple(self._lost),
             requests=tuple(self._requests),
         )
@@ -149,6 +128,7 @@ class Steward:
         self._active = {name: 0.0 if first else before.get(name, now) for name in names}
         return self._active
 
-    def _is_warm(self, machine: Machine) -> bool:
+    def _standby(self, machine: Machine) -> FreeStandby:
         rehearsed = all(worker.rehearsed is not None for worker in machine.workers)
-        return machine.whole and (rehearsed or not self._job.plan.settings.standbys.warm)
+        warm = machine.whole and (rehearsed or not self._job.plan.settings.standbys.warm)
+        return FreeStandby(machine.name, warm, max((worker.started for worker in machine.workers), default=0.0))

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from understudy.controller.core.change import QueuedReplacement
 from understudy.controller.core.machines import Machine, MachineState, ready
 from understudy.controller.core.replicas import count, known, target
 from understudy.controller.core.state import JobState, JobStatus
@@ -151,16 +150,12 @@ def _replicas(job: JobState) -> ReplicasView | None:
 def queue_view(job: JobState) -> tuple[WaitingView, ...]:
     """Replacements in their order."""
     change = job.change
-    found = []
+    found = [(item, outlook.reason) for item, outlook in prospects(job)]
     if change is not None and change.item is not None:
-        found.append(_waiting(change.item, f"under way: {change.phase}"))
-    for item, outlook in prospects(job):
-        found.append(_waiting(item, outlook.reason))
-    return tuple(found)
-
-
-def _waiting(item: QueuedReplacement, state: str) -> WaitingView:
-    return WaitingView(item.id, item.request.machines, item.request.by, item.request.why, state)
+        found.insert(0, (change.item, f"under way: {change.phase}"))
+    return tuple(
+        WaitingView(item.id, item.request.machines, item.request.by, item.request.why, state) for item, state in found
+    )
 
 
 def state_of(job: JobState, id: str) -> str:
@@ -173,68 +168,39 @@ def _copies(told: list[Copied]) -> CopiesView | None:
         return None
     step = max(copied.step for copied in told)
     last = [copied for copied in told if copied.step == step]
-    return CopiesView(
-        step,
-        max(copied.bytes for copied in last),
-        max(copied.seconds for copied in last),
-        max(copied.waited for copied in last),
-    )
+    slowest = max(copied.seconds for copied in last), max(copied.waited for copied in last)
+    return CopiesView(step, max(copied.bytes for copied in last), *slowest)
 
 
 def machines_view(job: JobState) -> list[MachineView]:
-    roster = job.roster
-    return [
-        MachineView(
-            name=machine.name,
-            state="parked"
-            if machine.state == MachineState.ACTIVE and machine.name in job.parked.values()
-            else machine.state,
-            roles=tuple(
-                role
-                for worker in machine.workers
-                if roster is not None and (role := roster.role_of(worker.uid)) is not None
-            ),
-            workers=tuple(worker.uid for worker in machine.all_workers if worker.alive),
-            pids=tuple(worker.pid for worker in machine.all_workers if worker.alive),
-            why=machine.why,
-            failures=machine.failures,
-            history=tuple(machine.history),
-            rehearsed=_at_once(job, machine),
-            rehearsal_seconds=_rehearsal_seconds(job, machine),
-            labels=machine.labels,
-            goes=machine.notice if machine.alive else None,
-        )
-        for machine in job.machines.values()
-    ]
+    return [_machine_view(job, machine) for machine in job.machines.values()]
 
 
-def _at_once(job: JobState, machine: Machine) -> tuple[int, ...]:
-    if machine.state != MachineState.STANDBY:
-        return ()
-    roles = range(job.plan.roles)
-    return tuple(role for role in roles if any(worker.alive and ready(worker, role) for worker in machine.all_workers))
-
-
-def _rehearsal_seconds(job: JobState, machine: Machine) -> dict[int, float]:
-    cells = job.plan.cells
-    durations = machine.rehearsal_seconds if machine.state == MachineState.STANDBY else {}
-    return {role: durations[cell] for role, cell in enumerate(cells) if cell in durations}
+def _machine_view(job: JobState, machine: Machine) -> MachineView:
+    parked = machine.state == MachineState.ACTIVE and machine.name in job.parked.values()
+    roles = [None if job.roster is None else job.roster.role_of(worker.uid) for worker in machine.workers]
+    living = [worker for worker in machine.all_workers if worker.alive]
+    standby = machine.state == MachineState.STANDBY
+    durations = machine.rehearsal_seconds if standby else {}
+    return MachineView(
+        name=machine.name,
+        state="parked" if parked else machine.state,
+        roles=tuple(role for role in roles if role is not None),
+        workers=tuple(worker.uid for worker in living),
+        pids=tuple(worker.pid for worker in living),
+        why=machine.why,
+        failures=machine.failures,
+        history=tuple(machine.history),
+        rehearsed=tuple(r for r in range(job.plan.roles) if standby and any(ready(worker, r) for worker in living)),
+        rehearsal_seconds={role: durations[cell] for role, cell in enumerate(job.plan.cells) if cell in durations},
+        labels=machine.labels,
+        goes=machine.notice if machine.alive else None,
+    )
 
 
 def roster_view(job: JobState, mesh: Mesh) -> list[RoleView]:
-    roster = job.roster
-    if roster is None:
-        return []
     views = []
-    for role in range(len(roster.seats)):
-        worker = roster.worker_of(role)
-        views.append(
-            RoleView(
-                role,
-                coordinates(mesh, role),
-                None if worker is None else worker.uid,
-                None if worker is None else worker.machine,
-                job.twins.get(role, ()),
-            )
-        )
+    for role, uid in enumerate(() if job.roster is None else job.roster.seats):
+        machine = None if uid is None else job.workers[uid].machine
+        views.append(RoleView(role, coordinates(mesh, role), uid, machine, job.twins.get(role, ())))
     return views

@@ -22,7 +22,6 @@ from understudy.planning.outcome import Mean, mean_of
 from understudy.planning.setting import DAY, HOUR, WEEK
 from understudy.protocol.settings import StewardSettings
 from understudy.steward.decide import (
-    DrainDemand,
     FreeStandby,
     Observed,
     ReleaseStandby,
@@ -310,7 +309,7 @@ class _Run:
                 )
                 for place in self.suspects
             ),
-            drains=tuple(DrainDemand(1, by) for _, by in self.drains),
+            drains=len(self.drains),
             requests=tuple(self.requests),
         )
 

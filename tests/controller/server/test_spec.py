@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from understudy.controller.server.admission import objection
+from understudy.controller.server.spec import objection
 from understudy.protocol.frames import Facts
 
 JOB = Facts("0.1.0", "2.13.0", "3.11", "abc", ("--lr", "1"), (("pp", 2), ("dp", 2)), 2)
