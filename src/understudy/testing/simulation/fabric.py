@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
+from math import inf
 from typing import cast
 
 from understudy.comm.endpoint import Endpoint
@@ -55,7 +56,7 @@ class SimFabric:
         self._highest = 0
         self._endpoint: Endpoint | None = None
         self._doing: tuple[int, float] | None = None
-        self._blocked: list[Task] = []
+        self._blocked: dict[Task, None] = {}
         self._calls: list[Callable[[], None]] = []
         self._expecting: dict[tuple[str, int], Callable[[Link], None]] = {}
         self._sockets: list[socket.socket] = []
@@ -70,21 +71,20 @@ class SimFabric:
         for task in list(self._blocked):
             self._scheduler.ready(task)
 
-    def _until(self, predicate: Callable[[], bool], seconds: float | None = None) -> bool:
-        deadline = None if seconds is None else self._scheduler.now + seconds
-        while True:
-            self.process.check()
-            if predicate():
-                return True
-            left = None if deadline is None else deadline - self._scheduler.now
-            if left is not None and left <= 0:
-                return False
-            task = self._scheduler.current
-            self._blocked.append(task)
-            try:
-                self._scheduler.wait(left)
-            finally:
-                self._blocked.remove(task)
+    def _until(self, predicate: Callable[[], bool], seconds: float = inf) -> bool:
+        task, deadline = self._scheduler.current, self._scheduler.now + seconds
+
+        def look() -> float | None:
+            self._blocked.pop(task, None)
+            left = deadline - self._scheduler.now
+            if predicate() or left <= 0:
+                return None
+            self._blocked[task] = None
+            return left
+
+        self.process.check()
+        self._scheduler.wait_while(look)
+        return predicate()
 
     def _serve(self) -> None:
         """The thread of the event loop: runs callbacks one after another."""

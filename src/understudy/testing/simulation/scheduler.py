@@ -15,16 +15,22 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
+from functools import partial
+from itertools import chain, repeat
+from math import inf
 from types import TracebackType
 
 _PREEMPT = 0.05
 """Probability that a thread hands the baton on before it takes a free lock."""
 _STALL_S, _LONG_STALL_S = 0.02, 0.3
 """Seconds for which a thread stands still, at most; one of five times for long."""
-_LOOK_S = 0.001
-"""Seconds between the first two looks at a socket that is not ready; doubled each time."""
-_LOOK_AT_MOST_S = 0.02
+_LOOKS_S = (0.001, 0.002, 0.004, 0.008, 0.016, 0.02)
+"""Seconds between looks at a socket that is not ready; the last again and again."""
 _JOIN_S = 10.0
+
+
+Look = Callable[[], float | None]
+"""What a thread waits for: the seconds to wait until the next look, or None if the wait is over."""
 
 
 class Killed(SystemExit):
@@ -46,6 +52,9 @@ class Task:
         """Number of the wait under way; a timer of an earlier one wakes no thread."""
         self.waits = True
         """Whether it may be woken."""
+        self.woken = True
+        """Whether another thread ended its last wait; False: the time was over."""
+        self.look: Look | None = None
         self.ended = False
         self.joining: list[Task] = []
         self.thread = threading.Thread(target=self._run, name=f"{process.name} {name}", daemon=True)
@@ -148,22 +157,33 @@ class Scheduler:
 
     def wait(self, seconds: float | None = None) -> bool:
         """The current thread waits until another one calls `ready` for it; False if the time was over first."""
-        task = self.current
         if self._acting:
             raise RuntimeError("an action of the scheduler must not wait")
-        task.waits = woken = True
-        if seconds is not None:
-            turn = task.turn
-
-            def late() -> None:
-                nonlocal woken
-                if task.turn == turn and not task.process.dead:
-                    woken = False
-                    self.ready(task)
-
-            self.after(seconds, late)
+        task = self.current
+        self._wait(task, seconds)
         self._hand_on(task)
-        return woken
+        return task.woken
+
+    def wait_while(self, look: Look) -> None:
+        """The current thread waits while `look` returns a time, which must not wait; `ready` ends that time early.
+
+        Whichever thread is running calls `look`: a wait that goes on costs no switch.
+        """
+        if (seconds := look()) is not None:
+            task = self.current
+            task.look = look
+            self.wait(seconds)
+            task.look = None
+
+    def _wait(self, task: Task, seconds: float | None) -> None:
+        task.waits = task.woken = True
+        if seconds is not None and seconds < inf:
+            self.after(seconds, partial(self._late, task, task.turn))
+
+    def _late(self, task: Task, turn: int) -> None:
+        if task.turn == turn and not task.process.dead:
+            task.woken = False
+            self.ready(task)
 
     def give_way(self) -> None:
         """Let others run first, if chance has it so."""
@@ -190,7 +210,7 @@ class Scheduler:
                 number = int(self.random.random() * len(runnable)) if len(runnable) > 1 else 0
                 runnable[number], runnable[-1] = runnable[-1], runnable[number]
                 task = runnable.pop()
-                if not task.process.dead:
+                if not task.process.dead and self._goes_on(task):
                     return task
             elif self._timers:
                 self.now, _, action = heapq.heappop(self._timers)
@@ -198,6 +218,13 @@ class Scheduler:
             else:
                 self.fail(Deadlock(self.stacks()))
         return self._main
+
+    def _goes_on(self, task: Task) -> bool:
+        """Whether a thread whose turn has come has anything to do; otherwise it waits again."""
+        if task.look is None or (seconds := task.look()) is None:
+            return True
+        self._wait(task, seconds)
+        return False
 
     def _act(self, action: Callable[[], None]) -> None:
         self._acting = True
@@ -277,16 +304,16 @@ class SimProcess:
         """Whether a socket can be read or written within this time."""
         poller = select.poll()
         poller.register(sock, event)
-        deadline, pause = self.scheduler.now + seconds, _LOOK_S
-        while True:
-            self.check()
-            if poller.poll(0):
-                return True
+        deadline = self.scheduler.now + seconds
+        pauses = chain(_LOOKS_S, repeat(_LOOKS_S[-1]))
+
+        def look() -> float | None:
             left = deadline - self.scheduler.now
-            if left <= 0:
-                return False
-            self.scheduler.wait(min(pause, left))
-            pause = min(pause * 2, _LOOK_AT_MOST_S)
+            return None if poller.poll(0) or left <= 0 else min(next(pauses), left)
+
+        self.check()
+        self.scheduler.wait_while(look)
+        return bool(poller.poll(0))
 
     # -- what happens to it --------------------------------------------------------------------------------------------
 
