@@ -85,20 +85,20 @@ class Task:
 class Scheduler:
     """The seeded clock and the threads of all simulated processes."""
 
-    def __init__(self, seed: int | str, *, stalls: float = 0.0, began: float = 1_000_000.0) -> None:
+    began = 1_000_000.0
+    """Seconds since the epoch at which the simulation begins."""
+
+    def __init__(self, seed: int | str, *, stalls: float = 0.0) -> None:
         self.random = random.Random(f"scheduler {seed}")
         self.now = 0.0
         self.stalls = stalls
         """Probability that a thread stands still for a while before it takes a lock, as on a busy computer."""
-        self.began = began
-        """Seconds since the epoch at which the simulation begins."""
-        self.switches = 0
         self.failure: BaseException | None = None
         self._over = False
         self._acting = False
         self._count = 0
         self._timers: list[tuple[float, int, Callable[[], None]]] = []
-        self._runnable: list[Task] = []
+        self.runnable: list[Task] = []
         self._tasks: dict[Task, None] = {}
         self._main = Task(SimProcess(self, "main"), "main", lambda: None)
         self.current = self._main
@@ -126,16 +126,7 @@ class Scheduler:
             return
         task.waits = False
         task.turn += 1
-        (task.process.held if task.process.frozen else self._runnable).append(task)
-
-    def hold(self, process: SimProcess) -> None:
-        """Let no thread of this process run."""
-        process.held += [task for task in self._runnable if task.process is process]
-        self._runnable = [task for task in self._runnable if task.process is not process]
-
-    def release(self, tasks: list[Task]) -> None:
-        """Let threads run that were held."""
-        self._runnable += tasks
+        (task.process.held if task.process.frozen else self.runnable).append(task)
 
     # -- the run -------------------------------------------------------------------------------------------------------
 
@@ -195,7 +186,6 @@ class Scheduler:
     def _hand_on(self, task: Task) -> None:
         following = self._next()
         if following is not task:
-            self.switches += 1
             self.current = following
             following.baton.release()
             task.baton.acquire()
@@ -205,8 +195,7 @@ class Scheduler:
     def _next(self) -> Task:
         """The thread that runs next; moves the clock forward if none can run now."""
         while not self._over:
-            runnable = self._runnable
-            if runnable:
+            if runnable := self.runnable:
                 number = int(self.random.random() * len(runnable)) if len(runnable) > 1 else 0
                 runnable[number], runnable[-1] = runnable[-1], runnable[number]
                 task = runnable.pop()
@@ -332,15 +321,16 @@ class SimProcess:
     def freeze(self) -> None:
         """As SIGSTOP does."""
         if not self.frozen:
-            self.frozen = True
-            self.scheduler.hold(self)
+            self.frozen, runnable = True, self.scheduler.runnable
+            self.held += [task for task in runnable if task.process is self]
+            runnable[:] = [task for task in runnable if task.process is not self]
 
     def thaw(self) -> None:
         """As SIGCONT does."""
         if self.frozen:
             self.frozen = False
-            held, self.held = self.held, []
-            self.scheduler.release(held)
+            self.scheduler.runnable += self.held
+            self.held = []
 
 
 class SimCondition:
@@ -353,10 +343,9 @@ class SimCondition:
         self._entering: list[Task] = []
         self._waiting: list[Task] = []
 
-    def acquire(self) -> bool:
-        scheduler, process = self._scheduler, self._process
-        process.check()
-        task = scheduler.current
+    def __enter__(self) -> bool:
+        scheduler, task = self._scheduler, self._scheduler.current
+        self._process.check()
         if self._owner is not task:
             draw, stalls = scheduler.random.random(), scheduler.stalls
             if draw < stalls:
@@ -364,51 +353,48 @@ class SimCondition:
                 scheduler.wait(part * (_STALL_S if part < 0.8 else _LONG_STALL_S))
             elif draw < stalls + _PREEMPT:
                 scheduler.give_way()
-            while self._owner is not None:
-                self._entering.append(task)
-                scheduler.wait()
-            self._owner = task
+            self._take(task)
         self._depth += 1
         return True
 
-    def release(self) -> None:
-        self._depth -= 1
-        if not self._depth:
-            self._owner = None
-            entering, self._entering = self._entering, []
-            for task in entering:
-                self._scheduler.ready(task)
-
-    def __enter__(self) -> bool:
-        return self.acquire()
+    def _take(self, task: Task) -> None:
+        while self._owner is not None:
+            self._entering.append(task)
+            self._scheduler.wait()
+        self._owner = task
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.release()
+        self._depth -= 1
+        if not self._depth:
+            self._release()
+
+    def _release(self) -> None:
+        self._owner = None
+        entering, self._entering = self._entering, []
+        for task in entering:
+            self._scheduler.ready(task)
 
     def wait(self, timeout: float | None = None) -> bool:
         self._process.check()
         task, depth = self._scheduler.current, self._depth
-        self._depth = 1
-        self.release()
+        self._depth = 0
+        self._release()
         self._waiting.append(task)
         try:
             woken = self._scheduler.wait(None if timeout is None else max(0.0, timeout))
         finally:
             if task in self._waiting:
                 self._waiting.remove(task)
-        while self._owner is not None:
-            self._entering.append(task)
-            self._scheduler.wait()
-        self._owner, self._depth = task, depth
+        self._take(task)
+        self._depth = depth
         return woken
 
     def wait_for(self, predicate: Callable[[], bool], timeout: float | None = None) -> bool:
-        deadline = None if timeout is None else self._scheduler.now + timeout
+        deadline = inf if timeout is None else self._scheduler.now + timeout
         while not predicate():
-            left = None if deadline is None else deadline - self._scheduler.now
-            if left is not None and left <= 0:
+            if (left := deadline - self._scheduler.now) <= 0:
                 return predicate()
             self.wait(left)
         return True
@@ -416,9 +402,4 @@ class SimCondition:
     def notify_all(self) -> None:
         waiting, self._waiting = self._waiting, []
         for task in waiting:
-            self._scheduler.ready(task)
-
-    def notify(self, count: int = 1) -> None:
-        for task in self._waiting[:count]:
-            self._waiting.remove(task)
             self._scheduler.ready(task)
