@@ -9,22 +9,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from understudy.testing.clock import FakeClock
-    from understudy.testing.faults import AGENT_FAULTS, WORKER_FAULTS, InjectedError
-    from understudy.testing.local_workers import LocalWorker, LocalWorkers, WorkerHandle, first_roster, run_workers
+from .clock import FakeClock
+from .faults import AGENT_FAULTS, WORKER_FAULTS, InjectedError
 
-_HOMES = {
-    "AGENT_FAULTS": "faults",
-    "FakeClock": "clock",
-    "InjectedError": "faults",
-    "LocalWorker": "local_workers",
-    "LocalWorkers": "local_workers",
-    "WORKER_FAULTS": "faults",
-    "WorkerHandle": "local_workers",
-    "first_roster": "local_workers",
-    "run_workers": "local_workers",
-}
+if TYPE_CHECKING:
+    from .local_workers import LocalWorker, LocalWorkers, WorkerHandle, first_roster, run_workers
 
 __all__ = [
     "AGENT_FAULTS",
@@ -40,9 +29,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Load a name when it is asked for: an agent that loads the faults does not need torch."""
-    if name not in _HOMES:
+    """Load local workers when they are asked for: an agent that loads the faults does not need torch."""
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
+    from . import local_workers
 
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    return getattr(local_workers, name)

@@ -6,9 +6,12 @@ import socket
 import threading
 import weakref
 from collections.abc import Callable
-from types import TracebackType
+from math import inf
+from typing import TypeVar
 
 from understudy.host.world import REAL, Condition, Thread
+
+T = TypeVar("T")
 
 
 class FakeClock:
@@ -79,51 +82,36 @@ class FakeClock:
         return thread
 
 
-class FakeCondition:
+class FakeCondition(threading.Condition):
     """A condition with time-outs that a `FakeClock` measures."""
 
     def __init__(self, clock: FakeClock) -> None:
+        super().__init__()
         self._clock = clock
-        self._condition = threading.Condition()
         self._notified = 0
-
-    def __enter__(self) -> bool:
-        return self._condition.__enter__()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._condition.__exit__(kind, error, trace)
 
     def wait(self, timeout: float | None = None) -> bool:
         """False if the time-out has passed without a notification."""
-        before = self._notified
-        if timeout is None:
-            while self._notified == before:
-                self._condition.wait()
-            return True
-        deadline = self._clock.monotonic() + timeout
-        self._clock._waits(1)
+        before, deadline = self._notified, inf if timeout is None else self._clock.monotonic() + timeout
+        self._clock._waits(int(timeout is not None))
         try:
             while self._notified == before and self._clock.monotonic() < deadline:
-                self._condition.wait()
+                super().wait()
         finally:
-            self._clock._waits(-1)
+            self._clock._waits(-int(timeout is not None))
         return self._notified != before
 
-    def wait_for(self, predicate: Callable[[], bool], timeout: float | None = None) -> bool:
-        deadline = None if timeout is None else self._clock.monotonic() + timeout
-        while not predicate():
-            if deadline is not None and self._clock.monotonic() >= deadline:
-                return predicate()
-            self.wait(None if deadline is None else deadline - self._clock.monotonic())
-        return True
+    def wait_for(self, predicate: Callable[[], T], timeout: float | None = None) -> T:
+        deadline = inf if timeout is None else self._clock.monotonic() + timeout
+        while not (holds := predicate()) and (left := deadline - self._clock.monotonic()) > 0:
+            self.wait(None if timeout is None else left)
+        return holds
 
     def notify_all(self) -> None:
         self._notified += 1
-        self._condition.notify_all()
+        super().notify_all()
 
     def look(self) -> None:
         """Let waiting threads compare their deadlines with the clock."""
-        with self._condition:
-            self._condition.notify_all()
+        with self:
+            super().notify_all()

@@ -148,29 +148,20 @@ class WorkerFaults:
 
     def _delay_links(self, seconds: float) -> None:
         """Disturb the current generation's operations; the next generation puts its own functions in their place."""
+        disturbed = []
         for endpoint in self._worker.fabric.endpoints():
-            performed, posted = endpoint.perform, endpoint.post
+            for name in ("perform", "post"):
+                before = getattr(endpoint, name)
+                late = _late(before)
+                setattr(endpoint, name, late)
+                disturbed.append((endpoint, name, late, before))
 
-            def perform(op: Any, performed: Any = performed) -> None:
-                time.sleep(LINK_DELAY_S)
-                performed(op)
+        def undo() -> None:
+            for endpoint, name, late, before in disturbed:
+                if getattr(endpoint, name) is late:
+                    setattr(endpoint, name, before)
 
-            def post(*jobs: Any, posted: Any = posted) -> None:
-                time.sleep(LINK_DELAY_S)
-                posted(*jobs)
-
-            def undo(
-                endpoint: Any = endpoint,
-                installed: tuple[Any, Any] = (perform, post),
-                before: tuple[Any, Any] = (performed, posted),
-            ) -> None:
-                if endpoint.perform is installed[0]:
-                    endpoint.perform = before[0]
-                if endpoint.post is installed[1]:
-                    endpoint.post = before[1]
-
-            endpoint.perform, endpoint.post = perform, post
-            threading.Timer(seconds, undo).start()
+        threading.Timer(seconds, undo).start()
 
     def _corrupt_line(self) -> None:
         with self._connection._lock, suppress(OSError):
@@ -194,6 +185,14 @@ class _Slowness:
         if (pause := own * (self.factor - 1)) > _LEAST_PAUSE_S:
             time.sleep(pause)
         self._turn(part)
+
+
+def _late(call: Callable[..., None]) -> Callable[..., None]:
+    def late(*arguments: Any) -> None:
+        time.sleep(LINK_DELAY_S)
+        call(*arguments)
+
+    return late
 
 
 def _seconds(options: dict[str, float]) -> float:
@@ -242,15 +241,11 @@ def _cut_links() -> None:
 
 
 def _throttle_links(seconds: float) -> None:
-    _pace_links(_PACE)
-    time.sleep(seconds)
-    _pace_links(_UNPACED)
-
-
-def _pace_links(rate: int) -> None:
-    for sock in _connections():
-        with sock, suppress(OSError):
-            sock.setsockopt(socket.SOL_SOCKET, SO_MAX_PACING_RATE, rate)
+    for rate, pause in ((_PACE, seconds), (_UNPACED, 0.0)):
+        for sock in _connections():
+            with sock, suppress(OSError):
+                sock.setsockopt(socket.SOL_SOCKET, SO_MAX_PACING_RATE, rate)
+        time.sleep(pause)
 
 
 def _connections() -> list[socket.socket]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from types import CodeType, FrameType, FunctionType, MethodType, ModuleType
 from typing import Any
@@ -153,11 +154,13 @@ def _passes_on(code: CodeType) -> bool:
 
 
 def _names_unwatched() -> bool:
-    return any(_uses(module) for module in list(sys.modules.values()) if _is_users(module))
+    return any(
+        _uses(module) for module in list(sys.modules.values()) if _is_users(getattr(module, "__file__", None) or "")
+    )
 
 
-def _is_users(module: ModuleType) -> bool:
-    file = getattr(module, "__file__", None) or ""
+@cache
+def _is_users(file: str) -> bool:
     return (
         file.endswith(".py")
         and "site-packages" not in file

@@ -2,32 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
 from msgspec import structs
 
-from understudy.protocol.frames import (
-    Ack,
-    Beat,
-    Dismiss,
-    EndWorker,
-    Exited,
-    Frame,
-    KeepCopy,
-    KeptCopy,
-    Leaving,
-    Numbered,
-    Order,
-    Refused,
-    Register,
-    Relayed,
-    Report,
-    StartWorker,
-    Stopped,
-    Tell,
-    Welcome,
-)
+from understudy.protocol import frames
+from understudy.protocol.frames import Beat, Frame, Numbered, Order, Report
 from understudy.protocol.messages import Copied, FromWorker, Progress, Recorded, Rehearse, Telemetry
 from understudy.protocol.roster_delta import RosterDecoder
 from understudy.protocol.sessions import Inbox, Outbox
@@ -52,13 +34,13 @@ class SimConnection:
         self._controller = agent.job.controller.controller
         self.closed = False
         self._free = [0.0, 0.0]
-        self.register = Register("", "", standby=False, received=0)
+        self.register = frames.Register("", "", standby=False, received=0)
 
     def send(self, frame: Frame) -> None:
         """From the controller."""
-        self._deliver(0, partial(self._to_agent, frame))
+        self._deliver(0, partial(self._agent.receive, frame))
         if isinstance(frame, Numbered) and not frame.roster and self._job.random.random() < _AGAIN:
-            self._deliver(0, partial(self._to_agent, frame))
+            self._deliver(0, partial(self._agent.receive, frame))
 
     def report(self, frame: Frame) -> None:
         """From the agent."""
@@ -70,17 +52,13 @@ class SimConnection:
         """From the controller: once all frames are there."""
         self._deliver(0, self._agent.disconnect)
 
-    def _deliver(self, way: int, action: partial[None] | object) -> None:
+    def _deliver(self, way: int, action: Callable[[], None]) -> None:
         self._free[way] = max(self._free[way], self._job.scheduler.now + self._job.network.delay())
-        self._job.scheduler.at(self._free[way], lambda: None if self.closed else action())  # type: ignore[operator]
-
-    def _to_agent(self, frame: Frame) -> None:
-        if self._agent.alive:
-            self._agent.receive(frame)
+        self._job.scheduler.at(self._free[way], lambda: None if self.closed else action())
 
     def _to_controller(self, frame: Frame) -> None:
         host = self._job.controller
-        if isinstance(frame, Register):
+        if isinstance(frame, frames.Register):
             self.register = frame
             if not host.call(lambda controller: controller.admit(self, frame)):
                 self.close()
@@ -128,7 +106,7 @@ class SimAgent:
         self.connection = SimConnection(self)
         seated = self._rosters.generation
         self.connection.report(
-            Register(self.name, self.incarnation, standby=self.standby, received=self._inbox.last, roster=seated)
+            frames.Register(self.name, self.incarnation, standby=self.standby, received=self._inbox.last, roster=seated)
         )
 
     def disconnect(self) -> None:
@@ -143,7 +121,7 @@ class SimAgent:
     def receive(self, frame: Frame) -> None:
         assert self.connection is not None
         match frame:
-            case Welcome(received):
+            case frames.Welcome(received):
                 self._welcome = self.known = True
                 for number, report in self._outbox.after(received):
                     self.connection.report(Numbered(number, report))
@@ -152,10 +130,10 @@ class SimAgent:
                 if self._inbox.take(number):
                     self._carry_out(complete)
                 if self.connection is not None:
-                    self.connection.report(Ack(self._inbox.last))
-            case Ack(number):
+                    self.connection.report(frames.Ack(self._inbox.last))
+            case frames.Ack(number):
                 self._outbox.acknowledged(number)
-            case Refused():
+            case frames.Refused():
                 self.die()
 
     def report(self, report: Report) -> None:
@@ -178,29 +156,29 @@ class SimAgent:
                 worker.stopped_at = now
             elif now - worker.stopped_at > worker.spec.settings.recovery.answer_limit and not worker.reported:
                 worker.reported = True
-                self.report(Stopped(worker.uid, now - worker.stopped_at))
+                self.report(frames.Stopped(worker.uid, now - worker.stopped_at))
 
     # -- orders --------------------------------------------------------------------------------------------------------
 
     def _carry_out(self, order: Order) -> None:
         match order:
-            case StartWorker(uid, slot):
+            case frames.StartWorker(uid, slot):
                 spec = structs.replace(self.job.worker_spec, uid=uid, slot=slot, machine=self.name)
                 if uid in self.job.workers:
                     raise RuleBroken(Rule.ONE_PROCESS, f"{uid} is started again on {self.name}")
                 self.workers[uid] = self.job.workers[uid] = SimWorker(self, spec)
-            case Tell(uid, message):
+            case frames.Tell(uid, message):
                 if isinstance(message, Rehearse) and message.recorded is not None:
                     self.job.serves(message.recorded)
                 worker = self.workers.get(uid)
                 if worker is not None and worker.alive:
                     worker.hear(message)
-            case EndWorker(uid):
+            case frames.EndWorker(uid):
                 if (worker := self.workers.get(uid)) is not None:
                     worker.process.kill()
-            case KeepCopy(recorded):
+            case frames.KeepCopy(recorded):
                 self.job.network.later(self._fetched, recorded)
-            case Dismiss():
+            case frames.Dismiss():
                 self.die()
 
     def heed(self, worker: SimWorker, message: FromWorker | Telemetry) -> None:
@@ -211,16 +189,15 @@ class SimAgent:
             case Progress(_, step, seconds, values):
                 self._beat = Beat(step, values, seconds, message.primary, self._beat.copied)
             case Recorded() if message.digest:
-                self.report(Relayed(worker.uid, self._keep(message)))
+                self.report(frames.Relayed(worker.uid, self._keep(message)))
             case _:
-                self.report(Relayed(worker.uid, message))
+                self.report(frames.Relayed(worker.uid, message))
 
     def exited(self, worker: SimWorker) -> None:
         self.workers.pop(worker.uid, None)
-        self.report(Exited(worker.uid, worker.code))
+        self.report(frames.Exited(worker.uid, worker.code))
 
     def _keep(self, recorded: Recorded) -> Recorded:
-        """A recording is here from now on."""
         self.kept.add(recorded.digest)
         return structs.replace(recorded, url=f"{self.incarnation}/{recorded.digest}", fd=-1)
 
@@ -228,13 +205,13 @@ class SimAgent:
         """A copy of a recording has come, if the machine that has it still lives."""
         if self.alive:
             there = self.job.serves(recorded)
-            self.report(KeptCopy(self._keep(recorded) if there else structs.replace(recorded, url="")))
+            self.report(frames.KeptCopy(self._keep(recorded) if there else structs.replace(recorded, url="")))
 
     # -- its end -------------------------------------------------------------------------------------------------------
 
     def notice(self, seconds: float) -> None:
         """The machine has to go soon, and does."""
-        self.report(Leaving(seconds, "it is preempted"))
+        self.report(frames.Leaving(seconds, "it is preempted"))
         self.job.scheduler.after(seconds, self.die)
 
     def die(self) -> None:

@@ -1,8 +1,4 @@
-"""One simulated worker's end of the network.
-
-A `SimFabric` stands in for `comm.fabric.NetworkFabric`. State travels over real socket pairs, by the real code of
-`worker/transfer`.
-"""
+"""One simulated worker's end of the network. State travels over real socket pairs, by the code of `worker/transfer`."""
 
 from __future__ import annotations
 
@@ -11,13 +7,13 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
+from math import inf
 from typing import cast
 
 from understudy.comm.endpoint import Endpoint
 from understudy.comm.faults import Fault, LinkFailed, PrepareFailed, SwitchRefused
 from understudy.comm.group import RoleGroup
 from understudy.comm.links.link import Link
-from understudy.comm.recording import Recorder
 from understudy.comm.sandbox import Sandbox
 from understudy.comm.topology import GroupKey, LinkId
 from understudy.comm.transport import GroupTransport
@@ -26,6 +22,10 @@ from understudy.worker.process import VoteGroup
 
 from .network import SETUP_S, Network, SharedGeneration
 from .scheduler import SimProcess, Task
+
+
+def _nothing(self: object, *args: object, **options: object) -> None:
+    """What a simulated fabric or process does when it is told something that only matters outside the simulation."""
 
 
 class Preparation:
@@ -43,7 +43,10 @@ class Preparation:
 
 
 class SimFabric:
-    """One worker's end of the network; a `Fabric`."""
+    """Stands in for a `NetworkFabric`, and for the group of all roles: a `Fabric` and a `VoteGroup`."""
+
+    endpoint: Endpoint
+    """Of the group of all roles, once there is one."""
 
     def __init__(self, network: Network, process: SimProcess, uid: str, machine: str) -> None:
         self.network, self.process, self.uid, self.machine = network, process, uid, machine
@@ -53,9 +56,8 @@ class SimFabric:
         self._current: Preparation | None = None
         self._prepared: dict[int, Preparation] = {}
         self._highest = 0
-        self._endpoint: Endpoint | None = None
         self._doing: tuple[int, float] | None = None
-        self._blocked: list[Task] = []
+        self._blocked: dict[Task, None] = {}
         self._calls: list[Callable[[], None]] = []
         self._expecting: dict[tuple[str, int], Callable[[Link], None]] = {}
         self._sockets: list[socket.socket] = []
@@ -70,21 +72,20 @@ class SimFabric:
         for task in list(self._blocked):
             self._scheduler.ready(task)
 
-    def _until(self, predicate: Callable[[], bool], seconds: float | None = None) -> bool:
-        deadline = None if seconds is None else self._scheduler.now + seconds
-        while True:
-            self.process.check()
-            if predicate():
-                return True
-            left = None if deadline is None else deadline - self._scheduler.now
-            if left is not None and left <= 0:
-                return False
-            task = self._scheduler.current
-            self._blocked.append(task)
-            try:
-                self._scheduler.wait(left)
-            finally:
-                self._blocked.remove(task)
+    def _until(self, predicate: Callable[[], bool], seconds: float = inf) -> bool:
+        task, deadline = self._scheduler.current, self._scheduler.now + seconds
+
+        def look() -> float | None:
+            self._blocked.pop(task, None)
+            left = deadline - self._scheduler.now
+            if predicate() or left <= 0:
+                return None
+            self._blocked[task] = None
+            return left
+
+        self.process.check()
+        self._scheduler.wait_while(look)
+        return predicate()
 
     def _serve(self) -> None:
         """The thread of the event loop: runs callbacks one after another."""
@@ -130,10 +131,10 @@ class SimFabric:
         return []
 
     def longest_wait(self) -> tuple[Endpoint, int, str, float] | None:
-        if self._doing is None or self._endpoint is None:
+        if self._doing is None:
             return None
         number, since = self._doing
-        return self._endpoint, number, "all_reduce", self._scheduler.now - since
+        return self.endpoint, number, "all_reduce", self._scheduler.now - since
 
     # -- membership ----------------------------------------------------------------------------------------------------
 
@@ -214,7 +215,7 @@ class SimFabric:
         new.follows = None
         self.role = new.shared.roster.role_of(self.uid)
         self._retire(old)
-        self.network.watcher.entered(self.uid, new.shared.roster)
+        self.network.judge.entered(self.uid, new.shared.roster)
 
     def withdraw(self) -> None:
         old, self._current = self._current, None
@@ -238,34 +239,16 @@ class SimFabric:
     def assume(self, role: int, sandbox: Sandbox | None = None, mates: Roster | None = None) -> None:
         if self._current is not None:
             raise RuntimeError(f"{self.uid} has been in a generation; only a joiner changes its role")
-        self._change_role(role)
-
-    def become(self, role: int, groups: dict[str, tuple[int, ...]]) -> None:
-        if self._current is not None:
-            raise RuntimeError(f"{self.uid} has been in a generation; only a joiner changes its role")
-        self._change_role(role)
-
-    def _change_role(self, role: int) -> None:
         for preparation in list(self._prepared.values()):
             self._give_up(preparation)
         self.role = role
 
-    def end_rehearsal(self) -> None:
-        pass
+    def become(self, role: int, groups: dict[str, tuple[int, ...]]) -> None:
+        self.assume(role)
 
-    def vouch(self, vouching: bool) -> None:
-        pass
-
-    def record(self, recorder: Recorder | None) -> None:
-        pass
+    end_rehearsal = vouch = record = _nothing
 
     # -- votes ---------------------------------------------------------------------------------------------------------
-
-    def vote_endpoint(self, roles: int) -> Endpoint:
-        assert self.role is not None
-        transport = cast(GroupTransport, None)
-        self._endpoint = Endpoint(GroupKey(tuple(range(roles))), self.role, transport, lambda endpoint: None)
-        return self._endpoint
 
     def least(self, numbers: list[int]) -> list[int]:
         """The minimum over all roles of the generation; undefined if it is poisoned meanwhile."""
@@ -363,17 +346,6 @@ class SimFabric:
             fabric.wake()
 
 
-class SimVotes:
-    """The group of all roles; a `VoteGroup`."""
-
-    def __init__(self, fabric: SimFabric, roles: int) -> None:
-        self._fabric = fabric
-        self.endpoint = fabric.vote_endpoint(roles)
-
-    def least(self, numbers: list[int]) -> list[int]:
-        return self._fabric.least(numbers)
-
-
 class SimTrainingProcess:
     """A `TrainingProcess` without torch.distributed."""
 
@@ -387,16 +359,9 @@ class SimTrainingProcess:
         raise RuntimeError("scripts of the simulation make no groups")
 
     def vote_group(self, roles: int) -> VoteGroup:
-        return SimVotes(self._fabric, roles)
+        fabric, transport = self._fabric, cast(GroupTransport, None)
+        assert fabric.role is not None
+        fabric.endpoint = Endpoint(GroupKey(tuple(range(roles))), fabric.role, transport, lambda endpoint: None)
+        return fabric
 
-    def install(self, roles: int) -> None:
-        pass
-
-    def uninstall(self) -> None:
-        pass
-
-    def role_changed(self, role: int) -> None:
-        pass
-
-    def announce(self, role: int) -> None:
-        pass
+    install = uninstall = role_changed = announce = _nothing

@@ -26,20 +26,8 @@ LIMIT_S = 2000.0
 """Simulated seconds after which a job that is not over hangs."""
 _LOOK_S = 0.5
 _KINDS = (
-    "worker",
-    "machine",
-    "controller",
-    "connection",
-    "controller",
-    "false alarm",
-    "freeze",
-    "thaw",
-    "hang",
-    "raise",
-    "faulty",
-    "fatal",
-    "notice",
-    "notice",
+    *("worker", "machine", "controller", "connection", "controller", "false alarm", "freeze", "thaw"),
+    *("hang", "raise", "faulty", "fatal", "notice", "notice"),
 )
 
 

@@ -69,59 +69,48 @@ class SimCheckpoints:
     """The checkpoints as one worker uses them; a `CheckpointStore`."""
 
     def __init__(self, process: SimProcess, disk: SimDisk, delay: Callable[[], float]) -> None:
-        self._process, self._disk, self._delay = process, disk, delay
+        self.process, self.disk, self.delay = process, disk, delay
 
     def latest(self) -> int:
-        return max(self._disk.complete(), default=0)
+        return max(self.disk.complete(), default=0)
 
     def load(self, step: int, role: int, tracked: Tracked) -> None:
-        data = self._disk.parts.get((role, step))
+        data = self.disk.parts.get((role, step))
         if data is None:
-            self._disk.fail(RuleBroken(Rule.FROM_CHECKPOINT, f"there is none of step {step} for role {role}"))
-            self._process.kill()
-        self._process.sleep(self._delay())
+            self.disk.fail(RuleBroken(Rule.FROM_CHECKPOINT, f"there is none of step {step} for role {role}"))
+            self.process.kill()
+        self.process.sleep(self.delay())
         take_inventory(tracked).restore_rest(data or b"")
 
     def writer(self, role: int, saved: Callable[[int, int], None]) -> SimCheckpointWriter:
-        return SimCheckpointWriter(self._process, self._disk, self._delay, role, saved)
+        return SimCheckpointWriter(self, role, saved)
 
 
 class SimCheckpointWriter:
     """Writes one role's parts of checkpoints, one at a time, in a thread."""
 
-    def __init__(
-        self,
-        process: SimProcess,
-        disk: SimDisk,
-        delay: Callable[[], float],
-        role: int,
-        saved: Callable[[int, int], None],
-    ) -> None:
-        self._process, self._disk, self._delay, self._role, self._saved = process, disk, delay, role, saved
-        self._under_way = 0
-        self._changed = process.condition()
-
-    @property
-    def busy(self) -> bool:
-        return self._under_way > 0
+    def __init__(self, store: SimCheckpoints, role: int, saved: Callable[[int, int], None]) -> None:
+        self._store, self._role, self._saved = store, role, saved
+        self.busy = False
+        self._changed = store.process.condition()
 
     def save(self, step: int, inventory: Inventory, others: Sequence[int] = ()) -> None:
         self.wait()
-        data = inventory.rest()
+        data, store = inventory.rest(), self._store
         with self._changed:
-            self._under_way += 1
+            self.busy = True
 
         def write() -> None:
             for role in (*others, self._role):
-                self._process.sleep(self._delay())
-                self._disk.parts[role, step] = data
+                store.process.sleep(store.delay())
+                store.disk.parts[role, step] = data
                 self._saved(role, step)
             with self._changed:
-                self._under_way -= 1
+                self.busy = False
                 self._changed.notify_all()
 
-        self._process.start(write, "checkpoint")
+        store.process.start(write, "checkpoint")
 
     def wait(self) -> None:
         with self._changed:
-            self._changed.wait_for(lambda: not self._under_way)
+            self._changed.wait_for(lambda: not self.busy)

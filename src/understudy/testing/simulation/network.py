@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from understudy.comm.faults import Fault
 from understudy.protocol.roster import Roster
@@ -19,17 +19,10 @@ from .verdicts import Rule, RuleBroken
 
 if TYPE_CHECKING:
     from .fabric import SimFabric
+    from .judge import Judge
 
 SETUP_S = 5.0
 """Seconds after which links that do not open are given up."""
-
-
-class FabricWatcher(Protocol):
-    """Is told what happens on the network, and checks it."""
-
-    def entered(self, uid: str, roster: Roster) -> None: ...
-
-    def voted(self, roster: Roster, ballots: dict[str, list[int]]) -> None: ...
 
 
 class Round:
@@ -86,10 +79,7 @@ class SharedGeneration:
                 self.network.later(self.fail, uid, "a neighbour is gone")
             elif around <= self.opening.keys():
                 self.opened.add(uid)
-                self.network.later(self._complete, uid)
-
-    def _complete(self, uid: str) -> None:
-        self.network.fabrics[uid].opened(self)
+                self.network.later(self.network.fabrics[uid].opened, self)
 
     def fail(self, uid: str, why: str) -> None:
         if uid not in self.opened and uid not in self.closed:
@@ -122,7 +112,7 @@ class SharedGeneration:
     # -- votes ---------------------------------------------------------------------------------------------------------
 
     def give(self, uid: str, number: int, numbers: list[int]) -> Round:
-        """A worker's part of an all-reduce."""
+        """A worker's vector in an all-reduce."""
         network, ballot = self.network, self.rounds.setdefault(number, Round())
         if not ballot.given:
             network.scheduler.after(network.limit, partial(self._late, ballot))
@@ -132,9 +122,10 @@ class SharedGeneration:
             network.later(self.poison, Fault("eof", f"{min(missing)} has left", min(missing), uid, 0.0), uid)
         if not missing:
             if len({len(each) for each in ballot.given.values()}) > 1:
-                network.fail(RuleBroken(Rule.VOTE_TOGETHER, f"different collectives meet in {self.roster.generation}"))
+                what = f"different collectives meet in {self.roster.generation}"
+                network.scheduler.fail(RuleBroken(Rule.VOTE_TOGETHER, what))
             ballot.least = [min(column) for column in zip(*ballot.given.values(), strict=False)]
-            network.watcher.voted(self.roster, ballot.given)
+            network.judge.voted(self.roster, ballot.given)
             for member in self.members:
                 network.later(self._tell, ballot, member)
         return ballot
@@ -153,8 +144,8 @@ class SharedGeneration:
 class Network:
     """All simulated workers and what is between them."""
 
-    def __init__(self, scheduler: Scheduler, chance: random.Random, watcher: FabricWatcher, limit: float) -> None:
-        self.scheduler, self.random, self.watcher, self.limit = scheduler, chance, watcher, limit
+    def __init__(self, scheduler: Scheduler, chance: random.Random, judge: Judge, limit: float) -> None:
+        self.scheduler, self.random, self.judge, self.limit = scheduler, chance, judge, limit
         self.generations: dict[int, SharedGeneration] = {}
         self.fabrics: dict[str, SimFabric] = {}
 
@@ -166,9 +157,6 @@ class Network:
     def later(self, action: Callable[..., None], *arguments: object) -> None:
         self.scheduler.after(self.delay(), partial(action, *arguments))
 
-    def fail(self, violation: RuleBroken) -> None:
-        self.scheduler.fail(violation)
-
     def is_dead(self, uid: str) -> bool:
         fabric = self.fabrics.get(uid)
         return fabric is not None and fabric.process.dead
@@ -178,7 +166,7 @@ class Network:
         if found is None:
             found = self.generations[roster.generation] = SharedGeneration(self, roster)
         elif found.roster != roster:
-            self.fail(RuleBroken(Rule.ONE_ROSTER, f"{roster} and {found.roster}"))
+            self.scheduler.fail(RuleBroken(Rule.ONE_ROSTER, f"{roster} and {found.roster}"))
         return found
 
     def false_alarm(self, uid: str) -> None:

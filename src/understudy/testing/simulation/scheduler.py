@@ -15,16 +15,22 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
+from functools import partial
+from itertools import chain, repeat
+from math import inf
 from types import TracebackType
 
 _PREEMPT = 0.05
 """Probability that a thread hands the baton on before it takes a free lock."""
 _STALL_S, _LONG_STALL_S = 0.02, 0.3
 """Seconds for which a thread stands still, at most; one of five times for long."""
-_LOOK_S = 0.001
-"""Seconds between the first two looks at a socket that is not ready; doubled each time."""
-_LOOK_AT_MOST_S = 0.02
+_LOOKS_S = (0.001, 0.002, 0.004, 0.008, 0.016, 0.02)
+"""Seconds between looks at a socket that is not ready; the last again and again."""
 _JOIN_S = 10.0
+
+
+Look = Callable[[], float | None]
+"""What a thread waits for: the seconds to wait until the next look, or None if the wait is over."""
 
 
 class Killed(SystemExit):
@@ -46,6 +52,9 @@ class Task:
         """Number of the wait under way; a timer of an earlier one wakes no thread."""
         self.waits = True
         """Whether it may be woken."""
+        self.woken = True
+        """Whether another thread ended its last wait; False: the time was over."""
+        self.look: Look | None = None
         self.ended = False
         self.joining: list[Task] = []
         self.thread = threading.Thread(target=self._run, name=f"{process.name} {name}", daemon=True)
@@ -76,20 +85,20 @@ class Task:
 class Scheduler:
     """The seeded clock and the threads of all simulated processes."""
 
-    def __init__(self, seed: int | str, *, stalls: float = 0.0, began: float = 1_000_000.0) -> None:
+    began = 1_000_000.0
+    """Seconds since the epoch at which the simulation begins."""
+
+    def __init__(self, seed: int | str, *, stalls: float = 0.0) -> None:
         self.random = random.Random(f"scheduler {seed}")
         self.now = 0.0
         self.stalls = stalls
         """Probability that a thread stands still for a while before it takes a lock, as on a busy computer."""
-        self.began = began
-        """Seconds since the epoch at which the simulation begins."""
-        self.switches = 0
         self.failure: BaseException | None = None
         self._over = False
         self._acting = False
         self._count = 0
         self._timers: list[tuple[float, int, Callable[[], None]]] = []
-        self._runnable: list[Task] = []
+        self.runnable: list[Task] = []
         self._tasks: dict[Task, None] = {}
         self._main = Task(SimProcess(self, "main"), "main", lambda: None)
         self.current = self._main
@@ -117,16 +126,7 @@ class Scheduler:
             return
         task.waits = False
         task.turn += 1
-        (task.process.held if task.process.frozen else self._runnable).append(task)
-
-    def hold(self, process: SimProcess) -> None:
-        """Let no thread of this process run."""
-        process.held += [task for task in self._runnable if task.process is process]
-        self._runnable = [task for task in self._runnable if task.process is not process]
-
-    def release(self, tasks: list[Task]) -> None:
-        """Let threads run that were held."""
-        self._runnable += tasks
+        (task.process.held if task.process.frozen else self.runnable).append(task)
 
     # -- the run -------------------------------------------------------------------------------------------------------
 
@@ -148,22 +148,33 @@ class Scheduler:
 
     def wait(self, seconds: float | None = None) -> bool:
         """The current thread waits until another one calls `ready` for it; False if the time was over first."""
-        task = self.current
         if self._acting:
             raise RuntimeError("an action of the scheduler must not wait")
-        task.waits = woken = True
-        if seconds is not None:
-            turn = task.turn
-
-            def late() -> None:
-                nonlocal woken
-                if task.turn == turn and not task.process.dead:
-                    woken = False
-                    self.ready(task)
-
-            self.after(seconds, late)
+        task = self.current
+        self._wait(task, seconds)
         self._hand_on(task)
-        return woken
+        return task.woken
+
+    def wait_while(self, look: Look) -> None:
+        """The current thread waits while `look` returns a time, which must not wait; `ready` ends that time early.
+
+        Whichever thread is running calls `look`: a wait that goes on costs no switch.
+        """
+        if (seconds := look()) is not None:
+            task = self.current
+            task.look = look
+            self.wait(seconds)
+            task.look = None
+
+    def _wait(self, task: Task, seconds: float | None) -> None:
+        task.waits = task.woken = True
+        if seconds is not None and seconds < inf:
+            self.after(seconds, partial(self._late, task, task.turn))
+
+    def _late(self, task: Task, turn: int) -> None:
+        if task.turn == turn and not task.process.dead:
+            task.woken = False
+            self.ready(task)
 
     def give_way(self) -> None:
         """Let others run first, if chance has it so."""
@@ -175,7 +186,6 @@ class Scheduler:
     def _hand_on(self, task: Task) -> None:
         following = self._next()
         if following is not task:
-            self.switches += 1
             self.current = following
             following.baton.release()
             task.baton.acquire()
@@ -185,12 +195,11 @@ class Scheduler:
     def _next(self) -> Task:
         """The thread that runs next; moves the clock forward if none can run now."""
         while not self._over:
-            runnable = self._runnable
-            if runnable:
+            if runnable := self.runnable:
                 number = int(self.random.random() * len(runnable)) if len(runnable) > 1 else 0
                 runnable[number], runnable[-1] = runnable[-1], runnable[number]
                 task = runnable.pop()
-                if not task.process.dead:
+                if not task.process.dead and self._goes_on(task):
                     return task
             elif self._timers:
                 self.now, _, action = heapq.heappop(self._timers)
@@ -198,6 +207,13 @@ class Scheduler:
             else:
                 self.fail(Deadlock(self.stacks()))
         return self._main
+
+    def _goes_on(self, task: Task) -> bool:
+        """Whether a thread whose turn has come has anything to do; otherwise it waits again."""
+        if task.look is None or (seconds := task.look()) is None:
+            return True
+        self._wait(task, seconds)
+        return False
 
     def _act(self, action: Callable[[], None]) -> None:
         self._acting = True
@@ -277,16 +293,16 @@ class SimProcess:
         """Whether a socket can be read or written within this time."""
         poller = select.poll()
         poller.register(sock, event)
-        deadline, pause = self.scheduler.now + seconds, _LOOK_S
-        while True:
-            self.check()
-            if poller.poll(0):
-                return True
+        deadline = self.scheduler.now + seconds
+        pauses = chain(_LOOKS_S, repeat(_LOOKS_S[-1]))
+
+        def look() -> float | None:
             left = deadline - self.scheduler.now
-            if left <= 0:
-                return False
-            self.scheduler.wait(min(pause, left))
-            pause = min(pause * 2, _LOOK_AT_MOST_S)
+            return None if poller.poll(0) or left <= 0 else min(next(pauses), left)
+
+        self.check()
+        self.scheduler.wait_while(look)
+        return bool(poller.poll(0))
 
     # -- what happens to it --------------------------------------------------------------------------------------------
 
@@ -305,15 +321,16 @@ class SimProcess:
     def freeze(self) -> None:
         """As SIGSTOP does."""
         if not self.frozen:
-            self.frozen = True
-            self.scheduler.hold(self)
+            self.frozen, runnable = True, self.scheduler.runnable
+            self.held += [task for task in runnable if task.process is self]
+            runnable[:] = [task for task in runnable if task.process is not self]
 
     def thaw(self) -> None:
         """As SIGCONT does."""
         if self.frozen:
             self.frozen = False
-            held, self.held = self.held, []
-            self.scheduler.release(held)
+            self.scheduler.runnable += self.held
+            self.held = []
 
 
 class SimCondition:
@@ -326,10 +343,9 @@ class SimCondition:
         self._entering: list[Task] = []
         self._waiting: list[Task] = []
 
-    def acquire(self) -> bool:
-        scheduler, process = self._scheduler, self._process
-        process.check()
-        task = scheduler.current
+    def __enter__(self) -> bool:
+        scheduler, task = self._scheduler, self._scheduler.current
+        self._process.check()
         if self._owner is not task:
             draw, stalls = scheduler.random.random(), scheduler.stalls
             if draw < stalls:
@@ -337,51 +353,48 @@ class SimCondition:
                 scheduler.wait(part * (_STALL_S if part < 0.8 else _LONG_STALL_S))
             elif draw < stalls + _PREEMPT:
                 scheduler.give_way()
-            while self._owner is not None:
-                self._entering.append(task)
-                scheduler.wait()
-            self._owner = task
+            self._take(task)
         self._depth += 1
         return True
 
-    def release(self) -> None:
-        self._depth -= 1
-        if not self._depth:
-            self._owner = None
-            entering, self._entering = self._entering, []
-            for task in entering:
-                self._scheduler.ready(task)
-
-    def __enter__(self) -> bool:
-        return self.acquire()
+    def _take(self, task: Task) -> None:
+        while self._owner is not None:
+            self._entering.append(task)
+            self._scheduler.wait()
+        self._owner = task
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.release()
+        self._depth -= 1
+        if not self._depth:
+            self._release()
+
+    def _release(self) -> None:
+        self._owner = None
+        entering, self._entering = self._entering, []
+        for task in entering:
+            self._scheduler.ready(task)
 
     def wait(self, timeout: float | None = None) -> bool:
         self._process.check()
         task, depth = self._scheduler.current, self._depth
-        self._depth = 1
-        self.release()
+        self._depth = 0
+        self._release()
         self._waiting.append(task)
         try:
             woken = self._scheduler.wait(None if timeout is None else max(0.0, timeout))
         finally:
             if task in self._waiting:
                 self._waiting.remove(task)
-        while self._owner is not None:
-            self._entering.append(task)
-            self._scheduler.wait()
-        self._owner, self._depth = task, depth
+        self._take(task)
+        self._depth = depth
         return woken
 
     def wait_for(self, predicate: Callable[[], bool], timeout: float | None = None) -> bool:
-        deadline = None if timeout is None else self._scheduler.now + timeout
+        deadline = inf if timeout is None else self._scheduler.now + timeout
         while not predicate():
-            left = None if deadline is None else deadline - self._scheduler.now
-            if left is not None and left <= 0:
+            if (left := deadline - self._scheduler.now) <= 0:
                 return predicate()
             self.wait(left)
         return True
@@ -389,9 +402,4 @@ class SimCondition:
     def notify_all(self) -> None:
         waiting, self._waiting = self._waiting, []
         for task in waiting:
-            self._scheduler.ready(task)
-
-    def notify(self, count: int = 1) -> None:
-        for task in self._waiting[:count]:
-            self._waiting.remove(task)
             self._scheduler.ready(task)

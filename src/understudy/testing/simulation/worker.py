@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from math import inf
 from typing import TYPE_CHECKING
 
 from understudy.protocol.messages import FromWorker, Telemetry, ToWorker, WorkerSpec
@@ -81,19 +82,14 @@ class SimWorker:
 
     def hear(self, message: ToWorker) -> None:
         self._heard.append(message)
-        if self._listener is not None and self._idle:
+        if self._listener is not None and self._listener.look is not None:
             self._job.scheduler.ready(self._listener)
-
-    _idle = False
 
     def _listen(self) -> None:
         assert self.runtime is not None
         scheduler = self._job.scheduler
         while True:
-            while not self._heard:
-                self._idle = True
-                scheduler.wait()
-                self._idle = False
+            scheduler.wait_while(lambda: None if self._heard else inf)
             message = self._heard.popleft()
             self._job.say(f"{self.uid} hears {message}")
             self.runtime.hear(message)

@@ -16,7 +16,7 @@ from understudy.controller.client import Client
 from understudy.launch.local import Ended, LocalJob
 from understudy.protocol.options import with_options
 from understudy.protocol.settings import JobSpec
-from understudy.verify.leftovers import Enclosure, enclosure
+from understudy.verify.leftovers import enclosure
 from understudy.verify.running_job import RunningJob
 
 from .campaign import Campaign, FaultRecord, run_campaign
@@ -77,12 +77,19 @@ async def run_trial(
     with enclosure() as place:
         chaotic = _in_folder(spec, folder / "disturbed", chaos=True, steps=steps_asked or ENDLESS)
         progress.say(f"under chaos, in {chaotic.run_dir}")
-        disturbed = await _disturbed(chaotic, plan, settings, progress, endless=not steps_asked)
-        ended, events = disturbed.ended, disturbed.events
+        events: list[dict[str, Any]] = []
+        running, campaign, ended = await _disturbed(
+            chaotic, plan, settings, progress, endless=not steps_asked, on_event=events.append
+        )
         steps = int(ended.view.get("step", 0)) if ended is not None else 0
         digests: dict[str, str] = {} if ended is None else ended.view["digests"]
         records = read_records(Path(chaotic.run_dir))
-        complaints = await asyncio.to_thread(disturbed.complaints, settings.faults, place)
+        complaints = await asyncio.to_thread(place.leftovers, running.seen)
+        if ended is not None and ended.status == "failed":
+            done = f"{campaign.faults} of {settings.faults} faults"
+            complaints.insert(0, f"the job has failed after {done}: {ended.reason}")
+        elif campaign.problem:
+            complaints.insert(0, campaign.problem)
         if not complaints:
             complaints += applied_once(records, events, spec.roles, steps)
             if expect:
@@ -98,7 +105,7 @@ async def run_trial(
                 else:
                     complaints += same_digests(digests, truth.view["digests"], lost=machines_lost(events))
                     complaints += same_values(records, read_records(Path(calm.run_dir)))
-    return TrialResult(disturbed.campaign.faults, steps, digests, complaints, str(folder))
+    return TrialResult(campaign.faults, steps, digests, complaints, str(folder))
 
 
 def _in_folder(spec: JobSpec, run_dir: Path, **changes: Any) -> JobSpec:
@@ -111,25 +118,6 @@ def _in_folder(spec: JobSpec, run_dir: Path, **changes: Any) -> JobSpec:
     return with_options(spec, run_dir=str(run_dir), **changes)
 
 
-class _Disturbed(msgspec.Struct):
-    """A job under chaos, afterwards."""
-
-    running: RunningJob
-    campaign: Campaign
-    events: list[dict[str, Any]]
-    ended: Ended | None
-    """None: the job did not end by itself."""
-
-    def complaints(self, wanted: int, place: Enclosure) -> list[str]:
-        found = place.leftovers(self.running.seen)
-        if self.ended is not None and self.ended.status == "failed":
-            done = f"{self.campaign.faults} of {wanted} faults"
-            found.insert(0, f"the job has failed after {done}: {self.ended.reason}")
-        elif self.campaign.problem:
-            found.insert(0, self.campaign.problem)
-        return found
-
-
 async def _disturbed(
     spec: JobSpec,
     plan: Iterator[PlannedFault],
@@ -137,10 +125,11 @@ async def _disturbed(
     progress: TrialProgress,
     *,
     endless: bool,
-) -> _Disturbed:
-    events: list[dict[str, Any]] = []
+    on_event: Callable[[dict[str, Any]], None],
+) -> tuple[RunningJob, Campaign, Ended | None]:
+    """The job and its faults, afterwards; None if the job did not end by itself."""
     ended: Ended | None = None
-    async with LocalJob(spec, on_line=progress.line, on_event=events.append) as job:
+    async with LocalJob(spec, on_line=progress.line, on_event=on_event) as job:
         checkpoint = spec.settings.checkpoint
         kept = checkpoint.every if checkpoint.folder else 0  # with a checkpoint, any copy of a state may be lost
         running = RunningJob(
@@ -176,4 +165,4 @@ async def _disturbed(
             waiting.cancel()
             await asyncio.gather(waiting, return_exceptions=True)
             await asyncio.wait([striking], timeout=_GRACE_S)  # paused processes are continued while they exist
-    return _Disturbed(running, campaign, events, ended)
+    return running, campaign, ended

@@ -10,11 +10,12 @@ import msgspec
 
 from . import advice
 from .carried import Use, carried, defined_at
-from .compare import Divergence, Key, Observations, by_key, changing, differing, unsteady, variables
 from .hints import Hint, HintKind, hints
-from .observation import Observation, Scope, Value
+from .observation import Divergence, Observation, Observations, Scope, Value, differing
 from .runs import Run
 
+Key = tuple[str, str, str]
+"""A variable: file, function, path."""
 _WEIGHT = {
     **dict.fromkeys(("module", "optimizer", "scheduler", "generator", "iterator"), 0),
     **dict.fromkeys(("tensor", "array", "object"), 1),
@@ -72,14 +73,55 @@ def place(file: str, line: int) -> str:
     return f"{name}:{line}" if line else name
 
 
+def _variables(observation: Observation) -> Iterator[tuple[Key, Value, Scope]]:
+    """All variables that are not tracked, by a key that is the same in every run."""
+    for path, value in observation.values.items():
+        number, _, name = path.partition(":")
+        scope = observation.scopes[int(number)]
+        yield (scope.file, scope.function, name), value, scope
+
+
+def _by_key(observation: Observation) -> dict[Key, Value]:
+    return {key: value for key, value, _ in _variables(observation)}
+
+
+def _unsteady(truth: Observations, observations: Iterable[Observation]) -> set[Key]:
+    """Variables that differ from run to run without a disturbance: times, process numbers, entropy.
+
+    Only boundaries at which the state is the same count.
+    """
+    found = set()
+    for each in observations:
+        expected = truth.at(each.role, each.step)
+        if expected is None or differing(each, expected):
+            continue
+        mine, theirs = _by_key(each), _by_key(expected)
+        found |= {key for key in mine.keys() & theirs.keys() if mine[key].digest != theirs[key].digest}
+    return found
+
+
+def _changing(truth: Observations) -> set[Key]:
+    """Variables that change from step to step, or cannot be read."""
+    seen: dict[tuple[int, Key], set[str]] = {}
+    first: dict[int, int] = {}
+    late: set[Key] = set()
+    for each in truth.all:
+        begun = first.setdefault(each.role, each.step)
+        for key, value in _by_key(each).items():
+            if (each.role, key) not in seen and each.step > begun:
+                late.add(key)
+            seen.setdefault((each.role, key), set()).add(value.digest)
+    return {key for (_, key), digests in seen.items() if len(digests) > 1 or "" in digests} | late
+
+
 def _beside(
     truth: Observations, observation: Observation, *, even_if_differing: bool = False
 ) -> Iterator[tuple[Key, Value, Value, Scope]]:
     """Variables with their values in the undisturbed run and in this observation; none once the state differs."""
     expected = truth.at(observation.role, observation.step)
     if expected is not None and (even_if_differing or not differing(observation, expected)):
-        before = by_key(expected)
-        for key, value, scope in variables(observation):
+        before = _by_key(expected)
+        for key, value, scope in _variables(observation):
             if key in before:
                 yield key, before[key], value, scope
 
@@ -96,8 +138,8 @@ def forgotten(
     `number`, or after all. `lasting`: only variables that still differ at the end. `idle`: variables that feed no
     result; otherwise only those that do, if there are any.
     """
-    moving = changing(truth)
-    shaky = unsteady(truth, run.before_disturbances())
+    moving = _changing(truth)
+    shaky = _unsteady(truth, run.before_disturbances())
     found: dict[Key, tuple[tuple[bool, int, int, str], Cause]] = {}
     for observation, twice in _telling(run, number, lasting=lasting):
         for key, was, value, scope in _beside(truth, observation):

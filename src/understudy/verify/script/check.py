@@ -24,9 +24,8 @@ from understudy.protocol.settings import JobSpec
 from understudy.verify.running_job import JobOver, NotRecovered, RunningJob
 from understudy.verify.victims import NotPossible
 
-from .compare import Observations, first_divergence
 from .findings import Evidence, ScriptFinding, findings, unclear
-from .observation import AWAITS_KILL, EXTENSION, PACE, Pace, read_observations
+from .observation import AWAITS_KILL, EXTENSION, PACE, Observations, Pace, first_divergence, read_observations
 from .runs import Disturbance, Run, classes_of, described, held_at, machines_of, plan, rounds, settled
 
 _GRACE_S = 5.0

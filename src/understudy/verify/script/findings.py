@@ -10,7 +10,7 @@ from understudy.protocol.mesh import Mesh, alike, coordinates, describe
 
 from . import advice
 from .causes import Cause, Sources, clues, forgotten, lines
-from .compare import Divergence, Observations, first_divergence
+from .observation import Divergence, Observations, first_divergence
 from .runs import WORDS, Disturbance, Run, described
 
 

@@ -1,7 +1,8 @@
-"""What an observed worker writes at a step boundary, and the orders that it gets from the check. No torch."""
+"""What observed workers write at step boundaries, how that differs between runs, and their orders. No torch."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
@@ -78,3 +79,50 @@ def read_observations(folder: Path) -> list[Observation]:
         *lines, _ = file.read_bytes().split(b"\n")
         found += [decoder.decode(line) for line in lines]
     return found
+
+
+# -- two runs side by side, bit by bit ---------------------------------------------------------------------------------
+
+
+class Divergence(msgspec.Struct, frozen=True):
+    """The first boundary at which a role holds another state than in the undisturbed run."""
+
+    step: int
+    """The state contains this number of steps."""
+    roles: dict[int, tuple[str, ...]]
+    """Role → names of what differs."""
+
+    @property
+    def tensors(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(name for names in self.roles.values() for name in names))
+
+
+class Observations:
+    """The observations of an undisturbed run, by role and step."""
+
+    def __init__(self, observations: Iterable[Observation]) -> None:
+        self.all = list(observations)
+        self._first: dict[tuple[int, int], Observation] = {}
+        for each in self.all:
+            self._first.setdefault((each.role, each.step), each)
+
+    def at(self, role: int, step: int) -> Observation | None:
+        return self._first.get((role, step))
+
+
+def differing(observation: Observation, truth: Observation) -> tuple[str, ...]:
+    """Names of what differs in the state, in their order."""
+    names = dict.fromkeys([*truth.state, *observation.state])
+    return tuple(name for name in names if observation.state.get(name) != truth.state.get(name))
+
+
+def first_divergence(truth: Observations, observations: Iterable[Observation]) -> Divergence | None:
+    found: dict[int, dict[int, tuple[str, ...]]] = {}
+    for each in observations:
+        expected = truth.at(each.role, each.step)
+        if expected is not None and (names := differing(each, expected)):
+            found.setdefault(each.step, {}).setdefault(each.role, names)
+    if not found:
+        return None
+    step = min(found)
+    return Divergence(step, dict(sorted(found[step].items())))

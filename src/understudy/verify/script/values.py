@@ -135,8 +135,7 @@ class ValueReader:
     def _alone(self, value: object, depth: int) -> str:
         hashed = xxhash.xxh3_64()
         self._feed(hashed, value, depth)
-        digest: str = hashed.hexdigest()
-        return digest
+        return str(hashed.hexdigest())
 
 
 def _sample(value: Any) -> Any:
@@ -260,9 +259,10 @@ def position(value: object) -> object:
 def short(value: object) -> str:
     """A value in a few words that distinguish it from others."""
     try:
-        return _cut(_short(value))
+        text = _short(value)
     except Exception:
         return f"a {type(value).__name__}"
+    return text if len(text) <= _WIDTH else text[: _WIDTH - 1] + "…"
 
 
 def _short(value: object) -> str:
@@ -305,10 +305,6 @@ def _tensor(tensor: torch.Tensor) -> str:
         return "empty"
     numbers = ", ".join(f"{each:.6g}" if isinstance(each, float) else str(each) for each in local[:2].tolist())
     return numbers if local.numel() <= 2 else f"{numbers}, … ({'×'.join(map(str, tensor.shape))})"
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= _WIDTH else text[: _WIDTH - 1] + "…"
 
 
 def members(value: object) -> Iterator[tuple[str, object]]:
