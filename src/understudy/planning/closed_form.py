@@ -18,11 +18,11 @@ come at random, and repairs do not wait for each other.
 from __future__ import annotations
 
 from functools import lru_cache
-from math import exp, expm1, inf, lgamma, log, sqrt
+from math import ceil, exp, expm1, inf, lgamma, log, sqrt
 
 import msgspec
 
-from understudy.planning.endurance import cycle_of, useful_of
+from understudy.planning.endurance import cycle_of
 from understudy.planning.failures import Failures, Repair
 from understudy.planning.outcome import Waste
 from understudy.planning.setting import PlanningSetting
@@ -83,10 +83,9 @@ def best_period(setting: PlanningSetting, failures: Failures, strategy: Strategy
     return most if high == most else sqrt(low * high)
 
 
-def _shared(found: dict[Waste, float]) -> Estimate:
-    useful = 1 - sum(found.values())
-    restarting = found.get(Waste.RESTARTING, 0.0)
-    return Estimate(max(useful, 0.0), 1 - restarting, {kind: share for kind, share in found.items() if share > 0})
+def _shared(found: dict[Waste, float], restarts: float = 0.0) -> Estimate:
+    useful, available = max(1 - sum(found.values()), 0.0), 1 - found.get(Waste.RESTARTING, 0.0)
+    return Estimate(useful, available, {kind: share for kind, share in found.items() if share > 0}, restarts)
 
 
 def _restarting(setting: PlanningSetting, strategy: Strategy, rate: float) -> Estimate:
@@ -102,12 +101,12 @@ def _restarting(setting: PlanningSetting, strategy: Strategy, rate: float) -> Es
         Waste.RESTARTING: restarting / total,
         Waste.REPEATED: (mean * failed - period - save) / total,
     }
-    return msgspec.structs.replace(_shared(shares), restarts=failed / total)
+    return _shared(shares, failed / total)
 
 
 def _replacing(setting: PlanningSetting, strategy: Strategy, rate: float, repair: Repair) -> Estimate:
     if strategy.standbys:
-        waiting = shortage(in_repair(rate, repair.mean), strategy.standbys)
+        waiting = shortage(rate * repair.mean, strategy.standbys)
         stalled = (1 - waiting) * (1 - exp(-rate * strategy.stall))
     else:
         still = 1 - exp(-rate * (strategy.stall + setting.durations.cold))
@@ -118,12 +117,12 @@ def _replacing(setting: PlanningSetting, strategy: Strategy, rate: float, repair
 
 
 def _refilling(setting: PlanningSetting, strategy: Strategy, rate: float, repair: Repair) -> Estimate:
+    if strategy.may_recover and strategy.standbys and not strategy.masks(setting, 1, ready=True):
+        return _replacing(setting, msgspec.structs.replace(strategy, stall=strategy.recover), rate, repair)
     if strategy.standbys:
-        vacant = mean_vacant(in_repair(rate, repair.mean), strategy.standbys)
+        vacant = mean_vacant(rate * repair.mean, strategy.standbys)
     else:
         vacant = rate * setting.durations.cold
-    if _recovers(setting, strategy):
-        return _replacing(setting, msgspec.structs.replace(strategy, stall=strategy.recover), rate, repair)
     stall = strategy.stall + strategy.patch(setting)
     away = rate * max(strategy.refill - stall, 0.0) + vacant
     window = strategy.refill + vacant / rate
@@ -142,9 +141,7 @@ def _refilling(setting: PlanningSetting, strategy: Strategy, rate: float, repair
     restarting = min(wiped * setting.durations.restart, 1.0)
     scaled = {kind: share * (1 - min(lost, 1.0)) for kind, share in found.shares.items()}
     again = min(wiped * strategy.period / 2, 1.0)
-    return msgspec.structs.replace(
-        _shared({**scaled, Waste.RESTARTING: restarting, Waste.REPEATED: again}), restarts=wiped
-    )
+    return _shared({**scaled, Waste.RESTARTING: restarting, Waste.REPEATED: again}, wiped)
 
 
 def _slowed(setting: PlanningSetting, strategy: Strategy, away: float) -> float:
@@ -159,11 +156,6 @@ def _slowed(setting: PlanningSetting, strategy: Strategy, away: float) -> float:
             break
         slow += chance * (1 - 1 / strategy.stretch(setting, missing))
     return slow
-
-
-def _recovers(setting: PlanningSetting, strategy: Strategy) -> bool:
-    """Whether the runtime's policy waits for the standby when the first replica is lost."""
-    return strategy.may_recover and strategy.standbys > 0 and not strategy.masks(setting, 1, ready=True)
 
 
 def _wipe_outs(setting: PlanningSetting, strategy: Strategy, rate: float, window: float) -> float:
@@ -183,7 +175,7 @@ def _enduring(setting: PlanningSetting, strategy: Strategy, rate: float) -> Esti
     running = found.seconds - found.stalled
     total = found.seconds + found.recovery + found.planned * save
     repeated = strategy.period / 2 * found.at_end
-    if useful_of(found, setting, strategy) <= 0:
+    if found.inflation(setting, strategy) == inf:
         return Estimate(0.0, 1 - found.recovery / total, {Waste.REPEATED: 1.0}, 1 / total)
     lost = {
         Waste.SAVING: running * (1 - share) + found.planned * save,
@@ -193,7 +185,7 @@ def _enduring(setting: PlanningSetting, strategy: Strategy, rate: float) -> Esti
         Waste.RESTARTING: found.recovery,
         Waste.REPEATED: repeated,
     }
-    return msgspec.structs.replace(_shared({kind: each / total for kind, each in lost.items()}), restarts=1 / total)
+    return _shared({kind: each / total for kind, each in lost.items()}, 1 / total)
 
 
 def _saving(setting: PlanningSetting, strategy: Strategy, running: float) -> dict[Waste, float]:
@@ -211,27 +203,18 @@ def _interrupted(found: Estimate, setting: PlanningSetting, failures: Failures, 
     if left == 1.0:
         return found
     shares = {kind: share * left for kind, share in found.shares.items()}
-    total = 1 - left
-    weights = planned + slow
-    shares[Waste.PLANNED] = total * planned / weights
-    shares[Waste.STRAGGLING] = total * slow / weights
+    shares[Waste.PLANNED] = (1 - left) * planned / (planned + slow)
+    shares[Waste.STRAGGLING] = (1 - left) * slow / (planned + slow)
     return Estimate(found.efficiency * left, 1 - (1 - found.availability) * left, shares, found.restarts * left)
 
 
 # -- standbys ----------------------------------------------------------------------------------------------------------
 
-SIGMAS = 3.0
-
-
-def in_repair(rate: float, repair: float) -> float:
-    """Mean number of machines in repair, for `rate` failures per second."""
-    return rate * repair
-
 
 def enough_standbys(rate: float, repair: float) -> int:
     """Standbys with which a failure almost never waits for a machine: the mean in repair plus three deviations."""
-    away = in_repair(rate, repair)
-    return max(1, int(-(-(away + SIGMAS * sqrt(away)) // 1)))
+    away = rate * repair
+    return max(1, ceil(away + 3 * sqrt(away)))
 
 
 @lru_cache(1024)

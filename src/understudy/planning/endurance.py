@@ -45,31 +45,11 @@ class WipeOutCycle(msgspec.Struct, frozen=True):
     recovery: float
     """Seconds of the restart until all members are back."""
 
-
-class Endurance(msgspec.Struct, frozen=True):
-    """Time to train that follows from a cycle."""
-
-    mtti: float
-    """Seconds of training and saving until a wipe-out."""
-    recovery: float
-    """Seconds of the restart until all members are back."""
-    inflation: float
-    availability: float
-
-
-def endured(setting: PlanningSetting, mtbf: float, strategy: Strategy) -> Endurance:
-    """The endurance of a strategy that masks and does not refill; `mtbf` is the MTBF of one member."""
-    found = cycle_of(setting, mtbf, strategy)
-    useful = useful_of(found, setting, strategy)
-    total = found.seconds + found.recovery
-    inflation = total / useful if useful > 0 else inf
-    return Endurance(found.seconds, found.recovery, inflation, found.seconds / total)
-
-
-def useful_of(cycle: WipeOutCycle, setting: PlanningSetting, strategy: Strategy) -> float:
-    """Seconds of saved work per cycle, at a speed of 1. Zero or less: cycles end before a checkpoint is written."""
-    period = strategy.period
-    return cycle.trained * period / (period + setting.durations.save) - period / 2 * cycle.at_end
+    def inflation(self, setting: PlanningSetting, strategy: Strategy) -> float:
+        """Time to train, in times to train without interruption. Infinite if cycles end before a checkpoint."""
+        period = strategy.period
+        useful = self.trained * period / (period + setting.durations.save) - period / 2 * self.at_end
+        return (self.seconds + self.recovery) / useful if useful > 0 else inf
 
 
 def cycle_of(setting: PlanningSetting, mtbf: float, strategy: Strategy) -> WipeOutCycle:
@@ -82,7 +62,10 @@ def _cycle(setting: PlanningSetting, mtbf: float, strategy: Strategy) -> WipeOut
     """The cycle; cached, because a search for the best period asks for it many times."""
     members = strategy.members(setting)
     own = setting.durations.restart + setting.durations.outside
-    recovery = _recovery(members, mtbf, own, anew=strategy.restart_anew)
+    if strategy.restart_anew:
+        recovery = (exp(min(members / mtbf * own, 600)) - 1) * mtbf / members
+    else:
+        recovery = recovery_of_all(members, mtbf, own)
     r = placed(strategy.placement, members).r
     groups = members / r if strategy.redundancy > 1 else members
     last = min(strategy.restart_after or members, members)
@@ -118,11 +101,6 @@ def _speeds(
 
 
 @lru_cache(1024)
-def _recovery(members: int, mtbf: float, own: float, *, anew: bool) -> float:
-    """Seconds until all members are back. A failure begins the whole restart again (`anew`), or the member's own."""
-    return (exp(min(members / mtbf * own, 600)) - 1) * mtbf / members if anew else recovery_of_all(members, mtbf, own)
-
-
 def recovery_of_all(members: int, mtbf: float, restart: float) -> float:
     """Mean time until all members are back, if each needs `restart` seconds and begins again when it fails."""
     step = restart / GRID

@@ -110,7 +110,7 @@ def test_the_recommendation_says_what_to_set_and_what_it_brings(text: str, usual
         MADE,
     ):
         assert expected in said
-    for note in usual.notes:
+    for note in usual.assumed.notes:
         assert note.name in said
         assert note.value in said
         assert note.why in said

@@ -167,7 +167,7 @@ def test_each_with_its_own_failures_they_agree_within_what_chance_allows(name: s
     strategy = {**never_going_back(s), **going_back(s)}[name]
     few = engine.simulate(s, failures(s), strategy, REPAIR, runs=24, seed=5)
     many = jump.simulate(s, failures(s), strategy, REPAIR, runs=4000, seed=6)
-    spread = float(np.std(many.seconds / many.useful)) / np.sqrt(few.runs)
+    spread = float(np.std(many.seconds / many.useful)) / np.sqrt(24)
     assert few.inflation.value == pytest.approx(many.inflation.value, abs=3 * spread + 0.01 * many.inflation.value)
 
 

@@ -21,7 +21,7 @@ from typing import Literal
 import msgspec
 
 from understudy.masking.formulas import failures_for_large
-from understudy.planning.endurance import endured
+from understudy.planning.endurance import cycle_of
 from understudy.planning.failures import Failures
 from understudy.planning.outcome import Mean, Waste, mean_of
 from understudy.planning.setting import Cluster, Durations, PlanningSetting, StepWork
@@ -143,13 +143,14 @@ def case(kind: Kind, n: int, r: int, work_steps: int = STEPS) -> SpareCase:
     period = checkpoint_period(SAVE, until, RESTART) - SAVE
     strategy = spare(setting, r, period) if kind == "spare" else replication(setting, r, period)
     placed(strategy.placement, groups)
-    expected = endured(setting, SYSTEM_MTBF * n, strategy)
-    if expected.inflation > LONGEST:
+    cycle = cycle_of(setting, SYSTEM_MTBF * n, strategy)
+    inflation = cycle.inflation(setting, strategy)
+    if inflation > LONGEST:
         raise HopelessCase(
-            f"{kind} with n={n}, r={r} would hardly progress: a restart takes {expected.recovery:,.0f} s, and a "
-            f"wipe-out follows after {expected.mtti:,.0f} s of training on average; use a larger n or r"
+            f"{kind} with n={n}, r={r} would hardly progress: a restart takes {cycle.recovery:,.0f} s, and a "
+            f"wipe-out follows after {cycle.seconds:,.0f} s of training on average; use a larger n or r"
         )
-    return SpareCase(kind, n, r, groups, setting, strategy, closed_form=expected.inflation)
+    return SpareCase(kind, n, r, groups, setting, strategy, closed_form=inflation)
 
 
 def failures_of(n: int, distribution: Distribution) -> Failures:

@@ -55,10 +55,10 @@ def _top(plan: Plan) -> str:
 
 
 def _assumptions(plan: Plan) -> str:
-    if not plan.notes:
+    if not plan.assumed.notes:
         body = "<p>Nothing was assumed: all inputs of the plan were given.</p>"
     else:
-        rows = [(note.name, note.value, note.why) for note in plan.notes]
+        rows = [(note.name, note.value, note.why) for note in plan.assumed.notes]
         body = "<p>These inputs were not given. Give the right values for those that are wrong, and plan again.</p>"
         body += table(("what", "assumed", "why"), rows)
     return f'<section id="assumptions"><h2>Assumptions</h2>{body}</section>'

@@ -99,8 +99,7 @@ def refuse(setting: PlanningSetting, failures: Failures, strategy: Strategy) -> 
         raise SimgridUnsupported(
             f"SimGrid is for small cases of up to {MOST} machines, not {setting.cluster.machines:,}; use another engine"
         )
-    memoryless = not failures.lives and failures.shape == 1.0 and failures.infant_factor == 1.0
-    if not memoryless and strategy.answer == "mask" and not strategy.refills:
+    if failures.shape != 1.0 and strategy.answer == "mask" and not strategy.refills:
         raise SimgridUnsupported(
             f"{strategy.name}: machines are new after a restart, and the date of a restart is not known in advance, so "
             "SimGrid's traces allow only failures at a constant rate; use another engine"
