@@ -52,7 +52,7 @@ def jump_on(
         def random(self, size: Any = None, *_: Any, **__: Any) -> Any:
             return np.array([next(draws) for _ in range(size)])
 
-    draws = iter(run.inputs.draws)
+    draws = iter(run.draws)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(jump, "FailureClock", Given)
         patch.setattr(np.random, "default_rng", lambda seed: Drawn(np.random.PCG64(seed)))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import msgspec
 import numpy as np
 import pytest
@@ -43,7 +41,7 @@ def on_these_dates(
     """The same with the failures of these machines and of no others."""
     run = prepare(s, failures(s), strategy, REPAIR, horizon=1e15, known=ENOUGH, seed=SeedSequence(0))
     own = tuple(dates.get(machine, ()) for machine in range(s.cluster.machines))
-    return on(replace(run, dates=own), s, strategy)
+    return on(msgspec.structs.replace(run, dates=own), s, strategy)
 
 
 def on(
