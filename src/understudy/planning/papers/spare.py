@@ -40,24 +40,16 @@ class Published(msgspec.Struct, frozen=True):
 
 SOURCE = "SPARe, ICML 2026, arXiv 2603.00357"
 
+# Simulation parameters of the authors; times in seconds.
 STEPS = 10_000
-"""Simulation parameters of the authors."""
-COMPUTE = 64.0
-"""Seconds of one shard. Simulation parameters of the authors."""
-JITTER = 0.05
-"""Standard deviation of a shard's computing time, as a share of its mean. Simulation parameters of the authors."""
-SYNC_PER_GROUP = 0.01
-"""Seconds of the all-reduce per group: 2, 6 and 10 s for 200, 600 and 1,000. Simulation parameters of the authors."""
-SAVE = 59.0
-"""Seconds of a checkpoint. Simulation parameters of the authors; 60 in the text."""
+COMPUTE = 64.0  # one shard
+JITTER = 0.05  # standard deviation of a shard's computing time, as a share of its mean
+SYNC_PER_GROUP = 0.01  # all-reduce, per group: 2, 6 and 10 s for 200, 600 and 1,000
+SAVE = 59.0  # 60 in the text
 RESTART = 3600.0
-"""Seconds of a restart. Simulation parameters of the authors."""
-SHRINK = 0.1
-"""Seconds to continue without a group. Simulation parameters of the authors."""
-SHAPE = 0.78
-"""Weibull shape of a group's lifetime. Simulation parameters of the authors."""
-SYSTEM_MTBF = 300.0
-"""Mean seconds between failures of any group; a group's mean lifetime is N times that. Authors' parameters."""
+SHRINK = 0.1  # to continue without a group
+SHAPE = 0.78  # Weibull shape of a group's lifetime
+SYSTEM_MTBF = 300.0  # mean time between failures of any group; a group's mean lifetime is N times that
 
 BEST_R = {200: 9, 600: 8, 1000: 9}
 """SPARe's results: the best r for each N."""
