@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from understudy.planning.setting import DAY
 
 Times = NDArray[np.float64]
+Spread = Literal["fixed", "exponential", "lognormal"]
 
 
 class Failures(msgspec.Struct, frozen=True):
@@ -44,7 +45,7 @@ class Repair(msgspec.Struct, frozen=True):
     """How long a failed machine is away before it returns as a standby."""
 
     mean: float = DAY
-    spread: Literal["fixed", "exponential", "lognormal"] = "exponential"
+    spread: Spread = "exponential"
 
     def durations(self, rng: np.random.Generator, count: int) -> Times:
         """Draws the durations of `count` repairs."""

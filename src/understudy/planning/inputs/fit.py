@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from math import exp, lgamma, log, sqrt
-from typing import Literal
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from understudy.planning.failures import Failures, Repair, Times
+from understudy.planning.failures import Failures, Repair, Spread, Times
 from understudy.planning.inputs.incidents import MAINTENANCE, STRAGGLER, IncidentError, Incidents
 from understudy.protocol.durations import readable
 
@@ -255,9 +254,6 @@ def _every(count: int, up: float, kind: str, words: str) -> FittedValue:
     low, high = rates(count)
     reason = f"{count:,} rows of kind {kind}: {words} every {readable(up / count)} of a machine"
     return FittedValue(up / count, up / high, up / low if low else up, reason)
-
-
-Spread = Literal["fixed", "exponential", "lognormal"]
 
 
 def _away(repairs: Times) -> tuple[FittedValue, Spread]:

@@ -21,7 +21,7 @@ from typing import Literal
 import msgspec
 
 from understudy.masking.formulas import failures_for_large
-from understudy.planning.endurance import cycle_of
+from understudy.planning.closed_form import cycle_of
 from understudy.planning.failures import Failures
 from understudy.planning.outcome import Mean, Waste, mean_of
 from understudy.planning.setting import Cluster, Durations, PlanningSetting, StepWork

@@ -126,15 +126,9 @@ def over_scale(plan: Plan) -> tuple[ScaleCurve, ...]:
     return tuple(sorted(found.values(), key=lambda curve: (-curve.points[-1].gpus, curve.points[-1].inflation)))
 
 
-def at_scale(assumed: PlanAssumptions, replicas: int) -> PlanAssumptions:
-    """The assumptions for another number of the same replicas."""
-    replace, cluster = msgspec.structs.replace, assumed.setting.cluster
-    changed = replace(cluster, machines=replicas * cluster.machines_per_replica, replicas=replicas)
-    return replace(assumed, setting=replace(assumed.setting, cluster=changed))
-
-
 def _scales(assumed: PlanAssumptions) -> Iterator[PlanAssumptions]:
-    cluster = assumed.setting.cluster
+    """The assumptions for other numbers of the same replicas."""
+    replace, cluster = msgspec.structs.replace, assumed.setting.cluster
     per_replica = cluster.machines_per_replica * cluster.gpus_per_machine
     for gpus in SCALES:
         replicas = round(gpus / per_replica)
@@ -142,7 +136,8 @@ def _scales(assumed: PlanAssumptions) -> Iterator[PlanAssumptions]:
             replicas -= replicas % ALIKE
         beside = abs(replicas / cluster.replicas - 1) < NEAR
         if 1 <= replicas <= MOST_REPLICAS and not beside:
-            scaled = at_scale(assumed, replicas)
+            changed = replace(cluster, machines=replicas * cluster.machines_per_replica, replicas=replicas)
+            scaled = replace(assumed, setting=replace(assumed.setting, cluster=changed))
             if scaled.rate * scaled.repair.mean <= MOST_AWAY:
                 yield scaled
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from understudy.planning.endurance import cycle_of, recovery_of_all
+from understudy.planning.closed_form import cycle_of, recovery_of_all
 from understudy.planning.failures import Failures
 from understudy.planning.setting import Cluster, Durations, PlanningSetting, StepWork
 from understudy.planning.simulation import jump
