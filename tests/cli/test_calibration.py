@@ -110,6 +110,21 @@ def test_torn_and_foreign_lines_of_the_metrics_are_passed_over(tmp_path: Path) -
     assert measured(kept(Play.training(), tmp_path / "run", text)).steps == 2
 
 
+def test_settings_that_an_earlier_version_did_not_write_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = kept(recovery(), tmp_path / "run")
+    measured(run)
+    assert capsys.readouterr().err == ""
+    plan = json.loads((run / "plan.json").read_text())
+    del plan["settings"]["recovery"]["heartbeat"], plan["settings"]["steward"]
+    (run / "plan.json").write_text(json.dumps(plan))
+    measured(run)
+    lacking = "settings.recovery.heartbeat, settings.steward"
+    said = f"{run}: its plan.json, from an earlier version, lacks {lacking}; the defaults are used\n"
+    assert capsys.readouterr().err == said
+
+
 def test_a_long_history_can_be_measured(tmp_path: Path) -> None:
     play = history()
     found = measured(kept(play, tmp_path / "run"))

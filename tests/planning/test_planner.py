@@ -105,6 +105,6 @@ def test_a_single_machine_can_only_go_back() -> None:
 
 def test_a_check_sees_only_so_many_failures() -> None:
     assumed = assume(PlanRequest(64, mtbf=10.0))
-    found = check(assumed, options(PlanRequest(64))["trainmover-cold"].strategy, 0)
+    found = check(assumed, options(PlanRequest(64))["trainmover-cold"].strategy, 0, lambda done: None)
     assert found.days * DAY * assumed.rate <= MOST_EVENTS
     assert 1 <= found.inflation.low <= found.inflation.value

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -39,11 +40,14 @@ def measured(run: Path) -> MeasuredRun:
     if not (run / LEDGER).is_file():
         raise UsageError(f"{run}: there is no {LEDGER} in it; name the folder of a run, as understudy run prints it")
     try:
-        plan = msgspec.json.decode((run / PLAN).read_bytes(), type=JobPlan)
+        given = (run / PLAN).read_bytes()
+        plan = msgspec.json.decode(given, type=JobPlan)
         if plan.machines < 1 or plan.nproc < 1:
             raise UsageError(f"{run}: its {PLAN} is damaged; name another run")
     except (OSError, msgspec.MsgspecError):
         raise UsageError(f"{run}: its {PLAN} is missing or damaged; name another run") from None
+    if lacking := ", ".join(_lacking(msgspec.json.decode(given), msgspec.to_builtins(JobPlan(1, 1)))):
+        print(f"{run}: its {PLAN}, from an earlier version, lacks {lacking}; the defaults are used", file=sys.stderr)
     replay = LedgerReplay(plan)
     try:
         ledger = Ledger(run / LEDGER, reading=True)
@@ -62,6 +66,15 @@ def measured(run: Path) -> MeasuredRun:
     if not replay.director.job.begun:
         raise UsageError(f"{run}: it has not completed a step; name a run that has trained")
     return replay.result(steps_of(run))
+
+
+def _lacking(given: dict[str, Any], known: dict[str, Any], within: str = "") -> Iterator[str]:
+    """Dotted names of the known settings that are not given; a missing group of settings is one name."""
+    for name, value in known.items():
+        if name not in given:
+            yield within + name
+        elif isinstance(value, dict):
+            yield from _lacking(given[name], value, f"{within}{name}.")
 
 
 def steps_of(run: Path) -> list[tuple[int, float]]:

@@ -142,7 +142,7 @@ def as_dict(found: Plan) -> dict[str, Any]:
         },
         "options": [option(each) for each in found.options],
         "sensitivity": [{"input": each.name, "halved": each.low, "doubled": each.high} for each in found.sensitivity],
-        "assumptions": msgspec.to_builtins(found.notes),
+        "assumptions": msgspec.to_builtins(found.assumed.notes),
     }
 
 
@@ -174,7 +174,7 @@ def show(found: Plan, out: Console) -> None:
     if found.sensitivity and best.inflation <= WORTHLESS:
         out.print()
         out.print(_swings(found))
-    if found.notes:
+    if found.assumed.notes:
         out.print()
         out.print(_notes(found))
 
@@ -247,6 +247,6 @@ def _notes(found: Plan) -> Table:
     from understudy.cli.output import table
 
     made = table("assumed", "", "why", right=False)
-    for note in found.notes:
+    for note in found.assumed.notes:
         made.add_row(note.name, note.value, note.why)
     return made

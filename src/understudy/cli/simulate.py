@@ -290,7 +290,7 @@ def _show(rows: list[Row], out: Console, runs: int) -> None:
 
 def _timeline(args: argparse.Namespace, seed: int) -> int:
     from understudy.planning.setting import WEEK
-    from understudy.planning.simulation.jump import simulate_with_log
+    from understudy.planning.simulation.jump import EventLog, simulate
 
     assumed, options = _chosen(args, cluster_options.ask(args), _only(args))
     if len(options) != 1:
@@ -299,8 +299,9 @@ def _timeline(args: argparse.Namespace, seed: int) -> int:
         raise UsageError(f"--timeline: only the engine jump lists events, not {args.engine}; leave --engine out")
     _feasible(assumed, 1, 1, WEEK, args)
     strategy = options[0].strategy
-    given = assumed.setting, assumed.failures, strategy, assumed.repair
-    outcome, story = simulate_with_log(*given, horizon=WEEK, seed=seed)
+    story: EventLog = []
+    setting, failures, repair = assumed.setting, assumed.failures, assumed.repair
+    outcome = simulate(setting, failures, strategy, repair, runs=1, horizon=WEEK, seed=seed, log=story)
     lines = [{"at_s": at, "what": what} for at, what in story]
 
     def show(out: Console) -> None:

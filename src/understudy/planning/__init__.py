@@ -2,7 +2,7 @@
 
 - `setting`, `failures`, `strategy`: what is modelled;
 - `inputs/`: a user's answers, incident logs and measured runs become a setting;
-- `closed_form`, `endurance`: time to train by formulas; `simulation/`, `simgrid/`: by simulation;
+- `closed_form`: time to train by formulas; `simulation/`, `simgrid/`: by simulation;
 - `planner`: the best strategy; `report/`: a page about it;
 - `papers/`: published tables, reproduced.
 """

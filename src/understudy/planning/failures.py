@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from understudy.planning.setting import DAY
 
 Times = NDArray[np.float64]
+Spread = Literal["fixed", "exponential", "lognormal"]
 
 
 class Failures(msgspec.Struct, frozen=True):
@@ -21,11 +22,6 @@ class Failures(msgspec.Struct, frozen=True):
     """Mean time of one machine to an unplanned failure."""
     shape: float = 1.0
     """Shape of the Weibull distribution. 1: exponential; below 1: most failures are early."""
-    lives: tuple[float, ...] = ()
-    """Observed times to failure; if given, lifetimes are drawn from these values. `mtbf` is their mean."""
-    infant_factor: float = 1.0
-    """Factor on the failure rate in the first `infant_days` of a new machine."""
-    infant_days: float = 0.0
     together: float = 0.0
     """Share of failures that affect the whole domain."""
     maintenance: float = 0.0
@@ -39,34 +35,17 @@ class Failures(msgspec.Struct, frozen=True):
 
     def lifetimes(self, rng: np.random.Generator, count: int) -> Times:
         """Draws the lifetimes of `count` new machines."""
-        if self.lives:
-            return rng.choice(np.asarray(self.lives, dtype=np.float64), count)
         hazard = rng.standard_exponential(count)
-        if self.infant_factor != 1.0 and self.infant_days > 0:
-            hazard = self._aged(hazard)
         if self.shape == 1.0:
             return hazard * self.mtbf
-        return self._scale * hazard ** (1 / self.shape)
-
-    def _aged(self, hazard: Times) -> Times:
-        """The hazard, adjusted for the higher rate in the first days."""
-        early = self._hazard_at(self.infant_days * DAY)
-        most = early * self.infant_factor
-        return np.where(hazard < most, hazard / self.infant_factor, hazard - most + early)
-
-    def _hazard_at(self, time: float) -> float:
-        return float((time / self._scale) ** self.shape)
-
-    @property
-    def _scale(self) -> float:
-        return self.mtbf / gamma(1 + 1 / self.shape)
+        return self.mtbf / gamma(1 + 1 / self.shape) * hazard ** (1 / self.shape)
 
 
 class Repair(msgspec.Struct, frozen=True):
     """How long a failed machine is away before it returns as a standby."""
 
     mean: float = DAY
-    spread: Literal["fixed", "exponential", "lognormal"] = "exponential"
+    spread: Spread = "exponential"
 
     def durations(self, rng: np.random.Generator, count: int) -> Times:
         """Draws the durations of `count` repairs."""

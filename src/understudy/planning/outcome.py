@@ -13,35 +13,23 @@ from numpy.typing import NDArray
 class Waste(IntEnum):
     """Kinds of time that is not progress. Every second of a run is useful or counts as one of these."""
 
-    SAVING = 0
-    REPEATED = 1
-    RESTARTING = 2
-    WAITING = 3
-    STALLED = 4
-    JOINING = 5
-    DEGRADED = 6
-    REDUNDANT = 7
-    PLANNED = 8
-    STRAGGLING = 9
+    words: str
 
-    @property
-    def words(self) -> str:
-        """The kind of waste in words."""
-        return _WORDS[self]
+    SAVING = 0, "writing checkpoints"
+    REPEATED = 1, "work done again"
+    RESTARTING = 2, "restarting"
+    WAITING = 3, "waiting for a machine"
+    STALLED = 4, "stalled by failures"
+    JOINING = 5, "paused for joiners"
+    DEGRADED = 6, "computing for the missing"
+    REDUNDANT = 7, "computing everything several times"
+    PLANNED = 8, "planned replacements"
+    STRAGGLING = 9, "held up by slow machines"
 
-
-_WORDS = {
-    Waste.SAVING: "writing checkpoints",
-    Waste.REPEATED: "work done again",
-    Waste.RESTARTING: "restarting",
-    Waste.WAITING: "waiting for a machine",
-    Waste.STALLED: "stalled by failures",
-    Waste.JOINING: "paused for joiners",
-    Waste.DEGRADED: "computing for the missing",
-    Waste.REDUNDANT: "computing everything several times",
-    Waste.PLANNED: "planned replacements",
-    Waste.STRAGGLING: "held up by slow machines",
-}
+    def __new__(cls, number: int, words: str) -> Waste:
+        waste = int.__new__(cls, number)
+        waste._value_, waste.words = number, words
+        return waste
 
 
 class Mean(msgspec.Struct, frozen=True):
@@ -62,24 +50,15 @@ def mean_of(values: NDArray[np.float64]) -> Mean:
     return Mean(middle, middle - half, middle + half)
 
 
-class SimulationOutcome:
+class SimulationOutcome(msgspec.Struct, frozen=True, eq=False):
     """For every run: its duration, its useful time, and its wasted time by kind (`wasted[run, Waste]`)."""
 
-    def __init__(
-        self,
-        seconds: NDArray[np.float64],
-        useful: NDArray[np.float64],
-        wasted: NDArray[np.float64],
-        failures: NDArray[np.int64],
-        restarts: NDArray[np.int64],
-        standby_share: float,
-    ) -> None:
-        self.seconds, self.useful, self.wasted = seconds, useful, wasted
-        self.failures, self.restarts, self.standby_share = failures, restarts, standby_share
-
-    @property
-    def runs(self) -> int:
-        return len(self.seconds)
+    seconds: NDArray[np.float64]
+    useful: NDArray[np.float64]
+    wasted: NDArray[np.float64]
+    failures: NDArray[np.int64]
+    restarts: NDArray[np.int64]
+    standby_share: float
 
     @property
     def inflation(self) -> Mean:

@@ -8,8 +8,8 @@ from math import inf, isfinite
 import msgspec
 
 from understudy.planning import strategy as ways
-from understudy.planning.closed_form import Estimate, best_period, enough_standbys, estimate, in_repair
-from understudy.planning.inputs.assume import Assumption, PlanAssumptions, PlanRequest, assume
+from understudy.planning.closed_form import Estimate, best_period, enough_standbys, estimate
+from understudy.planning.inputs.assume import PlanAssumptions, PlanRequest, assume
 from understudy.planning.outcome import Mean
 from understudy.planning.setting import DAY, HOUR, WEEK, PlanningSetting
 from understudy.planning.simulation.jump import simulate
@@ -47,10 +47,6 @@ class InputSwing(msgspec.Struct, frozen=True):
     low: float
     high: float
 
-    @property
-    def size(self) -> float:
-        return abs(self.high - self.low)
-
 
 class SimulationCheck(msgspec.Struct, frozen=True):
     """A simulation of the recommended option."""
@@ -72,10 +68,6 @@ class Plan(msgspec.Struct, frozen=True):
     simulated: SimulationCheck
     sensitivity: tuple[InputSwing, ...]
 
-    @property
-    def notes(self) -> tuple[Assumption, ...]:
-        return self.assumed.notes
-
     def seconds(self, option: PlanOption) -> float:
         """Time to train with this option."""
         return self.request.days * DAY * option.inflation
@@ -95,21 +87,13 @@ def plan(request: PlanRequest, seed: int = 0, progress: Callable[[float], None] 
     """Recommends the cheapest or the fastest option that Understudy implements, and lists all others."""
     tell = progress or (lambda done: None)
     assumed = assume(request)
-    ordered = tuple(sorted(best_of_kinds(assumed, request, lambda done: tell(done / 2)).values(), key=_by(request)))
-    ours = [option for option in ordered if option.offered]
-    best, others = ours[0], [option for option in ours[1:] if option.strategy.name != ours[0].strategy.name]
+    found = best_of_kinds(assumed, request, lambda done: tell(done / 2)).values()
+    options = tuple(sorted(found, key=lambda option: merit(option, request)))
+    best, *others = [option for option in options if option.offered]
     swings = sensitivity(assumed, best.strategy, request)
     tell(0.6)
     checked = check(assumed, best.strategy, seed, lambda done: tell(0.6 + 0.4 * done))
-    return Plan(
-        request=request,
-        assumed=assumed,
-        best=best,
-        runner_up=others[0] if others else None,
-        options=ordered,
-        simulated=checked,
-        sensitivity=swings,
-    )
+    return Plan(request, assumed, best, others[0] if others else None, options, simulated=checked, sensitivity=swings)
 
 
 class FixedChoices(msgspec.Struct, frozen=True):
@@ -143,13 +127,9 @@ def best_of_kinds(
     for number, (kind, offered, candidates) in enumerate(ways_to_go):
         options = [priced(assumed, each, offered, only.period) for each in candidates if only.allows(each)]
         if options:
-            found[kind] = min(options, key=_by(request))
+            found[kind] = min(options, key=lambda option: merit(option, request))
         progress((number + 1) / len(ways_to_go))
     return found
-
-
-def _by(request: PlanRequest) -> Callable[[PlanOption], tuple[float, float]]:
-    return lambda option: merit(option, request)
 
 
 def merit(option: PlanOption, request: PlanRequest) -> tuple[float, float]:
@@ -159,17 +139,14 @@ def merit(option: PlanOption, request: PlanRequest) -> tuple[float, float]:
     return (round(first, 6) if isfinite(first) else inf, second)
 
 
-def priced(
-    assumed: PlanAssumptions, candidate: Strategy, offered: bool = True, period: float | None = None
-) -> PlanOption:
+def priced(assumed: PlanAssumptions, candidate: Strategy, offered: bool, period: float | None) -> PlanOption:
     """The candidate with its best checkpoint period, or with `period`."""
     setting, failures, repair = assumed.setting, assumed.failures, assumed.repair
     if period is None:
         period = best_period(setting, failures, candidate, repair)
     chosen = msgspec.structs.replace(candidate, period=period)
     expected = estimate(setting, failures, chosen, repair)
-    share = chosen.standbys / setting.cluster.machines
-    return PlanOption(chosen, expected, expected.inflation * (1 + share), offered)
+    return PlanOption(chosen, expected, expected.inflation * (1 + chosen.standbys / setting.cluster.machines), offered)
 
 
 def kinds(
@@ -217,16 +194,12 @@ def _planned_restarts(s: PlanningSetting, holders: list[int], replicas: int) -> 
 
 def standby_counts(assumed: PlanAssumptions) -> list[int]:
     """Numbers of standbys to try: from half the mean in repair to enough, at most as many as the job has machines."""
-    away = in_repair(assumed.rate, assumed.repair.mean)
     most = min(enough_standbys(assumed.rate, assumed.repair.mean), assumed.setting.cluster.machines)
-    least = min(max(1, int(away / 2)), most)
-    steps = sorted({round(least + (most - least) * share / 10) for share in range(11)})
-    return [count for count in steps if count >= 1]
+    least = min(max(1, int(assumed.rate * assumed.repair.mean / 2)), most)
+    return sorted({round(least + (most - least) * share / 10) for share in range(11)})
 
 
-def check(
-    assumed: PlanAssumptions, chosen: Strategy, seed: int, progress: Callable[[float], None] | None = None
-) -> SimulationCheck:
+def check(assumed: PlanAssumptions, chosen: Strategy, seed: int, progress: Callable[[float], None]) -> SimulationCheck:
     """Simulates the recommended strategy for some hundred failures."""
     wanted = max(FAILURES_LOOKED_AT / assumed.rate, 4 * chosen.period)
     horizon = min(30 * DAY, wanted, MOST_EVENTS / assumed.interruptions)
@@ -240,7 +213,7 @@ def check(
         seed=seed,
         progress=progress,
     )
-    return SimulationCheck(found.inflation, found.runs, horizon / DAY)
+    return SimulationCheck(found.inflation, RUNS, horizon / DAY)
 
 
 def sensitivity(assumed: PlanAssumptions, chosen: Strategy, request: PlanRequest) -> tuple[InputSwing, ...]:
@@ -250,7 +223,7 @@ def sensitivity(assumed: PlanAssumptions, chosen: Strategy, request: PlanRequest
         low, high = (_goal(*_changed(assumed, chosen, name, factor), request) for factor in (0.5, 2.0))
         if isfinite(low) and isfinite(high) and low != high:
             found.append(InputSwing(name, low, high))
-    return tuple(sorted(found, key=lambda swing: -swing.size))
+    return tuple(sorted(found, key=lambda swing: -abs(swing.high - swing.low)))
 
 
 _DURATIONS = {

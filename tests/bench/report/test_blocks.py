@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.bench.made import died, everything, report
-from understudy.planning.report.pictures import digest, digest_in
+from tests.planning.report.digests import digest_in
+from understudy.planning.report.pictures import digest
 from understudy_bench.report.blocks import BLOCKS, IMAGES, MarkersError, filled
 from understudy_bench.report.charts import pictured
 from understudy_bench.report.figures import seconds

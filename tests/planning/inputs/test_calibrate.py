@@ -10,8 +10,8 @@ from understudy.planning.setting import Durations
 
 
 def test_nothing_measured_is_all_assumed() -> None:
-    found = calibrate(MeasuredRun(0.0), Durations(join=3.0))
-    assert found.durations == Durations(join=3.0)
+    found = calibrate(MeasuredRun(0.0))
+    assert found.durations == Durations()
     assert (found.step, found.repair, found.measured) == (None, None, ())
     assert set(found.sources) == {*Durations.__struct_fields__, "step", "repair"}
     assert set(found.sources.values()) == {ASSUMED}

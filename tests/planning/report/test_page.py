@@ -110,7 +110,7 @@ def test_the_recommendation_says_what_to_set_and_what_it_brings(text: str, usual
         MADE,
     ):
         assert expected in said
-    for note in usual.notes:
+    for note in usual.assumed.notes:
         assert note.name in said
         assert note.value in said
         assert note.why in said
@@ -207,6 +207,6 @@ def test_shares_keep_the_figures_that_matter(value: float, expected: str) -> Non
 
 
 def test_parts_of_the_waste_are_listed_in_the_order_in_which_they_are_drawn(usual: Plan) -> None:
-    figure = plots.breakdown(series.breakdown(usual))
+    figure = plots.breakdown(series.bars(usual))
     assert [trace.name for trace in figure.data] == [words for words in plots.WASTES if words in figure.to_json()]
     assert figure.layout.legend.traceorder == "normal"

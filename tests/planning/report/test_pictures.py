@@ -4,6 +4,7 @@ import sys
 
 import pytest
 
+from tests.planning.report.digests import digest_in
 from tests.planning.report.test_browser import decoded
 from understudy.planning.report.chart import (
     BarChart,
@@ -18,7 +19,7 @@ from understudy.planning.report.chart import (
     missing,
     short,
 )
-from understudy.planning.report.pictures import PicturesUnavailable, digest, digest_in, png_of
+from understudy.planning.report.pictures import PicturesUnavailable, digest, png_of
 
 BARS = BarChart(
     "seconds",

@@ -44,7 +44,7 @@ def jump_on(
             for run, slot, date in zip(runs, slots, at, strict=True):
                 self.put(np.array([run]), np.array([slot]), np.array([after(int(slot), float(date))]))
 
-        def revive(self, runs: Runs, at: Times) -> None:
+        def renew_disabled(self, runs: Runs, at: Times) -> None:
             row, slot = np.nonzero(np.isinf(self._dates[runs, : self.slots]))
             self.renew(runs[row], slot, at[row])
 
@@ -52,8 +52,8 @@ def jump_on(
         def random(self, size: Any = None, *_: Any, **__: Any) -> Any:
             return np.array([next(draws) for _ in range(size)])
 
-    draws = iter(run.inputs.draws)
+    draws = iter(run.draws)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(jump, "Clock", Given)
+        patch.setattr(jump, "FailureClock", Given)
         patch.setattr(np.random, "default_rng", lambda seed: Drawn(np.random.PCG64(seed)))
         return jump.simulate(setting, failures, strategy, repair, runs=1, horizon=horizon)

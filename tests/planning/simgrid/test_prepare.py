@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from types import SimpleNamespace
+from typing import Any
 from xml.etree import ElementTree
 
+import msgspec
 import numpy as np
 import pytest
 from numpy.random import SeedSequence, default_rng
@@ -15,18 +17,8 @@ from understudy.masking.coverage import wipe_out
 from understudy.masking.placement import parse
 from understudy.planning.failures import Failures
 from understudy.planning.setting import Cluster
-from understudy.planning.simgrid.exchange import BLINK, SimgridInput
-from understudy.planning.simgrid.prepare import (
-    PreparedRun,
-    failure_dates,
-    holders,
-    loads,
-    masks,
-    platform,
-    prepare,
-    shares,
-    trace,
-)
+from understudy.planning.simgrid.prepare import PreparedRun, failure_dates, holders, platform, prepare, trace
+from understudy.planning.simgrid.script import BLINK
 from understudy.planning.strategy import Strategy, checkpoint, mask_and_refill, replication, spare, trainmover
 
 S = setting()
@@ -35,6 +27,10 @@ S = setting()
 def prepared_run(known: float = 2000.0, seed: int = 1, shape: float = 1.0) -> PreparedRun:
     ill = Failures(failures(S).mtbf, shape=shape)
     return prepare(S, ill, trainmover(S, 1, PERIOD), REPAIR, horizon=1e15, known=known, seed=SeedSequence(seed))
+
+
+def prepared(strategy: Strategy) -> PreparedRun:
+    return prepare(S, failures(S), strategy, REPAIR, horizon=1e15, known=100.0, seed=SeedSequence(0))
 
 
 def test_the_same_seed_gives_the_same_run_and_another_seed_another() -> None:
@@ -46,7 +42,7 @@ def test_more_time_adds_failures_and_changes_none() -> None:
     short, long = prepared_run(2000.0), prepared_run(8000.0)
     assert [tuple(date for date in dates if date < 2000.0) for dates in long.dates] == list(short.dates)
     assert sum(map(len, long.dates)) > sum(map(len, short.dates))
-    assert long.inputs.repairs[: len(short.inputs.repairs)] == short.inputs.repairs
+    assert long.repairs[: len(short.repairs)] == short.repairs
 
 
 def test_failures_are_as_frequent_as_asked_for() -> None:
@@ -87,21 +83,24 @@ def test_every_trace_that_the_platform_names_is_a_file() -> None:
 
 @pytest.mark.parametrize("strategy", [*never_going_back(S).values(), *going_back(S).values()], ids=lambda s: s.name)
 def test_a_scene_survives_json(strategy: Strategy) -> None:
-    inputs = prepare(S, failures(S), strategy, REPAIR, horizon=1e15, known=100.0, seed=SeedSequence(0)).inputs
-    assert SimgridInput(**json.loads(json.dumps(asdict(inputs)))) == inputs
+    run = prepared(strategy)
+    read: Any = json.loads(msgspec.json.encode(run), object_hook=lambda fields: SimpleNamespace(**fields))
+    assert read.strategy.period == strategy.period
+    assert read.setting.durations.outside == S.durations.outside
+    assert msgspec.convert(json.loads(msgspec.json.encode(run)), PreparedRun) == run
 
 
 def test_the_tables_are_what_the_runtime_decides() -> None:
-    whole = mask_and_refill(S, 1, PERIOD)
-    assert loads(S, whole) == [1.0, 2.0, 2.0, 2.0, 2.0, 3.0, 4.0, 8.0]
-    assert loads(S, mask_and_refill(S, 1, PERIOD, q=7))[1] == pytest.approx(8 / 7)
-    assert shares(S, whole) == [1.0] * 8
-    first, *later = shares(S, spare(S, 3, PERIOD))
+    whole = prepared(mask_and_refill(S, 1, PERIOD))
+    assert whole.loads == [1.0, 2.0, 2.0, 2.0, 2.0, 3.0, 4.0, 8.0]
+    assert prepared(mask_and_refill(S, 1, PERIOD, q=7)).loads[1] == pytest.approx(8 / 7)
+    assert whole.shares == [1.0] * 8
+    first, *later = prepared(spare(S, 3, PERIOD)).shares
     assert first == 1.0
     assert all(0 <= share <= 1 for share in later)
     assert any(0 < share < 1 for share in later)
-    assert len(masks(S, whole)) == 9
-    unready, ready = zip(*masks(S, whole), strict=True)
+    assert len(whole.masks) == 9
+    unready, ready = zip(*whole.masks, strict=True)
     assert all(unready[:-1])
     assert not unready[-1]
     assert ready[0]
@@ -109,8 +108,8 @@ def test_the_tables_are_what_the_runtime_decides() -> None:
 
 
 def test_a_strategy_that_masks_nothing_needs_no_tables() -> None:
-    one = checkpoint(S, PERIOD)
-    assert (loads(S, one), shares(S, one), masks(S, one), holders(one, 8)) == ([1.0], [], [], [])
+    one = prepared(checkpoint(S, PERIOD))
+    assert (one.loads, one.shares, one.masks, one.holders) == ([1.0], [], [], [])
 
 
 @pytest.mark.parametrize("strategy", [spare(S, 3, PERIOD), replication(S, 2, PERIOD)], ids=lambda s: s.name)

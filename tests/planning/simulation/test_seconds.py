@@ -28,5 +28,5 @@ def test_every_second_is_accounted_for_once(strategy: Strategy, horizon: float) 
     failures = Failures(mtbf=32 * 400.0, maintenance=32 * 300.0, straggling=32 * 3000.0, noticed=60.0)
     found = simulate(SETTING, failures, strategy, Repair(1500.0, "fixed"), runs=60, horizon=horizon)
     np.testing.assert_allclose(found.useful + found.wasted.sum(axis=1), found.seconds, rtol=1e-9)
-    assert found.wasted.min() > -1e-6, {Waste(int(at)).name for at in np.nonzero(found.wasted.min(axis=0) < -1e-6)[0]}
+    assert found.wasted.min() > -1e-6, [waste.name for waste in Waste if found.wasted[:, waste].min() < -1e-6]
     assert (found.seconds <= horizon).all()

@@ -138,10 +138,11 @@ def assume(request: PlanRequest) -> PlanAssumptions:
             f"--replicas: {replicas:,} are too many to plan; give up to {MOST_REPLICAS:,}, or fewer --gpus"
         )
     machines -= machines % replicas
-    per_replica = machines // replicas * request.gpus_per_machine
-    if machines * request.gpus_per_machine != request.gpus:
-        note("GPUs used", f"{machines * request.gpus_per_machine:,}", f"whole machines, equal in {replicas:,} replicas")
-    work = _work(request, machines * request.gpus_per_machine, per_replica, note)
+    gpus = machines * request.gpus_per_machine
+    per_replica = gpus // replicas
+    if gpus != request.gpus:
+        note("GPUs used", f"{gpus:,}", f"whole machines, equal in {replicas:,} replicas")
+    work = _work(request, gpus, per_replica, note)
     durations = _durations(request, per_replica, note)
     failures = request.failures or _failures(request, note)
     repair = request.repair or Repair()
@@ -219,11 +220,8 @@ def _work(request: PlanRequest, gpus: int, per_replica: int, note: Note) -> Step
     if request.params is not None:
         compute = 6 * request.params * TOKENS_PER_STEP / (gpus * GPU_FLOPS)
         sync = 4 * request.params / per_replica / NETWORK
-        note(
-            "step",
-            f"{compute + sync:.3g} s",
-            f"{TOKENS_PER_STEP / 1e6:g} million tokens at {GPU_FLOPS / 1e12:g} TFLOP/s a GPU",
-        )
+        why = f"{TOKENS_PER_STEP / 1e6:g} million tokens at {GPU_FLOPS / 1e12:g} TFLOP/s a GPU"
+        note("step", f"{compute + sync:.3g} s", why)
         return StepWork(compute, sync)
     note("step", f"{STEP:g} s", "usual at this size; --step-seconds overrides")
     return StepWork(0.9 * STEP, 0.1 * STEP)
@@ -245,13 +243,8 @@ def _durations(request: PlanRequest, per_replica: int, note: Note) -> Durations:
             note("a machine that is no standby", f"{COLD / 60:g} min", "fetch, start, rehearse; --cold overrides")
         if request.restart is None:
             note("restart", f"{found.restart / 60:g} min", "usual for a large job; --restart overrides")
-    if request.restart is not None:
-        found = msgspec.structs.replace(found, restart=request.restart)
-    if request.cold is not None:
-        found = msgspec.structs.replace(found, cold=request.cold)
-    if request.save is not None:
-        found = msgspec.structs.replace(found, save=request.save)
-    return found
+    given = {"restart": request.restart, "cold": request.cold, "save": request.save}
+    return msgspec.structs.replace(found, **{name: value for name, value in given.items() if value is not None})
 
 
 def _failures(request: PlanRequest, note: Note) -> Failures:

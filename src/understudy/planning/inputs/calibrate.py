@@ -11,7 +11,6 @@ from understudy.planning.failures import Repair
 from understudy.planning.setting import Durations
 
 ASSUMED = "assumed"
-USUAL = Durations()
 REGULAR = 0.3
 """Repairs count as equally long if their standard deviation is below this share of their mean."""
 
@@ -63,8 +62,8 @@ class Calibrated(msgspec.Struct, frozen=True):
         return tuple(name for name, source in self.sources.items() if source != ASSUMED)
 
 
-def calibrate(measured: MeasuredRun, assumed: Durations = USUAL) -> Calibrated:
-    """Means of the measured values; values that were not measured are taken from `assumed`."""
+def calibrate(measured: MeasuredRun) -> Calibrated:
+    """Means of the measured values; values that were not measured are assumed."""
     m, step = measured, measured.step
     detect = fmean(m.detected) if m.detected else 0.0
     masked = [seen.lost - seen.more * step for seen in m.masked]
@@ -87,16 +86,13 @@ def calibrate(measured: MeasuredRun, assumed: Durations = USUAL) -> Calibrated:
     away = _told(m.away, 0.0, "repairs")
     sources["repair"] = ASSUMED if away is None else away[1]
     return Calibrated(
-        msgspec.structs.replace(assumed, **values),
+        Durations(**values),
         step or None,
-        None if away is None else Repair(away[0], "fixed" if regular(m.away) else "exponential"),
+        None
+        if away is None
+        else Repair(away[0], "fixed" if pstdev(m.away) < REGULAR * fmean(m.away) else "exponential"),
         sources,
     )
-
-
-def regular(values: Sequence[float]) -> bool:
-    """Whether the values are about equal."""
-    return pstdev(values) < REGULAR * fmean(values)
 
 
 def _told(values: Sequence[float], less: float, what: str) -> tuple[float, str] | None:
@@ -104,11 +100,8 @@ def _told(values: Sequence[float], less: float, what: str) -> tuple[float, str] 
     if not values:
         return None
     counted = f", {less:.2g} s of each counted elsewhere" if less else ""
-    mean = max(0.0, fmean(values) - less)
-    said = (
-        f"measured in {_count(len(values), what)}, mean {fmean(values):.2g} s, median {median(values):.2g} s{counted}"
-    )
-    return mean, said
+    mean, times = fmean(values), _count(len(values), what)
+    return max(0.0, mean - less), f"measured in {times}, mean {mean:.2g} s, median {median(values):.2g} s{counted}"
 
 
 def _count(number: int, what: str) -> str:

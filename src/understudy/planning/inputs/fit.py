@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from math import exp, lgamma, log, sqrt
-from typing import Literal
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from understudy.planning.failures import Failures, Repair, Times
+from understudy.planning.failures import Failures, Repair, Spread, Times
 from understudy.planning.inputs.incidents import MAINTENANCE, STRAGGLER, IncidentError, Incidents
 from understudy.protocol.durations import readable
 
@@ -78,15 +77,13 @@ def fit(incidents: Incidents, machines: int, *, window: float | None = None) -> 
     groups, several = _groups(incidents, failed)
     count = int(failed.sum()) - int(several.sum()) + groups
     if not count:
-        least = up / 3.0
         raise IncidentError(
             "the log has no unplanned failure, so there is no failure rate: the MTBF of a machine is above "
-            f"{readable(least)}; give --mtbf"
+            f"{readable(up / 3.0)}; give --mtbf"
         )
     mtbf = _mtbf(count, groups, up, machines, end - start, several)
     shape = _shape(incidents, failed, several, end)
     together = _together(groups, count, bool(len(incidents.domains)))
-    size = _size(incidents, several, groups)
     maintenance = _every(int(planned.sum()), up, "maintenance", "planned maintenance")
     straggling = _every(int(slow.sum()), up, "straggler", "a slow machine")
     away, spread = _away(incidents.repair[failed])
@@ -99,12 +96,14 @@ def fit(incidents: Incidents, machines: int, *, window: float | None = None) -> 
         straggling=straggling.value,
         noticed=float(noticed.mean()) if len(noticed) else Failures(mtbf.value).noticed,
     )
-    warnings = (*incidents.warnings, *_silences(incidents, end - start), *_thin(count, mtbf))
-    repair = Repair(away.value, spread)
-    return Fitted(
-        *(failures, repair, size, machines, end - start, mtbf, shape, together, maintenance, straggling, away),
-        warnings=warnings,
-    )
+    warnings = [*incidents.warnings, *_silences(incidents, end - start)]
+    if count < 10:
+        few = "1 failure is" if count == 1 else f"{count} failures are"
+        range_of_mtbf = f"{readable(mtbf.low)} to {readable(mtbf.high)}"
+        warnings.append(f"{few} too few for a precise fit: the MTBF may be {range_of_mtbf}")
+    repair, domain = Repair(away.value, spread), round(int(several.sum()) / groups) if groups else 1
+    values = (mtbf, shape, together, maintenance, straggling, away)
+    return Fitted(failures, repair, domain, machines, end - start, *values, warnings=tuple(warnings))
 
 
 def _window(log: Incidents, window: float | None) -> tuple[float, float]:
@@ -153,10 +152,6 @@ def _groups(log: Incidents, failed: NDArray[np.bool_]) -> tuple[int, NDArray[np.
     machines = np.bincount(pairs // len(log.machines), minlength=int(group[-1]) + 1)
     several[rows] = machines[group] > 1
     return int((machines > 1).sum()), several
-
-
-def _size(log: Incidents, several: NDArray[np.bool_], groups: int) -> int:
-    return round(int(several.sum()) / groups) if groups else 1
 
 
 def _mtbf(count: int, groups: int, up: float, machines: int, window: float, several: NDArray[np.bool_]) -> FittedValue:
@@ -261,17 +256,13 @@ def _every(count: int, up: float, kind: str, words: str) -> FittedValue:
     return FittedValue(up / count, up / high, up / low if low else up, reason)
 
 
-Spread = Literal["fixed", "exponential", "lognormal"]
-
-
 def _away(repairs: Times) -> tuple[FittedValue, Spread]:
     """The mean repair time and the distribution that fits best."""
     known = repairs[repairs >= 0]
     if not len(known):
         mean = Repair().mean
-        return FittedValue(
-            mean, mean, mean, f"the log has no repairs; {readable(mean)} is assumed", False
-        ), "exponential"
+        reason = f"the log has no repairs; {readable(mean)} is assumed"
+        return FittedValue(mean, mean, mean, reason, False), "exponential"
     mean, deviation = float(known.mean()), float(known.std())
     half = Z * deviation / sqrt(len(known))
     spread: Spread = "exponential"
@@ -310,9 +301,3 @@ def _silences(log: Incidents, window: float) -> Iterator[str]:
             f"the log has no incident for {readable(longest)} from {date} on (line {log.line[starts[place]]}), but one "
             f"every {readable(usual)} otherwise; if incidents were not recorded in that time, split the log there"
         )
-
-
-def _thin(count: int, mtbf: FittedValue) -> Iterator[str]:
-    if count < 10:
-        few = "1 failure is" if count == 1 else f"{count} failures are"
-        yield f"{few} too few for a precise fit: the MTBF may be {readable(mtbf.low)} to {readable(mtbf.high)}"

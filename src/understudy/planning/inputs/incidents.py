@@ -21,8 +21,7 @@ from understudy.protocol.durations import DurationError, duration_text, parse_du
 Numbers = NDArray[np.int64]
 
 NEEDED = ("timestamp", "machine", "kind", "repair")
-OPTIONAL = ("domain",)
-COLUMNS = (*NEEDED, *OPTIONAL)
+COLUMNS = (*NEEDED, "domain")
 MAINTENANCE, STRAGGLER = "maintenance", "straggler"
 """Kinds that are not failures: planned maintenance, and a slow machine."""
 
@@ -61,6 +60,11 @@ class Incidents(msgspec.Struct, frozen=True):
     def __len__(self) -> int:
         return len(self.at)
 
+    def rows(self, chosen: NDArray[np.bool_] | NDArray[np.intp]) -> Incidents:
+        """The log with these rows only, in this order."""
+        columns = ("at", "machine", "kind", "repair", "domain", "line")
+        return msgspec.structs.replace(self, **{name: getattr(self, name)[chosen] for name in columns})
+
     def of_kind(self, name: str) -> NDArray[np.bool_]:
         """Which rows are of this kind."""
         number = self.kinds.index(name) if name in self.kinds else -1
@@ -87,7 +91,11 @@ def read(lines: Iterable[str]) -> Incidents:
     when, which, what, away, where = (place.get(name, -1) for name in COLUMNS)
     for line, row in rows:
         if len(row) != len(header):
-            raise IncidentError(f"line {line}: {len(row)} values in place of {len(header)}; {_as_header(header)}")
+            names = ",".join(name.strip() for name in header)
+            raise IncidentError(
+                f"line {line}: {len(row)} values in place of {len(header)}; the header has {names}; "
+                "put values with commas into quotes"
+            )
         name, sort = row[which].strip(), row[what].strip().lower()
         if not name or not sort:
             raise IncidentError(f"line {line}: no {'kind' if name else 'machine'}; write unknown if it is not known")
@@ -105,9 +113,19 @@ def read(lines: Iterable[str]) -> Incidents:
         number.append(line)
     if not at:
         raise IncidentError("the log has a header but no incident")
-    columns = [np.frombuffer(each, dtype=np.int64) for each in (machine, kind, domain, number)]
-    names = (tuple(machines), tuple(kinds), tuple(domains))
-    return _in_order(np.frombuffer(at), np.frombuffer(repair), columns, names)
+    return _in_order(
+        Incidents(
+            at=np.frombuffer(at),
+            machine=np.frombuffer(machine, dtype=np.int64),
+            kind=np.frombuffer(kind, dtype=np.int64),
+            repair=np.frombuffer(repair),
+            domain=np.frombuffer(domain, dtype=np.int64),
+            line=np.frombuffer(number, dtype=np.int64),
+            machines=tuple(machines),
+            kinds=tuple(kinds),
+            domains=tuple(domains),
+        )
+    )
 
 
 def _rows(lines: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
@@ -157,10 +175,6 @@ def _places(header: Sequence[str], line: int) -> dict[str, int]:
     return {name: place for place, name in enumerate(names)}
 
 
-def _as_header(header: Sequence[str]) -> str:
-    return f"the header has {','.join(name.strip() for name in header)}; put values with commas into quotes"
-
-
 def _short(text: str) -> str:
     return repr(text if len(text) <= 40 else text[:37] + "…")
 
@@ -206,52 +220,37 @@ def _span(text: str, line: int) -> float:
     return seconds
 
 
-def _in_order(
-    at: Times, repair: Times, columns: list[Numbers], names: tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]
-) -> Incidents:
+def _in_order(log: Incidents) -> Incidents:
+    """The log by time and without repeated rows, with its oddities as warnings."""
     warnings = []
-    early = np.flatnonzero(np.diff(at) < 0)
+    early = np.flatnonzero(np.diff(log.at) < 0)
     if len(early):
-        number = columns[3][early[0] + 1]
+        number = log.line[early[0] + 1]
         warnings.append(f"line {number} is earlier than the line before, {_times(len(early))}: sorted by time")
-    order = np.argsort(at, kind="stable")
-    at, repair = at[order], repair[order]
-    machine, kind, domain, line = (column[order] for column in columns)
-    if at[-1] - at[0] > LONGEST_LOG:
-        first, last = line[0], line[-1]
+    log = log.rows(np.argsort(log.at, kind="stable"))
+    if log.at[-1] - log.at[0] > LONGEST_LOG:
+        first, last = log.line[0], log.line[-1]
         raise IncidentError(f"lines {first} and {last} are more than fifty years apart; write all dates in one way")
-    same = _repeated(at, machine, kind)
+    same = _repeated(log)
     if same.any():
-        number = line[np.flatnonzero(same)[0]]
+        number = log.line[np.flatnonzero(same)[0]]
         warnings.append(f"line {number} repeats another line, {_times(int(same.sum()))}: counted once")
-        at, repair = at[~same], repair[~same]
-        machine, kind, domain, line = (column[~same] for column in (machine, kind, domain, line))
-    machines, kinds, domains = names
-    incidents = Incidents(
-        at=at,
-        machine=machine,
-        kind=kind,
-        repair=repair,
-        domain=domain,
-        line=line,
-        machines=machines,
-        kinds=kinds,
-        domains=domains,
-    )
-    warnings += [*_misspelt(names[1]), *_overlaps(incidents)]
-    return msgspec.structs.replace(incidents, warnings=tuple(warnings))
+        log = log.rows(~same)
+    warnings += [*_misspelt(log.kinds), *_overlaps(log)]
+    return msgspec.structs.replace(log, warnings=tuple(warnings))
 
 
 def _times(count: int) -> str:
     return "once in this log" if count == 1 else f"{count} times in this log"
 
 
-def _repeated(at: Times, machine: Numbers, kind: Numbers) -> NDArray[np.bool_]:
+def _repeated(log: Incidents) -> NDArray[np.bool_]:
     """Which rows repeat the date, machine and kind of another row."""
-    order = np.lexsort((kind, machine, at))
-    again = np.zeros(len(at), dtype=bool)
-    a, m, k = at[order], machine[order], kind[order]
-    again[order[1:]] = (a[1:] == a[:-1]) & (m[1:] == m[:-1]) & (k[1:] == k[:-1])
+    order = np.lexsort((log.kind, log.machine, log.at))
+    again = np.zeros(len(log), dtype=bool)
+    again[order[1:]] = np.logical_and.reduce(
+        [np.diff(column[order]) == 0 for column in (log.at, log.machine, log.kind)]
+    )
     return again
 
 
@@ -311,8 +310,8 @@ def example_log(seed: int = 0, example: ExampleCluster = EXAMPLE) -> str:
     lines = ["timestamp,machine,kind,repair,domain"]
     for at, machine, kind, repair in rows:
         date = datetime.fromtimestamp(round(BEGIN + at), UTC).isoformat().replace("+00:00", "Z")
-        name = f"node-{machine:04d},{kind},{duration_text(repair)},rack-{machine // example.domain:03d}"
-        lines.append(f"{date},{name}")
+        rack = machine // example.domain
+        lines.append(f"{date},node-{machine:04d},{kind},{duration_text(repair)},rack-{rack:03d}")
     return "\n".join(lines) + "\n"
 
 

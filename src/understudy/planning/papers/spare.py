@@ -21,7 +21,7 @@ from typing import Literal
 import msgspec
 
 from understudy.masking.formulas import failures_for_large
-from understudy.planning.endurance import endured
+from understudy.planning.closed_form import cycle_of
 from understudy.planning.failures import Failures
 from understudy.planning.outcome import Mean, Waste, mean_of
 from understudy.planning.setting import Cluster, Durations, PlanningSetting, StepWork
@@ -40,24 +40,16 @@ class Published(msgspec.Struct, frozen=True):
 
 SOURCE = "SPARe, ICML 2026, arXiv 2603.00357"
 
+# Simulation parameters of the authors; times in seconds.
 STEPS = 10_000
-"""Simulation parameters of the authors."""
-COMPUTE = 64.0
-"""Seconds of one shard. Simulation parameters of the authors."""
-JITTER = 0.05
-"""Standard deviation of a shard's computing time, as a share of its mean. Simulation parameters of the authors."""
-SYNC_PER_GROUP = 0.01
-"""Seconds of the all-reduce per group: 2, 6 and 10 s for 200, 600 and 1,000. Simulation parameters of the authors."""
-SAVE = 59.0
-"""Seconds of a checkpoint. Simulation parameters of the authors; 60 in the text."""
+COMPUTE = 64.0  # one shard
+JITTER = 0.05  # standard deviation of a shard's computing time, as a share of its mean
+SYNC_PER_GROUP = 0.01  # all-reduce, per group: 2, 6 and 10 s for 200, 600 and 1,000
+SAVE = 59.0  # 60 in the text
 RESTART = 3600.0
-"""Seconds of a restart. Simulation parameters of the authors."""
-SHRINK = 0.1
-"""Seconds to continue without a group. Simulation parameters of the authors."""
-SHAPE = 0.78
-"""Weibull shape of a group's lifetime. Simulation parameters of the authors."""
-SYSTEM_MTBF = 300.0
-"""Mean seconds between failures of any group; a group's mean lifetime is N times that. Authors' parameters."""
+SHRINK = 0.1  # to continue without a group
+SHAPE = 0.78  # Weibull shape of a group's lifetime
+SYSTEM_MTBF = 300.0  # mean time between failures of any group; a group's mean lifetime is N times that
 
 BEST_R = {200: 9, 600: 8, 1000: 9}
 """SPARe's results: the best r for each N."""
@@ -143,13 +135,14 @@ def case(kind: Kind, n: int, r: int, work_steps: int = STEPS) -> SpareCase:
     period = checkpoint_period(SAVE, until, RESTART) - SAVE
     strategy = spare(setting, r, period) if kind == "spare" else replication(setting, r, period)
     placed(strategy.placement, groups)
-    expected = endured(setting, SYSTEM_MTBF * n, strategy)
-    if expected.inflation > LONGEST:
+    cycle = cycle_of(setting, SYSTEM_MTBF * n, strategy)
+    inflation = cycle.inflation(setting, strategy)
+    if inflation > LONGEST:
         raise HopelessCase(
-            f"{kind} with n={n}, r={r} would hardly progress: a restart takes {expected.recovery:,.0f} s, and a "
-            f"wipe-out follows after {expected.mtti:,.0f} s of training on average; use a larger n or r"
+            f"{kind} with n={n}, r={r} would hardly progress: a restart takes {cycle.recovery:,.0f} s, and a "
+            f"wipe-out follows after {cycle.seconds:,.0f} s of training on average; use a larger n or r"
         )
-    return SpareCase(kind, n, r, groups, setting, strategy, closed_form=expected.inflation)
+    return SpareCase(kind, n, r, groups, setting, strategy, closed_form=inflation)
 
 
 def failures_of(n: int, distribution: Distribution) -> Failures:

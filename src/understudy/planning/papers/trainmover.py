@@ -21,24 +21,16 @@ SOURCE = "TrainMover, OSDI 2026, arXiv 2412.12636"
 
 MTTF = {1_024: 7.9 * HOUR, 8_192: 3.0 * HOUR, 16_384: 1.8 * HOUR, 131_072: 14 / 60 * HOUR}
 """Seconds between two interruptions of a job, by number of GPUs: Meta's figures, as used in TrainMover's projection."""
-EXPECTED_TO_UNEXPECTED = 1 / 8.9
-"""TrainMover's projection."""
-INFRASTRUCTURE = 120.0
-"""Seconds per interruption with any system. TrainMover's projection."""
-EXPECTED_DOWNTIME = 16.6
-"""Seconds at 1,024 GPUs. TrainMover's measurements."""
-UNEXPECTED_DOWNTIME = 21.1
-"""Seconds at 1,024 GPUs, with a standby. TrainMover's measurements."""
-COLD_DOWNTIME = 221.0
-"""Seconds without state from a peer, early set-up and warm-up. TrainMover's breakdown, 5.12T MoE."""
-PARCAE_FEWER = 21.0
-"""Seconds for one machine less at 32 GPUs. TrainMover's measurements of Parcae."""
-PARCAE_MORE = 200.0
-"""Seconds for one machine more at 32 GPUs, at least. TrainMover's measurements of Parcae."""
-RESTART_AT_32 = 80.0
-"""Seconds of a restart of Megatron-LM at 32 GPUs. TrainMover's measurements."""
-RESTART_AT_1024 = 300.0
-"""Seconds of a restart of Megatron-LM at 1,024 GPUs. TrainMover's measurements."""
+UNEXPECTED_SHARE = 1 / (1 + 1 / 8.9)  # of interruptions, assumed in the projection
+INFRASTRUCTURE = 120.0  # seconds per interruption with any system, assumed in the projection
+COLD_DOWNTIME = 221.0  # seconds without state from a peer, early set-up and warm-up; from the breakdown, 5.12T MoE
+# TrainMover's measurements, in seconds.
+EXPECTED_DOWNTIME = 16.6  # at 1,024 GPUs
+UNEXPECTED_DOWNTIME = 21.1  # at 1,024 GPUs, with a standby
+PARCAE_FEWER = 21.0  # Parcae, one machine less at 32 GPUs
+PARCAE_MORE = 200.0  # Parcae, one machine more at 32 GPUs, at least
+RESTART_AT_32 = 80.0  # Megatron-LM
+RESTART_AT_1024 = 300.0  # Megatron-LM
 
 PROJECTED: dict[tuple[str, int], float] = {
     ("no standby", 8_192): -0.359,
@@ -88,16 +80,11 @@ def mttf(gpus: int) -> float:
     return exp(log(MTTF[below]) * (1 - share) + log(MTTF[above]) * share)
 
 
-def unexpected_share() -> float:
-    """Share of interruptions that are unexpected."""
-    return 1 / (1 + EXPECTED_TO_UNEXPECTED)
-
-
 def standbys_for(gpus: int, reading: Reading = USUAL) -> int:
     """Standby machines of a job on this number of GPUs."""
     if reading.standbys is not None:
         return reading.standbys
-    in_repair = unexpected_share() / mttf(gpus) * reading.repair
+    in_repair = UNEXPECTED_SHARE / mttf(gpus) * reading.repair
     return ceil(in_repair + 3 * sqrt(in_repair))
 
 
@@ -107,7 +94,7 @@ def downtime(system: System, reading: Reading = USUAL) -> float:
         fewer, more = _parcae(reading)
         return fewer + more + 2 * INFRASTRUCTURE
     lost = UNEXPECTED_DOWNTIME if system == "standbys" else COLD_DOWNTIME
-    share = unexpected_share()
+    share = UNEXPECTED_SHARE
     return share * lost + (1 - share) * EXPECTED_DOWNTIME + INFRASTRUCTURE
 
 
@@ -126,7 +113,7 @@ def simulated(
     system: System, gpus: int, reading: Reading = USUAL, *, weeks: float = 2.0, runs: int = 4, seed: int = 0
 ) -> float:
     """GPU-hours wasted per week by simulation: interruptions may overlap, and standbys may run out."""
-    machines, share = gpus // GPUS_PER_MACHINE, unexpected_share()
+    machines, share = gpus // GPUS_PER_MACHINE, UNEXPECTED_SHARE
     every = mttf(gpus) * machines
     durations = Durations(detect=0.0, cold=COLD_DOWNTIME, outside=INFRASTRUCTURE)
     setting = PlanningSetting(Cluster(machines, machines // 16, GPUS_PER_MACHINE), StepWork(1.0), durations)
@@ -141,15 +128,14 @@ def simulated(
 
 def _strategy(system: System, setting: PlanningSetting, gpus: int, reading: Reading) -> Strategy:
     """The system as a strategy with the published downtimes, without checkpoints, as in the projection."""
-    outside = INFRASTRUCTURE
     if system == "parcae":
         made = reconfigure(setting, Downtimes("parcae-like", *_parcae(reading)), jump.FOREVER)
         return msgspec.structs.replace(made, stall=made.stall - setting.work.step / 2)
     standbys = standbys_for(gpus, reading) if system == "standbys" else 0
     return msgspec.structs.replace(
         trainmover(setting, standbys, jump.FOREVER),
-        stall=outside + (UNEXPECTED_DOWNTIME if standbys else 0.0),
-        planned=outside + EXPECTED_DOWNTIME,
+        stall=INFRASTRUCTURE + (UNEXPECTED_DOWNTIME if standbys else 0.0),
+        planned=INFRASTRUCTURE + EXPECTED_DOWNTIME,
     )
 
 

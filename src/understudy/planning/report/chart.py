@@ -137,10 +137,6 @@ def short(value: float) -> str:
     """The value with about three significant digits: `0.038`, `4.6`, `1,040`."""
     if not isfinite(value):
         return "never"
-    if abs(value) >= 999.5:
-        return f"{value:,.0f}"
-    if abs(value) >= 99.5:
-        return f"{value:.0f}"
-    if abs(value) >= 9.95:
-        return f"{value:.1f}"
-    return f"{value:.2f}" if abs(value) >= 0.1 or value == 0 else f"{value:.3f}"
+    size = abs(value)
+    digits = 0 if size >= 99.5 else 1 if size >= 9.95 else 2 if size >= 0.1 or not size else 3
+    return f"{value:,.{digits}f}"

@@ -23,16 +23,8 @@ def page(plan: Plan, made: str, simulated: Sequence[Simulated] = ()) -> str:
     Simulated strategies, if given, get a section.
     """
     plots.require()
-    best = plan.best.strategy.name
-    gpus = plan.assumed.setting.cluster.gpus
-    title = f"Plan for {gpus:,} GPUs: {best}"
-    body = [
-        _top(plan),
-        _assumptions(plan),
-        *_plots(plan),
-        _simulated(simulated) if simulated else "",
-        _numbers(plan),
-    ]
+    title = f"Plan for {plan.assumed.setting.cluster.gpus:,} GPUs: {plan.best.strategy.name}"
+    body = [_top(plan), _assumptions(plan), *_plots(plan), _simulated(simulated) if simulated else "", _numbers(plan)]
     return document(title, body, made)
 
 
@@ -55,10 +47,10 @@ def _top(plan: Plan) -> str:
 
 
 def _assumptions(plan: Plan) -> str:
-    if not plan.notes:
+    if not plan.assumed.notes:
         body = "<p>Nothing was assumed: all inputs of the plan were given.</p>"
     else:
-        rows = [(note.name, note.value, note.why) for note in plan.notes]
+        rows = [(note.name, note.value, note.why) for note in plan.assumed.notes]
         body = "<p>These inputs were not given. Give the right values for those that are wrong, and plan again.</p>"
         body += table(("what", "assumed", "why"), rows)
     return f'<section id="assumptions"><h2>Assumptions</h2>{body}</section>'
@@ -66,15 +58,14 @@ def _assumptions(plan: Plan) -> str:
 
 def _plots(plan: Plan) -> list[str]:
     best = plan.best.strategy.name
-    scale, bars, stacks = series.over_scale(plan), series.bars(plan), series.breakdown(plan)
-    land, swings = series.landscape(plan), series.tornado(plan)
+    scale, bars, land, swings = series.over_scale(plan), series.bars(plan), series.landscape(plan), series.tornado(plan)
     seen = words.of_scale(scale, best)
     return [
         _section(
             "scale",
             "Time to train against scale",
             seen or "No plot: with replicas of this size and this failure rate, there are no two scales to compare.",
-            plots.over_scale(scale, best, plan.request.days) if seen else None,
+            plots.over_scale(scale, plan) if seen else None,
         ),
         _section("waste", "Wasted GPU-hours a week", words.of_bars(bars, best), plots.bars(bars)),
         _section(
@@ -86,8 +77,8 @@ def _plots(plan: Plan) -> list[str]:
         _section(
             "breakdown",
             "What the waste consists of",
-            words.of_breakdown(stacks, best),
-            plots.breakdown(stacks) if any(stack.parts for stack in stacks) else None,
+            words.of_breakdown(bars, best),
+            plots.breakdown(bars) if any(bar.parts for bar in bars) else None,
         ),
         _section(
             "sensitivity",

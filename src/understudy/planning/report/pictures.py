@@ -7,7 +7,6 @@ readable on both. A picture contains the digest of its chart, so that a test can
 from __future__ import annotations
 
 import io
-import re
 from typing import Any
 
 import msgspec
@@ -77,12 +76,6 @@ def png_of(title: str, chart: Chart) -> bytes:
 def digest(title: str, chart: Chart) -> str:
     """Digest of a chart and its title."""
     return xxhash.xxh3_128_hexdigest(msgspec.json.encode((title, chart)))
-
-
-def digest_in(png: bytes) -> str:
-    """The digest that a picture contains; empty if there is none."""
-    found = re.search(rb"tEXt" + KEY.encode() + rb"\x00([0-9a-f]{32})", png)
-    return found[1].decode() if found else ""
 
 
 def _height(chart: Chart) -> float:

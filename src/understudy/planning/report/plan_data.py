@@ -11,7 +11,7 @@ from understudy.planning import strategy as ways
 from understudy.planning.closed_form import LONGEST_PERIOD, best_period, estimate
 from understudy.planning.inputs.assume import PlanAssumptions, PlanRequest
 from understudy.planning.outcome import Mean, Waste
-from understudy.planning.planner import HOLDERS, WORTHLESS, Plan, PlanOption, best_of_kinds, kinds
+from understudy.planning.planner import HOLDERS, WORTHLESS, InputSwing, Plan, PlanOption, best_of_kinds, kinds
 from understudy.planning.setting import HOUR, WEEK
 from understudy.planning.strategy import fits
 
@@ -48,13 +48,13 @@ class ScaleCurve(msgspec.Struct, frozen=True):
     points: tuple[ScalePoint, ...]
 
 
-class OverScale(msgspec.Struct, frozen=True):
-    """Time to train over scale: other numbers of the same replicas, for the same days of undisturbed training."""
+class WastePart(msgspec.Struct, frozen=True):
+    """One category of waste in a bar."""
 
-    curves: tuple[ScaleCurve, ...]
-    """Sorted by largest scale, then by inflation at that scale."""
-    here: int
-    """GPUs of the plan itself."""
+    words: str
+    gpu_hours: float
+    share: float
+    """Share of the bar."""
 
 
 class WasteBar(msgspec.Struct, frozen=True):
@@ -68,22 +68,8 @@ class WasteBar(msgspec.Struct, frozen=True):
     """Share of the paid GPU-hours, standbys included."""
     stuck: bool
     """Whether training makes no progress."""
-
-
-class WastePart(msgspec.Struct, frozen=True):
-    """One category of waste in a bar."""
-
-    words: str
-    gpu_hours: float
-    share: float
-    """Share of the bar."""
-
-
-class WasteStack(msgspec.Struct, frozen=True):
-    """A bar and its parts. The shares add up to 1, unless nothing is wasted."""
-
-    bar: WasteBar
     parts: tuple[WastePart, ...]
+    """Their shares add up to 1, unless nothing is wasted."""
 
 
 class LandscapeCell(msgspec.Struct, frozen=True):
@@ -121,8 +107,11 @@ def makes_progress(inflation: float) -> bool:
     return isfinite(inflation) and inflation <= WORTHLESS
 
 
-def over_scale(plan: Plan) -> OverScale:
-    """Time to train of every kind from 1,024 to 600,000 GPUs, at the scales that replicas of this size can form."""
+def over_scale(plan: Plan) -> tuple[ScaleCurve, ...]:
+    """Time to train of every kind from 1,024 to 600,000 GPUs, at the scales that replicas of this size can form.
+
+    Sorted by largest scale, then by inflation at that scale.
+    """
     here = plan.assumed.setting.cluster.gpus
     found: dict[str, ScaleCurve] = {}
     scaled = {assumed.setting.cluster.gpus: assumed for assumed in _scales(plan.assumed)}
@@ -134,19 +123,12 @@ def over_scale(plan: Plan) -> OverScale:
                 curve = found.get(kind, ScaleCurve(kind, option.offered, ()))
                 point = ScalePoint(gpus, option.inflation, plan.request.days * option.inflation)
                 found[kind] = msgspec.structs.replace(curve, points=(*curve.points, point))
-    ordered = sorted(found.values(), key=lambda curve: (-curve.points[-1].gpus, curve.points[-1].inflation))
-    return OverScale(tuple(ordered), here)
-
-
-def at_scale(assumed: PlanAssumptions, replicas: int) -> PlanAssumptions:
-    """The assumptions for another number of the same replicas."""
-    replace, cluster = msgspec.structs.replace, assumed.setting.cluster
-    changed = replace(cluster, machines=replicas * cluster.machines_per_replica, replicas=replicas)
-    return replace(assumed, setting=replace(assumed.setting, cluster=changed))
+    return tuple(sorted(found.values(), key=lambda curve: (-curve.points[-1].gpus, curve.points[-1].inflation)))
 
 
 def _scales(assumed: PlanAssumptions) -> Iterator[PlanAssumptions]:
-    cluster = assumed.setting.cluster
+    """The assumptions for other numbers of the same replicas."""
+    replace, cluster = msgspec.structs.replace, assumed.setting.cluster
     per_replica = cluster.machines_per_replica * cluster.gpus_per_machine
     for gpus in SCALES:
         replicas = round(gpus / per_replica)
@@ -154,7 +136,8 @@ def _scales(assumed: PlanAssumptions) -> Iterator[PlanAssumptions]:
             replicas -= replicas % ALIKE
         beside = abs(replicas / cluster.replicas - 1) < NEAR
         if 1 <= replicas <= MOST_REPLICAS and not beside:
-            scaled = at_scale(assumed, replicas)
+            changed = replace(cluster, machines=replicas * cluster.machines_per_replica, replicas=replicas)
+            scaled = replace(assumed, setting=replace(assumed.setting, cluster=changed))
             if scaled.rate * scaled.repair.mean <= MOST_AWAY:
                 yield scaled
 
@@ -168,33 +151,28 @@ def _options(assumed: PlanAssumptions, request: PlanRequest) -> Iterable[PlanOpt
 
 def bars(plan: Plan) -> tuple[WasteBar, ...]:
     """Waste of every strategy of the plan, the smallest first."""
-    found = [_bar(plan, option) for option in plan.options]
-    return tuple(sorted(found, key=lambda bar: bar.gpu_hours))
+    return tuple(sorted((_bar(plan, option) for option in plan.options), key=lambda bar: bar.gpu_hours))
 
 
 def _bar(plan: Plan, option: PlanOption) -> WasteBar:
-    wasted = plan.wasted_gpu_hours(option)
-    machines = plan.assumed.setting.cluster.machines + option.strategy.standbys
-    paid = machines * plan.request.gpus_per_machine * WEEK / HOUR
-    stuck = not makes_progress(option.inflation)
-    return WasteBar(option.strategy.name, option.offered, wasted, plan.money(option), wasted / paid, stuck)
-
-
-def breakdown(plan: Plan) -> tuple[WasteStack, ...]:
-    """Waste of every strategy by kind, in the order of `bars`."""
-    found = [_stack(plan, option) for option in plan.options]
-    return tuple(sorted(found, key=lambda stack: stack.bar.gpu_hours))
-
-
-def _stack(plan: Plan, option: PlanOption) -> WasteStack:
-    bar = _bar(plan, option)
-    held = option.strategy.standbys * plan.request.gpus_per_machine * WEEK / HOUR
-    shares, training = option.estimate.shares, bar.gpu_hours - held
+    wasted, strategy = plan.wasted_gpu_hours(option), option.strategy
+    of_a_machine = plan.request.gpus_per_machine * WEEK / HOUR
+    held = strategy.standbys * of_a_machine
+    paid = plan.assumed.setting.cluster.machines * of_a_machine + held
+    shares, training = option.estimate.shares, wasted - held
     total = sum(shares.values())
     hours = {waste.words: training * shares[waste] / total for waste in Waste if training and shares.get(waste)}
     if held:
         hours[STANDING_BY] = held
-    return WasteStack(bar, tuple(WastePart(words, part, part / bar.gpu_hours) for words, part in hours.items()))
+    return WasteBar(
+        strategy.name,
+        option.offered,
+        wasted,
+        plan.money(option),
+        share=wasted / paid,
+        stuck=not makes_progress(option.inflation),
+        parts=tuple(WastePart(words, part, part / wasted) for words, part in hours.items()),
+    )
 
 
 def landscape(plan: Plan) -> Landscape | None:
@@ -226,19 +204,11 @@ def landscape(plan: Plan) -> Landscape | None:
     return Landscape(holders, periods, kept, best, planned if planned < best.inflation else None)
 
 
-class InputChange(msgspec.Struct, frozen=True):
-    """Relative change of the goal when one input is halved and doubled: 0.1 is ten percent more."""
-
-    name: str
-    halved: float
-    doubled: float
-
-
 class Tornado(msgspec.Struct, frozen=True):
     """Influence of each input on the goal."""
 
-    changes: tuple[InputChange, ...]
-    """The largest first."""
+    changes: tuple[InputSwing, ...]
+    """Relative changes, 0.1 being ten percent more. The largest first."""
     breaks: tuple[str, ...]
     """Changes of an input with which the plan makes no progress; they have no bar."""
 
@@ -247,7 +217,7 @@ def tornado(plan: Plan) -> Tornado:
     """The influence of each input on the plan's goal."""
     goal = plan.best.cost if plan.request.goal == "cost" else plan.best.inflation
     changes = tuple(
-        InputChange(swing.name, swing.low / goal - 1, swing.high / goal - 1)
+        InputSwing(swing.name, swing.low / goal - 1, swing.high / goal - 1)
         for swing in plan.sensitivity
         if makes_progress(swing.low) and makes_progress(swing.high)
     )

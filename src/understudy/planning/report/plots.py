@@ -10,15 +10,8 @@ from math import log10
 from typing import TYPE_CHECKING, Any
 
 from understudy.planning.outcome import Waste
-from understudy.planning.report.plan_data import (
-    STANDING_BY,
-    Landscape,
-    OverScale,
-    Simulated,
-    Tornado,
-    WasteBar,
-    WasteStack,
-)
+from understudy.planning.planner import Plan
+from understudy.planning.report.plan_data import STANDING_BY, Landscape, ScaleCurve, Simulated, Tornado, WasteBar
 from understudy.planning.report.sentences import amount, change, share
 from understudy.planning.setting import DAY
 from understudy.protocol.durations import readable
@@ -80,12 +73,11 @@ def require() -> Any:
     return plotly.graph_objects
 
 
-def over_scale(found: OverScale, best: str, days: float) -> Figure:
+def over_scale(curves: tuple[ScaleCurve, ...], plan: Plan) -> Figure:
     """Time to train over the number of GPUs."""
-    go = require()
-    figure = go.Figure()
-    top = min(HIGHEST * days, max(point.days for curve in found.curves for point in curve.points))
-    for curve in found.curves:
+    figure, best, days = require().Figure(), plan.best.strategy.name, plan.request.days
+    top = min(HIGHEST * days, max(point.days for curve in curves for point in curve.points))
+    for curve in curves:
         figure.add_scatter(
             x=[point.gpus for point in curve.points],
             y=[point.days for point in curve.points],
@@ -100,7 +92,7 @@ def over_scale(found: OverScale, best: str, days: float) -> Figure:
             text=[readable(point.days * DAY) for point in curve.points],
             hovertemplate="%{text} on %{x:,} GPUs<extra>%{fullData.name}</extra>",
         )
-    figure.add_vline(x=found.here, line={"dash": "dot", "width": 1.5, "color": OTHER})
+    figure.add_vline(x=plan.assumed.setting.cluster.gpus, line={"dash": "dot", "width": 1.5, "color": OTHER})
     ticks = [1e3, 4e3, 16e3, 64e3, 256e3, 600e3]
     figure.update_xaxes(type="log", title="GPUs", tickvals=ticks, ticktext=["1k", "4k", "16k", "64k", "256k", "600k"])
     steps = [days * times for times in (1, 1.1, 1.2, 1.5, 2, 3, HIGHEST)]
@@ -109,15 +101,14 @@ def over_scale(found: OverScale, best: str, days: float) -> Figure:
         title="time to train",
         tickvals=steps,
         ticktext=[readable(step * DAY) for step in steps],
-        range=_log_range(0.97 * days, 1.06 * top),
+        range=[log10(0.97 * days), log10(1.06 * top)],
     )
     return without_frame(figure, 560)
 
 
 def bars(found: tuple[WasteBar, ...]) -> Figure:
     """Wasted GPU-hours of every strategy."""
-    go = require()
-    figure = go.Figure()
+    figure = require().Figure()
     room = 1.3 * max(1.0, *(bar.gpu_hours for bar in found))
     figure.add_bar(
         y=[escape(bar.kind) for bar in found],
@@ -139,15 +130,14 @@ def bars(found: tuple[WasteBar, ...]) -> Figure:
     return without_frame(figure, 90 + ROW * len(found))
 
 
-def breakdown(found: tuple[WasteStack, ...]) -> Figure:
+def breakdown(found: tuple[WasteBar, ...]) -> Figure:
     """Waste of every strategy by kind."""
-    go = require()
-    figure = go.Figure()
+    figure = require().Figure()
     for words, colour in WASTES.items():
-        parts = [next((part for part in stack.parts if part.words == words), None) for stack in found]
+        parts = [next((part for part in bar.parts if part.words == words), None) for bar in found]
         if any(parts):
             figure.add_bar(
-                y=[escape(stack.bar.kind) for stack in found],
+                y=[escape(bar.kind) for bar in found],
                 x=[100 * part.share if part else 0.0 for part in parts],
                 name=words,
                 orientation="h",
@@ -163,11 +153,10 @@ def breakdown(found: tuple[WasteStack, ...]) -> Figure:
 
 def landscape(found: Landscape) -> Figure:
     """Inflation of SPARe over holders and checkpoint periods."""
-    go = require()
     known = sorted(value for row in found.rows for value in row if value is not None)
     worst = max(known[int(0.85 * (len(known) - 1))], found.best.inflation + 1e-6)
     names, periods = [str(r) for r in found.holders], [period / 60 for period in found.periods]
-    figure = go.Figure()
+    figure = require().Figure()
     figure.add_heatmap(
         x=names,
         y=periods,
@@ -204,12 +193,10 @@ def landscape(found: Landscape) -> Figure:
 
 def tornado(found: Tornado, goal: str) -> Figure:
     """Influence of each input on the goal."""
-    go = require()
-    names = [escape(each.name) for each in found.changes]
-    figure = go.Figure()
+    figure, names = require().Figure(), [escape(each.name) for each in found.changes]
     for label, colour, values in (
-        ("halved", LESS, [each.halved for each in found.changes]),
-        ("doubled", MORE, [each.doubled for each in found.changes]),
+        ("halved", LESS, [each.low for each in found.changes]),
+        ("doubled", MORE, [each.high for each in found.changes]),
     ):
         figure.add_bar(
             y=names,
@@ -228,8 +215,7 @@ def tornado(found: Tornado, goal: str) -> Figure:
 
 def simulated(found: tuple[Simulated, ...]) -> Figure:
     """Simulated inflation of every strategy beside the closed form."""
-    go = require()
-    figure, names = go.Figure(), [escape(each.kind) for each in found]
+    figure, names = require().Figure(), [escape(each.kind) for each in found]
     means = [each.inflation for each in found]
     figure.add_scatter(
         y=names,
@@ -277,10 +263,6 @@ def without_frame(figure: Figure, height: int) -> Figure:
     figure.update_xaxes(gridcolor="rgba(128,128,128,0.22)", zerolinecolor="rgba(128,128,128,0.5)", automargin=True)
     figure.update_yaxes(gridcolor="rgba(128,128,128,0.22)", zerolinecolor="rgba(128,128,128,0.5)")
     return figure
-
-
-def _log_range(low: float, high: float) -> list[float]:
-    return [log10(low), log10(high)]
 
 
 def _colour(kind: str) -> str:

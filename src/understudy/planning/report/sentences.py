@@ -6,15 +6,7 @@ from collections.abc import Sequence
 from math import isfinite
 
 from understudy.planning.planner import Plan, PlanOption
-from understudy.planning.report.plan_data import (
-    Landscape,
-    OverScale,
-    Simulated,
-    Tornado,
-    WasteBar,
-    WasteStack,
-    makes_progress,
-)
+from understudy.planning.report.plan_data import Landscape, ScaleCurve, Simulated, Tornado, WasteBar, makes_progress
 from understudy.planning.setting import DAY
 from understudy.planning.strategy import Strategy
 from understudy.protocol.durations import readable
@@ -68,10 +60,9 @@ def time_to_train(plan: Plan, option: PlanOption) -> str:
 def recommendation(plan: Plan) -> str:
     """The recommended option and its expected result."""
     best, cluster = plan.best, plan.assumed.setting.cluster
-    where = f"{cluster.gpus:,} GPUs ({cluster.machines:,} machines, {cluster.replicas:,} replica"
-    where += (
-        f"{'s' if cluster.replicas > 1 else ''}), of which one machine fails every {readable(1 / plan.assumed.rate)}"
-    )
+    replicas = f"{cluster.replicas:,} replica{'s' if cluster.replicas > 1 else ''}"
+    where = f"{cluster.gpus:,} GPUs ({cluster.machines:,} machines, {replicas}), of which one machine fails every "
+    where += readable(1 / plan.assumed.rate)
     use = f"On {where}, use {best.strategy.name} with {settings(best.strategy)}: {best.strategy.words}."
     if not makes_progress(best.inflation):
         return f"{use} Even so training makes no progress: failures come faster than any strategy recovers from them."
@@ -115,9 +106,9 @@ def simulated(plan: Plan) -> str:
     )
 
 
-def of_scale(found: OverScale, best: str) -> str:
+def of_scale(found: Sequence[ScaleCurve], best: str) -> str:
     """The sentence about the plot over scale; empty if no curve has two points."""
-    long = [curve for curve in found.curves if len(curve.points) > 1]
+    long = [curve for curve in found if len(curve.points) > 1]
     if not long:
         return ""
     told = [curve for curve in long if curve.kind in (best, "checkpoint")] or long[:1]
@@ -147,9 +138,9 @@ def of_bars(found: tuple[WasteBar, ...], best: str) -> str:
     return f"{seen}; {most.kind} wastes {many}. Standbys are included; pale bars are for comparison.{never}"
 
 
-def of_breakdown(found: tuple[WasteStack, ...], best: str) -> str:
+def of_breakdown(found: tuple[WasteBar, ...], best: str) -> str:
     """The sentence about kinds of waste."""
-    ours = next(stack for stack in found if stack.bar.kind == best)
+    ours = next(bar for bar in found if bar.kind == best)
     if not ours.parts:
         return f"{best} wastes nothing here."
     most = max(ours.parts, key=lambda part: part.gpu_hours)
@@ -207,7 +198,7 @@ def of_tornado(found: Tornado, goal: str) -> str:
         first = found.changes[0]
         seen = (
             f"With all other inputs as planned, {first.name} has the most influence: halving it changes the {what} "
-            f"by {change(first.halved)}, doubling it by {change(first.doubled)}."
+            f"by {change(first.low)}, doubling it by {change(first.high)}."
         )
     else:
         seen = f"No bars: halving or doubling an input does not change the {what} by a finite amount."

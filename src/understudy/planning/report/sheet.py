@@ -5,17 +5,15 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING
 
-from understudy.planning.report.chart import BarChart, Chart, LineChart, StackChart, colours, names_of, short, values_of
+import msgspec
+
+from understudy.planning.report import chart as charts
+from understudy.planning.report.chart import BarChart, Chart, LineChart, StackChart, colours, names_of, short
+from understudy.planning.report.html import document, drawing, table, tiles
 from understudy.planning.report.plots import OTHER, ROW, require, without_frame
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
-
-
-import msgspec
-
-from understudy.planning.report.chart import missing
-from understudy.planning.report.html import document, drawing, table, tiles
 
 
 class SheetTable(msgspec.Struct, frozen=True):
@@ -69,7 +67,7 @@ def _part(part: SheetSection) -> str:
         drawn += f"<p><b>{escape(words)}</b></p>" if words else ""
         drawn += drawing(name, words or part.title, figure_of(chart))
         if isinstance(chart, BarChart):
-            drawn += "".join(f"<p>{escape(words)}</p>" for words in missing(chart))
+            drawn += "".join(f"<p>{escape(words)}</p>" for words in charts.missing(chart))
     return (
         f'<section id="{part.id}"><h2>{escape(part.title)}</h2>{said}{drawn}{"".join(map(_grid, part.grids))}</section>'
     )
@@ -128,7 +126,7 @@ def _bars(chart: BarChart) -> Figure:
             xanchor="left",
             xshift=6,
         )
-    values = values_of(chart)
+    values = charts.values_of(chart)
     figure.update_yaxes(autorange="reversed", automargin=True, showgrid=False, showdividers=False)
     figure.update_xaxes(title=escape(chart.axis), range=[min(0.0, *values), 1.15 * max(values)], nticks=7)
     figure.update_layout(showlegend=False)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -10,7 +9,6 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 
@@ -22,8 +20,8 @@ from understudy.host.temporary import scratch
 from understudy.planning.failures import Failures, Repair
 from understudy.planning.outcome import SimulationOutcome, Waste
 from understudy.planning.setting import PlanningSetting
-from understudy.planning.simgrid.exchange import INPUT, RESULT, SimgridResult
 from understudy.planning.simgrid.prepare import PreparedRun, prepare
+from understudy.planning.simgrid.script import INPUT, RESULT
 from understudy.planning.simulation.jump import FOREVER, USUAL, Progress, must_end
 from understudy.planning.strategy import Strategy
 
@@ -43,6 +41,17 @@ class SimgridMissing(SimgridError):
     """No interpreter on this computer has SimGrid."""
 
 
+class SimgridResult(msgspec.Struct, frozen=True):
+    """Result of a run. `wasted` has the names of `Waste`; `beyond`: the run lasted longer than the drawn failures."""
+
+    seconds: float
+    useful: float
+    wasted: dict[str, float]
+    failures: int
+    restarts: int
+    beyond: bool
+
+
 def simulate(
     setting: PlanningSetting,
     failures: Failures,
@@ -59,42 +68,35 @@ def simulate(
     python = interpreter()
     found = []
     for number, own in enumerate(np.random.SeedSequence(seed).spawn(runs)):
-        found.append(_one_run(python, setting, failures, strategy, repair, horizon, own))
+        known = min(horizon, LONGEST, 2 * setting.work.steps * setting.work.step or horizon)
+        while True:  # failures are drawn before a run; a run that lasts longer than they reach is repeated with more
+            run = prepare(setting, failures, strategy, repair, horizon=horizon, known=known, seed=own)
+            result = run_script(python, run)
+            if not result.beyond:
+                break
+            if known >= LONGEST:
+                raise SimgridError(f"after {known / 3.15576e7:.0f} simulated years the steps are not done")
+            known = min(2 * known, horizon, LONGEST)
+        found.append(result)
         if progress:
             progress((number + 1) / runs)
     return outcome(found, strategy.standbys / setting.cluster.machines)
-
-
-def _one_run(
-    python: str,
-    setting: PlanningSetting,
-    failures: Failures,
-    strategy: Strategy,
-    repair: Repair,
-    horizon: float,
-    seed: np.random.SeedSequence,
-) -> SimgridResult:
-    """One run. Failures are drawn before the run; if the run lasts longer than they reach, it is repeated with more."""
-    known = min(horizon, LONGEST, 2 * setting.work.steps * setting.work.step or horizon)
-    while True:
-        run = prepare(setting, failures, strategy, repair, horizon=horizon, known=known, seed=seed)
-        result = run_script(python, run)
-        if not result.beyond:
-            return result
-        if known >= LONGEST:
-            raise SimgridError(f"after {known / 3.15576e7:.0f} simulated years the steps are not done")
-        known = min(2 * known, horizon, LONGEST)
 
 
 def run_script(python: str, run: PreparedRun, limit: float = LIMIT) -> SimgridResult:
     """Runs the script once. The process and the folder are removed in every case."""
     with scratch("understudy-simgrid-") as folder:
         (folder / "understudy_simgrid").symlink_to(Path(__file__).parent, target_is_directory=True)
-        (folder / INPUT).write_text(json.dumps(asdict(run.inputs)), encoding="utf-8")
+        (folder / INPUT).write_bytes(msgspec.json.encode(run))
         for file, text in run.files.items():
             (folder / file).write_text(text, encoding="utf-8")
         said = _run([python, "-B", "-m", "understudy_simgrid.script", str(folder)], folder, limit)
-        return read(folder / RESULT, said)
+        try:
+            return msgspec.json.decode((folder / RESULT).read_bytes(), type=SimgridResult)
+        except FileNotFoundError:
+            raise SimgridError(f"a run in SimGrid left no result{_last_words(said)}") from None
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise SimgridError(f"a run in SimGrid left a damaged result: {error}{_last_words(said)}") from None
 
 
 def _run(command: Sequence[str], folder: Path, limit: float) -> str:
@@ -143,16 +145,6 @@ def _uninterrupted() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
     if came:
         signal.raise_signal(signal.SIGINT)
-
-
-def read(file: Path, said: str = "") -> SimgridResult:
-    """Reads the result file. Raises SimgridError if it is missing or damaged."""
-    try:
-        return msgspec.json.decode(file.read_bytes(), type=SimgridResult)
-    except FileNotFoundError:
-        raise SimgridError(f"a run in SimGrid left no result{_last_words(said)}") from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise SimgridError(f"a run in SimGrid left a damaged result: {error}{_last_words(said)}") from None
 
 
 def _last_words(said: str) -> str:

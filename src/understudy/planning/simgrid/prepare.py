@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 import msgspec
 import numpy as np
@@ -11,7 +10,7 @@ from numpy.random import Generator, SeedSequence, default_rng
 
 from understudy.planning.failures import Failures, Repair
 from understudy.planning.setting import Cluster, PlanningSetting, StepWork
-from understudy.planning.simgrid.exchange import BLINK, SPEED, SimgridInput
+from understudy.planning.simgrid.script import BLINK, PLATFORM, SPEED
 from understudy.planning.strategy import Strategy, placed
 
 MOST = 256
@@ -25,18 +24,41 @@ class SimgridUnsupported(ValueError):
     """SimGrid cannot simulate this case; the message names the reason and another engine."""
 
 
-@dataclass(frozen=True)
-class PreparedRun:
-    """Everything that is drawn or decided before a run begins."""
+class PreparedRun(msgspec.Struct, frozen=True):
+    """Everything that is drawn or decided before a run begins. The script reads it as JSON."""
 
-    inputs: SimgridInput
+    setting: PlanningSetting
+    strategy: Strategy
     dates: Dates
+    members: int
+    horizon: float
+    known: float
+    """Failures are drawn until this date."""
+    slowness: float
+    """Seconds that the job loses to a slow machine until it is detected."""
+    pace: float
+    """Mean computing time of the slowest member at full strength, in times to compute one shard."""
+    loads: list[float]
+    """Mean computing time of the slowest member by number of missing members, in times to compute one shard."""
+    patch: float
+    """Seconds to recompute the work that is lost with a member in the middle of a step."""
+    shares: list[float]
+    """Share of losses that need a patch, by number of members that were missing before."""
+    masks: list[list[bool]]
+    """Whether the runtime's policy masks, by number of missing members and by whether a standby is ready."""
+    holders: list[list[list[int]]]
+    """For every member, the holders of each shard that it holds; empty if every member holds every shard."""
+    draws: list[float]
+    """A number between 0 and 1 for every loss: a number below the share means a patch."""
+    repairs: list[float]
+    maintained: list[float]
+    slowed: list[float]
 
     @property
     def files(self) -> Mapping[str, str]:
         """Files by name. The platform refers to traces by name, and no two resources may share a trace."""
         traces = {name: trace(self.dates[machine]) for machine, name in _profiles(self.dates)}
-        return {"platform.xml": platform(self.dates), **traces}
+        return {PLATFORM: platform(self.dates), **traces}
 
 
 def prepare(
@@ -54,43 +76,31 @@ def prepare(
     ours = (SeedSequence(seed.entropy, spawn_key=(*seed.spawn_key, number)) for number in range(5))
     fates, repairs, maintained, slowed, draws = (default_rng(own) for own in ours)
     dates = failure_dates(failures, setting.cluster, fates, known)
-    many, d, members = sum(map(len, dates)), setting.durations, strategy.members(setting)
-    inputs = SimgridInput(
-        machines=setting.cluster.machines,
+    many, members, masking = sum(map(len, dates)), strategy.members(setting), strategy.answer == "mask"
+    computing = msgspec.structs.replace(setting, work=StepWork(setting.work.compute, jitter=setting.work.jitter))
+    masks = [
+        [not strategy.may_recover or strategy.masks(setting, missing, ready) for ready in (False, True)]
+        for missing in range(members + 1 if masking else 0)
+    ]
+    return PreparedRun(
+        setting=setting,
+        strategy=strategy,
+        dates=dates,
         members=members,
-        compute=setting.work.compute,
-        sync=setting.work.sync,
-        steps=setting.work.steps,
         horizon=horizon,
         known=known,
-        answer=strategy.answer,
-        period=strategy.period,
-        save=d.save,
-        restart=d.restart + d.outside,
-        cold=d.cold,
-        standbys=strategy.standbys,
-        stall=strategy.stall,
-        redo=strategy.redo,
-        planned=strategy.planned,
-        recover=strategy.recover,
-        refills=strategy.refills,
-        refill=strategy.refill,
-        join=strategy.join,
-        restart_after=strategy.restart_after,
-        restart_anew=strategy.restart_anew,
         slowness=failures.noticed * failures.slow / (1 + failures.slow),
-        pace=_only_computing(setting).work.stretched(1.0, members),
-        loads=loads(setting, strategy),
-        patch=strategy.patch(setting) if strategy.answer == "mask" else 0.0,
-        shares=shares(setting, strategy),
-        masks=masks(setting, strategy),
-        holders=holders(strategy, members),
-        draws=[*map(float, draws.random(many))] if strategy.answer == "mask" else [],
+        pace=computing.work.stretched(1.0, members),
+        loads=[strategy.stretch(computing, missing) for missing in range(members if masking else 1)],
+        patch=strategy.patch(setting) if masking else 0.0,
+        shares=[strategy.patched(setting, missing) for missing in range(members if masking else 0)],
+        masks=masks,
+        holders=holders(strategy, members) if masking else [],
+        draws=[*map(float, draws.random(many))] if masking else [],
         repairs=[*map(float, repair.durations(repairs, many))] if strategy.standbys else [],
         maintained=_events(failures.maintenance / setting.cluster.machines, maintained, known),
         slowed=_events(failures.straggling / setting.cluster.machines, slowed, known),
     )
-    return PreparedRun(inputs, dates)
 
 
 def refuse(setting: PlanningSetting, failures: Failures, strategy: Strategy) -> None:
@@ -99,8 +109,7 @@ def refuse(setting: PlanningSetting, failures: Failures, strategy: Strategy) -> 
         raise SimgridUnsupported(
             f"SimGrid is for small cases of up to {MOST} machines, not {setting.cluster.machines:,}; use another engine"
         )
-    memoryless = not failures.lives and failures.shape == 1.0 and failures.infant_factor == 1.0
-    if not memoryless and strategy.answer == "mask" and not strategy.refills:
+    if failures.shape != 1.0 and strategy.answer == "mask" and not strategy.refills:
         raise SimgridUnsupported(
             f"{strategy.name}: machines are new after a restart, and the date of a restart is not known in advance, so "
             "SimGrid's traces allow only failures at a constant rate; use another engine"
@@ -135,38 +144,8 @@ def _events(mean: float, rng: Generator, until: float) -> list[float]:
     return dates
 
 
-def loads(setting: PlanningSetting, strategy: Strategy) -> list[float]:
-    """Computing time of the slowest member while 0, 1, … members are missing, in times to compute one shard: a mean."""
-    some, bare = strategy.members(setting) if strategy.answer == "mask" else 1, _only_computing(setting)
-    return [strategy.stretch(bare, missing) for missing in range(some)]
-
-
-def _only_computing(setting: PlanningSetting) -> PlanningSetting:
-    return msgspec.structs.replace(setting, work=StepWork(setting.work.compute, jitter=setting.work.jitter))
-
-
-def shares(setting: PlanningSetting, strategy: Strategy) -> list[float]:
-    """Share of losses that need a patch, while 0, 1, … members are missing."""
-    if strategy.answer != "mask":
-        return []
-    return [strategy.patched(setting, missing) for missing in range(strategy.members(setting))]
-
-
-def masks(setting: PlanningSetting, strategy: Strategy) -> list[list[bool]]:
-    """Whether the runtime's policy masks, by number of missing members and by whether a standby is ready."""
-    if strategy.answer != "mask":
-        return []
-    members = strategy.members(setting)
-    return [
-        [not strategy.may_recover or strategy.masks(setting, missing, ready) for ready in (False, True)]
-        for missing in range(members + 1)
-    ]
-
-
 def holders(strategy: Strategy, members: int) -> list[list[list[int]]]:
     """For every member, the holders of each of its shards; empty if every member holds every shard."""
-    if strategy.answer != "mask" or strategy.placement == "off":
-        return []
     placement = placed(strategy.placement, members)
     if placement.everywhere:
         return []

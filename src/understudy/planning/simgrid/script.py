@@ -1,4 +1,4 @@
-"""One run in SimGrid. Imports only the standard library, SimGrid and `exchange`, so that any interpreter can run it.
+"""One run in SimGrid. Imports only the standard library and SimGrid, so that any interpreter can run it.
 
     python -m understudy_simgrid.script FOLDER      reads input.json and platform.xml in FOLDER, writes result.json
 
@@ -20,13 +20,19 @@ import heapq
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
 from math import inf
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
-from .exchange import BLINK, INPUT, PLATFORM, RESULT, SPEED, SimgridInput, SimgridResult
+if TYPE_CHECKING:  # at run time, the input is made of plain namespaces with the same fields and without methods
+    from understudy.planning.simgrid.prepare import PreparedRun
 
+INPUT, PLATFORM, RESULT = "input.json", "platform.xml", "result.json"
+SPEED = 1e9
+"""Operations per second of every host and bytes per second of every link. Amounts are seconds times this speed."""
+BLINK = 1e-3
+"""Seconds for which a failed host is off. The run decides when a machine takes its place."""
 INSTANT = 1e-9
 OPTIONS = (
     "--log=root.thres:warning",
@@ -53,7 +59,6 @@ class SimgridMachines:
         self.controller, self.storage = simgrid.Host.by_name("controller"), simgrid.Host.by_name("storage")
         self.lifelines: dict[int, Any] = {}
         self.failed: list[int] = []
-        self.activities = 0
 
     @property
     def now(self) -> float:
@@ -104,7 +109,6 @@ class SimgridMachines:
 
         A machine that fails at the instant in which the activities end has completed them; its lifeline breaks then.
         """
-        self.activities += len(activities)
         now = self.now
         self._watch(max(min(seconds, until - now), 0.0))
         if not self.failed and now + seconds <= until:
@@ -139,14 +143,17 @@ class SimgridMachines:
 class SimgridRun:
     """Trains step by step and handles failures, joins and maintenance."""
 
-    def __init__(self, simgrid: Any, inputs: SimgridInput) -> None:
-        self.inputs, self.all = inputs, SimgridMachines(simgrid, inputs.machines)
-        self.per_member = inputs.machines // inputs.members
+    def __init__(self, simgrid: Any, inputs: PreparedRun) -> None:
+        self.inputs, self.strategy = inputs, inputs.strategy
+        self.work, self.durations = inputs.setting.work, inputs.setting.durations
+        self.restart = self.durations.restart + self.durations.outside
+        machines = inputs.setting.cluster.machines
+        self.all, self.per_member = SimgridMachines(simgrid, machines), machines // inputs.members
         self.end = min(inputs.horizon, inputs.known)
 
-        self.there = [inf] * inputs.machines
+        self.there = [inf] * machines
         self.due: list[tuple[float, str, int]] = []
-        self.free = [0.0] * inputs.standbys
+        self.free = [0.0] * self.strategy.standbys
         self.repairs, self.draws = iter(inputs.repairs), iter(inputs.draws)
 
         self.done, self.computed, self.synced = 0, 0.0, 0.0
@@ -160,7 +167,7 @@ class SimgridRun:
         self.wasted: dict[str, float] = {}
         self.failures = self.restarts = 0
 
-        for machine in range(inputs.machines):
+        for machine in range(machines):
             self.appear(machine, 0.0)
         for kind, dates in (("maintain", inputs.maintained), ("slow", inputs.slowed)):
             for date in dates:
@@ -182,20 +189,18 @@ class SimgridRun:
     def useful(self, state: tuple[int, float, float]) -> float:
         """Useful seconds of a state: steps done, and shares of the current step."""
         done, computed, synced = state
-        return (
-            done * (self.inputs.compute + self.inputs.sync) + computed * self.inputs.compute + synced * self.inputs.sync
-        )
+        return done * (self.work.compute + self.work.sync) + computed * self.work.compute + synced * self.work.sync
 
     def train(self) -> None:
         """Trains until all steps are done or the time is over."""
-        while self.now < self.end - INSTANT and not (self.inputs.steps and self.done >= self.inputs.steps):
+        while self.now < self.end - INSTANT and not (self.work.steps and self.done >= self.work.steps):
             if self.all.failed:
                 self.fail(self.all.failed.pop(0))
             elif self.due and self.due[0][0] <= self.now + INSTANT:
                 self.happen(*heapq.heappop(self.due)[1:])
             elif self.holds:
                 self.stand_still()
-            elif self.trained >= self.inputs.period - INSTANT and not (self.computed or self.synced):
+            elif self.trained >= self.strategy.period - INSTANT and not (self.computed or self.synced):
                 self.save()
             elif self.computed < 1.0:
                 self.compute()
@@ -203,18 +208,17 @@ class SimgridRun:
                 self.sum_up()
         self.all.leave()
 
-    def result(self) -> SimgridResult:
-        """The result of the run."""
-        finished = bool(self.inputs.steps) and self.done >= self.inputs.steps
-        return SimgridResult(
-            seconds=self.now,
-            useful=self.useful((self.done, self.computed, self.synced)),
-            wasted=self.wasted,
-            failures=self.failures,
-            restarts=self.restarts,
-            activities=self.all.activities,
-            beyond=not finished and self.inputs.known < self.inputs.horizon,
-        )
+    def result(self) -> dict[str, Any]:
+        """The fields of `SimgridResult`."""
+        finished = bool(self.work.steps) and self.done >= self.work.steps
+        return {
+            "seconds": self.now,
+            "useful": self.useful((self.done, self.computed, self.synced)),
+            "wasted": self.wasted,
+            "failures": self.failures,
+            "restarts": self.restarts,
+            "beyond": not finished and self.inputs.known < self.inputs.horizon,
+        }
 
     def stand_still(self) -> None:
         """Waits for the end of the first standstill."""
@@ -228,14 +232,14 @@ class SimgridRun:
         """Computes the rest of the current step."""
         inputs, begin = self.inputs, self.now
         load = inputs.loads[self.missing]
-        seconds = (1.0 - self.computed) * inputs.compute * load
+        seconds = (1.0 - self.computed) * self.work.compute * load
         activities = self.all.compute(self.working(), seconds)
         if activities is None:
             self.hold(self.now + BLINK, "STALLED")
             return
         whole = self.wait(seconds, activities)
         spent = self.now - begin
-        self.computed = 1.0 if whole else self.computed + spent / (inputs.compute * load)
+        self.computed = 1.0 if whole else self.computed + spent / (self.work.compute * load)
         self.waste("STRAGGLING", spent * (1 - 1 / inputs.pace))
         self.waste("REDUNDANT", spent * (1 / inputs.pace - 1 / inputs.loads[0]))
         self.waste("DEGRADED", spent * (1 / inputs.loads[0] - 1 / load))
@@ -243,19 +247,19 @@ class SimgridRun:
 
     def sum_up(self) -> None:
         """Sums gradients around the machines and completes the step."""
-        begin, left = self.now, (1.0 - self.synced) * self.inputs.sync
+        begin, left = self.now, (1.0 - self.synced) * self.work.sync
         if left > INSTANT:
             whole = self.wait(left, self.all.sum_up(self.working(), left))
             spent = self.now - begin
             self.trained += spent
             if not whole:
-                self.synced += spent / self.inputs.sync
+                self.synced += spent / self.work.sync
                 return
         self.done, self.computed, self.synced = self.done + 1, 0.0, 0.0
 
     def save(self) -> None:
         """Writes a checkpoint."""
-        begin, left = self.now, self.inputs.save - self.saving
+        begin, left = self.now, self.durations.save - self.saving
         whole = left <= INSTANT or self.wait(left, self.all.save(left))
         spent = self.now - begin
         self.waste("SAVING", spent)
@@ -266,7 +270,7 @@ class SimgridRun:
 
     def working(self) -> list[int]:
         """Machines of members that are not missing."""
-        return [machine for machine in range(self.inputs.machines) if not self.gone[machine // self.per_member]]
+        return [machine for machine in range(len(self.there)) if not self.gone[machine // self.per_member]]
 
     def wait(self, seconds: float, activities: list[Any]) -> bool:
         """Waits for activities of `seconds`. Returns False if another event comes first."""
@@ -286,9 +290,9 @@ class SimgridRun:
         elif kind == "join":
             self.enter(number)
         elif kind == "maintain":
-            self.hold(self.now + self.inputs.planned, "PLANNED")
+            self.hold(self.now + self.strategy.planned, "PLANNED")
         else:
-            self.hold(self.resume + self.inputs.slowness + self.inputs.planned, "STRAGGLING")
+            self.hold(self.resume + self.inputs.slowness + self.strategy.planned, "STRAGGLING")
 
     def appear(self, machine: int, date: float) -> None:
         """Puts a machine into the place at this date; from then on it can fail."""
@@ -303,16 +307,15 @@ class SimgridRun:
 
     def fail(self, machine: int) -> None:
         """Handles the failure of a machine by the strategy."""
-        inputs = self.inputs
         self.failures += 1
         if any(cause == "RESTARTING" and until > self.now + INSTANT for until, cause in self.holds):
             self.fail_while_restarting(machine)
-        elif inputs.answer == "restart":
+        elif self.strategy.answer == "restart":
             served = self.fetch(0.0)
             self.appear(machine, served)
-            self.go_back(inputs.stall, served, "WAITING")
-        elif inputs.answer == "replace":
-            self.replace(machine, inputs.stall)
+            self.go_back(self.strategy.stall, served, "WAITING")
+        elif self.strategy.answer == "replace":
+            self.replace(machine, self.strategy.stall)
         else:
             self.lose(machine)
         if not self.gone[machine // self.per_member]:
@@ -323,8 +326,8 @@ class SimgridRun:
 
         A failure of a member that has restarted and waits counts only when training goes on.
         """
-        member, again = machine // self.per_member, self.now + self.inputs.restart
-        if self.inputs.restart_anew or self.ready[member] > self.now:
+        member, again = machine // self.per_member, self.now + self.restart
+        if self.strategy.restart_anew or self.ready[member] > self.now:
             self.ready[member] = again
             self.appear(machine, self.now)
             self.hold(again, "RESTARTING")
@@ -343,7 +346,7 @@ class SimgridRun:
 
     def replace(self, machine: int, stall: float) -> None:
         """Replaces a machine while training waits."""
-        served = self.fetch(self.inputs.cold)
+        served = self.fetch(self.durations.cold)
         self.appear(machine, served)
         self.hold(served, "WAITING")
         self.hold(served + stall, "STALLED")
@@ -352,12 +355,12 @@ class SimgridRun:
         """Masks a member, or replaces the machine if that costs less."""
         inputs, member = self.inputs, machine // self.per_member
         fresh = not self.gone[member]
-        if inputs.refills:
+        if self.strategy.refills:
             ready = bool(self.free) and min(self.free) <= self.now
             if fresh and not inputs.masks[self.missing + 1][ready]:
-                self.replace(machine, inputs.recover)
+                self.replace(machine, self.strategy.recover)
                 return
-            joins = self.fetch(inputs.cold) + inputs.refill
+            joins = self.fetch(self.durations.cold) + self.strategy.refill
             self.expect(joins, "join", member)
             self.appear(machine, joins)
         else:
@@ -370,20 +373,20 @@ class SimgridRun:
         self.hold(self.now + self.masking(), "STALLED")
         self.missing += 1
         if self.wiped(member):
-            self.go_back(inputs.restart, self.now, "WAITING")
-        elif inputs.restart_after and self.missing >= inputs.restart_after:
+            self.go_back(self.restart, self.now, "WAITING")
+        elif self.strategy.restart_after and self.missing >= self.strategy.restart_after:
             self.saved = (self.done, self.computed, self.synced)
-            self.go_back(inputs.restart, self.now + inputs.save, "SAVING")
+            self.go_back(self.restart, self.now + self.durations.save, "SAVING")
 
     def masking(self) -> float:
         """Seconds to continue without one more member. Failures within one step are noticed and patched together."""
         step, at = self.struck
         noticed = self.now >= self.resume - INSTANT or self.now <= at + INSTANT
-        same = step == self.done and noticed and not self.inputs.redo
+        same = step == self.done and noticed and not self.strategy.redo
         paid = same and self.patched
         drawn = next(self.draws) < self.inputs.shares[self.missing]
         self.struck, self.patched = (self.done, self.now), drawn or paid
-        return (0.0 if same else self.inputs.stall) + (self.inputs.patch if drawn and not paid else 0.0)
+        return (0.0 if same else self.strategy.stall) + (self.inputs.patch if drawn and not paid else 0.0)
 
     def wiped(self, member: int) -> bool:
         """Whether a shard of this member has no live holder."""
@@ -414,21 +417,22 @@ class SimgridRun:
         self.gone[member] -= 1
         if not self.gone[member]:
             self.missing -= 1
-            self.hold(self.resume + self.inputs.join, "JOINING")
+            self.hold(self.resume + self.strategy.join, "JOINING")
 
 
 def main(folder: Path) -> None:
     """Runs the case in `folder` and writes its result there."""
     import simgrid
 
-    inputs = SimgridInput(**json.loads((folder / INPUT).read_text(encoding="utf-8")))
+    text = (folder / INPUT).read_text(encoding="utf-8")
+    inputs: Any = json.loads(text, object_hook=lambda fields: SimpleNamespace(**fields))
     engine = simgrid.Engine([sys.argv[0], *OPTIONS])
     engine.load_platform(str(folder / PLATFORM))
     run = SimgridRun(simgrid, inputs)
 
     def act() -> None:
         run.train()
-        (folder / RESULT).write_text(json.dumps(asdict(run.result())), encoding="utf-8")
+        (folder / RESULT).write_text(json.dumps(run.result()), encoding="utf-8")
 
     simgrid.Actor.create("training", simgrid.Host.by_name("controller"), act)
     engine.run()

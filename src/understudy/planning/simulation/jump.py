@@ -38,6 +38,8 @@ STANDSTILLS = (
 """Causes of a standstill, in reverse order of their succession."""
 
 Progress = Callable[[float], None]
+EventLog = list[tuple[float, str]]
+"""Events of a run: date, and what happens in words."""
 
 
 def must_end(setting: PlanningSetting, horizon: float) -> None:
@@ -56,8 +58,9 @@ def simulate(
     horizon: float = FOREVER,
     seed: int = 0,
     progress: Progress | None = None,
+    log: EventLog | None = None,
 ) -> SimulationOutcome:
-    """Simulates `runs` runs until all steps are done, or until `horizon`."""
+    """Simulates `runs` runs until all steps are done, or until `horizon`. The events of a single run go to `log`."""
     must_end(setting, horizon)
     size = max(1, min(runs, AT_ONCE // setting.cluster.machines))
     seeds = np.random.SeedSequence(seed).spawn(-(-runs // size))
@@ -66,8 +69,9 @@ def simulate(
         count = min(size, runs - number * size)
         begun = number * size / runs
         tell = (lambda done, begun=begun, count=count: progress(begun + done * count / runs)) if progress else None
-        batch = _Batch(setting, failures, strategy, repair, runs=count, horizon=horizon, rng=np.random.default_rng(own))
-        found.append(batch.run(tell))
+        batch = _Batch(setting, failures, strategy, repair, horizon, log, runs=count, rng=np.random.default_rng(own))
+        batch.run(tell)
+        found.append(batch)
     return SimulationOutcome(
         np.concatenate([one.now for one in found]),
         np.concatenate([one.work for one in found]),
@@ -76,27 +80,6 @@ def simulate(
         np.concatenate([one.restarts for one in found]),
         strategy.standbys / setting.cluster.machines,
     )
-
-
-EventLog = list[tuple[float, str]]
-
-
-def simulate_with_log(
-    setting: PlanningSetting,
-    failures: Failures,
-    strategy: Strategy,
-    repair: Repair = USUAL,
-    *,
-    horizon: float,
-    seed: int = 0,
-) -> tuple[SimulationOutcome, EventLog]:
-    """Simulates one run and returns its events in words."""
-    rng = np.random.default_rng(np.random.SeedSequence(seed).spawn(1)[0])
-    one = _Batch(setting, failures, strategy, repair, runs=1, horizon=horizon, rng=rng)
-    one.log = []
-    one.run(None)
-    share = strategy.standbys / setting.cluster.machines
-    return SimulationOutcome(one.now, one.work, one.wasted, one.failed, one.restarts, share), one.log
 
 
 class _Batch:
@@ -108,15 +91,16 @@ class _Batch:
         failures: Failures,
         strategy: Strategy,
         repair: Repair,
+        horizon: float,
+        log: EventLog | None,
         *,
         runs: int,
-        horizon: float,
         rng: np.random.Generator,
     ) -> None:
         self.setting, self.failures, self.strategy, self.repair, self.rng = setting, failures, strategy, repair, rng
         machines, self.members = setting.cluster.machines, strategy.members(setting)
         self.per_member = machines // self.members
-        self.horizon = horizon
+        self.horizon, self.log = horizon, log
         self.goal = setting.work.steps * setting.work.step if setting.work.steps else FOREVER
         self.period = min(strategy.period, FOREVER)
         self.cycle = self.period + setting.durations.save
@@ -148,16 +132,12 @@ class _Batch:
         self.maintained = self._rate(failures.maintenance, runs)
         self.slowed = self._rate(failures.straggling, runs)
         self.ready = np.zeros((runs, self.members)) if not strategy.restart_anew else None
-        placement = placed(strategy.placement, self.members) if strategy.answer == "mask" else None
-        local = placement is not None and not placement.everywhere and strategy.placement != "off"
-        self.hosts = np.array(placement.hosts) if placement is not None and local else None
-        self.stacks = (
-            np.array([placement.stack(member) for member in range(self.members)])
-            if placement is not None and local
-            else None
-        )
+        self.holders: NDArray[np.int_] | None = None
+        """Holders of each shard that a member holds, by member. None: every member holds every shard."""
+        if strategy.answer == "mask" and not (placement := placed(strategy.placement, self.members)).everywhere:
+            stacks = [placement.stack(member) for member in range(self.members)]
+            self.holders = np.array(placement.hosts)[np.array(stacks)]
         self._acts: dict[tuple[int, bool], bool] = {}
-        self.log: EventLog | None = None
 
     def _rate(self, every: float, count: int) -> Times:
         if not every:
@@ -166,7 +146,7 @@ class _Batch:
 
     # -- the rounds ----------------------------------------------------------------------------------------------------
 
-    def run(self, progress: Progress | None) -> _Batch:
+    def run(self, progress: Progress | None) -> None:
         active = np.arange(len(self.now))
         rounds = 0
         while len(active):
@@ -193,19 +173,13 @@ class _Batch:
                 active = active[go]
             rounds += 1
             if progress and rounds % 64 == 0:
-                progress(self._share_done())
+                progress(min(1.0, float(max(self.now.mean() / self.horizon, self.work.mean() / self.goal))))
         if progress:
             progress(1.0)
-        return self
-
-    def _share_done(self) -> float:
-        by_time, by_work = self.now.mean() / self.horizon, self.work.mean() / self.goal
-        return float(min(1.0, max(by_time, by_work)))
 
     def _stretch(self, runs: Runs) -> Times:
         missing = self.missing[runs]
-        most = int(missing.max(initial=0))
-        while most >= len(self.stretch):
+        while len(self.stretch) <= missing.max(initial=0):
             self.stretch = np.append(self.stretch, self.strategy.stretch(self.setting, len(self.stretch)))
         return np.asarray(self.stretch[missing])
 
@@ -306,8 +280,7 @@ class _Batch:
         for run, slot in zip(runs[hit], slots[hit], strict=True):
             start = slot - slot % domain
             others = np.array([s for s in range(start, min(start + domain, self.clock.slots)) if s != slot])
-            same = np.full(len(others), run)
-            self.clock.put(same, others, np.full(len(others), self.now[run]))
+            self.clock.put(np.full(len(others), run), others, np.full(len(others), self.now[run]))
             self.burst[run] = len(others)
 
     def _fail_while_restarting(self, runs: Runs, slots: Slots) -> None:
@@ -345,9 +318,8 @@ class _Batch:
         self.clock.renew(runs, slots, served)
         self._hold(runs, served, Waste.WAITING)
         self._hold(runs, served + stall, Waste.STALLED)
-        self._note(
-            f"  training waits for {readable(float(self.resume[runs[0]] - at[0]))} until the machine is replaced"
-        )
+        waits = readable(float(self.resume[runs[0]] - at[0]))
+        self._note(f"  training waits for {waits} until the machine is replaced")
 
     def _lose(self, runs: Runs, slots: Slots) -> None:
         """Masks a replica, or replaces it while training waits if that costs less."""
@@ -403,12 +375,11 @@ class _Batch:
 
     def _masks(self, runs: Runs) -> NDArray[np.bool_]:
         """Whether the runtime's policy masks one more missing replica."""
-        at, missing = self.now[runs], self.missing[runs] + 1
-        standbys = self.strategy.standbys
-        ready = self.free[runs].min(axis=1) <= at if standbys else np.zeros(len(runs), dtype=bool)
-        for key in {*zip(missing.tolist(), ready.tolist(), strict=True)} - self._acts.keys():
+        ready = self.free[runs].min(axis=1, initial=NEVER) <= self.now[runs]
+        keys = list(zip((self.missing[runs] + 1).tolist(), ready.tolist(), strict=True))
+        for key in {*keys} - self._acts.keys():
             self._acts[key] = self.strategy.masks(self.setting, *key)
-        return np.array([self._acts[key] for key in zip(missing.tolist(), ready.tolist(), strict=True)])
+        return np.array([self._acts[key] for key in keys])
 
     def _expect(self, runs: Runs, members: Slots, at: Times) -> None:
         """Schedules a machine to join each member at the date `at`."""
@@ -423,10 +394,9 @@ class _Batch:
 
     def _wiped(self, runs: Runs, members: Slots) -> NDArray[np.bool_]:
         """Whether a shard of the lost members has no live holder."""
-        if self.hosts is None or self.stacks is None:
+        if self.holders is None:
             return np.asarray(self.missing[runs] >= self.members)
-        holders = self.hosts[self.stacks[members]]
-        held = (self.gone[runs[:, None, None], holders] == 0).any(axis=2).all(axis=1)
+        held = (self.gone[runs[:, None, None], self.holders[members]] == 0).any(axis=2).all(axis=1)
         return np.asarray(~held)
 
     def _go_back(self, runs: Runs, cost: float, begin: Times, before: Waste = Waste.WAITING) -> None:
@@ -434,10 +404,9 @@ class _Batch:
         if not len(runs):
             return
         self.restarts[runs] += 1
-        self._note(
-            f"  back to the last checkpoint: {readable(float(self.work[runs[0]] - self.saved[runs[0]]))} of work lost"
-        )
-        self.wasted[runs, Waste.REPEATED] += self.work[runs] - self.saved[runs]
+        lost = self.work[runs] - self.saved[runs]
+        self._note(f"  back to the last checkpoint: {readable(float(lost[0]))} of work lost")
+        self.wasted[runs, Waste.REPEATED] += lost
         self.work[runs] = self.saved[runs]
         self.phase[runs] = 0.0
         self.struck[runs] = -1.0
@@ -462,11 +431,8 @@ class _Batch:
         self.missing[entered] -= 1
         self._hold(entered, np.maximum(self.now[entered], self.resume[entered]) + self.strategy.join, Waste.JOINING)
         if len(entered):
-            self._note(
-                f"machine {members[0]:,} is replaced"
-                if self.strategy.by_machine
-                else f"replica {members[0]:,} is refilled"
-            )
+            is_back = "machine {:,} is replaced" if self.strategy.by_machine else "replica {:,} is refilled"
+            self._note(is_back.format(members[0]))
             self._note_state()
 
     def _maintain(self, runs: Runs) -> None:

@@ -7,21 +7,13 @@ from collections.abc import Collection, Iterable
 from typing import Protocol
 
 from understudy.masking.assignment import assign
-from understudy.masking.coverage import wiped
 from understudy.masking.placement import Placement
 from understudy.masking.stacks import after_failure, after_refill, stacked
-from understudy.planning.setting import PlanningSetting
-from understudy.planning.strategy import Strategy, placed
+from understudy.planning.strategy import Strategy
 
-
-class Patch:
-    """Work that a step lacks: `shards` of the replica with the most, shared among `by` replicas."""
-
-    def __init__(self, shards: float, by: int) -> None:
-        self.shards, self.by = shards, by
-
-
-NOTHING = Patch(0.0, 0)
+Patch = tuple[float, int]
+"""Work that a step lacks: shards of the replica with the most of it, and the number of replicas that share it."""
+NOTHING: Patch = (0.0, 0)
 
 
 class StepMasking(Protocol):
@@ -30,26 +22,19 @@ class StepMasking(Protocol):
     @property
     def load(self) -> float:
         """Shards that a member computes in a step."""
-        ...
 
     def lose(self, members: Collection[int]) -> Patch:
         """Masks these members; returns the work that the current step lacks."""
-        ...
 
     def join(self, members: Collection[int]) -> None:
         """Refills these members."""
-        ...
-
-    def lost(self, alive: bytes, member: int) -> bool:
-        """Whether the live members cannot compute a shard of the member that was just lost."""
-        ...
 
 
 class StackMasking:
     """Whole shards in stacks, as SPARe does."""
 
     def __init__(self, placement: Placement) -> None:
-        self.placement, self.stacks = placement, stacked(placement)
+        self.stacks = stacked(placement)
 
     @property
     def load(self) -> float:
@@ -61,9 +46,6 @@ class StackMasking:
 
     def join(self, members: Collection[int]) -> None:
         self.stacks = after_refill(self.stacks, members)
-
-    def lost(self, alive: bytes, member: int) -> bool:
-        return bool(wiped(self.placement, alive, self.placement.stack(member)))
 
 
 class MicroShardMasking:
@@ -83,15 +65,12 @@ class MicroShardMasking:
         self.live -= set(members)
         self.now = assign(self.placement, self.q, self.live)
         numbers = [number for member in members for number in before.of(member)]
-        most = _most(self.now.where[number // self.q][number % self.q] for number in numbers)
-        return Patch(most.shards / self.q, most.by)
+        most, by = _most(self.now.where[number // self.q][number % self.q] for number in numbers)
+        return most / self.q, by
 
     def join(self, members: Collection[int]) -> None:
         self.live |= set(members)
         self.now = assign(self.placement, self.q, self.live)
-
-    def lost(self, alive: bytes, member: int) -> bool:
-        return bool(wiped(self.placement, alive, self.placement.stack(member)))
 
 
 class EvenMasking:
@@ -111,17 +90,11 @@ class EvenMasking:
     def join(self, members: Collection[int]) -> None:
         self.live += len(members)
 
-    def lost(self, alive: bytes, member: int) -> bool:
-        return not any(alive)
-
 
 class ReplicatedMasking:
     """Classic replication: each live replica of a block has computed all of the block's shards."""
 
     load = 1.0
-
-    def __init__(self, placement: Placement) -> None:
-        self.placement = placement
 
     def lose(self, members: Collection[int]) -> Patch:
         return NOTHING
@@ -129,18 +102,13 @@ class ReplicatedMasking:
     def join(self, members: Collection[int]) -> None:
         pass
 
-    def lost(self, alive: bytes, member: int) -> bool:
-        return bool(wiped(self.placement, alive, self.placement.stack(member)))
 
-
-def step_masking(setting: PlanningSetting, strategy: Strategy) -> StepMasking:
-    """The masking of a strategy, with all members live."""
-    members = strategy.members(setting)
-    if strategy.answer != "mask" or strategy.evenly:
+def step_masking(strategy: Strategy, members: int, placement: Placement | None) -> StepMasking:
+    """The masking of a strategy, with all members live. Without a placement, work is spread evenly."""
+    if placement is None:
         return EvenMasking(members)
-    placement = placed(strategy.placement, members)
     if strategy.redundancy > 1:
-        return ReplicatedMasking(placement)
+        return ReplicatedMasking()
     if strategy.q or placement.everywhere:
         return MicroShardMasking(placement, strategy.q or 1)
     return StackMasking(placement)
@@ -148,4 +116,4 @@ def step_masking(setting: PlanningSetting, strategy: Strategy) -> StepMasking:
 
 def _most(replicas: Iterable[int]) -> Patch:
     each = Counter(replicas)
-    return Patch(float(max(each.values())), len(each)) if each else NOTHING
+    return (float(max(each.values())), len(each)) if each else NOTHING

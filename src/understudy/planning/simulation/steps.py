@@ -15,15 +15,13 @@ from statistics import NormalDist
 
 import numpy as np
 
-from understudy.planning.failures import Failures, Repair
+from understudy.masking.coverage import wiped
+from understudy.planning.failures import NEVER, Failures, Repair
 from understudy.planning.outcome import SimulationOutcome, Waste
 from understudy.planning.setting import PlanningSetting
 from understudy.planning.simulation.jump import FOREVER, USUAL, Progress, must_end
 from understudy.planning.simulation.step_masking import step_masking
-from understudy.planning.strategy import Strategy
-
-NEVER = float("inf")
-NORMAL = NormalDist()
+from understudy.planning.strategy import Strategy, placed
 
 
 def simulate(
@@ -87,7 +85,9 @@ class _Run:
         self.pending: set[int] = set()
         """Members that are lost and not masked yet."""
 
-        self.masking = step_masking(setting, strategy)
+        spread = strategy.answer != "mask" or strategy.evenly
+        self.placement = None if spread else placed(strategy.placement, self.members)
+        self.masking = step_masking(strategy, self.members, self.placement)
         self.gone = [0] * self.members
         self.alive = bytearray(b"\1" * self.members)
         self.ready = [0.0] * self.members
@@ -155,7 +155,7 @@ class _Run:
         if not jitter * shards:
             return 0.0
         share = min(max(float(self.rng.random()) ** (1 / count), 1e-12), 1 - 1e-12)
-        return jitter * sqrt(shards) * NORMAL.inv_cdf(share)
+        return jitter * sqrt(shards) * NormalDist().inv_cdf(share)
 
     def _end(self) -> None:
         """Completes the step, or patches what was lost during the step first."""
@@ -171,10 +171,10 @@ class _Run:
 
     def _make_up(self, *, in_step: bool) -> None:
         """Masks the lost members; a step under way is patched with what they had computed."""
-        patch = self.masking.lose(self.pending)
+        shards, by = self.masking.lose(self.pending)
         self.pending.clear()
-        shards = patch.shards + self._jitter(patch.shards, patch.by) if in_step else 0.0
-        self._hold(self.now + self.strategy.stall + self.setting.work.compute * shards, Waste.STALLED)
+        patch = shards + self._jitter(shards, by) if in_step else 0.0
+        self._hold(self.now + self.strategy.stall + self.setting.work.compute * patch, Waste.STALLED)
 
     def _count(self, share: float) -> None:
         """Counts this share of the step as work, and the rest of its time as waste by kind."""
@@ -285,9 +285,11 @@ class _Run:
         fresh = not self.gone[member]
         if not fresh and not strategy.refills:
             return
-        if fresh and strategy.may_recover and not self._masks():
-            self._replace(slot, strategy.recover)
-            return
+        if fresh and strategy.may_recover:
+            ready = bool(self.free) and min(self.free) <= self.now
+            if not strategy.masks(self.setting, self.members - sum(self.alive) + 1, ready):
+                self._replace(slot, strategy.recover)
+                return
         self.gone[member] += 1
         if strategy.refills:
             joins = self._fetch(self.setting.durations.cold) + strategy.refill
@@ -296,7 +298,7 @@ class _Run:
         if not fresh:
             return
         self.alive[member] = 0
-        if self.masking.lost(bytes(self.alive), member):
+        if self._wiped(member):
             self._go_back(self.restart, self.now, Waste.WAITING)
         elif strategy.redo:
             self.masking.lose([member])
@@ -305,9 +307,11 @@ class _Run:
         else:
             self.pending.add(member)
 
-    def _masks(self) -> bool:
-        ready = bool(self.free) and min(self.free) <= self.now
-        return self.strategy.masks(self.setting, self.members - sum(self.alive) + 1, ready)
+    def _wiped(self, member: int) -> bool:
+        """Whether the live members cannot compute a shard of the member that was just lost."""
+        if self.placement is None:
+            return not any(self.alive)
+        return bool(wiped(self.placement, bytes(self.alive), self.placement.stack(member)))
 
     def _join(self, member: int) -> None:
         self.gone[member] -= 1
@@ -329,7 +333,7 @@ class _Run:
         self._hold(begin, cause)
         self._hold(begin + cost, Waste.RESTARTING)
         self.ready = [begin + cost] * self.members
-        self.masking = step_masking(self.setting, self.strategy)
+        self.masking = step_masking(self.strategy, self.members, self.placement)
         self.pending.clear()
         self.joins.clear()
         self.gone = [0] * self.members

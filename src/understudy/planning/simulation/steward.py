@@ -106,11 +106,10 @@ def simulate(
     for number, own in enumerate(np.random.SeedSequence(seed).spawn(runs)):
         all_counts.append(_Run(scenario, settings, horizon, own).run())
         progress((number + 1) / runs)
-    weeks = horizon / WEEK
-    means = {}
-    for name in msgspec.structs.fields(StewardCounts):
-        values = np.array([float(getattr(counts, name.name)) for counts in all_counts])
-        means[name.name] = mean_of(values if name.name == "at_most" else values / weeks)
+    weeks, means = horizon / WEEK, {}
+    for name in StewardCounts.__struct_fields__:
+        values = np.array([float(getattr(counts, name)) for counts in all_counts])
+        means[name] = mean_of(values if name == "at_most" else values / weeks)
     return StewardMeans(means, runs, weeks)
 
 
@@ -122,7 +121,7 @@ class _Run:
         failing, slowing, mistaking, maintaining = (np.random.default_rng(each) for each in seed.spawn(4))
         self.clock = FailureClock(scenario.failures, 1, scenario.machines, failing)
         self.counts, self.memory = StewardCounts(), StewardMemory()
-        self.now, self.paid = 0.0, 0.0
+        self.now = 0.0
         self.names: dict[int, str] = {}
         """Place → name of the machine that took it later."""
         self.since: dict[int, float] = {}
@@ -180,8 +179,7 @@ class _Run:
 
     def _pass(self, to: float) -> None:
         """Advances the time, and counts slowed, standby and vacant machine-seconds."""
-        passed, counts = to - self.now, self.counts
-        slow = self.scenario.failures.slow
+        passed, counts, slow = to - self.now, self.counts, self.scenario.failures.slow
         if self.slow:
             counts.slowed += passed * self.scenario.machines * slow / (1 + slow)
         counts.standing_by += passed * len(self.free)
@@ -261,8 +259,7 @@ class _Run:
             self.requests.append(self.now)
             self._at(self.now + self.scenario.arrival, self._come)
         self._recent()
-        lately = sum(self.now - at < HOUR for at in self.requests)
-        self.counts.at_most = max(self.counts.at_most, lately)
+        self.counts.at_most = max(self.counts.at_most, sum(self.now - at < HOUR for at in self.requests))
 
     def _recent(self) -> None:
         keep = max(HOUR, self.settings.arrival)
@@ -294,6 +291,7 @@ class _Run:
             self._fill(place)
 
     def _observed(self) -> Observed:
+        slowness = 1 + self.scenario.failures.slow
         return Observed(
             self.now,
             training=True,
@@ -301,12 +299,7 @@ class _Run:
             expected=self.coming,
             vacant=len(self.vacant),
             suspects=tuple(
-                Suspect(
-                    f"{place}.{self.names.get(place, '')}",
-                    1 + self.scenario.failures.slow,
-                    "slow",
-                    self.since.get(place, 0.0),
-                )
+                Suspect(f"{place}.{self.names.get(place, '')}", slowness, "slow", self.since.get(place, 0.0))
                 for place in self.suspects
             ),
             drains=len(self.drains),

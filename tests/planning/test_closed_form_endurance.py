@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from understudy.planning.endurance import endured, recovery_of_all
+from understudy.planning.closed_form import cycle_of, recovery_of_all
 from understudy.planning.failures import Failures
 from understudy.planning.setting import Cluster, Durations, PlanningSetting, StepWork
 from understudy.planning.simulation import jump
@@ -27,9 +27,9 @@ def test_time_to_train_is_close_to_simulation(kind: str, groups: int, r: int) ->
     setting, strategy = of(kind, groups, r, 900.0)
     mtbf = groups * 300.0
     found = jump.simulate(setting, Failures(mtbf), strategy, runs=20, seed=3)
-    expected = endured(setting, mtbf, strategy)
-    assert expected.inflation == pytest.approx(found.inflation.value, rel=WITHIN)
-    assert expected.availability == pytest.approx(found.availability.value, rel=WITHIN)
+    cycle = cycle_of(setting, mtbf, strategy)
+    assert cycle.inflation(setting, strategy) == pytest.approx(found.inflation.value, rel=WITHIN)
+    assert cycle.seconds / (cycle.seconds + cycle.recovery) == pytest.approx(found.availability.value, rel=WITHIN)
 
 
 def test_recovery_of_one_is_that_of_a_restart_that_must_not_be_interrupted() -> None:
