@@ -324,7 +324,7 @@ def test_a_worker_outside_the_roster_cannot_touch_the_arena(ensemble: Ensemble) 
     """Stopped, replaced on the same machine, and let go again: what it still writes reaches nobody."""
     roster, fabrics, endpoints = ensemble.start("m0", "m0")
     assert sums(endpoints) == [11.0, 11.0]
-    zombie = endpoints[1].transport._seat.channel.arena  # type: ignore[attr-defined]
+    zombie = endpoints[1].transport._seat.arena  # type: ignore[attr-defined]
     fabrics[0].interrupt("the other one hangs")
     new = joiner(ensemble, "m0", 1, 2)
     enter(roster.successor({1: new.worker}, fresh=True), [fabrics[0], new])

@@ -191,13 +191,6 @@ class Layout:
         found.update(self._branch(cell, child) for child in self.children[cell])
         return frozenset(link for link in found if link.touches(uid))
 
-    def arena_of(self, uid: str) -> tuple[int, ...]:
-        """The live ranks that share an arena with this worker, itself included; empty if the group has no arena."""
-        role = self.roster.role_of(uid)
-        if role is None or role not in self.rank_of or not self.has_arenas:
-            return ()
-        return self.members[self.cell_of[self.rank_of[role]]]
-
     def provider(self, cell: int) -> str:
         """The uid of the worker that makes the cell's arena, or has it: the one with its role for longest."""
         ranks = self.members[cell]
