@@ -32,8 +32,7 @@ from tests.comm.helpers import (
 from understudy.comm.faults import PrepareFailed, SwitchRefused
 from understudy.comm.links.pairs import Receive
 from understudy.comm.network import NetworkFabric
-from understudy.comm.ops import Op
-from understudy.comm.reduction import reduction
+from understudy.comm.ops import Op, reduction
 from understudy.comm.sandbox import Echo
 from understudy.protocol.roster import Roster, RosterError, WorkerAddress
 
@@ -234,7 +233,7 @@ def test_who_was_released_plays_no_more(ensemble: Ensemble) -> None:
     with pytest.raises(RuntimeError, match=why):
         send(endpoints[1], torch.ones(3), 0)
     done = threading.Event()
-    endpoints[1].submit(Op("barrier"), done.set, wait=False)
+    endpoints[1].submit(Op("barrier"), done.set)
     assert done.wait(5)
     assert fabrics[1].role is None
     assert fabrics[1].fault is None
@@ -276,7 +275,7 @@ def test_operations_of_an_interrupted_step_do_not_run_in_the_next(ensemble: Ense
     finished = [threading.Event() for _ in values]
     for value, event in zip(values, finished, strict=True):
         fold = reduction(dist.ReduceOp.SUM, torch.float32, 2)
-        endpoints[0].submit(Op("all_reduce", outputs=[value], reduction=fold), event.set, wait=False)
+        endpoints[0].submit(Op("all_reduce", outputs=[value], reduction=fold), event.set)
     following = roster.successor({}, fresh=True)
     prepare(following, fabrics)
     fabrics[0].interrupt("a test")
@@ -338,8 +337,8 @@ def test_a_worker_outside_the_roster_cannot_touch_the_arena(ensemble: Ensemble) 
     thread.start()
     while thread.is_alive():
         for buffer in (0, 1):
-            zombie.arena.slot(buffer, 0).fill_(0x55)
-            zombie.arena.slot(buffer, 1).fill_(0x55)
+            zombie.arena.areas[buffer][0].fill_(0x55)
+            zombie.arena.areas[buffer][1].fill_(0x55)
             zombie.arena.result(buffer).fill_(0x55)
     thread.join()
     assert results == [[11.0, 11.0]]

@@ -11,9 +11,8 @@ import torch
 import torch.distributed as dist
 
 from understudy.comm.links.pairs import Receive, Send
-from understudy.comm.ops import Op, OpKind, signature
+from understudy.comm.ops import Op, OpKind, reduction, signature
 from understudy.comm.recording import Recorder, Recording
-from understudy.comm.reduction import reduction
 from understudy.comm.sandbox import Echo, Replay, Sandbox
 from understudy.comm.topology import GroupKey
 

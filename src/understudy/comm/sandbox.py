@@ -14,9 +14,8 @@ from understudy.device.cpu import HOST
 
 from .links.link import bytes_of
 from .links.pairs import Receive, Send
-from .ops import Op, signature
+from .ops import Op, Reduction, signature
 from .recording import MESSAGES, RecordedOperation, Recording, called
-from .reduction import Reduction
 from .topology import GroupKey
 
 

@@ -111,8 +111,8 @@ class Layout:
         return {rank: cell for cell, ranks in enumerate(self.cells) for rank in ranks}
 
     @cached_property
-    def vacant(self) -> tuple[int, ...]:
-        return tuple(rank for rank, uid in enumerate(self.uids) if uid is None)
+    def vacant(self) -> frozenset[int]:
+        return frozenset(rank for rank, uid in enumerate(self.uids) if uid is None)
 
     @cached_property
     def has_arenas(self) -> bool:

@@ -9,8 +9,7 @@ import torch.distributed as dist
 
 from understudy.comm.links.channel import PIECE, SEGMENT, Channel
 from understudy.comm.native.arena import ArenaRounds
-from understudy.comm.ops import Op
-from understudy.comm.reduction import Reduction, reduction
+from understudy.comm.ops import Op, Reduction, reduction
 
 from .ring import Window, even_windows, ring, rows_of, segments
 from .tree import swap, tree_broadcast, tree_reduce

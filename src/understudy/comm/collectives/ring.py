@@ -14,7 +14,7 @@ import torch
 from understudy.comm.links.channel import PIECE, SEGMENT, Channel
 from understudy.comm.links.link import bytes_of
 from understudy.comm.native.arena import ArenaRounds
-from understudy.comm.reduction import Reduction
+from understudy.comm.ops import Reduction
 
 
 class Window(NamedTuple):

@@ -64,11 +64,11 @@ class Channel:
         """The first generation from which links are inherited."""
         self.pair_links: dict[int, Link] = {}
         """Links for `pairs`, by rank: those opened before this generation is entered; after it is left, all."""
-        self.peers = tuple(rank for rank, other in enumerate(layout.uids) if other not in (None, uid))
         self.left = False
         self.generation = layout.roster.generation
         self.rank = layout.rank_of[role]
         self.size = len(layout.key.roles)
+        self.peers = tuple(rank for rank in range(self.size) if rank != self.rank and rank not in layout.vacant)
         self.cell = layout.cell_of[self.rank]
         self.place = layout.alive.index(self.cell)
         self.cells = len(layout.alive)

@@ -9,8 +9,7 @@ import torch
 import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 
-from understudy.comm.ops import Op
-from understudy.comm.reduction import FLOATS, Reduction
+from understudy.comm.ops import FLOATS, Op, Reduction
 
 Settle = Callable[[Any], None]
 """Returns once an operation of the backend has ended well; raises Interrupted otherwise."""

@@ -61,7 +61,7 @@ class TorchGroup:
         So the backend's constructor, which can not be interrupted, has no worker to wait for.
         """
         services, plan = self._services, layout(roster, self._key)
-        live = tuple(rank for rank, uid in enumerate(plan.uids) if uid is not None)
+        live = tuple(rank for rank in range(len(plan.uids)) if rank not in plan.vacant)
         me = roster.worker(services.uid)
         assert me is not None
         host = plan.uid(live[0])
