@@ -336,10 +336,8 @@ def test_a_worker_outside_the_roster_cannot_touch_the_arena(ensemble: Ensemble) 
     thread = threading.Thread(target=go_on)
     thread.start()
     while thread.is_alive():
-        for buffer in (0, 1):
-            zombie.arena.areas[buffer][0].fill_(0x55)
-            zombie.arena.areas[buffer][1].fill_(0x55)
-            zombie.arena.result(buffer).fill_(0x55)
+        for area in (area for buffer in zombie.arena.areas for area in buffer):
+            area.fill_(0x55)
     thread.join()
     assert results == [[11.0, 11.0]]
 
