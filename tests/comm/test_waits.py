@@ -16,7 +16,7 @@ from understudy.comm.endpoint import Endpoint
 from understudy.comm.links.pairs import Send
 from understudy.comm.ops import Op
 from understudy.comm.topology import GroupKey
-from understudy.comm.work import GroupWork, MessageWork
+from understudy.comm.waits import GroupWork, MessageWork
 
 PAUSE_S = 0.05
 

@@ -19,7 +19,7 @@ from .endpoint import Endpoint
 from .links.pairs import Receive, Send
 from .network import NetworkFabric
 from .ops import Op, OpKind, Reduction, as_real, reduction
-from .work import GroupWork, MessageWork, untraced
+from .waits import GroupWork, MessageWork, untraced
 
 T = TypeVar("T")
 Tensors = list[torch.Tensor]

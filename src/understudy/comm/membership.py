@@ -236,19 +236,6 @@ class Membership:
 
     # -- rehearsals among mates ------------------------------------------------------------------------------------
 
-    def rehearse_with(self, mates: Roster) -> None:
-        """Open control links to workers that rehearse at the same time. Raises RosterError or PrepareFailed."""
-        self.prepare(mates).result()
-        self.rehearsal = self.prepared.pop(mates.generation)
-
-    def end_rehearsal(self) -> Generation | None:
-        """End every operation among mates. Mates are not told: what they need of this worker they have."""
-        gen, self.rehearsal = self.rehearsal, None
-        if gen is not None:
-            gen.poison.tell = None
-            gen.poison.set(Fault("interrupt", f"{self.uid} has rehearsed"))
-        return gen
-
     def drop(self, gen: Generation) -> None:
         """Close, in the background, what a generation that is not entered any more has opened."""
         self._rendezvous.background(self._drop(gen))

@@ -168,7 +168,8 @@ class NetworkFabric:
         self._membership.role, self._sandbox = role, sandbox
         if mates is not None:
             try:
-                self._membership.rehearse_with(mates)
+                self._membership.prepare(mates).result()
+                self._membership.rehearsal = self._membership.prepared.pop(mates.generation)
             except (RosterError, PrepareFailed) as error:
                 log.warning("%s rehearses without its mates: %s", self.uid, error)
 
@@ -189,9 +190,11 @@ class NetworkFabric:
             self._membership.cancel(generation)
 
     def end_rehearsal(self) -> None:
-        gen = self._membership.end_rehearsal()
+        gen, self._membership.rehearsal = self._membership.rehearsal, None
         if gen is None:
             return
+        gen.poison.tell = None  # mates are not told: what they need of this worker they have
+        gen.poison.set(Fault("interrupt", f"{self.uid} has rehearsed"))
         for endpoint in self.endpoints():
             if endpoint.poison is gen.poison:
                 leftover = endpoint.release(f"{self.uid} has rehearsed")

@@ -161,9 +161,8 @@ class Layout:
 
     def _ring(self, cell: int, following: int) -> Iterable[LinkId]:
         for rail in range(self.rails):
-            yield LinkId(
-                "ring", self.name, rail, self.uid(self.driver(cell, rail)), self.uid(self.driver(following, rail))
-            )
+            source, target = (self.uid(self.driver(end, rail)) for end in (cell, following))
+            yield LinkId("ring", self.name, rail, source, target)
 
     def _branch(self, parent: int, child: int) -> LinkId:
         return LinkId("tree", self.name, 0, self.uid(self.leader(parent)), self.uid(self.leader(child)))
