@@ -1,4 +1,4 @@
-"""Collectives: the native transport against Gloo, in the same processes, by turns."""
+"""Collectives: the native transport against Gloo, in the same processes, by turns; and the interruption of one."""
 
 from __future__ import annotations
 
@@ -19,6 +19,11 @@ from understudy_bench.harness.bench import Bench, Check, Progress, Result, inter
 SIZES = (1 << 12, 1 << 16, 1 << 20, 1 << 24, 1 << 26)
 OTHERS = (1 << 16, 1 << 24)
 """Sizes of the operations other than all_reduce."""
+INTERRUPTED = 1 << 16
+"""Bytes of the all-reduce that is interrupted."""
+_BLOCKED_S = 0.01
+"""Seconds after which workers that wait in a collective sleep."""
+_SLOWEST_US = 500_000.0
 LAYOUTS = {("arena", 2): [2], ("arena", 4): [4], ("tcp", 2): [1, 1], ("tcp", 4): [1, 1, 1, 1]}
 
 
@@ -86,6 +91,57 @@ def _measure(worker: LocalWorker, port: int, plan: list[tuple[str, int, int, int
         raise RuntimeError(str(worker.fabric.fault))
 
 
+def _measure_interrupts(worker: LocalWorker, rounds: int) -> None:
+    """Role 0 interrupts an all-reduce in which all others wait; each worker reports when that was, or its return.
+
+    The clock is the same in all processes of a computer."""
+    roster = worker.hear()
+    worker.enter(roster)
+    call = _call(RoleGroup(worker.fabric.group(range(len(roster.seats)))), "all_reduce", INTERRUPTED)
+    for _ in range(rounds):
+        call()  # a barrier: all workers have entered the generation
+        if worker.fabric.role == 0:
+            time.sleep(_BLOCKED_S)
+            at = time.monotonic()
+            worker.fabric.interrupt("a benchmark")
+        else:
+            call()
+            at = time.monotonic()
+        worker.tell(at)
+        worker.enter(worker.hear())
+
+
+def _interrupts(path: str, machines: list[int], rounds: int) -> tuple[dict[str, object], Check]:
+    """Microseconds from an interrupt until the last of the waiting workers has returned."""
+    with LocalWorkers() as started:
+        handles = [
+            handle
+            for number, count in enumerate(machines)
+            for handle in started.start(f"m{number}", count, _measure_interrupts, rounds)
+        ]
+        roster, times = first_roster(handles), []
+        for handle in handles:
+            handle.tell(roster)
+        for _ in range(rounds):
+            began, *returned = [handle.hear(60.0) for handle in handles]
+            times.append((max(returned) - began) * 1e6)
+            roster = roster.successor({}, fresh=True)
+            for handle in handles:
+                handle.tell(roster)
+        for handle in handles:
+            handle.result()
+    row: dict[str, object] = {
+        "op": "interrupt",
+        "path": path,
+        "workers": len(handles),
+        "bytes": INTERRUPTED,
+        "understudy_us": round(median(times), 1),
+        "understudy_spread": [round(value, 1) for value in spread(times)],
+    }
+    name = f"interrupt_{path}_{len(handles)}"
+    return row, Check(name, round(median(times), 1), f"<= {_SLOWEST_US:g} µs", median(times) <= _SLOWEST_US)
+
+
 def _plan(quick: bool) -> list[tuple[str, int, int, int]]:
     def rounds(size: int) -> tuple[int, int]:
         turns, repetitions = {1 << 12: (21, 60), 1 << 16: (21, 60), 1 << 20: (21, 20)}.get(size, (61, 1))
@@ -99,7 +155,7 @@ def _plan(quick: bool) -> list[tuple[str, int, int, int]]:
 
 def measure(quick: bool, progress: Progress) -> Result:
     plan = _plan(quick)
-    progress.total = len(LAYOUTS) * len(plan)
+    progress.total = len(LAYOUTS) * (len(plan) + 1)
     rows: list[dict[str, object]] = []
     checks: list[Check] = []
     for (path, workers), machines in LAYOUTS.items():
@@ -138,7 +194,13 @@ def measure(quick: bool, progress: Progress) -> Result:
                 progress.advance(f"{op} of {size} bytes, {workers} workers, {path}")
             for handle in handles:
                 handle.result()
+        row, check = _interrupts(path, machines, 20 if quick else 100)
+        rows.append(row)
+        checks.append(check)
+        progress.advance(f"interrupts, {workers} workers, {path}")
     return Result(rows, checks)
 
 
-BENCH = Bench("collectives", "the native transport's collectives against Gloo's", measure)
+BENCH = Bench(
+    "collectives", "the native transport's collectives against Gloo's, and how soon an interrupt ends one", measure
+)

@@ -25,7 +25,7 @@ BENCHES: dict[str, str] = {
 SLOW = ("reality", "rebalance", "rehearsal", "straggler")
 """Benchmarks that take minutes even with `--quick`; `bench all --quick` leaves them out unless `--only` names them."""
 TYPICAL: dict[str, tuple[float, float]] = {
-    "collectives": (200, 35),
+    "collectives": (210, 40),
     "failure": (780, 125),
     "mask": (480, 130),
     "memory": (140, 50),

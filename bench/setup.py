@@ -12,7 +12,7 @@ import resource
 import time
 from collections.abc import Iterable
 
-from understudy.comm.links.io import IoLoop
+from understudy.comm.links.rendezvous import IoLoop
 from understudy.comm.network import NetworkFabric
 from understudy.comm.sandbox import Echo
 from understudy.comm.topology import GroupKey, LinkId, control_links, delta, layout

@@ -122,6 +122,8 @@ def _overhead(results: Results) -> Iterator[Comparison]:
 
 def _collectives(results: Results) -> Iterator[Comparison]:
     for row in results.rows("collectives"):
+        if row["op"] == "interrupt":
+            continue
         yield Comparison(
             bench="collectives",
             what=f"{row['op']}, {row['bytes']:,} bytes, {row['workers']} workers, {row['path']}",

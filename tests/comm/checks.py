@@ -15,8 +15,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from understudy.comm.group import RoleGroup
-from understudy.comm.torch_backend import install, uninstall
+from understudy.comm.group import RoleGroup, install, uninstall
 from understudy.testing.local_workers import LocalWorker, run_workers
 
 TRANSPORTS = ["native", "torch:gloo"]

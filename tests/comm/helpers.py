@@ -18,11 +18,10 @@ import torch.distributed as dist
 
 from understudy.comm.endpoint import Endpoint
 from understudy.comm.faults import Fault
-from understudy.comm.links.io import IoLoop
 from understudy.comm.links.pairs import Receive, Send
+from understudy.comm.links.rendezvous import IoLoop
 from understudy.comm.network import NetworkFabric
-from understudy.comm.ops import Op
-from understudy.comm.reduction import reduction
+from understudy.comm.ops import Op, reduction
 from understudy.comm.sandbox import Echo
 from understudy.protocol.roster import Roster
 
@@ -35,18 +34,18 @@ SECRET = b"the secret of these tests"
 
 def all_reduce(endpoint: Endpoint, value: torch.Tensor, op: Any = dist.ReduceOp.SUM) -> torch.Tensor:
     fold = reduction(op, value.dtype, endpoint.size)
-    endpoint.submit(Op("all_reduce", outputs=[value], reduction=fold), _nothing, wait=True)
+    endpoint.run(Op("all_reduce", outputs=[value], reduction=fold))
     return value
 
 
 def broadcast(endpoint: Endpoint, value: torch.Tensor, root: int) -> torch.Tensor:
-    endpoint.submit(Op("broadcast", outputs=[value], root=root), _nothing, wait=True)
+    endpoint.run(Op("broadcast", outputs=[value], root=root))
     return value
 
 
 def all_gather(endpoint: Endpoint, value: torch.Tensor) -> list[torch.Tensor]:
     outputs = [torch.empty_like(value) for _ in range(endpoint.size)]
-    endpoint.submit(Op("all_gather", inputs=[value], outputs=outputs), _nothing, wait=True)
+    endpoint.run(Op("all_gather", inputs=[value], outputs=outputs))
     return outputs
 
 
@@ -61,10 +60,6 @@ def receive(endpoint: Endpoint, value: torch.Tensor, peer: int | None, tag: int 
     endpoint.message(job)
     assert job.done.wait(20)
     return value
-
-
-def _nothing() -> None:
-    pass
 
 
 # -- several workers in this process -----------------------------------------------------------------------------------

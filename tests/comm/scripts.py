@@ -21,7 +21,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
 from tests.comm.checks import TRANSPORTS, UNSUPPORTED
-from understudy.comm.torch_backend import install, uninstall
+from understudy.comm.group import install, uninstall
 from understudy.testing.local_workers import LocalWorker, run_workers
 
 

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from tests.comm.checks import on_every_layout
-from understudy.comm.torch_backend import install, uninstall
+from understudy.comm.group import install, uninstall
 from understudy.protocol.roster import Roster
 from understudy.testing.local_workers import LocalWorker, LocalWorkers, WorkerHandle
 

@@ -32,8 +32,7 @@ from tests.comm.helpers import (
 from understudy.comm.faults import PrepareFailed, SwitchRefused
 from understudy.comm.links.pairs import Receive
 from understudy.comm.network import NetworkFabric
-from understudy.comm.ops import Op
-from understudy.comm.reduction import reduction
+from understudy.comm.ops import Op, reduction
 from understudy.comm.sandbox import Echo
 from understudy.protocol.roster import Roster, RosterError, WorkerAddress
 
@@ -234,7 +233,7 @@ def test_who_was_released_plays_no_more(ensemble: Ensemble) -> None:
     with pytest.raises(RuntimeError, match=why):
         send(endpoints[1], torch.ones(3), 0)
     done = threading.Event()
-    endpoints[1].submit(Op("barrier"), done.set, wait=False)
+    endpoints[1].submit(Op("barrier"), done.set)
     assert done.wait(5)
     assert fabrics[1].role is None
     assert fabrics[1].fault is None
@@ -276,7 +275,7 @@ def test_operations_of_an_interrupted_step_do_not_run_in_the_next(ensemble: Ense
     finished = [threading.Event() for _ in values]
     for value, event in zip(values, finished, strict=True):
         fold = reduction(dist.ReduceOp.SUM, torch.float32, 2)
-        endpoints[0].submit(Op("all_reduce", outputs=[value], reduction=fold), event.set, wait=False)
+        endpoints[0].submit(Op("all_reduce", outputs=[value], reduction=fold), event.set)
     following = roster.successor({}, fresh=True)
     prepare(following, fabrics)
     fabrics[0].interrupt("a test")
@@ -324,7 +323,7 @@ def test_a_worker_outside_the_roster_cannot_touch_the_arena(ensemble: Ensemble) 
     """Stopped, replaced on the same machine, and let go again: what it still writes reaches nobody."""
     roster, fabrics, endpoints = ensemble.start("m0", "m0")
     assert sums(endpoints) == [11.0, 11.0]
-    zombie = endpoints[1].transport._seat.channel.arena  # type: ignore[attr-defined]
+    zombie = endpoints[1].transport._seat.arena  # type: ignore[attr-defined]
     fabrics[0].interrupt("the other one hangs")
     new = joiner(ensemble, "m0", 1, 2)
     enter(roster.successor({1: new.worker}, fresh=True), [fabrics[0], new])
@@ -337,10 +336,8 @@ def test_a_worker_outside_the_roster_cannot_touch_the_arena(ensemble: Ensemble) 
     thread = threading.Thread(target=go_on)
     thread.start()
     while thread.is_alive():
-        for buffer in (0, 1):
-            zombie.arena.slot(buffer, 0).fill_(0x55)
-            zombie.arena.slot(buffer, 1).fill_(0x55)
-            zombie.arena.result(buffer).fill_(0x55)
+        for area in (area for buffer in zombie.arena.areas for area in buffer):
+            area.fill_(0x55)
     thread.join()
     assert results == [[11.0, 11.0]]
 

@@ -8,7 +8,7 @@ import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
 
-from understudy.comm.reduction import Reduction, accumulator, as_real, reduction
+from understudy.comm.ops import Reduction, accumulator, as_real, reduction
 
 SUM, AVG, PREMUL = dist.ReduceOp.SUM, dist.ReduceOp.AVG, dist.ReduceOp.PREMUL_SUM
 floats = st.floats(-1e6, 1e6, width=32)

@@ -27,8 +27,7 @@ from tests.comm.helpers import (
 )
 from understudy.comm.endpoint import Endpoint
 from understudy.comm.network import NetworkFabric
-from understudy.comm.ops import Op
-from understudy.comm.reduction import reduction
+from understudy.comm.ops import Op, reduction
 from understudy.comm.sandbox import Echo
 from understudy.protocol.roster import Roster
 
@@ -48,7 +47,7 @@ def groups(mates: Sequence[NetworkFabric], *roles: int) -> list[Endpoint]:
 
 def async_sum(endpoint: Endpoint, value: torch.Tensor, done: Callable[[], None]) -> None:
     op = Op("all_reduce", outputs=[value], reduction=reduction(dist.ReduceOp.SUM, value.dtype, endpoint.size))
-    endpoint.submit(op, done, wait=False)
+    endpoint.submit(op, done)
 
 
 def test_they_rehearse_together_and_enter_the_job(ensemble: Ensemble) -> None:

@@ -16,9 +16,8 @@ import torch.distributed as dist
 from tests.comm.helpers import Ensemble, all_gather, all_reduce, at_once, broadcast, receive, send, streams
 from understudy.comm.endpoint import Endpoint
 from understudy.comm.links.pairs import Receive
-from understudy.comm.ops import Op
+from understudy.comm.ops import Op, reduction
 from understudy.comm.recording import Recorder, Recording
-from understudy.comm.reduction import reduction
 from understudy.comm.sandbox import Echo, Replay, SandboxSeat
 
 Results = list[torch.Tensor]
@@ -48,7 +47,7 @@ def reduce_scatter(end: Endpoint, value: torch.Tensor) -> torch.Tensor:
     out = torch.zeros(value.numel() // end.size)
     fold = reduction(dist.ReduceOp.AVG, value.dtype, end.size)
     op = Op("reduce_scatter", inputs=list(value.chunk(end.size)), outputs=[out], reduction=fold)
-    end.submit(op, lambda: None, wait=True)
+    end.run(op)
     return out
 
 
@@ -56,7 +55,7 @@ def all_to_all(end: Endpoint, value: torch.Tensor) -> Results:
     """The block from rank a to rank b has a + 2 b + 1 elements."""
     inputs = [value[: end.rank + 2 * peer + 1].clone() for peer in range(end.size)]
     outputs = [torch.zeros(peer + 2 * end.rank + 1) for peer in range(end.size)]
-    end.submit(Op("all_to_all", inputs=inputs, outputs=outputs), lambda: None, wait=True)
+    end.run(Op("all_to_all", inputs=inputs, outputs=outputs))
     return outputs
 
 
@@ -69,7 +68,7 @@ def step(end: Endpoint, number: int, heard: Results) -> None:
         heard.append(reduce_scatter(end, value))
         heard.append(broadcast(end, value[:5].clone(), 1))
         heard.extend(all_to_all(end, value))
-    end.submit(Op("barrier"), lambda: None, wait=True)
+    end.run(Op("barrier"))
     after, before = (end.rank + 1) % end.size, (end.rank - 1) % end.size
     got, any_got = torch.zeros(50), torch.zeros(60)
     at_once(partial(send, end, value[:50], after, number), partial(receive, end, got, before, number))
@@ -109,7 +108,6 @@ def test_a_joiner_hears_what_was_recorded_bit_by_bit(recorder: Recorder) -> None
         again = play(joiner.group(range(3)), replay.begin)
         assert (streams(), threading.active_count()) == (before, threads)
     assert replay.diverged == ""
-    assert replay.answered == len(list(recording))
     assert len(again) == len(heard)
     for new, old in zip(again, heard, strict=True):
         assert new.dtype == old.dtype
@@ -137,7 +135,7 @@ def test_only_what_comes_from_other_machines_is_recorded(ensemble: Ensemble, rec
 
 
 def _bar(end: Endpoint) -> None:
-    end.submit(Op("barrier"), lambda: None, wait=True)
+    end.run(Op("barrier"))
 
 
 def test_after_the_end_nothing_is_recorded(ensemble: Ensemble, recorder: Recorder) -> None:

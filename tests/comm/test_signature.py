@@ -8,8 +8,7 @@ import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
 
-from understudy.comm.ops import KINDS, Op, describe, signature
-from understudy.comm.reduction import reduction
+from understudy.comm.ops import KINDS, Op, describe, reduction, signature
 
 DTYPES = [v for v in vars(torch).values() if isinstance(v, torch.dtype)]
 calls = st.tuples(

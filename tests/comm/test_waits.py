@@ -16,7 +16,7 @@ from understudy.comm.endpoint import Endpoint
 from understudy.comm.links.pairs import Send
 from understudy.comm.ops import Op
 from understudy.comm.topology import GroupKey
-from understudy.comm.work import GroupWork, MessageWork
+from understudy.comm.waits import GroupWork, MessageWork
 
 PAUSE_S = 0.05
 
@@ -60,12 +60,12 @@ def test_an_operation_that_is_waited_for_counts_as_a_whole(busy: bool) -> None:
     endpoint = Endpoint(GroupKey((0, 1), 0), 0, cast(Any, None), cast(Any, None))
     endpoint.perform = lambda op: time.sleep(PAUSE_S)
     if busy:  # so it is carried out by another thread
-        endpoint.submit(Op("barrier"), lambda: None, wait=False)
+        endpoint.submit(Op("barrier"), lambda: None)
     before = waits.waited()[0]
-    endpoint.submit(Op("barrier"), lambda: None, wait=True)
+    endpoint.run(Op("barrier"))
     assert waited(before) > PAUSE_S / 2
     before = waits.waited()[0]
-    endpoint.submit(Op("barrier"), lambda: None, wait=False)
+    endpoint.submit(Op("barrier"), lambda: None)
     assert waited(before) == 0.0
 
 

@@ -11,8 +11,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from understudy.comm.group import install, uninstall
 from understudy.comm.sandbox import Echo
-from understudy.comm.torch_backend import install, uninstall
 from understudy.protocol.roster import Roster
 from understudy.testing.local_workers import LocalWorker
 

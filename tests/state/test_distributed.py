@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from understudy.comm.torch_backend import install, uninstall
+from understudy.comm.group import install, uninstall
 from understudy.state.errors import StateError
 from understudy.state.inventory import digest, grow, take_inventory
 from understudy.state.kinds import Tracked

@@ -11,9 +11,9 @@ import pytest
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
+from understudy.comm.group import install, renamed, uninstall
 from understudy.comm.network import NetworkFabric
 from understudy.comm.sandbox import Echo
-from understudy.comm.torch_backend import install, renamed, uninstall
 from understudy.protocol.mesh import Mesh, parse_mesh
 from understudy.worker.identity import Identity, Places, watch_environment
 

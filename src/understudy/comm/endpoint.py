@@ -1,4 +1,4 @@
-"""One worker's end of a group: the same object from the first generation to the last."""
+"""One worker's end of a group, the same object from the first generation to the last, and the transport beneath it."""
 
 from __future__ import annotations
 
@@ -8,20 +8,64 @@ import threading
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
+
+from understudy.protocol.roster import Roster
 
 from . import waits
 from .faults import Fault, Interrupted, Poison
+from .links.link import Link
 from .links.pairs import Receive, Send
+from .links.rendezvous import Rendezvous
 from .ops import Op, signature
 from .recording import Recorder
 from .sandbox import Sandbox
 from .topology import GroupKey
-from .transport import GroupTransport
 
 log = logging.getLogger("understudy.comm")
 
 Done = Callable[[], None]
+
+
+class GroupTransport(Protocol):
+    """The communication of one group, prepared and switched from generation to generation.
+
+    As in torch's `reconfigure`, set-up and switch are apart: `prepare` runs beside operations and may take its time,
+    `switch` may not. All methods but `prepare` are called from training threads.
+    """
+
+    async def prepare(self, roster: Roster, poison: Poison) -> Any:
+        """Open what this worker needs to take part in the group under this roster, beside running operations."""
+
+    def switch(self, prepared: Any) -> Any:
+        """Use what was prepared from now on; None: take part no more. Returns what is left over, for `discard`."""
+
+    def discard(self, leftover: Any) -> None:
+        """Close what the generation before had and the current one has not."""
+
+    def cancel(self, prepared: Any) -> None:
+        """Close what was prepared and will not be used."""
+
+    def run(self, op: Op) -> None:
+        """Run a collective. Raises Interrupted if the generation is poisoned."""
+
+    def post(self, *jobs: Send | Receive) -> None:
+        """Start point-to-point messages; each sets its `done`, poisoned or not."""
+
+    def links(self) -> list[Link]:
+        """The links in use, with tallies of their traffic; none if the transport does not know them."""
+
+    def close(self) -> None:
+        """End all traffic and close all links."""
+
+
+class Transport(Protocol):
+    """A way to move tensors between workers."""
+
+    devices: tuple[str, ...]
+    """Types of the devices between which tensors are moved, such as `("cpu",)`."""
+
+    def group(self, key: GroupKey, services: Rendezvous) -> GroupTransport: ...
 
 
 class _After(threading.Event):
@@ -168,45 +212,39 @@ class Endpoint:
         assert self.poison is not None
         self.poison.check()
 
-    def submit(self, op: Op, done: Done, *, wait: bool) -> None:
-        """Run the operation and call `done`, poisoned or not. With `wait` it has run when this returns; it then runs
-        on the calling thread if no other operation runs."""
+    def run(self, op: Op) -> None:
+        """Run the operation, poisoned or not: on the calling thread if no other operation runs."""
         self.submitted += 1
-        if not wait:
-            self._submit(op, done, wait=False)
-            return
         began = time.perf_counter()
         try:
-            self._submit(op, done, wait=True)
+            if self._queued == 0 and self._turn.acquire(blocking=False):
+                try:
+                    self._carry_out(op)
+                finally:
+                    self._turn.release()
+            else:
+                finished = threading.Event()
+                self._enqueue(op, finished.set)
+                finished.wait()
         finally:
             waits.add(time.perf_counter() - began)
 
-    def _submit(self, op: Op, done: Done, *, wait: bool) -> None:
-        if wait and self._queued == 0 and self._turn.acquire(blocking=False):
-            try:
-                self._carry_out(op)
-            finally:
-                self._turn.release()
-            done()
-            return
-        finished = threading.Event()
+    def submit(self, op: Op, done: Done) -> None:
+        """Run the operation in the background and call `done`, poisoned or not."""
+        self.submitted += 1
+        self._enqueue(op, done)
 
-        def both() -> None:
-            done()
-            finished.set()
-
+    def _enqueue(self, op: Op, done: Done) -> None:
         with self._count:
             over = self._over
             if not over:
                 self._queued += 1
-                self._queue.put((op, both if wait else done, self.poison))
+                self._queue.put((op, done, self.poison))
                 if self._thread in (None, threading.current_thread()):
                     self._thread = threading.Thread(target=self._serve, name=f"understudy {self.name}", daemon=True)
                     self._thread.start()
         if over:
             done()
-        elif wait:
-            finished.wait()
 
     def message(self, job: Send | Receive) -> None:
         """Start a point-to-point message. Its `done` is set in the end, poisoned or not."""

@@ -5,22 +5,26 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import HashStore
 
 from understudy.device.cpu import HOST
 
 from .endpoint import Endpoint
 from .links.pairs import Receive, Send
-from .ops import Op, OpKind
-from .reduction import as_real, reduction
-from .work import GroupWork, MessageWork, untraced
+from .network import NetworkFabric
+from .ops import Op, OpKind, Reduction, as_real, reduction
+from .waits import GroupWork, MessageWork, untraced
 
 T = TypeVar("T")
 Tensors = list[torch.Tensor]
+BACKEND = "understudy"
+_fabric: NetworkFabric | None = None
 
 
 @untraced
@@ -54,34 +58,29 @@ class RoleGroup(dist.ProcessGroup):
     getRank = rank
 
     def getBackendName(self) -> str:
-        return "understudy"
+        return BACKEND
 
-    def name(self) -> str:
-        return "understudy"
+    name = getBackendName
 
     def _set_group_name(self, name: str) -> None:
         self._name = name
 
     setGroupName = _set_group_name
 
-    @property
-    def group_name(self) -> str:
-        return self._name
-
     def getGroupName(self) -> str:
         return self._name
+
+    group_name = property(getGroupName)
 
     def _set_group_desc(self, desc: str) -> None:
         self._desc = desc
 
     setGroupDesc = _set_group_desc
 
-    @property
-    def group_desc(self) -> str:
-        return self._desc
-
     def getGroupDesc(self) -> str:
         return self._desc
+
+    group_desc = property(getGroupDesc)
 
     @property
     def _device_types(self) -> list[torch.device]:
@@ -113,52 +112,49 @@ class RoleGroup(dist.ProcessGroup):
             defer(how)
             return GroupWork(tensors, done=True)
         ops = [self._fold_in_place("all_reduce", tensor, how) for tensor in tensors]
-        return self._go(ops, tensors, _is_async(opts))
+        return self._go(ops, tensors, opts)
 
     allreduce_coalesced = allreduce
 
     def _fold_in_place(self, kind: OpKind, tensor: torch.Tensor, how: Any, root: int = 0) -> Op:
         real = as_real(how, self._checked(tensor, kind))
-        op = Op(kind, reduction=reduction(how, real.dtype, self.endpoint.size), root=root)
-        op.outputs = [_output(op, real)]
-        return op
+        return _op(kind, [], [real], reduction(how, real.dtype, self.endpoint.size), root)
 
     def reduce(self, tensors: Any, opts: Any = None, **_: Any) -> GroupWork:
         (tensor,) = [tensors] if isinstance(tensors, torch.Tensor) else tensors
         op = self._fold_in_place("reduce", tensor, _reduce_op(opts), self._root(opts))
-        return self._go([op], [tensor], _is_async(opts))
+        return self._go([op], [tensor], opts)
 
     def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None, **_: Any) -> GroupWork:
-        pairs = [(outputs, inputs)] if isinstance(outputs, torch.Tensor) else zip(outputs, inputs, strict=True)
-        ops, given = [], []
-        for out, blocks in pairs:
-            ops.append(self._reduce_scatter(out, list(blocks), opts))
-            given.append(out)
-        return self._go(ops, given, _is_async(opts))
+        outputs, inputs = ([outputs], [inputs]) if isinstance(outputs, torch.Tensor) else (list(outputs), inputs)
+        ops = [self._reduce_scatter(out, list(blocks), opts) for out, blocks in zip(outputs, inputs, strict=True)]
+        return self._go(ops, outputs, opts)
 
     def _reduce_scatter(self, out: torch.Tensor, blocks: Tensors, opts: Any) -> Op:
         how = _reduce_op(opts)
         real = as_real(how, self._checked(out, "reduce_scatter"))
-        op = Op("reduce_scatter", reduction=reduction(how, real.dtype, self.endpoint.size))
-        op.inputs = [_input(as_real(how, block)) for block in self._one_per_rank(blocks, "reduce_scatter")]
-        op.outputs = [_output(op, real)]
+        fold = reduction(how, real.dtype, self.endpoint.size)
+        given = [as_real(how, block) for block in self._one_per_rank(blocks, "reduce_scatter")]
+        op = _op("reduce_scatter", given, [real], fold)
         _same("reduce_scatter", op.inputs, op.outputs[0])
         return op
 
     def reduce_scatter_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None, **_: Any) -> GroupWork:
-        op = self._reduce_scatter(output, self._cut(input, output, "reduce_scatter_single"), opts)
-        return self._go([op], [output], _is_async(opts))
+        op = self._reduce_scatter_from(output, input, opts, "reduce_scatter_single")
+        return self._go([op], [output], opts)
 
     _reduce_scatter_base = reduce_scatter_single
 
     def reduce_scatter_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> GroupWork:
-        ops = [
-            self._reduce_scatter(out, self._cut(given, out, "reduce_scatter_single_coalesced"), opts)
-            for out, given in zip(outputs, inputs, strict=True)
-        ]
-        return self._go(ops, list(outputs), _is_async(opts))
+        both = zip(outputs, inputs, strict=True)
+        ops = [self._reduce_scatter_from(out, given, opts, "reduce_scatter_single_coalesced") for out, given in both]
+        return self._go(ops, list(outputs), opts)
 
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+
+    def _reduce_scatter_from(self, out: torch.Tensor, given: torch.Tensor, opts: Any, name: str) -> Op:
+        flat = given.contiguous().view(-1)
+        return self._reduce_scatter(out, self._rows(flat, out.numel(), f"{name}: the input"), opts)
 
     # -- copies ----------------------------------------------------------------------------------------------------
 
@@ -166,11 +162,11 @@ class RoleGroup(dist.ProcessGroup):
         if isinstance(inputs, torch.Tensor):
             outputs, inputs = [outputs], [inputs]
         ops = [self._all_gather(list(outs), given) for outs, given in zip(outputs, inputs, strict=True)]
-        return self._go(ops, [list(outs) for outs in outputs], _is_async(opts))
+        return self._go(ops, [list(outs) for outs in outputs], opts)
 
     def _all_gather(self, outs: Tensors, given: torch.Tensor) -> Op:
-        op = Op("all_gather", inputs=[_input(self._checked(given, "all_gather"))])
-        op.outputs = [_output(op, out) for out in self._one_per_rank(outs, "all_gather")]
+        checked = self._checked(given, "all_gather")
+        op = _op("all_gather", [checked], self._one_per_rank(outs, "all_gather"))
         _same("all_gather", op.outputs, op.inputs[0])
         return op
 
@@ -180,62 +176,48 @@ class RoleGroup(dist.ProcessGroup):
         return self.allgather(by_input, inputs, opts)
 
     def all_gather_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None, **_: Any) -> GroupWork:
-        return self._go([self._gather_into(output, input, "all_gather_single")], [output], _is_async(opts))
+        return self._go([self._gather_into(output, input, "all_gather_single")], [output], opts)
 
     _allgather_base = all_gather_single
 
     def all_gather_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> GroupWork:
-        ops = [
-            self._gather_into(out, given, "all_gather_single_coalesced")
-            for out, given in zip(outputs, inputs, strict=True)
-        ]
-        return self._go(ops, list(outputs), _is_async(opts))
+        both = zip(outputs, inputs, strict=True)
+        ops = [self._gather_into(out, given, "all_gather_single_coalesced") for out, given in both]
+        return self._go(ops, list(outputs), opts)
 
     allgather_into_tensor_coalesced = all_gather_single_coalesced
 
     def _gather_into(self, output: torch.Tensor, given: torch.Tensor, name: str) -> Op:
-        op = Op("all_gather", inputs=[_input(self._checked(given, name))])
-        flat = _output(op, self._checked(output, name))
-        if flat.numel() != self.endpoint.size * given.numel():
-            raise ValueError(
-                f"{name}: the output has {flat.numel()} elements; {self.endpoint.size} roles × {given.numel()} are due"
-            )
-        op.outputs = list(flat.view(self.endpoint.size, -1).unbind(0)) if given.numel() else [flat] * self.endpoint.size
+        op = _op("all_gather", [self._checked(given, name)], [self._checked(output, name)])
+        op.outputs = self._rows(op.outputs[0], given.numel(), f"{name}: the output")
         _same(name, op.outputs, op.inputs[0])
         return op
 
     def broadcast(self, tensors: Any, opts: Any = None, **_: Any) -> GroupWork:
         tensors = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
-        ops = []
-        for tensor in tensors:
-            op = Op("broadcast", root=self._root(opts))
-            op.outputs = [_output(op, self._checked(tensor, "broadcast"))]
-            ops.append(op)
-        return self._go(ops, tensors, _is_async(opts))
+        root = self._root(opts)
+        ops = [_op("broadcast", [], [self._checked(tensor, "broadcast")], root=root) for tensor in tensors]
+        return self._go(ops, tensors, opts)
 
     def gather(self, outputs: Any, inputs: Any, opts: Any = None, **_: Any) -> GroupWork:
         (given,) = [inputs] if isinstance(inputs, torch.Tensor) else inputs
-        op = Op("gather", inputs=[_input(self._checked(given, "gather"))], root=self._root(opts))
-        outs = list(outputs[0]) if outputs else []
-        if self.endpoint.rank == op.root:
-            op.outputs = [_output(op, out) for out in self._one_per_rank(outs, "gather")]
-            _same("gather", op.outputs, op.inputs[0])
-        return self._go([op], outs, _is_async(opts))
+        root, outs = self._root(opts), list(outputs[0]) if outputs else []
+        filled = self._one_per_rank(outs, "gather") if self.endpoint.rank == root else []
+        op = _op("gather", [self._checked(given, "gather")], filled, root=root)
+        _same("gather", op.outputs, op.inputs[0])
+        return self._go([op], outs, opts)
 
     def scatter(self, outputs: Any, inputs: Any, opts: Any = None, **_: Any) -> GroupWork:
         (out,) = [outputs] if isinstance(outputs, torch.Tensor) else outputs
-        op = Op("scatter", root=self._root(opts))
-        op.outputs = [_output(op, self._checked(out, "scatter"))]
-        if self.endpoint.rank == op.root:
-            op.inputs = [_input(block) for block in self._one_per_rank(list(inputs[0]), "scatter")]
-            _same("scatter", op.inputs, op.outputs[0])
-        return self._go([op], [out], _is_async(opts))
+        root = self._root(opts)
+        blocks = self._one_per_rank(list(inputs[0]), "scatter") if self.endpoint.rank == root else []
+        op = _op("scatter", blocks, [self._checked(out, "scatter")], root=root)
+        _same("scatter", op.inputs, op.outputs[0])
+        return self._go([op], [out], opts)
 
     def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> GroupWork:
-        op = Op("all_to_all")
-        op.inputs = [_input(self._checked(b, "all_to_all")) for b in self._one_per_rank(inputs, "all_to_all")]
-        op.outputs = [_output(op, out) for out in self._one_per_rank(outputs, "all_to_all")]
-        return self._go([op], list(outputs), _is_async(opts))
+        given = [self._checked(block, "all_to_all") for block in self._one_per_rank(inputs, "all_to_all")]
+        return self._go([_op("all_to_all", given, self._one_per_rank(outputs, "all_to_all"))], list(outputs), opts)
 
     def all_to_all_single(
         self,
@@ -246,15 +228,16 @@ class RoleGroup(dist.ProcessGroup):
         opts: Any = None,
         **_: Any,
     ) -> GroupWork:
-        op = Op("all_to_all")
-        op.inputs = self._split(_input(self._checked(input, "all_to_all_single")), input, input_split_sizes)
-        op.outputs = self._split(_output(op, self._checked(output, "all_to_all_single")), output, output_split_sizes)
-        return self._go([op], [output], _is_async(opts))
+        given, out = (self._checked(tensor, "all_to_all_single") for tensor in (input, output))
+        op = _op("all_to_all", [given], [out])
+        op.inputs = self._split(op.inputs[0], input, input_split_sizes)
+        op.outputs = self._split(op.outputs[0], output, output_split_sizes)
+        return self._go([op], [output], opts)
 
     alltoall_base = all_to_all_single
 
     def barrier(self, opts: Any = None, **_: Any) -> GroupWork:
-        return self._go([Op("barrier")], [], _is_async(opts))
+        return self._go([Op("barrier")], [], opts)
 
     # -- messages --------------------------------------------------------------------------------------------------
 
@@ -267,8 +250,8 @@ class RoleGroup(dist.ProcessGroup):
 
     def recv(self, tensors: Tensors, src: int | None, tag: int) -> GroupWork:
         (tensor,) = tensors
-        op = Op("barrier")
-        return self._message(tensors, Receive(src, tag, _output(op, self._checked(tensor, "recv"))), op.copy_back)
+        op = _op("barrier", [], [self._checked(tensor, "recv")])
+        return self._message(tensors, Receive(src, tag, op.outputs[0]), op.copy_back)
 
     def _message(
         self, tensors: Tensors, job: Send | Receive, back: list[tuple[torch.Tensor, torch.Tensor]]
@@ -281,15 +264,15 @@ class RoleGroup(dist.ProcessGroup):
 
     # -- helpers ---------------------------------------------------------------------------------------------------
 
-    def _go(self, ops: list[Op], result: Any, asynchronous: bool) -> GroupWork:
-        if not asynchronous or not ops:
+    def _go(self, ops: list[Op], result: Any, opts: Any) -> GroupWork:
+        if not ops or not getattr(opts, "asyncOp", True):
             for op in ops:
-                self.endpoint.submit(op, _nothing, wait=True)
+                self.endpoint.run(op)
             return GroupWork(result, done=True)
         work = GroupWork(result)
         for op in ops[:-1]:
-            self.endpoint.submit(op, _nothing, wait=False)
-        self.endpoint.submit(ops[-1], work.finish, wait=False)
+            self.endpoint.submit(op, _nothing)
+        self.endpoint.submit(ops[-1], work.finish)
         return work
 
     def _checked(self, tensor: torch.Tensor, name: str) -> torch.Tensor:
@@ -313,29 +296,24 @@ class RoleGroup(dist.ProcessGroup):
             raise ValueError(f"{name}: {len(tensors)} tensors given for {self.endpoint.size} roles; give one per role")
         return tensors
 
-    def _cut(self, given: torch.Tensor, out: torch.Tensor, name: str) -> Tensors:
-        if given.numel() != self.endpoint.size * out.numel():
-            raise ValueError(
-                f"{name}: the input has {given.numel()} elements; {self.endpoint.size} roles × {out.numel()} are due"
-            )
-        flat = given.contiguous().view(-1)
-        return list(flat.view(self.endpoint.size, -1).unbind(0)) if out.numel() else [flat] * self.endpoint.size
+    def _rows(self, flat: torch.Tensor, width: int, what: str) -> Tensors:
+        """A flat tensor in one row per role."""
+        size = self.endpoint.size
+        if flat.numel() != size * width:
+            raise ValueError(f"{what} has {flat.numel()} elements; {size} roles × {width} are due")
+        return list(flat.view(size, -1).unbind(0)) if width else [flat] * size
 
     def _split(self, flat: torch.Tensor, tensor: torch.Tensor, sizes: Sequence[int]) -> Tensors:
         """Blocks of a tensor by rows of its first dimension; of equal size if no sizes are given."""
-        rows = tensor.shape[0] if tensor.dim() else 1
+        rows, size = tensor.shape[0] if tensor.dim() else 1, self.endpoint.size
         if not sizes:
-            if rows % self.endpoint.size:
-                raise ValueError(
-                    f"all_to_all_single: {rows} rows do not divide evenly among {self.endpoint.size} roles"
-                )
-            sizes = [rows // self.endpoint.size] * self.endpoint.size
-        if len(sizes) != self.endpoint.size or sum(sizes) != rows:
-            raise ValueError(
-                f"all_to_all_single: split sizes {list(sizes)} do not cut {rows} rows for {self.endpoint.size} roles"
-            )
+            if rows % size:
+                raise ValueError(f"all_to_all_single: {rows} rows do not divide evenly among {size} roles")
+            sizes = [rows // size] * size
+        if len(sizes) != size or sum(sizes) != rows:
+            raise ValueError(f"all_to_all_single: split sizes {list(sizes)} do not cut {rows} rows for {size} roles")
         width = flat.numel() // rows if rows else 0
-        return list(torch.split_with_sizes(flat, [int(size) * width for size in sizes]))
+        return list(torch.split_with_sizes(flat, [int(count) * width for count in sizes]))
 
 
 def _nothing() -> None:
@@ -348,8 +326,10 @@ def _reduce_op(opts: Any) -> Any:
     return opts if isinstance(opts, dist.ReduceOp | dist.ReduceOp.RedOpType) else opts.reduceOp
 
 
-def _is_async(opts: Any) -> bool:
-    return bool(getattr(opts, "asyncOp", True))
+def _op(kind: OpKind, inputs: Tensors, outputs: Tensors, fold: Reduction | None = None, root: int = 0) -> Op:
+    op = Op(kind, [_input(tensor) for tensor in inputs], reduction=fold, root=root)
+    op.outputs = [_output(op, tensor) for tensor in outputs]
+    return op
 
 
 def _input(tensor: torch.Tensor) -> torch.Tensor:
@@ -379,3 +359,42 @@ def _same(name: str, tensors: Tensors, like: torch.Tensor) -> None:
                 f"{name}: a tensor of {tensor.numel()} {tensor.dtype} among tensors of {like.numel()} {like.dtype}; "
                 "all must agree"
             )
+
+
+def _create(options: Any, _: Any) -> RoleGroup:
+    if _fabric is None:
+        raise RuntimeError("no fabric is installed; call understudy's install(fabric) before init_process_group")
+    roles = tuple(options.global_ranks_in_group) or tuple(range(options.group_size))
+    return RoleGroup(_fabric.group(roles), _fabric.forget, _fabric.devices)
+
+
+def install(fabric: NetworkFabric, roles: int) -> None:
+    """Make `fabric` the default process group of this process, over this many roles."""
+    global _fabric
+    if BACKEND.upper() not in dist.Backend._plugins:
+        dist.Backend.register_backend(BACKEND, _create, extended_api=True, devices=list(fabric.devices))
+    if fabric.role is None:
+        raise RuntimeError(f"{fabric.uid} has no role yet; switch to a roster or assume a role first")
+    _fabric = fabric
+    dist.init_process_group(BACKEND, store=HashStore(), rank=fabric.role, world_size=roles)
+
+
+def renamed() -> None:
+    """Tell torch the members of its groups after the fabric has changed its role."""
+    for group in dist.distributed_c10d._world.pg_group_ranks:
+        if isinstance(group, RoleGroup):
+            members = group.endpoint.key.roles
+            dist.distributed_c10d._world.pg_group_ranks[group] = {role: rank for rank, role in enumerate(members)}
+
+
+def uninstall() -> None:
+    """Destroy the process group. The fabric itself stays as it is."""
+    global _fabric
+    if dist.is_initialized():
+        dist.destroy_process_group()
+    if "torch.distributed.tensor" in sys.modules:
+        from torch.distributed.tensor import _redistribute, debug
+
+        debug._clear_sharding_prop_cache()  # it knows groups by their names, and they are used again
+        _redistribute._gen_transform_infos.cache_clear()
+    _fabric = None

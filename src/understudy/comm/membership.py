@@ -6,7 +6,7 @@ import asyncio
 import logging
 import socket
 from concurrent.futures import Future
-from typing import Any, NamedTuple
+from typing import Any
 
 from understudy.host.tasks import together
 from understudy.protocol.roster import Roster, RosterError, WorkerAddress
@@ -15,8 +15,7 @@ from .endpoint import Endpoint
 from .faults import Fault, Interrupted, Poison, PrepareFailed, SwitchRefused
 from .links.control import ControlLink
 from .links.handshake import LinkRefused
-from .links.io import IoLoop
-from .links.rendezvous import EXACT, Rendezvous
+from .links.rendezvous import EXACT, IoLoop, Rendezvous
 from .links.wire import Farewell, Hello, Message, Poisoned
 from .topology import Delta, LinkId, control_links, delta, layout
 
@@ -24,15 +23,6 @@ log = logging.getLogger("understudy.comm")
 
 _SPREAD = 4096
 """Characters of a fault's reason that travel to other workers: a message has a limit. The log has the whole reason."""
-
-
-class PreparedGroup(NamedTuple):
-    """One group in one generation."""
-
-    endpoint: Endpoint
-    prepared: Any
-    """What the transport has prepared."""
-    vacant: frozenset[int]
 
 
 class Generation:
@@ -47,7 +37,8 @@ class Generation:
         self.control: dict[LinkId, ControlLink] = {}
         self.change = Delta(frozenset(), frozenset(), frozenset())
         """Of the control links."""
-        self.groups: dict[str, PreparedGroup] = {}
+        self.groups: dict[str, tuple[Endpoint, Any]] = {}
+        """By name, and what the transport has prepared."""
         self.task: asyncio.Task[None] | None = None
         self.settled = asyncio.Event()
         """Set when the preparation has ended, with success or without."""
@@ -152,9 +143,7 @@ class Membership:
             gen.control[link] = ControlLink(opened.sock, opened.peer, self._heard, self._lost)
 
         async def group(endpoint: Endpoint) -> None:
-            vacant = frozenset(layout(roster, endpoint.key).vacant)
-            prepared = await endpoint.transport.prepare(roster, gen.poison)
-            gen.groups[endpoint.name] = PreparedGroup(endpoint, prepared, vacant)
+            gen.groups[endpoint.name] = (endpoint, await endpoint.transport.prepare(roster, gen.poison))
 
         await together(*(control(link) for link in gen.change.opened), *(group(endpoint) for endpoint in endpoints))
 
@@ -181,7 +170,7 @@ class Membership:
         """Close what a generation that will not be entered has opened."""
         gen.poison.tell = None
         self.prepared.pop(gen.number, None)
-        for endpoint, prepared, _ in gen.groups.values():
+        for endpoint, prepared in gen.groups.values():
             endpoint.transport.cancel(prepared)
         for link in gen.change.opened & gen.control.keys():
             await gen.control[link].close()
@@ -212,10 +201,8 @@ class Membership:
             leftovers = [(endpoint, endpoint.release(why)) for endpoint in self._endpoints.values()]
         else:
             for name, endpoint in self._endpoints.items():
-                if name in gen.groups:
-                    _, prepared, vacant = gen.groups[name]
-                else:
-                    prepared, vacant = None, frozenset(layout(gen.roster, endpoint.key).vacant)
+                _, prepared = gen.groups.get(name, (endpoint, None))
+                vacant = layout(gen.roster, endpoint.key).vacant
                 leftovers.append((endpoint, endpoint.enter(prepared, vacant, gen.poison)))
         dropped = [] if old is None else [old.control[link] for link in gen.change.dropped]
         self._io.soon(self._retire, gen, leftovers, dropped, gen.number)
@@ -228,8 +215,8 @@ class Membership:
             endpoint.transport.discard(leftover)
         groups = {} if new is None else new.groups
         for name in groups.keys() - self._endpoints.keys():
-            group = groups.pop(name)
-            group.endpoint.transport.cancel(group.prepared)
+            endpoint, prepared = groups.pop(name)
+            endpoint.transport.cancel(prepared)
         for control in dropped:
             self._rendezvous.tasks.start(control.close())
         for gen in list(self.prepared.values()):
@@ -249,19 +236,6 @@ class Membership:
 
     # -- rehearsals among mates ------------------------------------------------------------------------------------
 
-    def rehearse_with(self, mates: Roster) -> None:
-        """Open control links to workers that rehearse at the same time. Raises RosterError or PrepareFailed."""
-        self.prepare(mates).result()
-        self.rehearsal = self.prepared.pop(mates.generation)
-
-    def end_rehearsal(self) -> Generation | None:
-        """End every operation among mates. Mates are not told: what they need of this worker they have."""
-        gen, self.rehearsal = self.rehearsal, None
-        if gen is not None:
-            gen.poison.tell = None
-            gen.poison.set(Fault("interrupt", f"{self.uid} has rehearsed"))
-        return gen
-
     def drop(self, gen: Generation) -> None:
         """Close, in the background, what a generation that is not entered any more has opened."""
         self._rendezvous.background(self._drop(gen))
@@ -277,7 +251,7 @@ class Membership:
                 return
             prepared = self.open_group(gen, endpoint)
             if prepared is not None:
-                gen.groups[endpoint.name] = PreparedGroup(endpoint, prepared, endpoint.vacant)
+                gen.groups[endpoint.name] = (endpoint, prepared)
                 endpoint.enter_within(prepared, endpoint.vacant, gen.poison)
 
     def open_group(self, gen: Generation, endpoint: Endpoint) -> Any:

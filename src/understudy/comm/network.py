@@ -10,18 +10,16 @@ from concurrent.futures import Future
 
 from understudy.protocol.roster import Roster, RosterError, WorkerAddress
 
-from .endpoint import Endpoint
+from .endpoint import Endpoint, Transport
 from .faults import Fault, PrepareFailed
 from .links.handshake import Listener
-from .links.io import IoLoop
 from .links.link import Link
-from .links.rendezvous import Rendezvous
+from .links.rendezvous import IoLoop, Rendezvous
 from .membership import Generation, Membership
 from .native.transport import NativeTransport
 from .recording import Recorder
 from .sandbox import Echo, Sandbox
 from .topology import GroupKey, Kind, LinkId, layout
-from .transport import Transport
 
 log = logging.getLogger("understudy.comm")
 
@@ -110,7 +108,7 @@ class NetworkFabric:
         self._endpoints[endpoint.name] = endpoint
         if members.current is not None:
             gen = members.current
-            endpoint.enter(None, frozenset(layout(gen.roster, key).vacant), gen.poison)
+            endpoint.enter(None, layout(gen.roster, key).vacant, gen.poison)
             endpoint.recorder = self._recorder if self._crosses(endpoint, gen.roster) else None
             members.open_late(endpoint)
         elif self._sandbox is not None:
@@ -170,7 +168,8 @@ class NetworkFabric:
         self._membership.role, self._sandbox = role, sandbox
         if mates is not None:
             try:
-                self._membership.rehearse_with(mates)
+                self._membership.prepare(mates).result()
+                self._membership.rehearsal = self._membership.prepared.pop(mates.generation)
             except (RosterError, PrepareFailed) as error:
                 log.warning("%s rehearses without its mates: %s", self.uid, error)
 
@@ -191,9 +190,11 @@ class NetworkFabric:
             self._membership.cancel(generation)
 
     def end_rehearsal(self) -> None:
-        gen = self._membership.end_rehearsal()
+        gen, self._membership.rehearsal = self._membership.rehearsal, None
         if gen is None:
             return
+        gen.poison.tell = None  # mates are not told: what they need of this worker they have
+        gen.poison.set(Fault("interrupt", f"{self.uid} has rehearsed"))
         for endpoint in self.endpoints():
             if endpoint.poison is gen.poison:
                 leftover = endpoint.release(f"{self.uid} has rehearsed")

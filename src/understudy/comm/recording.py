@@ -97,11 +97,8 @@ class Recorder:
             if self._over or self.spoilt:
                 return
             try:
-                results = tuple(self._keep(output) for output in outputs)
-                group = self._label(endpoint)
-                self._entries.append(
-                    RecordedOperation(self.phase, group, kind, mark, peer=peer, tag=tag, results=results)
-                )
+                results, group = tuple(self._keep(output) for output in outputs), self._label(endpoint)
+                self._entries.append(RecordedOperation(self.phase, group, kind, mark, peer, tag, results=results))
             except Exception as error:  # the disk is full, the recording was given up, or memory that has no bytes
                 self.spoilt = True
                 log.warning("%s was not recorded: %s", called(kind, mark), error)
@@ -148,8 +145,9 @@ class Recording:
             raise RecordingError(f"the recording cannot be read: {error}") from error
         if self.index.key != key:
             raise RecordingError("the recording is of another script, mesh or version; it is not used")
-        if not all(_within(result, end - length) for entry in self.index.entries for result in entry.results):
-            raise RecordingError("the recording is cut short")
+        for offset, size in (msgspec.structs.astuple(result) for entry in self for result in entry.results):
+            if size < 0 or (offset != LOST and not 0 <= offset <= end - length - size):
+                raise RecordingError("the recording is cut short")
 
     def data(self, result: RecordedTensor) -> memoryview | None:
         """The bytes of a result; None if they were not kept."""
@@ -163,10 +161,6 @@ class Recording:
 
     def __iter__(self) -> Iterator[RecordedOperation]:
         return iter(self.index.entries)
-
-
-def _within(result: RecordedTensor, end: int) -> bool:
-    return result.length >= 0 and (result.offset == LOST or 0 <= result.offset <= end - result.length)
 
 
 def digest_of(file: IO[bytes]) -> str:

@@ -14,9 +14,8 @@ from understudy.device.cpu import HOST
 
 from .links.link import bytes_of
 from .links.pairs import Receive, Send
-from .ops import Op, signature
+from .ops import Op, Reduction, signature
 from .recording import MESSAGES, RecordedOperation, Recording, called
-from .reduction import Reduction
 from .topology import GroupKey
 
 
@@ -86,7 +85,6 @@ class Replay:
         self._built = any(entry.phase == 0 for entry in recording)
         """Whether the recording begins with the build of the model, not with the first step."""
         self.diverged = ""
-        self.answered = 0
         self._load(0)
 
     def begin(self, step: int) -> None:
@@ -107,8 +105,7 @@ class Replay:
     def _check_rest(self) -> None:
         for (group, _, _), entries in self._waiting.items():
             if entries and group not in self._strayed:
-                left = _named(entries[0])
-                self._stray(group, f"{left} was recorded {self._when} and the script has not called it")
+                self._stray(group, f"{_named(entries[0])} was recorded {self._when} and the script has not called it")
 
     @property
     def _when(self) -> str:
@@ -169,8 +166,6 @@ class Replay:
         for output, data in zip(outputs, found, strict=True):
             if data is not None and len(data):
                 _fill(output, data)
-        with self._lock:
-            self.answered += 1
         return entry
 
 

@@ -111,8 +111,8 @@ class Layout:
         return {rank: cell for cell, ranks in enumerate(self.cells) for rank in ranks}
 
     @cached_property
-    def vacant(self) -> tuple[int, ...]:
-        return tuple(rank for rank, uid in enumerate(self.uids) if uid is None)
+    def vacant(self) -> frozenset[int]:
+        return frozenset(rank for rank, uid in enumerate(self.uids) if uid is None)
 
     @cached_property
     def has_arenas(self) -> bool:
@@ -161,9 +161,8 @@ class Layout:
 
     def _ring(self, cell: int, following: int) -> Iterable[LinkId]:
         for rail in range(self.rails):
-            yield LinkId(
-                "ring", self.name, rail, self.uid(self.driver(cell, rail)), self.uid(self.driver(following, rail))
-            )
+            source, target = (self.uid(self.driver(end, rail)) for end in (cell, following))
+            yield LinkId("ring", self.name, rail, source, target)
 
     def _branch(self, parent: int, child: int) -> LinkId:
         return LinkId("tree", self.name, 0, self.uid(self.leader(parent)), self.uid(self.leader(child)))
@@ -190,13 +189,6 @@ class Layout:
             found.add(self._branch(parent, cell))
         found.update(self._branch(cell, child) for child in self.children[cell])
         return frozenset(link for link in found if link.touches(uid))
-
-    def arena_of(self, uid: str) -> tuple[int, ...]:
-        """The live ranks that share an arena with this worker, itself included; empty if the group has no arena."""
-        role = self.roster.role_of(uid)
-        if role is None or role not in self.rank_of or not self.has_arenas:
-            return ()
-        return self.members[self.cell_of[self.rank_of[role]]]
 
     def provider(self, cell: int) -> str:
         """The uid of the worker that makes the cell's arena, or has it: the one with its role for longest."""

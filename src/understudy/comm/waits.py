@@ -1,11 +1,22 @@
-"""The time for which a thread is blocked in operations with other workers: the rest of its time is its own work."""
+"""Handles of running operations, as torch expects them, and the time for which a thread is blocked in operations with
+other workers: the rest of its time is its own work."""
+
+# torch declares Work's methods for C++ objects; a subclass in Python is narrower in some places and wider in others.
+# mypy: disable-error-code="override"
 
 from __future__ import annotations
 
 import threading
 import time
+from datetime import timedelta
+from types import FunctionType
+from typing import Any, TypeVar
 
 import torch
+import torch.distributed as dist
+from torch._C._dynamo.eval_frame import _FrameAction, _FrameExecStrategy, set_code_exec_strategy
+
+from .links.pairs import Receive, Send
 
 _OUTSIDE = -1
 """The number of the backward pass if none runs."""
@@ -66,3 +77,125 @@ def waited() -> tuple[float, int]:
     Call when no backward pass runs."""
     _own.seconds += _own.tail.settle()
     return _own.seconds, _own.unknown
+
+
+T = TypeVar("T", bound=type)
+_SKIP = _FrameExecStrategy(_FrameAction.SKIP, _FrameAction.SKIP)
+
+
+def untraced(cls: T) -> T:
+    """Keep torch.compile out of the methods of a class and out of all that they call.
+
+    torch's C++ calls into a group while torch.compile watches every frame of the thread: when DDP rebuilds its buckets,
+    when a graph has broken before a collective. `torch.compiler.disable` does the same but takes seconds to import.
+    """
+    for method in vars(cls).values():
+        if isinstance(method, FunctionType):
+            set_code_exec_strategy(method.__code__, _SKIP)
+    return cls
+
+
+_SET = threading.Event()
+_SET.set()
+_waiting: dict[int, float] = {}
+"""By thread: the time since which it waits for a message."""
+
+
+def longest_wait_for_messages() -> float:
+    """Seconds for which some thread has been waiting for a message."""
+    since = min(_waiting.copy().values(), default=None)
+    return 0.0 if since is None else time.monotonic() - since
+
+
+@untraced
+class GroupWork(dist.Work):
+    """A running operation, or one that is `done`. It always completes; `Fabric.fault` tells if its result counts."""
+
+    def __init__(self, result: Any, *, done: bool = False) -> None:
+        super().__init__()
+        self._result = result
+        self._done = _SET if done else threading.Event()
+        self._lock = threading.Lock()
+        self._future: Any = None
+        self._tail: FutureWait | None = None
+
+    def finish(self) -> None:
+        with self._lock:
+            self._done.set()
+            future, tail = self._future, self._tail
+        if tail is not None:
+            tail.kept()
+        if future is not None:
+            future.set_result(self._result)
+
+    def wait(self, timeout: timedelta = timedelta(0)) -> bool:
+        if self._done.is_set():
+            return True
+        began = time.perf_counter()
+        try:
+            return self._done.wait(timeout.total_seconds() or None)
+        finally:
+            add(time.perf_counter() - began)
+
+    def is_completed(self) -> bool:
+        return self._done.is_set()
+
+    is_success = is_completed
+
+    def synchronize(self) -> None:
+        self.wait()
+
+    def exception(self) -> None:
+        return None
+
+    def result(self) -> Any:
+        return self._result
+
+    def get_future(self) -> Any:
+        with self._lock:
+            if self._future is None:
+                self._future = torch.futures.Future()
+                done = self._done.is_set()
+                self._tail = take_future(done=done)
+                if done:
+                    self._future.set_result(self._result)
+            return self._future
+
+
+@untraced
+class MessageWork(GroupWork):
+    """Completes with its point-to-point message."""
+
+    def __init__(self, result: Any, job: Send | Receive, back: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
+        super().__init__(result)
+        self._job, self._back = job, back
+        self._last = threading.Lock()
+
+    def wait(self, timeout: timedelta = timedelta(0)) -> bool:
+        limit = timeout.total_seconds() or None
+        if not self._job.done.is_set():
+            began = _waiting[threading.get_ident()] = time.monotonic()
+            try:
+                if not self._job.done.wait(limit):
+                    return False
+            finally:
+                del _waiting[threading.get_ident()]
+                add(time.monotonic() - began)
+        if self._last.acquire(blocking=False):  # by the first thread that waits, and never released
+            for target, source in self._back:
+                target.copy_(source)
+            self.finish()
+        return self._done.wait()
+
+    def is_completed(self) -> bool:
+        return self._job.done.is_set() and self.wait()
+
+    def get_future(self) -> Any:
+        if not self.is_completed():
+            threading.Thread(target=self.wait, name="understudy future", daemon=True).start()
+        return super().get_future()
+
+    def _source_rank(self) -> int:
+        """The rank that sent the message; undefined, as its data is, if the generation is poisoned."""
+        self.wait()
+        return self._job.peer or 0

@@ -17,11 +17,11 @@ import msgspec
 import torch
 import torch.distributed as dist
 
+from understudy.comm.endpoint import Transport
+from understudy.comm.group import uninstall
 from understudy.comm.native.transport import NativeTransport
 from understudy.comm.network import NetworkFabric
 from understudy.comm.torch.transport import TorchTransport
-from understudy.comm.torch_backend import uninstall
-from understudy.comm.transport import Transport
 from understudy.host.extensions import Extensions
 from understudy.host.temporary import settle
 from understudy.protocol.messages import ExtensionMessage, Resume, ScriptFailure, ToWorker, WorkerSpec

@@ -10,9 +10,8 @@ import torch
 import torch.distributed as dist
 
 from understudy.comm.endpoint import Endpoint
-from understudy.comm.group import RoleGroup
+from understudy.comm.group import RoleGroup, install, renamed, uninstall
 from understudy.comm.network import NetworkFabric
-from understudy.comm.torch_backend import install, renamed, uninstall
 from understudy.device.cpu import HOST
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from understudy.comm.endpoint import Endpoint
 from understudy.comm.fabric import Fabric
-from understudy.comm.work import longest_wait_for_messages
+from understudy.comm.waits import longest_wait_for_messages
 from understudy.host.world import REAL, World
 from understudy.protocol.messages import Faulty, FromWorker, Stalled, WorkerSpec
 

@@ -50,7 +50,7 @@ def test_a_word_is_waited_for() -> None:
     arena, poison = Arena.create(2, 4096), Poison()
     thread = threading.Thread(target=lambda: arena.publish(1, 7))
     thread.start()
-    arena.wait(1, 7, poison, far(), "role 1", "w1")
+    arena.wait(ArenaMember(1, "role 1", "w1"), 7, poison, far(), lambda: None)
     thread.join()
     assert arena.progress(1) == 7
     assert arena.progress(0) == 0

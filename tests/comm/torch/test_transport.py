@@ -16,11 +16,10 @@ from torch._C._distributed_c10d import _make_nccl_premul_sum
 from tests.comm.helpers import Ensemble, all_reduce, broadcast, eventually, sums
 from understudy.comm.endpoint import Endpoint
 from understudy.comm.faults import Fault, PrepareFailed
+from understudy.comm.group import install, uninstall
 from understudy.comm.links.pairs import Receive, Send
-from understudy.comm.ops import Op
-from understudy.comm.reduction import reduction
+from understudy.comm.ops import Op, reduction
 from understudy.comm.torch.transport import TorchTransport
-from understudy.comm.torch_backend import install, uninstall
 from understudy.protocol.roster import Roster
 from understudy.testing.local_workers import LocalWorker, LocalWorkers, WorkerHandle, first_roster, run_workers
 
@@ -130,7 +129,7 @@ def without_the_middle(worker: LocalWorker, role: int) -> list[float]:
     blocks = [torch.full((4,), float(10 * role + rank)) for rank in range(3)]
     part = torch.empty(4)
     fold = reduction(dist.ReduceOp.SUM, torch.float32, 3)
-    group.submit(Op("reduce_scatter", blocks, [part], fold), lambda: None, wait=True)
+    group.run(Op("reduce_scatter", blocks, [part], fold))
     found = [
         float(all_reduce(group, given.clone())[0]),
         float(all_reduce(group, given.clone(), dist.ReduceOp.AVG)[0]),
@@ -357,7 +356,7 @@ def wait_for_nobody(worker: LocalWorker, role: int, roles: int) -> tuple[Fault |
     ended, message = threading.Event(), Receive((role + 1) % 2, 5, torch.zeros(10))
     if role < 2:
         fold = reduction(dist.ReduceOp.SUM, torch.float32, roles)
-        group.submit(Op("all_reduce", outputs=[torch.ones(1000)], reduction=fold), ended.set, wait=False)
+        group.submit(Op("all_reduce", outputs=[torch.ones(1000)], reduction=fold), ended.set)
         group.message(message)
         transport: Any = group.transport
         eventually(lambda: len(transport._inner._under_way) == 2)
@@ -396,7 +395,7 @@ def leave(worker: LocalWorker, role: int, roles: int) -> None:
     ended, message = threading.Event(), Receive(1 - role, 5, torch.zeros(10))
     fold = reduction(dist.ReduceOp.SUM, torch.float32, roles)
     if role == 0:
-        group.submit(Op("all_reduce", outputs=[torch.ones(1000)], reduction=fold), ended.set, wait=False)
+        group.submit(Op("all_reduce", outputs=[torch.ones(1000)], reduction=fold), ended.set)
         group.message(message)
     worker.tell("ready")
     worker.hear()

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from understudy.comm.torch_backend import uninstall
+from understudy.comm.group import uninstall
 from understudy.protocol.messages import Halt, Halted, Resume, WorkerSpec
 from understudy.protocol.options import with_options
 from understudy.protocol.settings import Settings

@@ -13,9 +13,9 @@ import torch.distributed as dist
 from torch import nn
 
 from tests.comm.helpers import eventually
+from understudy.comm.group import install, uninstall
 from understudy.comm.links.link import Link
 from understudy.comm.sandbox import Echo
-from understudy.comm.torch_backend import install, uninstall
 from understudy.protocol.roster import Roster
 from understudy.state.inventory import digest, take_inventory
 from understudy.state.twins import twins

@@ -7,7 +7,6 @@ import torch
 from understudy.comm.links.channel import Channel
 from understudy.comm.links.link import STALL_S
 from understudy.comm.links.pairs import INTERNAL, Receive, Send
-from understudy.comm.native.arena import ArenaRounds
 from understudy.comm.ops import Op
 
 from .ring import Window, ring, rows_of, segments
@@ -19,20 +18,17 @@ _Blocks = list[tuple[int, torch.Tensor]]
 
 def broadcast(channel: Channel, op: Op) -> None:
     (value,) = op.outputs
-    if channel.arena is not None:
-        _broadcast_through(channel, channel.arena, value, op.root)
-    elif channel.cells > 1:
-        tree_broadcast(channel, value, channel.layout.cell_of[op.root])
-
-
-def _broadcast_through(channel: Channel, arena: ArenaRounds, value: torch.Tensor, root: int) -> None:
-    cell = channel.layout.cell_of[root]
+    arena, cell = channel.arena, channel.layout.cell_of[op.root]
+    if arena is None:
+        if channel.cells > 1:
+            tree_broadcast(channel, value, cell)
+        return
     width = arena.bytes // value.element_size()
     for low in range(0, value.numel(), width):
         window = value[low : low + width]
         buffer = arena.begin(channel.deadline)
         result = arena.result(buffer, value.dtype)[: window.numel()]
-        if channel.rank == root:
+        if channel.rank == op.root:
             result.copy_(window)
         if channel.cell == cell:
             arena.meet(channel.deadline)
@@ -40,22 +36,18 @@ def _broadcast_through(channel: Channel, arena: ArenaRounds, value: torch.Tensor
             tree_broadcast(channel, result, cell)
         if channel.cell != cell:
             arena.meet(channel.deadline)
-        if channel.rank != root:
+        if channel.rank != op.root:
             window.copy_(result)
 
 
 def all_gather(channel: Channel, op: Op) -> None:
-    (block,) = op.inputs
-    if channel.arena is not None:
-        _all_gather_through(channel, channel.arena, block, op.outputs)
+    (block,), outputs, arena = op.inputs, op.outputs, channel.arena
+    if arena is None:
+        outputs[channel.rank].copy_(block)
+        if channel.cells > 1:
+            leaders = [outputs[channel.layout.leader(cell)] for cell in channel.layout.alive]
+            ring(channel, 0, iter([Window((), leaders)]), None, gather=True)
         return
-    op.outputs[channel.rank].copy_(block)
-    if channel.cells > 1:
-        outputs = [op.outputs[channel.layout.leader(cell)] for cell in channel.layout.alive]
-        ring(channel, 0, iter([Window((), outputs)]), None, gather=True)
-
-
-def _all_gather_through(channel: Channel, arena: ArenaRounds, block: torch.Tensor, outputs: list[torch.Tensor]) -> None:
     rows, mine, width = rows_of(channel, arena, block.element_size())
     for low in range(0, block.numel(), width):
         high = min(low + width, block.numel())

@@ -9,8 +9,7 @@ import torch.distributed as dist
 
 from understudy.comm.links.channel import PIECE, SEGMENT, Channel
 from understudy.comm.native.arena import ArenaRounds
-from understudy.comm.ops import Op
-from understudy.comm.reduction import Reduction, reduction
+from understudy.comm.ops import Op, Reduction, reduction
 
 from .ring import Window, even_windows, ring, rows_of, segments
 from .tree import swap, tree_broadcast, tree_reduce
@@ -25,8 +24,13 @@ def all_reduce(channel: Channel, op: Op) -> None:
     (value,) = op.outputs
     if fold.factor is not None:
         value.copy_(fold.prepare(value))
-    if channel.arena is not None:
-        _all_reduce_through(channel, channel.arena, value, fold)
+    arena = channel.arena
+    if arena is not None:
+        width = arena.bytes // fold.acc.itemsize
+        for low in range(0, value.numel(), width):
+            window = value[low : low + width]
+            small = window.numel() * fold.acc.itemsize <= SMALL
+            (_flat if small else _sliced)(channel, arena, window, fold)
     elif channel.cells > 1:
         _across(channel, value, fold)
     else:
@@ -51,17 +55,7 @@ def _across(channel: Channel, value: torch.Tensor, fold: Reduction) -> None:
 
 def _around(channel: Channel, rail: int, value: torch.Tensor, fold: Reduction) -> None:
     """Between the drivers of a rail: value = the finished reduction of every cell's value."""
-    ring(channel, rail, even_windows(value, value, channel.cells, fold.acc.itemsize), fold, gather=True)
-
-
-def _all_reduce_through(channel: Channel, arena: ArenaRounds, value: torch.Tensor, fold: Reduction) -> None:
-    width = arena.bytes // fold.acc.itemsize
-    for low in range(0, value.numel(), width):
-        window = value[low : low + width]
-        if window.numel() * fold.acc.itemsize <= SMALL:
-            _flat(channel, arena, window, fold)
-        else:
-            _sliced(channel, arena, window, fold)
+    ring(channel, rail, even_windows(value, channel.cells, fold.acc.itemsize), fold, gather=True)
 
 
 def _flat(channel: Channel, arena: ArenaRounds, window: torch.Tensor, fold: Reduction) -> None:
@@ -123,25 +117,19 @@ def _slices(channel: Channel, arena: ArenaRounds, count: int) -> tuple[list[int]
 
 def reduce(channel: Channel, op: Op) -> None:
     """Give the root the reduction of all tensors; the tensors of other ranks stay as they are."""
-    fold = op.fold
-    (value,) = op.outputs
-    if channel.arena is not None:
-        _reduce_through(channel, channel.arena, fold.prepare(value), value, fold, op.root)
+    fold, arena = op.fold, channel.arena
+    (out,), cell = op.outputs, channel.layout.cell_of[op.root]
+    if arena is None:
+        width = PIECE // fold.acc.itemsize
+        for low in range(0, out.numel(), width):
+            total = fold.prepare(out[low : low + width]).to(fold.acc, copy=True)
+            if channel.cells > 1:
+                tree_reduce(channel, total, fold, cell)
+            if channel.rank == op.root:
+                fold.finish(total)
+                out[low : low + width].copy_(total)
         return
-    width = PIECE // fold.acc.itemsize
-    for low in range(0, value.numel(), width):
-        total = fold.prepare(value[low : low + width]).to(fold.acc, copy=True)
-        if channel.cells > 1:
-            tree_reduce(channel, total, fold, channel.layout.cell_of[op.root])
-        if channel.rank == op.root:
-            fold.finish(total)
-            value[low : low + width].copy_(total)
-
-
-def _reduce_through(
-    channel: Channel, arena: ArenaRounds, value: torch.Tensor, out: torch.Tensor, fold: Reduction, root: int
-) -> None:
-    width = arena.bytes // fold.acc.itemsize
+    value, width = fold.prepare(out), arena.bytes // fold.acc.itemsize
     for low in range(0, value.numel(), width):
         window = value[low : low + width]
         count = window.numel()
@@ -152,9 +140,9 @@ def _reduce_through(
         if channel.is_leader:
             fold.fold([slot[:count] for slot in arena.slots(buffer, fold.dtype)], result)
             if channel.cells > 1:
-                tree_reduce(channel, result, fold, channel.layout.cell_of[root])
+                tree_reduce(channel, result, fold, cell)
         arena.meet(channel.deadline)
-        if channel.rank == root:
+        if channel.rank == op.root:
             total = result.clone()
             fold.finish(total)
             out[low : low + width].copy_(total)
@@ -164,27 +152,15 @@ def reduce_scatter(channel: Channel, op: Op) -> None:
     fold = op.fold
     blocks = op.inputs if fold.factor is None else [fold.prepare(block) for block in op.inputs]
     (out,) = op.outputs
-    if channel.arena is not None:
-        _reduce_scatter_through(channel, channel.arena, blocks, out, fold)
-    elif channel.cells > 1:
-        ring(channel, 0, _columns(channel, blocks, out, fold), fold, gather=False)
-    else:
-        total = blocks[channel.rank].to(fold.acc, copy=True)
-        fold.finish(total)
-        out.copy_(total)
-
-
-def _columns(channel: Channel, blocks: list[torch.Tensor], out: torch.Tensor, fold: Reduction) -> Iterator[Window]:
-    layout, width = channel.layout, SEGMENT // fold.acc.itemsize
-    ranks = [layout.leader(cell) for cell in layout.alive]
-    for low in range(0, out.numel(), width):
-        own = [blocks[rank][low : low + width] for rank in ranks]
-        yield Window(own, [out[low : low + width]] * len(ranks))
-
-
-def _reduce_scatter_through(
-    channel: Channel, arena: ArenaRounds, blocks: list[torch.Tensor], out: torch.Tensor, fold: Reduction
-) -> None:
+    arena = channel.arena
+    if arena is None:
+        if channel.cells > 1:
+            ring(channel, 0, _columns(channel, blocks, out, fold), fold, gather=False)
+        else:
+            total = blocks[channel.rank].to(fold.acc, copy=True)
+            fold.finish(total)
+            out.copy_(total)
+        return
     rows, mine, width = rows_of(channel, arena, fold.acc.itemsize)
     for low in range(0, out.numel(), width):
         high = min(low + width, out.numel())
@@ -212,6 +188,14 @@ def _reduce_scatter_through(
             ring(channel, 0, iter([Window(cells, cells)]), fold, gather=False)
         arena.meet(channel.deadline)
         out[low:high].copy_(result[mine * span : (mine + 1) * span])
+
+
+def _columns(channel: Channel, blocks: list[torch.Tensor], out: torch.Tensor, fold: Reduction) -> Iterator[Window]:
+    layout, width = channel.layout, SEGMENT // fold.acc.itemsize
+    ranks = [layout.leader(cell) for cell in layout.alive]
+    for low in range(0, out.numel(), width):
+        own = [blocks[rank][low : low + width] for rank in ranks]
+        yield Window(own, [out[low : low + width]] * len(ranks))
 
 
 def barrier(channel: Channel, op: Op) -> None:

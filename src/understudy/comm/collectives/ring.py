@@ -14,7 +14,7 @@ import torch
 from understudy.comm.links.channel import PIECE, SEGMENT, Channel
 from understudy.comm.links.link import bytes_of
 from understudy.comm.native.arena import ArenaRounds
-from understudy.comm.reduction import Reduction
+from understudy.comm.ops import Reduction
 
 
 class Window(NamedTuple):
@@ -27,15 +27,15 @@ class Window(NamedTuple):
     out: Sequence[torch.Tensor]
 
 
-def even_windows(source: torch.Tensor, out: torch.Tensor, cells: int, itemsize: int) -> Iterator[Window]:
-    """Cut a flat tensor into windows of one bounded segment per cell."""
-    total = source.numel()
+def even_windows(value: torch.Tensor, cells: int, itemsize: int) -> Iterator[Window]:
+    """Cut a flat tensor into windows of one bounded segment per cell; results replace contributions."""
+    total = value.numel()
     width = cells * (SEGMENT // itemsize)
     for low in range(0, total, width):
         high = min(low + width, total)
         step = -(-(high - low) // cells)
-        cuts = [(min(low + c * step, high), min(low + (c + 1) * step, high)) for c in range(cells)]
-        yield Window([source[a:b] for a, b in cuts], [out[a:b] for a, b in cuts])
+        cuts = [value[min(low + c * step, high) : min(low + (c + 1) * step, high)] for c in range(cells)]
+        yield Window(cuts, cuts)
 
 
 class _Step(NamedTuple):

@@ -7,7 +7,7 @@ import torch
 
 from understudy.comm.links.channel import PIECE, Channel
 from understudy.comm.links.link import Link, bytes_of
-from understudy.comm.reduction import Reduction
+from understudy.comm.ops import Reduction
 
 
 def toward(channel: Channel, root: int) -> int | None:

@@ -10,7 +10,7 @@ from contextlib import suppress
 import torch
 
 from understudy.comm.faults import Fault, Poison
-from understudy.comm.native.arena import ArenaRounds
+from understudy.comm.native.arena import Arena, ArenaMember, ArenaRounds
 from understudy.comm.ops import describe
 from understudy.comm.topology import Layout, LinkId
 
@@ -38,34 +38,47 @@ class ChannelScratch:
 
 
 class Channel:
-    """What a collective works with: the place in the layout, links by purpose, arena, poison, deadline."""
+    """What a collective works with: the place in the layout, links by purpose, arena, poison, deadline.
+
+    `inquire` asks another worker in the background which operation it is in."""
 
     def __init__(
         self,
         layout: Layout,
         uid: str,
         *,
+        era: int,
+        memory: Arena | None,
         links: dict[LinkId, Link],
         pairs: Pairs,
         poison: Poison,
         scratch: ChannelScratch,
         limit: float,
+        inquire: Callable[[Channel, str], None],
     ) -> None:
         role = layout.roster.role_of(uid)
         assert role is not None
-        self.layout, self.uid = layout, uid
-        self.links, self.pairs = links, pairs
-        self.poison, self.scratch, self.limit = poison, scratch, limit
+        self.layout, self.memory, self.links, self.pairs = layout, memory, links, pairs
+        self.poison, self.scratch, self.limit, self.inquire = poison, scratch, limit, inquire
+        self.era = era
+        """The first generation from which links are inherited."""
+        self.pair_links: dict[int, Link] = {}
+        """Links for `pairs`, by rank: those opened before this generation is entered; after it is left, all."""
+        self.left = False
         self.generation = layout.roster.generation
         self.rank = layout.rank_of[role]
         self.size = len(layout.key.roles)
+        self.peers = tuple(rank for rank in range(self.size) if rank != self.rank and rank not in layout.vacant)
         self.cell = layout.cell_of[self.rank]
         self.place = layout.alive.index(self.cell)
         self.cells = len(layout.alive)
         self.is_leader = layout.leader(self.cell) == self.rank
         self.arena: ArenaRounds | None = None
-        self.inquire: Callable[[Channel, str], None] = lambda channel, uid: None
-        """Asks another worker in the background which operation it is in."""
+        if memory is not None:
+            cell, names = layout.cells[self.cell], layout.roster.names
+            uids = {cell.index(rank): layout.uid(rank) for rank in layout.members[self.cell]}
+            members = tuple(ArenaMember(slot, names(other), other) for slot, other in uids.items())
+            self.arena = ArenaRounds(memory, cell.index(self.rank), members, self.generation, poison)
         self.call = (0, 0)
         """Number and signature of the running operation, for workers that inquire."""
         self.sequence = 0
@@ -157,11 +170,6 @@ class Channel:
             reason = f"{link.who} sent for generation {theirs.generation} in generation {self.generation}"
             raise self.poison.fail(Fault("mismatch", reason, link.peer))
         if theirs.signature != self.signature or theirs.sequence != self.sequence:
-            raise self.poison.fail(
-                Fault(
-                    "mismatch",
-                    f"{link.who} called {describe(theirs.signature)} as operation {theirs.sequence} of "
-                    f"{self.layout.name} but this role called {describe(self.signature)} "
-                    f"as operation {self.sequence}",
-                )
-            )
+            call = f"{describe(theirs.signature)} as operation {theirs.sequence} of {self.layout.name}"
+            mine = f"{describe(self.signature)} as operation {self.sequence}"
+            raise self.poison.fail(Fault("mismatch", f"{link.who} called {call} but this role called {mine}"))

@@ -7,7 +7,7 @@ import select
 import socket
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 
 import torch
@@ -174,8 +174,8 @@ def advance(flow: Inlet | Outlet) -> bool:
 
 
 def pump(
-    inlets: Sequence[Inlet],
-    outlets: Sequence[Outlet],
+    inlets: list[Inlet],
+    outlets: list[Outlet],
     poison: Poison,
     deadline: float,
     stalled: Callable[[], None] | None = None,
@@ -209,14 +209,11 @@ def pump(
                 stalled()
 
 
-def _sleep(inlets: Sequence[Inlet], outlets: Sequence[Outlet], poison: Poison, deadline: float) -> bool:
+def _sleep(inlets: list[Inlet], outlets: list[Outlet], poison: Poison, deadline: float) -> bool:
     """Wait until something can move. False if nothing could for STALL_S."""
     poller = select.poll()
     poller.register(poison.fd, select.POLLIN)
-    events: dict[int, int] = {}
-    for inlet in inlets:
-        if inlet.queue:
-            events[inlet.link.fd] = select.POLLIN
+    events = {inlet.link.fd: select.POLLIN for inlet in inlets if inlet.queue}
     for outlet in outlets:
         if outlet.queue:
             events[outlet.link.fd] = events.get(outlet.link.fd, 0) | select.POLLOUT
@@ -226,8 +223,7 @@ def _sleep(inlets: Sequence[Inlet], outlets: Sequence[Outlet], poison: Poison, d
     if remaining > 0 and poller.poll(min(remaining, STALL_S) * 1000):
         return True
     if time.monotonic() >= deadline:
-        flows: tuple[Inlet | Outlet, ...] = (*inlets, *outlets)
-        slow = next(flow.link for flow in flows if flow.queue)
+        slow = next(flow.link for flow in (*inlets, *outlets) if flow.queue)
         reason = f"{slow.who} did not answer on its {slow.id.kind} link within the time limit"
         raise poison.fail(Fault("timeout", reason, slow.peer))
     return False

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import threading
 from collections.abc import Callable, Coroutine, Iterable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from understudy.comm.faults import LinkFailed
 from understudy.comm.native.arena import Arena
@@ -15,12 +17,39 @@ from understudy.host.tasks import BackgroundTasks
 from understudy.protocol.roster import Roster
 
 from .handshake import LinkRefused, connect, introduce, receive, send
-from .io import IoLoop
 from .link import Link
 from .wire import Accept, Answer, Hello, WireError
 
+T = TypeVar("T")
 EXACT = ("control", "ring", "tree")
 """Kinds of which both ends know that the link is due; of other kinds only the dialler knows."""
+
+
+class IoLoop:
+    """An event loop on its own thread, for all that waits but is on no training step's path. Fabrics may share it."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="understudy io", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        with asyncio.Runner(loop_factory=lambda: self.loop) as runner:  # cancels what still runs in the end
+            runner.get_loop().run_forever()
+
+    def start(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        return asyncio.run_coroutine_threadsafe(work, self.loop)
+
+    def soon(self, call: Callable[..., object], *args: object) -> None:
+        """Run a call on the loop's thread. Does nothing once the loop is closed."""
+        if not self.loop.is_closed():
+            self.loop.call_soon_threadsafe(call, *args)
+
+    def close(self) -> None:
+        if not self.loop.is_closed():
+            self.soon(self.loop.stop)
+            if threading.current_thread() is not self._thread:
+                self._thread.join()
 
 
 class Rendezvous:

@@ -7,8 +7,11 @@ between reading it and reading the data behind it.
 from __future__ import annotations
 
 import ctypes
+import errno
 import mmap
 import os
+import platform
+import sys
 import time
 from collections.abc import Callable
 from typing import NamedTuple
@@ -19,8 +22,6 @@ from understudy.comm.faults import Fault, Interrupted, Poison
 from understudy.comm.links.link import STALL_S
 from understudy.comm.ops import describe
 
-from . import futex
-
 _LINE = 128
 """Bytes per slot in the header: progress word, one signature per buffer, number and signature of the operation under
 way. Two cache lines: writers never share one."""
@@ -30,6 +31,37 @@ _GLANCES = 80
 processor is yielded between two looks, which may take milliseconds: hence a look at the poison as well."""
 GENERATION_SHIFT = 40
 """A progress word is generation << 40 | rounds: words of an earlier generation are always smaller."""
+_FUTEX = {"x86_64": 202, "aarch64": 98, "riscv64": 98}.get(platform.machine(), 0)
+_WAIT, _WAKE, _ALL = 0, 1, 0x7FFFFFFF
+if sys.platform == "linux" and not _FUTEX:
+    raise OSError(f"no futex on {sys.platform}/{platform.machine()}; use --transport torch:gloo there")
+_syscall = ctypes.CDLL(None, use_errno=True).syscall
+_long, _pointer = ctypes.c_long, ctypes.c_void_p
+_syscall.argtypes = (_long, _pointer, _long, _long, _pointer, _pointer, _long)
+_syscall.restype = _long
+_SLICE = (ctypes.c_long * 2)(0, 20_000_000)
+"""A timespec, seconds and nanoseconds, of the longest sleep: a bound on the delay of a lost wake-up."""
+_slice_address = ctypes.addressof(_SLICE)
+
+
+def _sleep(address: int, seen: int) -> None:
+    """Sleep while the 32-bit word holds `seen`, for one slice at most. May return early; callers loop."""
+    if _syscall(_FUTEX, address, _WAIT, seen, _slice_address, None, 0) < 0:
+        code = ctypes.get_errno()
+        if code not in (errno.EAGAIN, errno.ETIMEDOUT, errno.EINTR):
+            raise OSError(code, "futex wait")
+
+
+def _wake(address: int) -> None:
+    _syscall(_FUTEX, address, _WAKE, _ALL, None, None, 0)
+
+
+class ArenaMember(NamedTuple):
+    """A live worker of the cell: its slot, its name in messages, its uid."""
+
+    slot: int
+    who: str
+    uid: str
 
 
 class Arena:
@@ -52,9 +84,8 @@ class Arena:
         self._words = memoryview(self._map)[:header].cast("Q")
         self._base = ctypes.addressof(ctypes.c_char.from_buffer(self._map))
         data = torch.frombuffer(self._map, dtype=torch.uint8, offset=header)
-        self._areas = [
-            [data[(b * (slots + 1) + s) * slot_bytes :][:slot_bytes] for s in range(slots + 1)] for b in (0, 1)
-        ]
+        self.areas: list[tuple[torch.Tensor, ...]] = [buffer.unbind() for buffer in data.view(2, slots + 1, slot_bytes)]
+        """By buffer: the slots, and behind them the result area."""
 
     @classmethod
     def create(cls, slots: int, slot_bytes: int) -> Arena:
@@ -66,16 +97,10 @@ class Arena:
             os.close(self.fd)
             self.fd = -1
 
-    def slot(self, buffer: int, slot: int) -> torch.Tensor:
-        return self._areas[buffer][slot]
-
-    def result(self, buffer: int) -> torch.Tensor:
-        return self._areas[buffer][self.slots]
-
     def publish(self, slot: int, value: int) -> None:
         """Set this worker's progress word and wake the threads that sleep on it."""
         self._words[slot * (_LINE // 8)] = value
-        futex.wake(self._base + slot * _LINE)
+        _wake(self._base + slot * _LINE)
 
     def progress(self, slot: int) -> int:
         return self._words[slot * (_LINE // 8)]
@@ -99,17 +124,11 @@ class Arena:
         return (operation, signature) if self._words[at] == operation else (0, 0)
 
     def wait(
-        self,
-        slot: int,
-        target: int,
-        poison: Poison,
-        deadline: float,
-        who: str,
-        uid: str,
-        stalled: Callable[[], None] | None = None,
+        self, mate: ArenaMember, target: int, poison: Poison, deadline: float, stalled: Callable[[], None]
     ) -> None:
-        """Return once the word of a slot has reached `target`; raise if the generation is poisoned. `stalled` is
-        called now and then meanwhile."""
+        """Return once a worker's word has reached `target`, calling `stalled` now and then meanwhile; raise if the
+        generation is poisoned."""
+        slot, who, uid = mate
         words, index, address = self._words, slot * (_LINE // 8), self._base + slot * _LINE
         for _ in range(_GLANCES):
             if words[index] >= target:
@@ -124,22 +143,14 @@ class Arena:
             now = time.monotonic()
             if now > deadline:
                 raise poison.fail(Fault("timeout", f"{who} did not reach the operation within its time limit", uid))
-            if now > look and stalled is not None:
+            if now > look:
                 look = now + STALL_S
                 stalled()
-            futex.wait(address, seen & 0xFFFFFFFF)
+            _sleep(address, seen & 0xFFFFFFFF)
 
     def wake_all(self) -> None:
         for slot in range(self.slots):
-            futex.wake(self._base + slot * _LINE)
-
-
-class ArenaMember(NamedTuple):
-    """A live worker of the cell: its slot, its name in messages, its uid."""
-
-    slot: int
-    who: str
-    uid: str
+            _wake(self._base + slot * _LINE)
 
 
 class ArenaRounds:
@@ -192,8 +203,8 @@ class ArenaRounds:
     def begin(self, deadline: float) -> int:
         """Begin a round. Returns its buffer."""
         if not self._gathered:
-            for mate, who, uid in self._mates:
-                self.arena.wait(mate, self._base, self._poison, deadline, who, uid, self.look_around)
+            for mate in self._mates:
+                self.arena.wait(mate, self._base, self._poison, deadline, self.look_around)
             self._gathered = True
         self._poison.check()
         self._buffer ^= 1
@@ -205,11 +216,11 @@ class ArenaRounds:
         self._rounds += 1
         target = self._base + self._rounds
         self.arena.publish(self.slot, target)
-        for mate, who, uid in self._mates:
-            self.arena.wait(mate, target, self._poison, deadline, who, uid, self.look_around)
-            theirs = self.arena.signature(mate, self._buffer)
+        for mate in self._mates:
+            self.arena.wait(mate, target, self._poison, deadline, self.look_around)
+            theirs = self.arena.signature(mate.slot, self._buffer)
             if theirs != self._signature:
-                raise self._disagree(who, theirs)
+                raise self._disagree(mate.who, theirs)
 
     def mine(self, buffer: int, dtype: torch.dtype) -> torch.Tensor:
         return self.slots(buffer, dtype)[self._index]
@@ -218,9 +229,9 @@ class ArenaRounds:
         """The slots of all live members, in role order."""
         found = self._views.get((buffer, dtype))
         if found is None:
-            found = [self.arena.slot(buffer, slot).view(dtype) for slot in self.members]
-            self._views[buffer, dtype] = found
+            areas = self.arena.areas[buffer]
+            found = self._views[buffer, dtype] = [areas[slot].view(dtype) for slot in self.members]
         return found
 
     def result(self, buffer: int, dtype: torch.dtype) -> torch.Tensor:
-        return self.arena.result(buffer).view(dtype)
+        return self.arena.areas[buffer][self.arena.slots].view(dtype)

@@ -9,8 +9,7 @@ import torch
 import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 
-from understudy.comm.ops import Op
-from understudy.comm.reduction import FLOATS, Reduction
+from understudy.comm.ops import FLOATS, Op, Reduction
 
 Settle = Callable[[Any], None]
 """Returns once an operation of the backend has ended well; raises Interrupted otherwise."""
@@ -71,14 +70,14 @@ def _how(options: Any, op: Op, live: tuple[int, ...]) -> Any:
     return options
 
 
-def _all_reduce(group: Any, op: Op, live: tuple[int, ...], settle: Settle) -> None:
+def all_reduce(group: Any, op: Op, live: tuple[int, ...], settle: Settle) -> None:
     (value,) = op.outputs
     total = _contribution(op.fold, value)
     settle(group.allreduce([total], _how(c10d.AllreduceOptions(), op, live)))
     _finish(op.fold, total, value)
 
 
-def _reduce(group: Any, op: Op, live: tuple[int, ...], settle: Settle) -> None:
+def reduce(group: Any, op: Op, live: tuple[int, ...], settle: Settle) -> None:
     """Ranks other than the root bring a copy, because backends use their tensors as scratch."""
     (value,) = op.outputs
     options = _how(c10d.ReduceOptions(), op, live)
@@ -91,7 +90,7 @@ def _reduce(group: Any, op: Op, live: tuple[int, ...], settle: Settle) -> None:
         _finish(op.fold, total, value)
 
 
-def _reduce_scatter(group: Any, op: Op, live: tuple[int, ...], settle: Settle) -> None:
+def reduce_scatter(group: Any, op: Op, live: tuple[int, ...], settle: Settle) -> None:
     fold = op.fold
     (out,) = op.outputs
     blocks = [_contribution(fold, op.inputs[rank]) for rank in live]
@@ -103,26 +102,26 @@ def _reduce_scatter(group: Any, op: Op, live: tuple[int, ...], settle: Settle) -
     _finish(fold, total, out)
 
 
-def _all_gather(group: Any, op: Op, live: tuple[int, ...], settle: Settle) -> None:
+def all_gather(group: Any, op: Op, live: tuple[int, ...], settle: Settle) -> None:
     outs = [as_known(op.outputs[rank]) for rank in live]
     settle(group.allgather([outs], [as_known(op.inputs[0])], c10d.AllgatherOptions()))
 
 
-def _broadcast(group: Any, op: Op, live: tuple[int, ...], settle: Settle) -> None:
+def broadcast(group: Any, op: Op, live: tuple[int, ...], settle: Settle) -> None:
     settle(group.broadcast([as_known(op.outputs[0])], _how(c10d.BroadcastOptions(), op, live)))
 
 
-def _gather(group: Any, op: Op, live: tuple[int, ...], settle: Settle) -> None:
+def gather(group: Any, op: Op, live: tuple[int, ...], settle: Settle) -> None:
     outs = [[as_known(op.outputs[rank]) for rank in live]] if op.outputs else []
     settle(group.gather(outs, [as_known(op.inputs[0])], _how(c10d.GatherOptions(), op, live)))
 
 
-def _scatter(group: Any, op: Op, live: tuple[int, ...], settle: Settle) -> None:
+def scatter(group: Any, op: Op, live: tuple[int, ...], settle: Settle) -> None:
     blocks = [[as_known(op.inputs[rank]) for rank in live]] if op.inputs else []
     settle(group.scatter([as_known(op.outputs[0])], blocks, _how(c10d.ScatterOptions(), op, live)))
 
 
-def _all_to_all(group: Any, op: Op, live: tuple[int, ...], settle: Settle) -> None:
+def all_to_all(group: Any, op: Op, live: tuple[int, ...], settle: Settle) -> None:
     """Blocks of any size travel as rows of one tensor: the form in which every backend takes uneven ones."""
     blocks = [as_known(op.inputs[rank]) for rank in live]
     outs = [as_known(op.outputs[rank]) for rank in live]
@@ -134,18 +133,9 @@ def _all_to_all(group: Any, op: Op, live: tuple[int, ...], settle: Settle) -> No
         out.copy_(block)
 
 
-def _barrier(group: Any, op: Op, live: tuple[int, ...], settle: Settle) -> None:
+def barrier(group: Any, op: Op, live: tuple[int, ...], settle: Settle) -> None:
     settle(group.barrier(c10d.BarrierOptions()))
 
 
-_RUN: dict[str, Callable[[Any, Op, tuple[int, ...], Settle], None]] = {
-    "all_reduce": _all_reduce,
-    "reduce_scatter": _reduce_scatter,
-    "all_gather": _all_gather,
-    "broadcast": _broadcast,
-    "reduce": _reduce,
-    "gather": _gather,
-    "scatter": _scatter,
-    "all_to_all": _all_to_all,
-    "barrier": _barrier,
-}
+_ALL = (all_reduce, reduce_scatter, all_gather, broadcast, reduce, gather, scatter, all_to_all, barrier)
+_RUN: dict[str, Callable[[Any, Op, tuple[int, ...], Settle], None]] = {run.__name__: run for run in _ALL}

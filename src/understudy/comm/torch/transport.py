@@ -61,20 +61,20 @@ class TorchGroup:
         So the backend's constructor, which can not be interrupted, has no worker to wait for.
         """
         services, plan = self._services, layout(roster, self._key)
-        live = tuple(rank for rank, uid in enumerate(plan.uids) if uid is not None)
+        live = tuple(rank for rank in range(len(plan.uids)) if rank not in plan.vacant)
         me = roster.worker(services.uid)
         assert me is not None
         host = plan.uid(live[0])
         if services.uid == host:
             await together(*(services.ask(roster, "store", self._name, plan.uid(rank)) for rank in live[1:]))
-            store = await _aside(lambda: _open_store(me.host, services.setup_limit), _forget)
+            store = await _aside(lambda: _open_store(me.host, services.setup_limit))
             services.offer(roster.generation, "store", self._name, f"{me.host} {store.port}")
         else:
             services.offer(roster.generation, "store", self._name, "here")
             where, port = (await services.ask(roster, "store", self._name, host)).split()
             limit = timedelta(seconds=services.setup_limit)
             store = await _aside(
-                lambda: TCPStore(where, int(port), is_master=False, wait_for_workers=False, timeout=limit), _forget
+                lambda: TCPStore(where, int(port), is_master=False, wait_for_workers=False, timeout=limit)
             )
 
         def build() -> BackendGroup:
@@ -196,12 +196,9 @@ def _open_store(host: str, limit: float) -> TCPStore:
     return TCPStore(host, port, is_master=True, wait_for_workers=False, timeout=timeout, master_listen_fd=fd)
 
 
-def _forget(_: object) -> None:
-    """Undo for objects that are freed with their last reference."""
-
-
-async def _aside(work: Callable[[], T], undo: Callable[[T], None]) -> T:
-    """The result of `work`, run on a thread of its own; undone if the caller is cancelled meanwhile."""
+async def _aside(work: Callable[[], T], undo: Callable[[T], None] = lambda _: None) -> T:
+    """The result of `work`, run on a thread of its own; undone if the caller is cancelled meanwhile. Objects that are
+    freed with their last reference need no `undo`."""
     result: Future[T] = Future()
 
     def run() -> None:

@@ -10,13 +10,12 @@ from functools import partial
 from math import inf
 from typing import cast
 
-from understudy.comm.endpoint import Endpoint
+from understudy.comm.endpoint import Endpoint, GroupTransport
 from understudy.comm.faults import Fault, LinkFailed, PrepareFailed, SwitchRefused
 from understudy.comm.group import RoleGroup
 from understudy.comm.links.link import Link
 from understudy.comm.sandbox import Sandbox
 from understudy.comm.topology import GroupKey, LinkId
-from understudy.comm.transport import GroupTransport
 from understudy.protocol.roster import Roster, RosterError, WorkerAddress
 from understudy.worker.process import VoteGroup
 

@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch import nn
 
 from understudy.comm.group import RoleGroup
-from understudy.comm.reduction import accumulator
+from understudy.comm.ops import accumulator
 from understudy.state.kinds import Tracked, module_tensors
 from understudy.worker.runtime import JobError
 
