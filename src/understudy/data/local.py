@@ -13,8 +13,8 @@ from threading import Event, Thread
 from understudy.masking.placement import Placement, parse
 from understudy.protocol.sentences import counted, named
 
-from .errors import DataError, amount
-from .files import CopyingStopped, claim, publish, read_pieces, remove_leftovers, write_pieces
+from .files import CopyingStopped, amount, claim, publish, read_pieces, remove_leftovers, write_pieces
+from .sampler import DataError
 from .shards import ShardFolder, ShardIndex, open_shards
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from understudy.device.interface import local_device
+from understudy.device.cpu import local_device
 
 from .errors import StateError
 from .inventory import Inventory, grow

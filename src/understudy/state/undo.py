@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from understudy.device.interface import local_device
+from understudy.device.cpu import local_device
 
 from .kinds import Tracked, tracked_objects
 

@@ -11,7 +11,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 
-from understudy.device.interface import local_device
+from understudy.device.cpu import local_device
 from understudy.protocol.mesh import alike, dimensions, replica_of
 from understudy.state.inventory import take_inventory
 from understudy.state.kinds import modules, tracked_objects

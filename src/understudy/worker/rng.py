@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import random
 
-from understudy.device.interface import local_device
+from understudy.device.cpu import local_device
 
 
 def seed_everything(seed: int, *where: int) -> None:
