@@ -49,11 +49,7 @@ class Local:
     """
 
     def __init__(
-        self,
-        folder: str | os.PathLike[str],
-        source: str | os.PathLike[str],
-        placement: Placement | str,
-        replica: int,
+        self, folder: str | os.PathLike[str], source: str | os.PathLike[str], placement: Placement | str, replica: int
     ) -> None:
         self._folder, self._source = Path(folder), open_shards(source)
         shards = len(self.index.shards)

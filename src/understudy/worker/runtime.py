@@ -329,7 +329,7 @@ class WorkerRuntime:
                 self._go_back(following)
             case _:
                 if incoming is not None:
-                    self.transfers.take(incoming)
+                    self.transfers.take(*incoming)
         return None
 
     def _switch(self, generation: int) -> Proposal | None:

@@ -78,10 +78,7 @@ def _cut(shard: int, where: tuple[int, ...]) -> tuple[Segment, ...]:
     first, q = where[0], len(where)
     head = next((part for part, replica in enumerate(where) if replica != first), q)
     numbers = tuple(range(shard * q, shard * q + q))
-    return (
-        Segment(first, numbers[:head]),
-        *(Segment(where[part], (numbers[part],)) for part in range(head, q)),
-    )
+    return (Segment(first, numbers[:head]), *(Segment(where[part], (numbers[part],)) for part in range(head, q)))
 
 
 def still_good(done: list[int], plan: ShardPlan) -> bool:

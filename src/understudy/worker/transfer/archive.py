@@ -23,7 +23,6 @@ from understudy.worker.states import Proposal
 
 from .copies import CopyKeeper
 from .copying import give_copy
-from .handover import Stop
 
 log = logging.getLogger("understudy.worker")
 
@@ -45,7 +44,7 @@ class Archive:
     ) -> None:
         """`checkpoints`: None for those in the folder that the spec names, if it names one."""
         self._spec, self._role, self._tracked, self._twins, self._send = spec, role, tracked, twins, send
-        self._fabric, self._world = fabric, world
+        self._fabric = fabric
         if checkpoints is None and spec.settings.checkpoint.folder:
             checkpoints = CheckpointFolder(Path(spec.settings.checkpoint.folder), spec.roles, log.warning)
         self._checkpoints = checkpoints
@@ -84,7 +83,10 @@ class Archive:
         assert self._checkpoints is not None
         self._checkpoints.load(step, self._role, self._tracked)
         self._saved = step
-        self._send(Saved(self._role, step))
+        self._report_saved(self._role, step)
+
+    def _report_saved(self, role: int, step: int) -> None:
+        self._send(Saved(role, step))
 
     def entered(self, roster: Roster, proposal: Proposal | None = None) -> None:
         """This worker has entered a generation."""
@@ -106,7 +108,7 @@ class Archive:
         checkpoints = self._checkpoints
         if checkpoints is not None and step > self._saved and (due or (self._fresh and self._at_risk())):
             if self._writer is None:
-                self._writer = checkpoints.writer(self._role, self._wrote)
+                self._writer = checkpoints.writer(self._role, self._report_saved)
             self._writer.save(step, take_inventory(self._tracked), self._vacant())
             self._saved = step
         self._kept_now = self._saved == step
@@ -193,14 +195,14 @@ class Archive:
                 parameter.grad = None
         self._saved = to.step
 
-    def give(self, roster: Roster, taker: str, role: int, step: int, stop: Stop) -> None:
+    def give(self, roster: Roster, taker: str, role: int, step: int, stop: WorldStop) -> None:
         """Give this worker's copy of a role to the worker that has the role now."""
         assert self._keeper is not None
         copy = self._keeper.copy(role, step)
         links: list[Link] = []
         try:
             links = self._fabric.dial_state(roster, taker, self._spec.settings.replacement.streams)
-            give_copy(links, copy, WorldStop(stop, self._world))
+            give_copy(links, copy, stop)
         finally:
             for link in links:
                 link.close()
@@ -213,12 +215,9 @@ class Archive:
         if self._checkpoints is not None:
             inventory = take_inventory(self._tracked)
             for role in keep.roles:
-                writer = self._checkpoints.writer(role, self._wrote)
+                writer = self._checkpoints.writer(role, self._report_saved)
                 writer.save(keep.step, inventory)
                 writer.wait()
-
-    def _wrote(self, role: int, step: int) -> None:
-        self._send(Saved(role, step))
 
     def close(self) -> None:
         if self._writer is not None:
