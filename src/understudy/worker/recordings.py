@@ -13,6 +13,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import IO
@@ -55,6 +56,7 @@ class StepRecordings:
 
     def __init__(self, spec: WorkerSpec, fabric: Fabric, say: Callable[[FromWorker | Telemetry], None]) -> None:
         self._spec, self._fabric, self._say = spec, fabric, say
+        self._label = partial(label, spec.mesh)
         self._recorder: Recorder | None = None
         self._file: IO[bytes] | None = None
         """The recording made here. It stays open while this process lives, since the agent reads it."""
@@ -87,16 +89,13 @@ class StepRecordings:
         self._recorder = Recorder(self._file, key, self._role, spec.settings.standbys.recording_bytes, self._label)
         self._fabric.record(self._recorder)
 
-    def _label(self, seat: SandboxSeat) -> str:
-        return label(self._spec.mesh, seat)
-
     def first_boundary(self, same: tuple[int, ...], votes: Endpoint) -> None:
         """Twins are known: the first of them records."""
         first = self._role == min(same, default=self._role)
         if first and self._recorder is None:
             self._begin()
         elif not first:
-            self._give_up()
+            self.close()
         if first and self._recorder is None:
             self._fail()
         votes.recorder = None
@@ -127,10 +126,10 @@ class StepRecordings:
 
     def _fail(self) -> None:
         """Report that there will be no recording of this role."""
-        self._give_up()
+        self.close()
         self._say(Recorded(self._role, "", 0, 0))
 
-    def _give_up(self) -> None:
+    def close(self) -> None:
         """End and discard the recording."""
         if self._recorder is not None:
             self._fabric.record(None)
@@ -185,6 +184,3 @@ class StepRecordings:
     def diverged(self) -> str:
         """How the rehearsal differed from the recording; empty: it did not."""
         return "" if self._replay is None else self._replay.diverged
-
-    def close(self) -> None:
-        self._give_up()

@@ -6,6 +6,7 @@ import gc
 import logging
 from typing import Protocol
 
+from understudy.comm.endpoint import Endpoint
 from understudy.comm.fabric import Fabric
 from understudy.comm.faults import SwitchRefused
 from understudy.host.world import REAL, World
@@ -27,9 +28,9 @@ from understudy.state.twins import twins
 
 from .driver import Dismissed, ProtocolDriver, Send
 from .identity import Identity
-from .instructions import Begin, EnterTrain, GoBack, HandedOver, SwitchTo, Wait, Withdraw, WriteCheckpoint
+from .instructions import Begin, EnterTrain, GoBack, SwitchTo, Wait, Withdraw, WriteCheckpoint
 from .meter import Meter, StepTimes, traffic_of
-from .process import TrainingProcess, VoteGroup
+from .process import TrainingProcess
 from .recordings import StepRecordings
 from .states import Proposal
 from .transfer.archive import Archive
@@ -108,7 +109,7 @@ class WorkerRuntime:
         """What this worker keeps to go back to, from the first boundary on."""
         self.identity = Identity(spec.mesh)
         self.recordings = StepRecordings(spec, fabric, send)
-        self._votes: VoteGroup | None = None
+        self._votes: Endpoint | None = None
         self._settling = 0
         """The generation of which the first step is under way; 0: none."""
         self._watch = Watch(spec, fabric, self.protocol, send, world)
@@ -136,9 +137,7 @@ class WorkerRuntime:
             while not self.protocol.generation:
                 self._come_to_boundary()
             self.fabric.vouch(True)
-        self._votes = self.process.vote_group(self.spec.roles)
-        self._watch.votes = self._votes.endpoint
-        self.process.install(self.spec.roles)
+        self._votes = self._watch.votes = self.process.install(self.spec.roles)
         if entry.rehearsal:
             self.identity.begin()
         else:
@@ -186,7 +185,7 @@ class WorkerRuntime:
             driver.entry = None
         if groups is not None:
             self.fabric.become(other, groups)
-            self.process.role_changed(other)
+            self.process.role_changed()
             self.role = other
             assert self._archive is not None
             self._archive.become(other, self.twins())
@@ -229,11 +228,11 @@ class WorkerRuntime:
             return
         assert self._votes is not None
         self.fabric.vouch(False)
-        self.recordings.first_boundary(same, self._votes.endpoint)
+        self.recordings.first_boundary(same, self._votes)
         begun = self.protocol.step
         if archive.has_checkpoints and not begun:
             latest = archive.latest()
-            least = self.least([latest])[0]
+            least = self.process.least([latest])[0]
             begun = least if self.fabric.fault is None else latest  # an interrupted all-reduce has no result
             if begun:
                 archive.load(begun)
@@ -242,18 +241,13 @@ class WorkerRuntime:
         with self._changed:
             self._driver.do(self.protocol.tracked(same, size, begun))
 
-    def least(self, numbers: list[int]) -> list[int]:
-        """The minimum over all roles, number by number; undefined if the fabric is poisoned meanwhile."""
-        assert self._votes is not None
-        return self._votes.least(numbers)
-
     def _compare(self) -> None:
         """Check that the roles that the script calls the same hold the same state. All roles do so at the same
         boundary."""
         mine, first = int(digest(take_inventory(self.tracked))[:15], 16), min(self.same)
         numbers = [NO_ROLE << 20] * (2 * self.spec.roles)
         numbers[first], numbers[self.spec.roles + first] = mine, -mine
-        least = self.least(numbers)
+        least = self.process.least(numbers)
         if self.fabric.fault is None and least[first] != -least[self.spec.roles + first]:
             roles = ", ".join(map(str, self.same))
             raise JobError(f"job.same_over: after the first step, roles {roles} do not hold the same state")
@@ -303,7 +297,7 @@ class WorkerRuntime:
                     break
                 incoming = self.transfers.complete_links()
                 following = self.protocol.boundary()
-                if incoming is not None or not isinstance(following, Wait | HandedOver):
+                if incoming is not None or not isinstance(following, Wait):
                     break
                 self._changed.wait()
             if not other_role and isinstance(following, SwitchTo):
@@ -348,11 +342,8 @@ class WorkerRuntime:
         if self._archive is not None:
             self._archive.entered(proposal.roster, proposal)
         arrival = self.transfers.take_arrival()
-        if arrival is None:
-            self._driver.do(self.protocol.entered(generation))
-        else:
-            effects = self.protocol.entered(generation, arrival.seconds, arrival.bytes, again=arrival.again)
-            self._driver.do(effects)
+        taken = () if arrival is None else (arrival.seconds, arrival.bytes, arrival.again)
+        self._driver.do(self.protocol.entered(generation, *taken))
         return proposal
 
     # -- in a step -----------------------------------------------------------------------------------------------------
@@ -379,7 +370,7 @@ class WorkerRuntime:
             ballot = self.protocol.ballot(healthy=healthy, over=over, sound=sound, copied=copied)
         if ballot is None:
             return self.verdict()
-        least = self.least(numbers_of(ballot))
+        least = self.process.least(numbers_of(ballot))
         fault = self.fabric.fault
         if fault is not None:
             with self._changed:
@@ -457,10 +448,10 @@ class WorkerRuntime:
     # -- the end -------------------------------------------------------------------------------------------------------
 
     def _close_archive(self) -> None:
-        archive, self._archive = self._archive, None
         self.protocol.kept = tuple
-        if archive is not None:
-            archive.close()
+        if self._archive is not None:
+            self._archive.close()
+            self._archive = None
 
     def close(self) -> None:
         self._watch.close()

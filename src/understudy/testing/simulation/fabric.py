@@ -22,7 +22,6 @@ from understudy.comm.sandbox import Sandbox
 from understudy.comm.topology import GroupKey, LinkId
 from understudy.comm.transport import GroupTransport
 from understudy.protocol.roster import Roster, RosterError, WorkerAddress
-from understudy.worker.process import VoteGroup
 
 from .network import SETUP_S, Network, SharedGeneration
 from .scheduler import SimProcess, Task
@@ -363,17 +362,6 @@ class SimFabric:
             fabric.wake()
 
 
-class SimVotes:
-    """The group of all roles; a `VoteGroup`."""
-
-    def __init__(self, fabric: SimFabric, roles: int) -> None:
-        self._fabric = fabric
-        self.endpoint = fabric.vote_endpoint(roles)
-
-    def least(self, numbers: list[int]) -> list[int]:
-        return self._fabric.least(numbers)
-
-
 class SimTrainingProcess:
     """A `TrainingProcess` without torch.distributed."""
 
@@ -386,16 +374,16 @@ class SimTrainingProcess:
     def group(self, roles: Sequence[int], *, recorded: bool = True) -> RoleGroup:
         raise RuntimeError("scripts of the simulation make no groups")
 
-    def vote_group(self, roles: int) -> VoteGroup:
-        return SimVotes(self._fabric, roles)
+    def install(self, roles: int) -> Endpoint:
+        return self._fabric.vote_endpoint(roles)
 
-    def install(self, roles: int) -> None:
-        pass
+    def least(self, numbers: list[int]) -> list[int]:
+        return self._fabric.least(numbers)
 
     def uninstall(self) -> None:
         pass
 
-    def role_changed(self, role: int) -> None:
+    def role_changed(self) -> None:
         pass
 
     def announce(self, role: int) -> None:

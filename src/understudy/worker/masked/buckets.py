@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -32,7 +32,7 @@ class Bucket:
         return sum(self.sizes)
 
     @torch.no_grad()
-    def gather(self, gradients: Gradients, out: torch.Tensor) -> torch.Tensor:
+    def gather(self, gradients: Gradients | Mapping[int, torch.Tensor | None], out: torch.Tensor) -> torch.Tensor:
         """Copy the members' gradients into `out`, one after the other; zeros for a missing one."""
         for member, piece in zip(self.members, out.split(self.sizes), strict=True):
             grad = gradients[member]
@@ -78,16 +78,3 @@ def buckets_of(parameters: Sequence[torch.Tensor], managed: Iterable[int], limit
         Bucket(place, tuple(n for n, _ in members), tuple(size for _, size in members), *kind)
         for place, (kind, members) in enumerate(found)
     )
-
-
-class BucketScratch:
-    """Reused memory for flat buckets: as much as the largest buckets in flight."""
-
-    def __init__(self, places: int) -> None:
-        self._memory: list[torch.Tensor | None] = [None] * places
-
-    def flat(self, place: int, elements: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-        size, memory = elements * dtype.itemsize, self._memory[place]
-        if memory is None or memory.numel() < size or memory.device != device:
-            memory = self._memory[place] = torch.empty(size, dtype=torch.uint8, device=device)
-        return memory[:size].view(dtype)

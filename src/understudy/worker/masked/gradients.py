@@ -22,7 +22,7 @@ from understudy.comm.reduction import accumulator
 from understudy.state.kinds import Tracked, module_tensors
 from understudy.worker.runtime import JobError
 
-from .buckets import BYTES, Bucket, BucketScratch, buckets_of, local_gradient
+from .buckets import BYTES, Bucket, buckets_of, local_gradient
 from .partial_sums import Gradients, PartialSums
 from .shard_plan import Segment, ShardPlan
 
@@ -55,7 +55,7 @@ class Synchroniser:
         self.divides = True
         """Whether gradients that a framework would have reduced have to be divided by the number of replicas."""
         self._sound = sound
-        self._scratch = BucketScratch(IN_FLIGHT)
+        self._memory: list[torch.Tensor | None] = [None] * IN_FLIGHT
 
     def run(self, sums: PartialSums, plan: ShardPlan, *, check: bool = True) -> dict[str, float]:
         """Settle all buckets and give the parameters the mean over all micro-shards as gradients.
@@ -137,10 +137,10 @@ class Synchroniser:
         if not bucket.elements:  # a role's parts of small tensors may be empty, on all of its twins alike
             return lambda: torch.empty(0, dtype=bucket.dtype, device=bucket.device)
         if root is not None or not plan.deterministic:
-            flat = self._scratch.flat(place, bucket.elements, bucket.dtype, bucket.device)
+            flat = self._flat(place, bucket)
             if root is not None:
                 if root == self.group.endpoint.rank:
-                    bucket.gather(_by_member(bucket, sums.totals[bucket.number], len(self.parameters)), flat)
+                    bucket.gather(dict(zip(bucket.members, sums.totals[bucket.number], strict=True)), flat)
                 work = broadcast(self.group, flat, root)
             else:
                 bucket.gather(sums.by_segment.get(0, [None] * len(self.parameters)), flat)
@@ -153,6 +153,13 @@ class Synchroniser:
             return finish
         exchange = Exchange(self.group, plan, bucket, sums.by_segment)
         return lambda: exchange.finish(plan.replicas if divides else 1)
+
+    def _flat(self, place: int, bucket: Bucket) -> torch.Tensor:
+        """Memory for a flat bucket, which is used again: as much as the largest bucket at this place."""
+        size, memory = bucket.elements * bucket.dtype.itemsize, self._memory[place]
+        if memory is None or memory.numel() < size or memory.device != bucket.device:
+            memory = self._memory[place] = torch.empty(size, dtype=torch.uint8, device=bucket.device)
+        return memory[:size].view(bucket.dtype)
 
     @torch.no_grad()
     def _settle(
@@ -183,13 +190,6 @@ class Synchroniser:
         return self.group.allreduce([tensor], options)
 
 
-def _by_member(bucket: Bucket, totals: Gradients, count: int) -> Gradients:
-    found: Gradients = [None] * count
-    for member, total in zip(bucket.members, totals, strict=True):
-        found[member] = total
-    return found
-
-
 def _names(sums: PartialSums) -> list[str]:
     return sorted({name for values in sums.values.values() for name in values})
 
@@ -213,21 +213,19 @@ class Exchange:
     """The ordered sum of one bucket. The constructor starts its messages."""
 
     def __init__(self, group: RoleGroup, plan: ShardPlan, bucket: Bucket, sums: Mapping[int, Gradients]) -> None:
-        self._group, self._plan, self._bucket = group, plan, bucket
-        self._replica = plan.replica
+        self._group, self._plan, self._bucket, self._replica = group, plan, bucket, plan.replica
         self._cuts = cuts(bucket.elements, plan.live)
         segments = [segment for shard in plan.shards for segment in shard]
         self._mine: dict[int, torch.Tensor] = {}
         self._theirs: dict[int, torch.Tensor] = {}
         self._works: list[Any] = []
         low, high = self._cuts[self._replica]
-        for place, segment in enumerate(segments):
-            tag = bucket.number * len(segments) + place
+        tagged = list(enumerate(segments, bucket.number * len(segments)))
+        for tag, segment in tagged:
             if segment.replica != self._replica and high > low:
                 self._theirs[segment.name] = part = self._empty(high - low)
                 self._works.append(group.recv([part], segment.replica, tag))
-        for place, segment in enumerate(segments):
-            tag = bucket.number * len(segments) + place
+        for tag, segment in tagged:
             if segment.replica == self._replica:
                 self._mine[segment.name] = flat = bucket.gather(sums[segment.name], self._empty(bucket.elements))
                 for replica, (first, last) in self._cuts.items():
@@ -247,11 +245,8 @@ class Exchange:
         result[low:high] = self._fold(low, high).div_(divisor)
         self._mine.clear()
         self._theirs.clear()
-        works = []
-        for replica, (first, last) in self._cuts.items():
-            if last > first:
-                works.append(broadcast(self._group, result[first:last], replica))
-        for work in works:
+        parts = [(replica, result[first:last]) for replica, (first, last) in self._cuts.items() if last > first]
+        for work in [broadcast(self._group, part, replica) for replica, part in parts]:
             work.wait()
         return result
 

@@ -140,7 +140,7 @@ class Masking:
         kept = len(sums.done) if still_good(sums.done, plan) else 0
         numbers = [NONE] * (2 * plan.replicas)
         numbers[plan.replica], numbers[plan.replicas + plan.replica] = kept, -kept
-        least = self._runtime.least(numbers)
+        least = self._runtime.process.least(numbers)
         if self._faulty():
             self._leave()
         self._agreed = roster.generation
