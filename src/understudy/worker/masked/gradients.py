@@ -11,6 +11,8 @@ from __future__ import annotations
 import hashlib
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
+from operator import add
 from typing import Any
 
 import torch
@@ -22,8 +24,7 @@ from understudy.comm.reduction import accumulator
 from understudy.state.kinds import Tracked, module_tensors
 from understudy.worker.runtime import JobError
 
-from .buckets import BYTES, Bucket, buckets_of, local_gradient
-from .partial_sums import Gradients, PartialSums
+from .partial_sums import BYTES, Bucket, Gradients, PartialSums, buckets_of, local_gradient
 from .shard_plan import Segment, ShardPlan
 
 NONE = 1 << 40
@@ -101,7 +102,7 @@ class Synchroniser:
                 )
                 absent[member] = int(all(grad is None for grad in found))
         numbers = torch.tensor([*counts, names, -names, *roots, *absent])
-        self._all_reduce(numbers, dist.ReduceOp.MIN).wait()
+        all_reduce(self.group, numbers, dist.ReduceOp.MIN).wait()
         self._check()
         least: list[int] = numbers.tolist()
         if check:
@@ -122,12 +123,10 @@ class Synchroniser:
             row = number if plan.deterministic else 0
             for column, name in enumerate(names):
                 table[row, column] += sums.values[number].get(name, 0.0)
-        self._all_reduce(table, dist.ReduceOp.SUM).wait()
+        all_reduce(self.group, table, dist.ReduceOp.SUM).wait()
         self._check()
-        totals = [0.0] * len(names)
-        for row_values in table.tolist():
-            totals = [so_far + value for so_far, value in zip(totals, row_values, strict=True)]
-        return {name: total / plan.count for name, total in zip(names, totals, strict=True)}
+        columns = zip(*table.tolist(), strict=True)
+        return {name: reduce(add, column, 0.0) / plan.count for name, column in zip(names, columns, strict=True)}
 
     def _start(
         self, sums: PartialSums, plan: ShardPlan, bucket: Bucket, root: int | None, place: int
@@ -144,7 +143,7 @@ class Synchroniser:
                 work = broadcast(self.group, flat, root)
             else:
                 bucket.gather(sums.by_segment.get(0, [None] * len(self.parameters)), flat)
-                work = self._all_reduce(flat, dist.ReduceOp.AVG if divides else dist.ReduceOp.SUM)
+                work = all_reduce(self.group, flat, dist.ReduceOp.AVG if divides else dist.ReduceOp.SUM)
 
             def finish() -> torch.Tensor:
                 work.wait()
@@ -182,12 +181,6 @@ class Synchroniser:
     def _check(self) -> None:
         if not self._sound():
             raise SumInterrupted
-
-    def _all_reduce(self, tensor: torch.Tensor, kind: Any) -> Any:
-        options = dist.AllreduceOptions()
-        options.reduceOp = dist.ReduceOp(kind)
-        options.asyncOp = True
-        return self.group.allreduce([tensor], options)
 
 
 def _names(sums: PartialSums) -> list[str]:
@@ -266,6 +259,12 @@ class Exchange:
         if segment.replica == self._replica:
             return self._mine[segment.name][low:high]
         return self._theirs.get(segment.name, self._empty(0))
+
+
+def all_reduce(group: RoleGroup, tensor: torch.Tensor, kind: Any) -> Any:
+    options = dist.AllreduceOptions()
+    options.reduceOp, options.asyncOp = dist.ReduceOp(kind), True
+    return group.allreduce([tensor], options)
 
 
 def broadcast(group: RoleGroup, flat: torch.Tensor, root: int) -> Any:

@@ -17,10 +17,9 @@ from understudy.masking.placement import PlacementError, parse
 from understudy.worker.rng import seed_everything
 from understudy.worker.runtime import JobError, Unsound, WorkerRuntime
 
-from .buckets import local_gradient
 from .deferral import DeferredReduction, check_suitable, managed, trained
 from .gradients import NONE, Miscounted, SumInterrupted, Synchroniser
-from .partial_sums import PartialSums
+from .partial_sums import PartialSums, local_gradient
 from .shard_plan import ShardPlan, still_good
 
 AFTER = -1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -48,11 +49,8 @@ class ShardPlan:
     @cached_property
     def loads(self) -> tuple[int, ...]:
         """Micro-shards of each replica; 0 for a vacant one."""
-        found = [0] * self.replicas
-        for where in self.assignment.where:
-            for replica in where:
-                found[replica] += 1
-        return tuple(found)
+        loads = Counter(replica for where in self.assignment.where for replica in where)
+        return tuple(loads[replica] for replica in range(self.replicas))
 
     def own(self, number: int) -> bool:
         return number // self.assignment.q == self.replica
