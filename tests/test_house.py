@@ -34,8 +34,7 @@ class Rule(NamedTuple):
     name: str
     offences: Callable[[], list[str]]
     limit: int
-    """Offences that are allowed today. It only falls, until it is the target."""
-    target: int
+    """Offences that are allowed."""
 
 
 @cache
@@ -138,18 +137,15 @@ def pronouns() -> list[str]:
 
 
 RULES = (
-    #    what is counted                                            offences          limit  target
-    Rule("public class names that are used twice", duplicate_names, 0, 0),
-    Rule(f"classes at the end of a chain of more than {DEEPEST}", deep_classes, 0, 0),
-    Rule("methods that raise NotImplementedError", stubs, 0, 0),
-    Rule(f"constructor calls with more than {MOST_POSITIONAL} positional arguments", positional_calls, 2, 0),
-    Rule("indefinite pronouns in docstrings", pronouns, 59, 59),
+    Rule("public class names that are used twice", duplicate_names, 0),
+    Rule(f"classes at the end of a chain of more than {DEEPEST}", deep_classes, 0),
+    Rule("methods that raise NotImplementedError", stubs, 0),
+    Rule(f"constructor calls with more than {MOST_POSITIONAL} positional arguments", positional_calls, 0),
+    Rule("indefinite pronouns in docstrings", pronouns, 40),
 )
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
 def test_the_house(rule: Rule) -> None:
     found = rule.offences()
-    shown = "\n".join(found)
-    assert len(found) <= rule.limit, f"{rule.name}: {len(found)}, at most {rule.limit} (target {rule.target})\n{shown}"
-    assert rule.limit >= rule.target
+    assert len(found) <= rule.limit, "\n".join([f"{rule.name}: {len(found)}, at most {rule.limit}", *found])

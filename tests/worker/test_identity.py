@@ -148,6 +148,16 @@ def test_a_way_to_ask_that_cannot_be_seen_is_found_in_the_code(
     assert joiner.others() == ()
 
 
+def test_objects_of_a_script_that_raise_when_asked_for_attributes_do_no_harm(
+    joiner: Newcomer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = types.ModuleType("users")
+    module.__file__ = "/home/user/users.py"
+    exec("from torch import classes\nops = classes.ops\n", vars(module))
+    monkeypatch.setitem(sys.modules, "users", module)
+    assert joiner.others() != ()
+
+
 def test_what_is_asked_before_the_training_function_is_entered_fixes_the_process(joiner: Newcomer) -> None:
     joiner.identity.inside = True
     joiner.identity.told()

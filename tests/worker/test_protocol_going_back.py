@@ -197,6 +197,19 @@ def test_who_gives_a_copy_goes_back_first() -> None:
     assert worker.boundary() == SwitchTo(3)
 
 
+@pytest.mark.parametrize("back", ["copy", ""])
+def test_a_worker_that_only_gives_copies_does_not_hold_the_later_state_any_more(back: Back) -> None:
+    """Otherwise its step, the latest, would make the state of all others worthless after the next failure."""
+    worker = training(step=5)
+    worker.hear(Halt(1, "x"))
+    elsewhere = FIRST.successor({0: W2}, generation=4)
+    worker.hear(Resume(elsewhere, 3 if back else 5, TO_W2, back))
+    worker.opened(4)
+    assert worker.boundary() == SwitchTo(4)
+    worker.entered(4)
+    assert report(worker).holds is not bool(back)
+
+
 def test_it_says_which_copies_it_has() -> None:
     worker = training(step=2)
     worker.kept = lambda: ((0, 1), (1, 1))

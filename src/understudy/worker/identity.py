@@ -11,7 +11,7 @@ import os
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import CodeType, FrameType, ModuleType
+from types import CodeType, FrameType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import torch
@@ -165,7 +165,8 @@ def _is_users(module: ModuleType) -> bool:
 def _codes(value: Any, module: str) -> list[CodeType]:
     """The code of a function, or of the methods of a class of this module."""
     members = [value, *vars(value).values()] if isinstance(value, type) and value.__module__ == module else [value]
-    return [code for member in members if isinstance(code := getattr(member, "__code__", None), CodeType)]
+    # No attribute is asked for on other objects: those with a `__getattr__` of their own may raise anything.
+    return [member.__code__ for member in members if isinstance(member, FunctionType | MethodType)]
 
 
 def _code_uses(code: CodeType) -> bool:

@@ -355,6 +355,8 @@ class WorkerProtocol:
         self.generation, self.halted = generation, False
         if proposal.roster.role_of(self.uid) is None:
             self.state = WorkerState.RELEASED
+            if proposal.back:
+                self.holds = False  # its state is of a step that the others have left
         elif self.state is not WorkerState.ENTERING:
             self.state = WorkerState.TRAINING
         self._computes_again()

@@ -390,3 +390,39 @@ def test_before_the_first_generation() -> None:
         with pytest.raises(StateError, match="role 2: w0 has no copy of step 0"):
             keeper.restore(0, [2])
         keeper.close()
+
+
+def test_late_bytes_of_links_that_were_given_up_cost_no_copy(
+    cast: Callable[..., Cast], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    armed = threading.Lock()
+    late, go, over = threading.Event(), threading.Event(), threading.Event()
+
+    def one_is_late(links: Any, spare: Callable[[int], Copy | None], stop: Any) -> Copy:
+        def wait(keep: int) -> Copy | None:
+            if not armed.acquire(blocking=False):
+                return spare(keep)
+            late.set()
+            assert go.wait(20)
+            try:
+                return spare(keep)
+            finally:
+                over.set()
+
+        return take_copy(links, wait, stop)
+
+    monkeypatch.setattr(copies, "take_copy", one_is_late)
+    with armed:
+        two = cast(2)
+        two.refresh(1)
+    two.step()
+    assert all(two.begin(2))
+    assert late.wait(20)
+    for keeper in two.keepers:
+        connections = keeper._connections
+        assert connections is not None
+        copies._cut(connections.links)
+    two.wait(2)
+    go.set()
+    assert over.wait(20)
+    assert [keeper.kept() for keeper in two.keepers] == [{0: {1, 2}, 1: {1, 2}}] * 2

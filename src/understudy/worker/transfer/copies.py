@@ -106,9 +106,8 @@ class _CopyConnections:
         self.not_before = 0.0
         """The time of the next attempt to dial."""
         self.arriving: dict[tuple[str, int], list[Link]] = {}
-        self.serving: list[list[Link]] = []
-        self.kept_roles: set[int] = set()
-        """Roles of other workers for which copies arrive here."""
+        self.serving: dict[int, list[Link]] = {}
+        """By role of another worker: its latest links, over which copies arrive here."""
 
 
 class CopyKeeper:
@@ -197,7 +196,7 @@ class CopyKeeper:
         for links in connections.arriving.values():
             _close(links)
         connections.arriving.clear()
-        for links in (connections.links, *connections.serving):
+        for links in (connections.links, *connections.serving.values()):
             _cut(links)
         self._to_close += connections.links
         connections.links = []
@@ -285,7 +284,7 @@ class CopyKeeper:
                 self._open = False
             self._settled = max(self._settled, step)
             connections = self._connections
-            needed = set() if connections is None else {connections.role, *connections.kept_roles}
+            needed = set() if connections is None else {connections.role, *connections.serving}
             for role, copies in list(self._copies.items()):
                 copies.drop(before=self._settled)
                 if role not in needed:
@@ -424,8 +423,13 @@ class CopyKeeper:
                 return
             del connections.arriving[key]
             links.sort(key=lambda one: one.id.rail)
-            connections.serving.append(links)
-            connections.kept_roles.add(role)
+            former = connections.serving.get(role)
+            if former is not None and former[0].id.rail > links[0].id.rail:
+                _close(links)
+                return
+            connections.serving[role] = links
+            if former is not None:
+                _cut(former)
             taker = self._world.start(partial(self._serve, connections, role, links), "understudy copies of others")
             self._takers = [*(thread for thread in self._takers if thread.is_alive()), taker]
 
@@ -435,6 +439,9 @@ class CopyKeeper:
         def spare(keep: int) -> Copy | None:
             nonlocal epoch
             with self._changed:
+                if connections.serving[role] is not links:
+                    # Bytes of links that were given up: making room for them would cost a copy that came since.
+                    raise StateError(f"role {role} has dialled again")
                 epoch = self._epoch
                 return self._copies[role].spare(max(keep, self._settled))
 
@@ -442,7 +449,8 @@ class CopyKeeper:
             while True:
                 copy = take_copy(links, spare, stop)
                 with self._changed:
-                    if connections.over or (epoch != self._epoch and copy.step > self._back):
+                    outdated = connections.over or connections.serving[role] is not links
+                    if outdated or (epoch != self._epoch and copy.step > self._back):
                         break
                     self._copies[role].put(copy)
                 confirm_copy(links, stop)
@@ -450,7 +458,6 @@ class CopyKeeper:
             log.debug("%s takes no more copies of role %d over these links: %s", self._uid, role, error)
         finally:
             with self._changed:
-                connections.serving.remove(links)
                 _close(links)
 
 
