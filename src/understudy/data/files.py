@@ -111,13 +111,9 @@ def publish(path: Path) -> None:
 def remove_leftovers(folder: Path) -> None:
     """Remove the incomplete files of processes that were killed."""
     for part in folder.glob(".*.part"):
-        with suppress(OSError):
-            file = os.open(part, os.O_RDWR)
-            try:
-                if _locked(file, part):
-                    part.unlink()
-            finally:
-                os.close(file)
+        with suppress(OSError), part.open("r+b") as file:
+            if _locked(file.fileno(), part):
+                part.unlink()
 
 
 def _locked(file: int, part: Path) -> bool:

@@ -185,10 +185,9 @@ def check_rest(name: str, optimizer: Optimizer, value: Any) -> None:
 def restore_rest(name: str, optimizer: Optimizer, value: Any) -> None:
     """Set hyper-parameters and all state that is not a tensor of a parameter."""
     for group, options in zip(optimizer.param_groups, value["param_groups"], strict=True):
-        merged = {key: _adopt(group.get(key), new) for key, new in options.items()}
-        kept = group["params"]
+        merged = {"params": group["params"]} | {key: _adopt(group.get(key), new) for key, new in options.items()}
         group.clear()
-        group.update({"params": kept} | merged)
+        group.update(merged)
     for each in optimizer_parameters(name, optimizer):
         values = value["state"].get((each.group, each.position), {})
         each.set_state(

@@ -36,20 +36,17 @@ class Job:
         """The job's seed, the same on all roles: `torch.manual_seed(job.seed)` before the model is made."""
         self.device = local_device().torch_device()
         """The device of this worker."""
-        self._spec = spec
+        self._spec, self._meter, self._observer = spec, runtime.meter, runtime.observer
         self._undo: Undo | None = None
         self._step: Step | None = None
         self._again: Step | None = None
-        self._closed = False
-        self._stopped = False
+        self._closed = self._stopped = False
         self._averaged: list[nn.Module] = []
         self._over: tuple[str, ...] = ()
         """The dimensions over which the gradients of these modules are averaged."""
         self._averaging: Averaging | None = None
         self._masking: Masking | None = None
-        self._observer = runtime.observer
         self._hook = register_optimizer_step_pre_hook(self._before_update)
-        self._meter = runtime.meter
 
     @property
     def role(self) -> int:

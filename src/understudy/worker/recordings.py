@@ -11,7 +11,6 @@ import http.client
 import logging
 import urllib.error
 import urllib.request
-from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
@@ -26,7 +25,9 @@ from understudy.comm.recording import Recorder, Recording, RecordingError, diges
 from understudy.comm.sandbox import Echo, Replay, Sandbox, SandboxSeat
 from understudy.host.temporary import nameless
 from understudy.protocol.mesh import Mesh, alike, along
-from understudy.protocol.messages import FromWorker, Recorded, Telemetry, WorkerSpec
+from understudy.protocol.messages import Recorded, WorkerSpec
+
+from .driver import Send
 
 log = logging.getLogger("understudy.worker")
 
@@ -54,7 +55,7 @@ def label(mesh: Mesh, seat: SandboxSeat) -> str:
 class StepRecordings:
     """The recording that this worker makes, and those that answer its rehearsals. Belongs to the training thread."""
 
-    def __init__(self, spec: WorkerSpec, fabric: Fabric, say: Callable[[FromWorker | Telemetry], None]) -> None:
+    def __init__(self, spec: WorkerSpec, fabric: Fabric, say: Send) -> None:
         self._spec, self._fabric, self._say = spec, fabric, say
         self._label = partial(label, spec.mesh)
         self._recorder: Recorder | None = None

@@ -10,17 +10,8 @@ from understudy.comm.endpoint import Endpoint
 from understudy.comm.fabric import Fabric
 from understudy.comm.faults import SwitchRefused
 from understudy.host.world import REAL, World
-from understudy.protocol.messages import (
-    Done,
-    Failed,
-    Faulty,
-    Here,
-    Progress,
-    ScriptFailure,
-    Settled,
-    ToWorker,
-    WorkerSpec,
-)
+from understudy.protocol import messages
+from understudy.protocol.messages import ScriptFailure, ToWorker, WorkerSpec
 from understudy.protocol.vote import NO_ROLE, VoteOutcome, numbers_of, outcome_of
 from understudy.state.checkpoint import CheckpointStore
 from understudy.state.inventory import digest, take_inventory
@@ -102,9 +93,7 @@ class WorkerRuntime:
         self.protocol, self._changed = self._driver.protocol, self._driver.changed
         self.step_times = StepTimes()
         self.protocol.usual = self.step_times.usual
-        self.transfers = StateTransfers(
-            spec, self._driver, fabric, self.tracked, step_times=self.step_times, world=world
-        )
+        self.transfers = StateTransfers(spec, self._driver, fabric, self.tracked, self.step_times, world)
         self._archive: Archive | None = None
         """What this worker keeps to go back to, from the first boundary on."""
         self.identity = Identity(spec.mesh)
@@ -114,7 +103,7 @@ class WorkerRuntime:
         """The generation of which the first step is under way; 0: none."""
         self._watch = Watch(spec, fabric, self.protocol, send, world)
         self.meter = Meter(process.waits_known, world=world)
-        self._send(Here(fabric.worker, process.pid))
+        self._send(messages.Here(fabric.worker, process.pid))
 
     def hear(self, message: ToWorker) -> None:
         """Handle a message from the controller. Does not block."""
@@ -157,8 +146,7 @@ class WorkerRuntime:
         with self._changed:
             if not self.rehearsing or driver.dismissed or (driver.entry is None and not self.fabric.lost_mates):
                 return False
-            if driver.entry is None:
-                driver.entry = EnterTrain(self.role, rehearsal=True)
+            driver.entry = driver.entry or EnterTrain(self.role, rehearsal=True)
         return not self.identity.fixed
 
     def leave(self) -> None:
@@ -230,8 +218,7 @@ class WorkerRuntime:
         self.fabric.vouch(False)
         self.recordings.first_boundary(same, self._votes)
         begun = self.protocol.step
-        if archive.has_checkpoints and not begun:
-            latest = archive.latest()
+        if not begun and (latest := archive.latest()) is not None:
             least = self.process.least([latest])[0]
             begun = least if self.fabric.fault is None else latest  # an interrupted all-reduce has no result
             if begun:
@@ -261,13 +248,12 @@ class WorkerRuntime:
 
     def rehearsed(self, seconds: float) -> None:
         """Report that the shadow steps are done, unless another role is wanted meanwhile."""
-        also = self._interchangeable()
+        also, diverged, fixed = self._interchangeable(), self.recordings.diverged, self.identity.fixed
         self.fabric.end_rehearsal()
         self.recordings.rehearsed()
         with self._changed:
             if self._driver.entry is None:
-                diverged = self.recordings.diverged
-                self._driver.do(self.protocol.rehearsed(seconds, also, diverged, fixed=self.identity.fixed))
+                self._driver.do(self.protocol.rehearsed(seconds, also, diverged, fixed=fixed))
 
     def boundary(self) -> int:
         """Do everything that has to happen between two steps. Returns the step to compute next."""
@@ -419,7 +405,7 @@ class WorkerRuntime:
 
     def report_fault(self, reason: str, *, fatal: bool) -> None:
         """Report a fault of this worker's machine. If it is fatal, wait until the controller ends this worker."""
-        self._send(Faulty(reason, fatal))
+        self._send(messages.Faulty(reason, fatal))
         if fatal:
             self.fabric.interrupt(f"{self.spec.uid}: {reason}", self.spec.uid)
             with self._changed:
@@ -432,12 +418,12 @@ class WorkerRuntime:
             step = self.protocol.step
         seconds, lost = self.step_times.ends(self.world.time(), settles=bool(self._settling))
         if self._settling:
-            self._send(Settled(self._settling, step, lost))
+            self._send(messages.Settled(self._settling, step, lost))
         self._settling = 0
         if self.protocol.proposal is not None or self.transfers.under_way:
             self.meter.note("a change is under way")
         sample = self.meter.end(self.spec.uid, self.role, step, traffic_of(self.fabric))
-        self._send(Progress(self.role, step, seconds, values, primary=self.is_last, sample=sample))
+        self._send(messages.Progress(self.role, step, seconds, values, primary=self.is_last, sample=sample))
 
     @property
     def is_last(self) -> bool:
@@ -461,8 +447,8 @@ class WorkerRuntime:
     def done(self, *, stopped: bool) -> None:
         """Report that the training function has ended."""
         state = digest(take_inventory(self.tracked)) if self.tracked else ""
-        self._send(Done(self.protocol.step, state, stopped))
+        self._send(messages.Done(self.protocol.step, state, stopped))
 
     def failed(self, error: str, trace: str, cause: ScriptFailure) -> None:
         """Report the error that ended the training function."""
-        self._send(Failed(self.protocol.step, error, trace, cause))
+        self._send(messages.Failed(self.protocol.step, error, trace, cause))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from understudy.protocol.mesh import replica_of
@@ -58,9 +57,7 @@ class Step:
         self._job._begin(self)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
         return self._job._end(self, error)
 
     def __repr__(self) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from pathlib import Path
 
 from understudy.comm import waits
@@ -12,12 +11,13 @@ from understudy.comm.links.link import Link
 from understudy.host.world import REAL, World
 from understudy.masking.coverage import at_risk
 from understudy.masking.placement import parse
-from understudy.protocol.messages import Copied, FromWorker, Saved, Telemetry, WorkerSpec
+from understudy.protocol.messages import Copied, Saved, WorkerSpec
 from understudy.protocol.roster import Roster
 from understudy.state.checkpoint import CheckpointFolder, CheckpointStore, CheckpointWriter
 from understudy.state.inventory import take_inventory
 from understudy.state.kinds import Tracked
 from understudy.state.stream import WorldStop
+from understudy.worker.driver import Send
 from understudy.worker.instructions import GoBack, WriteCheckpoint
 from understudy.worker.states import Proposal
 
@@ -37,7 +37,7 @@ class Archive:
         role: int,
         tracked: Tracked,
         twins: tuple[int, ...],
-        send: Callable[[FromWorker | Telemetry], None],
+        send: Send,
         *,
         world: World = REAL,
         checkpoints: CheckpointStore | None = None,
@@ -67,16 +67,9 @@ class Archive:
         """Change to another role before anything is kept."""
         self._role, self._twins = role, twins
 
-    # -- beginning -----------------------------------------------------------------------------------------------------
-
-    @property
-    def has_checkpoints(self) -> bool:
-        """Whether checkpoints are written and read at all."""
-        return self._checkpoints is not None
-
-    def latest(self) -> int:
-        """The latest checkpoint that is complete on disk; 0: none."""
-        return 0 if self._checkpoints is None else self._checkpoints.latest()
+    def latest(self) -> int | None:
+        """The latest checkpoint that is complete on disk; 0: none. None: there are no checkpoints at all."""
+        return None if self._checkpoints is None else self._checkpoints.latest()
 
     def load(self, step: int) -> None:
         """Restore the state of a checkpoint."""

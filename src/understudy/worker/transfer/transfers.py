@@ -118,13 +118,11 @@ class StateTransfers:
         driver: ProtocolDriver,
         fabric: Fabric,
         tracked: Tracked,
-        *,
         step_times: StepTimes,
         world: World,
     ) -> None:
         self._spec, self._driver, self._fabric, self._tracked = spec, driver, fabric, tracked
-        self._protocol, self._step_times = driver.protocol, step_times
-        self._world = world
+        self._protocol, self._step_times, self._world = driver.protocol, step_times, world
         self._transfers: dict[str, Transfer] = {}
         """By taker."""
         self._arrival: Arrival | None = None
