@@ -85,7 +85,7 @@ class ProtocolDriver:
 
     def _opened(self, generation: int, done: Future[None]) -> None:
         with self.changed:
-            error = done.exception() if not done.cancelled() else RuntimeError("it was cancelled")
+            error = "it was cancelled" if done.cancelled() else done.exception()
             if error is None:
                 self.do(self.protocol.opened(generation, self._world.monotonic() - self._opening_since))
             else:

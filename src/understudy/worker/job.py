@@ -20,9 +20,8 @@ from understudy.state.undo import Undo
 from .identity import Places
 from .masked.gradients import Averaging, check_tracked
 from .masked.masking import Masking
-from .rng import seed_everything
 from .runtime import JobError, Repeat, WorkerRuntime
-from .step import Step
+from .step import Step, seed_everything
 
 
 class Job:

@@ -14,8 +14,8 @@ from torch import nn
 
 from understudy.masking.assignment import assign
 from understudy.masking.placement import PlacementError, parse
-from understudy.worker.rng import seed_everything
 from understudy.worker.runtime import JobError, Unsound, WorkerRuntime
+from understudy.worker.step import seed_everything
 
 from .deferral import DeferredReduction, check_suitable, managed, trained
 from .gradients import NONE, Miscounted, SumInterrupted, Synchroniser
