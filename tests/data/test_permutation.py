@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from understudy.data.permutation import LARGEST, ROUNDS, hash_numbers, permute
+from understudy.data.sampler import LARGEST, ROUNDS, hash_numbers, permute
 
 keys = st.integers(0, 2**64 - 1)
 

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from understudy.device.cpu import HOST
-from understudy.device.interface import Device, local_device
+from understudy.device.cpu import HOST, local_device
 
 
 @pytest.fixture(autouse=True)
@@ -19,7 +18,7 @@ def _random_numbers_as_before() -> Iterator[None]:
 
 
 def test_a_worker_without_an_accelerator_trains_on_the_host() -> None:
-    device: Device = local_device()
+    device = local_device()
     assert device is HOST
     assert torch.device(device.name) == device.torch_device()
 

@@ -34,13 +34,11 @@ from understudy.worker.instructions import (
     Close,
     End,
     EnterTrain,
-    HandedOver,
     Open,
     PoisonFabric,
     SendReport,
     SwitchTo,
     Wait,
-    Wake,
 )
 from understudy.worker.protocol import MESSAGES, WorkerProtocol
 from understudy.worker.states import IllegalTransition, Proposal, ProposalState, ProtocolError, StepState, WorkerState
@@ -88,9 +86,9 @@ def rehearsed() -> WorkerProtocol:
 def test_a_job_begins() -> None:
     worker = WorkerProtocol("w1")
     assert worker.boundary() == Wait()
-    assert worker.hear(Resume(FIRST, 0)) == [Open(FIRST), EnterTrain(1, rehearsal=False), Wake()]
+    assert worker.hear(Resume(FIRST, 0)) == [Open(FIRST), EnterTrain(1, rehearsal=False)]
     assert worker.boundary() == Wait()
-    assert worker.opened(1, 0.25) == [SendReport(Prepared(1, 0.25)), Wake()]
+    assert worker.opened(1, 0.25) == [SendReport(Prepared(1, 0.25))]
     assert worker.boundary() == SwitchTo(1)
     assert worker.entered(1) == [SendReport(Switched(1, 0))]
     assert worker.tracked((0, 1), 12) == [SendReport(Tracked(1, (0, 1), 12))]
@@ -127,7 +125,7 @@ def test_who_gives_names_the_generation_only_when_armed() -> None:
     worker.applied()
     assert worker.boundary() == SwitchTo(2)
     worker.entered(2)
-    assert worker.boundary() == HandedOver()
+    assert worker.boundary() == Wait()
     assert worker.gave(2) == [SendReport(Gave(2))]
 
 
@@ -214,7 +212,6 @@ def test_a_halt_lets_go_of_everything() -> None:
         PoisonFabric("w9 is gone"),
         Close(2),
         SendReport(Halted(4, 1, 0, voted=False, holds=True, able=True)),
-        Wake(),
     ]
 
 
@@ -266,7 +263,7 @@ def test_the_step_is_begun_again(voted: bool) -> None:
     if voted:
         worker.ballot()
     worker.hear(Halt(1, "x"))
-    assert worker.hear(Resume(THIRD, 3)) == [Open(THIRD), Wake()]
+    assert worker.hear(Resume(THIRD, 3)) == [Open(THIRD)]
     assert worker.verdict() is False
     assert worker.ballot() is None
     worker.opened(3)
@@ -290,7 +287,7 @@ def test_the_step_is_applied_although_it_did_not_see_the_outcome() -> None:
 
 def test_a_joiner_after_a_failure_enters_with_the_state() -> None:
     worker = rehearsed()
-    assert worker.hear(Resume(THIRD, 4, (Move(1, W0, W2),))) == [Open(THIRD), Wake()]
+    assert worker.hear(Resume(THIRD, 4, (Move(1, W0, W2),))) == [Open(THIRD)]
     worker.opened(3)
     assert worker.boundary() == Wait()
     assert worker.took(3, 4)
@@ -304,7 +301,7 @@ def test_a_joiner_after_a_failure_enters_with_the_state() -> None:
 
 def test_stop_is_in_the_next_ballot() -> None:
     worker = training()
-    assert worker.hear(Stop()) == [Wake()]
+    assert worker.hear(Stop()) == []
     assert worker.ballot() == Ballot(0, 0, 1, stop=True)
 
 
@@ -320,7 +317,7 @@ def test_finish_instead_of_the_last_vote() -> None:
     worker = training()
     worker.ballot(over=True)
     worker.hear(Halt(1, "x"))
-    assert worker.hear(Finish()) == [Wake()]
+    assert worker.hear(Finish()) == []
     assert worker.verdict() is True
 
 

@@ -19,7 +19,7 @@ from understudy.protocol.messages import (
     Switched,
 )
 from understudy.protocol.vote import Ballot, VoteOutcome
-from understudy.worker.instructions import Begin, Close, GoBack, Open, SendReport, SwitchTo, Wait, Wake, WriteCheckpoint
+from understudy.worker.instructions import Begin, Close, GoBack, Open, SendReport, SwitchTo, Wait, WriteCheckpoint
 from understudy.worker.protocol import WorkerProtocol
 from understudy.worker.states import ProtocolError
 
@@ -32,7 +32,7 @@ def sent_back(step: int = 5, to: int = 3, source: Back = "checkpoint") -> Worker
     """w0 was in step 5 and is told to go back to step 3."""
     worker = training(step=step)
     worker.hear(Halt(1, "x"))
-    assert worker.hear(Resume(THIRD, to, back=source)) == [Open(THIRD), Wake()]
+    assert worker.hear(Resume(THIRD, to, back=source)) == [Open(THIRD)]
     return worker
 
 
@@ -222,7 +222,7 @@ def test_it_says_which_copies_it_has() -> None:
 def test_it_keeps_what_it_is_told_to_at_the_boundary() -> None:
     worker = training(step=3)
     worker.hear(Halt(1, "x"))
-    assert worker.hear(Conclude(3, (0, 1))) == [Wake()]
+    assert worker.hear(Conclude(3, (0, 1))) == []
     assert worker.verdict() is False
     assert worker.boundary() == WriteCheckpoint(3, (0, 1))
 
@@ -241,7 +241,7 @@ def test_it_gives_up_what_it_has_prepared() -> None:
     worker = training(step=3)
     worker.hear(Halt(1, "x"))
     worker.hear(Resume(THIRD, 3))
-    assert worker.hear(Conclude(3, (0,))) == [Close(3), Wake()]
+    assert worker.hear(Conclude(3, (0,))) == [Close(3)]
     assert worker.boundary() == WriteCheckpoint(3, (0,))
 
 

@@ -7,7 +7,7 @@ import pytest
 from tests.worker.test_protocol import FIRST, W0, W1, training
 from understudy.protocol.messages import Halt, Halted, Move, Park, Parked, Prepare, Resume
 from understudy.protocol.vote import VoteOutcome
-from understudy.worker.instructions import Begin, Close, Open, SendReport, SwitchTo, Wait, Wake, Withdraw
+from understudy.worker.instructions import Begin, Close, Open, SendReport, SwitchTo, Wait, Withdraw
 from understudy.worker.protocol import WorkerProtocol
 
 MASKED = FIRST.successor({1: None}, generation=2, fresh=True)
@@ -18,7 +18,7 @@ MOVE = (Move(1, W0, W1),)
 def parked(step: int = 0) -> WorkerProtocol:
     worker = training("w1", step)
     worker.hear(Halt(1, "w9 is gone"))
-    assert worker.hear(Park()) == [Wake()]
+    assert worker.hear(Park()) == []
     assert worker.boundary() == Withdraw()
     assert worker.withdrew() == [SendReport(Parked(1))]
     return worker
@@ -56,7 +56,7 @@ def test_a_step_that_has_passed_is_applied_first() -> None:
 def test_what_is_proposed_is_dropped() -> None:
     worker = training("w1")
     worker.hear(Prepare(FIRST.successor({}, generation=2)))
-    assert worker.hear(Park()) == [Close(2), Wake()]
+    assert worker.hear(Park()) == [Close(2)]
 
 
 def test_it_comes_back_with_a_state_from_elsewhere() -> None:
@@ -85,7 +85,7 @@ def test_called_back_before_it_has_left() -> None:
     worker.hear(Park())
     again = MASKED.successor({1: W1}, generation=3, fresh=True)
     worker.hear(Halt(2, "another one"))
-    assert worker.hear(Resume(again, 4, MOVE)) == [Open(again), Wake()]
+    assert worker.hear(Resume(again, 4, MOVE)) == [Open(again)]
     worker.opened(3)
     assert worker.boundary() == Wait()
     assert worker.took(3, 4)

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from understudy.worker.rng import seed_everything
+from understudy.worker.step import seed_everything
 
 
 @pytest.fixture(autouse=True)

@@ -1,10 +1,9 @@
 """Data by index: a micro-shard of a step has the same samples on every replica that computes it."""
 
 from .determinism import check
-from .errors import DataError
 from .local import Local, Report
 from .mapdata import MapData
-from .sampler import MicroShard, Sampler, partition
+from .sampler import DataError, MicroShard, Sampler, partition
 from .shards import cut
 from .tokens import Tokens
 

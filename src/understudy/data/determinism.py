@@ -15,8 +15,7 @@ from torch.utils.data import IterableDataset
 
 from understudy.device.cpu import HOST
 
-from .errors import DataError
-from .permutation import permute
+from .sampler import DataError, permute
 
 READ = 8
 """The number of samples that are read."""

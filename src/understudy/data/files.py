@@ -12,7 +12,7 @@ from threading import Event
 
 import xxhash
 
-from .errors import DataError, amount
+from .sampler import DataError
 
 PIECE = 1 << 22
 POLL = 0.05
@@ -21,6 +21,14 @@ POLL = 0.05
 
 class CopyingStopped(Exception):
     """Raised when copying was asked to stop."""
+
+
+def amount(size: int) -> str:
+    """A number of bytes as text: `512 bytes`, `1.5 MB`."""
+    for unit, power in (("TB", 4), ("GB", 3), ("MB", 2), ("kB", 1)):
+        if size >= 1000**power:
+            return f"{size / 1000**power:,.1f} {unit}"
+    return f"{size:,} bytes"
 
 
 def write(file: int, piece: memoryview | bytes) -> None:
@@ -103,13 +111,9 @@ def publish(path: Path) -> None:
 def remove_leftovers(folder: Path) -> None:
     """Remove the incomplete files of processes that were killed."""
     for part in folder.glob(".*.part"):
-        with suppress(OSError):
-            file = os.open(part, os.O_RDWR)
-            try:
-                if _locked(file, part):
-                    part.unlink()
-            finally:
-                os.close(file)
+        with suppress(OSError), part.open("r+b") as file:
+            if _locked(file.fileno(), part):
+                part.unlink()
 
 
 def _locked(file: int, part: Path) -> bool:

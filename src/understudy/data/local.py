@@ -13,8 +13,8 @@ from threading import Event, Thread
 from understudy.masking.placement import Placement, parse
 from understudy.protocol.sentences import counted, named
 
-from .errors import DataError, amount
-from .files import CopyingStopped, claim, publish, read_pieces, remove_leftovers, write_pieces
+from .files import CopyingStopped, amount, claim, publish, read_pieces, remove_leftovers, write_pieces
+from .sampler import DataError
 from .shards import ShardFolder, ShardIndex, open_shards
 
 
@@ -49,11 +49,7 @@ class Local:
     """
 
     def __init__(
-        self,
-        folder: str | os.PathLike[str],
-        source: str | os.PathLike[str],
-        placement: Placement | str,
-        replica: int,
+        self, folder: str | os.PathLike[str], source: str | os.PathLike[str], placement: Placement | str, replica: int
     ) -> None:
         self._folder, self._source = Path(folder), open_shards(source)
         shards = len(self.index.shards)
@@ -73,7 +69,7 @@ class Local:
         except OSError as error:
             raise DataError(f"folder {folder} for local shards cannot be made: {error.strerror or error}") from None
         remove_leftovers(self._folder)
-        self._has_room()
+        self._check_room()
         self._fetching = _Fetching(self._folder, self._source, self.stack)
         self._end = weakref.finalize(self, self._fetching.end)
 
@@ -99,21 +95,14 @@ class Local:
         sizes = {shard: self.index.shards[shard].size for shard in self.stack}
         here = [shard for shard in self.stack if (self._folder / self.index.shards[shard].file).exists()]
         failed = tuple(error for shard, error in self._fetching.failed.items() if shard not in here)
-        size_here = sum(sizes[shard] for shard in here)
-        return Report(
-            folder=self._folder,
-            shards=len(self.stack),
-            here=len(here),
-            size=sum(sizes.values()),
-            size_here=size_here,
-            failed=failed,
-        )
+        whole, size_here = sum(sizes.values()), sum(sizes[shard] for shard in here)
+        return Report(self._folder, len(self.stack), len(here), size=whole, size_here=size_here, failed=failed)
 
     def close(self) -> None:
         """End the copying and remove incomplete files. Happens at the end of the process at the latest."""
         self._end()
 
-    def _has_room(self) -> None:
+    def _check_room(self) -> None:
         pieces = [self.index.shards[shard] for shard in self.stack]
         missing = sum(piece.size for piece in pieces if not (self._folder / piece.file).exists())
         free = shutil.disk_usage(self._folder).free

@@ -18,9 +18,8 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from .errors import DataError
 from .files import read_pieces, write_pieces
-from .sampler import partition
+from .sampler import DataError, partition
 
 INDEX = "index.json"
 DTYPES = ("uint8", "uint16", "uint32", "int16", "int32", "int64")

@@ -13,10 +13,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from .errors import DataError
 from .local import Local
 from .prefetch import Prefetcher
-from .sampler import MicroShard, Sampler, number_and_count, shard_position
+from .sampler import DataError, MicroShard, Sampler, number_and_count, shard_position
 from .shards import Paths, ShardFolder, open_shards, paths_of, token_dtype, tokens_in
 
 Pair = tuple[torch.Tensor, torch.Tensor]

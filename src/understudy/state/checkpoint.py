@@ -20,8 +20,7 @@ from typing import Protocol
 import msgspec
 import torch
 
-from understudy.device.cpu import HOST
-from understudy.device.interface import local_device
+from understudy.device.cpu import HOST, local_device
 
 from .errors import StateError
 from .inventory import Inventory, grow

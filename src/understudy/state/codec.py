@@ -32,44 +32,23 @@ _ARRAY_DTYPE = re.compile(r"[<>|](b1|[iu][1248]|f(2|4|8|16)|c(8|16|32)|[SU]\d{1,
 
 
 class _Tag(IntEnum):
-    LIST = 0
-    TUPLE = 1
-    SET = 2
-    FROZENSET = 3
-    DICT = 4
-    ORDERED_DICT = 5
-    COUNTER = 6
-    SIZE = 7
-    INT = 8
-    STR = 9
-    COMPLEX = 10
-    TENSOR = 11
-    ARRAY = 12
-    SCALAR = 13
-    DTYPE = 14
-    DEVICE = 15
+    LIST, TUPLE, SET, FROZENSET, DICT, ORDERED_DICT, COUNTER, SIZE = range(8)
+    INT, STR, COMPLEX, TENSOR, ARRAY, SCALAR, DTYPE, DEVICE = range(8, 16)
 
 
 _PLAIN = (NoneType, bool, float, bytes)
 _ATOMS = (NoneType, bool, int, float, str, bytes)
 _SEQUENCES: dict[type, _Tag] = {list: _Tag.LIST, tuple: _Tag.TUPLE, torch.Size: _Tag.SIZE}
 _SETS: dict[type, _Tag] = {set: _Tag.SET, frozenset: _Tag.FROZENSET}
-_MAPPINGS: dict[type, _Tag] = {
-    dict: _Tag.DICT,
-    defaultdict: _Tag.DICT,
-    OrderedDict: _Tag.ORDERED_DICT,
-    Counter: _Tag.COUNTER,
-}
-"""A defaultdict loses its factory, which is code."""
+_MAPPINGS: dict[type, _Tag] = {dict: _Tag.DICT, OrderedDict: _Tag.ORDERED_DICT, Counter: _Tag.COUNTER}
+_MAPPINGS[defaultdict] = _Tag.DICT  # it loses its factory, which is code
 
 
 class _Unmovable(Exception):
     """A value that cannot be encoded: the reason, and the path to the value, built from the inside out."""
 
     def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
-        self.path: list[str] = []
+        self.reason, self.path = reason, list[str]()
 
 
 def encode(value: object, where: str, *, sort_keys: bool = False) -> bytes:
@@ -107,15 +86,16 @@ class _Encoder:
         kind = type(value)
         if kind in _PLAIN:
             return value
+        if kind is int and not -(1 << 63) <= value < 1 << 64:
+            return [_Tag.INT, value.to_bytes(value.bit_length() // 8 + 1, "little", signed=True)]
         if kind is int:
-            return _int(value)
+            return value
         if kind is str:
             return _str(value)
         if depth > _DEEPEST:
             raise _Unmovable(f"more than {_DEEPEST} levels deep, or it contains itself; let state_dict() be flatter")
         if kind in _SEQUENCES:
-            items = [self._inside(item, depth, number) for number, item in enumerate(value)]
-            return [_SEQUENCES[kind], *items]
+            return [_SEQUENCES[kind], *(self._inside(item, depth, number) for number, item in enumerate(value))]
         if kind in _MAPPINGS:
             return self._mapping(_MAPPINGS[kind], value, depth)
         if kind in _SETS:
@@ -131,9 +111,7 @@ class _Encoder:
             raise
 
     def _mapping(self, tag: _Tag, value: Mapping[object, object], depth: int) -> list[object]:
-        pairs = []
-        for key, item in value.items():
-            pairs.append((self._inside(key, depth, key), self._inside(item, depth, key)))
+        pairs = [(self._inside(key, depth, key), self._inside(item, depth, key)) for key, item in value.items()]
         if self.sort_keys:
             pairs.sort(key=lambda pair: msgspec.msgpack.encode(pair[0]))
         return [tag, *(part for pair in pairs for part in pair)]
@@ -144,12 +122,6 @@ def _step(key: object) -> str:
     if key is _IN_SET:
         return "{…}"
     return f".{key}" if isinstance(key, str) and key.isidentifier() else f"[{key!r:.80}]"
-
-
-def _int(value: int) -> object:
-    if -(1 << 63) <= value < 1 << 64:
-        return value
-    return [_Tag.INT, value.to_bytes(value.bit_length() // 8 + 1, "little", signed=True)]
 
 
 def _str(value: str) -> object:

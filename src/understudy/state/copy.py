@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from understudy.device.interface import local_device
+from understudy.device.cpu import local_device
 
 from .errors import StateError
 from .inventory import Inventory, grow
@@ -45,7 +45,13 @@ class Copy:
             tensor.copy_(kept)
         for number, (name, parameter) in enumerate(inventory.parameters):
             if number in self.carried:
-                _fill_gradient(gradient_of(parameter, name), self.carried[number], name)
+                kept, grad = self.carried[number], gradient_of(parameter, name)
+                if grad.shape != kept.shape or grad.dtype != kept.dtype:
+                    raise StateError(
+                        f"{name}: its gradient was {dtype_name(kept.dtype)} of shape {list(kept.shape)} and is now "
+                        f"{dtype_name(grad.dtype)} of shape {list(grad.shape)}; it cannot be carried over"
+                    )
+                grad.copy_(kept)
             elif number in self.zeros:
                 gradient_of(parameter, name).zero_()
             else:
@@ -57,15 +63,6 @@ def _slots(gradients: dict[int, torch.Tensor]) -> tuple[Slot, ...]:
     return tuple(slot_of(str(number), grad) for number, grad in gradients.items())
 
 
-def _fill_gradient(grad: torch.Tensor, kept: torch.Tensor, name: str) -> None:
-    if grad.shape != kept.shape or grad.dtype != kept.dtype:
-        raise StateError(
-            f"{name}: its gradient was {dtype_name(kept.dtype)} of shape {list(kept.shape)} and is now "
-            f"{dtype_name(grad.dtype)} of shape {list(grad.shape)}; it cannot be carried over"
-        )
-    grad.copy_(kept)
-
-
 class CopyMemory:
     """Memory for a copy: that of a spare copy if it fits, new memory otherwise."""
 
@@ -75,17 +72,15 @@ class CopyMemory:
 
     def tensors(self, slots: Sequence[Slot]) -> list[torch.Tensor]:
         """Memory for each of these slots."""
-        return [_memory(self._tensors.pop(slot, None), slot) for slot in slots]
+        return [_memory(self._tensors, slot) for slot in slots]
 
     def gradients(self, numbers: Sequence[int], slots: Sequence[Slot]) -> dict[int, torch.Tensor]:
         """Memory for the gradients of these parameters."""
-        return {
-            number: _memory(self._gradients.pop(slot, None), slot) for number, slot in zip(numbers, slots, strict=True)
-        }
+        return {number: _memory(self._gradients, slot) for number, slot in zip(numbers, slots, strict=True)}
 
 
-def _memory(old: torch.Tensor | None, slot: Slot) -> torch.Tensor:
-    return local_device().host_empty(slot.shape, dtype_of(slot)) if old is None else old
+def _memory(spare: dict[Slot, torch.Tensor], slot: Slot) -> torch.Tensor:
+    return spare.pop(slot) if slot in spare else local_device().host_empty(slot.shape, dtype_of(slot))
 
 
 class Draft:

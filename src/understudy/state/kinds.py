@@ -105,7 +105,7 @@ MODULE = TrackedKind(
     keep=module_kind.keep_buffers,
     undo=module_kind.restore_buffers,
     belongings=module_kind.belongings,
-    follows_tensors=module_kind.follows_tensors,
+    follows_tensors=lambda module: not any(True for _ in module_kind.extra_states(module)),
 )
 OPTIMIZER = TrackedKind(
     name="optimizer",
@@ -121,7 +121,7 @@ OPTIMIZER = TrackedKind(
     keep=optimizer_kind.keep_options,
     undo=optimizer_kind.restore_options,
     belongings=optimizer_kind.belongings,
-    follows_tensors=optimizer_kind.follows_tensors,
+    follows_tensors=lambda optimizer: not optimizer_kind.is_partitioned(optimizer),
 )
 SCHEDULER = TrackedKind(name="scheduler", type=LRScheduler, follows_tensors=lambda thing: True)
 SCALER = TrackedKind(

@@ -11,8 +11,7 @@ import torch
 from torch import nn
 
 from understudy.comm.links.link import bytes_of
-from understudy.device.cpu import HOST
-from understudy.device.interface import local_device
+from understudy.device.cpu import HOST, local_device
 
 from .errors import StateError
 

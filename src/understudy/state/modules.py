@@ -32,7 +32,6 @@ def tensors(modules: Modules) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def buffer_names(modules: Modules) -> set[str]:
-    """The names of all buffers, which a step may change before its optimizers."""
     return {f"{name}.{inner}" for name, module in modules.items() for inner, _ in module.named_buffers()}
 
 
@@ -81,11 +80,6 @@ def extra_states(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
             yield name, inner
 
 
-def follows_tensors(module: nn.Module) -> bool:
-    """Whether modules with equal tensors are equal: no submodule keeps extra state."""
-    return not any(True for _ in extra_states(module))
-
-
 def rest(name: str, module: nn.Module) -> dict[str, Any]:
     """The extra state of each submodule that has one."""
     return {inner: owner.get_extra_state() for inner, owner in extra_states(module)}
@@ -117,19 +111,14 @@ class _KeptBuffer(NamedTuple):
 def keep_buffers(module: nn.Module, before: list[_KeptBuffer] | None) -> list[_KeptBuffer]:
     """Copy every buffer, every time: batch norm changes its statistics without a trace in the version counter."""
     copies = {id(each.buffer): each.kept for each in before or ()}
-    fresh: set[int] = set()
-    found = []
-    for owner in module.modules():
-        for name, buffer in owner._buffers.items():
-            if buffer is None:
-                continue
-            if id(buffer) not in copies:
-                copies[id(buffer)] = buffer.detach().clone()
-            elif id(buffer) not in fresh:
-                copies[id(buffer)].copy_(buffer)
-            fresh.add(id(buffer))
-            found.append(_KeptBuffer(owner, name, buffer, copies[id(buffer)]))
-    return found
+    named = [(owner, name, buffer) for owner in module.modules() for name, buffer in owner._buffers.items()]
+    found = [(owner, name, buffer) for owner, name, buffer in named if buffer is not None]
+    for buffer in {id(buffer): buffer for _, _, buffer in found}.values():
+        if id(buffer) in copies:
+            copies[id(buffer)].copy_(buffer)
+        else:
+            copies[id(buffer)] = buffer.detach().clone()
+    return [_KeptBuffer(owner, name, buffer, copies[id(buffer)]) for owner, name, buffer in found]
 
 
 def restore_buffers(module: nn.Module, kept: list[_KeptBuffer]) -> None:

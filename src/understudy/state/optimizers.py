@@ -72,11 +72,6 @@ def inner(name: str, optimizer: Optimizer) -> Iterator[tuple[str, Optimizer]]:
         yield f"{name}.optim", optimizer.optim
 
 
-def follows_tensors(optimizer: Optimizer) -> bool:
-    """Whether optimizers over equal parameters are equal: true unless the state is partitioned."""
-    return not is_partitioned(optimizer)
-
-
 def tensors(optimizers: Optimizers) -> Iterator[tuple[str, torch.Tensor]]:
     """The tensors that are kept for each parameter, such as `optim[0][3].exp_avg`."""
     for name, optimizer in optimizers.items():
@@ -159,10 +154,7 @@ def _state_for(slot: Slot, each: OptimizerParameter, key: str) -> torch.Tensor:
 def rest(name: str, optimizer: Optimizer) -> dict[str, object]:
     """Hyper-parameters, and all state that is not a tensor of a parameter."""
     known = list(optimizer_parameters(name, optimizer))
-    values = {}
-    for each in known:
-        if own := each.other_state:
-            values[each.group, each.position] = own
+    values = {(each.group, each.position): own for each in known if (own := each.other_state)}
     ids = {id(each.parameter) for each in known}
     everything: dict[Any, Any] = optimizer.state
     for key in everything:
@@ -193,10 +185,9 @@ def check_rest(name: str, optimizer: Optimizer, value: Any) -> None:
 def restore_rest(name: str, optimizer: Optimizer, value: Any) -> None:
     """Set hyper-parameters and all state that is not a tensor of a parameter."""
     for group, options in zip(optimizer.param_groups, value["param_groups"], strict=True):
-        merged = {key: _adopt(group.get(key), new) for key, new in options.items()}
-        kept = group["params"]
+        merged = {"params": group["params"]} | {key: _adopt(group.get(key), new) for key, new in options.items()}
         group.clear()
-        group.update({"params": kept} | merged)
+        group.update(merged)
     for each in optimizer_parameters(name, optimizer):
         values = value["state"].get((each.group, each.position), {})
         each.set_state(

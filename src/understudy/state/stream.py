@@ -13,6 +13,7 @@ import socket
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import InitVar, dataclass
 from functools import partial
 from typing import NamedTuple
 
@@ -67,49 +68,22 @@ def plan(sizes: Sequence[int], streams: int, piece: int = PIECE) -> list[list[Pi
     return carried
 
 
-class _Direction(NamedTuple):
-    """What a giver and a taker do differently with a socket."""
-
-    peer: str
-    event: int
-    """The event of `poll` after which the socket can move bytes again."""
-    gives: bool
-
-    def move(self, sock: socket.socket, buffers: list[memoryview]) -> int:
-        """Send or receive as many bytes as the socket takes or has; their number."""
-        if self.gives:
-            return sock.sendmsg(buffers, [], socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
-        count = sock.recvmsg_into(buffers, 0, socket.MSG_DONTWAIT)[0]
-        if count == 0:
-            raise ConnectionResetError("end of file")
-        return count
-
-
-_GIVE = _Direction("the taker", select.POLLOUT, gives=True)
-_TAKE = _Direction("the giver", select.POLLIN, gives=False)
-
-
+@dataclass
 class _Stream:
-    """One connection's part of a transfer. Runs in a thread of its own.
+    """One connection's part of a transfer. Runs in a thread of its own."""
 
-    All streams of a transfer share `failures`: the first failure ends them all."""
+    gives: bool
+    name: str
+    fd: int
+    tensors: Sequence[torch.Tensor]
+    pieces: Sequence[Piece]
+    stop: Callable[[], bool]
+    failures: list[BaseException]
+    """Shared by all streams of a transfer: the first failure ends them all."""
+    check: InitVar[bool]
 
-    def __init__(
-        self,
-        direction: _Direction,
-        *,
-        name: str,
-        fd: int,
-        tensors: Sequence[torch.Tensor],
-        pieces: Sequence[Piece],
-        check: bool,
-        stop: Callable[[], bool],
-        failures: list[BaseException],
-    ) -> None:
-        self._direction, self._stop, self._failures = direction, stop, failures
-        self._name, self._fd = name, fd
-        self._tensors, self._pieces = tensors, pieces
-        self._size = sum(piece.length for piece in pieces)
+    def __post_init__(self, check: bool) -> None:
+        self._size = sum(piece.length for piece in self.pieces)
         self._done = 0
         self._hash = xxhash.xxh3_64() if check else None
         self._staging: Staging | None = None
@@ -117,17 +91,17 @@ class _Stream:
     def run(self) -> None:
         try:
             # A second handle: the caller's may have a time-out of its own, under which Python would wait by itself.
-            with socket.socket(fileno=os.dup(self._fd)) as self._sock:
+            with socket.socket(fileno=os.dup(self.fd)) as self._sock:
                 self._carry()
         except OSError as error:
-            self._failures.append(self._broken(f"has no open connection ({error.strerror or error})"))
+            self.failures.append(self._broken(f"has no open connection ({error.strerror or error})"))
         except BaseException as error:
-            self._failures.append(error)
+            self.failures.append(error)
 
     def _carry(self) -> None:
         for batch in self._batches():
             if isinstance(batch, Piece):
-                self._staging = self._staging or Staging(max(piece.length for piece in self._pieces))
+                self._staging = self._staging or Staging(max(piece.length for piece in self.pieces))
                 self._pass_staged(batch, self._staging)
             else:
                 self._move(batch)
@@ -138,9 +112,9 @@ class _Stream:
         """Batches of memory that moves in place, and pieces that must be staged."""
         batch: deque[memoryview] = deque()
         views: dict[int, memoryview | None] = {}
-        for piece in self._pieces:
+        for piece in self.pieces:
             if piece.tensor not in views:
-                views = {piece.tensor: in_place(self._tensors[piece.tensor])}
+                views = {piece.tensor: in_place(self.tensors[piece.tensor])}
             view = views[piece.tensor]
             if batch and (view is None or len(batch) == _BATCH):
                 yield batch
@@ -155,15 +129,16 @@ class _Stream:
     def _move(self, queue: deque[memoryview], *, content: bool = True) -> None:
         """Move all of these buffers. Content is hashed while it is still in the cache."""
         while queue:
-            if self._failures or self._stop():
+            if self.failures or self.stop():
                 raise self._broken("was stopped")
             try:
-                count = self._direction.move(self._sock, list(queue))
+                count = self._send_or_receive(list(queue))
             except BlockingIOError:
-                wait_ready(self._sock, self._direction.event, self._stop)
+                wait_ready(self._sock, select.POLLOUT if self.gives else select.POLLIN, self.stop)
                 continue
             except OSError as error:
-                raise self._broken(f"lost {self._direction.peer} ({error.strerror or error})") from None
+                peer = "taker" if self.gives else "giver"
+                raise self._broken(f"lost the {peer} ({error.strerror or error})") from None
             self._done += count if content else 0
             while count:
                 head = queue.popleft()
@@ -174,12 +149,21 @@ class _Stream:
                 if content and self._hash is not None:
                     self._hash.update(head)
 
+    def _send_or_receive(self, buffers: list[memoryview]) -> int:
+        """Move as many bytes as the socket takes or has. Returns their number."""
+        if self.gives:
+            return self._sock.sendmsg(buffers, [], socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+        count = self._sock.recvmsg_into(buffers, 0, socket.MSG_DONTWAIT)[0]
+        if count == 0:
+            raise ConnectionResetError("end of file")
+        return count
+
     def _broken(self, what: str) -> StreamBroken:
-        return StreamBroken(f"{self._name} {what} after {self._done} of {self._size} bytes")
+        return StreamBroken(f"{self.name} {what} after {self._done} of {self._size} bytes")
 
     def _pass_staged(self, piece: Piece, staging: Staging) -> None:
-        tensor = self._tensors[piece.tensor]
-        if self._direction.gives:
+        tensor = self.tensors[piece.tensor]
+        if self.gives:
             self._move(deque([staging.read(tensor, piece.offset, piece.length)]))
         else:
             self._move(deque([staging.view(piece.length)]))
@@ -187,20 +171,20 @@ class _Stream:
 
     def _finish(self, digest: bytes) -> None:
         """Send the digest of the content, or compare it with the giver's."""
-        if self._direction.gives:
+        if self.gives:
             self._move(deque([memoryview(digest)]), content=False)
             return
         sent = bytearray(len(digest))
         self._move(deque([memoryview(sent)]), content=False)
         if sent != digest:
             raise StateError(
-                f"{self._name}: what arrived is not what was sent (digest {digest.hex()}, the giver's {sent.hex()}); "
+                f"{self.name}: what arrived is not what was sent (digest {digest.hex()}, the giver's {sent.hex()}); "
                 "it was damaged on the way or changed while it was sent, take it again"
             )
 
 
 def _run(
-    direction: _Direction,
+    gives: bool,
     sockets: Sequence[socket.socket],
     tensors: Sequence[torch.Tensor],
     *,
@@ -213,17 +197,9 @@ def _run(
     sizes = [size_of(tensor) for tensor in tensors]
     used = sockets[: max(1, -(-sum(sizes) // piece))]  # a thread for less than a piece costs more than it brings
     failures: list[BaseException] = []
+    stream_over = partial(_Stream, gives, tensors=tensors, stop=stop, failures=failures, check=check)
     streams = [
-        _Stream(
-            direction,
-            name=f"stream {number} of {len(used)}",
-            fd=sock.fileno(),
-            tensors=tensors,
-            pieces=pieces,
-            check=check,
-            stop=stop,
-            failures=failures,
-        )
+        stream_over(name=f"stream {number} of {len(used)}", fd=sock.fileno(), pieces=pieces)
         for number, (sock, pieces) in enumerate(zip(used, plan(sizes, len(used), piece), strict=True))
     ]
     threads: list[threading.Thread] = []
@@ -245,12 +221,12 @@ def _run(
     return sum(sizes)
 
 
-give = partial(_run, _GIVE)
+give = partial(_run, True)
 """Send the tensors' bytes to a worker that takes tensors of the same sizes. Returns the number of bytes.
 
 The tensors must not change meanwhile. `stop` is called from several threads. The sockets stay open."""
 
-take = partial(_run, _TAKE)
+take = partial(_run, False)
 """Fill the tensors with the bytes that the giver sends over the same connections. Returns the number of bytes.
 
 With `check`, which must be equal on both sides, every stream is compared with the giver's digest. After an error the

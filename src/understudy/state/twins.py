@@ -24,8 +24,7 @@ def twins(tracked: Tracked, me: int | None = None) -> frozenset[int]:
     kinds = [(find_kind(thing), thing) for thing in tracked.values()]
     if not all(kind is not None and kind.follows_tensors(thing) for kind, thing in kinds):
         return alone
-    holders = holders_in_ddp(tracked)
-    local = _batch_statistics(tracked)
+    holders, local = holders_in_ddp(tracked), _batch_statistics(tracked)
     common: frozenset[int] | None = None
     # of optimizers only the parameters: their state is on the ranks of its parameter
     owned = [parameter for _, optimizer in optimizers(tracked) for parameter in parameters(optimizer)]
@@ -61,10 +60,7 @@ def _batch_statistics(tracked: Tracked) -> set[int]:
 
 def replicas(tensor: torch.Tensor) -> frozenset[int]:
     """The ranks that have the same part of a DTensor."""
-    if not is_dtensor(tensor):
-        return frozenset()
-    here = tensor.device_mesh.get_coordinate()
-    if here is None:
+    if not is_dtensor(tensor) or (here := tensor.device_mesh.get_coordinate()) is None:
         return frozenset()
     ranks = tensor.device_mesh.mesh
     for dimension, placement in enumerate(tensor.placements):

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from understudy.device.interface import local_device
+from understudy.device.cpu import local_device
 
 from .kinds import Tracked, tracked_objects
 
@@ -46,11 +46,10 @@ class Undo:
             kind.undo(thing, kept)
         kept_gradients = {id(parameter): kept for parameter, kept in self._gradients}
         for parameter in self._parameters():
+            carried = kept_gradients.get(id(parameter))
             if id(parameter) not in kept_gradients:
                 parameter.grad = None
-                continue
-            carried = kept_gradients[id(parameter)]
-            if parameter.grad is None:
+            elif parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter) if carried is None else carried.clone()
             else:
                 parameter.grad.zero_() if carried is None else parameter.grad.copy_(carried)

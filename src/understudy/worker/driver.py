@@ -12,7 +12,7 @@ from understudy.host.world import World
 from understudy.protocol.messages import FromWorker, Telemetry, ToWorker, WorkerSpec
 from understudy.protocol.roster import Roster, RosterError
 
-from .instructions import Close, Effect, End, EnterTrain, Open, PoisonFabric, SendReport, Wake
+from .instructions import Close, Effect, End, EnterTrain, Open, PoisonFabric, SendReport
 from .protocol import WorkerProtocol
 
 Send = Callable[[FromWorker | Telemetry], None]
@@ -67,8 +67,6 @@ class ProtocolDriver:
                     self._fabric.interrupt(reason)
                 case EnterTrain():
                     self.entry = effect
-                case Wake():
-                    pass
                 case End():
                     self.dismissed = True
         self.changed.notify_all()
@@ -87,7 +85,7 @@ class ProtocolDriver:
 
     def _opened(self, generation: int, done: Future[None]) -> None:
         with self.changed:
-            error = done.exception() if not done.cancelled() else RuntimeError("it was cancelled")
+            error = "it was cancelled" if done.cancelled() else done.exception()
             if error is None:
                 self.do(self.protocol.opened(generation, self._world.monotonic() - self._opening_since))
             else:

@@ -87,12 +87,6 @@ def _one_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {text[0] if text else 'no message'}{where}"
 
 
-def _cause(error: BaseException) -> ScriptFailure:
-    if isinstance(error, JobError):
-        return error.cause
-    return "exits" if isinstance(error, SystemExit) else "raises"
-
-
 def _alone(train: Train) -> None:
     """Run a job of one role in this process."""
     spec = WorkerSpec(
@@ -192,7 +186,9 @@ def live(runtime: WorkerRuntime, script: Callable[[], object]) -> BaseException 
     except BaseException as error:
         if isinstance(error, SystemExit) and not error.code:
             raise
-        runtime.failed(_one_line(error), traceback.format_exc(), _cause(error))
+        plain: ScriptFailure = "exits" if isinstance(error, SystemExit) else "raises"
+        cause = error.cause if isinstance(error, JobError) else plain
+        runtime.failed(_one_line(error), traceback.format_exc(), cause)
         return error
     return None
 

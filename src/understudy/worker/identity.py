@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
-from types import CodeType, FrameType, FunctionType, MethodType, ModuleType
+from types import CodeType, FrameType, FunctionType, MethodType
 from typing import Any
 
 import torch
@@ -66,9 +66,7 @@ class Identity:
         """The rank in a group is asked for. Uses inside torch do not depend on the replica and do not count."""
         frame = sys._getframe(2)
         if self.watching and not _is_torch(frame):
-            group = frame.f_locals.get(
-                "group"
-            )  # torch's get_rank finds the rank in any group by way of the group of all roles
+            group = frame.f_locals.get("group")  # torch's get_rank asks the group of all roles for any group
             asked = group.endpoint if isinstance(group, RoleGroup) else endpoint
             self._ranks[asked.name] = asked.rank
             self.fixed = self.fixed or not self.inside
@@ -154,32 +152,25 @@ def _passes_on(code: CodeType) -> bool:
 
 
 def _names_unwatched() -> bool:
-    return any(
-        _uses(module) for module in list(sys.modules.values()) if _is_users(getattr(module, "__file__", None) or "")
-    )
+    """Whether a function of the script or its modules names a function that cannot be observed."""
+    modules = [module for module in list(sys.modules.values()) if _is_users(getattr(module, "__file__", None) or "")]
+    values = [(value, module.__name__) for module in modules for value in list(vars(module).values())]
+    return any(_code_uses(code) for value, module in values for code in _codes(value, module))
 
 
 @cache
 def _is_users(file: str) -> bool:
-    return (
-        file.endswith(".py")
-        and "site-packages" not in file
-        and not file.startswith((sys.prefix, sys.base_prefix, _OWN))
-    )
-
-
-def _uses(module: ModuleType) -> bool:
-    """Whether a function of a module names a function that cannot be observed."""
-    return any(_code_uses(code) for value in list(vars(module).values()) for code in _codes(value, module.__name__))
+    others = sys.prefix, sys.base_prefix, _OWN
+    return file.endswith(".py") and "site-packages" not in file and not file.startswith(others)
 
 
 def _codes(value: Any, module: str) -> list[CodeType]:
+    """The code of a function, or of the methods of a class of this module."""
     members = [value, *vars(value).values()] if isinstance(value, type) and value.__module__ == module else [value]
     # No attribute is asked for on other objects: those with a `__getattr__` of their own may raise anything.
     return [member.__code__ for member in members if isinstance(member, FunctionType | MethodType)]
 
 
 def _code_uses(code: CodeType) -> bool:
-    return bool(_UNWATCHED & {*code.co_names}) or any(
-        _code_uses(inner) for inner in code.co_consts if isinstance(inner, CodeType)
-    )
+    inner = (constant for constant in code.co_consts if isinstance(constant, CodeType))
+    return bool(_UNWATCHED & {*code.co_names}) or any(map(_code_uses, inner))

@@ -44,15 +44,11 @@ class EnterTrain(msgspec.Struct, frozen=True):
     """The workers that rehearse together with this one."""
 
 
-class Wake(msgspec.Struct, frozen=True):
-    """Let the training thread look again at its boundary or its vote."""
-
-
 class End(msgspec.Struct, frozen=True):
     """End this process: the job does not need it any more."""
 
 
-Effect = SendReport | Open | Close | PoisonFabric | EnterTrain | Wake | End
+Effect = SendReport | Open | Close | PoisonFabric | EnterTrain | End
 
 
 class Begin(msgspec.Struct, frozen=True):
@@ -68,11 +64,7 @@ class SwitchTo(msgspec.Struct, frozen=True):
 
 
 class Wait(msgspec.Struct, frozen=True):
-    """Wait until woken."""
-
-
-class HandedOver(msgspec.Struct, frozen=True):
-    """Wait until woken: another worker has the role now, and this one only gives its state."""
+    """Wait for the next event."""
 
 
 class GoBack(msgspec.Struct, frozen=True):
@@ -94,4 +86,4 @@ class Withdraw(msgspec.Struct, frozen=True):
     """Leave the current generation, then call `withdrew`."""
 
 
-Next = Begin | SwitchTo | Wait | HandedOver | GoBack | WriteCheckpoint | Withdraw
+Next = Begin | SwitchTo | Wait | GoBack | WriteCheckpoint | Withdraw

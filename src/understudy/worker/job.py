@@ -11,7 +11,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 
-from understudy.device.interface import local_device
+from understudy.device.cpu import local_device
 from understudy.protocol.mesh import alike, dimensions, replica_of
 from understudy.state.inventory import take_inventory
 from understudy.state.kinds import modules, tracked_objects
@@ -20,9 +20,8 @@ from understudy.state.undo import Undo
 from .identity import Places
 from .masked.gradients import Averaging, check_tracked
 from .masked.masking import Masking
-from .rng import seed_everything
 from .runtime import JobError, Repeat, WorkerRuntime
-from .step import Step
+from .step import Step, seed_everything
 
 
 class Job:
@@ -36,20 +35,17 @@ class Job:
         """The job's seed, the same on all roles: `torch.manual_seed(job.seed)` before the model is made."""
         self.device = local_device().torch_device()
         """The device of this worker."""
-        self._spec = spec
+        self._spec, self._meter, self._observer = spec, runtime.meter, runtime.observer
         self._undo: Undo | None = None
         self._step: Step | None = None
         self._again: Step | None = None
-        self._closed = False
-        self._stopped = False
+        self._closed = self._stopped = False
         self._averaged: list[nn.Module] = []
         self._over: tuple[str, ...] = ()
         """The dimensions over which the gradients of these modules are averaged."""
         self._averaging: Averaging | None = None
         self._masking: Masking | None = None
-        self._observer = runtime.observer
         self._hook = register_optimizer_step_pre_hook(self._before_update)
-        self._meter = runtime.meter
 
     @property
     def role(self) -> int:

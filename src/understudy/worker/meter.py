@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import nn
@@ -110,8 +110,8 @@ class Meter:
         inner = {id(part) for module in modules for part in module.modules() if part is not module}
         for module in {id(module): module for module in modules if id(module) not in inner}.values():
             self._hooks += [
-                module.register_forward_pre_hook(_Entered(self)),
-                module.register_forward_hook(_Left(self), always_call=True),
+                module.register_forward_pre_hook(_Hook(self.entered)),
+                module.register_forward_hook(_Hook(self.left), always_call=True),
             ]
 
     def close(self) -> None:
@@ -172,28 +172,20 @@ class StepTimes:
 
 
 class _Hook:
-    """A hook that does nothing in a copy of its module, or after its module was pickled."""
+    """Calls a method of the meter; does nothing in a copy of its module, or after its module was pickled."""
 
-    def __init__(self, meter: Meter | None = None) -> None:
-        self._meter = meter
+    def __init__(self, method: Callable[[], None] | None = None) -> None:
+        self._method = method
+
+    def __call__(self, *_: object) -> None:
+        if not torch.compiler.is_compiling() and self._method is not None:
+            self._method()
 
     def __deepcopy__(self, memo: object) -> _Hook:
-        return type(self)()
+        return _Hook()
 
     def __reduce__(self) -> tuple[type[_Hook], tuple[()]]:
-        return type(self), ()
-
-
-class _Entered(_Hook):
-    def __call__(self, *_: object) -> None:
-        if not torch.compiler.is_compiling() and self._meter is not None:
-            self._meter.entered()
-
-
-class _Left(_Hook):
-    def __call__(self, *_: object) -> None:
-        if not torch.compiler.is_compiling() and self._meter is not None:
-            self._meter.left()
+        return _Hook, ()
 
 
 def traffic_of(fabric: Fabric) -> tuple[Traffic, ...]:

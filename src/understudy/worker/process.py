@@ -15,17 +15,6 @@ from understudy.comm.network import NetworkFabric
 from understudy.device.cpu import HOST
 
 
-class VoteGroup(Protocol):
-    """The group of all roles in which votes are held."""
-
-    @property
-    def endpoint(self) -> Endpoint: ...
-
-    def least(self, numbers: list[int]) -> list[int]:
-        """The minimum over all roles, number by number. Undefined if the fabric is poisoned meanwhile."""
-        ...
-
-
 class TrainingProcess(Protocol):
     """The process that a runtime lives in: its default process group and what scripts read of it."""
 
@@ -35,46 +24,23 @@ class TrainingProcess(Protocol):
     @property
     def waits_known(self) -> bool:
         """Whether the time that operations block is measured on this process's devices."""
-        ...
 
     def group(self, roles: Sequence[int], *, recorded: bool = True) -> RoleGroup:
         """A process group over these roles."""
-        ...
 
-    def vote_group(self, roles: int) -> VoteGroup: ...
+    def install(self, roles: int) -> Endpoint:
+        """Make the fabric the default process group, over this many roles. Returns the endpoint of the votes."""
 
-    def install(self, roles: int) -> None:
-        """Make the fabric the default process group, over this many roles."""
-        ...
+    def least(self, numbers: list[int]) -> list[int]:
+        """The minimum over all roles, number by number. Undefined if the fabric is poisoned meanwhile."""
 
     def uninstall(self) -> None: ...
 
-    def role_changed(self, role: int) -> None:
+    def role_changed(self) -> None:
         """The fabric has changed to another role before its first generation."""
-        ...
 
     def announce(self, role: int) -> None:
         """Set the environment variables by which scripts and libraries learn their rank."""
-        ...
-
-
-class TorchVotes:
-    """Votes as an all-reduce over a process group."""
-
-    def __init__(self, group: RoleGroup) -> None:
-        self._group = group
-
-    @property
-    def endpoint(self) -> Endpoint:
-        return self._group.endpoint
-
-    def least(self, numbers: list[int]) -> list[int]:
-        tensor = torch.tensor(numbers)
-        options = dist.AllreduceOptions()
-        options.reduceOp = dist.ReduceOp(dist.ReduceOp.MIN)
-        options.asyncOp = False
-        self._group.allreduce([tensor], options).wait()
-        return [int(number) for number in tensor.tolist()]
 
 
 class TorchProcess:
@@ -82,6 +48,7 @@ class TorchProcess:
 
     def __init__(self, fabric: NetworkFabric) -> None:
         self._fabric = fabric
+        self._votes: RoleGroup | None = None
 
     @property
     def pid(self) -> int:
@@ -94,16 +61,25 @@ class TorchProcess:
     def group(self, roles: Sequence[int], *, recorded: bool = True) -> RoleGroup:
         return RoleGroup(self._fabric.group(roles, recorded=recorded))
 
-    def vote_group(self, roles: int) -> VoteGroup:
-        return TorchVotes(self.group(range(roles)))
-
-    def install(self, roles: int) -> None:
+    def install(self, roles: int) -> Endpoint:
+        self._votes = self.group(range(roles))
         install(self._fabric, roles)
+        return self._votes.endpoint
+
+    def least(self, numbers: list[int]) -> list[int]:
+        assert self._votes is not None
+        tensor = torch.tensor(numbers)
+        options = dist.AllreduceOptions()
+        options.reduceOp = dist.ReduceOp(dist.ReduceOp.MIN)
+        options.asyncOp = False
+        self._votes.allreduce([tensor], options).wait()
+        return [int(number) for number in tensor.tolist()]
 
     def uninstall(self) -> None:
+        self._votes = None
         uninstall()
 
-    def role_changed(self, role: int) -> None:
+    def role_changed(self) -> None:
         renamed()
 
     def announce(self, role: int) -> None:

@@ -14,29 +14,7 @@ from collections.abc import Callable, Iterable
 from enum import StrEnum
 from typing import Any, TypeVar, cast
 
-from understudy.protocol.messages import (
-    Arm,
-    Cancel,
-    Cancelled,
-    Conclude,
-    Finish,
-    Gave,
-    Halt,
-    Halted,
-    Leave,
-    Park,
-    Parked,
-    Prepare,
-    Prepared,
-    Rehearse,
-    Rehearsed,
-    Resume,
-    Stop,
-    Switched,
-    ToWorker,
-    Tracked,
-    Unprepared,
-)
+from understudy.protocol import messages
 from understudy.protocol.vote import Ballot, VoteOutcome
 
 from .instructions import (
@@ -46,14 +24,12 @@ from .instructions import (
     End,
     EnterTrain,
     GoBack,
-    HandedOver,
     Next,
     Open,
     PoisonFabric,
     SendReport,
     SwitchTo,
     Wait,
-    Wake,
     Withdraw,
     WriteCheckpoint,
 )
@@ -167,9 +143,9 @@ class WorkerProtocol:
 
     # -- events --------------------------------------------------------------------------------------------------------
 
-    def hear(self, message: ToWorker) -> list[Effect]:
+    def hear(self, message: messages.ToWorker) -> list[Effect]:
         """A message of the controller."""
-        if isinstance(message, Arm | Cancel):
+        if isinstance(message, messages.Arm | messages.Cancel):
             return self._about(message.generation, type(message))
         return self._dispatch(MESSAGES, self.state, type(message), message)
 
@@ -201,30 +177,30 @@ class WorkerProtocol:
 
     # -- messages of the controller ------------------------------------------------------------------------------------
 
-    def _rehearse(self, message: Rehearse) -> list[Effect]:
+    def _rehearse(self, message: messages.Rehearse) -> list[Effect]:
         effects = self._drop()
         self.state, self.role, self.holds = WorkerState.REHEARSING, message.role, False
         self.halted = False
         entry = EnterTrain(message.role, rehearsal=True, recorded=message.recorded, mates=message.mates)
         return [*effects, entry]
 
-    def _prepare(self, message: Prepare) -> list[Effect]:
+    def _prepare(self, message: messages.Prepare) -> list[Effect]:
         generation = message.roster.generation
         if generation <= self.generation:
             raise self._error(f"{self.uid} in generation {self.generation} is told to prepare {generation}")
         if self.halted:  # the controller's decision on the failure follows
-            return [SendReport(Unprepared(generation, f"{self.uid} has halted"))]
+            return [SendReport(messages.Unprepared(generation, f"{self.uid} has halted"))]
         if self.proposal is not None and (self.proposal.in_vote or self.agreed):
             raise self._error(f"{self.uid} is told to prepare {generation} before its vote on another generation ends")
         effects = self._drop()
         self.proposal = Proposal(message.roster, message.moves, direct=False)
         return [*effects, Open(message.roster)]
 
-    def _refuse_to_prepare(self, message: Prepare) -> list[Effect]:
+    def _refuse_to_prepare(self, message: messages.Prepare) -> list[Effect]:
         """The training function was never entered, so that there is nothing to put state into."""
-        return [SendReport(Unprepared(message.roster.generation, f"{self.uid} has rehearsed no role"))]
+        return [SendReport(messages.Unprepared(message.roster.generation, f"{self.uid} has rehearsed no role"))]
 
-    def _resume(self, message: Resume) -> list[Effect]:
+    def _resume(self, message: messages.Resume) -> list[Effect]:
         effects = self._drop()
         if self.state is WorkerState.PARKING:
             self.state = WorkerState.RELEASED if self.generation else WorkerState.STANDBY
@@ -245,36 +221,36 @@ class WorkerProtocol:
                 raise self._error(f"{self.uid} is told to resume without a role")
             self.state, self.role = WorkerState.ENTERING, role
             effects.append(EnterTrain(role, rehearsal=False))
-        return [*effects, Wake()]
+        return effects
 
-    def _conclude(self, message: Conclude) -> list[Effect]:
+    def _conclude(self, message: messages.Conclude) -> list[Effect]:
         effects = self._drop()
         self._go_on_from(message.step)
         self.state, self.conclusion = WorkerState.CONCLUDING, WriteCheckpoint(message.step, message.roles)
-        return [*effects, Wake()]
+        return effects
 
-    def _halt(self, message: Halt) -> list[Effect]:
+    def _halt(self, message: messages.Halt) -> list[Effect]:
         self.halt = message.number
         self.halted = self.seated or self.holds  # other workers have nothing to hold still
-        return [PoisonFabric(message.reason), *self._drop(), SendReport(self._report(message.number)), Wake()]
+        return [PoisonFabric(message.reason), *self._drop(), SendReport(self._report(message.number))]
 
-    def _stop(self, message: Stop) -> list[Effect]:
+    def _stop(self, message: messages.Stop) -> list[Effect]:
         self.stop = True
-        return [Wake()]
+        return []
 
-    def _finish(self, message: Finish) -> list[Effect]:
+    def _finish(self, message: messages.Finish) -> list[Effect]:
         self.step_state = StepState.OVER
-        return [Wake()]
+        return []
 
-    def _park(self, message: Park) -> list[Effect]:
+    def _park(self, message: messages.Park) -> list[Effect]:
         effects = self._drop()
         if not self.passed:
             self.step_state = StepState.REPEATING
         self.state = WorkerState.PARKING
         self.holds = self.halted = False  # its state is stale after the next step of the others
-        return [*effects, Wake()]
+        return effects
 
-    def _leave(self, message: Leave) -> list[Effect]:
+    def _leave(self, message: messages.Leave) -> list[Effect]:
         return [End()]
 
     def _go_on_from(self, step: int) -> None:
@@ -297,8 +273,8 @@ class WorkerProtocol:
         proposal, self.proposal = self.proposal, None
         return [] if proposal is None else [Close(proposal.generation)]
 
-    def _report(self, number: int, how: str = "", reason: str = "", who: str = "") -> Halted:
-        return Halted(
+    def _report(self, number: int, how: str = "", reason: str = "", who: str = "") -> messages.Halted:
+        return messages.Halted(
             number=number,
             generation=self.generation,
             step=self.reached,
@@ -322,7 +298,7 @@ class WorkerProtocol:
     def _opened(self, generation: int, seconds: float) -> list[Effect]:
         assert self.proposal is not None
         self.proposal.state = ProposalState.READY
-        return [SendReport(Prepared(generation, seconds)), Wake()]
+        return [SendReport(messages.Prepared(generation, seconds))]
 
     def not_opened(self, generation: int, why: str) -> list[Effect]:
         """The links of a generation could not be opened."""
@@ -330,7 +306,7 @@ class WorkerProtocol:
 
     def _not_opened(self, generation: int, why: str) -> list[Effect]:
         self.proposal = None  # the fabric has given it up already
-        return [SendReport(Unprepared(generation, why))]
+        return [SendReport(messages.Unprepared(generation, why))]
 
     def _arm(self, generation: int) -> list[Effect]:
         assert self.proposal is not None
@@ -341,7 +317,7 @@ class WorkerProtocol:
         if self.halted:
             return []  # the report to the halt is the answer
         effects = self._drop() if self.proposal is not None and self.proposal.generation == generation else []
-        return [*effects, SendReport(Cancelled(generation))]
+        return [*effects, SendReport(messages.Cancelled(generation))]
 
     def _cancel_in_vote(self, generation: int) -> list[Effect]:
         assert self.proposal is not None
@@ -368,7 +344,7 @@ class WorkerProtocol:
             proposal.state = ProposalState.AGREED  # the giver was in the vote and has left
         return []
 
-    def entered(self, generation: int, seconds: float = 0.0, size: int = 0, *, again: bool = False) -> list[Effect]:
+    def entered(self, generation: int, seconds: float = 0.0, size: int = 0, again: bool = False) -> list[Effect]:
         """The switch is done. A taker says how long its state took from the first byte on, its size, and whether it
         had to be sent again."""
         return self._about(generation, Event.ENTERED, seconds, size, again)
@@ -384,7 +360,7 @@ class WorkerProtocol:
         elif self.state is not WorkerState.ENTERING:
             self.state = WorkerState.TRAINING
         self._computes_again()
-        return [SendReport(Switched(generation, self.step, seconds, size, again))]
+        return [SendReport(messages.Switched(generation, self.step, seconds, size, again))]
 
     def _computes_again(self) -> None:
         if self.step_state is not StepState.OVER:
@@ -401,7 +377,7 @@ class WorkerProtocol:
     def _rehearsed(self, seconds: float, also: tuple[int, ...], diverged: str, fixed: bool) -> list[Effect]:
         assert self.role is not None
         self.state = WorkerState.STANDBY
-        return [SendReport(Rehearsed(self.role, seconds, also, diverged, fixed))]
+        return [SendReport(messages.Rehearsed(self.role, seconds, also, diverged, fixed))]
 
     def tracked(self, twins: tuple[int, ...], size: int = 0, step: int | None = None) -> list[Effect]:
         """The first boundary: everything is tracked, with this many steps applied."""
@@ -412,14 +388,14 @@ class WorkerProtocol:
         if self.state is WorkerState.ENTERING:
             self.state = WorkerState.TRAINING
         self.holds, self.step = True, self.step if step is None else step
-        return [SendReport(Tracked(self.role, twins, size))]
+        return [SendReport(messages.Tracked(self.role, twins, size))]
 
     def gave(self, generation: int) -> list[Effect]:
         """The taker has verified the state that this worker gave."""
         return self._dispatch(PLACES, self.state, Event.GAVE, generation)
 
     def _gave(self, generation: int) -> list[Effect]:
-        return [SendReport(Gave(generation))]
+        return [SendReport(messages.Gave(generation))]
 
     def went_back(self, generation: int, step: int) -> list[Effect]:
         """The state of an earlier step is restored."""
@@ -448,7 +424,7 @@ class WorkerProtocol:
         assert self.role is not None
         self.state, self.generation = WorkerState.STANDBY, 0
         self._computes_again()
-        return [SendReport(Parked(self.role))]
+        return [SendReport(messages.Parked(self.role))]
 
     def boundary(self) -> Next:
         """What to do while no step is under way."""
@@ -467,7 +443,7 @@ class WorkerProtocol:
                 return SwitchTo(proposal.generation)
         if self.halted or (proposal is not None and proposal.direct) or self.generation == 0:
             return Wait()
-        return Begin(self.step) if self.seated else HandedOver()
+        return Begin(self.step) if self.seated else Wait()  # after a hand-over this worker only gives its state
 
     # -- the step ------------------------------------------------------------------------------------------------------
 
@@ -509,7 +485,7 @@ class WorkerProtocol:
         if outcome.generation is not None:
             proposal.state = ProposalState.AGREED
         elif proposal.state is ProposalState.WITHDRAWN:
-            return [*self._drop(), SendReport(Cancelled(proposal.generation))]
+            return [*self._drop(), SendReport(messages.Cancelled(proposal.generation))]
         else:
             proposal.state = ProposalState.ARMED if proposal.gives(self.uid) else ProposalState.READY
         return []
@@ -543,16 +519,16 @@ _NEW, _REHEARSING, _STANDBY, _ENTERING, _TRAINING, _RELEASED, _PARKING, _CONCLUD
 _LIVE = (_STANDBY, _ENTERING, _TRAINING, _RELEASED, _PARKING)
 
 MESSAGES = _table(
-    (Rehearse, (_NEW, _REHEARSING, _STANDBY), _P._rehearse),
-    (Prepare, (_REHEARSING, _STANDBY, _ENTERING, _TRAINING), _P._prepare),
-    (Prepare, (_NEW,), _P._refuse_to_prepare),
-    (Resume, (_NEW, _REHEARSING, *_LIVE), _P._resume),
-    (Park, (_STANDBY, _TRAINING, _RELEASED), _P._park),
-    (Conclude, (_STANDBY, _TRAINING, _RELEASED), _P._conclude),
-    (Halt, WorkerState, _P._halt),
-    (Stop, WorkerState, _P._stop),
-    (Finish, WorkerState, _P._finish),
-    (Leave, WorkerState, _P._leave),
+    (messages.Rehearse, (_NEW, _REHEARSING, _STANDBY), _P._rehearse),
+    (messages.Prepare, (_REHEARSING, _STANDBY, _ENTERING, _TRAINING), _P._prepare),
+    (messages.Prepare, (_NEW,), _P._refuse_to_prepare),
+    (messages.Resume, (_NEW, _REHEARSING, *_LIVE), _P._resume),
+    (messages.Park, (_STANDBY, _TRAINING, _RELEASED), _P._park),
+    (messages.Conclude, (_STANDBY, _TRAINING, _RELEASED), _P._conclude),
+    (messages.Halt, WorkerState, _P._halt),
+    (messages.Stop, WorkerState, _P._stop),
+    (messages.Finish, WorkerState, _P._finish),
+    (messages.Leave, WorkerState, _P._leave),
 )
 """What the controller says, by the worker's place."""
 
@@ -573,11 +549,11 @@ PROPOSALS = _table(
     (Event.OPENED, (_ABSENT,), _P._nothing),
     (Event.NOT_OPENED, (_OPENING,), _P._not_opened),
     (Event.NOT_OPENED, (_ABSENT,), _P._nothing),
-    (Arm, (_READY, _ARMED), _P._arm),
-    (Arm, (_ABSENT, _PROMISED, _WITHDRAWN, _AGREED, _CURRENT), _P._nothing),
-    (Cancel, (_OPENING, _READY, _ARMED, _ABSENT), _P._cancel),
-    (Cancel, (_PROMISED, _WITHDRAWN), _P._cancel_in_vote),
-    (Cancel, (_AGREED, _CURRENT), _P._nothing),
+    (messages.Arm, (_READY, _ARMED), _P._arm),
+    (messages.Arm, (_ABSENT, _PROMISED, _WITHDRAWN, _AGREED, _CURRENT), _P._nothing),
+    (messages.Cancel, (_OPENING, _READY, _ARMED, _ABSENT), _P._cancel),
+    (messages.Cancel, (_PROMISED, _WITHDRAWN), _P._cancel_in_vote),
+    (messages.Cancel, (_AGREED, _CURRENT), _P._nothing),
     (Event.TOOK, (_OPENING, _READY, _ARMED), _P._took),
     (Event.TOOK, (_ABSENT, _CURRENT), _P._nothing),
     (Event.ENTERED, (_READY, _AGREED), _P._entered),

@@ -11,8 +11,8 @@ import http.client
 import logging
 import urllib.error
 import urllib.request
-from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import IO
@@ -25,7 +25,9 @@ from understudy.comm.recording import Recorder, Recording, RecordingError, diges
 from understudy.comm.sandbox import Echo, Replay, Sandbox, SandboxSeat
 from understudy.host.temporary import nameless
 from understudy.protocol.mesh import Mesh, alike, along
-from understudy.protocol.messages import FromWorker, Recorded, Telemetry, WorkerSpec
+from understudy.protocol.messages import Recorded, WorkerSpec
+
+from .driver import Send
 
 log = logging.getLogger("understudy.worker")
 
@@ -53,8 +55,9 @@ def label(mesh: Mesh, seat: SandboxSeat) -> str:
 class StepRecordings:
     """The recording that this worker makes, and those that answer its rehearsals. Belongs to the training thread."""
 
-    def __init__(self, spec: WorkerSpec, fabric: Fabric, say: Callable[[FromWorker | Telemetry], None]) -> None:
+    def __init__(self, spec: WorkerSpec, fabric: Fabric, say: Send) -> None:
         self._spec, self._fabric, self._say = spec, fabric, say
+        self._label = partial(label, spec.mesh)
         self._recorder: Recorder | None = None
         self._file: IO[bytes] | None = None
         """The recording made here. It stays open while this process lives, since the agent reads it."""
@@ -87,16 +90,13 @@ class StepRecordings:
         self._recorder = Recorder(self._file, key, self._role, spec.settings.standbys.recording_bytes, self._label)
         self._fabric.record(self._recorder)
 
-    def _label(self, seat: SandboxSeat) -> str:
-        return label(self._spec.mesh, seat)
-
     def first_boundary(self, same: tuple[int, ...], votes: Endpoint) -> None:
         """Twins are known: the first of them records."""
         first = self._role == min(same, default=self._role)
         if first and self._recorder is None:
             self._begin()
         elif not first:
-            self._give_up()
+            self.close()
         if first and self._recorder is None:
             self._fail()
         votes.recorder = None
@@ -127,10 +127,10 @@ class StepRecordings:
 
     def _fail(self) -> None:
         """Report that there will be no recording of this role."""
-        self._give_up()
+        self.close()
         self._say(Recorded(self._role, "", 0, 0))
 
-    def _give_up(self) -> None:
+    def close(self) -> None:
         """End and discard the recording."""
         if self._recorder is not None:
             self._fabric.record(None)
@@ -185,6 +185,3 @@ class StepRecordings:
     def diverged(self) -> str:
         """How the rehearsal differed from the recording; empty: it did not."""
         return "" if self._replay is None else self._replay.diverged
-
-    def close(self) -> None:
-        self._give_up()

@@ -6,20 +6,12 @@ import gc
 import logging
 from typing import Protocol
 
+from understudy.comm.endpoint import Endpoint
 from understudy.comm.fabric import Fabric
 from understudy.comm.faults import SwitchRefused
 from understudy.host.world import REAL, World
-from understudy.protocol.messages import (
-    Done,
-    Failed,
-    Faulty,
-    Here,
-    Progress,
-    ScriptFailure,
-    Settled,
-    ToWorker,
-    WorkerSpec,
-)
+from understudy.protocol import messages
+from understudy.protocol.messages import ScriptFailure, ToWorker, WorkerSpec
 from understudy.protocol.vote import NO_ROLE, VoteOutcome, numbers_of, outcome_of
 from understudy.state.checkpoint import CheckpointStore
 from understudy.state.inventory import digest, take_inventory
@@ -27,9 +19,9 @@ from understudy.state.twins import twins
 
 from .driver import Dismissed, ProtocolDriver, Send
 from .identity import Identity
-from .instructions import Begin, EnterTrain, GoBack, HandedOver, SwitchTo, Wait, Withdraw, WriteCheckpoint
+from .instructions import Begin, EnterTrain, GoBack, SwitchTo, Wait, Withdraw, WriteCheckpoint
 from .meter import Meter, StepTimes, traffic_of
-from .process import TrainingProcess, VoteGroup
+from .process import TrainingProcess
 from .recordings import StepRecordings
 from .states import Proposal
 from .transfer.archive import Archive
@@ -101,19 +93,17 @@ class WorkerRuntime:
         self.protocol, self._changed = self._driver.protocol, self._driver.changed
         self.step_times = StepTimes()
         self.protocol.usual = self.step_times.usual
-        self.transfers = StateTransfers(
-            spec, self._driver, fabric, self.tracked, step_times=self.step_times, world=world
-        )
+        self.transfers = StateTransfers(spec, self._driver, fabric, self.tracked, self.step_times, world)
         self._archive: Archive | None = None
         """What this worker keeps to go back to, from the first boundary on."""
         self.identity = Identity(spec.mesh)
         self.recordings = StepRecordings(spec, fabric, send)
-        self._votes: VoteGroup | None = None
+        self._votes: Endpoint | None = None
         self._settling = 0
         """The generation of which the first step is under way; 0: none."""
         self._watch = Watch(spec, fabric, self.protocol, send, world)
         self.meter = Meter(process.waits_known, world=world)
-        self._send(Here(fabric.worker, process.pid))
+        self._send(messages.Here(fabric.worker, process.pid))
 
     def hear(self, message: ToWorker) -> None:
         """Handle a message from the controller. Does not block."""
@@ -136,9 +126,7 @@ class WorkerRuntime:
             while not self.protocol.generation:
                 self._come_to_boundary()
             self.fabric.vouch(True)
-        self._votes = self.process.vote_group(self.spec.roles)
-        self._watch.votes = self._votes.endpoint
-        self.process.install(self.spec.roles)
+        self._votes = self._watch.votes = self.process.install(self.spec.roles)
         if entry.rehearsal:
             self.identity.begin()
         else:
@@ -158,8 +146,7 @@ class WorkerRuntime:
         with self._changed:
             if not self.rehearsing or driver.dismissed or (driver.entry is None and not self.fabric.lost_mates):
                 return False
-            if driver.entry is None:
-                driver.entry = EnterTrain(self.role, rehearsal=True)
+            driver.entry = driver.entry or EnterTrain(self.role, rehearsal=True)
         return not self.identity.fixed
 
     def leave(self) -> None:
@@ -186,7 +173,7 @@ class WorkerRuntime:
             driver.entry = None
         if groups is not None:
             self.fabric.become(other, groups)
-            self.process.role_changed(other)
+            self.process.role_changed()
             self.role = other
             assert self._archive is not None
             self._archive.become(other, self.twins())
@@ -229,11 +216,10 @@ class WorkerRuntime:
             return
         assert self._votes is not None
         self.fabric.vouch(False)
-        self.recordings.first_boundary(same, self._votes.endpoint)
+        self.recordings.first_boundary(same, self._votes)
         begun = self.protocol.step
-        if archive.has_checkpoints and not begun:
-            latest = archive.latest()
-            least = self.least([latest])[0]
+        if not begun and (latest := archive.latest()) is not None:
+            least = self.process.least([latest])[0]
             begun = least if self.fabric.fault is None else latest  # an interrupted all-reduce has no result
             if begun:
                 archive.load(begun)
@@ -242,18 +228,13 @@ class WorkerRuntime:
         with self._changed:
             self._driver.do(self.protocol.tracked(same, size, begun))
 
-    def least(self, numbers: list[int]) -> list[int]:
-        """The minimum over all roles, number by number; undefined if the fabric is poisoned meanwhile."""
-        assert self._votes is not None
-        return self._votes.least(numbers)
-
     def _compare(self) -> None:
         """Check that the roles that the script calls the same hold the same state. All roles do so at the same
         boundary."""
         mine, first = int(digest(take_inventory(self.tracked))[:15], 16), min(self.same)
         numbers = [NO_ROLE << 20] * (2 * self.spec.roles)
         numbers[first], numbers[self.spec.roles + first] = mine, -mine
-        least = self.least(numbers)
+        least = self.process.least(numbers)
         if self.fabric.fault is None and least[first] != -least[self.spec.roles + first]:
             roles = ", ".join(map(str, self.same))
             raise JobError(f"job.same_over: after the first step, roles {roles} do not hold the same state")
@@ -267,13 +248,12 @@ class WorkerRuntime:
 
     def rehearsed(self, seconds: float) -> None:
         """Report that the shadow steps are done, unless another role is wanted meanwhile."""
-        also = self._interchangeable()
+        also, diverged, fixed = self._interchangeable(), self.recordings.diverged, self.identity.fixed
         self.fabric.end_rehearsal()
         self.recordings.rehearsed()
         with self._changed:
             if self._driver.entry is None:
-                diverged = self.recordings.diverged
-                self._driver.do(self.protocol.rehearsed(seconds, also, diverged, fixed=self.identity.fixed))
+                self._driver.do(self.protocol.rehearsed(seconds, also, diverged, fixed=fixed))
 
     def boundary(self) -> int:
         """Do everything that has to happen between two steps. Returns the step to compute next."""
@@ -303,7 +283,7 @@ class WorkerRuntime:
                     break
                 incoming = self.transfers.complete_links()
                 following = self.protocol.boundary()
-                if incoming is not None or not isinstance(following, Wait | HandedOver):
+                if incoming is not None or not isinstance(following, Wait):
                     break
                 self._changed.wait()
             if not other_role and isinstance(following, SwitchTo):
@@ -329,7 +309,7 @@ class WorkerRuntime:
                 self._go_back(following)
             case _:
                 if incoming is not None:
-                    self.transfers.take(incoming)
+                    self.transfers.take(*incoming)
         return None
 
     def _switch(self, generation: int) -> Proposal | None:
@@ -348,11 +328,8 @@ class WorkerRuntime:
         if self._archive is not None:
             self._archive.entered(proposal.roster, proposal)
         arrival = self.transfers.take_arrival()
-        if arrival is None:
-            self._driver.do(self.protocol.entered(generation))
-        else:
-            effects = self.protocol.entered(generation, arrival.seconds, arrival.bytes, again=arrival.again)
-            self._driver.do(effects)
+        taken = () if arrival is None else (arrival.seconds, arrival.bytes, arrival.again)
+        self._driver.do(self.protocol.entered(generation, *taken))
         return proposal
 
     # -- in a step -----------------------------------------------------------------------------------------------------
@@ -379,7 +356,7 @@ class WorkerRuntime:
             ballot = self.protocol.ballot(healthy=healthy, over=over, sound=sound, copied=copied)
         if ballot is None:
             return self.verdict()
-        least = self.least(numbers_of(ballot))
+        least = self.process.least(numbers_of(ballot))
         fault = self.fabric.fault
         if fault is not None:
             with self._changed:
@@ -428,7 +405,7 @@ class WorkerRuntime:
 
     def report_fault(self, reason: str, *, fatal: bool) -> None:
         """Report a fault of this worker's machine. If it is fatal, wait until the controller ends this worker."""
-        self._send(Faulty(reason, fatal))
+        self._send(messages.Faulty(reason, fatal))
         if fatal:
             self.fabric.interrupt(f"{self.spec.uid}: {reason}", self.spec.uid)
             with self._changed:
@@ -441,12 +418,12 @@ class WorkerRuntime:
             step = self.protocol.step
         seconds, lost = self.step_times.ends(self.world.time(), settles=bool(self._settling))
         if self._settling:
-            self._send(Settled(self._settling, step, lost))
+            self._send(messages.Settled(self._settling, step, lost))
         self._settling = 0
         if self.protocol.proposal is not None or self.transfers.under_way:
             self.meter.note("a change is under way")
         sample = self.meter.end(self.spec.uid, self.role, step, traffic_of(self.fabric))
-        self._send(Progress(self.role, step, seconds, values, primary=self.is_last, sample=sample))
+        self._send(messages.Progress(self.role, step, seconds, values, primary=self.is_last, sample=sample))
 
     @property
     def is_last(self) -> bool:
@@ -457,10 +434,10 @@ class WorkerRuntime:
     # -- the end -------------------------------------------------------------------------------------------------------
 
     def _close_archive(self) -> None:
-        archive, self._archive = self._archive, None
         self.protocol.kept = tuple
-        if archive is not None:
-            archive.close()
+        if self._archive is not None:
+            self._archive.close()
+            self._archive = None
 
     def close(self) -> None:
         self._watch.close()
@@ -470,8 +447,8 @@ class WorkerRuntime:
     def done(self, *, stopped: bool) -> None:
         """Report that the training function has ended."""
         state = digest(take_inventory(self.tracked)) if self.tracked else ""
-        self._send(Done(self.protocol.step, state, stopped))
+        self._send(messages.Done(self.protocol.step, state, stopped))
 
     def failed(self, error: str, trace: str, cause: ScriptFailure) -> None:
         """Report the error that ended the training function."""
-        self._send(Failed(self.protocol.step, error, trace, cause))
+        self._send(messages.Failed(self.protocol.step, error, trace, cause))

@@ -1,11 +1,13 @@
-"""One step of training as a script sees it, and the shards of its data."""
+"""One step of training as a script sees it: the shards of its data and its random numbers."""
 
 from __future__ import annotations
 
+import hashlib
+import random
 from collections.abc import Iterator
-from types import TracebackType
 from typing import TYPE_CHECKING
 
+from understudy.device.cpu import local_device
 from understudy.protocol.mesh import replica_of
 
 from .runtime import JobError
@@ -58,9 +60,7 @@ class Step:
         self._job._begin(self)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
         return self._job._end(self, error)
 
     def __repr__(self) -> str:
@@ -112,3 +112,16 @@ def _masked(job: Job, step: Step, micro: int) -> Iterator[Shard]:
         step._shard = None
     step.values |= values
     step._complete = True
+
+
+def seed_everything(seed: int, *where: int) -> None:
+    """Seed the global generators of torch, numpy and Python from these numbers alone, such as seed, step and role."""
+    digest = hashlib.blake2b(repr((seed, *where)).encode(), digest_size=8).digest()
+    number = int.from_bytes(digest, "little") >> 1
+    local_device().seed(number)
+    random.seed(number)
+    try:
+        import numpy
+    except ImportError:
+        return
+    numpy.random.seed(number & 0xFFFFFFFF)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from understudy.comm.endpoint import Endpoint
 from understudy.comm.fabric import Fabric
 from understudy.comm.waits import longest_wait_for_messages
 from understudy.host.world import REAL, World
-from understudy.protocol.messages import Faulty, FromWorker, Stalled, WorkerSpec
+from understudy.protocol.messages import Faulty, Stalled, WorkerSpec
 
+from .driver import Send
 from .protocol import WorkerProtocol
 
 _LOOK_S = 1.0
@@ -24,15 +23,9 @@ class Watch:
     others waiting."""
 
     def __init__(
-        self,
-        spec: WorkerSpec,
-        fabric: Fabric,
-        protocol: WorkerProtocol,
-        send: Callable[[FromWorker], None],
-        world: World = REAL,
+        self, spec: WorkerSpec, fabric: Fabric, protocol: WorkerProtocol, send: Send, world: World = REAL
     ) -> None:
-        self._spec, self._fabric, self._protocol, self._send = spec, fabric, protocol, send
-        self._world = world
+        self._spec, self._fabric, self._protocol, self._send, self._world = spec, fabric, protocol, send, world
         self.votes: Endpoint | None = None
         """The group of the votes."""
         self._began = 0.0
@@ -51,14 +44,12 @@ class Watch:
             self._closed = True
             self._changed.notify_all()
 
-    def _wait(self) -> bool:
-        """Wait for the next look. Returns whether the thread is to end."""
-        with self._changed:
-            return self._changed.wait_for(lambda: self._closed, _LOOK_S)
-
     def _run(self) -> None:
         looked = self._world.monotonic()
-        while not self._wait():
+        while True:
+            with self._changed:
+                if self._changed.wait_for(lambda: self._closed, _LOOK_S):
+                    return
             looked, late = self._world.monotonic(), self._world.monotonic() - looked - _LOOK_S
             if late > _LATE_S:
                 continue  # the process was stopped: operations may be over that this process has not noticed yet

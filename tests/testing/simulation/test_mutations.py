@@ -24,11 +24,11 @@ from understudy.protocol.sessions import Inbox
 from understudy.protocol.vote import VoteOutcome, outcome_of
 from understudy.state.undo import Undo
 from understudy.testing.simulation import Rule, RuleBroken, SimJob, setting_of
+from understudy.testing.simulation.fabric import SimTrainingProcess
 from understudy.testing.simulation.host import SimLedger
 from understudy.worker import runtime
 from understudy.worker.instructions import Next, SwitchTo
 from understudy.worker.protocol import MESSAGES, STEPS, WorkerProtocol
-from understudy.worker.runtime import WorkerRuntime
 from understudy.worker.states import Event, ProposalState, StepState, WorkerState
 from understudy.worker.transfer.copies import CopyKeeper
 
@@ -105,7 +105,7 @@ def a_joiner_counts_one_step_too_many(patch: pytest.MonkeyPatch) -> None:
 
 @mutation(Rule.NO_CRASH)
 def a_step_is_applied_without_a_vote(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(WorkerRuntime, "least", lambda self, numbers: numbers)
+    patch.setattr(SimTrainingProcess, "least", lambda self, numbers: numbers)
 
 
 @mutation(Rule.NO_CRASH)

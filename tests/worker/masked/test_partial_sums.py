@@ -6,8 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from understudy.worker.masked.buckets import buckets_of
-from understudy.worker.masked.partial_sums import PartialSums
+from understudy.worker.masked.partial_sums import PartialSums, buckets_of
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from understudy.state.errors import StateError
 from understudy.state.inventory import digest, take_inventory
 from understudy.worker.transfer import copies
 from understudy.worker.transfer.copies import CopyKeeper
-from understudy.worker.transfer.copying import CopyTaker, send_copy
+from understudy.worker.transfer.copying import send_copy, take_copy
 
 
 def made(seed: int) -> dict[str, Any]:
@@ -272,17 +272,16 @@ class Stuck:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.go, self.reached = threading.Event(), threading.Semaphore(0)
-        take = CopyTaker.take
 
-        def slowly(taker: Any, spare: Callable[[int], Copy | None]) -> Copy:
+        def slowly(links: Any, spare: Callable[[int], Copy | None], stop: Any) -> Copy:
             def wait(keep: int) -> Copy | None:
                 self.reached.release()
                 assert self.go.wait(20)
                 return spare(keep)
 
-            return take(taker, wait)
+            return take_copy(links, wait, stop)
 
-        monkeypatch.setattr(CopyTaker, "take", slowly)
+        monkeypatch.setattr(copies, "take_copy", slowly)
 
 
 def test_a_slow_backup_is_not_waited_for(cast: Callable[..., Cast], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -396,10 +395,10 @@ def test_before_the_first_generation() -> None:
 def test_late_bytes_of_links_that_were_given_up_cost_no_copy(
     cast: Callable[..., Cast], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    take, armed = CopyTaker.take, threading.Lock()
+    armed = threading.Lock()
     late, go, over = threading.Event(), threading.Event(), threading.Event()
 
-    def one_is_late(taker: Any, spare: Callable[[int], Copy | None]) -> Copy:
+    def one_is_late(links: Any, spare: Callable[[int], Copy | None], stop: Any) -> Copy:
         def wait(keep: int) -> Copy | None:
             if not armed.acquire(blocking=False):
                 return spare(keep)
@@ -410,9 +409,9 @@ def test_late_bytes_of_links_that_were_given_up_cost_no_copy(
             finally:
                 over.set()
 
-        return take(taker, wait)
+        return take_copy(links, wait, stop)
 
-    monkeypatch.setattr(CopyTaker, "take", one_is_late)
+    monkeypatch.setattr(copies, "take_copy", one_is_late)
     with armed:
         two = cast(2)
         two.refresh(1)

@@ -17,7 +17,7 @@ from understudy.comm.topology import LinkId
 from understudy.state.copy import Copy, Draft
 from understudy.state.errors import StreamBroken
 from understudy.state.inventory import digest, take_inventory
-from understudy.worker.transfer.copying import CopyTaker, give_copy, send_copy
+from understudy.worker.transfer.copying import confirm_copy, give_copy, send_copy, take_copy
 from understudy.worker.transfer.handover import KeepStep, Last, Taker, Tempo, TensorBatch, send
 
 Ends = tuple[list[Link], list[Link]]
@@ -88,20 +88,19 @@ def test_to_a_backup_and_from_it_to_a_joiner(ends: Ends, kind: dict[str, bool]) 
     tracked = made(1, 2, **kind)
     original = draft(tracked, 7)
     given = beside(lambda: send_copy(givers, original, 4, never))
-    taker = CopyTaker(takers, never)
     told: list[int] = []
-    kept = taker.take(told.append)
+    kept = take_copy(takers, told.append, never)
     assert told == [4]
-    taker.confirm()
+    confirm_copy(takers, never)
     assert given() == sum(slot.bytes for slot in (*original.slots, *original.gradients))
     assert (kept.step, kept.slots, kept.rest, kept.zeros) == (7, original.slots, original.rest, original.zeros)
     assert list(kept.carried) == list(original.carried)
 
     joiner = made(2, 0)
-    given = beside(lambda: give_copy(takers, kept, never, Tempo(3.0, 2.0, 1.0)))
+    given = beside(lambda: give_copy(takers, kept, never))
     arrival = Taker(givers, joiner, never).run(lambda step: step == 7)
     assert arrival is not None
-    assert (arrival.step, arrival.tempo, arrival.again) == (7, Tempo(3.0, 2.0, 1.0), False)
+    assert (arrival.step, arrival.tempo, arrival.again) == (7, Tempo(), False)
     assert given() == arrival.bytes
     assert digest(take_inventory(joiner)) == digest(take_inventory(tracked))
     assert gradients(joiner) == gradients(tracked)
@@ -109,7 +108,6 @@ def test_to_a_backup_and_from_it_to_a_joiner(ends: Ends, kind: dict[str, bool]) 
 
 def test_one_after_the_other_in_the_same_memory(ends: Ends) -> None:
     givers, takers = ends
-    taker = CopyTaker(takers, never)
     kept: Copy | None = None
     places: set[int] = set()
     for step in range(1, 5):
@@ -117,8 +115,8 @@ def test_one_after_the_other_in_the_same_memory(ends: Ends) -> None:
         original = draft(tracked, step)
         given = beside(partial(send_copy, givers, original, 0, never))
         spare = [kept]
-        kept = taker.take(lambda _: spare.pop())  # noqa: B023
-        taker.confirm()
+        kept = take_copy(takers, lambda _: spare.pop(), never)  # noqa: B023
+        confirm_copy(takers, never)
         assert given() > 0
         used = {tensor.data_ptr() for tensor in (*kept.tensors, *kept.carried.values())}
         assert step < 3 or used == places
@@ -138,14 +136,14 @@ def test_who_takes_is_gone_in_the_middle(ends: Ends) -> None:
             link.close()
 
     with pytest.raises((StreamBroken, OSError, ValueError)):
-        CopyTaker(takers, never).take(gone)
+        take_copy(takers, gone, never)
     assert isinstance(given(), StreamBroken)
 
 
 def test_who_gives_is_gone_in_the_middle(ends: Ends) -> None:
     givers, takers = ends
     original = draft(made(1, 1), 1)
-    taken = beside(lambda: CopyTaker(takers, never).take(lambda _: None))
+    taken = beside(lambda: take_copy(takers, lambda _: None, never))
     send(givers[0].sock, KeepStep(0), never)
     send(givers[0].sock, TensorBatch(original.slots, tuple(range(len(original.slots))), True), never)
     givers[0].sock.send(b"x" * 100)
@@ -158,7 +156,7 @@ def test_it_ends_when_it_is_stopped(ends: Ends) -> None:
     givers, takers = ends
     over = threading.Event()
     given = beside(lambda: send_copy(givers, draft(made(1, 1), 1), 0, over.is_set))
-    taken = beside(lambda: CopyTaker(takers, over.is_set).take(lambda _: over.set()))
+    taken = beside(lambda: take_copy(takers, lambda _: over.set(), over.is_set))
     assert isinstance(given(), StreamBroken)
     assert isinstance(taken(), StreamBroken)
 
@@ -169,7 +167,7 @@ def test_a_part_is_no_copy(ends: Ends) -> None:
     send(givers[0].sock, KeepStep(0), never)
     send(givers[0].sock, TensorBatch(original.slots, (0,), True), never)
     with pytest.raises(StreamBroken, match="a part of the state"):
-        CopyTaker(takers, never).take(lambda _: None)
+        take_copy(takers, lambda _: None, never)
     send(givers[0].sock, Last(1, (), (), (), b"", Tempo(), False), never)
     with pytest.raises(StreamBroken, match="received Last, expected KeepStep"):
-        CopyTaker(takers, never).take(lambda _: None)
+        take_copy(takers, lambda _: None, never)

@@ -17,7 +17,6 @@ from understudy.comm.links.link import Link
 from understudy.comm.sandbox import Sandbox
 from understudy.comm.topology import GroupKey, LinkId
 from understudy.protocol.roster import Roster, RosterError, WorkerAddress
-from understudy.worker.process import VoteGroup
 
 from .network import SETUP_S, Network, SharedGeneration
 from .scheduler import SimProcess, Task
@@ -357,10 +356,13 @@ class SimTrainingProcess:
     def group(self, roles: Sequence[int], *, recorded: bool = True) -> RoleGroup:
         raise RuntimeError("scripts of the simulation make no groups")
 
-    def vote_group(self, roles: int) -> VoteGroup:
+    def install(self, roles: int) -> Endpoint:
         fabric, transport = self._fabric, cast(GroupTransport, None)
         assert fabric.role is not None
         fabric.endpoint = Endpoint(GroupKey(tuple(range(roles))), fabric.role, transport, lambda endpoint: None)
-        return fabric
+        return fabric.endpoint
 
-    install = uninstall = role_changed = announce = _nothing
+    def least(self, numbers: list[int]) -> list[int]:
+        return self._fabric.least(numbers)
+
+    uninstall = role_changed = announce = _nothing

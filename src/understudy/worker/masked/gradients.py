@@ -11,6 +11,8 @@ from __future__ import annotations
 import hashlib
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
+from operator import add
 from typing import Any
 
 import torch
@@ -22,8 +24,7 @@ from understudy.comm.ops import accumulator
 from understudy.state.kinds import Tracked, module_tensors
 from understudy.worker.runtime import JobError
 
-from .buckets import BYTES, Bucket, BucketScratch, buckets_of, local_gradient
-from .partial_sums import Gradients, PartialSums
+from .partial_sums import BYTES, Bucket, Gradients, PartialSums, buckets_of, local_gradient
 from .shard_plan import Segment, ShardPlan
 
 NONE = 1 << 40
@@ -55,7 +56,7 @@ class Synchroniser:
         self.divides = True
         """Whether gradients that a framework would have reduced have to be divided by the number of replicas."""
         self._sound = sound
-        self._scratch = BucketScratch(IN_FLIGHT)
+        self._memory: list[torch.Tensor | None] = [None] * IN_FLIGHT
 
     def run(self, sums: PartialSums, plan: ShardPlan, *, check: bool = True) -> dict[str, float]:
         """Settle all buckets and give the parameters the mean over all micro-shards as gradients.
@@ -101,7 +102,7 @@ class Synchroniser:
                 )
                 absent[member] = int(all(grad is None for grad in found))
         numbers = torch.tensor([*counts, names, -names, *roots, *absent])
-        self._all_reduce(numbers, dist.ReduceOp.MIN).wait()
+        all_reduce(self.group, numbers, dist.ReduceOp.MIN).wait()
         self._check()
         least: list[int] = numbers.tolist()
         if check:
@@ -122,12 +123,10 @@ class Synchroniser:
             row = number if plan.deterministic else 0
             for column, name in enumerate(names):
                 table[row, column] += sums.values[number].get(name, 0.0)
-        self._all_reduce(table, dist.ReduceOp.SUM).wait()
+        all_reduce(self.group, table, dist.ReduceOp.SUM).wait()
         self._check()
-        totals = [0.0] * len(names)
-        for row_values in table.tolist():
-            totals = [so_far + value for so_far, value in zip(totals, row_values, strict=True)]
-        return {name: total / plan.count for name, total in zip(names, totals, strict=True)}
+        columns = zip(*table.tolist(), strict=True)
+        return {name: reduce(add, column, 0.0) / plan.count for name, column in zip(names, columns, strict=True)}
 
     def _start(
         self, sums: PartialSums, plan: ShardPlan, bucket: Bucket, root: int | None, place: int
@@ -137,14 +136,14 @@ class Synchroniser:
         if not bucket.elements:  # a role's parts of small tensors may be empty, on all of its twins alike
             return lambda: torch.empty(0, dtype=bucket.dtype, device=bucket.device)
         if root is not None or not plan.deterministic:
-            flat = self._scratch.flat(place, bucket.elements, bucket.dtype, bucket.device)
+            flat = self._flat(place, bucket)
             if root is not None:
                 if root == self.group.endpoint.rank:
-                    bucket.gather(_by_member(bucket, sums.totals[bucket.number], len(self.parameters)), flat)
+                    bucket.gather(dict(zip(bucket.members, sums.totals[bucket.number], strict=True)), flat)
                 work = broadcast(self.group, flat, root)
             else:
                 bucket.gather(sums.by_segment.get(0, [None] * len(self.parameters)), flat)
-                work = self._all_reduce(flat, dist.ReduceOp.AVG if divides else dist.ReduceOp.SUM)
+                work = all_reduce(self.group, flat, dist.ReduceOp.AVG if divides else dist.ReduceOp.SUM)
 
             def finish() -> torch.Tensor:
                 work.wait()
@@ -153,6 +152,13 @@ class Synchroniser:
             return finish
         exchange = Exchange(self.group, plan, bucket, sums.by_segment)
         return lambda: exchange.finish(plan.replicas if divides else 1)
+
+    def _flat(self, place: int, bucket: Bucket) -> torch.Tensor:
+        """Memory for a flat bucket, which is used again: as much as the largest bucket at this place."""
+        size, memory = bucket.elements * bucket.dtype.itemsize, self._memory[place]
+        if memory is None or memory.numel() < size or memory.device != bucket.device:
+            memory = self._memory[place] = torch.empty(size, dtype=torch.uint8, device=bucket.device)
+        return memory[:size].view(bucket.dtype)
 
     @torch.no_grad()
     def _settle(
@@ -175,19 +181,6 @@ class Synchroniser:
     def _check(self) -> None:
         if not self._sound():
             raise SumInterrupted
-
-    def _all_reduce(self, tensor: torch.Tensor, kind: Any) -> Any:
-        options = dist.AllreduceOptions()
-        options.reduceOp = dist.ReduceOp(kind)
-        options.asyncOp = True
-        return self.group.allreduce([tensor], options)
-
-
-def _by_member(bucket: Bucket, totals: Gradients, count: int) -> Gradients:
-    found: Gradients = [None] * count
-    for member, total in zip(bucket.members, totals, strict=True):
-        found[member] = total
-    return found
 
 
 def _names(sums: PartialSums) -> list[str]:
@@ -213,21 +206,19 @@ class Exchange:
     """The ordered sum of one bucket. The constructor starts its messages."""
 
     def __init__(self, group: RoleGroup, plan: ShardPlan, bucket: Bucket, sums: Mapping[int, Gradients]) -> None:
-        self._group, self._plan, self._bucket = group, plan, bucket
-        self._replica = plan.replica
+        self._group, self._plan, self._bucket, self._replica = group, plan, bucket, plan.replica
         self._cuts = cuts(bucket.elements, plan.live)
         segments = [segment for shard in plan.shards for segment in shard]
         self._mine: dict[int, torch.Tensor] = {}
         self._theirs: dict[int, torch.Tensor] = {}
         self._works: list[Any] = []
         low, high = self._cuts[self._replica]
-        for place, segment in enumerate(segments):
-            tag = bucket.number * len(segments) + place
+        tagged = list(enumerate(segments, bucket.number * len(segments)))
+        for tag, segment in tagged:
             if segment.replica != self._replica and high > low:
                 self._theirs[segment.name] = part = self._empty(high - low)
                 self._works.append(group.recv([part], segment.replica, tag))
-        for place, segment in enumerate(segments):
-            tag = bucket.number * len(segments) + place
+        for tag, segment in tagged:
             if segment.replica == self._replica:
                 self._mine[segment.name] = flat = bucket.gather(sums[segment.name], self._empty(bucket.elements))
                 for replica, (first, last) in self._cuts.items():
@@ -247,11 +238,8 @@ class Exchange:
         result[low:high] = self._fold(low, high).div_(divisor)
         self._mine.clear()
         self._theirs.clear()
-        works = []
-        for replica, (first, last) in self._cuts.items():
-            if last > first:
-                works.append(broadcast(self._group, result[first:last], replica))
-        for work in works:
+        parts = [(replica, result[first:last]) for replica, (first, last) in self._cuts.items() if last > first]
+        for work in [broadcast(self._group, part, replica) for replica, part in parts]:
             work.wait()
         return result
 
@@ -271,6 +259,12 @@ class Exchange:
         if segment.replica == self._replica:
             return self._mine[segment.name][low:high]
         return self._theirs.get(segment.name, self._empty(0))
+
+
+def all_reduce(group: RoleGroup, tensor: torch.Tensor, kind: Any) -> Any:
+    options = dist.AllreduceOptions()
+    options.reduceOp, options.asyncOp = dist.ReduceOp(kind), True
+    return group.allreduce([tensor], options)
 
 
 def broadcast(group: RoleGroup, flat: torch.Tensor, root: int) -> Any:

@@ -14,13 +14,12 @@ from torch import nn
 
 from understudy.masking.assignment import assign
 from understudy.masking.placement import PlacementError, parse
-from understudy.worker.rng import seed_everything
 from understudy.worker.runtime import JobError, Unsound, WorkerRuntime
+from understudy.worker.step import seed_everything
 
-from .buckets import local_gradient
 from .deferral import DeferredReduction, check_suitable, managed, trained
 from .gradients import NONE, Miscounted, SumInterrupted, Synchroniser
-from .partial_sums import PartialSums
+from .partial_sums import PartialSums, local_gradient
 from .shard_plan import ShardPlan, still_good
 
 AFTER = -1
@@ -140,7 +139,7 @@ class Masking:
         kept = len(sums.done) if still_good(sums.done, plan) else 0
         numbers = [NONE] * (2 * plan.replicas)
         numbers[plan.replica], numbers[plan.replicas + plan.replica] = kept, -kept
-        least = self._runtime.least(numbers)
+        least = self._runtime.process.least(numbers)
         if self._faulty():
             self._leave()
         self._agreed = roster.generation

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -48,11 +49,8 @@ class ShardPlan:
     @cached_property
     def loads(self) -> tuple[int, ...]:
         """Micro-shards of each replica; 0 for a vacant one."""
-        found = [0] * self.replicas
-        for where in self.assignment.where:
-            for replica in where:
-                found[replica] += 1
-        return tuple(found)
+        loads = Counter(replica for where in self.assignment.where for replica in where)
+        return tuple(loads[replica] for replica in range(self.replicas))
 
     def own(self, number: int) -> bool:
         return number // self.assignment.q == self.replica
@@ -78,10 +76,7 @@ def _cut(shard: int, where: tuple[int, ...]) -> tuple[Segment, ...]:
     first, q = where[0], len(where)
     head = next((part for part, replica in enumerate(where) if replica != first), q)
     numbers = tuple(range(shard * q, shard * q + q))
-    return (
-        Segment(first, numbers[:head]),
-        *(Segment(where[part], (numbers[part],)) for part in range(head, q)),
-    )
+    return (Segment(first, numbers[:head]), *(Segment(where[part], (numbers[part],)) for part in range(head, q)))
 
 
 def still_good(done: list[int], plan: ShardPlan) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from pathlib import Path
 
 from understudy.comm import waits
@@ -12,18 +11,18 @@ from understudy.comm.links.link import Link
 from understudy.host.world import REAL, World
 from understudy.masking.coverage import at_risk
 from understudy.masking.placement import parse
-from understudy.protocol.messages import Copied, FromWorker, Saved, Telemetry, WorkerSpec
+from understudy.protocol.messages import Copied, Saved, WorkerSpec
 from understudy.protocol.roster import Roster
 from understudy.state.checkpoint import CheckpointFolder, CheckpointStore, CheckpointWriter
 from understudy.state.inventory import take_inventory
 from understudy.state.kinds import Tracked
 from understudy.state.stream import WorldStop
+from understudy.worker.driver import Send
 from understudy.worker.instructions import GoBack, WriteCheckpoint
 from understudy.worker.states import Proposal
 
 from .copies import CopyKeeper
 from .copying import give_copy
-from .handover import Stop
 
 log = logging.getLogger("understudy.worker")
 
@@ -38,14 +37,14 @@ class Archive:
         role: int,
         tracked: Tracked,
         twins: tuple[int, ...],
-        send: Callable[[FromWorker | Telemetry], None],
+        send: Send,
         *,
         world: World = REAL,
         checkpoints: CheckpointStore | None = None,
     ) -> None:
         """`checkpoints`: None for those in the folder that the spec names, if it names one."""
         self._spec, self._role, self._tracked, self._twins, self._send = spec, role, tracked, twins, send
-        self._fabric, self._world = fabric, world
+        self._fabric = fabric
         if checkpoints is None and spec.settings.checkpoint.folder:
             checkpoints = CheckpointFolder(Path(spec.settings.checkpoint.folder), spec.roles, log.warning)
         self._checkpoints = checkpoints
@@ -68,23 +67,19 @@ class Archive:
         """Change to another role before anything is kept."""
         self._role, self._twins = role, twins
 
-    # -- beginning -----------------------------------------------------------------------------------------------------
-
-    @property
-    def has_checkpoints(self) -> bool:
-        """Whether checkpoints are written and read at all."""
-        return self._checkpoints is not None
-
-    def latest(self) -> int:
-        """The latest checkpoint that is complete on disk; 0: none."""
-        return 0 if self._checkpoints is None else self._checkpoints.latest()
+    def latest(self) -> int | None:
+        """The latest checkpoint that is complete on disk; 0: none. None: there are no checkpoints at all."""
+        return None if self._checkpoints is None else self._checkpoints.latest()
 
     def load(self, step: int) -> None:
         """Restore the state of a checkpoint."""
         assert self._checkpoints is not None
         self._checkpoints.load(step, self._role, self._tracked)
         self._saved = step
-        self._send(Saved(self._role, step))
+        self._report_saved(self._role, step)
+
+    def _report_saved(self, role: int, step: int) -> None:
+        self._send(Saved(role, step))
 
     def entered(self, roster: Roster, proposal: Proposal | None = None) -> None:
         """This worker has entered a generation."""
@@ -106,7 +101,7 @@ class Archive:
         checkpoints = self._checkpoints
         if checkpoints is not None and step > self._saved and (due or (self._fresh and self._at_risk())):
             if self._writer is None:
-                self._writer = checkpoints.writer(self._role, self._wrote)
+                self._writer = checkpoints.writer(self._role, self._report_saved)
             self._writer.save(step, take_inventory(self._tracked), self._vacant())
             self._saved = step
         self._kept_now = self._saved == step
@@ -193,14 +188,14 @@ class Archive:
                 parameter.grad = None
         self._saved = to.step
 
-    def give(self, roster: Roster, taker: str, role: int, step: int, stop: Stop) -> None:
+    def give(self, roster: Roster, taker: str, role: int, step: int, stop: WorldStop) -> None:
         """Give this worker's copy of a role to the worker that has the role now."""
         assert self._keeper is not None
         copy = self._keeper.copy(role, step)
         links: list[Link] = []
         try:
             links = self._fabric.dial_state(roster, taker, self._spec.settings.replacement.streams)
-            give_copy(links, copy, WorldStop(stop, self._world))
+            give_copy(links, copy, stop)
         finally:
             for link in links:
                 link.close()
@@ -213,12 +208,9 @@ class Archive:
         if self._checkpoints is not None:
             inventory = take_inventory(self._tracked)
             for role in keep.roles:
-                writer = self._checkpoints.writer(role, self._wrote)
+                writer = self._checkpoints.writer(role, self._report_saved)
                 writer.save(keep.step, inventory)
                 writer.wait()
-
-    def _wrote(self, role: int, step: int) -> None:
-        self._send(Saved(role, step))
 
     def close(self) -> None:
         if self._writer is not None:

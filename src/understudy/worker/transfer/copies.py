@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import logging
 import socket
+from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 
 from understudy.comm.fabric import Fabric
@@ -25,7 +27,7 @@ from understudy.state.inventory import take_inventory
 from understudy.state.kinds import Tracked
 from understudy.state.stream import WorldStop
 
-from .copying import CopyTaker, send_copy
+from .copying import confirm_copy, send_copy, take_copy
 
 log = logging.getLogger("understudy.worker")
 
@@ -79,16 +81,17 @@ class RoleCopies:
             self._spare = copy
 
 
+@dataclass(eq=False)
 class _Refresh:
     """A new copy of this worker's own role, on its way."""
 
-    def __init__(self, step: int, draft: Draft, began: float) -> None:
-        self.step, self.began = step, began
-        self.draft: Draft | None = draft
-        self.copy: Copy | None = None
-        """Set once the copy is whole in this worker's memory."""
-        self.over = False
-        """Whether nothing is left to do: the backup has the copy, or it was given up."""
+    step: int
+    draft: Draft | None
+    began: float
+    copy: Copy | None = None
+    """Set once the copy is whole in this worker's memory."""
+    over: bool = False
+    """Whether nothing is left to do: the backup has the copy, or it was given up."""
 
 
 class _CopyConnections:
@@ -96,10 +99,9 @@ class _CopyConnections:
 
     def __init__(self, roster: Roster, role: int | None, backup: str | None) -> None:
         self.roster, self.role, self.backup = roster, role, backup
-        self.over = False
+        self.over = self.dialling = False
         self.links: list[Link] = []
         """To the backup."""
-        self.dialling = False
         self.attempt = self.failures = 0
         self.not_before = 0.0
         """The time of the next attempt to dial."""
@@ -112,20 +114,11 @@ class CopyKeeper:
     """The copies of one worker. `begin`, `hold`, `restore` and `entered` belong to the training thread; the other
     methods may be called from any thread. No method waits for another worker."""
 
-    def __init__(
-        self,
-        fabric: Fabric,
-        uid: str,
-        tracked: Tracked,
-        streams: int,
-        *,
-        world: World = REAL,
-    ) -> None:
+    def __init__(self, fabric: Fabric, uid: str, tracked: Tracked, streams: int, *, world: World = REAL) -> None:
         self._fabric, self._uid, self._tracked, self._streams = fabric, uid, tracked, streams
-        self._world = world
-        self._changed = world.condition()
+        self._world, self._changed = world, world.condition()
         self._connections: _CopyConnections | None = None
-        self._copies: dict[int, RoleCopies] = {}
+        self._copies: defaultdict[int, RoleCopies] = defaultdict(RoleCopies)
         """By role."""
         self._confirmed: dict[int, str] = {}
         """By step: the backup that has this worker's copy."""
@@ -158,14 +151,9 @@ class CopyKeeper:
             connections, own = self._connections, self._own()
             if connections is None or own is None:
                 return -1
-            return max(
-                (
-                    step
-                    for step in own.whole
-                    if connections.backup is None or self._confirmed.get(step) == connections.backup
-                ),
-                default=-1,
-            )
+            backup = connections.backup
+            confirmed = [step for step in own.whole if backup is None or self._confirmed.get(step) == backup]
+            return max(confirmed, default=-1)
 
     def kept(self) -> dict[int, set[int]]:
         """By role: the steps of the whole copies that are held here."""
@@ -182,10 +170,7 @@ class CopyKeeper:
 
     def _own(self) -> RoleCopies | None:
         role = None if self._connections is None else self._connections.role
-        return None if role is None else self._copies_of(role)
-
-    def _copies_of(self, role: int) -> RoleCopies:
-        return self._copies.setdefault(role, RoleCopies())
+        return None if role is None else self._copies[role]
 
     # -- generations ---------------------------------------------------------------------------------------------------
 
@@ -265,8 +250,7 @@ class CopyKeeper:
             refresh = self._refresh
             if refresh is None or refresh.copy is not None:
                 return 0.0
-            self._changed.wait_for(lambda: refresh.copy is not None or refresh.over)
-            self._changed.wait_for(lambda: not self._busy or refresh.copy is not None)
+            self._changed.wait_for(lambda: refresh.copy is not None or (refresh.over and not self._busy))
             waited = self._world.monotonic() - began
             self.waited += waited
         return waited
@@ -339,9 +323,8 @@ class CopyKeeper:
         """Wait for the next thing to do; None at the end."""
         with self._changed:
             while True:
-                to_close, self._to_close = self._to_close, []
-                for link in to_close:
-                    link.close()
+                _close(self._to_close)
+                self._to_close.clear()
                 if self._closed:
                     return None
                 refresh, connections = self._refresh, self._connections
@@ -353,9 +336,7 @@ class CopyKeeper:
                 if connections is not None and connections.backup is not None and not connections.over:
                     if connections.links and refresh is not None and not refresh.over and refresh.copy is not None:
                         self._busy = True
-                        return partial(
-                            self._give, refresh, refresh.copy, connections, connections.backup, connections.links
-                        )
+                        return partial(self._give, refresh, connections, connections.backup, connections.links)
                     if not connections.links and not connections.dialling:
                         wait = connections.not_before - self._world.monotonic()
                         if wait <= 0:
@@ -378,13 +359,11 @@ class CopyKeeper:
                 self._done(refresh, copy.bytes)
             self._changed.notify_all()
 
-    def _give(
-        self, refresh: _Refresh, copy: Copy, connections: _CopyConnections, backup: str, links: list[Link]
-    ) -> None:
+    def _give(self, refresh: _Refresh, connections: _CopyConnections, backup: str, links: list[Link]) -> None:
+        assert refresh.copy is not None
+        stop = WorldStop(lambda: connections.over or refresh.over, self._world)
         try:
-            size = send_copy(
-                links, copy, self._settled, WorldStop(lambda: connections.over or refresh.over, self._world)
-            )
+            size = send_copy(links, refresh.copy, self._settled, stop)
         except Exception as error:
             log.debug("%s: its copy of step %d did not reach %s: %s", self._uid, refresh.step, backup, error)
             with self._changed:
@@ -451,14 +430,11 @@ class CopyKeeper:
             connections.serving[role] = links
             if former is not None:
                 _cut(former)
-            self._takers = [thread for thread in self._takers if thread.is_alive()]
-            self._takers.append(
-                self._world.start(partial(self._serve, connections, role, links), "understudy copies of others")
-            )
+            taker = self._world.start(partial(self._serve, connections, role, links), "understudy copies of others")
+            self._takers = [*(thread for thread in self._takers if thread.is_alive()), taker]
 
     def _serve(self, connections: _CopyConnections, role: int, links: list[Link]) -> None:
-        taker = CopyTaker(links, WorldStop(lambda: connections.over, self._world))
-        epoch = 0
+        stop, epoch = WorldStop(lambda: connections.over, self._world), 0
 
         def spare(keep: int) -> Copy | None:
             nonlocal epoch
@@ -467,17 +443,17 @@ class CopyKeeper:
                     # Bytes of links that were given up: making room for them would cost a copy that came since.
                     raise StateError(f"role {role} has dialled again")
                 epoch = self._epoch
-                return self._copies_of(role).spare(max(keep, self._settled))
+                return self._copies[role].spare(max(keep, self._settled))
 
         try:
             while True:
-                copy = taker.take(spare)
+                copy = take_copy(links, spare, stop)
                 with self._changed:
                     outdated = connections.over or connections.serving[role] is not links
                     if outdated or (epoch != self._epoch and copy.step > self._back):
                         break
-                    self._copies_of(role).put(copy)
-                taker.confirm()
+                    self._copies[role].put(copy)
+                confirm_copy(links, stop)
         except Exception as error:
             log.debug("%s takes no more copies of role %d over these links: %s", self._uid, role, error)
         finally:

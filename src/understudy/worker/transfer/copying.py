@@ -1,6 +1,6 @@
 """A copy of a role's state from one worker to another, in the frames of a hand-over.
 
-The taker is a backup, which keeps the copy (`CopyTaker`), or a joiner, which takes it into its tracked objects
+The taker is a backup, which keeps the copy (`take_copy`), or a joiner, which takes it into its tracked objects
 (`handover.Taker`). The giver does the same for both.
 """
 
@@ -16,21 +16,12 @@ from understudy.state.stream import take
 from .handover import KeepStep, Last, RoomReady, Stop, Taken, Tempo, TensorBatch, expect, hand, send
 
 
-def give_copy(links: Sequence[Link], copy: Copy, stop: Stop, tempo: Tempo | None = None) -> int:
+def give_copy(links: Sequence[Link], copy: Copy, stop: Stop) -> int:
     """Give a copy, which must not change meanwhile. Returns the number of bytes once the taker has it, verified."""
-    sockets = [link.sock for link in links]
+    sockets, carried, slots = [link.sock for link in links], copy.carried, copy.gradients
     size = hand(sockets, TensorBatch(copy.slots, tuple(range(len(copy.slots))), True), copy.tensors, stop, check=True)
-    last = Last(
-        step=copy.step,
-        send=(),
-        carried=tuple(copy.carried),
-        zeros=copy.zeros,
-        rest=copy.rest,
-        tempo=tempo or Tempo(),
-        check=False,
-        gradients=copy.gradients,
-    )
-    size += hand(sockets, last, list(copy.carried.values()), stop, check=True)
+    last = Last(copy.step, (), tuple(carried), copy.zeros, copy.rest, tempo=Tempo(), check=False, gradients=slots)
+    size += hand(sockets, last, list(carried.values()), stop, check=True)
     expect(sockets[0], Taken, stop)
     return size
 
@@ -41,33 +32,27 @@ def send_copy(links: Sequence[Link], copy: Copy, keep: int, stop: Stop) -> int:
     return give_copy(links, copy, stop)
 
 
-class CopyTaker:
-    """Takes one copy after the other. Each `take` is followed by `confirm` once the copy can be found."""
+def take_copy(links: Sequence[Link], spare: Callable[[int], Copy | None], stop: Stop) -> Copy:
+    """Receive the next copy, whole and verified; `confirm_copy` follows once it can be found. `spare` gets the step of
+    the copy that must be kept, and returns a copy to overwrite."""
+    sockets = [link.sock for link in links]
+    first = sockets[0]
+    keep = expect(first, KeepStep, stop).step
+    batch = expect(first, TensorBatch, stop)
+    if not batch.check or batch.send != tuple(range(len(batch.slots))):
+        raise StreamBroken("received a part of the state, expected a whole copy")
+    memory = CopyMemory(spare(keep))
+    tensors = memory.tensors(batch.slots)
+    send(first, RoomReady(), stop)
+    take(sockets, tensors, stop=stop)
+    last = expect(first, Last, stop)
+    if last.send or last.check or len(last.gradients) != len(last.carried):
+        raise StreamBroken("received the end of a hand-over, expected the end of a copy")
+    carried = memory.gradients(last.carried, last.gradients)
+    send(first, RoomReady(), stop)
+    take(sockets, list(carried.values()), stop=stop)
+    return Copy(last.step, batch.slots, tensors, last.rest, carried, last.zeros)
 
-    def __init__(self, links: Sequence[Link], stop: Stop) -> None:
-        self._sockets = [link.sock for link in links]
-        self._stop = stop
-        self._bytes = 0
 
-    def take(self, spare: Callable[[int], Copy | None]) -> Copy:
-        """Receive the next copy, whole and verified. `spare` gets the step of the copy that must be kept, and
-        returns a copy to overwrite."""
-        first, stop = self._sockets[0], self._stop
-        keep = expect(first, KeepStep, stop).step
-        batch = expect(first, TensorBatch, stop)
-        if not batch.check or batch.send != tuple(range(len(batch.slots))):
-            raise StreamBroken("received a part of the state, expected a whole copy")
-        memory = CopyMemory(spare(keep))
-        tensors = memory.tensors(batch.slots)
-        send(first, RoomReady(), stop)
-        self._bytes = take(self._sockets, tensors, stop=stop)
-        last = expect(first, Last, stop)
-        if last.send or last.check or len(last.gradients) != len(last.carried):
-            raise StreamBroken("received the end of a hand-over, expected the end of a copy")
-        carried = memory.gradients(last.carried, last.gradients)
-        send(first, RoomReady(), stop)
-        self._bytes += take(self._sockets, list(carried.values()), stop=stop)
-        return Copy(last.step, batch.slots, tensors, last.rest, carried, last.zeros)
-
-    def confirm(self) -> None:
-        send(self._sockets[0], Taken(self._bytes), self._stop)
+def confirm_copy(links: Sequence[Link], stop: Stop) -> None:
+    send(links[0].sock, Taken(), stop)

@@ -16,14 +16,14 @@ from __future__ import annotations
 import select
 import socket
 from collections.abc import Callable, Sequence
-from functools import partial
+from concurrent.futures import Future
 from typing import TypeVar
 
 import msgspec
 import torch
 
 from understudy.comm.links.link import Link
-from understudy.host.world import REAL, World
+from understudy.host.world import REAL, Thread, World
 from understudy.protocol.framing import Framing, FramingError
 from understudy.state.errors import StateError, StreamBroken
 from understudy.state.inventory import Inventory, digest, grow, take_inventory
@@ -91,8 +91,6 @@ class StateDigest(msgspec.Struct, frozen=True, tag="digest"):
 
 class Taken(msgspec.Struct, frozen=True, tag="taken"):
     """The taker has everything, verified."""
-
-    bytes: int
 
 
 class Differs(msgspec.Struct, frozen=True, tag="differs"):
@@ -199,10 +197,6 @@ class Giver:
         """Whether the whole state must be given at the boundary."""
         self.bytes = 0
 
-    @property
-    def _first(self) -> socket.socket:
-        return self._sockets[0]
-
     def offer(self, inventory: Inventory) -> None:
         """Give the tensors that no step changes before its vote."""
         changing = inventory.changing()
@@ -219,26 +213,22 @@ class Giver:
         if self.spoiled or len(found) != 1 or found[0] in self._updated:
             self.spoiled = True
             return
-        every = [
-            (number, place.parameter, place.parameter.grad)
-            for number, place in enumerate(optimizer_parameters(found[0], optimizer))  # type: ignore[arg-type]
-        ]
-        present = [(number, parameter, grad) for number, parameter, grad in every if grad is not None]
-        if any(is_dtensor(p) and getattr(g, "placements", None) != p.placements for _, p, g in present):
+        known = [each.parameter for each in optimizer_parameters(found[0], optimizer)]  # type: ignore[arg-type]
+        present = {number: (p, p.grad) for number, p in enumerate(known) if p.grad is not None}
+        if any(is_dtensor(p) and getattr(grad, "placements", None) != p.placements for p, grad in present.values()):
             self.spoiled = True
             return
         self._updated.add(found[0])
-        numbers = tuple(number for number, _, _ in present)
-        gradients = [local_part(grad, found[0]) for _, _, grad in present]
-        self._hand(Update(found[0], numbers, self._early.rest()), gradients, check=False)
+        gradients = [local_part(grad, found[0]) for _, grad in present.values()]
+        self._hand(Update(found[0], tuple(present), self._early.rest()), gradients, check=False)
 
     def finish(self, step: int, tempo: Tempo) -> int:
         """Give the remaining state at the boundary. Returns the number of bytes once the taker has verified it."""
         inventory = take_inventory(self._tracked)
         if not self.spoiled and inventory.slots == self._early.slots:
             self._send_last(inventory, self._changed(inventory), step, tempo, check=True)
-            send(self._first, StateDigest(digest(inventory)), self._stop)
-            answer = receive(self._first, self._stop)
+            send(self._sockets[0], StateDigest(digest(inventory)), self._stop)
+            answer = receive(self._sockets[0], self._stop)
             if isinstance(answer, Taken):
                 return self.bytes
             if not isinstance(answer, Differs):
@@ -246,7 +236,7 @@ class Giver:
         self._send_tensors(inventory, portion(inventory.slots, *self._part), check=True)
         if not self._part[0]:
             self._send_last(inventory, (), step, tempo, check=False)
-        expect(self._first, Taken, self._stop)
+        expect(self._sockets[0], Taken, self._stop)
         return self.bytes
 
     def _changed(self, inventory: Inventory) -> list[int]:
@@ -273,15 +263,7 @@ class Giver:
 
     def _send_last(self, inventory: Inventory, late: Sequence[int], step: int, tempo: Tempo, *, check: bool) -> None:
         carried, zeros = inventory.carried()
-        last = Last(
-            step=step,
-            send=tuple(late),
-            carried=tuple(carried),
-            zeros=zeros,
-            rest=inventory.rest(),
-            tempo=tempo,
-            check=check,
-        )
+        last = Last(step, tuple(late), tuple(carried), zeros, inventory.rest(), tempo=tempo, check=check)
         self._hand(last, [*(inventory.tensors[number] for number in late), *carried.values()], check=True)
 
     def _hand(self, frame: Frame, tensors: list[torch.Tensor], *, check: bool) -> None:
@@ -291,32 +273,6 @@ class Giver:
 def _memory(tensor: torch.Tensor) -> tuple[int, int]:
     """The place in memory, equal for all tensors over the same bytes."""
     return tensor.data_ptr(), tensor.numel()
-
-
-class _Background:
-    """Work in a thread of its own that starts at once."""
-
-    def __init__(self, work: Callable[[], int], name: str, world: World) -> None:
-        self._work = work
-        self._result: int | None = None
-        self._error: Exception | None = None
-        self._thread = world.start(self._do, name)
-
-    def _do(self) -> None:
-        try:
-            self._result = self._work()
-        except Exception as error:
-            self._error = error
-
-    def wait(self) -> None:
-        self._thread.join()
-
-    def result(self) -> int:
-        self.wait()
-        if self._result is None:
-            assert self._error is not None
-            raise self._error
-        return self._result
 
 
 class Taker:
@@ -338,10 +294,7 @@ class Taker:
         self._inventory: Inventory | None = None
         self._world, self._growing = world, world.condition()
         self._bytes = 0
-        self._others = [
-            _Background(partial(self._take_part, [link.sock for link in each]), "understudy taking", world)
-            for each in others
-        ]
+        self._others = [self._take_beside([link.sock for link in each]) for each in others]
 
     def run(self, took: Callable[[int], bool]) -> Arrival | None:
         """Receive the state and verify it. `took` gets the step and returns whether the state still counts; only then
@@ -350,8 +303,8 @@ class Taker:
             return self._run(took)
         finally:  # before the links are closed
             self._broken = True
-            for other in self._others:
-                other.wait()
+            for thread, _ in self._others:
+                thread.join()
 
     def _run(self, took: Callable[[int], bool]) -> Arrival | None:
         first, again, start = self._sockets[0], False, 0.0
@@ -365,13 +318,15 @@ class Taker:
                 case Update(optimizer, which, rest):
                     self._update(optimizer, which, rest)
                 case Last() as last:
-                    self._bytes += sum(other.result() for other in self._others)
+                    for thread, size in self._others:
+                        thread.join()
+                        self._bytes += size.result()
                     self._others.clear()
                     if not self._last(last):
                         again = True
                         send(first, Differs(), self._stop)
                     elif took(last.step):
-                        send(first, Taken(self._bytes), self._stop)
+                        send(first, Taken(), self._stop)
                         return Arrival(last.step, self._bytes, self._world.monotonic() - start, last.tempo, again)
                     else:
                         return None
@@ -385,12 +340,24 @@ class Taker:
                 self._inventory = grow(self._tracked, slots)
             return self._inventory
 
+    def _take_beside(self, sockets: list[socket.socket]) -> tuple[Thread, Future[int]]:
+        """Take another giver's part in a thread, which is to be joined before the number of bytes is read."""
+        size: Future[int] = Future()
+
+        def work() -> None:
+            try:
+                size.set_result(self._take_part(sockets))
+            except Exception as error:
+                size.set_exception(error)
+
+        return self._world.start(work, "understudy taking"), size
+
     def _take_part(self, sockets: list[socket.socket]) -> int:
         goods = expect(sockets[0], TensorBatch, self._stop)
         inventory = self._grow(goods.slots)
         send(sockets[0], RoomReady(), self._stop)
         size = take(sockets, [inventory.tensors[number] for number in goods.send], stop=self._stop, check=goods.check)
-        send(sockets[0], Taken(size), self._stop)
+        send(sockets[0], Taken(), self._stop)
         return size
 
     def _take(self, tensors: list[torch.Tensor], check: bool) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from typing import NamedTuple
 
 from understudy.comm.fabric import Fabric
 from understudy.comm.faults import LinkFailed
@@ -21,7 +19,7 @@ from understudy.worker.meter import StepTimes
 from understudy.worker.states import Proposal
 
 from .archive import Archive
-from .handover import Arrival, Giver, Stop, Taker, Tempo
+from .handover import Arrival, Giver, Taker, Tempo
 
 log = logging.getLogger("understudy.worker")
 
@@ -33,19 +31,11 @@ class Transfer:
     An error before the boundary costs nothing: the whole state is given at the boundary instead."""
 
     def __init__(
-        self,
-        *,
-        fabric: Fabric,
-        roster: Roster,
-        move: Move,
-        streams: int,
-        tracked: Tracked,
-        stop: Stop,
-        world: World,
+        self, fabric: Fabric, roster: Roster, move: Move, tracked: Tracked, stop: WorldStop, *, streams: int
     ) -> None:
         self.generation, self._part = roster.generation, (move.part, move.parts)
         self._fabric, self._roster, self._taker, self._streams = fabric, roster, move.taker.uid, streams
-        self._tracked, self._stop, self._world = tracked, WorldStop(stop, world), world
+        self._tracked, self._stop, self._world = tracked, stop, stop.world
         self._links: list[Link] = []
         self._giver: Giver | None = None
         self._thread: Thread | None = None
@@ -119,14 +109,6 @@ class Transfer:
             self._thread.join()
 
 
-class IncomingState(NamedTuple):
-    """State that is about to be taken."""
-
-    proposal: Proposal
-    links: list[list[Link]]
-    """By giver."""
-
-
 class StateTransfers:
     """All transfers of one worker. Belongs to its training thread."""
 
@@ -136,13 +118,11 @@ class StateTransfers:
         driver: ProtocolDriver,
         fabric: Fabric,
         tracked: Tracked,
-        *,
         step_times: StepTimes,
         world: World,
     ) -> None:
         self._spec, self._driver, self._fabric, self._tracked = spec, driver, fabric, tracked
-        self._protocol, self._step_times = driver.protocol, step_times
-        self._world = world
+        self._protocol, self._step_times, self._world = driver.protocol, step_times, world
         self._transfers: dict[str, Transfer] = {}
         """By taker."""
         self._arrival: Arrival | None = None
@@ -161,27 +141,23 @@ class StateTransfers:
     def offer(self, archive: Archive | None) -> None:
         """If this worker is about to leave, give what the coming step does not change while the step computes."""
         proposal = self._protocol.proposal
-        overlap = self._spec.settings.replacement.overlap
-        wanted = proposal is not None and not proposal.direct and proposal.armed and overlap
-        if proposal is None or not wanted or self._fabric.prepared < proposal.generation:
+        if proposal is None or proposal.direct or not proposal.armed or self._fabric.prepared < proposal.generation:
             return
-        if not self.may_leave(proposal, archive):
+        if not self._spec.settings.replacement.overlap or not self.may_leave(proposal, archive):
             return  # without an offer it does not vote for the change either
-        moves = [move for move in proposal.moves if move.giver.uid == self._spec.uid]
-        inventory = take_inventory(self._tracked) if moves else None
-        for move in moves:
-            assert inventory is not None
-            self._transfer_to(proposal, move).offer(inventory)
+        if proposal.gives(self._spec.uid):
+            inventory = take_inventory(self._tracked)
+            for move in self._gifts(proposal):
+                self._transfer_to(proposal, move).offer(inventory)
+
+    def _gifts(self, proposal: Proposal) -> list[Move]:
+        """The moves in which this worker gives."""
+        return [move for move in proposal.moves if move.giver.uid == self._spec.uid]
 
     def offered(self, proposal: Proposal) -> bool:
         """Wait until the offers have ended. Returns whether all takers have what this step does not change."""
-        takers = [move.taker.uid for move in proposal.moves if move.giver.uid == self._spec.uid]
-        return all(
-            (transfer := self._transfers.get(taker)) is not None
-            and transfer.generation == proposal.generation
-            and transfer.offered()
-            for taker in takers
-        )
+        transfers = [self._transfers.get(move.taker.uid) for move in self._gifts(proposal)]
+        return all(each is not None and each.generation == proposal.generation and each.offered() for each in transfers)
 
     def may_leave(self, proposal: Proposal, archive: Archive | None) -> bool:
         """Whether this worker stays, or has written all that it has to write of a checkpoint."""
@@ -198,12 +174,12 @@ class StateTransfers:
 
     def give(self, proposal: Proposal, archive: Archive | None) -> None:
         """Give state to all takers, before this worker goes on in the generation that it has entered."""
-        for move in proposal.moves:
-            if move.giver.uid != self._spec.uid:
-                continue
+        for move in self._gifts(proposal):
             try:
-                if proposal.back == "copy":
-                    self._give_copy(proposal, move, archive)
+                if proposal.back == "copy":  # which this worker has kept for the taker's role
+                    assert archive is not None
+                    stop = self._stopper(proposal.generation)
+                    archive.give(proposal.roster, move.taker.uid, move.copy_of, proposal.step, stop)
                 else:
                     self._finish(proposal, move)
             except Exception as error:
@@ -213,36 +189,24 @@ class StateTransfers:
                     self._driver.do(self._protocol.gave(proposal.generation))
 
     def _finish(self, proposal: Proposal, move: Move) -> None:
-        tempo = self._step_times.tempo()
         transfer = self._transfer_to(proposal, move)
         try:
-            transfer.finish(self._protocol.step, tempo)
+            transfer.finish(self._protocol.step, self._step_times.tempo())
         finally:
             transfer.close()
             del self._transfers[move.taker.uid]
-
-    def _give_copy(self, proposal: Proposal, move: Move, archive: Archive | None) -> None:
-        """Give a copy that this worker has kept for the taker's role."""
-        assert archive is not None
-        archive.give(proposal.roster, move.taker.uid, move.copy_of, proposal.step, self._stopper(proposal.generation))
 
     def _transfer_to(self, proposal: Proposal, move: Move) -> Transfer:
         transfer = self._transfers.get(move.taker.uid)
         if transfer is None or transfer.generation != proposal.generation:
             if transfer is not None:
                 transfer.close()
-            transfer = self._transfers[move.taker.uid] = Transfer(
-                fabric=self._fabric,
-                roster=proposal.roster,
-                move=move,
-                streams=self._spec.settings.replacement.streams,
-                tracked=self._tracked,
-                stop=self._stopper(proposal.generation),
-                world=self._world,
-            )
+            stop, streams = self._stopper(proposal.generation), self._spec.settings.replacement.streams
+            transfer = Transfer(self._fabric, proposal.roster, move, self._tracked, stop, streams=streams)
+            self._transfers[move.taker.uid] = transfer
         return transfer
 
-    def _stopper(self, generation: int) -> Callable[[], bool]:
+    def _stopper(self, generation: int) -> WorldStop:
         """Whether giving state for a generation has become pointless."""
         protocol = self._protocol
 
@@ -250,12 +214,12 @@ class StateTransfers:
             proposed = 0 if protocol.proposal is None else protocol.proposal.generation
             return self._driver.dismissed or protocol.halted or generation not in (protocol.generation, proposed)
 
-        return stop
+        return WorldStop(stop, self._world)
 
     # -- taking --------------------------------------------------------------------------------------------------------
 
-    def complete_links(self) -> IncomingState | None:
-        """With the lock held: the connections over which state comes for the proposed generation; None until all have
+    def complete_links(self) -> tuple[Proposal, list[list[Link]]] | None:
+        """With the lock held: the proposal for which state comes, and the links from each giver; None until all have
         arrived."""
         proposal, arrived = self._protocol.proposal, self._driver.links
         wanted = 0 if proposal is None else proposal.generation
@@ -269,11 +233,10 @@ class StateTransfers:
         if len(links) < self._spec.settings.replacement.streams * len(moves):
             return None
         links = sorted(arrived.pop(wanted), key=lambda link: link.id.rail)
-        return IncomingState(proposal, [[link for link in links if link.peer == move.giver.uid] for move in moves])
+        return proposal, [[link for link in links if link.peer == move.giver.uid] for move in moves]
 
-    def take(self, incoming: IncomingState) -> None:
+    def take(self, proposal: Proposal, links: list[list[Link]]) -> None:
         """Take the state of the proposed generation into what is tracked."""
-        proposal, links = incoming.proposal, incoming.links
 
         def stop() -> bool:
             return self._driver.dismissed or self._protocol.proposal is not proposal
