@@ -63,7 +63,7 @@ def agent_spec(machine: str, url: str, worker: WorkerSpec, folder: Path) -> Agen
     )
 
 
-def play(
+def run_agent(
     folder: Path,
     talk: Callable[[web.WebSocketResponse], Awaitable[None]],
     told: Callable[[Agent], None] = lambda agent: None,
@@ -112,21 +112,21 @@ def test_an_agent_that_can_start_no_workers_ends_and_may_come_back(tmp_path: Pat
     async def talk(ws: web.WebSocketResponse) -> None:
         await ws.send_bytes(encode(Numbered(1, StartWorker("w0", 0))))
 
-    assert play(tmp_path, talk).code == AGAIN
+    assert run_agent(tmp_path, talk).code == AGAIN
 
 
 def test_an_agent_that_is_dismissed_ends(tmp_path: Path) -> None:
     async def talk(ws: web.WebSocketResponse) -> None:
         await ws.send_bytes(encode(Numbered(1, Dismiss("it was replaced"))))
 
-    assert play(tmp_path, talk).code == 0
+    assert run_agent(tmp_path, talk).code == 0
 
 
 def test_an_agent_that_was_given_up_may_come_back(tmp_path: Path) -> None:
     async def talk(ws: web.WebSocketResponse) -> None:
         await ws.send_bytes(encode(Numbered(1, Dismiss("no heartbeat", again=True))))
 
-    assert play(tmp_path, talk).code == AGAIN
+    assert run_agent(tmp_path, talk).code == AGAIN
 
 
 def test_an_agent_says_when_it_cannot_keep_a_copy(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -143,7 +143,7 @@ def test_an_agent_says_when_it_cannot_keep_a_copy(tmp_path: Path, caplog: pytest
             assert said == Numbered(1, KeptCopy(msgspec.structs.replace(there, url="")))
             await ws.send_bytes(encode(Numbered(2, Dismiss("it was replaced"))))
 
-        assert play(tmp_path, talk).code == 0
+        assert run_agent(tmp_path, talk).code == 0
     assert "no copy of role 3's recording" in caplog.text
 
 
@@ -167,7 +167,7 @@ def leaving(folder: Path, after: Callable[[Agent, web.WebSocketResponse], Awaita
         assert report == Numbered(1, Leaving(grace, "it was told to go by SIGTERM"))
         await after(agents[0], ws)
 
-    return play(folder, talk, agents.append, grace=grace)
+    return run_agent(folder, talk, agents.append, grace=grace)
 
 
 @pytest.mark.parametrize("again", [True, False])
@@ -198,7 +198,7 @@ def test_who_belongs_to_no_job_goes_at_once(tmp_path: Path) -> None:
     async def talk(ws: web.WebSocketResponse) -> None:
         pass
 
-    assert play(tmp_path, talk, Agent.terminated, grace=60.0).code == 0
+    assert run_agent(tmp_path, talk, Agent.terminated, grace=60.0).code == 0
 
 
 # -- what goes wrong ---------------------------------------------------------------------------------------------------
@@ -211,7 +211,7 @@ def test_garbage_from_the_controller_is_a_reason_to_connect_anew(tmp_path: Path)
         said.append(b"\xc1" if not said else encode(Numbered(1, Dismiss("enough"))))
         await ws.send_bytes(said[-1])
 
-    assert play(tmp_path, talk).code == 0
+    assert run_agent(tmp_path, talk).code == 0
     assert len(said) == 2
 
 
@@ -219,7 +219,7 @@ def test_an_agent_whose_machine_does_not_fit_ends_and_need_not_come_back(tmp_pat
     async def talk(ws: web.WebSocketResponse) -> None:
         await ws.send_bytes(encode(Refused("m1 has no torch", unfit=True)))
 
-    assert play(tmp_path, talk).code == UNFIT
+    assert run_agent(tmp_path, talk).code == UNFIT
 
 
 def test_a_beat_has_what_was_measured_since_the_one_before(tmp_path: Path) -> None:

@@ -21,11 +21,11 @@ SECRET = b"the secret of this job"
 TOKEN = {"Authorization": f"Bearer {SECRET.hex()}"}
 
 
-def with_store(play: Callable[[RecordingStore], Awaitable[T]]) -> T:
+def with_store(use: Callable[[RecordingStore], Awaitable[T]]) -> T:
     async def live() -> T:
         store = RecordingStore("127.0.0.1", SECRET)
         try:
-            return await asyncio.wait_for(play(store), 20)
+            return await asyncio.wait_for(use(store), 20)
         finally:
             await store.close()
 
@@ -67,18 +67,18 @@ def files_open() -> list[str]:
 def test_content_arrives_as_it_was(size: int) -> None:
     content = os.urandom(size)
 
-    async def play(store: RecordingStore) -> None:
+    async def use(store: RecordingStore) -> None:
         with nameless(content) as file:
             url = await store.keep("abc", path_of(file))
         assert url.endswith("/recordings/abc")
         for _ in range(2):
             assert await get(url) == (200, content)  # the worker that has made it is gone
 
-    with_store(play)
+    with_store(use)
 
 
 def test_only_the_secret_opens_it() -> None:
-    async def play(store: RecordingStore) -> None:
+    async def use(store: RecordingStore) -> None:
         with nameless(b"content") as file:
             url = await store.keep("abc", path_of(file))
         wrong = ["", "Bearer ", "Bearer 00", f"Bearer {SECRET.hex()}0", SECRET.hex(), "Bearer \N{SNOWMAN}", "Bearer ü"]
@@ -89,23 +89,23 @@ def test_only_the_secret_opens_it() -> None:
             assert (await get(url.replace("abc", "def"), headers))[0] == 401
         assert await get(url) == (200, b"content")
 
-    with_store(play)
+    with_store(use)
 
 
 @pytest.mark.parametrize("other", ["def", "ab", "abcd", "", "..%2Fabc", "abc/abc"])
 def test_what_is_not_there(other: str) -> None:
-    async def play(store: RecordingStore) -> None:
+    async def use(store: RecordingStore) -> None:
         with nameless(b"content") as file:
             url = await store.keep("abc", path_of(file))
         assert (await get(url.removesuffix("abc") + other))[0] == 404
 
-    with_store(play)
+    with_store(use)
 
 
 def test_many_at_once() -> None:
     """They are all at one address, which was opened once."""
 
-    async def play(store: RecordingStore) -> None:
+    async def use(store: RecordingStore) -> None:
         contents = {f"digest{number}": os.urandom(1000 + number) for number in range(20)}
         files = {digest: nameless(content) for digest, content in contents.items()}
         urls = await asyncio.gather(*(store.keep(digest, path_of(file)) for digest, file in files.items()))
@@ -115,24 +115,24 @@ def test_many_at_once() -> None:
         found = await asyncio.gather(*(get(url) for url in urls))
         assert found == [(200, content) for content in contents.values()]
 
-    with_store(play)
+    with_store(use)
 
 
 def test_the_same_content_twice() -> None:
     before = files_open()
 
-    async def play(store: RecordingStore) -> None:
+    async def use(store: RecordingStore) -> None:
         with nameless(b"content") as file, nameless(b"content") as twin:
             urls = await asyncio.gather(*(store.keep("abc", path_of(each)) for each in (file, twin, file)))
         assert len(set(urls)) == 1
         assert len(files_open()) == len(before) + 1
         assert await get(urls[0]) == (200, b"content")
 
-    with_store(play)
+    with_store(use)
 
 
 def test_a_worker_that_is_gone_already() -> None:
-    async def play(store: RecordingStore) -> None:
+    async def use(store: RecordingStore) -> None:
         with nameless(b"content") as file:
             path = path_of(file)
         with pytest.raises(FileNotFoundError):
@@ -140,34 +140,34 @@ def test_a_worker_that_is_gone_already() -> None:
         with nameless(b"more") as file:
             assert await get(await store.keep("abc", path_of(file))) == (200, b"more")
 
-    with_store(play)
+    with_store(use)
 
 
 def test_nothing_stays_open() -> None:
     before = files_open()
 
-    async def play(store: RecordingStore) -> str:
+    async def use(store: RecordingStore) -> str:
         for number in range(3):
             with nameless(b"content") as file:
                 url = await store.keep(str(number), path_of(file))
         assert len(files_open()) == len(before) + 3
         return url
 
-    url = with_store(play)
+    url = with_store(use)
     assert files_open() == before
     with pytest.raises(aiohttp.ClientConnectionError):
         asyncio.run(get(url))
 
 
 def test_one_that_has_kept_nothing_closes() -> None:
-    async def play(store: RecordingStore) -> None:
+    async def use(store: RecordingStore) -> None:
         await store.close()
 
-    with_store(play)
+    with_store(use)
 
 
 def test_a_house_with_another_kind_of_address() -> None:
-    async def play() -> None:
+    async def use() -> None:
         store = RecordingStore("::1", SECRET)
         try:
             with nameless(b"content") as file:
@@ -179,7 +179,7 @@ def test_a_house_with_another_kind_of_address() -> None:
         finally:
             await store.close()
 
-    asyncio.run(play())
+    asyncio.run(use())
 
 
 # -- copies ------------------------------------------------------------------------------------------------------------
@@ -190,7 +190,7 @@ def recorded_as(content: bytes, url: str = "") -> Recorded:
 
 
 def with_copy(
-    content: bytes, play: Callable[[RecordingStore, Recorded], Awaitable[None]], told: bytes | None = None
+    content: bytes, use: Callable[[RecordingStore, Recorded], Awaitable[None]], told: bytes | None = None
 ) -> None:
     """Another machine's store, and a recording that is kept there; `told` is what it is said to be."""
     before = files_open()
@@ -201,7 +201,7 @@ def with_copy(
             url = await other.keep(recorded.digest, path_of(file))
         store = RecordingStore("127.0.0.1", SECRET)
         try:
-            await play(store, recorded_as(content if told is None else told, url))
+            await use(store, recorded_as(content if told is None else told, url))
         finally:
             await store.close()
 
@@ -236,18 +236,18 @@ def test_a_copy_is_there_when_the_other_machine_is_gone(size: int, tmp_path: Pat
     "told", [b"contenu", b"content, and more of it", b"con"], ids=["another", "cut short", "without end"]
 )
 def test_a_copy_that_is_not_what_it_should_be_is_not_kept(told: bytes) -> None:
-    async def play(store: RecordingStore, recorded: Recorded) -> None:
+    async def use(store: RecordingStore, recorded: Recorded) -> None:
         with pytest.raises(ValueError, match="not the one that was asked for"):
             await store.fetch(recorded, "")
 
-    with_copy(b"content", play, told)
+    with_copy(b"content", use, told)
 
 
 def test_copies_are_for_those_who_have_the_secret() -> None:
-    async def play(store: RecordingStore, recorded: Recorded) -> None:
+    async def use(store: RecordingStore, recorded: Recorded) -> None:
         stranger = RecordingStore("127.0.0.1", b"another secret")
         with pytest.raises(aiohttp.ClientResponseError, match="401"):
             await stranger.fetch(recorded, "")
         await stranger.close()
 
-    with_copy(b"content", play)
+    with_copy(b"content", use)

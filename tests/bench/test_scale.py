@@ -45,13 +45,13 @@ def test_twins_have_the_same_place_in_other_replicas() -> None:
 
 @pytest.mark.timeout(120)
 def test_a_small_crowd_loses_a_machine_and_replaces_one(tmp_path: Path) -> None:
-    async def play() -> tuple[dict[str, float], dict[str, float]]:
+    async def measure() -> tuple[dict[str, float], dict[str, float]]:
         with controller(tmp_path, 32) as (process, url, secret):
-            async with SimulatedJob(process, url, secret, 32) as stage:
-                await stage.form()
-                return await stage.failure(), await stage.planned()
+            async with SimulatedJob(process, url, secret, 32) as job:
+                await job.form()
+                return await job.failure(), await job.planned()
 
-    failure, planned = asyncio.run(play())
+    failure, planned = asyncio.run(measure())
     assert failure["cpu_s"] > 0
     assert 0 < failure["decided_s"] <= failure["seconds"]
     assert 0 < planned["prepared_s"] <= planned["armed_s"] <= planned["seconds"]

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tests.controller.core.play import Play
+from tests.controller.core.rig import Rig
 from tests.controller.core.test_director_replay import history
 from understudy.cli.calibration import calibrated, measured
 from understudy.cli.command import UsageError
@@ -19,12 +19,12 @@ from understudy.planning.inputs.calibrate import ASSUMED, MeasuredLoss
 from understudy.protocol.messages import Rehearsed, Saved, Switched
 
 
-def kept(play: Play, run: Path, metrics: str = "") -> Path:
+def kept(rig: Rig, run: Path, metrics: str = "") -> Path:
     """What a run with these events would leave behind."""
     run.mkdir(exist_ok=True)
-    (run / "plan.json").write_bytes(msgspec.json.encode(play.plan))
+    (run / "plan.json").write_bytes(msgspec.json.encode(rig.plan))
     with closing(Ledger(run / "ledger.sqlite")) as ledger:
-        for at, event in play.ledger:
+        for at, event in rig.ledger:
             ledger.append(at, event)
     (run / "metrics-m0.jsonl").write_text(metrics)
     return run
@@ -34,32 +34,32 @@ def lines(*seconds: float) -> str:
     return "".join(json.dumps({"step": n, "role": 0, "seconds": s}) + "\n" for n, s in enumerate(seconds))
 
 
-def recovery() -> Play:
+def recovery() -> Rig:
     """Role 1's worker dies, a standby that is ready takes it, and the machine is ready again."""
-    play = Play.training(machines=3, standbys=1, warm=1)
-    play.say("w3", Rehearsed(0, 1.0, (0, 1, 2)))
-    play.exits("w1")
-    play.halted("w0", "w2")
-    play.say("w3", Rehearsed(1))
-    play.all_switch()
-    play.settled(0.4)
-    play.here("m1")
-    play.say(play.director.job.machines["m1"].workers[0].uid, Rehearsed(0, 1.0, (0, 1, 2)))
-    return play
+    rig = Rig.training(machines=3, standbys=1, warm=1)
+    rig.say("w3", Rehearsed(0, 1.0, (0, 1, 2)))
+    rig.exits("w1")
+    rig.halted("w0", "w2")
+    rig.say("w3", Rehearsed(1))
+    rig.all_switch()
+    rig.settled(0.4)
+    rig.here("m1")
+    rig.say(rig.director.job.machines["m1"].workers[0].uid, Rehearsed(0, 1.0, (0, 1, 2)))
+    return rig
 
 
 def test_a_recovery(tmp_path: Path) -> None:
-    """Every event of the play is a second after the one before."""
-    play = recovery()
-    found = measured(kept(play, tmp_path / "run", lines(0.0, 0.2, 0.2, 0.9, 0.2)))
+    """Every event of the rig is a second after the one before."""
+    rig = recovery()
+    found = measured(kept(rig, tmp_path / "run", lines(0.0, 0.2, 0.2, 0.9, 0.2)))
     assert (found.step, found.steps) == (0.2, 4)
     assert found.detected == [2.0]
     assert found.recovered == [0.0]  # the second that the rehearsal took is not the stall's, and here more than that
-    first_step = next(at for at, event in play.ledger if b"settled" in msgspec.json.encode(event))
-    assert found.started == [first_step - play.ledger[0][0]]
+    first_step = next(at for at, event in rig.ledger if b"settled" in msgspec.json.encode(event))
+    assert found.started == [first_step - rig.ledger[0][0]]
     (away,) = found.away
-    died = next(event.at for event in play.announcements if event.kind == "died")
-    assert away == play.now - died
+    died = next(event.at for event in rig.announcements if event.kind == "died")
+    assert away == rig.now - died
     assert not found.masked
     assert not found.replaced
 
@@ -72,25 +72,25 @@ def test_what_is_measured_is_told_from_what_is_assumed(tmp_path: Path) -> None:
 
 
 def test_a_planned_replacement(tmp_path: Path) -> None:
-    play = Play.training()
-    play.replace(until="seated")
-    play.settled(0.125)
-    assert measured(kept(play, tmp_path / "run")).replaced == [0.125]
+    rig = Rig.training()
+    rig.replace(until="seated")
+    rig.settled(0.125)
+    assert measured(kept(rig, tmp_path / "run")).replaced == [0.125]
 
 
 def test_masking_and_the_refill(tmp_path: Path) -> None:
-    play = Play.training(machines=3, standbys=0, mask="anywhere")
-    play.exits("w1")
-    died = play.now
-    play.halted("w0", "w2")
-    play.each(["w0", "w2"], Switched(play.change.generation, 5))
-    play.settled(0.3)
-    play.here("m1")
-    play.go_on("switch")
-    entered = play.now  # the first of them makes its step in the new roster
-    play.all_switch()
-    play.settled(0.1)
-    found = measured(kept(play, tmp_path / "run"))
+    rig = Rig.training(machines=3, standbys=0, mask="anywhere")
+    rig.exits("w1")
+    died = rig.now
+    rig.halted("w0", "w2")
+    rig.each(["w0", "w2"], Switched(rig.change.generation, 5))
+    rig.settled(0.3)
+    rig.here("m1")
+    rig.go_on("switch")
+    entered = rig.now  # the first of them makes its step in the new roster
+    rig.all_switch()
+    rig.settled(0.1)
+    found = measured(kept(rig, tmp_path / "run"))
     assert found.masked == [MeasuredLoss(0.3, 0.5)]
     assert found.joined == [MeasuredLoss(0.1, 0.5)]
     assert found.refilled == [entered - died]
@@ -98,16 +98,16 @@ def test_masking_and_the_refill(tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_costs_what_the_step_after_it_takes_longer(tmp_path: Path) -> None:
-    play = Play.training()
-    play.say("w0", Saved(0, 3))
-    play.say("w1", Saved(1, 3))
-    found = measured(kept(play, tmp_path / "run", lines(0.1, 0.1, 0.1, 0.6, 0.1, 0.1)))
+    rig = Rig.training()
+    rig.say("w0", Saved(0, 3))
+    rig.say("w1", Saved(1, 3))
+    found = measured(kept(rig, tmp_path / "run", lines(0.1, 0.1, 0.1, 0.6, 0.1, 0.1)))
     assert list(found.saved) == pytest.approx([0.5])
 
 
 def test_torn_and_foreign_lines_of_the_metrics_are_passed_over(tmp_path: Path) -> None:
     text = lines(0.5, 0.5) + '[1]\n{"step": 7}\n{"step": 1, "seconds": NaN}\n\xff\n{"step": 3, "secon'
-    assert measured(kept(Play.training(), tmp_path / "run", text)).steps == 2
+    assert measured(kept(Rig.training(), tmp_path / "run", text)).steps == 2
 
 
 def test_settings_that_an_earlier_version_did_not_write_are_named(
@@ -126,19 +126,19 @@ def test_settings_that_an_earlier_version_did_not_write_are_named(
 
 
 def test_a_long_history_can_be_measured(tmp_path: Path) -> None:
-    play = history()
-    found = measured(kept(play, tmp_path / "run"))
+    rig = history()
+    found = measured(kept(rig, tmp_path / "run"))
     assert len(found.replaced) >= 1
     assert found.detected
 
 
 def test_a_run_that_goes_on_is_read_with_its_last_events(tmp_path: Path) -> None:
     """What is new lies beside the ledger's file while its controller has it open."""
-    play = recovery()
-    run = kept(Play(3), tmp_path / "run")
-    (run / "plan.json").write_bytes(msgspec.json.encode(play.plan))
+    rig = recovery()
+    run = kept(Rig(3), tmp_path / "run")
+    (run / "plan.json").write_bytes(msgspec.json.encode(rig.plan))
     with closing(Ledger(run / "ledger.sqlite")) as ledger:
-        for at, event in play.ledger:
+        for at, event in rig.ledger:
             ledger.append(at, event)
         assert measured(run).detected == [2.0]
 
@@ -167,8 +167,8 @@ def test_reading_changes_nothing(tmp_path: Path) -> None:
 )
 def test_a_run_that_cannot_be_used(tmp_path: Path, harm: str, words: str) -> None:
     run, ledger = tmp_path / "run", tmp_path / "run" / "ledger.sqlite"
-    play = Play(2)
-    play.come("m0")
+    rig = Rig(2)
+    rig.come("m0")
     match harm:
         case "folder":
             run.mkdir()
@@ -179,7 +179,7 @@ def test_a_run_that_cannot_be_used(tmp_path: Path, harm: str, words: str) -> Non
             kept(recovery(), run)
             ledger.write_bytes(b"" if harm == "empty file" else b"\x7fELF" * 1000)
         case "empty ledger":
-            kept(Play(2), run)
+            kept(Rig(2), run)
         case "torn entry":
             kept(recovery(), run)
             with closing(sqlite3.connect(ledger)) as db, db:
@@ -188,7 +188,7 @@ def test_a_run_that_cannot_be_used(tmp_path: Path, harm: str, words: str) -> Non
             kept(recovery(), run)
             (run / "plan.json").write_text('{"machines": 1, "nproc": 3}')
         case "no step":
-            kept(play, run)
+            kept(rig, run)
     with pytest.raises(UsageError) as caught:
         measured(run)
     assert words in str(caught.value)

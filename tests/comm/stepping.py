@@ -1,4 +1,4 @@
-"""Parts that worker processes play, and how a test directs them. Nothing heavy is imported here: every process does."""
+"""What worker processes do, and how a test directs them. Nothing heavy is imported here: every process does."""
 
 from __future__ import annotations
 
@@ -250,7 +250,7 @@ class SteppingWorkers:
     def propose(
         self, changes: dict[int, WorkerHandle | None], *, number: int | None = None, fresh: bool = False
     ) -> Roster:
-        """The next roster, told to everybody whom it concerns; not yet the one in play."""
+        """The next roster, told to all workers that it concerns; not yet the current one."""
         workers: dict[int, WorkerAddress | None] = {
             role: None if handle is None else handle.worker for role, handle in changes.items()
         }
@@ -260,7 +260,7 @@ class SteppingWorkers:
         return roster
 
     def follow(self, roster: Roster, changes: dict[int, WorkerHandle | None]) -> list[Ended]:
-        """That roster came into play: how the leavers' parts ended."""
+        """That roster is the current one: how the leavers ended."""
         leavers = [handle for role in changes if (handle := self.handles[role]) is not None]
         for role, handle in changes.items():
             self.handles[role] = handle

@@ -9,7 +9,7 @@ from understudy.comm.topology import backup_of
 from understudy.protocol.roster import Roster, WorkerAddress
 
 
-def cast(*machines: int, vacant: tuple[int, ...] = ()) -> Roster:
+def roster_of(*machines: int, vacant: tuple[int, ...] = ()) -> Roster:
     """So many workers on each machine; worker w3 plays role 3."""
     homes = [f"m{machine}" for machine, count in enumerate(machines) for _ in range(count)]
     workers = [WorkerAddress(f"w{role}", home) for role, home in enumerate(homes)]
@@ -27,28 +27,28 @@ def wards(roster: Roster, uid: str) -> list[int]:
 
 
 def test_the_same_place_on_the_next_machine() -> None:
-    assert buddies(cast(1, 1, 1)) == ["w1", "w2", "w0"]
-    assert buddies(cast(2, 2)) == ["w2", "w3", "w0", "w1"]
+    assert buddies(roster_of(1, 1, 1)) == ["w1", "w2", "w0"]
+    assert buddies(roster_of(2, 2)) == ["w2", "w3", "w0", "w1"]
 
 
 def test_machines_of_different_sizes() -> None:
-    assert buddies(cast(3, 1)) == ["w3", "w3", "w3", "w0"]
+    assert buddies(roster_of(3, 1)) == ["w3", "w3", "w3", "w0"]
 
 
 def test_nobody_can_keep_it_on_one_machine() -> None:
-    assert buddies(cast(3)) == [None] * 3
+    assert buddies(roster_of(3)) == [None] * 3
 
 
 def test_vacant_roles_and_machines_are_passed_over() -> None:
-    assert buddies(cast(1, 1, 1, vacant=(1,))) == ["w2", None, "w0"]
-    assert buddies(cast(2, 2, vacant=(2,))) == ["w3", "w3", None, "w0"]
+    assert buddies(roster_of(1, 1, 1, vacant=(1,))) == ["w2", None, "w0"]
+    assert buddies(roster_of(2, 2, vacant=(2,))) == ["w3", "w3", None, "w0"]
 
 
 def test_a_twin_elsewhere_is_as_good_as_a_copy() -> None:
-    roster = cast(2, 2, 2)
+    roster = roster_of(2, 2, 2)
     assert backup_of(roster, 0, {0, 2}) is None
     assert backup_of(roster, 0, {0, 1}) == "w2", "a twin on the same machine dies with it"
-    assert backup_of(cast(2, 2, 2, vacant=(2,)), 0, {0, 2}) == "w3", "a vacant role holds nothing"
+    assert backup_of(roster_of(2, 2, 2, vacant=(2,)), 0, {0, 2}) == "w3", "a vacant role holds nothing"
 
 
 @given(st.data())
@@ -56,7 +56,7 @@ def test_in_every_roster(data: st.DataObject) -> None:
     machines = data.draw(st.lists(st.integers(1, 4), min_size=1, max_size=5))
     roles = range(sum(machines))
     vacant = data.draw(st.sets(st.sampled_from(roles)))
-    roster = cast(*machines, vacant=tuple(vacant))
+    roster = roster_of(*machines, vacant=tuple(vacant))
     twins = data.draw(st.dictionaries(st.sampled_from(roles), st.sets(st.sampled_from(roles)), max_size=3))
     alive = {worker.machine for role in roles if (worker := roster.worker_of(role)) is not None}
     for role in roles:

@@ -118,7 +118,7 @@ def test_an_interrupted_generation_leaves_only_a_fresh_way(ensemble: Ensemble) -
 
 
 def test_of_two_prepared_generations_one_is_played(ensemble: Ensemble) -> None:
-    """The other was made to follow what is no longer in play: it is closed, and nobody votes for it."""
+    """The other was made to follow a generation that is over: it is closed, and no worker votes for it."""
     roster, fabrics, endpoints = ensemble.start("m0", "m1")
     before = streams()
     for number, role in ((2, 1), (3, 0)):

@@ -165,11 +165,11 @@ def test_several_threads() -> None:
     """Those of one group keep their order, and no content is torn."""
 
     def fill(it: Recorder) -> None:
-        def play(group: int) -> None:
+        def use(group: int) -> None:
             for number in range(50):
                 it.note(group, "all_reduce", number, [torch.full((100,), float(group * 1000 + number))])
 
-        threads = [threading.Thread(target=play, args=(group,)) for group in range(4)]
+        threads = [threading.Thread(target=use, args=(group,)) for group in range(4)]
         for thread in threads:
             thread.start()
         for thread in threads:

@@ -79,7 +79,7 @@ def step(end: Endpoint, number: int, heard: Results) -> None:
     heard += [got, any_got, torch.tensor(-1 if any_job.peer is None else any_job.peer)]
 
 
-def play(end: Endpoint, begin: Callable[[int], None]) -> Results:
+def run_steps(end: Endpoint, begin: Callable[[int], None]) -> Results:
     heard = [broadcast(end, mine(end, 0), 2)]
     for number in (1, 2):
         begin(number)
@@ -96,7 +96,7 @@ def test_a_joiner_hears_what_was_recorded_bit_by_bit(recorder: Recorder) -> None
         fabrics[0].record(recorder)
         assert [end.recorder for end in ends] == [recorder, None, None]
         (heard, _, _) = at_once(
-            partial(play, ends[0], begin), *[partial(play, end, lambda _: None) for end in ends[1:]]
+            partial(run_steps, ends[0], begin), *[partial(run_steps, end, lambda _: None) for end in ends[1:]]
         )
     recording = recording_of(recorder, 2)
 
@@ -105,7 +105,7 @@ def test_a_joiner_hears_what_was_recorded_bit_by_bit(recorder: Recorder) -> None
         replay = Replay(recording, label, Echo())
         joiner.assume(0, replay)
         before, threads = streams(), threading.active_count()
-        again = play(joiner.group(range(3)), replay.begin)
+        again = run_steps(joiner.group(range(3)), replay.begin)
         assert (streams(), threading.active_count()) == (before, threads)
     assert replay.diverged == ""
     assert len(again) == len(heard)
@@ -169,7 +169,7 @@ def test_a_message_that_is_late_for_the_end(ensemble: Ensemble, recorder: Record
 
 
 def test_the_recorder_goes_in_the_middle_of_an_operation(ensemble: Ensemble, recorder: Recorder) -> None:
-    """Other threads play while the training thread ends the recording: none of it fails."""
+    """Other threads use the group while the training thread ends the recording: none of it fails."""
     _, fabrics, ends = ensemble.start("m0", "m1")
     over = threading.Event()
 

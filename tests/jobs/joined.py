@@ -1,4 +1,4 @@
-"""A job whose machines join it: real commands as separate processes, under a test's direction."""
+"""A job whose machines join it: real commands as separate processes, under a test's disturb."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.jobs.stage import SCRIPT, losses_in
+from tests.jobs.running import SCRIPT, losses_in
 from understudy.agent.spec import UNFIT
 from understudy.controller.client import Client
 from understudy.launch import registry
@@ -20,7 +20,7 @@ from understudy.verify.processes import table
 HEARTBEAT_S = 3.0
 
 
-class Play:
+class JoinedJob:
     """`understudy run` here, `understudy join` wherever a test wants it."""
 
     def __init__(self, folder: Path, address: str, *more: str) -> None:
@@ -87,7 +87,7 @@ class Play:
         return next((machine for machine in found if machine["name"] == name), {"state": "unknown", "roles": []})
 
     def waits(self, name: str) -> None:
-        """Wait until it is a standby that could play at once."""
+        """Wait until it is a standby that could train at once."""
         self.until(lambda: self.machine(name)["state"] == "standby" and self.machine(name)["rehearsed"], name)
 
     def plays(self, name: str, role: int) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.jobs.stage import Direction, Stage, same_bits
+from tests.jobs.running import Disturbance, RunningJob, same_bits
 
 pytestmark = [pytest.mark.job, pytest.mark.timeout(400)]
 
@@ -38,27 +38,27 @@ SMALL = ("--steps", "100000", "--width", "64", "--layers", "2", "--batch", "4")
 """More steps than there is time for: the learning rate follows their number, so both runs are told the same."""
 
 
-async def playing(stage: Stage) -> list[str]:
+async def playing(running: RunningJob) -> list[str]:
     """The machines that hold roles, the one with role 0 first."""
-    cast = [machine for machine in await stage.machines() if machine["state"] == "active"]
-    return [str(machine["name"]) for machine in sorted(cast, key=lambda machine: int(machine["roles"][0]))]
+    active = [machine for machine in await running.machines() if machine["state"] == "active"]
+    return [str(machine["name"]) for machine in sorted(active, key=lambda machine: int(machine["roles"][0]))]
 
 
-async def each_then_all(stage: Stage) -> None:
-    await stage.standbys(2)
-    await stage.call("POST", "/standbys", {"type": "add-standby", "count": 2})
-    await each(stage)
-    await stage.standbys(2)
-    answer = await stage.replace(*await playing(stage))
+async def each_then_all(running: RunningJob) -> None:
+    await running.standbys(2)
+    await running.call("POST", "/standbys", {"type": "add-standby", "count": 2})
+    await each(running)
+    await running.standbys(2)
+    answer = await running.replace(*await playing(running))
     assert answer["ok"], answer
 
 
-async def each(stage: Stage) -> None:
+async def each(running: RunningJob) -> None:
     """Every machine, back to back, as requests of their own, from the one with role 0 on."""
-    await stage.standbys(2)
-    await stage.step(3)
-    requests = [await stage.ask(name) for name in await playing(stage)]
-    answers = [await stage.answer(request) for request in requests]
+    await running.standbys(2)
+    await running.step(3)
+    requests = [await running.ask(name) for name in await playing(running)]
+    answers = [await running.answer(request) for request in requests]
     assert all(answer["ok"] for answer in answers), answers
 
 
@@ -66,7 +66,7 @@ LONG = pytest.mark.long
 
 
 @pytest.mark.parametrize(
-    ("example", "direction", "settings"),
+    ("example", "disturb", "settings"),
     [
         pytest.param("gpt_ddp.py", each_then_all, {"standbys": 2}, id="ddp", marks=LONG),
         pytest.param("gpt_fsdp.py", each_then_all, {"standbys": 2}, id="fsdp", marks=LONG),
@@ -76,6 +76,6 @@ LONG = pytest.mark.long
         pytest.param("gpt_3d.py", each_then_all, {"nproc": 2, "standbys": 2, "mesh": "pp=2,dp=1,tp=2"}, id="3d"),
     ],
 )
-def test_the_same_bits(example: str, direction: Direction, settings: dict[str, object], tmp_path: Path) -> None:
+def test_the_same_bits(example: str, disturb: Disturbance, settings: dict[str, object], tmp_path: Path) -> None:
     script = UNHURRIED.format(example=str(EXAMPLES / example))
-    same_bits(tmp_path, direction, script=script, args=SMALL, **settings)
+    same_bits(tmp_path, disturb, script=script, args=SMALL, **settings)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.jobs.stage import Result, Stage, perform
+from tests.jobs.running import Result, RunningJob, run_job
 
 pytestmark = [pytest.mark.job, pytest.mark.timeout(400)]
 
@@ -121,31 +121,31 @@ PARTIES = [pytest.param(party, marks=[] if party == "some" else pytest.mark.long
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Result:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("UNDERSTUDY_HOME", str(tmp_path_factory.mktemp("home")))
-        return perform(tmp_path_factory.mktemp("undisturbed"), script=SCRIPT, steps=STEPS, args=(str(STEPS),))
+        return run_job(tmp_path_factory.mktemp("undisturbed"), script=SCRIPT, steps=STEPS, args=(str(STEPS),))
 
 
-async def _die(stage: Stage, folder: Path, point: str, *, victim: int | None = None) -> None:
+async def _die(running: RunningJob, folder: Path, point: str, *, victim: int | None = None) -> None:
     """Have a machine replaced while two standbys are there, and somebody die on the way."""
-    waiting = sum(machine["state"] == "standby" for machine in await stage.machines())
+    waiting = sum(machine["state"] == "standby" for machine in await running.machines())
     if waiting < 3:  # one of them can start beside
-        await stage.call("POST", "/standbys", {"type": "add-standby", "count": 3 - waiting})
-    await stage.standbys(2)
+        await running.call("POST", "/standbys", {"type": "add-standby", "count": 3 - waiting})
+    await running.standbys(2)
     (folder / point).write_text(str(victim or ""))
-    players = [entry["machine"] for entry in await stage.call("GET", "/roster")]
+    players = [entry["machine"] for entry in await running.call("GET", "/roster")]
     leaver = players[len(point) % len(players)]
-    answer = await stage.replace(leaver)
-    story = "\n".join(f"{tale['kind']}: {tale['text']}" for tale in stage.tales[-40:])
+    answer = await running.replace(leaver)
+    story = "\n".join(f"{event['kind']}: {event['text']}" for event in running.events[-40:])
     assert answer["ok"], f"{point}: {answer['text']}\n{story}"
     assert not (folder / point).exists(), f"nobody came by: {point}"
 
     async def goes_on() -> bool:
-        job = await stage.call("GET", "/job")
+        job = await running.call("GET", "/job")
         return job["status"] == "training" and job["change"] is None
 
-    await stage.until(goes_on, f"training after the death: {point}")
-    step = (await stage.call("GET", "/job"))["step"]
-    await stage.step(step + 2)
-    players = [entry["machine"] for entry in await stage.call("GET", "/roster")]
+    await running.until(goes_on, f"training after the death: {point}")
+    step = (await running.call("GET", "/job"))["step"]
+    await running.step(step + 2)
+    players = [entry["machine"] for entry in await running.call("GET", "/roster")]
     assert leaver not in players, f"{leaver} was to be replaced ({point})"
 
 
@@ -153,14 +153,14 @@ async def _die(stage: Stage, folder: Path, point: str, *, victim: int | None = N
 def test_somebody_dies_at_every_point(party: str, tmp_path: Path, undisturbed: Result) -> None:
     folder = tmp_path / "job"
 
-    async def direction(stage: Stage) -> None:
-        await stage.step(2)
+    async def disturb(running: RunningJob) -> None:
+        await running.step(2)
         for point in POINTS[party]:
-            controller = stage.job.controller
+            controller = running.job.controller
             victim = controller.pid if party == "controller" and controller is not None else None
-            await _die(stage, folder, point, victim=victim)
+            await _die(running, folder, point, victim=victim)
 
-    result = perform(folder, direction, script=SCRIPT, steps=STEPS, args=(str(STEPS),), standbys=3, warm=0)
+    result = run_job(folder, disturb, script=SCRIPT, steps=STEPS, args=(str(STEPS),), standbys=3, warm=0)
     assert result.ended.status == "finished", result.ended.reason
     assert result.digests == undisturbed.digests
     assert result.losses.items() <= undisturbed.losses.items()

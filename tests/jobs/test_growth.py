@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.jobs.stage import Stage, perform
+from tests.jobs.running import RunningJob, run_job
 
 pytestmark = [pytest.mark.job, pytest.mark.timeout(400)]
 
@@ -79,41 +79,41 @@ def test_ten_replacements_in_a_hundred_steps(tmp_path: Path) -> None:
         part.write_text(str(seconds))
         part.rename(pause)
 
-    async def replace(stage: Stage) -> None:
-        await stage.standbys(1)
-        (leaver,) = [entry["machine"] for entry in await stage.call("GET", "/roster") if entry["machine"] != "m0"]
+    async def replace(running: RunningJob) -> None:
+        await running.standbys(1)
+        (leaver,) = [entry["machine"] for entry in await running.call("GET", "/roster") if entry["machine"] != "m0"]
         if len(seen) < TIMES - 1:
-            await stage.call("POST", "/standbys", {"type": "add-standby"})  # for the next time
+            await running.call("POST", "/standbys", {"type": "add-standby"})  # for the next time
         pace(1.5)  # few steps go by while the newcomer rehearses
-        before = len(stage.tales)
-        id = await stage.ask(leaver)
+        before = len(running.events)
+        id = await running.ask(leaver)
 
         async def rehearsed() -> bool:
-            return any(tale["kind"] == "phase" and tale["text"] == "prepare" for tale in stage.tales[before:])
+            return any(event["kind"] == "phase" and event["text"] == "prepare" for event in running.events[before:])
 
-        await stage.until(rehearsed, f"the end of rehearsal {len(seen) + 1}")
+        await running.until(rehearsed, f"the end of rehearsal {len(seen) + 1}")
         pace(0.02)
-        answer = await stage.answer(id)
+        answer = await running.answer(id)
         assert answer["ok"], answer
 
-    async def direction(stage: Stage) -> None:
+    async def disturb(running: RunningJob) -> None:
         pace(1.5)
-        await stage.step(1)
-        (stayer,) = [machine for machine in await stage.machines() if machine["name"] == "m0"]
-        assert stage.job.controller is not None
+        await running.step(1)
+        (stayer,) = [machine for machine in await running.machines() if machine["name"] == "m0"]
+        assert running.job.controller is not None
         pids = {
             "the stayer": stayer["pids"][0],
-            "its agent": stage.job.agents["m0"].pid,
-            "the controller": stage.job.controller.pid,
+            "its agent": running.job.agents["m0"].pid,
+            "the controller": running.job.controller.pid,
         }
         for _ in range(TIMES):
-            await replace(stage)
+            await replace(running)
             pace(1.5)
             last = len(seen) == TIMES - 1  # what counts; before, training must not come to its end meanwhile
             seen.append(await at_rest(pids, seen[WARM - 1] if len(seen) >= WARM else {}, 20.0 if last else 3.0))
         pause.unlink()
 
-    result = perform(folder, direction, script=SCRIPT, steps=STEPS, standbys=1)
+    result = run_job(folder, disturb, script=SCRIPT, steps=STEPS, standbys=1)
     assert result.ended.status == "finished", result.ended.reason
     assert len(seen) == TIMES
     for who in seen[0]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.jobs.joined import Play
+from tests.jobs.joined import JoinedJob
 from understudy.verify.leftovers import enclosure
 
 pytestmark = [pytest.mark.job, pytest.mark.timeout(200)]
@@ -17,37 +17,37 @@ HERE = "127.0.0.1"
 
 def test_machines_come_and_go(tmp_path: Path) -> None:
     with enclosure() as place:
-        play = Play(tmp_path / "job", HERE)
+        joined = JoinedJob(tmp_path / "job", HERE)
         try:
-            _direct(play)
+            _direct(joined)
         finally:
-            play.close()
+            joined.close()
         assert place.leftovers({}) == []
 
 
-def _direct(play: Play) -> None:
-    first, second = play.join("m0", HERE), play.join("a", HERE)
-    play.until(lambda: play.step >= 1, "the first step")
-    assert play.machine("m0")["roles"] == [1], "places go by name, the shortest first"
-    third = play.join("b", HERE)
-    play.is_refused("x", HERE)
-    play.waits("b")
+def _direct(joined: JoinedJob) -> None:
+    first, second = joined.join("m0", HERE), joined.join("a", HERE)
+    joined.until(lambda: joined.step >= 1, "the first step")
+    assert joined.machine("m0")["roles"] == [1], "places go by name, the shortest first"
+    third = joined.join("b", HERE)
+    joined.is_refused("x", HERE)
+    joined.waits("b")
 
     second.send_signal(signal.SIGTERM)
-    play.plays("b", 0)
-    assert second.wait(60) == 0, play.said("a")
-    assert play.said("a") == "understudy: a has left\n"
-    assert "a is released" in play.texts("released")
+    joined.plays("b", 0)
+    assert second.wait(60) == 0, joined.said("a")
+    assert joined.said("a") == "understudy: a has left\n"
+    assert "a is released" in joined.texts("released")
 
-    fourth = play.join("c", HERE)
-    play.waits("c")
+    fourth = joined.join("c", HERE)
+    joined.waits("c")
     third.kill()  # its agent and workers go with it
-    play.plays("c", 0)
-    play.steps(2)
+    joined.plays("c", 0)
+    joined.steps(2)
 
-    play.run.send_signal(signal.SIGINT)
-    play.run.send_signal(signal.SIGINT)
-    assert play.run.wait(20) == 130
+    joined.run.send_signal(signal.SIGINT)
+    joined.run.send_signal(signal.SIGINT)
+    assert joined.run.wait(20) == 130
     for process, name in ((first, "m0"), (fourth, "c")):
-        assert process.wait(15) == 0, play.said(name)
-        assert f"{name} is dismissed" in play.said(name)
+        assert process.wait(15) == 0, joined.said(name)
+        assert f"{name} is dismissed" in joined.said(name)

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from tests.jobs.hosts import FarHost, Hosts, Unavailable
-from tests.jobs.joined import HEARTBEAT_S, Play, alive
-from tests.jobs.stage import losses_in, perform
+from tests.jobs.joined import HEARTBEAT_S, JoinedJob, alive
+from tests.jobs.running import losses_in, run_job
 from understudy.verify.leftovers import enclosure
 
 pytestmark = [pytest.mark.job, pytest.mark.timeout(300)]
@@ -35,16 +35,16 @@ def hosts() -> Iterator[Hosts]:
 
 def test_networks_do_what_they_do(tmp_path: Path, hosts: Hosts) -> None:
     with enclosure() as place:
-        play = Play(tmp_path / "disturbed", hosts.address)
+        joined = JoinedJob(tmp_path / "disturbed", hosts.address)
         try:
-            view = _disturb(play, hosts)
+            view = _disturb(joined, hosts)
         finally:
-            play.close()
+            joined.close()
             left = [pid for number in range(3) for pid in hosts[number].processes()]
         assert left == []
         assert place.leftovers({}) == []
     steps = int(view["step"])
-    undisturbed = perform(tmp_path / "undisturbed", steps=steps)
+    undisturbed = run_job(tmp_path / "undisturbed", steps=steps)
     losses, _ = losses_in(tmp_path / "disturbed")
     assert {step for _, step in losses} == set(range(steps))
     differing = {key: loss for key, loss in losses.items() if undisturbed.losses[key] != loss}
@@ -54,53 +54,53 @@ def test_networks_do_what_they_do(tmp_path: Path, hosts: Hosts) -> None:
     assert view["digests"] == undisturbed.digests
 
 
-def _disturb(play: Play, hosts: Hosts) -> dict[str, Any]:
+def _disturb(joined: JoinedJob, hosts: Hosts) -> dict[str, Any]:
     near, other, far = hosts[0], hosts[1], hosts[2]
     assert isinstance(far, FarHost)
-    assert play.client.job()["reason"] == "waits for 2 more of 2 machines; here: none"
-    play.join("m0", near.address, near.command())
-    play.join("m1", other.address, other.command())
-    play.until(lambda: play.step >= 1, "the first step")
-    play.join("m2", far.address, far.command())
-    play.is_refused("m3", far.address, far.command())
-    play.waits("m2")
+    assert joined.client.job()["reason"] == "waits for 2 more of 2 machines; here: none"
+    joined.join("m0", near.address, near.command())
+    joined.join("m1", other.address, other.command())
+    joined.until(lambda: joined.step >= 1, "the first step")
+    joined.join("m2", far.address, far.command())
+    joined.is_refused("m3", far.address, far.command())
+    joined.waits("m2")
 
-    workers = play.machine("m1")["pids"]
+    workers = joined.machine("m1")["pids"]
     other.cut()
-    play.given_up("m1")
-    play.plays("m2", 1)
-    play.steps(3)
+    joined.given_up("m1")
+    joined.plays("m2", 1)
+    joined.steps(3)
     assert alive(workers), "they cannot know yet"
     other.heal()
-    play.waits("m1")
+    joined.waits("m1")
     assert not alive(workers)
-    assert "m1 was given up; it comes back as a standby" in play.said("m1")
+    assert "m1 was given up; it comes back as a standby" in joined.said("m1")
 
-    usual = play.client.job()["seconds"]
+    usual = joined.client.job()["seconds"]
     far.delay = FAR_S
-    play.steps(5)
-    assert play.machine("m2")["roles"] == [1], "a long way is no reason to give somebody up"
-    assert play.client.job()["seconds"] > usual + FAR_S
+    joined.steps(5)
+    assert joined.machine("m2")["roles"] == [1], "a long way is no reason to give somebody up"
+    assert joined.client.job()["seconds"] > usual + FAR_S
 
-    workers = play.machine("m0")["pids"]
+    workers = joined.machine("m0")["pids"]
     near.deafen()
-    play.given_up("m0")
-    play.plays("m1", 0)
-    play.steps(3)
+    joined.given_up("m0")
+    joined.plays("m1", 0)
+    joined.steps(3)
     far.delay = 0.0
     near.heal()
-    play.waits("m0")
+    joined.waits("m0")
     assert not alive(workers)
 
-    lost = play.texts("lost")
+    lost = joined.texts("lost")
     hosts.mute()
-    play.silence(2 * HEARTBEAT_S)
-    made = play.written()
-    play.until(lambda: play.written() > made, "a step without a controller")
+    joined.silence(2 * HEARTBEAT_S)
+    made = joined.written()
+    joined.until(lambda: joined.written() > made, "a step without a controller")
     hosts.unmute()
-    play.heard()
-    play.steps(5)
-    assert play.texts("lost") == lost, "it was the controller that heard nothing"
+    joined.heard()
+    joined.steps(5)
+    assert joined.texts("lost") == lost, "it was the controller that heard nothing"
 
-    play.steps(1)
-    return play.end()
+    joined.steps(1)
+    return joined.end()

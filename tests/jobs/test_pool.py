@@ -7,28 +7,30 @@ from pathlib import Path
 
 import pytest
 
-from tests.jobs.stage import Stage, perform
+from tests.jobs.running import RunningJob, run_job
 
 pytestmark = [pytest.mark.job, pytest.mark.timeout(300)]
 
 
 def test_a_standby_that_is_used_is_followed_by_another(tmp_path: Path) -> None:
-    async def direction(stage: Stage) -> None:
-        await stage.standbys(1)
-        await stage.step(3)
-        assert (await stage.replace("m1"))["ok"]
+    async def disturb(running: RunningJob) -> None:
+        await running.standbys(1)
+        await running.step(3)
+        assert (await running.replace("m1"))["ok"]
 
         async def again() -> bool:
-            return any(m["name"] == "m3" and m["state"] == "standby" and all(m["pids"]) for m in await stage.machines())
+            return any(
+                m["name"] == "m3" and m["state"] == "standby" and all(m["pids"]) for m in await running.machines()
+            )
 
-        await stage.until(again, "another standby")
-        await stage.call("POST", "/stop")
+        await running.until(again, "another standby")
+        await running.call("POST", "/stop")
 
-    result = perform(tmp_path, direction, standbys=1, pool=1, cool_down=1.0)
+    result = run_job(tmp_path, disturb, standbys=1, pool=1, cool_down=1.0)
     assert result.ended.status == "stopped", result.ended.reason
-    told = [tale["text"] for tale in result.tales if tale["kind"] == "steward"]
+    told = [event["text"] for event in result.events if event["kind"] == "steward"]
     assert told == ["asks for 1 standby: 0 of 1 free"]
-    assert [tale["data"]["machine"] for tale in result.tales if tale["kind"] == "released"] == ["m1"]
+    assert [event["data"]["machine"] for event in result.events if event["kind"] == "released"] == ["m1"]
 
 
 BRING = """\
@@ -51,14 +53,14 @@ def test_a_command_brings_all_machines_that_are_not_started_here(tmp_path: Path)
     script.write_text(BRING.format(folder=tmp_path, python=sys.executable))
     script.chmod(0o755)
 
-    async def direction(stage: Stage) -> None:
-        await stage.standbys(1)
-        (first,) = [m["name"] for m in await stage.machines() if m["state"] == "active" and m["name"] != "m0"]
-        assert (await stage.replace(first))["ok"]
-        await stage.standbys(1)
-        await stage.call("POST", "/stop")
+    async def disturb(running: RunningJob) -> None:
+        await running.standbys(1)
+        (first,) = [m["name"] for m in await running.machines() if m["state"] == "active" and m["name"] != "m0"]
+        assert (await running.replace(first))["ok"]
+        await running.standbys(1)
+        await running.call("POST", "/stop")
 
-    result = perform(tmp_path / "job", direction, local=1, pool=1, cool_down=1.0, provider_command=str(script))
+    result = run_job(tmp_path / "job", disturb, local=1, pool=1, cool_down=1.0, provider_command=str(script))
     assert result.ended.status == "stopped", result.ended.reason
     release, *requests = sorted((tmp_path / "calls").read_text().splitlines())
     assert requests == ["request 1"] * 3

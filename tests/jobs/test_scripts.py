@@ -7,7 +7,7 @@ from textwrap import dedent
 
 import pytest
 
-from tests.jobs.stage import Stage, same_bits
+from tests.jobs.running import RunningJob, same_bits
 
 pytestmark = [pytest.mark.job, pytest.mark.timeout(400)]
 
@@ -37,12 +37,12 @@ def pause(job):
 """
 
 
-async def each_in_turn(stage: Stage) -> None:
+async def each_in_turn(running: RunningJob) -> None:
     """At every boundary one stays and one comes; both roles move."""
-    await stage.standbys(2)
-    await stage.step(5)
-    requests = [await stage.ask("m1"), await stage.ask("m0")]
-    answers = [await stage.answer(request) for request in requests]
+    await running.standbys(2)
+    await running.step(5)
+    requests = [await running.ask("m1"), await running.ask("m0")]
+    answers = [await running.answer(request) for request in requests]
     assert all(answer["ok"] for answer in answers), answers
     assert not any(answer.get("again") for answer in answers), "what was offered was of no use"
 

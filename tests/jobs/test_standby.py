@@ -8,40 +8,40 @@ from typing import Any
 
 import pytest
 
-from tests.jobs.stage import Stage, perform, same_bits
+from tests.jobs.running import RunningJob, run_job, same_bits
 from tests.jobs.test_examples import EXAMPLES, SMALL, UNHURRIED
 
 pytestmark = [pytest.mark.job, pytest.mark.timeout(400)]
 
 
-async def ready(stage: Stage, *kinds: set[int]) -> dict[str, Any]:
+async def ready(running: RunningJob, *kinds: set[int]) -> dict[str, Any]:
     """The standby, once it could take all roles of one of these kinds at once and has seen the others."""
     found: list[dict[str, Any]] = []
 
     async def there() -> bool:
         found[:] = [
             machine
-            for machine in await stage.machines()
+            for machine in await running.machines()
             if machine["state"] == "standby"
             and set(machine["rehearsed"]) in kinds
             and all(kind & set(map(int, machine["rehearsal_seconds"])) for kind in kinds)
         ]
         return bool(found)
 
-    await stage.until(there, f"a standby that has rehearsed {kinds}")
+    await running.until(there, f"a standby that has rehearsed {kinds}")
     return found[0]
 
 
-async def player(stage: Stage, role: int) -> dict[str, Any]:
+async def player(running: RunningJob, role: int) -> dict[str, Any]:
     """The machine that plays a role, once one does and nothing is under way."""
     found: list[dict[str, Any]] = []
 
     async def there() -> bool:
-        job = await stage.call("GET", "/job")
-        found[:] = [machine for machine in await stage.machines() if role in machine["roles"]]
+        job = await running.call("GET", "/job")
+        found[:] = [machine for machine in await running.machines() if role in machine["roles"]]
         return bool(found) and job["status"] == "training" and job["change"] is None
 
-    await stage.until(there, f"somebody who plays role {role}")
+    await running.until(there, f"somebody who plays role {role}")
     return found[0]
 
 
@@ -50,23 +50,23 @@ def test_a_standby_takes_roles_of_every_kind(tmp_path: Path) -> None:
     another copy; then one of the other stage. Both times the worker goes on that has rehearsed."""
     kinds = ({0, 1}, {2, 3})
 
-    async def direction(stage: Stage) -> None:
+    async def disturb(running: RunningJob) -> None:
         for same in (True, False):
-            standby = await ready(stage, *kinds)
+            standby = await ready(running, *kinds)
             here = set(standby["rehearsed"])
             role = max(here) if same else min({0, 1, 2, 3} - here)
-            victim = await player(stage, role)
-            await stage.kill_machine(victim["name"])
+            victim = await player(running, role)
+            await running.kill_machine(victim["name"])
 
             async def promoted(name: str = standby["name"], role: int = role) -> bool:
-                return bool((await player(stage, role))["name"] == name)
+                return bool((await player(running, role))["name"] == name)
 
-            await stage.until(promoted, f"{standby['name']} in role {role}")
-            assert (await player(stage, role))["pids"] == standby["pids"]
+            await running.until(promoted, f"{standby['name']} in role {role}")
+            assert (await player(running, role))["pids"] == standby["pids"]
 
     settings: dict[str, Any] = {"machines": 4, "standbys": 1, "mesh": "pp=2,dp=2,tp=1", "repair": 0.5}
     script = UNHURRIED.format(example=str(EXAMPLES / "gpt_3d.py"))
-    same_bits(tmp_path, direction, script=script, args=SMALL, **settings)
+    same_bits(tmp_path, disturb, script=script, args=SMALL, **settings)
 
 
 ROUTED = """
@@ -141,17 +141,17 @@ understudy.run(train)
 
 
 def test_routes_that_depend_on_data_are_rehearsed_without_a_connection(tmp_path: Path) -> None:
-    async def direction(stage: Stage) -> None:
-        await ready(stage, {0}, {1})
-        answer = await stage.replace("m1")
+    async def disturb(running: RunningJob) -> None:
+        await ready(running, {0}, {1})
+        answer = await running.replace("m1")
         assert answer["ok"], answer
-        await stage.step(int((await stage.call("GET", "/job"))["step"]) + 2)
-        told = [tale["text"] for tale in stage.tales if tale["kind"] == "recorded"]
+        await running.step(int((await running.call("GET", "/job"))["step"]) + 2)
+        told = [event["text"] for event in running.events if event["kind"] == "recorded"]
         assert len(told) == 2, told
-        strayed = [tale["text"] for tale in stage.tales if tale["kind"] == "rehearsal"]
+        strayed = [event["text"] for event in running.events if event["kind"] == "rehearsal"]
         assert not strayed, strayed
 
-    same_bits(tmp_path, direction, script=ROUTED, standbys=1)
+    same_bits(tmp_path, disturb, script=ROUTED, standbys=1)
     seen = (tmp_path / "disturbed" / "strangers.txt").read_text().splitlines()
     assert len(seen) >= 6
     assert set(seen) == {"[]"}
@@ -193,25 +193,25 @@ understudy.run(train)
 def test_a_recording_outlives_the_machine_that_has_made_it(tmp_path: Path) -> None:
     pids: list[int] = []
 
-    async def direction(stage: Stage) -> None:
+    async def disturb(running: RunningJob) -> None:
         async def copied() -> bool:
-            return any(tale["kind"] == "copied" for tale in stage.tales)
+            return any(event["kind"] == "copied" for event in running.events)
 
-        await stage.until(copied, "a copy of the recording")
-        first = await ready(stage, {0, 1})
-        (recorded,) = [tale for tale in stage.tales if tale["kind"] == "recorded"]
+        await running.until(copied, "a copy of the recording")
+        first = await ready(running, {0, 1})
+        (recorded,) = [event for event in running.events if event["kind"] == "recorded"]
         assert recorded["data"]["role"] == 0
         noted = tmp_path / "disturbed" / "run" / f"metrics-{first['name']}.jsonl"
         assert noted.read_text() == "", "what is logged in a rehearsal was kept"
-        await stage.kill_machine("m0")
+        await running.kill_machine("m0")
 
         async def promoted() -> bool:
-            return bool((await player(stage, 0))["name"] == first["name"])
+            return bool((await player(running, 0))["name"] == first["name"])
 
-        await stage.until(promoted, f"{first['name']} in role 0")
-        pids.extend((await ready(stage, {0, 1}))["pids"])
+        await running.until(promoted, f"{first['name']} in role 0")
+        pids.extend((await ready(running, {0, 1}))["pids"])
 
-    same_bits(tmp_path, direction, script=GATHERED, standbys=1, repair=0.5)
+    same_bits(tmp_path, disturb, script=GATHERED, standbys=1, repair=0.5)
     notes = (tmp_path / "disturbed" / "gathered.txt").read_text().splitlines()
     heard = [note.partition(" ")[2] for note in notes if note.startswith(f"{pids[0]} ")]
     assert len(heard) >= 3
@@ -248,18 +248,18 @@ understudy.run(train)
 def test_nothing_is_compiled_after_the_switch(tmp_path: Path) -> None:
     """Not in the role that was rehearsed, and not in its twin."""
 
-    async def direction(stage: Stage) -> None:
+    async def disturb(running: RunningJob) -> None:
         for name in ("m0", "m1"):
-            standby = await ready(stage, {0, 1})
-            answer = await stage.replace(name)
+            standby = await ready(running, {0, 1})
+            answer = await running.replace(name)
             assert answer["ok"], answer
-            await stage.call("POST", "/standbys", {"type": "add-standby"})
-            (playing,) = [machine for machine in await stage.machines() if machine["name"] == standby["name"]]
+            await running.call("POST", "/standbys", {"type": "add-standby"})
+            (playing,) = [machine for machine in await running.machines() if machine["name"] == standby["name"]]
             assert playing["pids"] == standby["pids"]
-        await stage.step(int((await stage.call("GET", "/job"))["step"]) + 5)
-        await stage.call("POST", "/stop")
+        await running.step(int((await running.call("GET", "/job"))["step"]) + 5)
+        await running.call("POST", "/stop")
 
-    result = perform(tmp_path, direction, script=COMPILED, standbys=1)
+    result = run_job(tmp_path, disturb, script=COMPILED, standbys=1)
     assert result.ended.status == "stopped", result.ended.reason
     for machine in ("m2", "m3"):
         lines = (tmp_path / "run" / f"metrics-{machine}.jsonl").read_text().splitlines()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.jobs.stage import Direction, Stage, perform
+from tests.jobs.running import Disturbance, RunningJob, run_job
 
 pytestmark = [pytest.mark.job, pytest.mark.timeout(240)]
 
@@ -44,65 +44,65 @@ def _script(folder: Path) -> str:
     return SCRIPT.replace("FLAG", str(folder / FLAG))
 
 
-def _told(folder: Path, slow_down: Direction) -> dict[str, Any]:
+def _told(folder: Path, slow_down: Disturbance) -> dict[str, Any]:
     """What is told of m1, which becomes slow after some steps."""
 
-    async def direction(stage: Stage) -> None:
-        await stage.step(25)
-        await slow_down(stage)
+    async def disturb(running: RunningJob) -> None:
+        await running.step(25)
+        await slow_down(running)
 
         async def told() -> bool:
-            return any(tale["kind"] == "straggler" and tale["data"]["machine"] == "m1" for tale in stage.tales)
+            return any(event["kind"] == "straggler" and event["data"]["machine"] == "m1" for event in running.events)
 
-        await stage.until(told, "m1 to be told of")
-        assert "m1" in [each["machine"] for each in (await stage.call("GET", "/job"))["stragglers"]]
-        await stage.call("POST", "/stop")
+        await running.until(told, "m1 to be told of")
+        assert "m1" in [each["machine"] for each in (await running.call("GET", "/job"))["stragglers"]]
+        await running.call("POST", "/stop")
 
-    result = perform(folder, direction, script=_script(folder), machines=3, chaos=True)
+    result = run_job(folder, disturb, script=_script(folder), machines=3, chaos=True)
     assert result.ended.status == "stopped", result.ended.reason
-    (tale,) = [tale for tale in result.tales if tale["kind"] == "straggler" and tale["data"]["machine"] == "m1"]
-    assert tale["data"]["role"] == 1
-    assert tale["data"]["ratio"] > 1.1
-    assert tale["text"].startswith("m1 role 1: ")
-    return tale
+    (event,) = [event for event in result.events if event["kind"] == "straggler" and event["data"]["machine"] == "m1"]
+    assert event["data"]["role"] == 1
+    assert event["data"]["ratio"] > 1.1
+    assert event["text"].startswith("m1 role 1: ")
+    return event
 
 
 def test_a_worker_that_becomes_slow_is_told_of(tmp_path: Path) -> None:
-    async def slow_down(stage: Stage) -> None:
-        slow = next(machine for machine in await stage.machines() if machine["name"] == "m1")
+    async def slow_down(running: RunningJob) -> None:
+        slow = next(machine for machine in await running.machines() if machine["name"] == "m1")
         options = {"uid": slow["workers"][0], "options": {"factor": 1.4}}
         body = {"type": "extension", "kind": "slow", "machine": "m1", **options}
-        await stage.call("POST", "/extensions", body)
+        await running.call("POST", "/extensions", body)
 
-    tale = _told(tmp_path, slow_down)
-    assert tale["data"]["part"] in ("forward", "compute")  # the update may be as long, on a busy computer
+    event = _told(tmp_path, slow_down)
+    assert event["data"]["part"] in ("forward", "compute")  # the update may be as long, on a busy computer
 
 
 @pytest.mark.long
 def test_who_takes_longer_to_load_its_data_is_told_so(tmp_path: Path) -> None:
-    async def slow_down(stage: Stage) -> None:
+    async def slow_down(running: RunningJob) -> None:
         (tmp_path / FLAG).touch()
 
-    tale = _told(tmp_path, slow_down)
-    assert tale["data"]["part"] == "data"
-    assert tale["text"].startswith("m1 role 1: data ")
+    event = _told(tmp_path, slow_down)
+    assert event["data"]["part"] == "data"
+    assert event["text"].startswith("m1 role 1: data ")
 
 
 def test_the_steward_replaces_who_is_slow(tmp_path: Path) -> None:
-    async def direction(stage: Stage) -> None:
-        await stage.standbys(1)
-        await stage.step(25)
+    async def disturb(running: RunningJob) -> None:
+        await running.standbys(1)
+        await running.step(25)
         (tmp_path / FLAG).touch()
 
         async def gone() -> bool:
-            return any(tale["kind"] == "released" and tale["data"]["machine"] == "m1" for tale in stage.tales)
+            return any(event["kind"] == "released" and event["data"]["machine"] == "m1" for event in running.events)
 
-        await stage.until(gone, "m1 to be replaced")
-        await stage.call("POST", "/stop")
+        await running.until(gone, "m1 to be replaced")
+        await running.call("POST", "/stop")
 
     settings = {"machines": 3, "standbys": 1, "pool": 1, "cool_down": 1.0, "steward": "act", "steward_looks": 1}
-    result = perform(tmp_path, direction, script=_script(tmp_path), **settings)
+    result = run_job(tmp_path, disturb, script=_script(tmp_path), **settings)
     assert result.ended.status == "stopped", result.ended.reason
-    said = [tale["text"] for tale in result.tales if tale["kind"] == "steward"]
+    said = [event["text"] for event in result.events if event["kind"] == "steward"]
     assert any(text.startswith("replaces m1: m1 role 1: ") for text in said), said
-    assert not [tale for tale in result.tales if tale["kind"] in ("halt", "lost")]
+    assert not [event for event in result.events if event["kind"] in ("halt", "lost")]

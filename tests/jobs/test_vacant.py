@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.jobs.stage import Result, Stage, perform
+from tests.jobs.running import Result, RunningJob, run_job
 from tests.jobs.test_examples import EXAMPLES, SMALL, UNHURRIED
 from understudy.data import cut
 from understudy.verify.chaos.invariants import applied_once, read_records
@@ -90,57 +90,57 @@ LOCAL = (
 reads."""
 
 
-async def whole(stage: Stage) -> None:
+async def whole(running: RunningJob) -> None:
     """Wait until no role is vacant."""
 
     async def there() -> bool:
-        job = await stage.call("GET", "/job")
+        job = await running.call("GET", "/job")
         return bool(job["status"] == "training" and not job["vacant"] and job["change"] is None)
 
-    await stage.until(there, "all replicas")
+    await running.until(there, "all replicas")
 
 
-async def more_steps(stage: Stage, count: int) -> None:
-    await stage.step(int((await stage.call("GET", "/job"))["step"]) + count)
+async def more_steps(running: RunningJob, count: int) -> None:
+    await running.step(int((await running.call("GET", "/job"))["step"]) + count)
 
 
-async def masked(stage: Stage, count: int) -> None:
+async def masked(running: RunningJob, count: int) -> None:
     """Wait until so many have been masked."""
 
     async def there() -> bool:
-        return [tale["kind"] for tale in stage.tales].count("masked") >= count
+        return [event["kind"] for event in running.events].count("masked") >= count
 
-    await stage.until(there, f"masking {count}")
+    await running.until(there, f"masking {count}")
 
 
 def compare(disturbed: Result, folder: Path, **settings: Any) -> None:
     """With another job of as many steps, undisturbed."""
     assert disturbed.ended.status == "stopped", disturbed.ended.reason
     steps = int(disturbed.ended.view["step"])
-    undisturbed = perform(folder, **{**settings, "standbys": 0, "steps": steps})
+    undisturbed = run_job(folder, **{**settings, "standbys": 0, "steps": steps})
     assert undisturbed.ended.status == "finished", undisturbed.ended.reason
     differing = dict(disturbed.losses.items() - undisturbed.losses.items())
     assert not differing, f"losses differ from step {min(step for _, step in differing)} on"
     assert {step for _, step in disturbed.losses} == set(range(steps))
     assert disturbed.digests == undisturbed.digests, "same losses, but another state at the end"
-    assert applied_once(read_records(disturbed.run_dir), disturbed.tales, len(undisturbed.digests), steps) == []
+    assert applied_once(read_records(disturbed.run_dir), disturbed.events, len(undisturbed.digests), steps) == []
 
 
 def test_one_two_and_three_of_four_are_lost(tmp_path: Path) -> None:
     chance = random.Random(7)
 
-    async def direction(stage: Stage) -> None:
-        await stage.step(3)
+    async def disturb(running: RunningJob) -> None:
+        await running.step(3)
         for lost in (1, 2, 3):
-            before = sum(tale["kind"] == "masked" for tale in stage.tales)
-            roster = await stage.call("GET", "/roster")
+            before = sum(event["kind"] == "masked" for event in running.events)
+            roster = await running.call("GET", "/roster")
             for entry in chance.sample(roster, lost):
-                await stage.kill_worker(entry["machine"])
-            await masked(stage, before + 1)
-            await more_steps(stage, 2)
-            await whole(stage)
-            await more_steps(stage, 2)
-        await stage.call("POST", "/stop")
+                await running.kill_worker(entry["machine"])
+            await masked(running, before + 1)
+            await more_steps(running, 2)
+            await whole(running)
+            await more_steps(running, 2)
+        await running.call("POST", "/stop")
 
     settings: dict[str, Any] = {
         "script": SCRIPT,
@@ -150,8 +150,8 @@ def test_one_two_and_three_of_four_are_lost(tmp_path: Path) -> None:
         "deterministic": True,
         "quarantine": 9,
     }
-    disturbed = perform(tmp_path / "disturbed", direction, **settings)
-    assert any(tale["kind"] == "change" and tale["text"].startswith("refill") for tale in disturbed.tales)
+    disturbed = run_job(tmp_path / "disturbed", disturb, **settings)
+    assert any(event["kind"] == "change" and event["text"].startswith("refill") for event in disturbed.events)
     compare(disturbed, tmp_path / "undisturbed", **settings)
 
 
@@ -161,10 +161,10 @@ def cut_for(folder: Path, replicas: int) -> Path:
     return folder / "source"
 
 
-async def kill_role(stage: Stage, role: int) -> None:
-    roster = await stage.call("GET", "/roster")
+async def kill_role(running: RunningJob, role: int) -> None:
+    roster = await running.call("GET", "/roster")
     (machine,) = [entry["machine"] for entry in roster if entry["role"] == role]
-    await stage.kill_worker(machine)
+    await running.kill_worker(machine)
 
 
 @pytest.mark.parametrize(
@@ -178,14 +178,14 @@ def test_nobody_comes_back_and_data_is_local(mask: str, order: tuple[int, ...], 
     """One of four is lost after the other, at random moments, until no more can be done without."""
     chance = random.Random(5)
 
-    async def direction(stage: Stage) -> None:
-        await stage.step(3)
+    async def disturb(running: RunningJob) -> None:
+        await running.step(3)
         for number, role in enumerate(order, 1):
             await asyncio.sleep(chance.uniform(0.0, 0.3))
-            await kill_role(stage, role)
-            await masked(stage, number)
-            await more_steps(stage, 3)
-        await stage.call("POST", "/stop")
+            await kill_role(running, role)
+            await masked(running, number)
+            await more_steps(running, 3)
+        await running.call("POST", "/stop")
 
     settings: dict[str, Any] = {
         "script": LOCAL,
@@ -198,9 +198,9 @@ def test_nobody_comes_back_and_data_is_local(mask: str, order: tuple[int, ...], 
         "repair": 0,
     }
     folder = tmp_path / "disturbed"
-    disturbed = perform(folder, direction, **settings)
-    assert not [tale["text"] for tale in disturbed.tales if tale["text"].startswith("refill")]
-    last = [tale["text"] for tale in disturbed.tales if tale["kind"] == "masked"][-1]
+    disturbed = run_job(folder, disturb, **settings)
+    assert not [event["text"] for event in disturbed.events if event["text"].startswith("refill")]
+    last = [event["text"] for event in disturbed.events if event["kind"] == "masked"][-1]
     assert last.startswith(f"{len(order)} of 4 replicas vacant")
     assert "; 4 shards have a single live holder: replica " in last
     lines = [tuple(map(int, line.split())) for file in folder.glob("read-*") for line in file.read_text().splitlines()]
@@ -213,18 +213,18 @@ def test_nobody_comes_back_and_data_is_local(mask: str, order: tuple[int, ...], 
 def test_data_that_nobody_has_is_waited_for(tmp_path: Path) -> None:
     """Shard 0 is lost with its only two holders. The others have all of the state, so no step is lost."""
 
-    async def direction(stage: Stage) -> None:
-        await stage.step(3)
-        await kill_role(stage, 0)
-        await kill_role(stage, 1)
+    async def disturb(running: RunningJob) -> None:
+        await running.step(3)
+        await kill_role(running, 0)
+        await kill_role(running, 1)
 
         async def waits() -> bool:
-            return any(tale["kind"] == "policy" and "holds shard 0 " in tale["text"] for tale in stage.tales)
+            return any(event["kind"] == "policy" and "holds shard 0 " in event["text"] for event in running.events)
 
-        await stage.until(waits, "the wipe-out")
-        await whole(stage)
-        await more_steps(stage, 2)
-        await stage.call("POST", "/stop")
+        await running.until(waits, "the wipe-out")
+        await whole(running)
+        await more_steps(running, 2)
+        await running.call("POST", "/stop")
 
     settings: dict[str, Any] = {
         "script": LOCAL,
@@ -234,23 +234,23 @@ def test_data_that_nobody_has_is_waited_for(tmp_path: Path) -> None:
         "deterministic": True,
         "quarantine": 9,
     }
-    disturbed = perform(tmp_path / "disturbed", direction, **settings)
-    assert not [tale for tale in disturbed.tales if tale["kind"] == "decided" and tale["data"]["repeated"]]
+    disturbed = run_job(tmp_path / "disturbed", disturb, **settings)
+    assert not [event for event in disturbed.events if event["kind"] == "decided" and event["data"]["repeated"]]
     compare(disturbed, tmp_path / "undisturbed", **settings)
 
 
 @pytest.mark.long
 def test_a_machine_is_lost_for_good_and_another_one_while_it_is_refilled(tmp_path: Path) -> None:
-    async def direction(stage: Stage) -> None:
-        await stage.step(3)
-        await stage.kill_machine("m1")
-        await masked(stage, 1)
-        await stage.phase("prepare")
-        await stage.kill_machine("m2")
-        await masked(stage, 2)
-        await more_steps(stage, 3)
-        await whole(stage)
-        await stage.call("POST", "/stop")
+    async def disturb(running: RunningJob) -> None:
+        await running.step(3)
+        await running.kill_machine("m1")
+        await masked(running, 1)
+        await running.phase("prepare")
+        await running.kill_machine("m2")
+        await masked(running, 2)
+        await more_steps(running, 3)
+        await whole(running)
+        await running.call("POST", "/stop")
 
     settings: dict[str, Any] = {
         "script": SCRIPT,
@@ -259,20 +259,20 @@ def test_a_machine_is_lost_for_good_and_another_one_while_it_is_refilled(tmp_pat
         "no_standby": "shrink",
         "deterministic": True,
     }
-    compare(perform(tmp_path / "disturbed", direction, **settings), tmp_path / "undisturbed", **settings)
+    compare(run_job(tmp_path / "disturbed", disturb, **settings), tmp_path / "undisturbed", **settings)
 
 
 def test_a_stage_of_a_pipeline_is_lost_and_the_other_one_parks(tmp_path: Path) -> None:
-    async def direction(stage: Stage) -> None:
-        await stage.step(2)
-        await stage.kill_machine("m0")
-        await masked(stage, 1)
-        states = {machine["name"]: machine["state"] for machine in await stage.machines()}
+    async def disturb(running: RunningJob) -> None:
+        await running.step(2)
+        await running.kill_machine("m0")
+        await masked(running, 1)
+        states = {machine["name"]: machine["state"] for machine in await running.machines()}
         assert states["m1"] == "parked"
-        await more_steps(stage, 3)
-        await whole(stage)
-        await more_steps(stage, 2)
-        await stage.call("POST", "/stop")
+        await more_steps(running, 3)
+        await whole(running)
+        await more_steps(running, 2)
+        await running.call("POST", "/stop")
 
     settings: dict[str, Any] = {
         "script": UNHURRIED.format(example=str(EXAMPLES / "gpt_3d.py")),
@@ -283,4 +283,4 @@ def test_a_stage_of_a_pipeline_is_lost_and_the_other_one_parks(tmp_path: Path) -
         "deterministic": True,
         "repair": 0,
     }
-    compare(perform(tmp_path / "disturbed", direction, **settings), tmp_path / "undisturbed", **settings)
+    compare(run_job(tmp_path / "disturbed", disturb, **settings), tmp_path / "undisturbed", **settings)

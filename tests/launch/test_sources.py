@@ -28,7 +28,7 @@ def calls(tmp_path: Path) -> list[str]:
     return path.read_text().splitlines() if path.exists() else []
 
 
-def play(
+def run_until(
     source: CommandMachines, direction: Callable[[CommandMachines], Awaitable[None]], true: Callable[[], bool]
 ) -> None:
     """Let it work until something is true."""
@@ -58,7 +58,7 @@ def test_a_command_is_told_what_is_wanted_and_about_which_job(tmp_path: Path) ->
         await source.start(3)
         await source.release("m 4")
 
-    play(source, both, lambda: len(calls(tmp_path)) == 2)
+    run_until(source, both, lambda: len(calls(tmp_path)) == 2)
     assert sorted(calls(tmp_path)) == ["release m 4 http://a:1", "request 3 http://a:1"]
     assert said == []
 
@@ -67,7 +67,7 @@ def test_one_that_fails_is_run_again_and_the_last_thing_it_said_is_repeated(tmp_
     said: list[str] = []
     body = f"[ $(wc -l < {tmp_path}/calls) -ge 3 ] && exit 0\necho first; echo no quota left >&2; exit 7"
     source = CommandMachines(command(tmp_path, body), {}, said.append, first=0.05)
-    play(source, one, lambda: len(said) == 3)
+    run_until(source, one, lambda: len(said) == 3)
     path = tmp_path / "bring"
     assert said == [
         f"{path} request 1 ended with exit code 7: no quota left; tried again in 0.05 s",
@@ -79,7 +79,7 @@ def test_one_that_fails_is_run_again_and_the_last_thing_it_said_is_repeated(tmp_
 @pytest.mark.parametrize("first", ["there/is/none", "/etc/hostname"])
 def test_one_that_cannot_be_run_is_said_so(first: str) -> None:
     said: list[str] = []
-    play(CommandMachines(first, {}, said.append), one, lambda: bool(said))
+    run_until(CommandMachines(first, {}, said.append), one, lambda: bool(said))
     assert said[0].startswith(f"{first} request 1 cannot be run: ")
 
 
@@ -87,7 +87,7 @@ def test_one_that_hangs_is_ended_with_its_children(tmp_path: Path) -> None:
     said: list[str] = []
     body = f"sleep 600 & echo $! > {tmp_path}/child; wait"
     source = CommandMachines(command(tmp_path, body), {}, said.append, limit=0.5)
-    play(source, one, lambda: bool(said))
+    run_until(source, one, lambda: bool(said))
     assert "has not ended within 0.5 s" in said[0]
     assert _ended(int((tmp_path / "child").read_text()))
 
@@ -95,7 +95,7 @@ def test_one_that_hangs_is_ended_with_its_children(tmp_path: Path) -> None:
 def test_what_it_leaves_in_the_background_goes_on_and_is_not_waited_for(tmp_path: Path) -> None:
     said: list[str] = []
     source = CommandMachines(command(tmp_path, f"sleep 600 & echo $! > {tmp_path}/child"), {}, said.append)
-    play(source, one, lambda: (tmp_path / "child").exists() and not source._tasks._running)
+    run_until(source, one, lambda: (tmp_path / "child").exists() and not source._tasks._running)
     child = int((tmp_path / "child").read_text())
     assert not _ended(child, 0.0)
     os.kill(child, 9)
@@ -104,7 +104,7 @@ def test_what_it_leaves_in_the_background_goes_on_and_is_not_waited_for(tmp_path
 
 def test_when_the_job_is_over_nothing_is_tried_any_more(tmp_path: Path) -> None:
     source = CommandMachines(command(tmp_path, "sleep 600"), {}, print)
-    play(source, one, lambda: bool(calls(tmp_path)))
+    run_until(source, one, lambda: bool(calls(tmp_path)))
     assert not source._tasks._running
 
 

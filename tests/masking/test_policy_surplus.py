@@ -1,4 +1,4 @@
-"""Which replicas are not to play where fewer are wanted."""
+"""Which replicas rest if fewer are wanted."""
 
 from __future__ import annotations
 

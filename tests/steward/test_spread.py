@@ -65,9 +65,9 @@ def stages(draw: st.DrawFn) -> tuple[dict[int, str], list[tuple[int, ...]], dict
 @settings(deadline=None, max_examples=60)
 @given(stages())
 def test_as_spread_as_can_be_with_the_fewest_moves(
-    stage: tuple[dict[int, str], list[tuple[int, ...]], dict[str, str], list[str]],
+    case: tuple[dict[int, str], list[tuple[int, ...]], dict[str, str], list[str]],
 ) -> None:
-    where, kinds, racks, free = stage
+    where, kinds, racks, free = case
     moves = spread_over_racks(where, kinds, racks, free)
     every = [dict(zip(where, names, strict=True)) for names in permutations([*where.values(), *free], len(where))]
     rated = [

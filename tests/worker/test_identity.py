@@ -22,7 +22,7 @@ ROLE, TWIN = 2, 3
 """pp=1, and both places along dp."""
 
 
-class Newcomer:
+class Joiner:
     """A worker that rehearses a role, and what its script has asked."""
 
     def __init__(self, mesh: Mesh, role: int) -> None:
@@ -40,18 +40,18 @@ class Newcomer:
 
 
 @pytest.fixture
-def joiner() -> Iterator[Newcomer]:
-    found = Newcomer(MESH, ROLE)
+def joiner() -> Iterator[Joiner]:
+    found = Joiner(MESH, ROLE)
     yield found
     uninstall()
     found.fabric.close()
 
 
-def test_a_script_that_has_not_asked_may_be_any_twin(joiner: Newcomer) -> None:
+def test_a_script_that_has_not_asked_may_be_any_twin(joiner: Joiner) -> None:
     assert joiner.others() == (TWIN,)
 
 
-def test_its_groups_become_those_of_the_other_role(joiner: Newcomer) -> None:
+def test_its_groups_become_those_of_the_other_role(joiner: Joiner) -> None:
     groups = joiner.identity.groups(joiner.fabric, ROLE, TWIN)
     assert groups is not None
     pp, dp = joiner.mesh["pp"].get_group(), joiner.mesh["dp"].get_group()
@@ -82,24 +82,24 @@ def test_its_groups_become_those_of_the_other_role(joiner: Newcomer) -> None:
         (lambda new: new.identity.told(), ()),
     ],
 )
-def test_what_it_asks(joiner: Newcomer, asks: Callable[[Newcomer], object], others: tuple[int, ...]) -> None:
+def test_what_it_asks(joiner: Joiner, asks: Callable[[Joiner], object], others: tuple[int, ...]) -> None:
     asks(joiner)
     assert joiner.others() == others
 
 
-def test_what_it_asks_within_a_step_does_not_count(joiner: Newcomer) -> None:
+def test_what_it_asks_within_a_step_does_not_count(joiner: Joiner) -> None:
     joiner.identity.watching = False
     dist.get_rank()
     joiner.identity.told()
     assert joiner.others() == (TWIN,)
 
 
-def test_a_group_that_follows_no_dimension_ties_it_to_its_role(joiner: Newcomer) -> None:
+def test_a_group_that_follows_no_dimension_ties_it_to_its_role(joiner: Joiner) -> None:
     dist.new_group([0, 2, 3])
     assert joiner.others() == ()
 
 
-def test_it_begins_anew_with_the_training_function(joiner: Newcomer) -> None:
+def test_it_begins_anew_with_the_training_function(joiner: Joiner) -> None:
     dist.get_rank()
     joiner.identity.begin()
     assert joiner.others() == (TWIN,)
@@ -107,7 +107,7 @@ def test_it_begins_anew_with_the_training_function(joiner: Newcomer) -> None:
 
 @pytest.mark.parametrize(("name", "others"), [("RANK", ()), ("WORLD_SIZE", (TWIN,))])
 def test_the_environment_tells(
-    joiner: Newcomer, monkeypatch: pytest.MonkeyPatch, name: str, others: tuple[int, ...]
+    joiner: Joiner, monkeypatch: pytest.MonkeyPatch, name: str, others: tuple[int, ...]
 ) -> None:
     monkeypatch.setenv(name, "3")
     kind = type(os.environ)
@@ -120,7 +120,7 @@ def test_the_environment_tells(
 
 
 def test_a_library_that_looks_through_the_environment_has_not_asked(
-    joiner: Newcomer, monkeypatch: pytest.MonkeyPatch
+    joiner: Joiner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RANK", "3")
     code = "found = {name: value for name, value in os.environ.items()}"
@@ -138,9 +138,7 @@ def test_a_library_that_looks_through_the_environment_has_not_asked(
         os.environ.__class__ = kind
 
 
-def test_a_way_to_ask_that_cannot_be_seen_is_found_in_the_code(
-    joiner: Newcomer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_way_to_ask_that_cannot_be_seen_is_found_in_the_code(joiner: Joiner, monkeypatch: pytest.MonkeyPatch) -> None:
     module = types.ModuleType("users")
     module.__file__ = "/home/user/users.py"
     exec("def where(mesh):\n    return [part for part in (mesh.get_coordinate(),)]\n", vars(module))
@@ -149,7 +147,7 @@ def test_a_way_to_ask_that_cannot_be_seen_is_found_in_the_code(
 
 
 def test_objects_of_a_script_that_raise_when_asked_for_attributes_do_no_harm(
-    joiner: Newcomer, monkeypatch: pytest.MonkeyPatch
+    joiner: Joiner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module = types.ModuleType("users")
     module.__file__ = "/home/user/users.py"
@@ -158,7 +156,7 @@ def test_objects_of_a_script_that_raise_when_asked_for_attributes_do_no_harm(
     assert joiner.others() != ()
 
 
-def test_what_is_asked_before_the_training_function_is_entered_fixes_the_process(joiner: Newcomer) -> None:
+def test_what_is_asked_before_the_training_function_is_entered_fixes_the_process(joiner: Joiner) -> None:
     joiner.identity.inside = True
     joiner.identity.told()
     assert joiner.identity.closed

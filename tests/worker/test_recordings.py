@@ -134,10 +134,10 @@ class Job:
 
     def begin(self, same: tuple[int, ...] = (0, 1), role: int = 0) -> None:
         self.tape.entered(role)
-        self.play()
+        self.train()
         self.tape.first_boundary(same, self.votes[0])
 
-    def play(self) -> None:
+    def train(self) -> None:
         for group in (self.ends, self.votes):
             at_once(*[partial(all_reduce, end, torch.ones(3)) for end in group])
 
@@ -172,7 +172,7 @@ def test_the_first_steps_are_recorded(job: Job) -> None:
     for step in (40, 41, 42):
         assert job.said == []
         job.tape.boundary(step)
-        job.play()
+        job.train()
     (recorded,) = job.said
     assert isinstance(recorded, Recorded)
     assert (recorded.role, recorded.steps, recorded.url) == (0, 2, "")
@@ -240,7 +240,7 @@ def test_the_disk_is_full_at_the_end(
     for step in range(3):
         assert job.said == []
         job.tape.boundary(step)
-        job.play()
+        job.train()
     job.gave_up()
     assert "w0 could not finish its recording" in caplog.text
 
@@ -283,7 +283,7 @@ def test_who_was_thought_to_hold_the_same_records_from_the_first_step_on(ensembl
     job.begin(same=(1,), role=1)
     for step in range(3):
         job.tape.boundary(step)
-        job.play()
+        job.train()
     (recorded,) = job.said
     assert isinstance(recorded, Recorded)
     with os.fdopen(os.dup(recorded.fd), "rb") as file:
@@ -294,7 +294,7 @@ def test_who_was_thought_to_hold_the_same_records_from_the_first_step_on(ensembl
 # -- rehearsing --------------------------------------------------------------------------------------------------------
 
 
-class Shelf:
+class OtherStore:
     """A store on another machine, with one recording in it."""
 
     def __init__(self, folder: Path, key: str) -> None:
@@ -324,8 +324,8 @@ def joiner(ensemble: Ensemble, tmp_path: Path) -> StepRecordings:
 
 
 @pytest.fixture
-def shelf(tmp_path: Path) -> Iterator[Shelf]:
-    found = Shelf(tmp_path, program_key(spec_of(tmp_path)))
+def other_store(tmp_path: Path) -> Iterator[OtherStore]:
+    found = OtherStore(tmp_path, program_key(spec_of(tmp_path)))
     yield found
     found.close()
 
@@ -342,10 +342,12 @@ def made_up(joiner: StepRecordings, recorded: Recorded, caplog: pytest.LogCaptur
     return why
 
 
-def test_a_recording_is_fetched_once(joiner: StepRecordings, shelf: Shelf, caplog: pytest.LogCaptureFixture) -> None:
-    first = joiner.sandbox(shelf.recorded)
+def test_a_recording_is_fetched_once(
+    joiner: StepRecordings, other_store: OtherStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = joiner.sandbox(other_store.recorded)
     assert isinstance(first, Replay)
-    unreachable = msgspec.structs.replace(shelf.recorded, url="http://127.0.0.1:1/")
+    unreachable = msgspec.structs.replace(other_store.recorded, url="http://127.0.0.1:1/")
     second = joiner.sandbox(unreachable)
     assert isinstance(second, Replay)
     assert second is not first
@@ -359,55 +361,65 @@ def test_a_recording_is_fetched_once(joiner: StepRecordings, shelf: Shelf, caplo
 
 
 def test_who_has_rehearsed_needs_no_memory_for_it(
-    joiner: StepRecordings, shelf: Shelf, monkeypatch: pytest.MonkeyPatch
+    joiner: StepRecordings, other_store: OtherStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rested: list[Recording] = []
     monkeypatch.setattr(Recording, "rest", lambda recording: rested.append(recording))
-    joiner.sandbox(shelf.recorded)
+    joiner.sandbox(other_store.recorded)
     joiner.shadow_step(1)
     assert not rested
     joiner.rehearsed()
     assert len(rested) == 1
 
 
-def test_a_proxy_is_not_asked(joiner: StepRecordings, shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_proxy_is_not_asked(joiner: StepRecordings, other_store: OtherStore, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:1")
     for name in ("no_proxy", "NO_PROXY"):
         monkeypatch.delenv(name, raising=False)
-    assert isinstance(joiner.sandbox(shelf.recorded), Replay)
+    assert isinstance(joiner.sandbox(other_store.recorded), Replay)
 
 
-def test_a_machine_that_is_gone(joiner: StepRecordings, shelf: Shelf, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_machine_that_is_gone(
+    joiner: StepRecordings, other_store: OtherStore, caplog: pytest.LogCaptureFixture
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    recorded = msgspec.structs.replace(shelf.recorded, url=f"http://127.0.0.1:{port}/recordings/x")
+    recorded = msgspec.structs.replace(other_store.recorded, url=f"http://127.0.0.1:{port}/recordings/x")
     assert "refused" in made_up(joiner, recorded, caplog)
 
 
 @pytest.mark.parametrize("url", ["", "nonsense", "http://", "http://[::1", "http://127.0.0.1:port/", "gopher://a/b"])
 def test_an_address_that_is_none(
-    joiner: StepRecordings, shelf: Shelf, caplog: pytest.LogCaptureFixture, url: str
+    joiner: StepRecordings, other_store: OtherStore, caplog: pytest.LogCaptureFixture, url: str
 ) -> None:
-    assert made_up(joiner, msgspec.structs.replace(shelf.recorded, url=url), caplog)
+    assert made_up(joiner, msgspec.structs.replace(other_store.recorded, url=url), caplog)
 
 
-def test_one_that_is_no_longer_there(joiner: StepRecordings, shelf: Shelf, caplog: pytest.LogCaptureFixture) -> None:
-    recorded = msgspec.structs.replace(shelf.recorded, url=f"{shelf.recorded.url}0")
+def test_one_that_is_no_longer_there(
+    joiner: StepRecordings, other_store: OtherStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    recorded = msgspec.structs.replace(other_store.recorded, url=f"{other_store.recorded.url}0")
     assert "404" in made_up(joiner, recorded, caplog)
 
 
-def test_another_one_than_was_asked_for(joiner: StepRecordings, shelf: Shelf, caplog: pytest.LogCaptureFixture) -> None:
-    recorded = msgspec.structs.replace(shelf.recorded, digest="0" * 32)
+def test_another_one_than_was_asked_for(
+    joiner: StepRecordings, other_store: OtherStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    recorded = msgspec.structs.replace(other_store.recorded, digest="0" * 32)
     assert "not the one that was asked for" in made_up(joiner, recorded, caplog)
 
 
-def test_one_of_another_program(joiner: StepRecordings, shelf: Shelf, caplog: pytest.LogCaptureFixture) -> None:
+def test_one_of_another_program(
+    joiner: StepRecordings, other_store: OtherStore, caplog: pytest.LogCaptureFixture
+) -> None:
     Path(joiner._spec.script).write_text("print('something else')\n")
-    assert "of another script, mesh or version" in made_up(joiner, shelf.recorded, caplog)
+    assert "of another script, mesh or version" in made_up(joiner, other_store.recorded, caplog)
 
 
-def test_one_that_ends_too_early(joiner: StepRecordings, shelf: Shelf, caplog: pytest.LogCaptureFixture) -> None:
+def test_one_that_ends_too_early(
+    joiner: StepRecordings, other_store: OtherStore, caplog: pytest.LogCaptureFixture
+) -> None:
     """A machine that dies while it gives."""
     with socket.create_server(("127.0.0.1", 0)) as server:
 
@@ -420,7 +432,7 @@ def test_one_that_ends_too_early(joiner: StepRecordings, shelf: Shelf, caplog: p
         thread = threading.Thread(target=answer, daemon=True)
         thread.start()
         url = f"http://127.0.0.1:{server.getsockname()[1]}/recordings/x"
-        assert made_up(joiner, msgspec.structs.replace(shelf.recorded, url=url), caplog)
+        assert made_up(joiner, msgspec.structs.replace(other_store.recorded, url=url), caplog)
         thread.join(5)
 
 

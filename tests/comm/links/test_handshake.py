@@ -21,7 +21,7 @@ from understudy.protocol.roster import Roster, WorkerAddress
 
 
 class TwoWorkers:
-    """Two workers that play in generation 2, and a stranger at their door."""
+    """Two workers in generation 2, and a stranger that connects to them."""
 
     def __init__(self, ensemble: Ensemble, caplog: pytest.LogCaptureFixture) -> None:
         self.ensemble = ensemble
@@ -148,7 +148,7 @@ def test_meant_for_somebody_else(two: TwoWorkers) -> None:
 
 @pytest.mark.parametrize("kind", ["ring", "tree", "control"])
 def test_a_link_that_is_there_already(two: TwoWorkers, kind: str) -> None:
-    """Nobody waits for it in a generation that is in play."""
+    """No worker of the current generation waits for it."""
     with Talk(two.a) as talk:
         group = "" if kind == "control" else "g0[0-1]"
         talk.enter(hello(two.a, kind=kind, group=group, source="w1"))

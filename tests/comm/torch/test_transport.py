@@ -316,7 +316,7 @@ def test_replacements_leave_nothing_behind() -> None:
 
 
 def fail_and_recover(worker: LocalWorker, role: int, roles: int) -> tuple[Fault | None, float]:
-    """Sum until something goes wrong; then play on in the next roster."""
+    """Sum until something goes wrong; then go on in the next roster."""
     group = join(worker, role, roles)
     worker.tell("playing")
     while worker.fabric.fault is None:

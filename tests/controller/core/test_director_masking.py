@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.controller.core.play import Play
+from tests.controller.core.rig import Rig
 from understudy.controller.core.events import Replace
 from understudy.controller.server.views import job_view, machines_view
 from understudy.protocol.frames import StartWorker
@@ -25,73 +25,73 @@ UNITS = {0: (0, 2), 1: (1, 3), 2: (0, 2), 3: (1, 3)}
 """Two replicas of a pipeline of two stages: roles 0 and 1, roles 2 and 3."""
 
 
-def masking(machines: int = 3, standbys: int = 0, **settings: object) -> Play:
-    return Play.training(machines=machines, standbys=standbys, mask="anywhere", **settings)  # type: ignore[arg-type]
+def masking(machines: int = 3, standbys: int = 0, **settings: object) -> Rig:
+    return Rig.training(machines=machines, standbys=standbys, mask="anywhere", **settings)  # type: ignore[arg-type]
 
 
-def masked(play: Play, name: str) -> None:
+def masked(rig: Rig, name: str) -> None:
     """A machine is lost, and the others have made a step without it."""
-    play.lose(name)
-    play.halted(*sorted(play.job.unreported))
-    everybody_switches(play)
+    rig.lose(name)
+    rig.halted(*sorted(rig.job.unreported))
+    everybody_switches(rig)
 
 
-def everybody_switches(play: Play) -> None:
-    generation = play.change.generation
-    play.each([uid for uid in play.change.roster.seats if uid], Switched(generation, 5))  # type: ignore[union-attr]
-    assert play.status() == "training"
-    play.settled()
+def everybody_switches(rig: Rig) -> None:
+    generation = rig.change.generation
+    rig.each([uid for uid in rig.change.roster.seats if uid], Switched(generation, 5))  # type: ignore[union-attr]
+    assert rig.status() == "training"
+    rig.settled()
 
 
 def test_a_replica_is_masked_where_there_is_no_standby() -> None:
-    play = masking()
-    play.lose("m1")
-    play.halted("w0", "w2")
-    resume = play.heard()["w0"][-1]
+    rig = masking()
+    rig.lose("m1")
+    rig.halted("w0", "w2")
+    resume = rig.heard()["w0"][-1]
     assert isinstance(resume, Resume)
     assert resume.roster.seats == ("w0", None, "w2")
     assert (resume.moves, resume.step, resume.back) == ((), 5, "")
-    assert play.told("policy") == ["mask: role 1: there is no standby"]
-    everybody_switches(play)
-    assert play.told("masked") == ["1 of 3 replicas vacant: training goes on with the others"]
-    assert job_view("job", play.job, {}).vacant == (1,)
+    assert rig.told("policy") == ["mask: role 1: there is no standby"]
+    everybody_switches(rig)
+    assert rig.told("masked") == ["1 of 3 replicas vacant: training goes on with the others"]
+    assert job_view("job", rig.job, {}).vacant == (1,)
 
 
 def test_without_masking_it_waits() -> None:
-    play = Play.training(machines=3, standbys=0)
-    play.lose("m1")
-    play.halted("w0", "w2")
-    assert play.status() == "halting"
-    assert play.told("policy") == []
+    rig = Rig.training(machines=3, standbys=0)
+    rig.lose("m1")
+    rig.halted("w0", "w2")
+    assert rig.status() == "halting"
+    assert rig.told("policy") == []
 
 
 def test_the_rest_of_a_wounded_replica_parks() -> None:
-    play = masking(machines=4, twins=UNITS)
-    play.lose("m1")
-    play.halted("w0", "w2", "w3")
-    heard = play.heard()
+    rig = masking(machines=4, twins=UNITS)
+    rig.lose("m1")
+    rig.halted("w0", "w2", "w3")
+    heard = rig.heard()
     assert heard["w0"][-1] == Park()
     assert isinstance(heard["w2"][-1], Resume)
     assert heard["w2"][-1].roster.seats == (None, None, "w2", "w3")
-    everybody_switches(play)
-    assert {view.name: view.state for view in machines_view(play.job)}["m0"] == "parked"
-    assert play.states()["m0"] == "active"
+    everybody_switches(rig)
+    assert {view.name: view.state for view in machines_view(rig.job)}["m0"] == "parked"
+    assert rig.states()["m0"] == "active"
 
 
 def test_a_machine_that_comes_refills_the_hole_beside_training() -> None:
-    play = masking(machines=4, twins=UNITS)
-    play.lose("m1")
-    play.halted("w0", "w2", "w3")
-    everybody_switches(play)
-    play.say("w0", Parked(0))
-    assert play.phase() == ""
-    play.heard()
-    play.come("m4", standby=True)
-    play.here("m4")
-    assert play.told("change") == ["refill: m0 for role 0, m4 for role 1"]
-    assert play.heard() == {"w4": [Rehearse(1)]}
-    play.say("w4", Rehearsed(1))
-    heard = play.heard()
+    rig = masking(machines=4, twins=UNITS)
+    rig.lose("m1")
+    rig.halted("w0", "w2", "w3")
+    everybody_switches(rig)
+    rig.say("w0", Parked(0))
+    assert rig.phase() == ""
+    rig.heard()
+    rig.come("m4", standby=True)
+    rig.here("m4")
+    assert rig.told("change") == ["refill: m0 for role 0, m4 for role 1"]
+    assert rig.heard() == {"w4": [Rehearse(1)]}
+    rig.say("w4", Rehearsed(1))
+    heard = rig.heard()
     assert heard.keys() == {"w0", "w2", "w3", "w4"}
     for messages in heard.values():
         (prepare,) = messages
@@ -99,165 +99,165 @@ def test_a_machine_that_comes_refills_the_hole_beside_training() -> None:
         assert prepare.roster.seats == ("w0", "w4", "w2", "w3")
         assert not prepare.roster.fresh
         assert [(m.role, m.giver.uid, m.taker.uid) for m in prepare.moves] == [(0, "w2", "w0"), (1, "w3", "w4")]
-    play.each(["w0", "w2", "w3", "w4"], Prepared(play.change.generation))
-    assert {uid: type(messages[-1]) for uid, messages in play.heard().items()} == {"w2": Arm, "w3": Arm}
-    everybody_switches(play)
-    assert play.states() == {"m0": "active", "m1": "gone", "m2": "active", "m3": "active", "m4": "active"}
-    assert play.job.vacant() == ()
+    rig.each(["w0", "w2", "w3", "w4"], Prepared(rig.change.generation))
+    assert {uid: type(messages[-1]) for uid, messages in rig.heard().items()} == {"w2": Arm, "w3": Arm}
+    everybody_switches(rig)
+    assert rig.states() == {"m0": "active", "m1": "gone", "m2": "active", "m3": "active", "m4": "active"}
+    assert rig.job.vacant() == ()
 
 
 def test_a_parked_worker_is_asked_once_it_has_left() -> None:
-    play = masking(machines=4, twins=UNITS, standbys=0)
-    play.lose("m1")
-    play.halted("w0", "w2", "w3")
-    everybody_switches(play)
-    play.come("m4", standby=True)
-    play.here("m4")
-    play.say("w4", Rehearsed(1))
-    assert play.phase() == "rehearse"  # w0 has not said that it has left
-    play.say("w0", Parked(0))
-    assert play.phase() == "prepare"
+    rig = masking(machines=4, twins=UNITS, standbys=0)
+    rig.lose("m1")
+    rig.halted("w0", "w2", "w3")
+    everybody_switches(rig)
+    rig.come("m4", standby=True)
+    rig.here("m4")
+    rig.say("w4", Rehearsed(1))
+    assert rig.phase() == "rehearse"  # w0 has not said that it has left
+    rig.say("w0", Parked(0))
+    assert rig.phase() == "prepare"
 
 
 def test_a_worker_that_died_is_started_again_for_its_place() -> None:
-    play = masking(machines=3)
-    play.exits("w1")
-    play.halted("w0", "w2")
-    play.orders()
-    everybody_switches(play)
-    assert play.orders()["m1"] == [StartWorker("w3", 0)]
-    play.here("m1")
-    assert play.told("change") == ["refill: m1 for role 1"]
+    rig = masking(machines=3)
+    rig.exits("w1")
+    rig.halted("w0", "w2")
+    rig.orders()
+    everybody_switches(rig)
+    assert rig.orders()["m1"] == [StartWorker("w3", 0)]
+    rig.here("m1")
+    assert rig.told("change") == ["refill: m1 for role 1"]
 
 
 def test_a_standby_that_is_ready_comes_before_the_own_machine() -> None:
-    play = masking(machines=3, standbys=1, warm=1)
-    play.say("w3", Rehearsed(0, 1.0, (0, 1, 2)))
-    play.exits("w1")
-    play.halted("w0", "w2")
-    assert play.told("policy")[0].startswith("mask: role 1: masking costs about 0 s")
-    everybody_switches(play)
-    assert play.told("change") == ["refill: m3 for role 1"]
-    assert play.states()["m1"] == "standby"
+    rig = masking(machines=3, standbys=1, warm=1)
+    rig.say("w3", Rehearsed(0, 1.0, (0, 1, 2)))
+    rig.exits("w1")
+    rig.halted("w0", "w2")
+    assert rig.told("policy")[0].startswith("mask: role 1: masking costs about 0 s")
+    everybody_switches(rig)
+    assert rig.told("change") == ["refill: m3 for role 1"]
+    assert rig.states()["m1"] == "standby"
 
 
 def test_a_hand_over_that_is_quick_is_waited_for() -> None:
-    play = masking(machines=3, standbys=1, warm=1)
-    play.say("w3", Rehearsed(0, 1.0, (0, 1, 2)))
-    play.lose("m1")
-    play.halted("w0", "w2", usual=3.0)
-    assert play.told("policy")[0].startswith("recover: role 1: the hand-over takes about 0.1 s")
-    play.say("w3", Rehearsed(1))
-    resume = play.heard()["w0"][-1]
+    rig = masking(machines=3, standbys=1, warm=1)
+    rig.say("w3", Rehearsed(0, 1.0, (0, 1, 2)))
+    rig.lose("m1")
+    rig.halted("w0", "w2", usual=3.0)
+    assert rig.told("policy")[0].startswith("recover: role 1: the hand-over takes about 0.1 s")
+    rig.say("w3", Rehearsed(1))
+    resume = rig.heard()["w0"][-1]
     assert isinstance(resume, Resume)
     assert resume.roster.seats == ("w0", "w3", "w2")
 
 
 def test_a_newcomer_that_dies_while_it_rehearses_does_not_stop_anybody() -> None:
-    play = masking(machines=3)
-    masked(play, "m1")
-    play.come("m3", standby=True)
-    play.here("m3")
-    assert play.phase() == "rehearse"
-    play.lose("m3")
-    assert play.status() == "training"
-    assert play.phase() == ""
-    play.come("m4", standby=True)
-    play.here("m4")
-    assert play.told("change")[-1] == "refill: m4 for role 1"
+    rig = masking(machines=3)
+    masked(rig, "m1")
+    rig.come("m3", standby=True)
+    rig.here("m3")
+    assert rig.phase() == "rehearse"
+    rig.lose("m3")
+    assert rig.status() == "training"
+    assert rig.phase() == ""
+    rig.come("m4", standby=True)
+    rig.here("m4")
+    assert rig.told("change")[-1] == "refill: m4 for role 1"
 
 
 def test_another_failure_while_masked() -> None:
-    play = masking(machines=4)
-    masked(play, "m1")
-    play.lose("m3")
-    play.halted("w0", "w2")
-    resume = play.heard()["w0"][-1]
+    rig = masking(machines=4)
+    masked(rig, "m1")
+    rig.lose("m3")
+    rig.halted("w0", "w2")
+    resume = rig.heard()["w0"][-1]
     assert isinstance(resume, Resume)
     assert resume.roster.seats == ("w0", None, "w2", None)
-    everybody_switches(play)
-    assert play.told("masked")[-1] == "2 of 4 replicas vacant: training goes on with the others"
+    everybody_switches(rig)
+    assert rig.told("masked")[-1] == "2 of 4 replicas vacant: training goes on with the others"
 
 
 def test_the_last_replica_is_not_masked() -> None:
-    play = masking(machines=2)
-    masked(play, "m1")
-    play.lose("m0")
-    assert play.status() == "failed"
-    assert "no live replica holds its state" in play.job.reason or "no worker that is left" in play.job.reason
+    rig = masking(machines=2)
+    masked(rig, "m1")
+    rig.lose("m0")
+    assert rig.status() == "failed"
+    assert "no live replica holds its state" in rig.job.reason or "no worker that is left" in rig.job.reason
 
 
 def test_the_warning_before_a_wipe_out() -> None:
-    play = Play.training(machines=7, standbys=0, mask="spare:r=2")
-    masked(play, "m1")
-    (said,) = play.told("masked")
+    rig = Rig.training(machines=7, standbys=0, mask="spare:r=2")
+    masked(rig, "m1")
+    (said,) = rig.told("masked")
     assert said.startswith(
         "1 of 7 replicas vacant: training goes on with the others; 2 shards have a single live holder"
     )
 
 
 def test_local_data_that_is_gone_is_waited_for() -> None:
-    play = Play.training(machines=7, standbys=0, mask="spare:r=2")
-    masked(play, "m1")
-    play.lose("m0")
-    play.halted(*sorted(play.job.unreported))
-    assert play.status() == "halting"
+    rig = Rig.training(machines=7, standbys=0, mask="spare:r=2")
+    masked(rig, "m1")
+    rig.lose("m0")
+    rig.halted(*sorted(rig.job.unreported))
+    assert rig.status() == "halting"
     said = "recover: role 0 and role 1: wipe-out: no live replica holds shard 0 (spare:r=2)"
-    assert play.told("policy")[-1] == said
-    play.come("m7", standby=True)
-    play.here("m7")
-    assert play.status() == "halting", "everybody is to be back"
-    play.come("m8", standby=True)
-    play.here("m8")
-    play.rehearsed()
-    resume = play.heard()["w2"][-1]
+    assert rig.told("policy")[-1] == said
+    rig.come("m7", standby=True)
+    rig.here("m7")
+    assert rig.status() == "halting", "everybody is to be back"
+    rig.come("m8", standby=True)
+    rig.here("m8")
+    rig.rehearsed()
+    resume = rig.heard()["w2"][-1]
     assert isinstance(resume, Resume)
     assert resume.roster.seats == ("w7", "w8", "w2", "w3", "w4", "w5", "w6")
     assert (resume.step, resume.back) == (5, ""), "those who are left have the state"
 
 
 def test_a_wipe_out_ends_a_job_that_is_not_to_wait() -> None:
-    play = Play.training(machines=7, standbys=0, mask="spare:r=2", no_standby="stop")
-    masked(play, "m1")
-    play.heard()
-    play.lose("m0")
-    play.halted(*sorted(play.job.unreported))
-    assert play.status() == "closing"
-    last = {uid: type(messages[-1]) for uid, messages in play.heard().items()}
+    rig = Rig.training(machines=7, standbys=0, mask="spare:r=2", no_standby="stop")
+    masked(rig, "m1")
+    rig.heard()
+    rig.lose("m0")
+    rig.halted(*sorted(rig.job.unreported))
+    assert rig.status() == "closing"
+    last = {uid: type(messages[-1]) for uid, messages in rig.heard().items()}
     assert last == dict.fromkeys(("w2", "w3", "w4", "w5", "w6"), Conclude)
 
 
 @pytest.mark.parametrize("coming", [True, False])
 def test_shrinking_only_where_there_is_no_standby(coming: bool) -> None:
-    play = masking(machines=3, standbys=int(coming), no_standby="shrink")
-    play.lose("m1")
-    play.halted("w0", "w2")
-    assert play.told("policy")[0] == (
+    rig = masking(machines=3, standbys=int(coming), no_standby="shrink")
+    rig.lose("m1")
+    rig.halted("w0", "w2")
+    assert rig.told("policy")[0] == (
         "recover: role 1: there is a standby" if coming else "mask: role 1: there is no standby"
     )
 
 
 def test_replacing_a_parked_machine_waits_until_it_plays() -> None:
-    play = masking(machines=4, twins=UNITS)
-    play.lose("m1")
-    play.halted("w0", "w2", "w3")
-    everybody_switches(play)
-    play.say("w0", Parked(0))
-    play.come("m4", standby=True)
-    play.come("m5", standby=True)
-    play.here("m4")
-    play.here("m5")
-    assert play.ask("r1", Replace(("m0",))) is None
-    assert play.told("change") == ["refill: m0 for role 0, m4 for role 1"]
+    rig = masking(machines=4, twins=UNITS)
+    rig.lose("m1")
+    rig.halted("w0", "w2", "w3")
+    everybody_switches(rig)
+    rig.say("w0", Parked(0))
+    rig.come("m4", standby=True)
+    rig.come("m5", standby=True)
+    rig.here("m4")
+    rig.here("m5")
+    assert rig.ask("r1", Replace(("m0",))) is None
+    assert rig.told("change") == ["refill: m0 for role 0, m4 for role 1"]
 
 
 def test_what_is_weighed_again_is_said_once() -> None:
-    play = masking(machines=2, standbys=1, no_standby="shrink")
-    play.exits("w2")
-    play.lose("m1")
-    play.halted("w0")
-    said = play.told("policy")
+    rig = masking(machines=2, standbys=1, no_standby="shrink")
+    rig.exits("w2")
+    rig.lose("m1")
+    rig.halted("w0")
+    said = rig.told("policy")
     assert len(said) == 1
-    play.come("m5", standby=True)
-    assert play.told("policy")[: len(said)] == said
-    assert len(set(play.told("policy"))) == len(play.told("policy"))
+    rig.come("m5", standby=True)
+    assert rig.told("policy")[: len(said)] == said
+    assert len(set(rig.told("policy"))) == len(rig.told("policy"))

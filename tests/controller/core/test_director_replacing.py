@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.controller.core.play import STAGES, Play, Stage, worker
+from tests.controller.core.rig import STAGES, Rig, Stage, worker
 from understudy.controller.core.events import RemoveStandby, Replace
 from understudy.protocol.frames import Dismiss
 from understudy.protocol.messages import (
@@ -27,19 +27,19 @@ PHASES = ["rehearse", "prepare", "armed", "switch", "hand-over", "first step"]
 
 def test_a_replacement_and_what_everybody_hears_of_it() -> None:
     """Two machines of two workers; m2 takes the place of m1."""
-    play = Play.training(machines=2, nproc=2)
-    assert play.ask("r1", Replace(("m1",))) is None
-    troupe = Roster.of(2, [(2, "w4"), (3, "w5")], [worker("w4", "m2"), worker("w5", "m2")], cells=(0, 0, 1, 1))
-    assert play.heard() == {"w4": [Rehearse(2, None, troupe)], "w5": [Rehearse(3, None, troupe)]}
-    assert play.states() == {"m0": "active", "m1": "leaving", "m2": "standby"}
-    assert [(event.text, event.data) for event in play.announcements if event.kind == "change"] == [
+    rig = Rig.training(machines=2, nproc=2)
+    assert rig.ask("r1", Replace(("m1",))) is None
+    mates = Roster.of(2, [(2, "w4"), (3, "w5")], [worker("w4", "m2"), worker("w5", "m2")], cells=(0, 0, 1, 1))
+    assert rig.heard() == {"w4": [Rehearse(2, None, mates)], "w5": [Rehearse(3, None, mates)]}
+    assert rig.states() == {"m0": "active", "m1": "leaving", "m2": "standby"}
+    assert [(event.text, event.data) for event in rig.announcements if event.kind == "change"] == [
         ("m1 → m2", {"change": "r1"})
     ]
 
-    play.say("w5", Rehearsed(3))
-    assert play.heard() == {}
-    play.say("w4", Rehearsed(2))
-    heard = play.heard()
+    rig.say("w5", Rehearsed(3))
+    assert rig.heard() == {}
+    rig.say("w4", Rehearsed(2))
+    heard = rig.heard()
     (prepare,) = heard["w0"]
     assert isinstance(prepare, Prepare)
     assert heard == {f"w{number}": [prepare] for number in range(6)}
@@ -53,162 +53,162 @@ def test_a_replacement_and_what_everybody_hears_of_it() -> None:
     )
 
     for uid in ("w5", "w1", "w3", "w0", "w4"):
-        play.say(uid, Prepared(3))
-        assert play.heard() == {}
-    play.say("w2", Prepared(3))
-    assert play.heard() == {"w2": [Arm(3)], "w3": [Arm(3)]}
-    assert play.generation == 1
+        rig.say(uid, Prepared(3))
+        assert rig.heard() == {}
+    rig.say("w2", Prepared(3))
+    assert rig.heard() == {"w2": [Arm(3)], "w3": [Arm(3)]}
+    assert rig.generation == 1
 
-    play.say("w0", Switched(3, 5))
-    assert play.phase() == "switch"
-    assert play.generation == 3
-    play.each(("w2", "w3"), Switched(3, 5), Gave(3))
-    play.say("w4", Switched(3, 5, 0.5, 1000))
-    play.say("w5", Switched(3, 5, 0.4, 2000, True))
-    assert play.phase()
-    play.say("w1", Switched(3, 5))
-    assert not play.phase()
-    assert play.states() == {"m0": "active", "m1": "leaving", "m2": "active"}
-    assert play.told("seated")[-1] == "m2 has roles 2 to 3"
-    assert play.orders() == {}
-    assert "r1" not in play.job.answers
+    rig.say("w0", Switched(3, 5))
+    assert rig.phase() == "switch"
+    assert rig.generation == 3
+    rig.each(("w2", "w3"), Switched(3, 5), Gave(3))
+    rig.say("w4", Switched(3, 5, 0.5, 1000))
+    rig.say("w5", Switched(3, 5, 0.4, 2000, True))
+    assert rig.phase()
+    rig.say("w1", Switched(3, 5))
+    assert not rig.phase()
+    assert rig.states() == {"m0": "active", "m1": "leaving", "m2": "active"}
+    assert rig.told("seated")[-1] == "m2 has roles 2 to 3"
+    assert rig.orders() == {}
+    assert "r1" not in rig.job.answers
 
     for uid, lost in [("w0", 0.1), ("w1", 0.3), ("w4", 0.2)]:
-        play.say(uid, Settled(3, 6, lost))
-        assert play.orders() == {}
-    play.say("w5", Settled(3, 6, 0.2))
-    assert play.orders() == {"m1": [Dismiss("it was replaced")]}
-    reply = play.reply()
+        rig.say(uid, Settled(3, 6, lost))
+        assert rig.orders() == {}
+    rig.say("w5", Settled(3, 6, 0.2))
+    assert rig.orders() == {"m1": [Dismiss("it was replaced")]}
+    reply = rig.reply()
     assert (reply.ok, reply.text) == (True, "training lost 0.300 s")
     assert (reply.data["lost"], reply.data["bytes"], reply.data["again"]) == (0.3, 3000, True)
     phases = reply.data["phases"]
     assert isinstance(phases, dict)
-    assert list(phases) == play.told("phase")[-6:] == PHASES
+    assert list(phases) == rig.told("phase")[-6:] == PHASES
     assert phases["prepare"] == 6.0  # one event a second
-    assert play.status() == "training"
-    assert play.states() == {"m0": "active", "m1": "gone", "m2": "active"}
+    assert rig.status() == "training"
+    assert rig.states() == {"m0": "active", "m1": "gone", "m2": "active"}
 
 
 def test_two_machines_at_one_boundary() -> None:
-    play = Play.training(machines=3, standbys=2)
-    assert play.ask("r1", Replace(("m2", "m0"), ("m3", "m4"))) is None
-    troupe = Roster.of(2, [(2, "w3"), (0, "w4")], [worker("w3", "m3"), worker("w4", "m4")], cells=(0, 1, 2))
-    assert play.heard() == {"w3": [Rehearse(2, None, troupe)], "w4": [Rehearse(0, None, troupe)]}
-    play.go_on("settled")
-    assert play.seats() == ["w4", "w1", "w3"]
-    assert play.reply().ok
-    assert play.states() == {"m0": "gone", "m1": "active", "m2": "gone", "m3": "active", "m4": "active"}
+    rig = Rig.training(machines=3, standbys=2)
+    assert rig.ask("r1", Replace(("m2", "m0"), ("m3", "m4"))) is None
+    mates = Roster.of(2, [(2, "w3"), (0, "w4")], [worker("w3", "m3"), worker("w4", "m4")], cells=(0, 1, 2))
+    assert rig.heard() == {"w3": [Rehearse(2, None, mates)], "w4": [Rehearse(0, None, mates)]}
+    rig.go_on("settled")
+    assert rig.seats() == ["w4", "w1", "w3"]
+    assert rig.reply().ok
+    assert rig.states() == {"m0": "gone", "m1": "active", "m2": "gone", "m3": "active", "m4": "active"}
 
 
 def test_a_replacement_with_the_world_stopped() -> None:
     """Everybody waits for the rehearsal, and all links are opened anew."""
-    play = Play.training()
-    assert play.ask("r1", Replace(("m1",), stop_the_world=True)) is None
+    rig = Rig.training()
+    assert rig.ask("r1", Replace(("m1",), stop_the_world=True)) is None
     why = "m1 → m2, with the world stopped"
-    assert play.heard() == {"w0": [Halt(1, why)], "w1": [Halt(1, why)]}
-    play.halted("w0", "w1", step=5)
-    assert play.heard() == {"w2": [Rehearse(1)]}
-    play.rehearsed()
-    heard = play.heard()
+    assert rig.heard() == {"w0": [Halt(1, why)], "w1": [Halt(1, why)]}
+    rig.halted("w0", "w1", step=5)
+    assert rig.heard() == {"w2": [Rehearse(1)]}
+    rig.rehearsed()
+    heard = rig.heard()
     (resume,) = heard["w1"]
     assert isinstance(resume, Resume)
     assert list(heard) == ["w0", "w1", "w2"]
     assert (resume.roster.seats, resume.roster.fresh) == (("w0", "w2"), True)
     assert resume.moves == (Move(1, worker("w1", "m1"), worker("w2", "m2")),)
-    play.all_switch()
-    play.settled()
-    assert play.reply().ok
-    assert play.states() == {"m0": "active", "m1": "gone", "m2": "active"}
+    rig.all_switch()
+    rig.settled()
+    assert rig.reply().ok
+    assert rig.states() == {"m0": "active", "m1": "gone", "m2": "active"}
 
 
 @pytest.mark.parametrize("all_links", [False, True])
 def test_every_link_is_opened_anew_where_that_is_asked_for(all_links: bool) -> None:
-    play = Play.training()
-    assert play.ask("r1", Replace(("m1",), all_links=all_links)) is None
-    play.heard()
-    play.rehearsed()
-    (prepare,) = play.heard()["w0"]
+    rig = Rig.training()
+    assert rig.ask("r1", Replace(("m1",), all_links=all_links)) is None
+    rig.heard()
+    rig.rehearsed()
+    (prepare,) = rig.heard()["w0"]
     assert isinstance(prepare, Prepare)
     assert prepare.roster.fresh is all_links
-    play.go_on("settled")
-    assert play.reply().ok
-    assert play.seats() == ["w0", "w2"]
+    rig.go_on("settled")
+    assert rig.reply().ok
+    assert rig.seats() == ["w0", "w2"]
 
 
 @pytest.mark.parametrize("last", ["w0", "w2"])
 def test_the_leaver_is_released_once_everybody_has_made_the_first_step(last: str) -> None:
-    play = Play.training()
-    play.replace(until="seated")
-    play.orders()
-    play.each(sorted({"w0", "w2"} - {last}), Settled(2, 6, 0.1))
-    assert play.states()["m1"] == "leaving"
-    assert play.orders() == {}
-    play.say(last, Settled(2, 6, 0.1))
-    assert play.states()["m1"] == "gone"
-    assert play.orders() == {"m1": [Dismiss("it was replaced")]}
+    rig = Rig.training()
+    rig.replace(until="seated")
+    rig.orders()
+    rig.each(sorted({"w0", "w2"} - {last}), Settled(2, 6, 0.1))
+    assert rig.states()["m1"] == "leaving"
+    assert rig.orders() == {}
+    rig.say(last, Settled(2, 6, 0.1))
+    assert rig.states()["m1"] == "gone"
+    assert rig.orders() == {"m1": [Dismiss("it was replaced")]}
 
 
 def test_the_first_step_of_an_earlier_generation_releases_nobody() -> None:
-    play = Play.training()
-    play.replace(until="seated")
-    play.each(("w0", "w2"), Settled(1, 1, 0.1))
-    assert play.states()["m1"] == "leaving"
+    rig = Rig.training()
+    rig.replace(until="seated")
+    rig.each(("w0", "w2"), Settled(1, 1, 0.1))
+    assert rig.states()["m1"] == "leaving"
 
 
 def test_who_settles_before_the_last_one_has_switched_is_counted() -> None:
-    play = Play.training()
-    play.replace(until="switch")
-    play.say("w0", Settled(2, 6, 0.1))
-    play.say("w2", Switched(2, 5, 0.5, 10), Settled(2, 6, 0.4))
-    assert "r1" not in play.job.answers
-    play.say("w1", Switched(2, 5), Gave(2))
-    assert play.reply().text == "training lost 0.400 s"
-    assert play.states()["m1"] == "gone"
+    rig = Rig.training()
+    rig.replace(until="switch")
+    rig.say("w0", Settled(2, 6, 0.1))
+    rig.say("w2", Switched(2, 5, 0.5, 10), Settled(2, 6, 0.4))
+    assert "r1" not in rig.job.answers
+    rig.say("w1", Switched(2, 5), Gave(2))
+    assert rig.reply().text == "training lost 0.400 s"
+    assert rig.states()["m1"] == "gone"
 
 
 def test_a_change_that_came_too_early_to_be_measured_is_done_all_the_same() -> None:
-    play = Play.training()
-    play.replace(until="seated")
-    play.settled(lost=None)
-    assert play.answered() == (True, "done; what training lost by it could not be measured")
-    assert play.states()["m1"] == "gone"
+    rig = Rig.training()
+    rig.replace(until="seated")
+    rig.settled(lost=None)
+    assert rig.answered() == (True, "done; what training lost by it could not be measured")
+    assert rig.states()["m1"] == "gone"
 
 
 @pytest.mark.parametrize("standbys", [1, 2])
 def test_the_leaver_goes_on_if_the_newcomer_dies_in_its_first_step(standbys: int) -> None:
     """And the request is tried again, where there is somebody to try it with."""
-    play = Play.training(standbys=standbys)
-    play.replace(until="seated")
-    play.say("w0", Settled(2, 6, 0.1))
-    play.orders()
-    play.lose("m2")
-    assert play.heard() == {"w0": [Halt(1, "m2 is gone: no heartbeat")], "w1": [Halt(1, "m2 is gone: no heartbeat")]}
-    play.halted("w0", "w1")
-    (resume,) = play.heard()["w1"]
+    rig = Rig.training(standbys=standbys)
+    rig.replace(until="seated")
+    rig.say("w0", Settled(2, 6, 0.1))
+    rig.orders()
+    rig.lose("m2")
+    assert rig.heard() == {"w0": [Halt(1, "m2 is gone: no heartbeat")], "w1": [Halt(1, "m2 is gone: no heartbeat")]}
+    rig.halted("w0", "w1")
+    (resume,) = rig.heard()["w1"]
     assert isinstance(resume, Resume)
     assert (resume.roster.seats, resume.roster.fresh, resume.step, resume.moves) == (("w0", "w1"), True, 5, ())
-    play.all_switch()
-    assert play.status() == "training"
-    assert play.seats() == ["w0", "w1"]
+    rig.all_switch()
+    assert rig.status() == "training"
+    assert rig.seats() == ["w0", "w1"]
     if standbys == 1:
-        assert play.states()["m1"] == "active"
-        assert play.answered() == (False, "m2 is gone: no heartbeat; training goes on as before")
+        assert rig.states()["m1"] == "active"
+        assert rig.answered() == (False, "m2 is gone: no heartbeat; training goes on as before")
     else:
-        assert play.states()["m1"] == "leaving"
-        assert play.heard() == {"w3": [Rehearse(1)]}
-        play.go_on("settled")
-        assert play.reply().ok
-        assert play.seats() == ["w0", "w3"]
-        assert play.states() == {"m0": "active", "m1": "gone", "m2": "gone", "m3": "active"}
+        assert rig.states()["m1"] == "leaving"
+        assert rig.heard() == {"w3": [Rehearse(1)]}
+        rig.go_on("settled")
+        assert rig.reply().ok
+        assert rig.seats() == ["w0", "w3"]
+        assert rig.states() == {"m0": "active", "m1": "gone", "m2": "gone", "m3": "active"}
 
 
 def test_a_leaver_that_dies_after_it_gave_its_role_away_is_no_loss() -> None:
-    play = Play.training()
-    play.replace(until="seated")
-    play.exits("w1")
-    assert play.status() == "training"
-    play.settled()
-    assert play.reply().ok
+    rig = Rig.training()
+    rig.replace(until="seated")
+    rig.exits("w1")
+    assert rig.status() == "training"
+    rig.settled()
+    assert rig.reply().ok
 
 
 @pytest.mark.parametrize(
@@ -232,55 +232,55 @@ def test_a_leaver_that_dies_after_it_gave_its_role_away_is_no_loss() -> None:
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_what_cannot_be_done_is_refused_at_once(request_: Replace, says: str) -> None:
-    """m0 and m1 play, m2 was a standby and is gone, m3 is one."""
-    play = Play.training(standbys=2)
-    play.ask("r0", RemoveStandby("m2"))
-    play.orders()
-    assert play.at_once("r1", request_) == (False, says)
-    assert play.orders() == {}
-    assert not play.phase()
+    """m0 and m1 rig, m2 was a standby and is gone, m3 is one."""
+    rig = Rig.training(standbys=2)
+    rig.ask("r0", RemoveStandby("m2"))
+    rig.orders()
+    assert rig.at_once("r1", request_) == (False, says)
+    assert rig.orders() == {}
+    assert not rig.phase()
 
 
 def test_a_standby_cannot_come_twice() -> None:
-    play = Play.training(standbys=2)
-    reply = play.ask("r1", Replace(("m0", "m1"), ("m2", "m2")))
+    rig = Rig.training(standbys=2)
+    reply = rig.ask("r1", Replace(("m0", "m1"), ("m2", "m2")))
     assert reply is not None
     assert not reply.ok
 
 
 @pytest.mark.parametrize("until", STAGES)
 def test_a_machine_is_replaced_only_once(until: Stage) -> None:
-    play = Play.training(standbys=2)
-    play.replace(until=until)
+    rig = Rig.training(standbys=2)
+    rig.replace(until=until)
     says = "m1 is gone already: it was replaced" if until == "settled" else "m1 is being replaced already"
-    assert play.at_once("r2", Replace(("m1",))) == (False, says)
+    assert rig.at_once("r2", Replace(("m1",))) == (False, says)
 
 
 def test_requests_wait_for_their_turn_while_the_newcomer_rehearses() -> None:
-    play = Play.training(standbys=2)
-    play.replace("m1", until="rehearse", id="r1")
-    assert play.ask("r2", Replace(("m0",))) is None
-    assert play.at_once("r3", Replace(("m0",))) == (False, "m0 is being replaced already")  # it waits, and yet
-    assert play.heard()["w3"] == [Rehearse(0)]
-    play.go_on("switch")
-    assert "w3" not in play.heard()
-    play.all_switch()
-    assert play.change.phase == "rehearse"
-    assert "w3" not in play.heard()  # it does already
-    play.settled()  # of the first, while the second is under way
-    assert play.reply("r1").ok
-    assert play.states() == {"m0": "leaving", "m1": "gone", "m2": "active", "m3": "standby"}
-    play.go_on("settled")
-    assert play.reply("r2").ok
-    assert play.seats() == ["w3", "w2"]
+    rig = Rig.training(standbys=2)
+    rig.replace("m1", until="rehearse", id="r1")
+    assert rig.ask("r2", Replace(("m0",))) is None
+    assert rig.at_once("r3", Replace(("m0",))) == (False, "m0 is being replaced already")  # it waits, and yet
+    assert rig.heard()["w3"] == [Rehearse(0)]
+    rig.go_on("switch")
+    assert "w3" not in rig.heard()
+    rig.all_switch()
+    assert rig.change.phase == "rehearse"
+    assert "w3" not in rig.heard()  # it does already
+    rig.settled()  # of the first, while the second is under way
+    assert rig.reply("r1").ok
+    assert rig.states() == {"m0": "leaving", "m1": "gone", "m2": "active", "m3": "standby"}
+    rig.go_on("settled")
+    assert rig.reply("r2").ok
+    assert rig.seats() == ["w3", "w2"]
 
 
 def test_a_request_from_before_the_start_is_carried_out_afterwards() -> None:
-    play = Play.opening(standbys=1)
-    assert play.ask("r1", Replace(("m1",))) is None
-    play.all_switch(step=0)
-    assert play.change.kind == "replace"
-    assert play.heard()["w2"] == [Rehearse(1)]
+    rig = Rig.opening(standbys=1)
+    assert rig.ask("r1", Replace(("m1",))) is None
+    rig.all_switch(step=0)
+    assert rig.change.kind == "replace"
+    assert rig.heard()["w2"] == [Rehearse(1)]
 
 
 @pytest.mark.parametrize(
@@ -291,28 +291,28 @@ def test_a_request_from_before_the_start_is_carried_out_afterwards() -> None:
     ],
 )
 def test_a_standby_that_is_gone_when_its_turn_comes(standbys: tuple[str, ...], says: str) -> None:
-    play = Play.training(standbys=2)
-    play.replace("m1", until="rehearse", id="r1")
-    assert play.ask("r2", Replace(("m0",), standbys)) is None
-    play.lose("m3")
-    assert "r2" not in play.job.answers
-    play.go_on("settled")
-    assert play.reply("r1").ok
-    assert play.answered("r2") == (False, says)
-    assert play.status() == "training"
+    rig = Rig.training(standbys=2)
+    rig.replace("m1", until="rehearse", id="r1")
+    assert rig.ask("r2", Replace(("m0",), standbys)) is None
+    rig.lose("m3")
+    assert "r2" not in rig.job.answers
+    rig.go_on("settled")
+    assert rig.reply("r1").ok
+    assert rig.answered("r2") == (False, says)
+    assert rig.status() == "training"
 
 
 def test_a_machine_that_died_before_its_turn_needs_no_replacement() -> None:
-    play = Play.training(machines=3, standbys=2)
-    play.replace("m1", until="rehearse", id="r1")
-    assert play.ask("r2", Replace(("m2",))) is None
-    play.lose("m2")
-    play.halted("w0", "w1")
-    play.rehearsed()
-    play.all_switch()
-    assert play.job.machines["m2"].state == "gone"
-    assert "r1" not in play.job.answers  # it has one standby left
-    assert play.change.leaving == ("m1",)
-    play.go_on("settled")
-    assert play.reply("r1").ok
-    assert play.reply("r2").text == "no longer needed: the machine has no role any more"
+    rig = Rig.training(machines=3, standbys=2)
+    rig.replace("m1", until="rehearse", id="r1")
+    assert rig.ask("r2", Replace(("m2",))) is None
+    rig.lose("m2")
+    rig.halted("w0", "w1")
+    rig.rehearsed()
+    rig.all_switch()
+    assert rig.job.machines["m2"].state == "gone"
+    assert "r1" not in rig.job.answers  # it has one standby left
+    assert rig.change.leaving == ("m1",)
+    rig.go_on("settled")
+    assert rig.reply("r1").ok
+    assert rig.reply("r2").text == "no longer needed: the machine has no role any more"

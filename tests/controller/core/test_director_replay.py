@@ -10,7 +10,7 @@ import sys
 import msgspec
 import pytest
 
-from tests.controller.core.play import Play
+from tests.controller.core.rig import Rig
 from understudy.controller.core.actions import UnexpectedEvent
 from understudy.controller.core.director import Director
 from understudy.controller.core.events import (
@@ -43,10 +43,10 @@ from understudy.protocol.messages import (
 
 
 def test_a_report_counts_once_in_order_and_from_who_is_there() -> None:
-    play = Play.training(standbys=2)
-    last = play.job.machines["m1"].inbox.last
-    play.ask("r0", RemoveStandby("m3"))
-    before = snapshot(play.director)
+    rig = Rig.training(standbys=2)
+    last = rig.job.machines["m1"].inbox.last
+    rig.ask("r0", RemoveStandby("m3"))
+    before = snapshot(rig.director)
     for machine, incarnation, number in [
         ("m1", "m1-a", last),  # again
         ("m1", "m1-a", last + 2),  # one is missing before it
@@ -54,62 +54,62 @@ def test_a_report_counts_once_in_order_and_from_who_is_there() -> None:
         ("m3", "m3-a", 2),  # from who is dismissed
         ("m9", "m9-a", 1),  # from who never came
     ]:
-        assert play.feed(Reported(machine, incarnation, number, Exited("w1", -9))) == []
-        assert snapshot(play.director) == before
-    play.feed(Reported("m1", "m1-a", last + 1, Exited("w1", -9)))
-    assert play.status() == "halting"
+        assert rig.feed(Reported(machine, incarnation, number, Exited("w1", -9))) == []
+        assert snapshot(rig.director) == before
+    rig.feed(Reported("m1", "m1-a", last + 1, Exited("w1", -9)))
+    assert rig.status() == "halting"
 
 
 @pytest.mark.parametrize("event", [Lost("m1", "m1-b", "late"), Lost("m2", "m2-b", "late"), Registered("m1", "m1-a")])
 def test_news_of_another_life_or_of_what_is_known_change_nothing(event: Event) -> None:
-    play = Play.training()
-    before = snapshot(play.director)
-    assert play.feed(event) == []
-    assert snapshot(play.director) == before
+    rig = Rig.training()
+    before = snapshot(rig.director)
+    assert rig.feed(event) == []
+    assert snapshot(rig.director) == before
 
 
 @pytest.mark.parametrize("message", [Prepared(1), Prepared(3), Unprepared(1, "late"), Gave(1)])
 def test_messages_of_another_generation_change_nothing(message: FromWorker) -> None:
-    play = Play.training()
-    play.replace(until="prepare")
-    play.orders()
-    play.each(("w0", "w1", "w2"), message)
-    assert play.phase() == "prepare"
-    assert play.change.waiting == {"w0", "w1", "w2"}
-    assert play.orders() == {}
+    rig = Rig.training()
+    rig.replace(until="prepare")
+    rig.orders()
+    rig.each(("w0", "w1", "w2"), message)
+    assert rig.phase() == "prepare"
+    assert rig.change.waiting == {"w0", "w1", "w2"}
+    assert rig.orders() == {}
 
 
 @pytest.mark.parametrize("message", [Cancelled(2), Gave(2)])
 def test_a_message_that_the_phase_rules_out_raises_with_the_story_and_changes_nothing(message: FromWorker) -> None:
-    play = Play.training()
-    play.replace(until="prepare")
-    play.orders()
+    rig = Rig.training()
+    rig.replace(until="prepare")
+    rig.orders()
     with pytest.raises(UnexpectedEvent, match=r"in phase prepare of a replace; the latest events: .*Rehearsed"):
-        play.say("w0", message)
-    play.job.validate()
-    assert play.phase() == "prepare"
-    assert play.change.waiting == {"w0", "w1", "w2"}
-    assert play.orders() == {}
+        rig.say("w0", message)
+    rig.job.validate()
+    assert rig.phase() == "prepare"
+    assert rig.change.waiting == {"w0", "w1", "w2"}
+    assert rig.orders() == {}
 
 
 def test_a_report_of_an_earlier_halt_decides_nothing() -> None:
-    play = Play.training(machines=3, standbys=2)
-    play.exits("w2")
-    play.halted("w0", "w1")
-    play.lose("m3")  # who was to stand in
-    play.halted("w0")
-    play.say("w1", Halted(1, 1, 5, False, True))
-    assert (play.job.halts, play.status()) == (2, "halting")
-    play.halted("w1")
-    assert play.status() == "recovering"
+    rig = Rig.training(machines=3, standbys=2)
+    rig.exits("w2")
+    rig.halted("w0", "w1")
+    rig.lose("m3")  # who was to stand in
+    rig.halted("w0")
+    rig.say("w1", Halted(1, 1, 5, False, True))
+    assert (rig.job.halts, rig.status()) == (2, "halting")
+    rig.halted("w1")
+    assert rig.status() == "recovering"
 
 
 def test_the_dead_are_not_heard() -> None:
-    play = Play.training()
-    play.exits("w1")
-    play.say("w1", Halted(1, 1, 9, False, True))
-    play.halted("w0", step=5)
-    assert play.told("decided") == ["step 5 begins again; state comes from a live replica"]
+    rig = Rig.training()
+    rig.exits("w1")
+    rig.say("w1", Halted(1, 1, 9, False, True))
+    rig.halted("w0", step=5)
+    assert rig.told("decided") == ["step 5 begins again; state comes from a live replica"]
 
 
 # -- a controller that comes back --------------------------------------------------------------------------------------
@@ -142,38 +142,38 @@ def snapshot(director: Director) -> object:
     )
 
 
-def history() -> Play:
+def history() -> Rig:
     """A replacement whose first newcomer dies, a second one that settles, a failure with a stand-in, and the end."""
-    play = Play.training(machines=3, nproc=2, standbys=4)
-    play.replace("m1", until="prepare", by=500.0)
-    play.ask("r2", Replace(("m0",), ("m5",)))
-    play.lose("m3")
-    play.each(("w0", "w1", "w2", "w3", "w4", "w5"), Cancelled(play.change.generation))
-    play.go_on("settled")
-    play.exits("w4")
-    play.halted(*sorted(play.job.unreported), voted=True)
-    play.rehearsed()
-    play.all_switch()
-    play.feed(play.ledger[-1][1])  # said twice
-    play.ask("r3", AddStandby())
-    play.come("m7", standby=True)
-    play.here("m7")
-    play.ask("r4", RemoveStandby("m7"))
-    play.go_on("settled")
-    play.ask("r5", StopJob())
-    play.each(play.seats(), Done(8, "ff", True))
-    return play
+    rig = Rig.training(machines=3, nproc=2, standbys=4)
+    rig.replace("m1", until="prepare", by=500.0)
+    rig.ask("r2", Replace(("m0",), ("m5",)))
+    rig.lose("m3")
+    rig.each(("w0", "w1", "w2", "w3", "w4", "w5"), Cancelled(rig.change.generation))
+    rig.go_on("settled")
+    rig.exits("w4")
+    rig.halted(*sorted(rig.job.unreported), voted=True)
+    rig.rehearsed()
+    rig.all_switch()
+    rig.feed(rig.ledger[-1][1])  # said twice
+    rig.ask("r3", AddStandby())
+    rig.come("m7", standby=True)
+    rig.here("m7")
+    rig.ask("r4", RemoveStandby("m7"))
+    rig.go_on("settled")
+    rig.ask("r5", StopJob())
+    rig.each(rig.seats(), Done(8, "ff", True))
+    return rig
 
 
 def test_the_history_is_worth_replaying() -> None:
-    play = history()
-    assert play.status() == "stopped"
-    kinds = {type(order.message) for m in play.job.machines.values() for _, order in m.outbox.after(0)
+    rig = history()
+    assert rig.status() == "stopped"
+    kinds = {type(order.message) for m in rig.job.machines.values() for _, order in m.outbox.after(0)
              if isinstance(order, Tell)}  # fmt: skip
     assert kinds >= {Rehearse, Prepare, Arm, Cancel, Halt, Resume, Stop}
-    assert set(play.job.answers) == {"r1", "r2", "r3", "r4", "r5"}
-    assert all(reply.ok for reply in play.job.answers.values())
-    assert "decided" in {event.kind for event in play.announcements}
+    assert set(rig.job.answers) == {"r1", "r2", "r3", "r4", "r5"}
+    assert all(reply.ok for reply in rig.job.answers.values())
+    assert "decided" in {event.kind for event in rig.announcements}
 
 
 def test_the_same_events_give_the_same_orders_at_every_moment() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.controller.core.play import Play
+from tests.controller.core.rig import Rig
 from understudy.controller.core.events import Replace
 from understudy.controller.server.views import machines_view
 from understudy.protocol.frames import EndWorker, StartWorker
@@ -14,115 +14,115 @@ TWINS = {0: (0, 1), 1: (0, 1), 2: (2, 3), 3: (2, 3)}
 """Two stages of a pipeline, two copies of each."""
 
 
-def pipeline(standbys: int = 1) -> Play:
-    return Play.training(machines=4, standbys=standbys, twins=TWINS, warm=1)
+def pipeline(standbys: int = 1) -> Rig:
+    return Rig.training(machines=4, standbys=standbys, twins=TWINS, warm=1)
 
 
-def rehearses(play: Play, uid: str, role: int, *also: int, seconds: float = 2.0) -> None:
-    assert play.job.workers[uid].rehearsing == role
-    play.say(uid, Rehearsed(role, seconds, also))
+def rehearses(rig: Rig, uid: str, role: int, *also: int, seconds: float = 2.0) -> None:
+    assert rig.job.workers[uid].rehearsing == role
+    rig.say(uid, Rehearsed(role, seconds, also))
 
 
 def test_a_standby_rehearses_each_kind_of_role_and_waits_in_the_most_common() -> None:
-    play = Play.training(machines=3, standbys=1, twins={0: (0,), 1: (1, 2), 2: (1, 2)}, warm=1)
-    rehearses(play, "w3", 0)
-    rehearses(play, "w3", 1, 1, 2)
-    assert play.job.workers["w3"].rehearsing is None
-    (view,) = [view for view in machines_view(play.job) if view.name == "m3"]
+    rig = Rig.training(machines=3, standbys=1, twins={0: (0,), 1: (1, 2), 2: (1, 2)}, warm=1)
+    rehearses(rig, "w3", 0)
+    rehearses(rig, "w3", 1, 1, 2)
+    assert rig.job.workers["w3"].rehearsing is None
+    (view,) = [view for view in machines_view(rig.job) if view.name == "m3"]
     assert (view.rehearsed, view.rehearsal_seconds) == ((1, 2), {0: 2.0, 1: 2.0})
 
 
 def test_where_all_roles_are_of_one_kind_one_rehearsal_is_enough() -> None:
-    play = Play.training(machines=3, standbys=1, warm=1)
-    rehearses(play, "w3", 0, 0, 1, 2)
-    assert play.job.workers["w3"].rehearsing is None
+    rig = Rig.training(machines=3, standbys=1, warm=1)
+    rehearses(rig, "w3", 0, 0, 1, 2)
+    assert rig.job.workers["w3"].rehearsing is None
 
 
 def test_standbys_wait_in_different_kinds() -> None:
-    play = pipeline(standbys=2)
+    rig = pipeline(standbys=2)
     for _ in range(2):
         for uid in ("w4", "w5"):
-            role = play.job.workers[uid].rehearsing
+            role = rig.job.workers[uid].rehearsing
             if role is not None:
-                rehearses(play, uid, role, *TWINS[role])
-    waiting = [play.job.workers[uid].rehearsed for uid in ("w4", "w5")]
+                rehearses(rig, uid, role, *TWINS[role])
+    waiting = [rig.job.workers[uid].rehearsed for uid in ("w4", "w5")]
     assert None not in waiting
     assert {role // 2 for role in waiting if role is not None} == {0, 1}
 
 
 def test_a_script_that_knows_its_replica_is_covered_role_by_role() -> None:
-    play = Play.training(machines=2, standbys=2, warm=1)
-    rehearses(play, "w2", 0)
-    assert play.job.workers["w3"].rehearsing == 1
+    rig = Rig.training(machines=2, standbys=2, warm=1)
+    rehearses(rig, "w2", 0)
+    assert rig.job.workers["w3"].rehearsing == 1
 
 
 def test_a_role_of_the_same_kind_is_taken_at_once() -> None:
-    play = pipeline(standbys=1)
-    while (role := play.job.workers["w4"].rehearsing) is not None:
-        rehearses(play, "w4", role, *TWINS[role])
-    parked = play.job.workers["w4"].rehearsed
+    rig = pipeline(standbys=1)
+    while (role := rig.job.workers["w4"].rehearsing) is not None:
+        rehearses(rig, "w4", role, *TWINS[role])
+    parked = rig.job.workers["w4"].rehearsed
     assert parked is not None
     (other,) = set(TWINS[parked]) - {parked}
-    play.heard()
-    play.exits(f"w{other}")
-    play.halted(*sorted(play.job.unreported))
-    assert play.heard()["w4"][-1] == Rehearse(other)
-    play.say("w4", Rehearsed(other, 0.0, TWINS[parked]))
-    assert play.phase() == "open"
+    rig.heard()
+    rig.exits(f"w{other}")
+    rig.halted(*sorted(rig.job.unreported))
+    assert rig.heard()["w4"][-1] == Rehearse(other)
+    rig.say("w4", Rehearsed(other, 0.0, TWINS[parked]))
+    assert rig.phase() == "open"
 
 
 def test_a_role_of_another_kind_is_rehearsed_by_the_same_worker() -> None:
-    play = pipeline(standbys=1)
-    while (role := play.job.workers["w4"].rehearsing) is not None:
-        rehearses(play, "w4", role, *TWINS[role])
-    parked = play.job.workers["w4"].rehearsed
+    rig = pipeline(standbys=1)
+    while (role := rig.job.workers["w4"].rehearsing) is not None:
+        rehearses(rig, "w4", role, *TWINS[role])
+    parked = rig.job.workers["w4"].rehearsed
     other = 2 if parked in (0, 1) else 0
-    play.orders()
-    play.exits(f"w{other}")
-    play.halted(*sorted(play.job.unreported))
-    orders = play.orders()["m4"]
+    rig.orders()
+    rig.exits(f"w{other}")
+    rig.halted(*sorted(rig.job.unreported))
+    orders = rig.orders()["m4"]
     assert not any(isinstance(order, StartWorker) for order in orders)
-    assert play.job.workers["w4"].rehearsing == other
+    assert rig.job.workers["w4"].rehearsing == other
 
 
 def test_a_worker_that_had_to_be_started_anew_begins_again() -> None:
-    play = Play.training(machines=2, standbys=1, warm=1)
-    rehearses(play, "w2", 0, 0, 1)
-    play.exits("w2")
-    assert play.job.machines["m2"].rehearsal_seconds == {}
-    play.here("m2")
-    assert play.job.workers["w3"].rehearsing == 0
+    rig = Rig.training(machines=2, standbys=1, warm=1)
+    rehearses(rig, "w2", 0, 0, 1)
+    rig.exits("w2")
+    assert rig.job.machines["m2"].rehearsal_seconds == {}
+    rig.here("m2")
+    assert rig.job.workers["w3"].rehearsing == 0
 
 
 @pytest.mark.parametrize("warm", [0, 2])
 def test_how_many_are_kept(warm: int) -> None:
     """None: nothing is rehearsed. Two: a second set of workers, for what the first cannot take at once."""
-    play = Play.training(machines=2, standbys=1, copies=False, warm=warm)
+    rig = Rig.training(machines=2, standbys=1, copies=False, warm=warm)
     if not warm:
-        assert play.job.workers["w2"].rehearsing is None
+        assert rig.job.workers["w2"].rehearsing is None
         return
-    while (role := play.job.workers["w2"].rehearsing) is not None:
-        rehearses(play, "w2", role)
-    play.here("m2")
-    assert play.job.workers["w3"].rehearsing == 1 - play.job.workers["w2"].rehearsed  # type: ignore[operator]
+    while (role := rig.job.workers["w2"].rehearsing) is not None:
+        rehearses(rig, "w2", role)
+    rig.here("m2")
+    assert rig.job.workers["w3"].rehearsing == 1 - rig.job.workers["w2"].rehearsed  # type: ignore[operator]
 
 
 def test_a_process_that_knows_its_role_from_its_imports_waits_there_and_another_one_takes_other_roles() -> None:
-    play = Play.training(machines=2, standbys=1, copies=False, warm=1)
-    play.say("w2", Rehearsed(play.job.workers["w2"].rehearsing or 0, 2.0, fixed=True))
-    parked = play.job.workers["w2"].rehearsed
+    rig = Rig.training(machines=2, standbys=1, copies=False, warm=1)
+    rig.say("w2", Rehearsed(rig.job.workers["w2"].rehearsing or 0, 2.0, fixed=True))
+    parked = rig.job.workers["w2"].rehearsed
     assert parked is not None
-    assert play.job.workers["w2"].rehearsing is None  # no tour
-    play.orders()
-    play.ask("r1", Replace((f"m{1 - parked}",)))
-    assert play.orders()["m2"] == [EndWorker("w2"), StartWorker("w3", 0)]
-    play.here("m2")
-    assert play.job.workers["w3"].rehearsing == 1 - parked
+    assert rig.job.workers["w2"].rehearsing is None  # no tour
+    rig.orders()
+    rig.ask("r1", Replace((f"m{1 - parked}",)))
+    assert rig.orders()["m2"] == [EndWorker("w2"), StartWorker("w3", 0)]
+    rig.here("m2")
+    assert rig.job.workers["w3"].rehearsing == 1 - parked
 
 
 def test_who_leaves_because_it_cannot_change_its_role_has_not_failed() -> None:
-    play = Play.training(machines=2, standbys=1, warm=1)
-    play.exits("w2", code=0)
-    assert play.job.machines["m2"].failures == 0
-    play.here("m2")
-    assert play.job.workers["w3"].rehearsing == 0
+    rig = Rig.training(machines=2, standbys=1, warm=1)
+    rig.exits("w2", code=0)
+    assert rig.job.machines["m2"].failures == 0
+    rig.here("m2")
+    assert rig.job.workers["w3"].rehearsing == 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from tests.controller.core.play import Play
+from tests.controller.core.rig import Rig
 from understudy.controller.core.recordings import Place, Recordings
 from understudy.controller.core.standbys import recording
 from understudy.protocol.frames import KeepCopy, KeptCopy, Order
@@ -110,38 +110,38 @@ def test_a_copy_of_what_nobody_has_recorded_is_nothing() -> None:
 # -- in a job ----------------------------------------------------------------------------------------------------------
 
 
-def copies(play: Play) -> dict[str, list[Order]]:
-    found = {name: [order for order in orders if isinstance(order, KeepCopy)] for name, orders in play.orders().items()}
+def copies(rig: Rig) -> dict[str, list[Order]]:
+    found = {name: [order for order in orders if isinstance(order, KeepCopy)] for name, orders in rig.orders().items()}
     return {name: list(orders) for name, orders in found.items() if orders}
 
 
 def test_a_recording_outlives_its_machine() -> None:
     """A standby's agent is asked for a copy; when the machine that has recorded is lost, the next standby hears of it,
-    and a machine that plays keeps the second copy then."""
-    play = Play.training(machines=2, standbys=1)
-    play.say("w0", recorded())
-    assert copies(play) == {"m2": [KeepCopy(recorded())]}
-    play.report("m2", KeptCopy(recorded(at=M2)))
-    play.lose("m0")
-    play.halted("w1")
-    assert play.change.joiners == {0: "w2"}
-    assert play.heard()["w2"][-1] == Rehearse(0, recorded(at=M2))
+    and a machine that rigs keeps the second copy then."""
+    rig = Rig.training(machines=2, standbys=1)
+    rig.say("w0", recorded())
+    assert copies(rig) == {"m2": [KeepCopy(recorded())]}
+    rig.report("m2", KeptCopy(recorded(at=M2)))
+    rig.lose("m0")
+    rig.halted("w1")
+    assert rig.change.joiners == {0: "w2"}
+    assert rig.heard()["w2"][-1] == Rehearse(0, recorded(at=M2))
 
 
 def test_while_somebody_is_replaced_nobody_fetches_anything() -> None:
-    play = Play.training(machines=2, standbys=1)
-    play.replace("m1", until="prepare")
-    play.say("w0", recorded())
-    assert copies(play) == {}
-    for scene in (play.prepared, play.first_switches, play.all_switch, play.settled):
+    rig = Rig.training(machines=2, standbys=1)
+    rig.replace("m1", until="prepare")
+    rig.say("w0", recorded())
+    assert copies(rig) == {}
+    for scene in (rig.prepared, rig.first_switches, rig.all_switch, rig.settled):
         scene()
-    assert copies(play) == {"m2": [KeepCopy(recorded())]}
+    assert copies(rig) == {"m2": [KeepCopy(recorded())]}
 
 
 def test_an_agent_that_was_started_again_has_nothing_any_more() -> None:
-    play = Play.training(machines=2, standbys=1, warm=1)
-    play.say("w0", recorded())
-    play.report("m2", KeptCopy(recorded(at=M2)))
-    play.come("m2", standby=True, incarnation="m2-b")
-    assert copies(play) == {"m2": [KeepCopy(recorded())]}
-    assert recording(play.job, 0, play.job.workers["w0"]) == recorded()
+    rig = Rig.training(machines=2, standbys=1, warm=1)
+    rig.say("w0", recorded())
+    rig.report("m2", KeptCopy(recorded(at=M2)))
+    rig.come("m2", standby=True, incarnation="m2-b")
+    assert copies(rig) == {"m2": [KeepCopy(recorded())]}
+    assert recording(rig.job, 0, rig.job.workers["w0"]) == recorded()

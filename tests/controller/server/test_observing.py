@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.controller.core.play import Play
+from tests.controller.core.rig import Rig
 from understudy.controller.core.events import Noted
 from understudy.controller.server.observing import Observing, classes_of
 from understudy.controller.server.views import job_view
@@ -16,7 +16,7 @@ class Watched:
     """Three machines with a role each, of which the last may be slow."""
 
     def __init__(self, **settings: float) -> None:
-        self.play = Play.training(3)
+        self.rig = Rig.training(3)
         self.observing = Observing(StragglerSettings(**{"window": 10, **settings}), MESH)  # type: ignore[arg-type]
         self.step, self.now = 0, 0.0
         self.look()
@@ -35,7 +35,7 @@ class Watched:
 
     def look(self) -> list[Noted]:
         self.now += 1.0
-        return self.observing.look(self.play.job, self.now)
+        return self.observing.look(self.rig.job, self.now)
 
 
 def test_a_straggler_is_told_once_with_its_machine() -> None:
@@ -45,11 +45,11 @@ def test_a_straggler_is_told_once_with_its_machine() -> None:
     assert noted.kind == "straggler"
     assert (noted.data["machine"], noted.data["role"], noted.data["part"]) == ("m2", 2, "compute")
     assert noted.text.startswith("m2 role 2: compute 1.")
-    (event,) = watched.play.feed(noted)
+    (event,) = watched.rig.feed(noted)
     assert (getattr(event, "kind", ""), getattr(event, "text", "")) == ("straggler", noted.text)
     finding = watched.observing.suspects["m2"]
     assert finding.steps > 10
-    view = job_view("gpt", watched.play.job, {}, watched.observing.findings)
+    view = job_view("gpt", watched.rig.job, {}, watched.observing.findings)
     assert [each.machine for each in view.stragglers] == ["m2"]
     (over,) = watched.steps(40)
     assert over.kind == "caught-up"
@@ -68,7 +68,7 @@ def test_who_has_been_replaced_is_forgotten_and_what_it_still_says_does_not_coun
     watched = Watched()
     watched.steps(40, slow=1.4)
     assert watched.observing.suspects
-    watched.play.replace("m2")
+    watched.rig.replace("m2")
     assert not watched.steps(40, slow=1.4)
     assert not watched.observing.suspects
     assert [noted.kind for noted in watched.steps(40, slow=1.4, uid="w3")] == ["straggler"]
@@ -84,14 +84,14 @@ def test_it_can_be_switched_off() -> None:
 def test_it_looks_about_once_a_second() -> None:
     watched = Watched()
     watched.observing.hear([Sample(f"w{role}", role, 1, 1.0, (), 0.0) for role in range(3)])
-    assert not watched.observing.look(watched.play.job, watched.now + 0.5)
+    assert not watched.observing.look(watched.rig.job, watched.now + 0.5)
     assert watched.observing._steps
     watched.look()
     assert not watched.observing._steps
 
 
 def test_before_the_first_generation_there_is_nothing_to_look_at() -> None:
-    assert not Observing(StragglerSettings(), MESH).look(Play(machines=2).job, 5.0)
+    assert not Observing(StragglerSettings(), MESH).look(Rig(machines=2).job, 5.0)
 
 
 def test_roles_of_a_stage_do_the_same_work() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.controller.core.play import Play
+from tests.controller.core.rig import Rig
 from tests.controller.server.test_server import Door
 
 pytestmark = pytest.mark.timeout(60)
@@ -22,8 +22,8 @@ def run(work: Coroutine[Any, Any, None]) -> None:
 
 
 def training(door: Door, standbys: int = 1) -> None:
-    """The same events as a job in which everybody plays."""
-    for at, event in Play.training(standbys=standbys).ledger:
+    """The same events as a job in which everybody rigs."""
+    for at, event in Rig.training(standbys=standbys).ledger:
         door.controller.ledger.append(at, event)
         door.controller._decide(event, at)
 

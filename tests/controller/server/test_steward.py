@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
-from tests.controller.core.play import Play
+from tests.controller.core.rig import Rig
 from understudy.controller.core.director import Director
 from understudy.controller.core.effects import Announcement
 from understudy.controller.core.events import AddStandby, Asked, Event, Noted, RemoveStandby, Replace
@@ -23,7 +23,7 @@ SLOW = Straggler(1, "backward", 1.3, 20, "m1 role 1: backward 1.30x its class fo
 class Watched:
     """A job, its steward, and who is slow."""
 
-    play: Play
+    rig: Rig
     rules: StewardSettings
     slow: dict[str, Straggler] = field(default_factory=dict)
     asked: list[Event] = field(default_factory=list)
@@ -33,22 +33,22 @@ class Watched:
         self.steward = self.another()
 
     def another(self) -> Steward:
-        job, announcements = self.play.job, self.play.announcements
+        job, announcements = self.rig.job, self.rig.announcements
         return Steward(self.rules, job, announcements, lambda: self.slow, lambda: f"s{next(self.ids)}")
 
     def looks(self, times: int) -> list[Event]:
         """So many seconds pass; what it does is done, and returned."""
         done: list[Event] = []
         for _ in range(times):
-            self.play.now += 1.0
-            for event in self.steward.look(self.play.now):
-                self.play.feed(event)
+            self.rig.now += 1.0
+            for event in self.steward.look(self.rig.now):
+                self.rig.feed(event)
                 done.append(event)
         return done
 
 
 def watched(rules: StewardSettings, standbys: int = 1, **more: Any) -> Watched:
-    return Watched(Play.training(standbys=standbys, **more), rules)
+    return Watched(Rig.training(standbys=standbys, **more), rules)
 
 
 def test_what_it_would_do_is_told_and_nothing_else_happens() -> None:
@@ -57,8 +57,8 @@ def test_what_it_would_do_is_told_and_nothing_else_happens() -> None:
     (note,) = job.looks(20)
     text = "would replace m1: m1 role 1: backward 1.30x its class for 20 steps, in 3 checks"
     assert note == Noted("steward", text, {"act": "replace", "machine": "m1"})
-    assert job.play.told("steward") == [text]
-    assert job.play.job.change is None
+    assert job.rig.told("steward") == [text]
+    assert job.rig.job.change is None
 
 
 def test_when_it_may_act_it_asks_as_an_operator_would_with_the_reason_before_it() -> None:
@@ -69,15 +69,15 @@ def test_when_it_may_act_it_asks_as_an_operator_would_with_the_reason_before_it(
     assert note.text.startswith("replaces m1: ")
     assert asked == Asked("s0", Replace(("m1",)))
     assert job.looks(20) == []
-    job.play.go_on("settled")
-    assert job.play.answered("s0")[0]
-    assert job.play.states() == {"m0": "active", "m1": "gone", "m2": "active"}
+    job.rig.go_on("settled")
+    assert job.rig.answered("s0")[0]
+    assert job.rig.states() == {"m0": "active", "m1": "gone", "m2": "active"}
 
 
 def test_only_who_plays_can_be_slow_and_a_newcomer_is_left_alone() -> None:
     job = watched(StewardSettings("act", looks=1, rest=600.0), standbys=2)
     job.looks(1)
-    job.play.replace("m1")
+    job.rig.replace("m1")
     job.slow |= {"m1": SLOW, "m2": SLOW, "m3": SLOW}
     notes = [event for event in job.looks(20) if isinstance(event, Noted)]
     assert [note.text.partition(" (")[0] for note in notes] == ["m2 is not replaced: it joined less than 10 min ago"]
@@ -85,20 +85,20 @@ def test_only_who_plays_can_be_slow_and_a_newcomer_is_left_alone() -> None:
 
 
 def test_who_began_with_the_job_is_no_newcomer() -> None:
-    play = Play(machines=2)
-    job = Watched(play, StewardSettings("act", looks=1, rest=600.0), {"m1": SLOW})
+    rig = Rig(machines=2)
+    job = Watched(rig, StewardSettings("act", looks=1, rest=600.0), {"m1": SLOW})
     job.looks(2)  # a controller looks before any machine has come
     for name in ("m0", "m1", "m2"):
-        play.come(name, standby=name == "m2")
-        play.here(name)
+        rig.come(name, standby=name == "m2")
+        rig.here(name)
         job.looks(2)
     for role, uid in enumerate(("w0", "w1")):
-        play.say(uid, Switched(1, 0), Tracked(role, (0, 1)))
-    play.each(play.seats(), Settled(1, 1, None))
-    assert play.status() == "training"
+        rig.say(uid, Switched(1, 0), Tracked(role, (0, 1)))
+    rig.each(rig.seats(), Settled(1, 1, None))
+    assert rig.status() == "training"
     assert [type(event) for event in job.looks(1)] == [Noted, Asked]
-    assert play.job.change is not None
-    assert play.job.change.leaving == ("m1",)
+    assert rig.job.change is not None
+    assert rig.job.change.leaving == ("m1",)
 
 
 def test_a_standby_that_has_not_rehearsed_is_not_ready() -> None:
@@ -107,21 +107,21 @@ def test_a_standby_that_has_not_rehearsed_is_not_ready() -> None:
     (note,) = job.looks(5)
     assert isinstance(note, Noted)
     assert note.text.startswith("m1 is not replaced: no standby is ready")
-    job.play.say("w2", Rehearsed(0, 1.0, (0, 1)))
+    job.rig.say("w2", Rehearsed(0, 1.0, (0, 1)))
     assert any(isinstance(event, Asked) for event in job.looks(2))
 
 
 def test_a_standby_that_is_used_is_asked_for_while_the_other_still_joins() -> None:
     job = watched(StewardSettings(pool=1))
     assert job.looks(100) == []
-    job.play.replace("m1", until="prepare")
+    job.rig.replace("m1", until="prepare")
     note, asked = job.looks(60)
     assert note == Noted("steward", "asks for 1 standby: 0 of 1 free", {"act": "pool"})
     assert asked == Asked("s0", AddStandby(1))
-    assert job.play.told("wanted") == ["1 standby machine wanted"]
-    job.play.come("m3", standby=True)
-    job.play.here("m3")
-    job.play.go_on("settled")
+    assert job.rig.told("wanted") == ["1 standby machine wanted"]
+    job.rig.come("m3", standby=True)
+    job.rig.here("m3")
+    job.rig.go_on("settled")
     assert job.looks(200) == []
 
 
@@ -131,46 +131,46 @@ def test_what_is_too_many_goes() -> None:
     assert note == Noted("steward", "lets m3 go: 2 standbys for 31 s, 1 needed", {"act": "pool"})
     assert isinstance(asked, Asked)
     assert isinstance(asked.request, RemoveStandby)
-    assert job.play.states()["m3"] == "gone"
-    assert [event.data["machine"] for event in job.play.announcements if event.kind == "released"] == ["m3"]
-    assert "too many" in job.play.job.machines["m3"].why
+    assert job.rig.states()["m3"] == "gone"
+    assert [event.data["machine"] for event in job.rig.announcements if event.kind == "released"] == ["m3"]
+    assert "too many" in job.rig.job.machines["m3"].why
 
 
 def test_a_machine_that_was_lost_comes_back_before_another_is_asked_for() -> None:
     job = watched(StewardSettings(pool=1, returning=15.0), mask="anywhere")
-    job.play.lose("m2")
+    job.rig.lose("m2")
     assert job.looks(10) == []
-    job.play.come("m2", standby=True, incarnation="m2-b")
-    job.play.here("m2")
+    job.rig.come("m2", standby=True, incarnation="m2-b")
+    job.rig.here("m2")
     assert job.looks(100) == []
 
 
 def test_while_training_waits_for_a_machine_only_the_director_asks() -> None:
     job = watched(StewardSettings("act", pool=2, looks=1), standbys=0)
     job.slow["m1"] = SLOW
-    job.play.lose("m0")
-    job.play.halted("w1")
-    assert job.play.status() == "halting"
+    job.rig.lose("m0")
+    job.rig.halted("w1")
+    assert job.rig.status() == "halting"
     assert job.looks(50) == []
-    assert job.play.told("wanted") == ["1 standby machine wanted"]
+    assert job.rig.told("wanted") == ["1 standby machine wanted"]
 
 
 def test_a_controller_that_comes_back_keeps_to_the_same_limits() -> None:
     """It reads its ledger: the requests and replacements of the last hour are in it, reasons and all."""
     rules = StewardSettings("tell", pool=2, budget=2, looks=2, replacements=1, rest=5000.0, cool_down=0.0)
     job = watched(rules)
-    job.play.ask("r0", AddStandby())
+    job.rig.ask("r0", AddStandby())
     job.slow["m1"] = SLOW
     done = [event for event in job.looks(5) if not isinstance(event, Noted) or event.data["act"] == "replace"]
     assert len(done) == 1
-    job.play.feed(Asked("r1", AddStandby()))
+    job.rig.feed(Asked("r1", AddStandby()))
 
-    again = Play(2)
-    for at, event in job.play.ledger:
+    again = Rig(2)
+    for at, event in job.rig.ledger:
         again.announcements += [event for event in again.director.feed(event, at) if isinstance(event, Announcement)]
-    again.now = job.play.now
+    again.now = job.rig.now
     assert isinstance(again.director, Director)
-    job.play, before = again, job.steward
+    job.rig, before = again, job.steward
     job.steward = job.another()
     names = [[name for _, name in steward.memory.replaced] for steward in (before, job.steward)]
     assert names == [["m1"], ["m1"]]

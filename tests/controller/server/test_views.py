@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.controller.core.play import STAGES, Play, Stage
+from tests.controller.core.rig import STAGES, Rig, Stage
 from understudy.controller.core.events import AddStandby, RemoveStandby, Replace, StopJob
 from understudy.controller.server.views import (
     ChangeView,
@@ -24,46 +24,46 @@ from understudy.protocol.messages import Done, Halted, Switched
 DP = (("dp", 2),)
 
 
-def job(play: Play, **beats: Beat) -> JobView:
-    return job_view("gpt", play.job, beats)
+def job(rig: Rig, **beats: Beat) -> JobView:
+    return job_view("gpt", rig.job, beats)
 
 
-def machine(play: Play, name: str) -> MachineView:
-    (found,) = [view for view in machines_view(play.job) if view.name == name]
+def machine(rig: Rig, name: str) -> MachineView:
+    (found,) = [view for view in machines_view(rig.job) if view.name == name]
     return found
 
 
-def forming() -> Play:
-    play = Play(machines=2)
-    play.come("m0")
-    return play
+def forming() -> Rig:
+    rig = Rig(machines=2)
+    rig.come("m0")
+    return rig
 
 
 # -- the job -----------------------------------------------------------------------------------------------------------
 
 
 def test_nobody_has_come() -> None:
-    play = Play(machines=2)
+    rig = Rig(machines=2)
     waits = "waits for 2 more of 2 machines; here: none"
-    assert job(play) == JobView("gpt", "forming", waits, 0, -1, 0.0, {}, None, 0, {})
-    assert machines_view(play.job) == []
-    assert roster_view(play.job, DP) == []
+    assert job(rig) == JobView("gpt", "forming", waits, 0, -1, 0.0, {}, None, 0, {})
+    assert machines_view(rig.job) == []
+    assert roster_view(rig.job, DP) == []
 
 
 def test_the_first_generation_opens() -> None:
-    play = forming()
-    play.come("m1")
+    rig = forming()
+    rig.come("m1")
     for name in ("m0", "m1"):
-        play.here(name)
-    view = job(play)
+        rig.here(name)
+    view = job(rig)
     assert (view.status, view.generation) == ("forming", 0)
     assert view.change == ChangeView("form", "open", 1, (), ("m0", "m1"))
-    play.say("w0", Switched(1, 0))
-    view = job(play)
+    rig.say("w0", Switched(1, 0))
+    view = job(rig)
     assert (view.status, view.generation) == ("forming", 1)
     assert view.change == ChangeView("form", "switch", 1, (), ("m0", "m1"))
-    play.say("w1", Switched(1, 0))
-    view = job(play)
+    rig.say("w1", Switched(1, 0))
+    view = job(rig)
     assert (view.status, view.generation, view.change) == ("training", 1, None)
 
 
@@ -79,60 +79,60 @@ def test_the_first_generation_opens() -> None:
     ],
 )
 def test_a_replacement(until: Stage, change: ChangeView | None, generation: int, standbys: int) -> None:
-    play = Play.training(standbys=2)
-    play.replace(until=until)
-    view = job(play)
+    rig = Rig.training(standbys=2)
+    rig.replace(until=until)
+    view = job(rig)
     assert (view.status, view.change, view.generation, view.standbys) == ("training", change, generation, standbys)
 
 
 def test_a_replacement_that_is_given_up() -> None:
-    play = Play.training()
-    play.replace(until="prepare")
-    play.lose("m2")
-    assert job(play).change == ChangeView("replace", "cancel", 2, ("m1",), ("m2",))
+    rig = Rig.training()
+    rig.replace(until="prepare")
+    rig.lose("m2")
+    assert job(rig).change == ChangeView("replace", "cancel", 2, ("m1",), ("m2",))
 
 
 def test_a_failure_and_its_end() -> None:
-    play = Play.training()
-    play.exits("w1")
-    assert (job(play).status, job(play).change) == ("halting", None)
-    play.halted("w0")
-    assert job(play).status == "recovering"
-    assert job(play).change == ChangeView("recover", "rehearse", 0, (), ("m0", "m2"))
-    play.rehearsed()
-    assert job(play).change == ChangeView("recover", "open", 2, (), ("m0", "m2"))
-    play.all_switch()
-    assert (job(play).status, job(play).change) == ("training", None)
-    play.settled()
-    assert job(play).standbys == 1  # m1, whose agent lives
+    rig = Rig.training()
+    rig.exits("w1")
+    assert (job(rig).status, job(rig).change) == ("halting", None)
+    rig.halted("w0")
+    assert job(rig).status == "recovering"
+    assert job(rig).change == ChangeView("recover", "rehearse", 0, (), ("m0", "m2"))
+    rig.rehearsed()
+    assert job(rig).change == ChangeView("recover", "open", 2, (), ("m0", "m2"))
+    rig.all_switch()
+    assert (job(rig).status, job(rig).change) == ("training", None)
+    rig.settled()
+    assert job(rig).standbys == 1  # m1, whose agent lives
 
 
 def test_the_reason_of_a_failed_job() -> None:
-    play = Play.training()
-    play.say("w1", Halted(0, 1, 3, False, True, how="mismatch", reason="all_reduce of 3 and of 4 numbers"))
-    view = job(play)
+    rig = Rig.training()
+    rig.say("w1", Halted(0, 1, 3, False, True, how="mismatch", reason="all_reduce of 3 and of 4 numbers"))
+    view = job(rig)
     assert (view.status, view.reason) == ("failed", "role 1 (w1 on m1) in step 3: all_reduce of 3 and of 4 numbers")
 
 
 def test_what_training_waits_for() -> None:
-    play = Play.training(standbys=0)
-    play.lose("m1")
-    play.halted("w0")
-    view = job(play)
+    rig = Rig.training(standbys=0)
+    rig.lose("m1")
+    rig.halted("w0")
+    view = job(rig)
     assert (view.status, view.reason) == ("halting", "m1 is gone: no heartbeat; no standby is left for role 1")
 
 
 @pytest.mark.parametrize("stopped", [False, True])
 def test_the_digests_come_as_the_roles_are_done(stopped: bool) -> None:
-    play = Play.training()
+    rig = Rig.training()
     if stopped:
-        play.ask("r1", StopJob())
-    assert job(play).digests == {}
-    play.say("w1", Done(9, "bb", stopped))
-    assert (job(play).status, job(play).step, job(play).digests) == ("training", 9, {1: "bb"})
-    play.say("w0", Done(9, "aa", stopped))
-    assert job(play).digests == {0: "aa", 1: "bb"}
-    assert job(play).status == ("stopped" if stopped else "finished")
+        rig.ask("r1", StopJob())
+    assert job(rig).digests == {}
+    rig.say("w1", Done(9, "bb", stopped))
+    assert (job(rig).status, job(rig).step, job(rig).digests) == ("training", 9, {1: "bb"})
+    rig.say("w0", Done(9, "aa", stopped))
+    assert job(rig).digests == {0: "aa", 1: "bb"}
+    assert job(rig).status == ("stopped" if stopped else "finished")
 
 
 @pytest.mark.parametrize(
@@ -150,24 +150,24 @@ def test_the_digests_come_as_the_roles_are_done(stopped: bool) -> None:
 def test_progress_is_what_the_latest_beat_says(
     beats: dict[str, Beat], step: int, values: dict[str, float], seconds: float
 ) -> None:
-    view = job(Play.training(), **beats)
+    view = job(Rig.training(), **beats)
     assert (view.step, view.values, view.seconds) == (step, values, seconds)
 
 
 def test_the_last_step_is_known_from_its_end_where_no_beat_came() -> None:
-    play = Play.training()
-    play.say("w0", Done(9))
-    assert job(play, m0=Beat(7)).step == 9
+    rig = Rig.training()
+    rig.say("w0", Done(9))
+    assert job(rig, m0=Beat(7)).step == 9
 
 
 @pytest.mark.parametrize("until", STAGES)
 def test_a_view_is_plain_json(until: Stage) -> None:
-    play = Play.training()
-    play.replace(until=until)
+    rig = Rig.training()
+    rig.replace(until=until)
     views: list[Any] = [
-        job(play, m0=Beat(3, {"loss": 2.5})),
-        machines_view(play.job),
-        roster_view(play.job, DP),
+        job(rig, m0=Beat(3, {"loss": 2.5})),
+        machines_view(rig.job),
+        roster_view(rig.job, DP),
     ]
     types = [JobView, list[MachineView], list[RoleView]]
     for view, kind in zip(views, types, strict=True):
@@ -178,15 +178,15 @@ def test_a_view_is_plain_json(until: Stage) -> None:
 
 
 def test_a_machine_from_its_coming_on() -> None:
-    play = forming()
-    assert machines_view(play.job) == [MachineView("m0", "active", (), ("w0",), (0,))]
-    play.here("m0")
-    assert machine(play, "m0").pids == (100,)
-    assert machine(play, "m0").roles == ()
-    play.come("m1")
-    play.here("m1")
-    play.all_switch(step=0)
-    assert machines_view(play.job) == [
+    rig = forming()
+    assert machines_view(rig.job) == [MachineView("m0", "active", (), ("w0",), (0,))]
+    rig.here("m0")
+    assert machine(rig, "m0").pids == (100,)
+    assert machine(rig, "m0").roles == ()
+    rig.come("m1")
+    rig.here("m1")
+    rig.all_switch(step=0)
+    assert machines_view(rig.job) == [
         MachineView("m0", "active", (0,), ("w0",), (100,)),
         MachineView("m1", "active", (1,), ("w1",), (101,)),
     ]
@@ -205,91 +205,91 @@ def test_a_machine_from_its_coming_on() -> None:
 def test_the_machines_of_a_replacement(
     until: Stage, leaver: tuple[str, tuple[int, ...]], joiner: tuple[str, tuple[int, ...]]
 ) -> None:
-    play = Play.training(nproc=2)
-    play.replace(until=until)
-    views = {view.name: (view.state, view.roles) for view in machines_view(play.job)}
+    rig = Rig.training(nproc=2)
+    rig.replace(until=until)
+    views = {view.name: (view.state, view.roles) for view in machines_view(rig.job)}
     assert views == {"m0": ("active", (0, 1)), "m1": leaver, "m2": joiner}
 
 
 def test_who_is_gone_says_why_and_has_nobody() -> None:
-    play = Play.training(standbys=2)
-    play.replace()
-    play.ask("r2", RemoveStandby("m3"))
-    play.lose("m0", "no power")
-    assert {name: (machine(play, name).state, machine(play, name).why) for name in ("m0", "m1", "m2", "m3")} == {
+    rig = Rig.training(standbys=2)
+    rig.replace()
+    rig.ask("r2", RemoveStandby("m3"))
+    rig.lose("m0", "no power")
+    assert {name: (machine(rig, name).state, machine(rig, name).why) for name in ("m0", "m1", "m2", "m3")} == {
         "m0": ("gone", "no power"),
         "m1": ("gone", "it was replaced"),
         "m2": ("active", ""),
         "m3": ("gone", "an operator has removed it"),
     }
     for name in ("m0", "m1", "m3"):
-        assert (machine(play, name).workers, machine(play, name).pids) == ((), ())
-    assert machine(play, "m0").roles == (0,)  # it is known to be its until another one has it
+        assert (machine(rig, name).workers, machine(rig, name).pids) == ((), ())
+    assert machine(rig, "m0").roles == (0,)  # it is known to be its until another one has it
 
 
 def test_a_worker_that_died_is_not_listed() -> None:
-    play = Play.training(nproc=2)
-    play.exits("w3")
-    assert machine(play, "m1") == MachineView(
+    rig = Rig.training(nproc=2)
+    rig.exits("w3")
+    assert machine(rig, "m1") == MachineView(
         "m1", "active", (2, 3), ("w2",), (102,), failures=1, history=((22.0, "w3 was killed by signal 9"),)
     )
-    play.exits("w4")  # of the standby, which gets another one
-    assert machine(play, "m2") == MachineView(
+    rig.exits("w4")  # of the standby, which gets another one
+    assert machine(rig, "m2") == MachineView(
         "m2", "standby", (), ("w6", "w5"), (0, 105), failures=1, history=((23.0, "w4 was killed by signal 9"),)
     )
 
 
 def test_a_machine_that_comes_again_is_listed_once() -> None:
-    play = Play.training()
-    play.come("m2", standby=True, incarnation="m2-b")
-    assert [view.name for view in machines_view(play.job)] == ["m0", "m1", "m2"]
-    assert machine(play, "m2") == MachineView(
+    rig = Rig.training()
+    rig.come("m2", standby=True, incarnation="m2-b")
+    assert [view.name for view in machines_view(rig.job)] == ["m0", "m1", "m2"]
+    assert machine(rig, "m2") == MachineView(
         "m2", "standby", (), ("w3",), (0,), failures=1, history=((13.0, "its agent was started again"),)
     )
 
 
 def test_standbys_that_are_wanted_are_not_there_yet() -> None:
-    play = Play.training(standbys=1)
-    play.ask("r1", AddStandby(2))
-    assert job(play).standbys == 1
-    play.come("m3", standby=True)
-    assert job(play).standbys == 2
+    rig = Rig.training(standbys=1)
+    rig.ask("r1", AddStandby(2))
+    assert job(rig).standbys == 1
+    rig.come("m3", standby=True)
+    assert job(rig).standbys == 2
 
 
 # -- roles -------------------------------------------------------------------------------------------------------------
 
 
 def test_the_roster_says_where_each_role_sits_and_who_plays_it() -> None:
-    play = Play.training(nproc=2)
+    rig = Rig.training(nproc=2)
     mesh, twins = (("pp", 2), ("dp", 2)), (0, 1, 2, 3)
-    assert roster_view(play.job, mesh) == [
+    assert roster_view(rig.job, mesh) == [
         RoleView(0, {"pp": 0, "dp": 0}, "w0", "m0", twins),
         RoleView(1, {"pp": 0, "dp": 1}, "w1", "m0", twins),
         RoleView(2, {"pp": 1, "dp": 0}, "w2", "m1", twins),
         RoleView(3, {"pp": 1, "dp": 1}, "w3", "m1", twins),
     ]
-    play.replace(until="armed")
-    assert [view.machine for view in roster_view(play.job, mesh)] == ["m0", "m0", "m1", "m1"]
-    play.all_switch()
-    assert roster_view(play.job, mesh)[2:] == [
+    rig.replace(until="armed")
+    assert [view.machine for view in roster_view(rig.job, mesh)] == ["m0", "m0", "m1", "m1"]
+    rig.all_switch()
+    assert roster_view(rig.job, mesh)[2:] == [
         RoleView(2, {"pp": 1, "dp": 0}, "w4", "m2", twins),
         RoleView(3, {"pp": 1, "dp": 1}, "w5", "m2", twins),
     ]
 
 
 def test_the_roster_of_a_job_that_halts_is_the_last_one_that_played() -> None:
-    play = Play.training()
-    play.lose("m1")
-    assert [(view.worker, view.machine) for view in roster_view(play.job, DP)] == [("w0", "m0"), ("w1", "m1")]
-    play.halted("w0")
-    play.rehearsed()
-    play.all_switch()
-    assert [(view.worker, view.machine) for view in roster_view(play.job, DP)] == [("w0", "m0"), ("w2", "m2")]
+    rig = Rig.training()
+    rig.lose("m1")
+    assert [(view.worker, view.machine) for view in roster_view(rig.job, DP)] == [("w0", "m0"), ("w1", "m1")]
+    rig.halted("w0")
+    rig.rehearsed()
+    rig.all_switch()
+    assert [(view.worker, view.machine) for view in roster_view(rig.job, DP)] == [("w0", "m0"), ("w2", "m2")]
 
 
 def test_a_request_that_waits_is_not_a_change() -> None:
-    play = Play.training(standbys=0)
-    play.ask("r0", AddStandby())
-    assert play.ask("r1", Replace(("m1",))) is None
-    assert job(play).change is None
-    assert machine(play, "m1").state == "active"
+    rig = Rig.training(standbys=0)
+    rig.ask("r0", AddStandby())
+    assert rig.ask("r1", Replace(("m1",))) is None
+    assert job(rig).change is None
+    assert machine(rig, "m1").state == "active"

@@ -1,4 +1,4 @@
-"""Small cases that every engine can play."""
+"""Small cases that every engine can simulate."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ def test_so_they_do_with_restarts_from_where_they_are(seed: int) -> None:
 
 @pytest.mark.parametrize("name", ["trainmover", "mask and refill anywhere, micro-shards", "torchft"])
 def test_so_they_do_when_everybody_waits_for_the_slowest(name: str) -> None:
-    """Both play the mean of how long the slowest takes."""
+    """Both simulate the mean of how long the slowest takes."""
     s = setting()
     s = msgspec.structs.replace(s, work=msgspec.structs.replace(s.work, jitter=0.1))
     one, other = on_the_same_dates(s, never_going_back(s)[name], 0)

@@ -42,7 +42,7 @@ class Death:
 
 
 @dataclass(frozen=True)
-class Play:
+class MaskedRun:
     kind: str = "ddp"
     mesh: tuple[tuple[str, int], ...] = (("dp", 3),)
     micro: int = 2
@@ -74,7 +74,7 @@ class Result:
 # -- in the worker processes -------------------------------------------------------------------------------------------
 
 
-def act(wire: Wire, role: int, play: Play) -> Result:
+def act(wire: Wire, role: int, run: MaskedRun) -> Result:
     """The life of a worker: train, hear what the controller says, and die where it is due."""
     warnings.simplefilter("ignore")
     lock, over = threading.Lock(), threading.Event()
@@ -92,13 +92,13 @@ def act(wire: Wire, role: int, play: Play) -> Result:
         script="",
         args=(),
         nproc=1,
-        mesh=play.mesh,
+        mesh=run.mesh,
         settings=with_options(
             Settings(),
             seed=3,
-            mask=play.mask,
-            deterministic=play.deterministic,
-            keep_gradients=play.keep,
+            mask=run.mask,
+            deterministic=run.deterministic,
+            keep_gradients=run.keep,
             recording_limit=0,
         ),
     )
@@ -114,7 +114,7 @@ def act(wire: Wire, role: int, play: Play) -> Result:
     job = Job(player)
     result = Result("", [])
     try:
-        _train(job, play, [death for death in play.deaths if death.role == role], result)
+        _train(job, run, [death for death in run.deaths if death.role == role], result)
         job._close()
         result.digest = digest(take_inventory(player.tracked))
         tensors = take_inventory(player.tracked).tensors
@@ -131,15 +131,15 @@ def _die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _train(job: Job, play: Play, deaths: Sequence[Death], result: Result) -> None:
-    compute = {"ddp": _ddp, "hsdp": _hsdp, "plain": _plain, "pipeline": _pipeline}[play.kind](job)
+def _train(job: Job, run: MaskedRun, deaths: Sequence[Death], result: Result) -> None:
+    compute = {"ddp": _ddp, "hsdp": _hsdp, "plain": _plain, "pipeline": _pipeline}[run.kind](job)
     (optim,) = (thing for thing in job._runtime.tracked.values() if isinstance(thing, torch.optim.Optimizer))
-    for step in job.steps(play.steps):
+    for step in job.steps(run.steps):
         due = {death.where: death for death in deaths if death.step == step.index}
         with step:
             if "sum" in due:
                 _die_with(job, due["sum"].number)
-            for place, shard in enumerate(step.shards(play.micro)):
+            for place, shard in enumerate(step.shards(run.micro)):
                 if "before" in due and due["before"].number == place:
                     _die()
                 inside = "backward" in due and due["backward"].number == place
@@ -262,11 +262,11 @@ def _pipeline(job: Job) -> Callable[[int, int, float, bool], None]:
 class Controller:
     """Has all roles played, and goes on without the replicas of those that die."""
 
-    def __init__(self, local: LocalWorkers, play: Play, replica_of: Callable[[int], int]) -> None:
-        self._play, self._replica_of = play, replica_of
+    def __init__(self, local: LocalWorkers, run: MaskedRun, replica_of: Callable[[int], int]) -> None:
+        self._play, self._replica_of = run, replica_of
         self.hands: dict[int, WorkerHandle] = {}
-        for role in range(play.roles):
-            (self.hands[role],) = local.start(f"m{replica_of(role)}", 1, act, role, play)
+        for role in range(run.roles):
+            (self.hands[role],) = local.start(f"m{replica_of(role)}", 1, act, role, run)
         self._roster = first_roster(self.hands.values())
         self._halts = 0
 
@@ -324,6 +324,6 @@ def _words(hand: WorkerHandle) -> Iterator[tuple[str, Any]]:
         yield hand._connection.recv()
 
 
-def perform(play: Play, replica_of: Callable[[int], int] = int) -> dict[int, Result]:
+def perform(run: MaskedRun, replica_of: Callable[[int], int] = int) -> dict[int, Result]:
     with LocalWorkers(limit=LIMIT) as local:
-        return Controller(local, play, replica_of).run()
+        return Controller(local, run, replica_of).run()

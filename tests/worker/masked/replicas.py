@@ -93,7 +93,7 @@ class Replica:
             parameter.grad = None
 
 
-class Cast:
+class Replicas:
     """Units 0, 1, … in one ensemble, two on each machine."""
 
     def __init__(self, ensemble: Ensemble, replicas: int, *, machines: Sequence[str] = ()) -> None:

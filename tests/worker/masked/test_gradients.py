@@ -9,16 +9,16 @@ import pytest
 import torch
 
 from tests.comm.helpers import Ensemble, at_once
-from tests.worker.masked.replicas import Cast, expected
+from tests.worker.masked.replicas import Replicas, expected
 from understudy.comm.endpoint import Endpoint
 from understudy.comm.faults import Fault
 from understudy.masking.assignment import assign
 from understudy.masking.placement import parse
 from understudy.worker.masked.gradients import Miscounted
 
-UNITS = 4
+REPLICAS = 4
 PLACEMENTS = ("anywhere", "spare:r=2", "random:r=3,seed=1", "blocks:r=2", "consecutive:r=3")
-VACANT = [vacant for size in range(UNITS) for vacant in combinations(range(UNITS), size)]
+VACANT = [vacant for size in range(REPLICAS) for vacant in combinations(range(REPLICAS), size)]
 Gradients = list[torch.Tensor | None]
 
 
@@ -42,33 +42,33 @@ def undisturbed() -> dict[int, Gradients]:
     """By q, with everybody there and one order."""
     found = {}
     with Ensemble() as ensemble:
-        cast = Cast(ensemble, UNITS)
+        replicas = Replicas(ensemble, REPLICAS)
         for q in (1, 2, 3):
-            cast.step("anywhere", q, deterministic=True)
-            found[q] = cast.gradients()[0]
-            cast.clear()
+            replicas.step("anywhere", q, deterministic=True)
+            found[q] = replicas.gradients()[0]
+            replicas.clear()
     return found
 
 
 @pytest.mark.parametrize("vacant", VACANT, ids=lambda vacant: "".join(map(str, vacant)) or "nobody")
 def test_whoever_is_missing(vacant: tuple[int, ...], undisturbed: dict[int, Gradients]) -> None:
     with Ensemble() as ensemble:
-        cast = Cast(ensemble, UNITS)
+        replicas = Replicas(ensemble, REPLICAS)
         if vacant:
-            cast.vacate(vacant)
+            replicas.vacate(vacant)
         for placement in PLACEMENTS:
-            if assign(parse(placement, UNITS), 1, cast.live).lost:
+            if assign(parse(placement, REPLICAS), 1, replicas.live).lost:
                 continue
             for q in (1, 2, 3):
                 for deterministic in (False, True):
-                    means = cast.step(placement, q, deterministic=deterministic)
-                    loss = sum(0.1 * number for number in range(UNITS * q)) / (UNITS * q)
+                    means = replicas.step(placement, q, deterministic=deterministic)
+                    loss = sum(0.1 * number for number in range(REPLICAS * q)) / (REPLICAS * q)
                     assert all(mean is not None and mean["loss"] == pytest.approx(loss) for mean in means)
-                    for found in cast.gradients():
-                        assert close(found, expected(UNITS * q, UNITS))
+                    for found in replicas.gradients():
+                        assert close(found, expected(REPLICAS * q, REPLICAS))
                         assert not deterministic or same_bits(found, undisturbed[q])
-                        assert same_bits(found, cast.gradients()[0])
-                    cast.clear()
+                        assert same_bits(found, replicas.gradients()[0])
+                    replicas.clear()
 
 
 class Death:
@@ -111,27 +111,27 @@ def test_interrupted_in_every_operation(deterministic: bool, before: bool, undis
     q, dying, kept, totals = 2, 3, 0, 0
     for operation in range(1, 1000):
         with Ensemble() as ensemble:
-            cast = Cast(ensemble, UNITS)
-            death = Death(cast.replicas[dying].group.endpoint, operation, before=before)
-            cast.step("anywhere", q, deterministic=deterministic)
+            replicas = Replicas(ensemble, REPLICAS)
+            death = Death(replicas.replicas[dying].group.endpoint, operation, before=before)
+            replicas.step("anywhere", q, deterministic=deterministic)
             death.over()
             if not death.happened:
                 break
-            cast.clear()
-            for replica in cast.replicas:
+            replicas.clear()
+            for replica in replicas.replicas:
                 replica.computed.clear()
-            totals += sum(len(replica.sums.totals) for replica in cast.replicas[:dying] if replica.sums is not None)
-            kept += sum(replica.sums is not None for replica in cast.replicas[:dying])
-            complete = {replica.number for replica in cast.replicas if replica.sums is None}
-            cast.vacate([dying])
-            assert all(mean is not None for mean in cast.step("anywhere", q, deterministic=deterministic))
-            for replica in cast.replicas[:dying]:
+            totals += sum(len(replica.sums.totals) for replica in replicas.replicas[:dying] if replica.sums is not None)
+            kept += sum(replica.sums is not None for replica in replicas.replicas[:dying])
+            complete = {replica.number for replica in replicas.replicas if replica.sums is None}
+            replicas.vacate([dying])
+            assert all(mean is not None for mean in replicas.step("anywhere", q, deterministic=deterministic))
+            for replica in replicas.replicas[:dying]:
                 own = [number for number in replica.computed if number // q == replica.number]
                 assert len(own) == (q if replica.number in complete else 0), "it had what it has computed again"
-            for found in cast.gradients():
-                assert close(found, expected(UNITS * q, UNITS))
+            for found in replicas.gradients():
+                assert close(found, expected(REPLICAS * q, REPLICAS))
                 assert not deterministic or same_bits(found, undisturbed[q])
-                assert same_bits(found, cast.gradients()[0])
+                assert same_bits(found, replicas.gradients()[0])
     assert operation > 6, "a header, what was logged, and several buckets"
     assert kept
     assert totals, "nobody was interrupted between two buckets"
@@ -139,34 +139,34 @@ def test_interrupted_in_every_operation(deterministic: bool, before: bool, undis
 
 def test_interrupted_twice(undisturbed: dict[int, Gradients]) -> None:
     with Ensemble() as ensemble:
-        cast = Cast(ensemble, UNITS)
+        replicas = Replicas(ensemble, REPLICAS)
         for dying in (3, 1):
-            death = Death(cast.replicas[dying].group.endpoint, 5, before=True)
-            cast.step("anywhere", 3, deterministic=True)
+            death = Death(replicas.replicas[dying].group.endpoint, 5, before=True)
+            replicas.step("anywhere", 3, deterministic=True)
             assert death.happened
             death.over()
-            cast.clear()
-            cast.vacate([dying])
-        cast.step("anywhere", 3, deterministic=True)
-        for found in cast.gradients():
+            replicas.clear()
+            replicas.vacate([dying])
+        replicas.step("anywhere", 3, deterministic=True)
+        for found in replicas.gradients():
             assert same_bits(found, undisturbed[3])
 
 
 def test_a_micro_shard_too_few_is_a_defect() -> None:
     with Ensemble() as ensemble:
-        cast = Cast(ensemble, 2)
-        first, second = (cast.plan(replica, "anywhere", q, deterministic=False) for replica, q in ((0, 2), (1, 1)))
+        replicas = Replicas(ensemble, 2)
+        first, second = (replicas.plan(replica, "anywhere", q, deterministic=False) for replica, q in ((0, 2), (1, 1)))
         with pytest.raises(Miscounted, match="the same number"):
-            at_once(lambda: cast.replicas[0].step(first), lambda: cast.replicas[1].step(second))
+            at_once(lambda: replicas.replicas[0].step(first), lambda: replicas.replicas[1].step(second))
 
 
 def test_values_of_other_names_are_refused() -> None:
     with Ensemble() as ensemble:
-        cast = Cast(ensemble, 2)
-        plans = [cast.plan(replica, "anywhere", 1, deterministic=False) for replica in (0, 1)]
-        for replica, plan in zip(cast.replicas, plans, strict=True):
+        replicas = Replicas(ensemble, 2)
+        plans = [replicas.plan(replica, "anywhere", 1, deterministic=False) for replica in (0, 1)]
+        for replica, plan in zip(replicas.replicas, plans, strict=True):
             replica.compute(plan)
             assert replica.sums is not None
             replica.sums.values = {replica.number: {f"loss{replica.number}": 1.0}}
         with pytest.raises(Miscounted, match="different names"):
-            at_once(*[lambda n=n: cast.replicas[n].step(plans[n]) for n in (0, 1)])
+            at_once(*[lambda n=n: replicas.replicas[n].step(plans[n]) for n in (0, 1)])

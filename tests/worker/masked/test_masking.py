@@ -9,26 +9,26 @@ from functools import cache
 
 import pytest
 
-from tests.worker.masked.masked import Death, Play, Result, perform
+from tests.worker.masked.masked import Death, MaskedRun, Result, perform
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.usefixtures("frameworks")]
 
-DDP = Play()
+DDP = MaskedRun()
 
 
 @cache
-def undisturbed(play: Play) -> Result:
-    results = perform(play)
+def undisturbed(run: MaskedRun) -> Result:
+    results = perform(run)
     assert len({result.digest for result in results.values()}) == 1
     return results[0]
 
 
-def check(play: Play, results: dict[int, Result]) -> None:
+def check(run: MaskedRun, results: dict[int, Result]) -> None:
     """All that are left have the same, to the bit what an undisturbed run has; every step was applied once."""
-    whole = undisturbed(replace(play, deaths=(), keep="own"))
+    whole = undisturbed(replace(run, deaths=(), keep="own"))
     for result in results.values():
-        assert len(result.values) == play.steps
-        if play.deterministic:
+        assert len(result.values) == run.steps
+        if run.deterministic:
             assert result.digest == whole.digest
             assert [v["loss"] for v in result.values] == [v["loss"] for v in whole.values]
         else:
@@ -55,39 +55,39 @@ DEATHS = [
 
 @pytest.mark.parametrize("death", DEATHS)
 def test_ddp(death: Death) -> None:
-    play = replace(DDP, deaths=(death,))
-    results = perform(play)
-    check(play, results)
+    run = replace(DDP, deaths=(death,))
+    results = perform(run)
+    check(run, results)
     if death.where in ("before", "backward"):
         for role, result in results.items():
-            assert set(own(result, role, death.step, play.micro).values()) == {1}, "it had what it has computed again"
+            assert set(own(result, role, death.step, run.micro).values()) == {1}, "it had what it has computed again"
 
 
 @pytest.mark.parametrize("keep", ["copy", pytest.param("none", marks=LONG)])
 def test_what_is_kept(keep: str) -> None:
-    play = replace(DDP, keep=keep, deaths=(Death(1, 1, "backward", 1),))
-    results = perform(play)
-    check(play, results)
-    counts = {n for role, result in results.items() for n in own(result, role, 1, play.micro).values()}
+    run = replace(DDP, keep=keep, deaths=(Death(1, 1, "backward", 1),))
+    results = perform(run)
+    check(run, results)
+    counts = {n for role, result in results.items() for n in own(result, role, 1, run.micro).values()}
     assert (counts == {1}) if keep == "copy" else (2 in counts)
 
 
 def test_one_after_the_other() -> None:
-    play = replace(DDP, mesh=(("dp", 4),), steps=4, deaths=(Death(3, 1, "backward", 0), Death(0, 2, "before", 1)))
-    results = perform(play)
-    check(play, results)
+    run = replace(DDP, mesh=(("dp", 4),), steps=4, deaths=(Death(3, 1, "backward", 0), Death(0, 2, "before", 1)))
+    results = perform(run)
+    check(run, results)
     last = {number for result in results.values() for step, number in result.computed if step == 3}
     assert last == set(range(8)), "two replicas compute the micro-shards of four"
 
 
 def test_without_one_order() -> None:
-    play = replace(DDP, deterministic=False, deaths=(Death(2, 1, "backward", 1),))
-    check(play, perform(play))
+    run = replace(DDP, deterministic=False, deaths=(Death(2, 1, "backward", 1),))
+    check(run, perform(run))
 
 
 def test_a_plain_module() -> None:
-    play = replace(DDP, kind="plain", deaths=(Death(1, 1, "backward", 1),))
-    check(play, perform(play))
+    run = replace(DDP, kind="plain", deaths=(Death(1, 1, "backward", 1),))
+    check(run, perform(run))
 
 
 def by_replica(mesh: tuple[tuple[str, int], ...], name: str) -> Callable[[int], int]:
@@ -105,30 +105,30 @@ def by_replica(mesh: tuple[tuple[str, int], ...], name: str) -> Callable[[int], 
     ],
 )
 def test_hsdp(where: str, deterministic: bool) -> None:
-    play = Play("hsdp", (("dp_replicate", 2), ("dp_shard", 2)), deterministic=deterministic)
-    compare_by_place(play, Death(2, 1, where, 1), "dp_replicate")
+    run = MaskedRun("hsdp", (("dp_replicate", 2), ("dp_shard", 2)), deterministic=deterministic)
+    compare_by_place(run, Death(2, 1, where, 1), "dp_replicate")
 
 
 @pytest.mark.parametrize("where", ["backward", pytest.param("sum", marks=LONG)])
 def test_pipeline(where: str) -> None:
-    compare_by_place(Play("pipeline", (("pp", 2), ("dp", 2))), Death(1, 1, where, 1), "dp")
+    compare_by_place(MaskedRun("pipeline", (("pp", 2), ("dp", 2))), Death(1, 1, where, 1), "dp")
 
 
 @cache
-def all_roles(play: Play, name: str) -> dict[int, Result]:
-    return perform(play, by_replica(play.mesh, name))
+def all_roles(run: MaskedRun, name: str) -> dict[int, Result]:
+    return perform(run, by_replica(run.mesh, name))
 
 
-def compare_by_place(play: Play, death: Death, name: str) -> None:
+def compare_by_place(run: MaskedRun, death: Death, name: str) -> None:
     """Roles at the same place of their replica hold the same; they are compared with those of an undisturbed run."""
-    replica_of = by_replica(play.mesh, name)
-    whole = all_roles(replace(play, deterministic=True), name)
-    results = perform(replace(play, deaths=(death,)), replica_of)
-    assert len(results) == play.roles // 2
+    replica_of = by_replica(run.mesh, name)
+    whole = all_roles(replace(run, deterministic=True), name)
+    results = perform(replace(run, deaths=(death,)), replica_of)
+    assert len(results) == run.roles // 2
     assert all(replica_of(role) != replica_of(death.role) for role in results)
     for role, result in results.items():
-        assert len(result.values) == play.steps
-        if play.deterministic:
+        assert len(result.values) == run.steps
+        if run.deterministic:
             assert result.digest == whole[role].digest
             assert result.values == whole[role].values
         else:

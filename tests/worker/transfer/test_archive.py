@@ -27,20 +27,20 @@ class Scene:
 
     def __init__(self, folder: Path | None, *, mask: str, every: int = 0) -> None:
         self.said: list[FromWorker | Telemetry] = []
-        self.stage = SimpleNamespace(roster=FIRST)
+        self.current = SimpleNamespace(roster=FIRST)
         self.spec = WorkerSpec(
             *("w0", "m0", 0, "job", b"x", "train.py", (), 1, (("dp", 7),)),
             settings=with_options(Settings(), checkpoint=str(folder or ""), checkpoint_every=every, mask=mask),
         )
         tracked = {"model": nn.Linear(2, 2)}
-        fabric = cast("Fabric", self.stage)
+        fabric = cast("Fabric", self.current)
         self.archive = Archive(self.spec, fabric, 0, tracked, tuple(range(7)), self.said.append)
         self.archive.entered(FIRST)
 
     def enter(self, *vacant: int) -> None:
-        number = self.stage.roster.generation + 1
-        self.stage.roster = FIRST.successor(dict.fromkeys(vacant), generation=number, fresh=True)
-        self.archive.entered(self.stage.roster)
+        number = self.current.roster.generation + 1
+        self.current.roster = FIRST.successor(dict.fromkeys(vacant), generation=number, fresh=True)
+        self.archive.entered(self.current.roster)
 
     def saved(self) -> list[tuple[int, int]]:
         self.archive.close()

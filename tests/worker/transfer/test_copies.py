@@ -30,7 +30,7 @@ def digest_of(tracked: dict[str, Any]) -> str:
     return digest(take_inventory(tracked))
 
 
-class Cast:
+class CopyingWorkers:
     """Workers w0, w1, … of as many machines, in generation 1, that do not talk to each other but by their keepers."""
 
     def __init__(self, ensemble: Ensemble, count: int, streams: int, twins: set[int]) -> None:
@@ -86,16 +86,16 @@ class Cast:
 
 
 @pytest.fixture
-def cast() -> Iterator[Callable[..., Cast]]:
-    casts: list[Cast] = []
+def workers() -> Iterator[Callable[..., CopyingWorkers]]:
+    started: list[CopyingWorkers] = []
     with Ensemble() as ensemble:
 
-        def start(count: int, *, streams: int = 2, twins: set[int] | None = None) -> Cast:
-            casts.append(Cast(ensemble, count, streams, twins or set()))
-            return casts[-1]
+        def start(count: int, *, streams: int = 2, twins: set[int] | None = None) -> CopyingWorkers:
+            started.append(CopyingWorkers(ensemble, count, streams, twins or set()))
+            return started[-1]
 
         yield start
-        for one in casts:
+        for one in started:
             one.close()
         left = [
             thread.name for thread in threading.enumerate() if thread.name in ("understudy copies", "understudy ward")
@@ -103,8 +103,8 @@ def cast() -> Iterator[Callable[..., Cast]]:
         assert left == []
 
 
-def test_everybody_has_its_own_copy_and_its_wards(cast: Callable[..., Cast]) -> None:
-    three = cast(3)
+def test_everybody_has_its_own_copy_and_its_wards(workers: Callable[..., CopyingWorkers]) -> None:
+    three = workers(3)
     assert [keeper.complete for keeper in three.keepers] == [-1] * 3
     assert three.keepers[0].kept() == {}
     three.step()
@@ -124,8 +124,8 @@ def test_everybody_has_its_own_copy_and_its_wards(cast: Callable[..., Cast]) -> 
     assert [digest_of(tracked) for tracked in three.tracked] == before
 
 
-def test_another_begins_only_when_all_have_the_one_before(cast: Callable[..., Cast]) -> None:
-    two = cast(2)
+def test_another_begins_only_when_all_have_the_one_before(workers: Callable[..., CopyingWorkers]) -> None:
+    two = workers(2)
     assert two.begin(0) == [True, True]
     two.wait(0)
     assert two.begin(1) == [False, False], "complete, but nobody has said so in a vote"
@@ -142,9 +142,9 @@ def test_another_begins_only_when_all_have_the_one_before(cast: Callable[..., Ca
     assert [keeper.kept() for keeper in two.keepers] == [{0: {3}, 1: {3}}] * 2
 
 
-def test_a_backup_that_is_a_vote_behind(cast: Callable[..., Cast]) -> None:
+def test_a_backup_that_is_a_vote_behind(workers: Callable[..., CopyingWorkers]) -> None:
     """It does not know yet that the second copy is settled when the third one comes: the first must make room."""
-    two = cast(2)
+    two = workers(2)
     two.refresh(1)
     assert all(two.begin(2))
     two.wait(2)
@@ -160,10 +160,10 @@ def test_a_backup_that_is_a_vote_behind(cast: Callable[..., Cast]) -> None:
 
 
 def test_what_the_backup_may_overwrite_is_not_claimed(
-    cast: Callable[..., Cast], monkeypatch: pytest.MonkeyPatch
+    workers: Callable[..., CopyingWorkers], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A copy that nobody knows to be settled makes room when another one is forced, here and with the backup."""
-    two = cast(2)
+    two = workers(2)
     assert all(two.begin(1))
     two.wait(1)
     give = threading.Event()
@@ -188,8 +188,8 @@ def memory(keeper: CopyKeeper) -> set[int]:
     }
 
 
-def test_memory_goes_round(cast: Callable[..., Cast]) -> None:
-    two = cast(2)
+def test_memory_goes_round(workers: Callable[..., CopyingWorkers]) -> None:
+    two = workers(2)
     two.step()
     two.refresh(1)
     two.refresh(2)
@@ -208,15 +208,17 @@ def test_memory_goes_round(cast: Callable[..., Cast]) -> None:
 
 
 @pytest.mark.parametrize("machines", [1, 2])
-def test_without_a_backup(cast: Callable[..., Cast], machines: int) -> None:
+def test_without_a_backup(workers: Callable[..., CopyingWorkers], machines: int) -> None:
     """On the only machine, and where others hold the same state."""
-    some = cast(machines, twins={0, 1} if machines > 1 else set())
+    some = workers(machines, twins={0, 1} if machines > 1 else set())
     some.refresh(4)
     assert [keeper.kept() for keeper in some.keepers] == [{role: {4}} for role in range(machines)]
     assert some.keepers[0].bytes > 0
 
 
-def test_a_copy_is_of_the_state_at_the_boundary(cast: Callable[..., Cast], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_copy_is_of_the_state_at_the_boundary(
+    workers: Callable[..., CopyingWorkers], monkeypatch: pytest.MonkeyPatch
+) -> None:
     go = threading.Event()
     finish = Draft.finish
 
@@ -225,7 +227,7 @@ def test_a_copy_is_of_the_state_at_the_boundary(cast: Callable[..., Cast], monke
         return finish(draft)
 
     monkeypatch.setattr(Draft, "finish", slowly)
-    one = cast(1)
+    one = workers(1)
     before = digest_of(one.tracked[0])
     one.begin(0)
     threading.Timer(0.2, go.set).start()
@@ -238,11 +240,13 @@ def test_a_copy_is_of_the_state_at_the_boundary(cast: Callable[..., Cast], monke
     assert digest_of(one.tracked[0]) == before
 
 
-def test_a_copy_that_cannot_be_made_stops_nobody(cast: Callable[..., Cast], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_copy_that_cannot_be_made_stops_nobody(
+    workers: Callable[..., CopyingWorkers], monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fails(draft: Draft) -> Copy:
         raise MemoryError("no room")
 
-    one = cast(1)
+    one = workers(1)
     one.refresh(0)
     with monkeypatch.context() as patch:
         patch.setattr(Draft, "finish", fails)
@@ -252,7 +256,9 @@ def test_a_copy_that_cannot_be_made_stops_nobody(cast: Callable[..., Cast], monk
     one.refresh(2, force=True)
 
 
-def test_a_broken_link_is_dialled_again(cast: Callable[..., Cast], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broken_link_is_dialled_again(
+    workers: Callable[..., CopyingWorkers], monkeypatch: pytest.MonkeyPatch
+) -> None:
     broken: list[int] = []
 
     def breaks(links: list[Any], *rest: Any) -> int:
@@ -262,7 +268,7 @@ def test_a_broken_link_is_dialled_again(cast: Callable[..., Cast], monkeypatch: 
         return send_copy(links, *rest)
 
     monkeypatch.setattr(copies, "send_copy", breaks)
-    two = cast(2)
+    two = workers(2)
     two.refresh(1)
     assert len(broken) == 3
 
@@ -284,8 +290,10 @@ class Stuck:
         monkeypatch.setattr(copies, "take_copy", slowly)
 
 
-def test_a_slow_backup_is_not_waited_for(cast: Callable[..., Cast], monkeypatch: pytest.MonkeyPatch) -> None:
-    two = cast(2)
+def test_a_slow_backup_is_not_waited_for(
+    workers: Callable[..., CopyingWorkers], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    two = workers(2)
     two.refresh(1)
     two.step()
     stuck = Stuck(monkeypatch)
@@ -311,8 +319,8 @@ def test_a_slow_backup_is_not_waited_for(cast: Callable[..., Cast], monkeypatch:
     assert [keeper.kept() for keeper in two.keepers] == [{0: {5}, 1: {5}}] * 2
 
 
-def test_a_joiner_and_the_others_go_back_together(cast: Callable[..., Cast]) -> None:
-    three = cast(3)
+def test_a_joiner_and_the_others_go_back_together(workers: Callable[..., CopyingWorkers]) -> None:
+    three = workers(3)
     three.step()
     three.refresh(1)
     then = [digest_of(tracked) for tracked in three.tracked]
@@ -338,8 +346,8 @@ def test_a_joiner_and_the_others_go_back_together(cast: Callable[..., Cast]) -> 
     three.refresh(2)
 
 
-def test_a_copy_that_was_lent_stays_as_it_is(cast: Callable[..., Cast]) -> None:
-    two = cast(2)
+def test_a_copy_that_was_lent_stays_as_it_is(workers: Callable[..., CopyingWorkers]) -> None:
+    two = workers(2)
     two.refresh(0)
     before = digest_of(two.tracked[0])
     lent = two.keepers[1].copy(0, 0)
@@ -351,9 +359,9 @@ def test_a_copy_that_was_lent_stays_as_it_is(cast: Callable[..., Cast]) -> None:
     assert digest_of(other) == before
 
 
-def test_copies_of_former_wards_are_freed(cast: Callable[..., Cast]) -> None:
+def test_copies_of_former_wards_are_freed(workers: Callable[..., CopyingWorkers]) -> None:
     """In the order m0, m1, m2 role 0 has its copy with role 1; once m1 plays no more, with role 2."""
-    three = cast(3)
+    three = workers(3)
     three.refresh(1)
     roster = three.roster.successor({1: None}, fresh=True)
     stayers = [0, 2]
@@ -369,8 +377,8 @@ def test_copies_of_former_wards_are_freed(cast: Callable[..., Cast]) -> None:
     assert 1 not in three.keepers[1]._copies
 
 
-def test_what_is_not_there(cast: Callable[..., Cast]) -> None:
-    one = cast(1)
+def test_what_is_not_there(workers: Callable[..., CopyingWorkers]) -> None:
+    one = workers(1)
     with pytest.raises(StateError, match="role 0: w0 has no copy of step 3"):
         one.keepers[0].restore(3, [0])
     with pytest.raises(StateError, match="role 4: w0 has no copy of step 3"):
@@ -393,7 +401,7 @@ def test_before_the_first_generation() -> None:
 
 
 def test_late_bytes_of_links_that_were_given_up_cost_no_copy(
-    cast: Callable[..., Cast], monkeypatch: pytest.MonkeyPatch
+    workers: Callable[..., CopyingWorkers], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     armed = threading.Lock()
     late, go, over = threading.Event(), threading.Event(), threading.Event()
@@ -413,7 +421,7 @@ def test_late_bytes_of_links_that_were_given_up_cost_no_copy(
 
     monkeypatch.setattr(copies, "take_copy", one_is_late)
     with armed:
-        two = cast(2)
+        two = workers(2)
         two.refresh(1)
     two.step()
     assert all(two.begin(2))

@@ -78,7 +78,7 @@ class SimJob:
         for number in range(chance.choice([0, 1, 2, 4]) if setting.mask else 0):
             scheduler.after(chance.uniform(0.5, horizon + 1.0), partial(self._scale, f"c{number}"))
         for _ in range(chance.choice([0, 0, 1, 1, 2, 3])):
-            scheduler.after(chance.uniform(0.0, horizon), self.mishap)
+            scheduler.after(chance.uniform(0.0, horizon), self.fault)
         scheduler.at(LIMIT_S, self._hangs)
         self._look()
         try:
@@ -179,23 +179,23 @@ class SimJob:
         """Hit a machine that takes part in the change under way."""
         involved = self.controller.involved
         if involved:
-            self.mishap([agent for agent in self.agents.values() if agent.alive and agent.name in involved])
+            self.fault([agent for agent in self.agents.values() if agent.alive and agent.name in involved])
 
     def strike_voters(self, uids: Iterable[str]) -> None:
         """A vote is complete, and not all workers know it: perhaps one of them is hit now."""
         if self.random.random() < self.setting.vote_malice:
             agents = {self.workers[uid].agent.name: self.workers[uid].agent for uid in uids}
             moment = self.random.random() * self.random.choice([0.01, 0.1])
-            self.scheduler.after(moment, partial(self.mishap, list(agents.values())))
+            self.scheduler.after(moment, partial(self.fault, list(agents.values())))
 
-    def mishap(self, among: list[SimAgent] | None = None) -> None:
+    def fault(self, among: list[SimAgent] | None = None) -> None:
         chance = self.random
         kind = chance.choice(_KINDS)
         live = [agent for agent in self.agents.values() if agent.alive] if among is None else among
         if not live:
             return
         agent = chance.choice([each for each in live if each.alive] or live)
-        self.say(f"mishap: {kind} {agent.name}")
+        self.say(f"fault: {kind} {agent.name}")
         self.faults.append(kind)
         if kind == "controller":
             self.controller.crash()

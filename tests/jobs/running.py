@@ -1,4 +1,4 @@
-"""Whole jobs under a test's direction: real agents, a real controller, real workers."""
+"""Whole jobs under a test's disturb: real agents, a real controller, real workers."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Result:
     ended: Ended
     losses: dict[tuple[int, int], float]
     """(role, step) → what the role logged."""
-    tales: list[dict[str, Any]]
+    events: list[dict[str, Any]]
     repeated: int
 
     @property
@@ -63,11 +63,11 @@ class Result:
         return found
 
 
-class Stage:
+class RunningJob:
     """A running job and what one can do to it."""
 
-    def __init__(self, job: LocalJob, tales: list[dict[str, Any]], news: asyncio.Event) -> None:
-        self.job, self.tales, self._news = job, tales, news
+    def __init__(self, job: LocalJob, events: list[dict[str, Any]], news: asyncio.Event) -> None:
+        self.job, self.events, self._news = job, events, news
 
     async def call(self, method: str, path: str, body: object = None) -> Any:
         return await asyncio.to_thread(self.job.client.call, method, path, body)
@@ -95,7 +95,7 @@ class Stage:
 
         async def there() -> bool:
             change = (await self.call("GET", "/job"))["change"]
-            seen = [tale["text"] for tale in self.tales if tale["kind"] == "phase"]
+            seen = [event["text"] for event in self.events if event["kind"] == "phase"]
             return name in seen or (change is not None and str(change["phase"]) == name)
 
         await self.until(there, f"phase {name}")
@@ -138,10 +138,10 @@ class Stage:
         self.job.agents[name].kill()
 
 
-Direction = Callable[[Stage], Awaitable[None]]
+Disturbance = Callable[[RunningJob], Awaitable[None]]
 
 
-async def _nothing(stage: Stage) -> None:
+async def _nothing(running: RunningJob) -> None:
     pass
 
 
@@ -162,59 +162,59 @@ def losses_in(folder: Path) -> tuple[dict[tuple[int, int], float], int]:
     return losses, repeated
 
 
-def perform(folder: Path, direction: Direction = _nothing, *, script: str = SCRIPT, **settings: Any) -> Result:
-    """Run a job from its beginning to its end while `direction` does something to it."""
+def run_job(folder: Path, disturb: Disturbance = _nothing, *, script: str = SCRIPT, **settings: Any) -> Result:
+    """Run a job from its beginning to its end while `disturb` does something to it."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "train.py"
     path.write_text(script)
     spec = make({"machines": 2, **settings, "script": str(path), "run_dir": str(folder / "run")})
-    tales: list[dict[str, Any]] = []
+    events: list[dict[str, Any]] = []
 
     async def run() -> Ended:
         news = asyncio.Event()
 
-        def told(tale: dict[str, Any]) -> None:
-            tales.append(tale)
+        def told(event: dict[str, Any]) -> None:
+            events.append(event)
             news.set()
 
         async with LocalJob(spec, on_line=lambda line: None, on_event=told) as job:
             end = asyncio.ensure_future(job.wait())
-            directed = asyncio.ensure_future(direction(Stage(job, tales, news)))
+            disturbing = asyncio.ensure_future(disturb(RunningJob(job, events, news)))
             try:
-                await asyncio.wait([end, directed], return_when=asyncio.FIRST_COMPLETED)
-                if directed.done():
-                    directed.result()
+                await asyncio.wait([end, disturbing], return_when=asyncio.FIRST_COMPLETED)
+                if disturbing.done():
+                    disturbing.result()
                     (folder / "hurry").touch()
                 return await end
             finally:
-                for task in (end, directed):
+                for task in (end, disturbing):
                     task.cancel()
                     with suppress(asyncio.CancelledError, Exception):
                         await task
 
     ended = asyncio.run(run())
     losses, repeated = losses_in(folder / "run")
-    return Result(folder / "run", ended, losses, tales, repeated)
+    return Result(folder / "run", ended, losses, events, repeated)
 
 
-def same_bits(folder: Path, direction: Direction, **settings: Any) -> None:
-    """Stop a job when `direction` is through with it; another one of as many steps, undisturbed, must end in the same
+def same_bits(folder: Path, disturb: Disturbance, **settings: Any) -> None:
+    """Stop a job when `disturb` is through with it; another one of as many steps, undisturbed, must end in the same
     state after the same losses."""
 
-    async def until_directed(stage: Stage) -> None:
-        await direction(stage)
-        await stage.call("POST", "/stop")
+    async def until_directed(running: RunningJob) -> None:
+        await disturb(running)
+        await running.call("POST", "/stop")
 
-    disturbed = perform(folder / "disturbed", until_directed, **settings)
+    disturbed = run_job(folder / "disturbed", until_directed, **settings)
     assert disturbed.ended.status == "stopped", disturbed.ended.reason
     steps = int(disturbed.ended.view["step"])
     alone = {name: value for name, value in settings.items() if name not in ("checkpoint", "checkpoint_every")}
-    undisturbed = perform(folder / "undisturbed", **{**alone, "standbys": 0, "copy_every": 0, "steps": steps})
+    undisturbed = run_job(folder / "undisturbed", **{**alone, "standbys": 0, "copy_every": 0, "steps": steps})
     assert undisturbed.ended.status == "finished", undisturbed.ended.reason
     assert {step for _, step in undisturbed.losses} == set(range(steps))
     differing = dict(disturbed.losses.items() - undisturbed.losses.items())
     assert not differing, f"losses differ from step {min(step for _, step in differing)} on"
     missing = undisturbed.losses.keys() - disturbed.losses.keys()
-    lost = sum(tale["kind"] == "lost" for tale in disturbed.tales)  # each with the last notes of its workers
+    lost = sum(event["kind"] == "lost" for event in disturbed.events)  # each with the last notes of its workers
     assert len(missing) <= lost * int(settings.get("nproc", 1)), f"nobody has noted {missing}"
     assert disturbed.digests == undisturbed.digests, "same losses, but another state at the end"

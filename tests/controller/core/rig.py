@@ -1,5 +1,5 @@
 """The director alone: events in, orders and announcements out, played by hand. What follows from them at random is in
-the simulation; the tests that play here say what each party is told, when, and what the operator is answered."""
+the simulation; the tests that rig here say what each party is told, when, and what the operator is answered."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ STAGES: tuple[Stage, ...] = ("rehearse", "prepare", "armed", "switch", "seated",
 """How far a replacement has come: its phases, then until the first step is done, then over."""
 
 
-class Play:
+class Rig:
     """A director, and agents and workers that say what the test lets them say. Machines are m0, m1, …, standbys come
     last; with one worker each, wN is on mN."""
 
@@ -49,14 +49,14 @@ class Play:
         self._read: dict[str, int] = {}
 
     @classmethod
-    def opening(cls, machines: int = 2, nproc: int = 1, standbys: int = 0, **settings: Any) -> Play:
+    def opening(cls, machines: int = 2, nproc: int = 1, standbys: int = 0, **settings: Any) -> Rig:
         """Everybody is here, and the first generation opens."""
-        play = cls(machines, nproc, **settings)
-        founders = len(play.plan.opening)
+        rig = cls(machines, nproc, **settings)
+        founders = len(rig.plan.opening)
         for number in range(founders + standbys):
-            play.come(f"m{number}", standby=number >= founders)
-            play.here(f"m{number}")
-        return play
+            rig.come(f"m{number}", standby=number >= founders)
+            rig.here(f"m{number}")
+        return rig
 
     @classmethod
     def training(
@@ -68,20 +68,20 @@ class Play:
         copies: bool = True,
         twins: Mapping[int, tuple[int, ...]] | None = None,
         **settings: Any,
-    ) -> Play:
-        """Everybody plays and holds state; nothing is left to read. Without `twins`, all hold the same, or nobody."""
-        play = cls.opening(machines, nproc, standbys, **settings)
-        everybody = tuple(range(play.plan.roles))
-        roster = play.change.roster
+    ) -> Rig:
+        """Everybody rigs and holds state; nothing is left to read. Without `twins`, all hold the same, or nobody."""
+        rig = cls.opening(machines, nproc, standbys, **settings)
+        everybody = tuple(range(rig.plan.roles))
+        roster = rig.change.roster
         assert roster is not None
         for role, uid in enumerate(roster.seats):
             if uid is not None:
                 same = (everybody if copies else (role,)) if twins is None else twins[role]
-                play.say(uid, Switched(1, 0), Tracked(role, same))
-        play.each(play.seats(), Settled(1, 1, None))
-        assert play.status() == "training"
-        play.orders()
-        return play
+                rig.say(uid, Switched(1, 0), Tracked(role, same))
+        rig.each(rig.seats(), Settled(1, 1, None))
+        assert rig.status() == "training"
+        rig.orders()
+        return rig
 
     # -- events --------------------------------------------------------------------------------------------------------
 
@@ -194,12 +194,12 @@ class Play:
     # -- longer scenes -------------------------------------------------------------------------------------------------
 
     def replace(self, machine: str = "m1", until: Stage = "settled", id: str = "r1", by: float | None = None) -> None:
-        """Ask for a replacement and play it up to here."""
+        """Ask for a replacement and rig it up to here."""
         assert self.ask(id, Replace((machine,), by=by)) is None
         self.go_on(until)
 
     def go_on(self, until: Stage) -> None:
-        """Play the change under way from the rehearsal up to here."""
+        """Rig the change under way from the rehearsal up to here."""
         steps = [self.rehearsed, self.prepared, self.first_switches, self.all_switch, self.settled]
         for step in steps[: STAGES.index(until)]:
             step()
