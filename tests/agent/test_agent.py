@@ -185,7 +185,7 @@ def test_an_agent_that_must_go_waits_only_so_long(tmp_path: Path) -> None:
     assert leaving(tmp_path, nothing, 0.2).code == 0
 
 
-def test_who_is_told_twice_does_not_wait(tmp_path: Path) -> None:
+def test_an_agent_that_is_terminated_twice_does_not_wait(tmp_path: Path) -> None:
     async def again(agent: Agent, ws: web.WebSocketResponse) -> None:
         agent.leave("its launcher says so, too")  # which does not count
         assert not agent._over.is_set()
@@ -194,7 +194,7 @@ def test_who_is_told_twice_does_not_wait(tmp_path: Path) -> None:
     assert leaving(tmp_path, again, 60.0).code == 0
 
 
-def test_who_belongs_to_no_job_goes_at_once(tmp_path: Path) -> None:
+def test_an_agent_without_a_job_leaves_at_once(tmp_path: Path) -> None:
     async def talk(ws: web.WebSocketResponse) -> None:
         pass
 
@@ -215,7 +215,7 @@ def test_garbage_from_the_controller_is_a_reason_to_connect_anew(tmp_path: Path)
     assert len(said) == 2
 
 
-def test_an_agent_whose_machine_does_not_fit_ends_and_need_not_come_back(tmp_path: Path) -> None:
+def test_the_agent_of_an_unfit_machine_ends_and_need_not_come_back(tmp_path: Path) -> None:
     async def talk(ws: web.WebSocketResponse) -> None:
         await ws.send_bytes(encode(Refused("m1 has no torch", unfit=True)))
 

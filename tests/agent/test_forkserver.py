@@ -81,7 +81,7 @@ def test_messages_and_descriptors_stay_together_however_they_are_cut(
         os.close(fd)
 
 
-def test_descriptors_that_nobody_takes_are_closed(pair: tuple[socket.socket, socket.socket]) -> None:
+def test_descriptors_of_an_incomplete_message_are_closed(pair: tuple[socket.socket, socket.socket]) -> None:
     left, right = pair
     read, write = os.pipe()
     socket.send_fds(left, [MESSAGES.encode(spawn(1))[:-1]], [write, write, write])

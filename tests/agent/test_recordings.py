@@ -243,7 +243,7 @@ def test_a_copy_that_is_not_what_it_should_be_is_not_kept(told: bytes) -> None:
     with_copy(b"content", use, told)
 
 
-def test_copies_are_for_those_who_have_the_secret() -> None:
+def test_a_copy_is_refused_without_the_secret() -> None:
     async def use(store: RecordingStore, recorded: Recorded) -> None:
         stranger = RecordingStore("127.0.0.1", b"another secret")
         with pytest.raises(aiohttp.ClientResponseError, match="401"):

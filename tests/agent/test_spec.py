@@ -33,7 +33,7 @@ def test_the_script_counts_by_its_content(tmp_path: Path) -> None:
     assert facts_of(spec(a)) != facts_of(spec(b))
 
 
-def test_nobody_imports_torch_to_know_its_version() -> None:
+def test_the_version_of_torch_is_known_without_importing_torch() -> None:
     modules = "understudy.agent.spec, understudy.controller.server.server, understudy.launch.join, understudy.cli.main"
     code = f"import {modules}, sys; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0

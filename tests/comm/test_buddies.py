@@ -35,7 +35,7 @@ def test_machines_of_different_sizes() -> None:
     assert buddies(roster_of(3, 1)) == ["w3", "w3", "w3", "w0"]
 
 
-def test_nobody_can_keep_it_on_one_machine() -> None:
+def test_on_one_machine_no_worker_keeps_a_copy() -> None:
     assert buddies(roster_of(3)) == [None] * 3
 
 

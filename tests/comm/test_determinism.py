@@ -81,7 +81,7 @@ def performance(machines: list[int], transport: str, *, reshuffled: bool) -> lis
 
 
 @on_every_layout
-def test_the_same_bits_whoever_plays(machines: list[int], transport: str) -> None:
+def test_a_reduction_has_the_same_bits_with_any_workers_in_the_roles(machines: list[int], transport: str) -> None:
     first = performance(machines, transport, reshuffled=False)
     for digests in first:
         assert digests.shared == first[0].shared, "the roles got different results"

@@ -117,7 +117,7 @@ def test_an_interrupted_generation_leaves_only_a_fresh_way(ensemble: Ensemble) -
     assert sums(endpoints) == [11.0, 11.0]
 
 
-def test_of_two_prepared_generations_one_is_played(ensemble: Ensemble) -> None:
+def test_one_of_two_prepared_generations_is_entered(ensemble: Ensemble) -> None:
     """The other was made to follow a generation that is over: it is closed, and no worker votes for it."""
     roster, fabrics, endpoints = ensemble.start("m0", "m1")
     before = streams()
@@ -223,7 +223,7 @@ def test_giving_up_leaves_pairs_in_use_alone(ensemble: Ensemble) -> None:
 # -- leaving -----------------------------------------------------------------------------------------------------------
 
 
-def test_who_was_released_plays_no_more(ensemble: Ensemble) -> None:
+def test_a_released_worker_runs_no_more_operations(ensemble: Ensemble) -> None:
     roster, fabrics, endpoints = ensemble.start("m0", "m1")
     new = joiner(ensemble, "m9", 1, 2)
     enter(roster.successor({1: new.worker}), [*fabrics, new])
@@ -244,7 +244,7 @@ def test_who_was_released_plays_no_more(ensemble: Ensemble) -> None:
 
 
 @pytest.mark.parametrize("machines", [("m0", "m0"), ("m0", "m1"), ("m0", "m0", "m0"), ("m0", "m1", "m2", "m3")])
-def test_who_waits_for_somebody_who_has_left(ensemble: Ensemble, machines: tuple[str, ...]) -> None:
+def test_an_operation_with_a_worker_that_has_left_ends_at_once(ensemble: Ensemble, machines: tuple[str, ...]) -> None:
     """A worker that closes its fabric does not come any more: nobody waits for it until the time limit."""
     _, fabrics, endpoints = ensemble.start(*machines)
     assert sums(endpoints)[0] > 1
@@ -371,7 +371,7 @@ def test_what_was_prepared_is_given_up_when_another_role_is_assumed(ensemble: En
     assert new.role == 0
 
 
-def test_a_prepared_role_is_played_only_after_the_switch(ensemble: Ensemble) -> None:
+def test_a_worker_has_its_prepared_role_only_after_the_switch(ensemble: Ensemble) -> None:
     (a,) = ensemble.hire("m0")
     future = a.prepare(first_roster([a]))
     future.result(5)

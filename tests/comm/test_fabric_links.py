@@ -248,7 +248,7 @@ def test_a_joiner_talks_before_the_others_are_there(ensemble: Ensemble) -> None:
 # -- links for copies --------------------------------------------------------------------------------------------------
 
 
-def test_copy_links_are_opened_in_the_generation_in_play(ensemble: Ensemble) -> None:
+def test_copy_links_are_opened_in_the_current_generation(ensemble: Ensemble) -> None:
     """Again and again, however many were lost; whoever dials early waits. They do not end with an interruption."""
     roster, fabrics, _ = ensemble.start("m0", "m1", "m2")
     early = fabrics[0].dial_copy(roster, "w1", 2)

@@ -141,7 +141,7 @@ def test_one_is_done_before_the_other(ensemble: Ensemble) -> None:
     b.end_rehearsal()
 
 
-def test_what_a_mate_never_calls_does_not_hold_anybody_back(ensemble: Ensemble) -> None:
+def test_an_operation_that_a_mate_never_calls_ends_with_the_rehearsal(ensemble: Ensemble) -> None:
     mates = ensemble.hire("m8", "m8")
     gather(mates, 0, 1, 4)
     ends = groups(mates, 0, 1)
@@ -187,7 +187,7 @@ def test_a_mate_dies(ensemble: Ensemble, machines: tuple[str, ...], end: Callabl
     assert sums(ends) == [11.0, 11.0]
 
 
-def test_nothing_is_left_of_who_is_closed_in_the_middle(ensemble: Ensemble) -> None:
+def test_a_fabric_that_is_closed_in_a_rehearsal_leaves_no_links_or_threads(ensemble: Ensemble) -> None:
     before, threads = streams(), threading.active_count()
     mates = ensemble.hire("m8", "m8", "m9")
     gather(mates, 0, 1, 4)

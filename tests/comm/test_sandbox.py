@@ -88,7 +88,7 @@ def result(op: Op) -> list[list[float]]:
         (Op("barrier"), []),
     ],
 )
-def test_everybody_sends_what_this_role_sends(op: Op, expected: list[list[float]]) -> None:
+def test_in_an_echo_all_roles_send_what_this_role_sends(op: Op, expected: list[list[float]]) -> None:
     Echo().run(op, A)
     assert result(op) == expected
 
@@ -216,7 +216,7 @@ def test_messages_by_peer_and_tag() -> None:
     assert (it.diverged, asked(it)) == ("", [])
 
 
-def test_messages_from_anybody() -> None:
+def test_a_receive_from_any_role_replays_the_recorded_one() -> None:
     """They are those that were from anybody when they were recorded, and say whose they were."""
 
     def fill(was: Written) -> None:

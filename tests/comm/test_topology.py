@@ -250,7 +250,7 @@ def test_only_roles_matter(case: Case) -> None:
 
 
 @given(cases(), st.data())
-def test_whoever_provides_an_arena_has_it(case: Case, data: st.DataObject) -> None:
+def test_the_provider_of_an_arena_already_has_it(case: Case, data: st.DataObject) -> None:
     """After any number of changes the provider is a stayer wherever the cell has one."""
     roster, key = case
     for number in range(data.draw(st.integers(1, 4))):

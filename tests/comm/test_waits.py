@@ -114,7 +114,7 @@ def test_in_a_backward_pass_only_the_wait_at_its_end_counts(monkeypatch: pytest.
     assert waited(before) == waited(before)
 
 
-def test_nobody_knows_when_other_futures_are_waited_for() -> None:
+def test_waiting_for_a_future_makes_the_waited_time_unknown() -> None:
     _, before = waits.waited()
     GroupWork(None, done=True).get_future()
     assert waits.waited()[1] == before

@@ -33,7 +33,7 @@ def test_away_and_back(ensemble: Ensemble) -> None:
     eventually(lambda: sockets() <= before)
 
 
-def test_who_prepares_when_it_leaves_gives_that_up(ensemble: Ensemble) -> None:
+def test_a_worker_that_withdraws_gives_up_what_it_prepared(ensemble: Ensemble) -> None:
     roster, (a, b), _ = ensemble.start("m0", "m1")
     following = roster.successor({}, generation=2)
     enter_later = [fabric.prepare(following) for fabric in (a, b)]

@@ -78,7 +78,7 @@ def test_what_is_no_controller() -> None:
         Client(url, "ab", patience=0.0).job()
 
 
-def test_nobody_there() -> None:
+def test_a_controller_that_does_not_answer() -> None:
     with socket.create_server(("127.0.0.1", 0)) as sock:
         url = f"http://127.0.0.1:{sock.getsockname()[1]}"
     with pytest.raises(ControllerError, match=f"the controller at {url} does not answer: "):

@@ -92,7 +92,7 @@ def test_batches_are_the_same_as_from_the_source(source: ShardFolder, tmp_path: 
     near.close()
 
 
-def test_its_own_shard_comes_first_and_who_asks_does_not_wait_for_others(
+def test_the_own_shard_is_copied_first_and_a_requested_one_does_not_wait(
     source: ShardFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gate = Gate(1)

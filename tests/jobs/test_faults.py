@@ -150,7 +150,9 @@ async def _die(running: RunningJob, folder: Path, point: str, *, victim: int | N
 
 
 @pytest.mark.parametrize("party", PARTIES)
-def test_somebody_dies_at_every_point(party: str, tmp_path: Path, undisturbed: Result) -> None:
+def test_a_job_survives_a_death_at_every_point_of_a_replacement(
+    party: str, tmp_path: Path, undisturbed: Result
+) -> None:
     folder = tmp_path / "job"
 
     async def disturb(running: RunningJob) -> None:

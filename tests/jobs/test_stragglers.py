@@ -79,7 +79,7 @@ def test_a_worker_that_becomes_slow_is_told_of(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_who_takes_longer_to_load_its_data_is_told_so(tmp_path: Path) -> None:
+def test_a_worker_that_loads_its_data_slowly_is_announced(tmp_path: Path) -> None:
     async def slow_down(running: RunningJob) -> None:
         (tmp_path / FLAG).touch()
 
@@ -88,7 +88,7 @@ def test_who_takes_longer_to_load_its_data_is_told_so(tmp_path: Path) -> None:
     assert event["text"].startswith("m1 role 1: data ")
 
 
-def test_the_steward_replaces_who_is_slow(tmp_path: Path) -> None:
+def test_the_steward_replaces_a_slow_machine(tmp_path: Path) -> None:
     async def disturb(running: RunningJob) -> None:
         await running.standbys(1)
         await running.step(25)

@@ -174,7 +174,7 @@ async def kill_role(running: RunningJob, role: int) -> None:
         pytest.param("spare:r=2", (3, 1), id="spare"),
     ],
 )
-def test_nobody_comes_back_and_data_is_local(mask: str, order: tuple[int, ...], tmp_path: Path) -> None:
+def test_replicas_are_lost_without_refill_and_data_is_local(mask: str, order: tuple[int, ...], tmp_path: Path) -> None:
     """One of four is lost after the other, at random moments, until no more can be done without."""
     chance = random.Random(5)
 
@@ -210,7 +210,7 @@ def test_nobody_comes_back_and_data_is_local(mask: str, order: tuple[int, ...], 
     compare(disturbed, tmp_path / "undisturbed", **settings)
 
 
-def test_data_that_nobody_has_is_waited_for(tmp_path: Path) -> None:
+def test_a_job_waits_for_a_shard_without_a_holder(tmp_path: Path) -> None:
     """Shard 0 is lost with its only two holders. The others have all of the state, so no step is lost."""
 
     async def disturb(running: RunningJob) -> None:

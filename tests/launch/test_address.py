@@ -39,7 +39,7 @@ def test_urls() -> None:
 
 
 @pytest.mark.parametrize("host", ["192.0.2.1", "no.such.host.invalid"])
-def test_an_address_of_somebody_else(host: str) -> None:
+def test_an_address_of_another_machine_is_refused(host: str) -> None:
     with pytest.raises(AddressError, match=rf"cannot listen at {host}: .*; give an address of this machine"):
         check_host(host)
 

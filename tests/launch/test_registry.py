@@ -43,7 +43,7 @@ def test_only_the_user_can_read_it() -> None:
     assert [found.name for found in home().iterdir()] == [path.name]
 
 
-def test_a_draft_that_somebody_left_behind_is_not_read_by_others(tmp_path: Path) -> None:
+def test_a_leftover_draft_does_not_decide_the_permissions(tmp_path: Path) -> None:
     """A file with other permissions may lie where the draft is to be."""
     path = enter(entry())
     path.unlink()
@@ -110,7 +110,7 @@ def test_the_state_folder_of_the_desktop_is_used(tmp_path: Path, monkeypatch: py
     assert home() == Path.home() / ".local" / "state" / "understudy" / "jobs"
 
 
-def test_a_pid_of_somebody_else_lives(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_of_another_user_lives(monkeypatch: pytest.MonkeyPatch) -> None:
     def kill(pid: int, number: int) -> None:
         raise PermissionError
 

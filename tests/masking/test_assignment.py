@@ -85,7 +85,7 @@ def test_the_same_inputs_give_the_same_assignment(data: st.DataObject) -> None:
 
 
 @given(placements(), st.integers(1, 6))
-def test_with_everybody_live_each_computes_its_own(placement: Placement, q: int) -> None:
+def test_with_all_replicas_live_each_computes_its_own_micro_shards(placement: Placement, q: int) -> None:
     found = assign(placement, q, range(placement.replicas))
     assert found.numbers == {
         replica: tuple(range(replica * q, replica * q + q)) for replica in range(placement.replicas)

@@ -27,7 +27,7 @@ def test_what_is_lost_and_what_is_at_risk(data: st.DataObject) -> None:
         assert set(risk.sole) == fatal
 
 
-def test_a_warning_names_who_must_not_fail() -> None:
+def test_a_warning_names_the_replicas_that_must_not_fail() -> None:
     placement = golomb(7, 3)
     assert at_risk(placement, range(7)).reason == "every shard has at least two live holders, or none"
     assert not at_risk(placement, range(7))

@@ -13,7 +13,7 @@ from understudy.planning.closed_form import enough_standbys, mean_vacant, shorta
 from understudy.planning.setting import DAY, HOUR
 
 
-def test_with_three_sigmas_hardly_anybody_waits() -> None:
+def test_with_three_sigmas_a_job_hardly_ever_waits() -> None:
     rate, repair = 1 / HOUR, DAY
     assert enough_standbys(rate, repair) == 39
     assert shortage(24.0, 39) < 0.005

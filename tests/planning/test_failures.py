@@ -28,7 +28,7 @@ def test_repairs_have_their_mean(spread: str) -> None:
 
 
 @given(st.integers(1, 200), st.integers(1, 5), st.integers(0, 2**32))
-def test_the_clock_always_knows_who_is_first(slots: int, runs: int, seed: int) -> None:
+def test_the_clock_always_knows_the_first_failure(slots: int, runs: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
     clock = FailureClock(Failures(100.0), runs, slots, rng)
     everyone = np.arange(runs)

@@ -48,7 +48,7 @@ def test_longer_lives_never_make_it_worse(gpus: int, replicas: int, goal: Litera
 
 @pytest.mark.parametrize(("gpus", "replicas"), CLUSTERS)
 @pytest.mark.parametrize("mtbf", LIVES[1:])
-def test_who_asks_for_time_is_not_slower_and_who_asks_for_cost_not_dearer(
+def test_the_plan_for_time_is_not_slower_and_the_plan_for_cost_not_dearer(
     gpus: int, replicas: int, mtbf: float
 ) -> None:
     cheap, fast = (best(PlanRequest(gpus, replicas=replicas, mtbf=mtbf, goal=goal)) for goal in ("cost", "time"))

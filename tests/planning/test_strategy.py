@@ -20,7 +20,7 @@ def test_replication_computes_no_more_for_the_missing() -> None:
     assert strategy.stretch(GROUPS, 0) == strategy.stretch(GROUPS, 5) == pytest.approx(31 / 11)
 
 
-def test_only_a_failure_whose_work_nobody_else_has_is_patched() -> None:
+def test_only_a_failure_without_another_holder_of_its_work_is_patched() -> None:
     stacks, parts = spare(GROUPS, 5, 100.0), mask_and_refill(GROUPS, 1, 100.0, q=8)
     assert stacks.patched(GROUPS, 0) == 1.0
     assert stacks.patched(GROUPS, 1) < 0.1

@@ -131,6 +131,6 @@ def test_what_no_worker_says(body: bytes) -> None:
         fed(bytearray(), struct.pack("<I", len(body)) + body)
 
 
-def test_a_length_that_nobody_means() -> None:
+def test_a_length_over_the_limit_is_refused() -> None:
     with pytest.raises(FramingError, match=f"a worker's message of {MAX_MESSAGE + 1} bytes is too long"):
         fed(bytearray(), struct.pack("<I", MAX_MESSAGE + 1))

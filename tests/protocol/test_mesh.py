@@ -84,7 +84,7 @@ def test_what_is_wrong_is_named(text: str, says: str) -> None:
     assert says in str(raised.value)
 
 
-def test_who_is_alike() -> None:
+def test_roles_that_differ_only_in_the_given_axes_are_alike() -> None:
     mesh = (("pp", 2), ("dp", 2), ("tp", 2))
     assert alike(mesh, 5, ["dp"]) == (5, 7)
     assert alike(mesh, 5, ["dp", "tp"]) == (4, 5, 6, 7)

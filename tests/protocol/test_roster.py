@@ -50,7 +50,7 @@ def test_generations_count_from_one(generation: int) -> None:
         Roster.of(generation, [(0, "a")], [A])
 
 
-def test_nobody_plays() -> None:
+def test_a_roster_without_roles_is_refused() -> None:
     with pytest.raises(RosterError, match="it has no roles; give it at least one"):
         Roster.of(1, [], [A])
 

@@ -53,7 +53,9 @@ def test_the_least_of_all_numbers_is_the_obvious_outcome(ballots: list[Ballot]) 
 
 
 @given(st.integers(0, 100), st.integers(0, 100), st.integers(0, 50), st.booleans())
-def test_who_left_and_who_goes_on_are_named(leaver: int, stayer: int, step: int, stop: bool) -> None:
+def test_an_error_names_the_role_that_left_and_the_role_that_goes_on(
+    leaver: int, stayer: int, step: int, stop: bool
+) -> None:
     if leaver == stayer:
         stayer += 1
     outcome = counted([Ballot(leaver, step, CURRENT, stop, over=True), Ballot(stayer, step, CURRENT, stop)])
@@ -70,7 +72,7 @@ def test_a_ballot_has_the_width_that_the_tensor_has(ballots: list[Ballot]) -> No
 
 
 @given(elections(), st.data())
-def test_one_whose_gradients_are_not_numbers_is_enough(ballots: list[Ballot], data: st.DataObject) -> None:
+def test_one_role_with_gradients_that_are_not_finite_is_enough(ballots: list[Ballot], data: st.DataObject) -> None:
     ballots = [msgspec.structs.replace(ballot, step=7, over=False) for ballot in ballots]
     bad = data.draw(st.sampled_from(range(len(ballots))))
     ballots[bad] = msgspec.structs.replace(ballots[bad], sound=False)
@@ -80,6 +82,6 @@ def test_one_whose_gradients_are_not_numbers_is_enough(ballots: list[Ballot], da
 
 
 @given(elections())
-def test_nobody_goes_back_to_what_somebody_has_no_copy_of(ballots: list[Ballot]) -> None:
+def test_the_outcome_names_no_copy_that_a_role_does_not_have(ballots: list[Ballot]) -> None:
     outcome = counted(ballots)
     assert outcome.error or all(ballot.copied >= outcome.copied for ballot in ballots)

@@ -79,13 +79,13 @@ def test_the_slowest_comes_first_and_one_at_a_time() -> None:
     assert [action.machine for action in actions(done) if isinstance(action, ReplaceSlow)] == ["m3"]
 
 
-def test_who_was_to_be_replaced_is_left_alone_for_a_while() -> None:
+def test_after_a_request_to_replace_it_a_machine_is_left_alone_for_a_while() -> None:
     rules = StewardSettings(looks=1, rest=600.0, replacements=100)
     done, _, _ = looks(1800, rules, suspects=(M3,), standbys=(READY,))
     assert [at for at, _ in done] == [1000.0, 1600.0, 2200.0]
 
 
-def test_a_newcomer_is_left_alone_for_a_while() -> None:
+def test_a_joiner_is_left_alone_for_a_while() -> None:
     rules = StewardSettings(looks=1, rest=600.0)
     fresh = msgspec.structs.replace(M3, since=900.0)
     done, said, _ = looks(600, rules, suspects=(fresh,), standbys=(READY,))
@@ -143,7 +143,7 @@ def test_off_means_off_for_slow_machines_but_the_pool_is_kept() -> None:
 # -- the pool ----------------------------------------------------------------------------------------------------------
 
 
-def test_without_a_pool_nobody_is_asked_for_or_released() -> None:
+def test_without_a_pool_no_standby_is_asked_for_or_released() -> None:
     done, _, _ = looks(200, StewardSettings(), standbys=())
     assert done == []
     done, _, _ = looks(200, StewardSettings(), standbys=(READY, OTHER))
@@ -160,7 +160,7 @@ def test_what_is_missing_is_asked_for_at_once_and_again_after_the_cool_down() ->
     assert done[0] == (1030.0, RequestStandbys(1, "1 of 3 free, 1 expected"))
 
 
-def test_who_does_not_come_in_time_is_asked_for_again() -> None:
+def test_a_standby_that_does_not_come_in_time_is_asked_for_again() -> None:
     rules = StewardSettings(pool=1, arrival=900.0)
     done, _, _ = looks(1000, rules, begin=1001.0, expected=1, requests=(1000.0,))
     assert done[0][0] == 1900.0
@@ -199,7 +199,7 @@ def test_what_is_too_many_for_long_is_released_the_coldest_and_newest_first() ->
 
 
 @pytest.mark.parametrize("seen", [{"busy": True}, {"vacant": 1}, {"drains": 1}])
-def test_nobody_is_released_who_may_be_needed(seen: dict[str, Any]) -> None:
+def test_no_standby_that_may_be_needed_is_released(seen: dict[str, Any]) -> None:
     assert not looks(200, StewardSettings(pool=1), standbys=(READY, OTHER), **seen)[0]
 
 

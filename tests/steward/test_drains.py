@@ -22,7 +22,9 @@ THREE = Drain("r1", ("m1", "m2", "m3"))
         (Drain("r", ("m1", "m2"), in_turns=False), ["m2"], 0, (), ""),
     ],
 )
-def test_who_goes_now(drain: Drain, ready: list[str], limit: int, machines: tuple[str, ...], why: str) -> None:
+def test_the_machines_of_the_next_turn(
+    drain: Drain, ready: list[str], limit: int, machines: tuple[str, ...], why: str
+) -> None:
     assert next_turn(drain, ready, limit) == (machines, why)
 
 
@@ -46,7 +48,7 @@ def test_nothing_is_foretold_before_anything_was_measured() -> None:
 
 
 @given(st.integers(1, 9), st.integers(0, 12), st.integers(0, 5))
-def test_everybody_goes_in_the_end(machines: int, standbys: int, limit: int) -> None:
+def test_all_machines_of_a_drain_leave_in_the_end(machines: int, standbys: int, limit: int) -> None:
     left = tuple(f"m{number}" for number in range(machines))
     taken = 0
     while left:

@@ -53,7 +53,7 @@ def test_it_is_over_after_a_window_without() -> None:
     assert not detector.told
 
 
-def test_who_has_more_slow_links_is_the_one() -> None:
+def test_the_machine_with_the_most_slow_links_is_named() -> None:
     detector = LinkDetector(StragglerSettings())
     for step in range(60):
         ways = {(1, 2): 0.4, (2, 0): 0.4, (0, 1): 0.001}
@@ -66,7 +66,7 @@ def test_who_has_more_slow_links_is_the_one() -> None:
     assert [finding.machine for finding in detector.told] == ["m2", "m2"]
 
 
-def test_whoever_has_gone_is_forgotten() -> None:
+def test_a_worker_that_has_left_is_forgotten() -> None:
     detector = LinkDetector(StragglerSettings())
     for step in range(30):
         detector.step(ring(step, slow=1, backed=0.4, starved=0.4), MACHINES)

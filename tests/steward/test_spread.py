@@ -37,7 +37,7 @@ def test_two_kinds_trade_places() -> None:
     assert transitions(where, moves, ["m4"])
 
 
-def test_a_machine_of_which_nobody_knows_where_it_stands() -> None:
+def test_a_machine_without_a_known_rack_is_refused() -> None:
     with pytest.raises(ImpossibleMoves, match="the rack of m1 is not known; label it"):
         spread_over_racks({0: "m0", 1: "m1"}, [(0, 1)], {"m0": "r1", "m2": "r2"}, ["m2"])
 

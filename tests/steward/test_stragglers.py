@@ -35,14 +35,14 @@ def _false_alarms(workers: SimulatedWorkers, seeds: range) -> list[int]:
 
 
 @pytest.mark.parametrize("name", CROWDS)
-def test_noise_alone_is_nobodys_fault(name: str) -> None:
+def test_noise_alone_makes_no_straggler(name: str) -> None:
     assert not _false_alarms(CROWDS[name], range(3))
 
 
 @pytest.mark.long
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("name", CROWDS)
-def test_noise_alone_is_nobodys_fault_in_hundreds_of_runs(name: str) -> None:
+def test_noise_alone_makes_no_straggler_in_hundreds_of_runs(name: str) -> None:
     wrong = _false_alarms(CROWDS[name], range(1000, 1500))
     assert len(wrong) <= 1, wrong
 
@@ -79,7 +79,7 @@ def test_in_a_pair_the_slow_one_is_found() -> None:
     assert delays[-1] <= 40
 
 
-def test_in_a_pipeline_who_becomes_slow_is_found_by_its_own_past() -> None:
+def test_in_a_pipeline_a_worker_that_becomes_slow_is_found_by_its_own_past() -> None:
     workers = SimulatedWorkers(4, QUIET, (Slow(1, 1.25),), classes=ALONE)
     ((step, news),) = alarms(workers.watched(1, 250))
     assert news.finding.role == 1
@@ -87,7 +87,7 @@ def test_in_a_pipeline_who_becomes_slow_is_found_by_its_own_past() -> None:
     assert "its own past" in news.finding.reason
 
 
-def test_who_is_slow_from_the_beginning_is_found_among_three_only() -> None:
+def test_a_worker_that_is_slow_from_the_beginning_is_found_among_three_only() -> None:
     slow = (Slow(1, 1.3, since=0),)
     assert [news.finding.role for _, news in alarms(SimulatedWorkers(3, QUIET, slow).watched(1, 60))] == [1]
     assert not alarms(SimulatedWorkers(3, QUIET, slow, classes=ALONE).watched(1, 300))
@@ -105,7 +105,7 @@ def test_the_part_that_is_slow_is_named(part: str) -> None:
     assert [(news.finding.role, news.finding.part) for _, news in told] == [(2, part)]
 
 
-def test_who_is_slow_in_everything_is_slow_in_computing() -> None:
+def test_a_worker_that_is_slow_in_all_parts_is_slow_in_computing() -> None:
     ((_, news),) = alarms(SimulatedWorkers(4, QUIET, (Slow(2, 1.34),)).watched(1, 250))
     assert news.finding.part == "compute"
     assert news.finding.machine == "m2"
@@ -188,7 +188,7 @@ def test_odd_steps_and_those_without_a_clock_do_not_count() -> None:
         assert not detector.step(samples, dict.fromkeys(range(6), tuple(range(6))), {})
 
 
-def test_whoever_computes_more_micro_shards_is_compared_by_micro_shard() -> None:
+def test_workers_are_compared_by_the_time_of_one_micro_shard() -> None:
     twice = Sample("w0", 0, 1, 2.1, (0.2, 0.8, 1.0, 0.1), 0.0, micro=2)
     once = Sample("w1", 1, 1, 1.1, (0.1, 0.4, 0.5, 0.1), 0.0, micro=1)
     assert seconds(twice) == pytest.approx(seconds(once))

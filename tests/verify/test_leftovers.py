@@ -31,7 +31,7 @@ def test_a_process_that_still_runs_is_named_until_it_ends() -> None:
         assert place.leftovers({}) == []
 
 
-def test_what_was_there_before_is_nobodys_fault() -> None:
+def test_processes_from_before_the_job_are_no_leftovers() -> None:
     child = subprocess.Popen(SLEEP)
     try:
         with enclosure() as place:

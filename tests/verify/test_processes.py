@@ -30,7 +30,7 @@ def test_a_job_s_processes() -> None:
     assert offspring(14, TABLE) == {}
 
 
-def test_who_is_above_a_worker() -> None:
+def test_the_fork_server_and_the_agent_of_a_worker_are_found() -> None:
     job = offspring(10, TABLE)
     assert (fork_server(14, job), agent(14, job)) == (13, 12)
     assert (fork_server(18, job), agent(18, job)) == (17, 16)

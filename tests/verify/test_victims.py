@@ -42,7 +42,7 @@ REPLICAS = snapshot(2, {0: (0, 2), 1: (1, 3), 2: (0, 2), 3: (1, 3)}, machines=2)
 SHARDED = snapshot(1, {0: (0,), 1: (1,)}, machines=2)
 
 
-def test_who_would_be_missed() -> None:
+def test_the_roles_that_a_loss_leaves_without_a_copy() -> None:
     assert orphaned(DDP, {"w0", "w1"}) == []
     assert orphaned(DDP, {"w0", "w1", "w2"}) == [0, 1, 2]
     assert orphaned(DDP, {"w3"}) == []
@@ -53,7 +53,7 @@ def test_who_would_be_missed() -> None:
     assert orphaned(SHARDED, {"w1"}) == [1]
 
 
-def test_nobody_is_struck_before_it_is_known_who_has_copies() -> None:
+def test_no_worker_is_a_victim_before_the_holders_of_copies_are_known() -> None:
     unknown = Snapshot(DDP.workers, {}, DDP.states)
     with pytest.raises(NotPossible, match="only copy"):
         pick_worker(unknown, Random(0))
@@ -74,7 +74,7 @@ def test_the_last_copy_is_spared() -> None:
 
 
 @given(st.integers(), st.sampled_from([DDP, STAGES, REPLICAS]))
-def test_a_choice_harms_nobody_for_good(seed: int, there: Snapshot) -> None:
+def test_victims_never_hold_the_last_copy_of_a_state(seed: int, there: Snapshot) -> None:
     dice = Random(seed)
     one = pick_worker(there, dice)
     two = pick_worker(there, dice, also={one.uid})

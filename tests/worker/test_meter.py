@@ -127,7 +127,7 @@ def test_an_exception_in_forward_does_not_confuse_it(clock: Clock) -> None:
     assert measured(meter, clock, net).parts[1] == pytest.approx(6.0)
 
 
-def test_a_copy_of_a_module_tells_nobody(clock: Clock) -> None:
+def test_a_copy_of_a_module_is_not_measured(clock: Clock) -> None:
     meter, net = Meter(world=cast(World, clock)), Net(clock)
     meter.watch([net])
     other = copy.deepcopy(net)

@@ -102,7 +102,7 @@ def test_a_job_begins() -> None:
 # -- a replacement -----------------------------------------------------------------------------------------------------
 
 
-def test_who_stays_switches_when_the_vote_agrees() -> None:
+def test_a_stayer_switches_when_the_vote_agrees() -> None:
     worker = prepared()
     assert worker.ballot() == Ballot(0, 0, 2)
     assert worker.counted(VoteOutcome(2)) == []
@@ -112,7 +112,7 @@ def test_who_stays_switches_when_the_vote_agrees() -> None:
     assert worker.boundary() == Begin(1)
 
 
-def test_who_gives_names_the_generation_only_when_armed() -> None:
+def test_a_giver_votes_for_the_generation_only_when_armed() -> None:
     worker = prepared("w1")
     for _ in range(2):
         assert worker.hear(Arm(7)) == []
@@ -129,7 +129,7 @@ def test_who_gives_names_the_generation_only_when_armed() -> None:
     assert worker.gave(2) == [SendReport(Gave(2))]
 
 
-def test_who_comes_enters_when_it_has_the_state() -> None:
+def test_a_joiner_enters_when_it_has_the_state() -> None:
     worker = rehearsed()
     assert worker.hear(Prepare(SECOND, MOVE)) == [Open(SECOND)]
     worker.opened(2)

@@ -127,7 +127,7 @@ def test_what_it_went_back_to_is_not_what_it_is_to_take(back: Back) -> None:
     assert worker.boundary() == Begin(2)
 
 
-def test_who_has_got_back_in_time_and_is_to_take_all_the_same() -> None:
+def test_a_worker_that_has_gone_back_in_time_takes_state_if_it_is_told_to() -> None:
     worker = sent_back()
     worker.boundary()
     worker.hear(Halt(2, "y"))
@@ -139,7 +139,7 @@ def test_who_has_got_back_in_time_and_is_to_take_all_the_same() -> None:
     assert worker.boundary() == SwitchTo(4)
 
 
-def test_who_takes_a_copy_does_not_go_back_by_itself() -> None:
+def test_a_taker_of_a_copy_does_not_go_back_by_itself() -> None:
     worker = training(step=5)
     worker.hear(Halt(1, "x"))
     worker.hear(Resume(THIRD, 3, TO_W0, "copy"))
@@ -166,7 +166,7 @@ def test_a_worker_that_is_to_take_another_state_leaves_its_step(voted: bool) -> 
     assert worker.boundary() == SwitchTo(3)
 
 
-def test_a_joiner_goes_back_to_a_checkpoint_like_everybody() -> None:
+def test_a_joiner_goes_back_to_a_checkpoint_like_any_worker() -> None:
     worker = rehearsed()
     worker.hear(Resume(THIRD, 3, back="checkpoint"))
     worker.opened(3)
@@ -187,7 +187,7 @@ def test_a_joiner_takes_a_copy() -> None:
     assert worker.boundary() == SwitchTo(3)
 
 
-def test_who_gives_a_copy_goes_back_first() -> None:
+def test_a_giver_of_a_copy_goes_back_first() -> None:
     worker = training(step=5)
     worker.hear(Halt(1, "x"))
     worker.hear(Resume(THIRD, 3, TO_W2, "copy"))
@@ -227,7 +227,7 @@ def test_it_keeps_what_it_is_told_to_at_the_boundary() -> None:
     assert worker.boundary() == WriteCheckpoint(3, (0, 1))
 
 
-def test_it_applies_the_step_first_that_somebody_has_applied() -> None:
+def test_a_worker_first_applies_the_step_that_another_worker_has_applied() -> None:
     worker = training(step=3)
     worker.ballot()
     worker.hear(Halt(1, "x"))
@@ -261,7 +261,7 @@ def unsound(worker: WorkerProtocol) -> None:
     assert worker.counted(VoteOutcome(None, sound=False)) == []
 
 
-def test_a_step_whose_gradients_are_not_sound_does_not_count() -> None:
+def test_a_step_with_unsound_gradients_does_not_count() -> None:
     worker = training(step=3)
     assert worker.ballot(sound=False) == Ballot(0, 3, 1, sound=False)
     unsound(worker)
@@ -272,7 +272,7 @@ def test_a_step_whose_gradients_are_not_sound_does_not_count() -> None:
         worker.applied()
 
 
-def test_whoever_was_sound_repeats_it_too() -> None:
+def test_a_worker_with_sound_gradients_repeats_the_step_too() -> None:
     worker = training(step=3)
     assert worker.ballot() == Ballot(0, 3, 1)
     unsound(worker)

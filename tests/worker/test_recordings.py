@@ -277,7 +277,7 @@ def test_another_one_of_the_same_records(job: Job) -> None:
     job.silent()
 
 
-def test_who_was_thought_to_hold_the_same_records_from_the_first_step_on(ensemble: Ensemble, tmp_path: Path) -> None:
+def test_a_role_without_a_twin_records_from_the_first_step_on(ensemble: Ensemble, tmp_path: Path) -> None:
     """As with sharded state: no two roles hold the same, so each records. The build is not in it."""
     job = Job(ensemble, tmp_path)
     job.begin(same=(1,), role=1)
@@ -360,7 +360,7 @@ def test_a_recording_is_fetched_once(
     assert caplog.records == []
 
 
-def test_who_has_rehearsed_needs_no_memory_for_it(
+def test_a_joiner_frees_the_recording_after_its_rehearsal(
     joiner: StepRecordings, other_store: OtherStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rested: list[Recording] = []

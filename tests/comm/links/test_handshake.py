@@ -74,7 +74,7 @@ def test_the_wrong_secret(two: TwoWorkers) -> None:
     two.goes_on("wrong secret")
 
 
-def test_a_stranger_who_does_not_check_the_secret(two: TwoWorkers) -> None:
+def test_a_peer_that_does_not_check_the_secret_is_refused(two: TwoWorkers) -> None:
     """It goes on although this side has not proven anything, and answers the challenge with noise."""
     with Talk(two.a) as talk:
         talk.send(hello(two.a))
@@ -139,7 +139,7 @@ def test_a_worker_that_came_before_the_roster_that_lacks_it(two: TwoWorkers, kin
     two.goes_on("from w2")
 
 
-def test_meant_for_somebody_else(two: TwoWorkers) -> None:
+def test_a_hello_for_another_worker_is_refused(two: TwoWorkers) -> None:
     with Talk(two.a) as talk:
         talk.enter(hello(two.a, target="w1", source="w0"))
         assert talk.receive() == Refusal("this is w0, not w1")
@@ -246,7 +246,7 @@ def test_a_prepared_roster_with_a_worker_of_another_job(two: TwoWorkers) -> None
         futures[2].result(5)
 
 
-def test_nobody_listens(two: TwoWorkers) -> None:
+def test_preparing_fails_if_a_peer_does_not_listen(two: TwoWorkers) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     gone = WorkerAddress("w9", "m9", "127.0.0.1", port)

@@ -230,7 +230,7 @@ def test_only_the_first_fault_counts() -> None:
         poison.check()
 
 
-def test_a_fault_says_how_why_and_who_noticed() -> None:
+def test_a_fault_names_its_kind_its_reason_and_the_worker_that_noticed() -> None:
     assert (
         str(Fault("eof", "role 1 (w1 on m1) is gone", "w1", "w0")) == "eof: role 1 (w1 on m1) is gone (noticed by w0)"
     )

@@ -87,7 +87,7 @@ def test_an_interrupt_frees_a_receive_however_much_has_come(pair: Pair, arrived:
     assert job.done.wait(5)
 
 
-def test_an_interrupt_frees_a_send_that_nobody_takes(pair: Pair) -> None:
+def test_an_interrupt_frees_a_send_without_a_receiver(pair: Pair) -> None:
     job = pair.post(Send(1, 0, torch.zeros(5_000_000)))
     assert not job.done.wait(0.05)
     pair.poison.set(Fault("interrupt", "a test"))
@@ -231,7 +231,7 @@ def test_a_send_has_a_limit(linked: bool) -> None:
     pair.close()
 
 
-def test_a_closed_one_keeps_nobody_waiting(pair: Pair) -> None:
+def test_closed_pairs_end_all_operations(pair: Pair) -> None:
     job = pair.post(Receive(1, 0, torch.zeros(3)))
     pair.pairs.close()
     assert job.done.wait(5)

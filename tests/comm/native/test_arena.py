@@ -80,7 +80,7 @@ def _buffers(place: ArenaRounds) -> list[int]:
     return found
 
 
-def test_those_who_disagree_both_say_so() -> None:
+def test_both_roles_report_a_mismatch() -> None:
     poisons = [Poison(), Poison()]
     made = places(2, poisons)
 
@@ -118,7 +118,7 @@ def test_an_interrupt_wakes_a_sleeping_worker() -> None:
     assert ended.is_set()
 
 
-def test_a_time_limit_names_who_did_not_come() -> None:
+def test_a_time_out_names_the_role_that_did_not_come() -> None:
     poisons = [Poison(), Poison()]
     made = places(2, poisons)
     made[0].announce(1, CALL)
@@ -131,7 +131,7 @@ def test_a_time_limit_names_who_did_not_come() -> None:
     assert "role 1 (w1 on m0)" in fault.reason
 
 
-def test_who_has_left_is_not_waited_for() -> None:
+def test_no_role_waits_for_a_worker_that_has_left() -> None:
     poisons = [Poison(), Poison()]
     made = places(2, poisons)
     poisons[0].gone.add("w1")
@@ -142,7 +142,7 @@ def test_who_has_left_is_not_waited_for() -> None:
     assert (fault.how, fault.who, fault.reason) == ("eof", "w1", "role 1 (w1 on m0) has left")
 
 
-def test_who_came_and_left_has_come() -> None:
+def test_a_worker_that_leaves_after_a_round_takes_part_in_it() -> None:
     poisons = [Poison(), Poison()]
     made = places(2, poisons)
     thread = threading.Thread(target=round_of, args=(made[1],))

@@ -177,7 +177,7 @@ def alone(worker: LocalWorker, role: int, roles: int) -> Fault | None:
     return worker.fabric.fault
 
 
-def test_an_operation_that_nobody_joins_ends_at_its_limit() -> None:
+def test_an_operation_without_peers_ends_at_its_time_limit() -> None:
     local, handles = workers_of("m0", "m1", body=alone, limit=1.0)
     with local:
         for handle in handles:
@@ -250,7 +250,7 @@ def prepare_in_vain(worker: LocalWorker, role: int) -> float:
     return total(group)
 
 
-def test_a_joiner_that_died_on_its_way_stops_nobody() -> None:
+def test_a_joiner_that_dies_before_it_enters_stops_no_worker() -> None:
     with LocalWorkers(transport=GLOO, limit=20.0, setup_limit=10.0) as local:
         *handles, joiner = [local.start(f"m{role}", 1, prepare_in_vain, role)[0] for role in range(3)]
         joiner.kill()

@@ -23,7 +23,7 @@ def dies(rig: Rig, how: str) -> str:
 
 @pytest.mark.parametrize("until", ["rehearse", "prepare", "armed"])
 @pytest.mark.parametrize("how", ["machine", "worker"])
-def test_a_newcomer_that_dies_is_followed_by_the_next_one(until: Stage, how: str) -> None:
+def test_if_the_joiner_dies_the_next_standby_takes_its_place(until: Stage, how: str) -> None:
     rig = Rig.training(standbys=2)
     rig.replace(until=until)
     generation = rig.change.generation
@@ -46,7 +46,7 @@ def test_a_newcomer_that_dies_is_followed_by_the_next_one(until: Stage, how: str
 
 
 @pytest.mark.parametrize("until", ["rehearse", "prepare", "armed"])
-def test_a_newcomer_that_dies_and_nobody_is_left(until: Stage) -> None:
+def test_if_the_joiner_dies_and_no_standby_is_left_training_continues_as_before(until: Stage) -> None:
     rig = Rig.training(standbys=1)
     rig.replace(until=until)
     dies(rig, "machine")
@@ -60,7 +60,7 @@ def test_a_newcomer_that_dies_and_nobody_is_left(until: Stage) -> None:
     assert rig.seats() == ["w0", "w1"]
 
 
-def test_a_standby_whose_worker_died_tries_again_with_a_new_one_a_few_times() -> None:
+def test_a_standby_rehearses_again_with_a_new_worker_a_few_times() -> None:
     rig = Rig.training(standbys=1, quarantine=ATTEMPTS + 1)
     rig.replace(until="rehearse")
     rig.orders()
@@ -90,7 +90,7 @@ def test_a_standby_in_quarantine_is_not_tried_again() -> None:
     assert rig.answered()[0] is False
 
 
-def test_who_is_ended_with_its_machine_need_not_say_that_it_has_given_up() -> None:
+def test_a_worker_that_ends_with_its_machine_need_not_confirm_the_cancellation() -> None:
     """w4 dies, and m2 is put into quarantine with w5, which was told to give the generation up."""
     rig = Rig.training(nproc=2, standbys=1, quarantine=1)
     rig.replace(until="prepare")
@@ -116,7 +116,7 @@ def test_links_that_cannot_be_opened_cancel_the_change() -> None:
 WARM = "_advance looks for finished rehearsals before _next begins a change: it waits for an event that may never come"
 
 
-def test_who_has_rehearsed_already_prepares_at_once_in_the_next_attempt() -> None:
+def test_a_joiner_that_has_rehearsed_prepares_at_once_in_the_next_attempt() -> None:
     rig = Rig.training(standbys=1)
     rig.replace(until="prepare")
     rig.say("w0", Unprepared(2, "no route to w2"))
@@ -126,7 +126,7 @@ def test_who_has_rehearsed_already_prepares_at_once_in_the_next_attempt() -> Non
     assert rig.phase() == "prepare"
 
 
-def test_who_has_rehearsed_already_prepares_at_once_in_the_next_request() -> None:
+def test_a_joiner_that_has_rehearsed_prepares_at_once_in_the_next_request() -> None:
     """Nothing has to happen in between for an operator who asks again to be heard."""
     rig = Rig.training(standbys=1)
     rig.replace(until="prepare", by=50.0)
@@ -152,7 +152,7 @@ def test_a_cancel_that_comes_after_the_vote_is_too_late() -> None:
     assert rig.told("cancelled") == []
 
 
-def test_a_newcomer_that_dies_before_a_vote_that_agreed_is_a_failure() -> None:
+def test_if_the_joiner_dies_before_a_vote_that_agrees_the_job_recovers() -> None:
     rig = Rig.training(standbys=2)
     rig.replace(until="armed")
     rig.lose("m2")
@@ -168,7 +168,7 @@ def test_a_newcomer_that_dies_before_a_vote_that_agreed_is_a_failure() -> None:
     assert rig.reply().ok
 
 
-def test_the_newcomer_dies_in_the_switch() -> None:
+def test_if_the_joiner_dies_in_the_switch_the_leaver_keeps_its_role() -> None:
     rig = Rig.training(standbys=1)
     rig.replace(until="switch")
     rig.orders()

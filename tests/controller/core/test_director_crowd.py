@@ -19,7 +19,7 @@ def addressed(rig: Rig) -> list[str]:
     return found
 
 
-def test_exactly_those_who_were_given_orders_are_named() -> None:
+def test_exactly_the_machines_with_orders_are_named() -> None:
     rig = Rig.training(machines=3, standbys=1)
     addressed(rig)
     rig.ask("r1", Replace(("m1",)))
@@ -55,7 +55,7 @@ def test_a_worker_that_died_before_the_first_switch_is_noticed_with_it() -> None
     assert rig.status() == "halting"
 
 
-def test_the_first_generation_waits_for_the_last_worker_of_those_who_are_to_play() -> None:
+def test_the_first_generation_waits_for_the_last_worker_with_a_role() -> None:
     rig = Rig(machines=3)
     for name in ("m0", "m1", "m2"):
         rig.come(name)
@@ -67,7 +67,7 @@ def test_the_first_generation_waits_for_the_last_worker_of_those_who_are_to_play
     assert rig.phase() == "open"  # m3, which has not said so yet, is none of them
 
 
-def test_machines_that_play_are_known_anew_with_each_roster() -> None:
+def test_machines_with_roles_are_computed_anew_for_each_roster() -> None:
     rig = Rig.training(machines=2, standbys=1)
     assert rig.job.homes() == {"m0": 0, "m1": 1}
     rig.replace("m1")

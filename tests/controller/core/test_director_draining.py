@@ -60,7 +60,7 @@ def test_what_is_asked_for_at_one_boundary_is_done_at_one() -> None:
     assert going(rig) == ("m0", "m1")
 
 
-def test_nobody_goes_by_plan_while_the_job_recovers() -> None:
+def test_no_machine_is_drained_while_the_job_recovers() -> None:
     rig = Rig.training(machines=3, standbys=2)
     rig.lose("m2")
     rig.halted("w0", "w1")
@@ -141,7 +141,7 @@ def test_what_cannot_be_met_is_refused_at_once(standbys: int, request_: Replace,
     assert rig.status() == "training"
 
 
-def test_a_standby_that_somebody_else_waits_for_is_not_free() -> None:
+def test_a_standby_that_another_request_waits_for_is_not_free() -> None:
     rig = Rig.training(machines=3, standbys=2)
     rig.replace("m0", until="rehearse", id="r0")
     rig.ask("r1", drain("m1"))
@@ -151,7 +151,7 @@ def test_a_standby_that_somebody_else_waits_for_is_not_free() -> None:
 # -- deadlines ---------------------------------------------------------------------------------------------------------
 
 
-def test_who_will_be_late_is_told_before_the_deadline() -> None:
+def test_a_drain_that_will_be_late_is_announced_before_its_deadline() -> None:
     rig = Rig.training(machines=3, standbys=2)
     rig.replace("m0", id="r0")
     took = usual_duration(rig.job)
@@ -250,7 +250,7 @@ def test_a_leaver_that_is_kept_becomes_a_standby() -> None:
     assert rig.states() == {"m0": "active", "m1": "active", "m2": "standby"}
 
 
-def test_who_is_to_go_where_is_not_left_to_chance_after_a_mishap() -> None:
+def test_a_replacement_by_a_named_standby_fails_with_that_standby() -> None:
     rig = Rig.training(standbys=2)
     rig.ask("r1", Replace(("m1",), ("m2",), keep=True))
     rig.lose("m2")
@@ -280,7 +280,7 @@ def test_a_standby_that_must_go_just_goes() -> None:
 
 
 @pytest.mark.parametrize("until", STAGES[:3])
-def test_a_newcomer_that_must_go_is_followed_by_another_one(until: Stage) -> None:
+def test_a_joiner_that_must_leave_is_followed_by_another_one(until: Stage) -> None:
     rig = Rig.training(standbys=2)
     rig.replace(until=until)
     rig.leaving("m2")
@@ -290,7 +290,7 @@ def test_a_newcomer_that_must_go_is_followed_by_another_one(until: Stage) -> Non
     assert rig.change.joiners == {1: "w3"}
 
 
-def test_a_newcomer_that_must_go_when_it_has_come_is_drained() -> None:
+def test_a_joiner_that_must_leave_in_the_switch_is_drained_afterwards() -> None:
     rig = Rig.training(standbys=2)
     rig.replace(until="switch")
     rig.leaving("m2")
@@ -332,7 +332,7 @@ def test_one_that_comes_in_time_takes_over() -> None:
     assert rig.states() == {"m0": "active", "m1": "gone", "m5": "active"}
 
 
-def test_its_time_is_up_while_the_newcomer_rehearses() -> None:
+def test_a_leaver_out_of_time_in_the_rehearsal_is_replaced_by_a_recovery() -> None:
     """The failure does what was asked for."""
     rig = Rig.training()
     rig.leaving("m1")

@@ -101,7 +101,7 @@ def test_stop_in_a_replacement_answers_it(until: Stage, told: list[str]) -> None
     assert rig.reply().ok == (until == "seated")
 
 
-def test_who_comes_into_a_job_that_is_to_stop_is_told_so() -> None:
+def test_a_joiner_of_a_job_that_is_to_stop_is_told_so() -> None:
     rig = Rig.training()
     rig.replace(until="rehearse")
     rig.ask("r2", StopJob())
@@ -167,7 +167,7 @@ def test_what_is_no_deadlock(last: Stalled) -> None:
     assert rig.status() == "training"
 
 
-def test_who_went_on_does_not_wait_any_more() -> None:
+def test_a_worker_that_went_on_does_not_count_as_waiting() -> None:
     rig = Rig.training(machines=2)
     rig.say("w0", Stalled(1, (0, 1), 7, "waits"), Stalled(1))
     rig.say("w1", Stalled(1, (0, 1), 8, "waits"))
@@ -240,7 +240,7 @@ def test_a_script_that_raises_in_a_rehearsal_does_not() -> None:
 
 @pytest.mark.parametrize("until", ["prepare", "armed"])
 @pytest.mark.parametrize("how", ["failed", "exited"])
-def test_a_newcomer_that_ends_before_the_switch_does_not_either(until: Stage, how: str) -> None:
+def test_a_joiner_that_ends_before_the_switch_does_not_fail_the_job(until: Stage, how: str) -> None:
     rig = Rig.training()
     rig.replace(until=until)
     if how == "failed":

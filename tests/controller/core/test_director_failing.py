@@ -123,7 +123,7 @@ def test_the_stand_in_dies_in_its_rehearsal() -> None:
     assert rig.seats() == ["w0", "w3"]
 
 
-def test_one_that_is_to_play_and_needs_no_rehearsal_dies_while_others_rehearse() -> None:
+def test_a_joiner_that_needs_no_rehearsal_dies_while_another_one_rehearses() -> None:
     """m2 is halted just before it would have played; then its second worker is kept and the first one rehearses."""
     rig = Rig.training(nproc=2, standbys=1)
     rig.lose("m1")
@@ -157,7 +157,7 @@ def test_links_that_cannot_be_opened_after_a_failure_are_another_failure() -> No
     assert rig.seats() == ["w0", "w2"]
 
 
-def test_a_leaver_whose_replacement_was_interrupted_plays_on_and_is_replaced_afterwards() -> None:
+def test_an_interrupted_replacement_is_done_after_the_recovery() -> None:
     rig = Rig.training(machines=3, standbys=2)
     rig.replace("m1", until="armed")
     rig.lose("m2")
@@ -172,7 +172,7 @@ def test_a_leaver_whose_replacement_was_interrupted_plays_on_and_is_replaced_aft
     assert "r1" not in rig.job.answers
 
 
-def test_a_worker_that_notices_a_failure_first_halts_everybody() -> None:
+def test_the_first_worker_that_notices_a_failure_halts_all_workers() -> None:
     rig = Rig.training()
     rig.say("w0", Halted(0, 1, 5, False, True, how="eof", reason="w1 is gone", who="w1"))
     assert rig.heard() == {"w0": [Halt(1, "w1 is gone")], "w1": [Halt(1, "w1 is gone")]}

@@ -54,7 +54,7 @@ def test_it_waits_for_all_machines_and_not_for_standbys() -> None:
     assert list(rig.heard()) == ["w0", "w2"]
 
 
-def test_roles_go_by_the_machines_names_and_not_by_who_came_first() -> None:
+def test_roles_are_given_by_the_names_of_machines_and_not_by_their_arrival() -> None:
     rig = Rig(machines=3)
     for name in ("m10", "m2", "m1"):
         rig.come(name)
@@ -64,7 +64,7 @@ def test_roles_go_by_the_machines_names_and_not_by_who_came_first() -> None:
     assert [player.machine for role in range(3) if (player := roster.worker_of(role))] == ["m1", "m2", "m10"]
 
 
-def test_who_comes_when_all_seats_are_taken_waits() -> None:
+def test_a_machine_that_comes_when_all_roles_are_taken_is_a_standby() -> None:
     rig = Rig(machines=1)
     rig.come("m0")
     rig.come("m1")
@@ -96,7 +96,7 @@ def test_a_machine_that_cannot_start_fails_the_job_with_its_name() -> None:
     ],
     ids=["machine", "raised", "returned"],
 )
-def test_who_dies_before_the_start_fails_the_job(event: Event, reason: str) -> None:
+def test_a_death_before_the_start_fails_the_job(event: Event, reason: str) -> None:
     rig = Rig(machines=2)
     rig.come("m0")
     rig.come("m1")
@@ -255,7 +255,7 @@ def test_a_standbys_worker_that_is_killed_before_the_start_is_started_again() ->
     assert rig.orders() == {"m1": [StartWorker("w1", 0)]}
 
 
-def test_a_standby_that_is_lost_before_the_start_is_nobodys_loss() -> None:
+def test_a_standby_that_is_lost_before_the_start_does_not_fail_the_job() -> None:
     rig = Rig(machines=1)
     rig.come("m1", standby=True)
     rig.lose("m1")
@@ -268,7 +268,7 @@ def test_a_standby_that_is_lost_before_the_start_is_nobodys_loss() -> None:
 # -- an agent that is started again ------------------------------------------------------------------------------------
 
 
-def test_a_machine_that_plays_and_comes_again_is_a_standby_for_its_own_roles() -> None:
+def test_a_machine_with_roles_that_comes_again_is_a_standby_for_them() -> None:
     rig = Rig.training(standbys=0)
     rig.come("m1", incarnation="m1-b")
     assert rig.orders() == {
@@ -301,7 +301,7 @@ def test_a_standby_that_comes_again_while_it_rehearses() -> None:
     assert rig.seats() == ["w0", "w3"]
 
 
-def test_who_was_replaced_may_come_again_as_a_standby() -> None:
+def test_a_machine_that_was_replaced_may_come_again_as_a_standby() -> None:
     rig = Rig.training()
     rig.replace()
     rig.come("m1", incarnation="m1-b")
@@ -312,7 +312,7 @@ def test_who_was_replaced_may_come_again_as_a_standby() -> None:
     assert rig.seats() == ["w0", "w3"]
 
 
-def test_who_comes_when_all_is_over_is_sent_away() -> None:
+def test_a_machine_that_comes_after_the_end_is_dismissed() -> None:
     rig = Rig.training()
     rig.each(("w0", "w1"), Done(9))
     rig.orders()

@@ -22,7 +22,7 @@ def resumes(rig: Rig) -> dict[str, Resume]:
     return found
 
 
-def test_all_go_back_to_the_checkpoint_and_nobody_gives_anything() -> None:
+def test_all_workers_go_back_to_the_checkpoint_without_a_hand_over() -> None:
     rig = Rig.training(copies=False)
     saved(rig, 3, 6)
     rig.lose("m1")
@@ -70,7 +70,7 @@ def test_the_only_machine_comes_back_to_the_checkpoint() -> None:
     assert [resume.back for resume in resumes(rig).values()] == ["checkpoint"]
 
 
-def test_copies_in_memory_are_given_to_those_who_have_none() -> None:
+def test_copies_in_memory_are_given_to_workers_without_one() -> None:
     """w0 keeps role 1's copy of step 4 beside its own."""
     rig = Rig.training(copies=False)
     saved(rig, 3)
@@ -113,7 +113,7 @@ def test_a_failure_on_the_way_back() -> None:
     assert rig.seats() == ["w0", "w3"]
 
 
-def test_a_newcomer_that_lives_is_not_started_again_on_the_way_back() -> None:
+def test_a_live_joiner_is_not_started_again_when_the_job_goes_back() -> None:
     """A link could not be opened, and nobody has died."""
     rig = Rig.training(copies=False, standbys=1)
     saved(rig, 3)
@@ -149,7 +149,7 @@ def test_a_script_that_fails_is_tried_again_from_the_checkpoint() -> None:
     assert rig.job.reason == "role 1 (w2 on m2) failed in step 5: ValueError: no"
 
 
-def test_a_newcomer_whose_state_is_from_the_checkpoint_may_fail_once_like_everybody() -> None:
+def test_a_joiner_with_state_from_the_checkpoint_may_fail_once_like_any_worker() -> None:
     rig = Rig.training(copies=False, standbys=2)
     saved(rig, 3)
     rig.lose("m1")

@@ -101,7 +101,7 @@ def test_the_limit_of_an_earlier_halt_says_nothing_about_this_one() -> None:
 # -- rehearse ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_newcomer_that_rehearses_for_too_long_is_followed_by_the_next_one() -> None:
+def test_a_joiner_that_rehearses_for_too_long_is_followed_by_the_next_one() -> None:
     rig = Rig.training(standbys=2)
     rig.replace(until="rehearse")
     rig.orders()
@@ -139,7 +139,7 @@ def test_a_stand_in_that_rehearses_for_too_long_after_a_failure_is_another_failu
     assert rig.heard() == {"w3": [Rehearse(1)]}
 
 
-def test_only_those_who_rehearse_too_long_are_ended() -> None:
+def test_only_workers_that_rehearse_for_too_long_are_ended() -> None:
     rig = Rig.training(nproc=2, standbys=1)
     rig.replace(until="rehearse")
     rig.say("w4", Rehearsed(2))
@@ -151,7 +151,7 @@ def test_only_those_who_rehearse_too_long_are_ended() -> None:
 # -- cancel ------------------------------------------------------------------------------------------------------------
 
 
-def test_who_does_not_say_that_it_has_given_up_is_replaced() -> None:
+def test_a_worker_that_does_not_confirm_the_cancellation_is_replaced() -> None:
     """Nobody knows whether it has switched."""
     rig = Rig.training(standbys=2)
     rig.replace(until="prepare")
@@ -172,7 +172,7 @@ def test_who_does_not_say_that_it_has_given_up_is_replaced() -> None:
 # -- switch ------------------------------------------------------------------------------------------------------------
 
 
-def test_who_does_not_enter_the_first_generation_is_started_anew() -> None:
+def test_a_worker_that_does_not_enter_the_first_generation_is_started_anew() -> None:
     rig = Rig.opening()
     rig.say("w0", Switched(1, 0))
     rig.orders()
@@ -232,7 +232,7 @@ def test_a_switch_that_came_in_time() -> None:
 # -- end ---------------------------------------------------------------------------------------------------------------
 
 
-def test_who_does_not_end_after_the_others_is_ended() -> None:
+def test_a_worker_that_does_not_end_after_the_others_is_ended() -> None:
     rig = Rig.training()
     rig.say("w0", Done(9))
     rig.orders()
@@ -241,7 +241,7 @@ def test_who_does_not_end_after_the_others_is_ended() -> None:
     assert rig.status() == "finished"
 
 
-def test_who_was_told_to_finish_and_does_not_is_ended() -> None:
+def test_a_worker_that_was_told_to_finish_and_does_not_is_ended() -> None:
     rig = Rig.training(machines=3)
     rig.say("w0", Done(9))
     rig.exits("w2")
@@ -269,7 +269,7 @@ def timeout(rig: Rig, uid: str) -> None:
     rig.say(uid, Halted(0, 1, 5, False, True, how="timeout", reason="all_reduce took longer than 300 s"))
 
 
-def test_after_a_time_out_those_who_did_not_wait_are_ended() -> None:
+def test_after_a_time_out_the_worker_that_did_not_wait_is_ended() -> None:
     rig = Rig.training(machines=3)
     rig.each(("w0", "w1"), Stalled(1, ALL, 7, "waits in step 5"))
     rig.orders()
@@ -289,7 +289,7 @@ def test_after_a_time_out_those_who_did_not_wait_are_ended() -> None:
         [("w0", 9), ("w1", 9)],  # in another generation
     ],
 )
-def test_after_a_time_out_nobody_is_ended_where_nobody_stands_out(waiting: list[tuple[str, int]]) -> None:
+def test_after_a_time_out_no_worker_is_ended_if_none_stands_out(waiting: list[tuple[str, int]]) -> None:
     rig = Rig.training(machines=3)
     for uid, generation in waiting:
         rig.say(uid, Stalled(generation, ALL, 7, "waits in step 5"))
@@ -299,7 +299,7 @@ def test_after_a_time_out_nobody_is_ended_where_nobody_stands_out(waiting: list[
     assert rig.job.unreported == {"w0", "w1", "w2"}
 
 
-def test_who_went_on_in_the_meantime_is_what_the_others_wait_for() -> None:
+def test_a_worker_that_went_on_before_the_time_out_is_ended() -> None:
     rig = Rig.training(machines=3)
     rig.each(("w0", "w1", "w2"), Stalled(1, ALL, 7, "waits in step 5"))
     rig.say("w1", Stalled(1))

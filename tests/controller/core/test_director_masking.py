@@ -153,7 +153,7 @@ def test_a_hand_over_that_is_quick_is_waited_for() -> None:
     assert resume.roster.seats == ("w0", "w3", "w2")
 
 
-def test_a_newcomer_that_dies_while_it_rehearses_does_not_stop_anybody() -> None:
+def test_a_joiner_that_dies_in_its_rehearsal_stops_no_worker() -> None:
     rig = masking(machines=3)
     masked(rig, "m1")
     rig.come("m3", standby=True)
@@ -237,7 +237,7 @@ def test_shrinking_only_where_there_is_no_standby(coming: bool) -> None:
     )
 
 
-def test_replacing_a_parked_machine_waits_until_it_plays() -> None:
+def test_replacing_a_parked_machine_waits_until_it_has_its_role_again() -> None:
     rig = masking(machines=4, twins=UNITS)
     rig.lose("m1")
     rig.halted("w0", "w2", "w3")

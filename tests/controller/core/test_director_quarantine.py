@@ -109,7 +109,7 @@ def test_a_machine_in_quarantine_that_comes_again_is_in_quarantine_again() -> No
     assert rig.states()["m2"] == "quarantined"
 
 
-def test_a_machine_whose_agent_dies_again_and_again_is_quarantined() -> None:
+def test_a_machine_is_quarantined_if_its_agent_dies_again_and_again() -> None:
     rig = Rig.training()
     for life in "bcd":
         assert rig.states()["m2"] == "standby"
@@ -153,7 +153,7 @@ def test_what_was_pardoned_is_pardoned_in_its_next_life_too() -> None:
 
 
 @pytest.mark.parametrize("name", ["m0", "m1", "m9"])
-def test_only_who_is_in_quarantine_can_be_readmitted(name: str) -> None:
+def test_only_a_machine_in_quarantine_can_be_readmitted(name: str) -> None:
     rig = quarantined()
     rig.orders()
     says = f"{name} is not in quarantine; machines that are: m2"
@@ -176,7 +176,7 @@ def test_a_standby_that_is_ill_is_put_into_quarantine() -> None:
     assert rig.states()["m2"] == "standby"
 
 
-def test_a_machine_that_plays_and_is_ill_is_replaced_at_a_boundary() -> None:
+def test_a_faulty_machine_with_a_role_is_replaced_at_a_boundary() -> None:
     rig = Rig.training()
     says = "it still works: a standby takes over at a boundary"
     assert rig.at_once("r1", ReportFault("m1", "ECC errors")) == (True, says)
@@ -235,7 +235,7 @@ def test_a_machine_that_is_ill_does_not_go_on_by_itself() -> None:
 
 
 @pytest.mark.parametrize("name", ["m9", "m2"])
-def test_nobody_can_be_ill_who_is_not_there(name: str) -> None:
+def test_a_fault_of_an_absent_machine_is_refused(name: str) -> None:
     rig = Rig.training()
     rig.lose("m2")
     says = f"there is no machine {name}; machines with roles: m0, m1"
@@ -260,7 +260,7 @@ def test_a_script_that_does_not_trust_its_worker_ends_it() -> None:
     assert rig.states()["m1"] == "standby"
 
 
-def test_a_standby_that_says_it_is_faulty_is_nobodys_loss() -> None:
+def test_a_standby_that_reports_a_fatal_fault_gets_a_new_worker() -> None:
     rig = Rig.training()
     rig.say("w2", Faulty("slow", fatal=False))
     assert rig.signals() == [("script", "nothing")]
@@ -273,7 +273,7 @@ def test_a_standby_that_says_it_is_faulty_is_nobodys_loss() -> None:
 
 
 @pytest.mark.parametrize("until", ["rehearse", "prepare", "armed"])
-def test_a_newcomer_that_is_ill_is_followed_by_the_next_one(until: Stage) -> None:
+def test_a_faulty_joiner_is_followed_by_the_next_one(until: Stage) -> None:
     rig = Rig.training(standbys=2)
     rig.replace(until=until)
     rig.ask("r2", ReportFault("m2", "ECC errors"))
@@ -285,7 +285,7 @@ def test_a_newcomer_that_is_ill_is_followed_by_the_next_one(until: Stage) -> Non
     assert rig.seats() == ["w0", "w3"]
 
 
-def test_a_newcomer_that_is_ill_in_the_switch_is_replaced_afterwards() -> None:
+def test_a_joiner_that_is_faulty_in_the_switch_is_replaced_afterwards() -> None:
     rig = Rig.training(standbys=2)
     rig.replace(until="switch")
     rig.ask("r2", ReportFault("m2", "ECC errors"))

@@ -25,7 +25,7 @@ from understudy.protocol.roster import Roster
 PHASES = ["rehearse", "prepare", "armed", "switch", "hand-over", "first step"]
 
 
-def test_a_replacement_and_what_everybody_hears_of_it() -> None:
+def test_a_replacement_and_the_messages_to_all_workers() -> None:
     """Two machines of two workers; m2 takes the place of m1."""
     rig = Rig.training(machines=2, nproc=2)
     assert rig.ask("r1", Replace(("m1",))) is None
@@ -136,7 +136,7 @@ def test_every_link_is_opened_anew_where_that_is_asked_for(all_links: bool) -> N
 
 
 @pytest.mark.parametrize("last", ["w0", "w2"])
-def test_the_leaver_is_released_once_everybody_has_made_the_first_step(last: str) -> None:
+def test_the_leaver_is_released_once_all_workers_have_made_the_first_step(last: str) -> None:
     rig = Rig.training()
     rig.replace(until="seated")
     rig.orders()
@@ -148,14 +148,14 @@ def test_the_leaver_is_released_once_everybody_has_made_the_first_step(last: str
     assert rig.orders() == {"m1": [Dismiss("it was replaced")]}
 
 
-def test_the_first_step_of_an_earlier_generation_releases_nobody() -> None:
+def test_the_first_step_of_an_earlier_generation_releases_no_leaver() -> None:
     rig = Rig.training()
     rig.replace(until="seated")
     rig.each(("w0", "w2"), Settled(1, 1, 0.1))
     assert rig.states()["m1"] == "leaving"
 
 
-def test_who_settles_before_the_last_one_has_switched_is_counted() -> None:
+def test_a_worker_that_settles_before_the_last_one_switches_is_counted() -> None:
     rig = Rig.training()
     rig.replace(until="switch")
     rig.say("w0", Settled(2, 6, 0.1))
@@ -175,7 +175,7 @@ def test_a_change_that_came_too_early_to_be_measured_is_done_all_the_same() -> N
 
 
 @pytest.mark.parametrize("standbys", [1, 2])
-def test_the_leaver_goes_on_if_the_newcomer_dies_in_its_first_step(standbys: int) -> None:
+def test_the_leaver_keeps_its_role_if_the_joiner_dies_in_its_first_step(standbys: int) -> None:
     """And the request is tried again, where there is somebody to try it with."""
     rig = Rig.training(standbys=standbys)
     rig.replace(until="seated")
@@ -256,7 +256,7 @@ def test_a_machine_is_replaced_only_once(until: Stage) -> None:
     assert rig.at_once("r2", Replace(("m1",))) == (False, says)
 
 
-def test_requests_wait_for_their_turn_while_the_newcomer_rehearses() -> None:
+def test_requests_wait_for_their_turn_while_the_joiner_rehearses() -> None:
     rig = Rig.training(standbys=2)
     rig.replace("m1", until="rehearse", id="r1")
     assert rig.ask("r2", Replace(("m0",))) is None

@@ -42,7 +42,7 @@ from understudy.protocol.messages import (
 )
 
 
-def test_a_report_counts_once_in_order_and_from_who_is_there() -> None:
+def test_a_report_counts_once_in_order_and_from_present_machines_only() -> None:
     rig = Rig.training(standbys=2)
     last = rig.job.machines["m1"].inbox.last
     rig.ask("r0", RemoveStandby("m3"))

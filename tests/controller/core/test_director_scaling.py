@@ -66,7 +66,7 @@ def test_a_job_begins_with_some_of_its_machines() -> None:
     assert rig.told("vacated") == ["the job begins with 2 of 4 machines"]
 
 
-def test_those_who_come_later_wait() -> None:
+def test_machines_beyond_the_target_are_standbys() -> None:
     rig = scaling(first=(0, 1), standbys=1)
     assert replicas(rig) == (2, 4, 2)
     rig.come("m9")
@@ -82,7 +82,7 @@ def test_the_first_cells_need_not_be_neighbours() -> None:
     assert resume.roster.seats == ("w0", None, "w1", None)
 
 
-def test_one_who_is_missing_at_the_beginning() -> None:
+def test_a_job_waits_for_a_machine_that_is_missing_at_the_beginning() -> None:
     rig = Rig(machines=4, mask="anywhere", first=(0, 1))
     rig.come("m0")
     assert rig.job.absent() == "waits for 1 more of 2 machines; here: m0"
@@ -120,7 +120,7 @@ def test_growing_asks_for_machines_and_refills_with_those_that_come() -> None:
     assert rig.told("change")[-1] == "refill: m3 for role 3"
 
 
-def test_several_who_are_ready_come_at_one_boundary() -> None:
+def test_several_ready_machines_join_at_one_boundary() -> None:
     rig = scaling(first=(0, 1), standbys=2)
     asked(rig, 4)
     assert rig.told("wanted") == []
@@ -214,7 +214,7 @@ def test_what_is_vacant_counts_as_gone() -> None:
 
 
 @pytest.mark.parametrize("keep", [False, True])
-def test_whoever_has_parked_goes_with_its_replica(keep: bool) -> None:
+def test_a_parked_machine_leaves_with_its_replica(keep: bool) -> None:
     rig = scaling(twins=UNITS)
     rig.lose("m1")
     rig.halted("w0", "w2", "w3")
@@ -240,7 +240,7 @@ def test_a_replacement_of_a_machine_that_leaves_is_dropped() -> None:
     assert rig.answered("r2") == (False, "m3 is being replaced already")
 
 
-def test_somebody_comes_before_one_that_is_named_goes() -> None:
+def test_a_joiner_comes_before_the_named_machine_leaves() -> None:
     rig = scaling(first=(0, 1))
     asked(rig, 2, without=("m0",))
     assert rig.phase() == ""
@@ -294,7 +294,7 @@ def test_before_the_first_step() -> None:
     assert asked(rig, 1) == (False, said)
 
 
-def test_data_that_nobody_else_holds() -> None:
+def test_a_target_that_leaves_a_shard_without_a_holder_is_refused() -> None:
     rig = scaling(machines=7, mask="spare:r=2")
     ok, said = asked(rig, 1)
     assert not ok
@@ -390,7 +390,7 @@ def test_a_shrink_that_cannot_be_prepared_is_tried_again() -> None:
     assert rig.states()["m3"] == "leaving"
 
 
-def test_somebody_wants_something_else_meanwhile() -> None:
+def test_a_new_target_cancels_the_change_under_way() -> None:
     rig = scaling()
     asked(rig, 2)
     rig.heard()
@@ -425,7 +425,7 @@ def test_a_controller_that_comes_back_knows_the_target() -> None:
     assert {m.name: m.state for m in again.machines.values()} == rig.states()
 
 
-def test_nobody_shrinks_a_job_that_stops() -> None:
+def test_a_job_that_stops_does_not_shrink() -> None:
     from understudy.controller.core.events import StopJob
 
     rig = scaling()

@@ -16,7 +16,7 @@ WHY = "m1 is gone: no heartbeat; no standby is left for role 1"
 # -- its own machine ---------------------------------------------------------------------------------------------------
 
 
-def test_a_machine_whose_worker_died_starts_it_again_and_goes_on() -> None:
+def test_a_machine_starts_a_dead_worker_again_and_keeps_its_role() -> None:
     rig = Rig.training(standbys=0)
     rig.exits("w1")
     rig.orders()
@@ -135,7 +135,7 @@ def test_two_machines_are_asked_for_at_once() -> None:
     assert rig.change.joiners == {1: "w3", 2: "w4"}
 
 
-def test_what_is_waited_for_is_named_without_those_who_go_on_by_themselves() -> None:
+def test_the_reason_for_waiting_omits_machines_that_restart_their_workers() -> None:
     """m1 is gone; of m2 only a worker has died."""
     rig = Rig.training(machines=3, standbys=0)
     rig.exits("w2")
@@ -217,7 +217,7 @@ def test_nothing_could_be_written() -> None:
     assert rig.job.reason == f"{WHY}; no checkpoint could be written"
 
 
-def test_who_should_write_dies() -> None:
+def test_no_checkpoint_is_written_if_the_writer_dies() -> None:
     rig = Rig.training(standbys=0, no_standby="stop")
     rig.lose("m1")
     rig.halted("w0")
@@ -225,7 +225,7 @@ def test_who_should_write_dies() -> None:
     assert rig.job.reason == f"{WHY}; no checkpoint could be written"
 
 
-def test_who_should_write_takes_too_long() -> None:
+def test_no_checkpoint_is_written_if_the_writer_takes_too_long() -> None:
     rig = Rig.training(standbys=0, no_standby="stop")
     rig.lose("m1")
     rig.halted("w0")
@@ -265,7 +265,7 @@ def test_patience_that_was_rewarded() -> None:
     assert rig.status() == "recovering"
 
 
-def test_who_holds_no_state_is_not_waited_for_at_the_end() -> None:
+def test_the_last_checkpoint_does_not_wait_for_a_worker_without_state() -> None:
     """m1's worker was started again and has no state yet when m2 is lost: w0 writes everything."""
     rig = Rig.training(machines=3, standbys=0, no_standby="stop")
     rig.exits("w1")
@@ -286,7 +286,7 @@ def test_who_holds_no_state_is_not_waited_for_at_the_end() -> None:
     assert rig.job.reason.endswith("step 5 is in the checkpoint: the same command goes on from there")
 
 
-def test_who_has_nothing_to_write_is_not_asked() -> None:
+def test_a_worker_without_a_role_to_write_is_not_asked() -> None:
     """m1 has given its role away and is a step behind when m0 dies."""
     rig = Rig.training(standbys=1, no_standby="stop")
     rig.replace(until="seated")

@@ -120,7 +120,7 @@ def test_a_process_that_knows_its_role_from_its_imports_waits_there_and_another_
     assert rig.job.workers["w3"].rehearsing == 1 - parked
 
 
-def test_who_leaves_because_it_cannot_change_its_role_has_not_failed() -> None:
+def test_a_standby_worker_that_ends_to_change_its_role_has_not_failed() -> None:
     rig = Rig.training(machines=2, standbys=1, warm=1)
     rig.exits("w2", code=0)
     assert rig.job.machines["m2"].failures == 0

@@ -57,7 +57,7 @@ def test_another_death_is_only_noted_when_all_are_about_to_report(status: str) -
     assert acts(status, dead=True, founding=False) == {"note"}
 
 
-def test_only_a_planned_change_that_nobody_has_switched_to_is_cancelled() -> None:
+def test_only_a_planned_change_before_the_switch_is_cancelled() -> None:
     for situation in situations():
         if judge(situation).act == "cancel":
             assert situation.dead
@@ -73,11 +73,11 @@ def test_a_change_that_cannot_be_given_up_halts() -> None:
 
 
 @pytest.mark.parametrize("status", ["forming", "training", "recovering"])
-def test_nobody_misses_a_standby_that_dies(status: str) -> None:
+def test_the_death_of_an_idle_standby_changes_nothing(status: str) -> None:
     assert acts(status, dead=True, founding=False, seated=False, needed=False) == {"nothing"}
 
 
-def test_a_job_only_fails_where_it_has_not_begun_and_nobody_could_take_the_place() -> None:
+def test_a_job_fails_only_before_its_start_and_without_a_standby() -> None:
     for situation in situations():
         if judge(situation).act == "fail":
             assert situation.founding
@@ -88,12 +88,12 @@ def test_a_job_only_fails_where_it_has_not_begun_and_nobody_could_take_the_place
 
 
 @pytest.mark.parametrize("status", [status for status in JobStatus if status not in OVER])
-def test_who_lives_and_is_not_trusted_is_ended_whatever_it_does(status: str) -> None:
+def test_a_live_machine_that_is_not_trusted_is_always_ended(status: str) -> None:
     assert acts(status, dead=False, trusted=False) == {"end"}
 
 
 @pytest.mark.parametrize("status", [status for status in JobStatus if status not in OVER])
-def test_who_lives_and_is_trusted_is_replaced_by_plan_if_it_has_a_role(status: str) -> None:
+def test_a_live_trusted_machine_is_replaced_by_plan_if_it_has_a_role(status: str) -> None:
     assert acts(status, dead=False, trusted=True, seated=True) == {"replace"}
     assert acts(status, dead=False, trusted=True, seated=False) == {"nothing"}
 

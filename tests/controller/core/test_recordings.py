@@ -37,7 +37,7 @@ def test_a_standby_keeps_the_copy_and_others_where_there_is_none() -> None:
     assert to_copy(recordings, [], [M0, M1]) == {M1: recorded()}
 
 
-def test_nobody_is_asked_twice_and_whoever_cannot_is_replaced_by_another() -> None:
+def test_no_machine_is_asked_twice_and_another_one_follows_if_it_cannot() -> None:
     recordings = Recordings()
     recordings.made(M0, recorded())
     assert list(to_copy(recordings, [M2], [M0, M1])) == [M2]
@@ -57,7 +57,7 @@ def test_where_one_of_two_is_gone_another_one_fetches_from_the_other() -> None:
     assert to_copy(recordings, [], [M1, M2], M0) == {M2: recorded(at=M1)}
 
 
-def test_whoever_is_about_to_go_is_read_from_and_not_counted() -> None:
+def test_a_leaving_machine_is_read_from_and_not_counted() -> None:
     recordings = Recordings()
     recordings.made(M0, recorded())
     assert to_copy(recordings, [], [M1, M2]) == {M1: recorded(), M2: recorded()}
@@ -99,7 +99,7 @@ def test_a_copy_of_something_else_is_not_told() -> None:
     assert recordings.found(0, gone(M0), M1) is None
 
 
-def test_a_copy_of_what_nobody_has_recorded_is_nothing() -> None:
+def test_a_copy_of_an_unknown_recording_does_not_count() -> None:
     recordings = Recordings()
     recordings.copied(M1, recorded(at=M1))
     assert 0 not in recordings
@@ -128,7 +128,7 @@ def test_a_recording_outlives_its_machine() -> None:
     assert rig.heard()["w2"][-1] == Rehearse(0, recorded(at=M2))
 
 
-def test_while_somebody_is_replaced_nobody_fetches_anything() -> None:
+def test_no_machine_fetches_a_copy_during_a_replacement() -> None:
     rig = Rig.training(machines=2, standbys=1)
     rig.replace("m1", until="prepare")
     rig.say("w0", recorded())

@@ -80,7 +80,7 @@ def test_every_role_has_exactly_one_source_or_it_is_hopeless(ruin: Ruin) -> None
 
 
 @given(ruins(), st.data())
-def test_a_step_is_only_applied_by_those_who_have_voted_for_it(ruin: Ruin, data: st.DataObject) -> None:
+def test_a_step_is_applied_only_by_workers_that_have_voted_for_it(ruin: Ruin, data: st.DataObject) -> None:
     """Reports that no job that keeps to the protocol makes, too: a source is where the others are, or can get there."""
     holders = [holder(h.role, h.machine, data.draw(st.integers(0, 4)), data.draw(st.booleans())) for h in ruin.holders]
     try:
@@ -98,7 +98,7 @@ def test_a_step_is_only_applied_by_those_who_have_voted_for_it(ruin: Ruin, data:
 
 
 @given(ruins())
-def test_it_does_not_depend_on_who_reported_first(ruin: Ruin) -> None:
+def test_a_settlement_does_not_depend_on_the_order_of_reports(ruin: Ruin) -> None:
     results = []
     for holders in (ruin.holders, ruin.holders[::-1]):
         try:
@@ -109,7 +109,7 @@ def test_it_does_not_depend_on_who_reported_first(ruin: Ruin) -> None:
     assert results[0] == results[1]
 
 
-def test_nobody_is_left() -> None:
+def test_no_worker_is_left() -> None:
     with pytest.raises(StateLost, match="no worker that is left holds any state"):
         settle([], [0, 1], {})
 
@@ -152,7 +152,7 @@ def test_the_reason_is_what_happens(steps: list[tuple[int, bool]], says: str) ->
     assert settle(holders, [0, 1], {}).reason == says
 
 
-def test_those_who_have_the_least_to_give_give() -> None:
+def test_the_givers_are_the_workers_with_the_least_to_give() -> None:
     """Five live replicas and room for four givers: the second newcomer begins with the one that has given nothing."""
     holders = [holder(role, f"m{role}", 3) for role in range(5)]
     settlement = settle(holders, range(7), {role: range(7) for role in range(7)})
@@ -162,7 +162,7 @@ def test_those_who_have_the_least_to_give_give() -> None:
 
 
 @given(ruins())
-def test_nobody_gives_twice_while_a_twin_gives_nothing(ruin: Ruin) -> None:
+def test_no_worker_gives_twice_while_a_twin_gives_nothing(ruin: Ruin) -> None:
     """Where all roles are twins and each has a machine of its own, loads differ by one at most."""
     roles = len(ruin.cells)
     holders = [holder(h.role, f"m{h.role}", ruin.step) for h in ruin.holders]
@@ -235,7 +235,7 @@ def test_all_go_back_to_the_latest_step_that_is_there_for_every_role(wreck: tupl
 
 
 @given(wrecks())
-def test_a_copy_comes_from_somebody_who_lives_and_has_it(wreck: tuple[Ruin, int | None]) -> None:
+def test_a_copy_comes_from_a_live_worker_that_has_it(wreck: tuple[Ruin, int | None]) -> None:
     ruin, _ = wreck
     try:
         settlement = fall_back(ruin.holders, ruin.cells, ruin.twins, None, "lost")
@@ -275,7 +275,7 @@ def test_copies_in_memory_come_before_a_checkpoint_that_is_not_newer(
     assert settlement.missing == (1,)
 
 
-def test_who_has_a_copy_of_its_own_takes_from_nobody() -> None:
+def test_a_worker_with_a_copy_of_its_own_takes_none() -> None:
     holders = [keeper(0, "m0", 6, (0, 4)), keeper(1, "m1", 6, (1, 4), (2, 4))]
     settlement = fall_back(holders, [0, 1, 2], {}, None, "lost")
     assert settlement.kept == {0: "m0", 1: "m1"}

@@ -75,7 +75,7 @@ def test_a_file_that_is_no_ledger(tmp_path: Path, garbage: bytes) -> None:
     assert path.read_bytes() == garbage
 
 
-def test_somebody_elses_database(tmp_path: Path) -> None:
+def test_a_database_with_other_tables_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "ledger.sqlite"
     with closing(sqlite3.connect(path)) as db:
         db.execute("CREATE TABLE events (something TEXT)")

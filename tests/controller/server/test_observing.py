@@ -64,7 +64,7 @@ def test_a_step_waits_until_all_have_told_but_not_for_ever() -> None:
     assert len(watched.observing._steps) <= 31
 
 
-def test_who_has_been_replaced_is_forgotten_and_what_it_still_says_does_not_count() -> None:
+def test_a_replaced_worker_is_forgotten_and_its_late_reports_do_not_count() -> None:
     watched = Watched()
     watched.steps(40, slow=1.4)
     assert watched.observing.suspects

@@ -126,7 +126,7 @@ ROUTES = [
 
 
 @pytest.mark.parametrize("token", [None, "wrong", "ü", SECRET.hex()[:-1], SECRET.hex() + "0"])
-def test_nobody_comes_in_without_the_secret(tmp_path: Path, token: str | None) -> None:
+def test_no_request_is_served_without_the_secret(tmp_path: Path, token: str | None) -> None:
     async def body() -> None:
         async with Door(tmp_path / "ledger") as door:
             for method, path in ROUTES:
@@ -257,9 +257,7 @@ def test_events_are_waited_for(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("registered", [False, True])
 @pytest.mark.parametrize("garbage", [b"", b"\xc1\xc1", b"\xff" * 100, msgspec.msgpack.encode({"type": "what"})])
-def test_an_agent_that_speaks_garbage_is_cut_off_and_nobody_else(
-    tmp_path: Path, garbage: bytes, registered: bool
-) -> None:
+def test_only_the_agent_that_sends_garbage_is_disconnected(tmp_path: Path, garbage: bytes, registered: bool) -> None:
     async def body() -> None:
         async with Door(tmp_path / "ledger") as door:
             good = await door.agent("m0")
@@ -277,7 +275,7 @@ def test_an_agent_that_speaks_garbage_is_cut_off_and_nobody_else(
     run(body)
 
 
-def test_who_has_not_registered_is_not_heard(tmp_path: Path) -> None:
+def test_an_agent_that_has_not_registered_is_not_heard(tmp_path: Path) -> None:
     async def body() -> None:
         async with Door(tmp_path / "ledger") as door:
             headers = {"Authorization": f"Bearer {SECRET.hex()}"}
@@ -359,7 +357,7 @@ FACTS = Facts("1", "2.13.0", "3.11", "ab", (), (("dp", 2),), 1)
 WORKER = WorkerSpec("", "", 0, "gpt", b"", "", (), 1, (("dp", 2),), host="")
 
 
-def test_a_machine_that_does_not_fit_is_sent_away_and_nobody_else_notices(tmp_path: Path) -> None:
+def test_an_unfit_machine_is_refused_without_effect_on_the_job(tmp_path: Path) -> None:
     async def body() -> None:
         async with Door(tmp_path / "ledger", facts=FACTS) as door:
             good = await door.agent("m0", facts=FACTS)
@@ -402,7 +400,7 @@ def test_what_a_machine_is_told_that_wants_to_join(tmp_path: Path) -> None:
     run(body)
 
 
-def test_the_end_of_an_agent_is_news_only_if_it_is_the_one_that_plays(tmp_path: Path) -> None:
+def test_the_end_of_an_agent_counts_only_for_its_current_incarnation(tmp_path: Path) -> None:
     async def body() -> None:
         async with Door(tmp_path / "ledger") as door:
             await (await door.agent("m0", "b")).until(Welcome)
@@ -415,7 +413,7 @@ def test_the_end_of_an_agent_is_news_only_if_it_is_the_one_that_plays(tmp_path: 
     run(body)
 
 
-def test_when_a_job_is_ended_at_once_nobody_is_left_waiting(tmp_path: Path) -> None:
+def test_a_job_that_is_ended_at_once_leaves_no_agent_waiting(tmp_path: Path) -> None:
     async def body() -> None:
         async with Door(tmp_path / "ledger") as door:
             agent = await door.agent("m0")

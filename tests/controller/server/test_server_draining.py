@@ -95,7 +95,7 @@ def test_what_is_no_notice_is_said_to_be_none(tmp_path: Path, body: dict[str, ob
     run(scene())
 
 
-def test_nobody_without_the_secret(tmp_path: Path) -> None:
+def test_a_drain_without_the_secret_is_refused(tmp_path: Path) -> None:
     async def scene() -> None:
         async with Door(tmp_path / "ledger") as door:
             status, _ = await door.call("POST", "/drain", b"{}", token="wrong")
@@ -104,7 +104,7 @@ def test_nobody_without_the_secret(tmp_path: Path) -> None:
     run(scene())
 
 
-def test_a_request_that_nobody_has_made(tmp_path: Path) -> None:
+def test_an_unknown_request_is_an_error(tmp_path: Path) -> None:
     async def scene() -> None:
         async with Door(tmp_path / "ledger") as door:
             status, answer = await door.call("GET", "/requests/abc")

@@ -9,12 +9,12 @@ def lost(*silences: float) -> list[int]:
     return [int(name) for name in lost_machines(heard, 1000.0, heartbeat=2.0, patience=600.0)]
 
 
-def test_who_is_silent_while_others_are_not_is_gone() -> None:
+def test_a_machine_that_is_silent_while_others_are_not_is_gone() -> None:
     assert lost(0.1, 1.9, 2.1) == [2]
     assert lost(3.0, 0.4, 700.0) == [0, 2]
 
 
-def test_where_nobody_is_heard_nobody_is_gone() -> None:
+def test_if_no_machine_is_heard_none_is_gone() -> None:
     assert lost(2.1, 2.4) == []
     assert lost(500.0, 20.0, 30.0) == []
 
@@ -33,6 +33,6 @@ def test_one_alone_is_judged_by_itself() -> None:
     assert lost(2.1) == [0]
 
 
-def test_nobody() -> None:
+def test_without_machines_none_is_gone() -> None:
     assert lost() == []
     assert silence_of({}, 1.0) == 0.0

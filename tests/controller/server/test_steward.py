@@ -74,7 +74,7 @@ def test_when_it_may_act_it_asks_as_an_operator_would_with_the_reason_before_it(
     assert job.rig.states() == {"m0": "active", "m1": "gone", "m2": "active"}
 
 
-def test_only_who_plays_can_be_slow_and_a_newcomer_is_left_alone() -> None:
+def test_only_a_machine_with_a_role_can_be_slow_and_a_joiner_is_left_alone() -> None:
     job = watched(StewardSettings("act", looks=1, rest=600.0), standbys=2)
     job.looks(1)
     job.rig.replace("m1")
@@ -84,7 +84,7 @@ def test_only_who_plays_can_be_slow_and_a_newcomer_is_left_alone() -> None:
     assert len(job.looks(600)) == 2
 
 
-def test_who_began_with_the_job_is_no_newcomer() -> None:
+def test_a_machine_that_began_with_the_job_is_no_joiner() -> None:
     rig = Rig(machines=2)
     job = Watched(rig, StewardSettings("act", looks=1, rest=600.0), {"m1": SLOW})
     job.looks(2)  # a controller looks before any machine has come

@@ -42,7 +42,7 @@ def forming() -> Rig:
 # -- the job -----------------------------------------------------------------------------------------------------------
 
 
-def test_nobody_has_come() -> None:
+def test_the_views_before_any_machine_has_come() -> None:
     rig = Rig(machines=2)
     waits = "waits for 2 more of 2 machines; here: none"
     assert job(rig) == JobView("gpt", "forming", waits, 0, -1, 0.0, {}, None, 0, {})
@@ -211,7 +211,7 @@ def test_the_machines_of_a_replacement(
     assert views == {"m0": ("active", (0, 1)), "m1": leaver, "m2": joiner}
 
 
-def test_who_is_gone_says_why_and_has_nobody() -> None:
+def test_a_machine_that_is_gone_has_a_reason_and_no_workers() -> None:
     rig = Rig.training(standbys=2)
     rig.replace()
     rig.ask("r2", RemoveStandby("m3"))
@@ -259,7 +259,7 @@ def test_standbys_that_are_wanted_are_not_there_yet() -> None:
 # -- roles -------------------------------------------------------------------------------------------------------------
 
 
-def test_the_roster_says_where_each_role_sits_and_who_plays_it() -> None:
+def test_the_roster_view_names_the_coordinates_and_the_worker_of_each_role() -> None:
     rig = Rig.training(nproc=2)
     mesh, twins = (("pp", 2), ("dp", 2)), (0, 1, 2, 3)
     assert roster_view(rig.job, mesh) == [
@@ -277,7 +277,7 @@ def test_the_roster_says_where_each_role_sits_and_who_plays_it() -> None:
     ]
 
 
-def test_the_roster_of_a_job_that_halts_is_the_last_one_that_played() -> None:
+def test_the_roster_view_of_a_halting_job_is_the_last_roster_in_use() -> None:
     rig = Rig.training()
     rig.lose("m1")
     assert [(view.worker, view.machine) for view in roster_view(rig.job, DP)] == [("w0", "m0"), ("w1", "m1")]

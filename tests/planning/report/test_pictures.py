@@ -61,7 +61,7 @@ def test_without_matplotlib_one_is_told_what_to_install(monkeypatch: pytest.Monk
         png_of("A title", LINES)
 
 
-def test_who_is_missing_is_said_in_words() -> None:
+def test_missing_bars_are_named_in_words() -> None:
     assert missing(BARS) == ["a worker dies: torchft is missing (not installed)"]
 
 

@@ -78,7 +78,7 @@ def test_so_they_do_with_restarts_from_where_they_are(seed: int) -> None:
 
 
 @pytest.mark.parametrize("name", ["trainmover", "mask and refill anywhere, micro-shards", "torchft"])
-def test_so_they_do_when_everybody_waits_for_the_slowest(name: str) -> None:
+def test_both_simulators_agree_when_all_machines_wait_for_the_slowest(name: str) -> None:
     """Both simulate the mean of how long the slowest takes."""
     s = setting()
     s = msgspec.structs.replace(s, work=msgspec.structs.replace(s.work, jitter=0.1))
@@ -116,7 +116,7 @@ def test_a_failure_may_come_in_the_very_instant_in_which_something_ends(sync: fl
     assert_to_the_millisecond(*on_these_dates(s, never_going_back(s)["trainmover"], {0: (date,), 1: (date,)}))
 
 
-def test_a_failure_where_nobody_stands_yet_is_nobodys() -> None:
+def test_a_machine_cannot_fail_before_it_has_come() -> None:
     """After a wipe-out the job goes on at once; the machine that was fetched before cannot fail until it is there."""
     s = setting()
     strategy = mask_and_refill(s, 0, NEVER, "spare:r=2", 4)
@@ -169,7 +169,7 @@ def test_each_with_its_own_failures_they_agree_within_what_chance_allows(name: s
     assert few.inflation.value == pytest.approx(many.inflation.value, abs=3 * spread + 0.01 * many.inflation.value)
 
 
-def test_maintenance_stragglers_and_domains_are_played_too() -> None:
+def test_maintenance_stragglers_and_domains_are_simulated_too() -> None:
     s = setting(machines=8)
     ill = failures(s)
     ill = type(ill)(ill.mtbf, together=0.5, maintenance=8 * 200.0, straggling=8 * 400.0, noticed=20.0)

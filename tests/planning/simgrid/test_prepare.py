@@ -82,7 +82,7 @@ def test_every_trace_that_the_platform_names_is_a_file() -> None:
 
 
 @pytest.mark.parametrize("strategy", [*never_going_back(S).values(), *going_back(S).values()], ids=lambda s: s.name)
-def test_a_scene_survives_json(strategy: Strategy) -> None:
+def test_a_prepared_run_survives_json(strategy: Strategy) -> None:
     run = prepared(strategy)
     read: Any = json.loads(msgspec.json.encode(run), object_hook=lambda fields: SimpleNamespace(**fields))
     assert read.strategy.period == strategy.period
@@ -122,7 +122,7 @@ def test_holders_say_what_is_a_wipe_out(strategy: Strategy) -> None:
         assert lost == bool(wipe_out(placement, live))
 
 
-def test_where_everybody_holds_everything_there_is_no_table() -> None:
+def test_if_every_replica_holds_every_shard_there_is_no_table_of_holders() -> None:
     assert holders(mask_and_refill(S, 1, PERIOD), 8) == []
 
 

@@ -70,7 +70,7 @@ def test_an_end_is_needed() -> None:
         simulate(SETTING, FAILURES, way("checkpoint"))
 
 
-def test_without_enough_standbys_everybody_waits() -> None:
+def test_without_enough_standbys_the_job_waits() -> None:
     few, enough = (
         simulate(
             SETTING, FAILURES, ways.trainmover(SETTING, standbys, 4 * HOUR), Repair(4 * HOUR), runs=20, horizon=DAY

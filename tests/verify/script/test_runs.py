@@ -49,7 +49,7 @@ def test_a_machine_with_roles_of_all_classes_is_enough() -> None:
     ]
 
 
-def test_whose_state_nobody_else_holds_is_known() -> None:
+def test_machines_with_the_only_copy_of_a_state_are_marked() -> None:
     found = plan([(0, 1), (2, 3)], [(0, 1), (2, 3)])
     assert [(each.kind, each.roles, each.orphans) for each in found] == [
         ("replace", (2, 3), False),

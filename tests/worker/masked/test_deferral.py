@@ -28,7 +28,7 @@ def test_a_plain_module_is_averaged_on_request_only() -> None:
     check_suitable({"model": model}, (0, 1), [model], (0, 1))
 
 
-def test_somebody_must_hold_the_same() -> None:
+def test_masking_is_refused_without_a_twin() -> None:
     assert "none can be masked" in refusal({"model": nn.Linear(2, 2)}, same=(0,))
 
 

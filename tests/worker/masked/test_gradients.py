@@ -51,7 +51,9 @@ def undisturbed() -> dict[int, Gradients]:
 
 
 @pytest.mark.parametrize("vacant", VACANT, ids=lambda vacant: "".join(map(str, vacant)) or "nobody")
-def test_whoever_is_missing(vacant: tuple[int, ...], undisturbed: dict[int, Gradients]) -> None:
+def test_the_sum_is_right_with_any_set_of_vacant_replicas(
+    vacant: tuple[int, ...], undisturbed: dict[int, Gradients]
+) -> None:
     with Ensemble() as ensemble:
         replicas = Replicas(ensemble, REPLICAS)
         if vacant:

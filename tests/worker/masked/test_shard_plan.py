@@ -13,7 +13,7 @@ def plan(replica: int, live: tuple[int, ...], q: int = 3, replicas: int = 4, pla
     return ShardPlan(assign(parse(placement, replicas), q, live), replica, deterministic=True)
 
 
-def test_everybody_there() -> None:
+def test_with_all_replicas_live_each_has_its_own_micro_shards() -> None:
     whole = plan(1, (0, 1, 2, 3))
     assert whole.mine == (3, 4, 5)
     assert whole.shards[2] == (Segment(2, (6, 7, 8)),)
@@ -22,7 +22,7 @@ def test_everybody_there() -> None:
 
 
 @pytest.mark.parametrize("placement", ["anywhere", "random:r=3,seed=1", "blocks:r=2"])
-def test_every_micro_shard_is_in_one_segment_of_the_one_who_computes_it(placement: str) -> None:
+def test_every_micro_shard_is_in_one_segment_of_the_replica_that_computes_it(placement: str) -> None:
     for size in (1, 2, 3, 4):
         for live in combinations(range(4), size):
             for q in (1, 2, 3):

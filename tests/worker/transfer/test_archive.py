@@ -56,7 +56,7 @@ def test_before_another_loss_would_be_one_too_many(tmp_path: Path) -> None:
     assert scene.saved() == [(2, 0), (2, 3)]
 
 
-def test_nobody_leaves_where_a_checkpoint_begins_or_is_being_written(tmp_path: Path) -> None:
+def test_no_worker_leaves_while_a_checkpoint_begins_or_is_written(tmp_path: Path) -> None:
     scene = Scene(tmp_path, mask="", every=3)
     scene.archive.boundary(1)
     assert scene.archive.lets_go(1)
@@ -89,7 +89,7 @@ def test_what_is_written_is_written_to_the_end(tmp_path: Path, monkeypatch: pyte
     assert [said.step for said in scene.said if isinstance(said, Saved)] == [1, 2]
 
 
-def test_where_everybody_has_all_data_only_the_last_replica_writes(tmp_path: Path) -> None:
+def test_if_all_replicas_have_all_data_only_the_last_one_writes(tmp_path: Path) -> None:
     scene = Scene(tmp_path, mask="anywhere")
     scene.enter(1, 2, 3)
     scene.archive.boundary(2)
@@ -99,7 +99,7 @@ def test_where_everybody_has_all_data_only_the_last_replica_writes(tmp_path: Pat
     assert CheckpointFolder(tmp_path, 7, pytest.fail).complete() == [5]
 
 
-def test_the_first_that_is_left_writes_for_those_who_are_gone(tmp_path: Path) -> None:
+def test_the_first_live_replica_writes_for_the_lost_ones(tmp_path: Path) -> None:
     scene = Scene(tmp_path, mask="anywhere", every=2)
     scene.enter(2, 4)
     scene.archive.boundary(4)

@@ -103,7 +103,7 @@ def workers() -> Iterator[Callable[..., CopyingWorkers]]:
         assert left == []
 
 
-def test_everybody_has_its_own_copy_and_its_wards(workers: Callable[..., CopyingWorkers]) -> None:
+def test_each_worker_has_its_own_copy_and_that_of_its_ward(workers: Callable[..., CopyingWorkers]) -> None:
     three = workers(3)
     assert [keeper.complete for keeper in three.keepers] == [-1] * 3
     assert three.keepers[0].kept() == {}
@@ -240,7 +240,7 @@ def test_a_copy_is_of_the_state_at_the_boundary(
     assert digest_of(one.tracked[0]) == before
 
 
-def test_a_copy_that_cannot_be_made_stops_nobody(
+def test_a_copy_that_cannot_be_made_stops_no_worker(
     workers: Callable[..., CopyingWorkers], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(draft: Draft) -> Copy:

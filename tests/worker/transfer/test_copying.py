@@ -126,7 +126,7 @@ def test_one_after_the_other_in_the_same_memory(ends: Ends) -> None:
         assert digest(take_inventory(other)) == digest(take_inventory(tracked))
 
 
-def test_who_takes_is_gone_in_the_middle(ends: Ends) -> None:
+def test_the_giver_fails_if_the_taker_goes_in_the_middle(ends: Ends) -> None:
     givers, takers = ends
     original = draft(made(1, 1), 1)
     given = beside(lambda: send_copy(givers, original, 0, never))
@@ -140,7 +140,7 @@ def test_who_takes_is_gone_in_the_middle(ends: Ends) -> None:
     assert isinstance(given(), StreamBroken)
 
 
-def test_who_gives_is_gone_in_the_middle(ends: Ends) -> None:
+def test_the_taker_fails_if_the_giver_goes_in_the_middle(ends: Ends) -> None:
     givers, takers = ends
     original = draft(made(1, 1), 1)
     taken = beside(lambda: take_copy(takers, lambda _: None, never))

@@ -113,7 +113,7 @@ def test_one_of_several_dies() -> None:
         assert isinstance(giving.wait(), StreamBroken)
 
 
-def test_those_who_give_must_hold_the_same() -> None:
+def test_givers_must_hold_the_same_state() -> None:
     taker = made(9, 1)
     other = {"model": nn.Linear(3, 3), "optim": torch.optim.SGD([torch.zeros(1)])}
     with ends(2) as links:
