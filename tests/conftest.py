@@ -24,13 +24,13 @@ FRAMEWORKS = [
 
 @pytest.fixture
 def frameworks() -> None:
-    """Asked for by tests whose workers use more of torch than its collectives."""
+    """Requested by tests with workers that use more of torch than its collectives."""
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtestloop(session: pytest.Session) -> None:
-    """Before the first worker is started, since the first decides what is imported for all; and before pytest-xdist,
-    whose own loop would be the last word."""
+    """Runs before the first worker starts, since the first one decides what is imported for all; and before the loop of
+    pytest-xdist, which would replace this one."""
     wanted = any("frameworks" in getattr(item, "fixturenames", ()) for item in session.items)
     if wanted and not session.config.option.collectonly:
         from understudy.testing.local_workers import PRELOAD  # not in the process that only hands tests out

@@ -67,7 +67,7 @@ def describe(connection: int, spec: bytes) -> None:
         "env": dict(os.environ),
         "libc": subprocess.run(["/usr/bin/env", "-0"], capture_output=True, check=True).stdout.decode(),
         "cwd": str(Path.cwd()),
-        "temporary": tempfile.tempdir,  # None until somebody asks
+        "temporary": tempfile.tempdir,  # None until its first use
         "group": os.getpgid(0),
         "threads": [threading.active_count(), len(list(Path("/proc/self/task").iterdir()))],
         "signals": {n: str(h) for n in signal.valid_signals() if (h := signal.getsignal(n)) != signal.SIG_DFL},

@@ -1,4 +1,4 @@
-"""What workers have recorded is there for whoever has the job's secret, and for nobody else."""
+"""The store of recordings: it serves copies, and only to requests with the job's secret."""
 
 from __future__ import annotations
 

@@ -166,7 +166,7 @@ def fault_of(fabric: NetworkFabric) -> Fault:
 
 
 def eventually(holds: Callable[[], bool], limit: float = 15.0) -> None:
-    """Wait until it holds; for what happens in the background and announces itself to nobody."""
+    """Wait until the condition holds, for background work that announces no end."""
     deadline = time.monotonic() + limit
     done = threading.Event()
     while not holds():

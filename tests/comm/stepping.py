@@ -133,7 +133,7 @@ def value_of(role: int, step: int) -> float:
 
 
 def check_sum(endpoint: Endpoint, roster: Roster | None, step: int, elements: int) -> None:
-    """One all-reduce whose result only these live roles in this step can give."""
+    """One all-reduce: only these live roles in this step can give its result."""
     role = endpoint.key.roles[endpoint.rank]
     value = torch.full((elements,), value_of(role, step), dtype=torch.float64)
     all_reduce(endpoint, value)
@@ -209,7 +209,7 @@ def lives(worker: LocalWorker, groups: Groups, elements: Sequence[int]) -> None:
 
 
 class SteppingWorkers:
-    """Workers in role order under one roster, and the joiners who are to replace them."""
+    """Workers in role order under one roster, and the joiners that are to replace them."""
 
     def __init__(
         self, local: LocalWorkers, machines: Sequence[int], groups: Groups | None = None, elements: Sequence[int] = (1,)

@@ -13,7 +13,7 @@ def seated(roster: Roster) -> set[str]:
 
 @st.composite
 def rosters(draw: st.DrawFn) -> Roster:
-    """Up to 64 machines of one to four roles whose numbers may interleave, some roles and whole machines vacant."""
+    """Up to 64 machines of one to four roles with interleaved numbers; some roles and whole machines are vacant."""
     sizes = draw(st.lists(st.integers(1, 4), min_size=1, max_size=64))
     if draw(st.booleans()):
         sizes = [sizes[0]] * len(sizes)

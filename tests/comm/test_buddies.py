@@ -1,4 +1,4 @@
-"""Who keeps whose copy."""
+"""Which worker keeps the backup copy of which role."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def buddies(roster: Roster) -> list[str | None]:
 
 
 def wards(roster: Roster, uid: str) -> list[int]:
-    """The roles whose copies a worker keeps."""
+    """The roles that this worker keeps backup copies of."""
     return [role for role, buddy in enumerate(buddies(roster)) if buddy == uid]
 
 

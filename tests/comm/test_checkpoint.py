@@ -70,7 +70,7 @@ def interrupted(folder: Path, asynchronous: bool) -> Outcome:
 
 
 def resharded(folder: Path) -> Outcome:
-    """What was saved in rows is loaded in columns; what was saved by everybody, by everybody once."""
+    """A tensor that was saved in rows is loaded in columns; a replicated value is loaded by every rank."""
     outcome, mesh = Outcome(), init_device_mesh("cpu", (dist.get_world_size(),))
     where = folder / f"{dist.get_backend()}-resharded"
     whole = torch.arange(35.0).view(7, 5)

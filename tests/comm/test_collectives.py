@@ -140,7 +140,7 @@ def all_to_all_uneven(member: Member) -> None:
 
 
 def all_to_all_from_one(member: Member) -> None:
-    """Only rank 0 sends anything, to everybody but itself."""
+    """Only rank 0 sends anything, to all other ranks."""
     outgoing = [0 if member.rank or not to else 4 for to in range(member.size)]
     incoming = [4 if member.rank and not source else 0 for source in range(member.size)]
     got = torch.zeros(sum(incoming))
@@ -210,7 +210,7 @@ def one_element_of_a_slice(member: Member) -> None:
 
 
 def conjugated_and_negated(member: Member) -> None:
-    """Views whose memory holds something else than what they show. torch's own functions refuse the conjugated."""
+    """Lazy views: their memory differs from their values. torch's own functions refuse conjugated ones."""
     value = torch.full((3,), complex(1, member.rank + 1)).conj()
     options = dist.BroadcastOptions()
     options.rootRank = 1
@@ -279,7 +279,7 @@ def futures_in_futures(member: Member) -> None:
 
 
 def subgroups(member: Member) -> None:
-    """Groups within groups: pairs, one role alone, everybody again, and roles that take no part."""
+    """Groups within groups: pairs, one role alone, all roles again, and roles that take no part."""
     first = dist.new_group([0, 1])
     alone = [dist.new_group([rank]) for rank in range(member.size)]
     again = dist.new_group()

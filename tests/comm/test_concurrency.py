@@ -1,4 +1,4 @@
-"""Several groups at once, each driven by a thread of its own: nobody waits for a group that is none of its business."""
+"""Several groups at once, each driven by a thread of its own: no operation waits for another group."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def messages_beside_collectives(member: Member) -> None:
 
 
 def one_group_from_many_threads(member: Member) -> None:
-    """Handles of asynchronous operations may be waited for by anyone."""
+    """Any thread may wait for the handle of an asynchronous operation."""
     values = [torch.full((i * 37,), float(member.rank)) for i in range(OPERATIONS)]
     handles = [dist.all_reduce(value, async_op=True) for value in values]
 

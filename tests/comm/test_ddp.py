@@ -121,7 +121,7 @@ def own_hook() -> Outcome:
 
 
 def powersgd() -> Outcome:
-    """A hook whose callbacks start collectives of their own, and wait for them."""
+    """A hook with callbacks that start collectives of their own and wait for them."""
     model = DistributedDataParallel(Net(32, 32))
     state = powerSGD_hook.PowerSGDState(process_group=None, start_powerSGD_iter=2, min_compression_rate=1)
     model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)

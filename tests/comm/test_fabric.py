@@ -142,7 +142,7 @@ def test_one_of_two_prepared_generations_is_entered(ensemble: Ensemble) -> None:
 
 
 def test_a_preparation_is_overtaken(ensemble: Ensemble) -> None:
-    """A generation was entered that the one under way does not follow: whoever asked for it is told."""
+    """A preparation fails if the worker enters a generation that the prepared one does not follow."""
     roster, fabrics, endpoints = ensemble.start("m0", "m1")
     new = joiner(ensemble, "m9", 1, 2)
     prepare(roster.successor({}), fabrics)
@@ -195,7 +195,7 @@ def test_giving_up(ensemble: Ensemble, wait: bool) -> None:
 
 
 def test_giving_up_before_it_has_begun(ensemble: Ensemble) -> None:
-    """Nobody else prepares, so it cannot have come to an end by itself."""
+    """No other worker prepares, so the preparation cannot end by itself."""
     roster, fabrics, endpoints = ensemble.start("m0", "m1")
     new = joiner(ensemble, "m9", 1, 2)
     for number in range(2, 30):
@@ -245,7 +245,7 @@ def test_a_released_worker_runs_no_more_operations(ensemble: Ensemble) -> None:
 
 @pytest.mark.parametrize("machines", [("m0", "m0"), ("m0", "m1"), ("m0", "m0", "m0"), ("m0", "m1", "m2", "m3")])
 def test_an_operation_with_a_worker_that_has_left_ends_at_once(ensemble: Ensemble, machines: tuple[str, ...]) -> None:
-    """A worker that closes its fabric does not come any more: nobody waits for it until the time limit."""
+    """A worker that closes its fabric takes part in no operation: the others do not wait until the time limit."""
     _, fabrics, endpoints = ensemble.start(*machines)
     assert sums(endpoints)[0] > 1
     fabrics[-1].close()
@@ -308,7 +308,7 @@ def test_half_of_the_workers_have_switched(ensemble: Ensemble) -> None:
 
 @pytest.mark.parametrize("first", [0, 1])
 def test_half_of_a_new_machine_has_switched(ensemble: Ensemble, first: int) -> None:
-    """The two workers of the new machine share an arena, whoever of them came from where."""
+    """The two workers of the new machine share an arena, although only one of them has switched."""
     roster, fabrics, endpoints = ensemble.start("m0", "m0", "m1", "m1")
     new = [joiner(ensemble, "m9", role, 4) for role in (2, 3)]
     second = roster.successor({2: new[0].worker, 3: new[1].worker})
@@ -320,7 +320,7 @@ def test_half_of_a_new_machine_has_switched(ensemble: Ensemble, first: int) -> N
 
 
 def test_a_worker_outside_the_roster_cannot_touch_the_arena(ensemble: Ensemble) -> None:
-    """Stopped, replaced on the same machine, and let go again: what it still writes reaches nobody."""
+    """A worker is stopped, replaced on the same machine and continued: no worker reads what it still writes."""
     roster, fabrics, endpoints = ensemble.start("m0", "m0")
     assert sums(endpoints) == [11.0, 11.0]
     zombie = endpoints[1].transport._seat.arena  # type: ignore[attr-defined]
@@ -395,7 +395,7 @@ def test_a_long_story_travels(ensemble: Ensemble) -> None:
 
 
 def test_the_news_of_a_failed_preparation_travels(ensemble: Ensemble) -> None:
-    """w2 waits for a dial that will not come, and hears why from those who saw it."""
+    """w2 waits for a dial that will not come, and gets the reason from the workers that failed."""
     roster, fabrics, endpoints = ensemble.start("m0", "m1", "m2")
     new = joiner(ensemble, "m9", 1, 3)
     following = roster.successor({1: new.worker})

@@ -1,4 +1,4 @@
-"""Groups, pairs and links for copies that come late, or while generations change, or without somebody."""
+"""Groups, pairs and copy links that are opened late, during a change of the roster, or with a vacant role."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_messages_first_in_a_group_that_comes_late(ensemble: Ensemble) -> None:
 
 
 def test_a_group_that_cannot_be_opened(ensemble: Ensemble) -> None:
-    """Its maker waits for somebody who does not come: an interrupt ends that at once, and the group comes later."""
+    """The worker that opens the group waits for an absent peer: an interrupt ends the wait; the group opens later."""
     roster, fabrics, endpoints = ensemble.start("m0", "m1")
     made: list[Endpoint] = []
     thread = threading.Thread(target=lambda: made.append(fabrics[0].group((0, 1))), daemon=True)
@@ -201,7 +201,7 @@ def test_a_pair_that_begins_while_a_generation_is_prepared(ensemble: Ensemble, l
 @pytest.mark.parametrize("role", [0, 1, 2])
 @pytest.mark.parametrize("fresh", [False, True])
 def test_pairs_with_a_joiner(ensemble: Ensemble, role: int, fresh: bool) -> None:
-    """Pairs that were in use with a role are in use with whoever plays it next, whoever switches first."""
+    """The pairs of a role work with the next worker of the role, in any order of the switches."""
     roster, fabrics, endpoints = ensemble.start("m0", "m1", "m2")
     for a, b in ((0, 1), (0, 2), (1, 2)):
         exchange(endpoints[a], endpoints[b])
@@ -222,7 +222,7 @@ def test_pairs_with_a_joiner(ensemble: Ensemble, role: int, fresh: bool) -> None
 
 
 def test_a_joiner_talks_before_the_others_are_there(ensemble: Ensemble) -> None:
-    """After an interruption nobody votes: each worker enters the fresh roster when it is ready."""
+    """After an interruption there is no vote: each worker enters the fresh roster when it is ready."""
     roster, fabrics, endpoints = ensemble.start("m0", "m1")
     exchange(*endpoints)
     for _ in range(10):
@@ -249,7 +249,7 @@ def test_a_joiner_talks_before_the_others_are_there(ensemble: Ensemble) -> None:
 
 
 def test_copy_links_are_opened_in_the_current_generation(ensemble: Ensemble) -> None:
-    """Again and again, however many were lost; whoever dials early waits. They do not end with an interruption."""
+    """Copy links can be opened any number of times; an early dial waits. They survive an interruption."""
     roster, fabrics, _ = ensemble.start("m0", "m1", "m2")
     early = fabrics[0].dial_copy(roster, "w1", 2)
     taken: list[Link] = []
@@ -272,11 +272,11 @@ def test_copy_links_are_opened_in_the_current_generation(ensemble: Ensemble) -> 
 
 
 def test_copy_links_of_another_generation_are_refused(ensemble: Ensemble) -> None:
-    """A leaver may bring state, but keeps nothing with anybody: its links are refused, and so are those of the past."""
+    """The copy links of a leaver are refused, and so are those of an earlier generation."""
     roster, fabrics, _ = ensemble.start("m0", "m1")
     new = joiner(ensemble, "m9", 1, 2)
     following = roster.successor({1: new.worker})
-    waits = fabrics[1].dial_copy(roster, "w0", 1)  # for a generation that ends before anybody expects it
+    waits = fabrics[1].dial_copy(roster, "w0", 1)  # its generation ends before a copy is expected
     enter(following, [*fabrics, new])
     fabrics[0].expect_copy(2, lambda link: link.close())
     with pytest.raises(

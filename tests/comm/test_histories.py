@@ -211,7 +211,7 @@ class History:
         self.recover({role: self.joiner(role) if refill else None})
 
     def death_in_the_middle_of_a_switch(self) -> None:
-        """Some have switched, some have not, and somebody dies: the leaver, a joiner or a bystander."""
+        """A worker dies while some have switched and some have not: the leaver, a joiner or a stayer."""
         changes = self.move()
         roster = self.next(changes)
         joiners = [fabric for fabric in changes.values() if fabric is not None]

@@ -1,4 +1,4 @@
-"""Whatever a worker is blocked in, it returns at once when somebody dies or interrupts; and then it goes on."""
+"""A worker that is blocked in any operation returns at once when a peer dies or interrupts, and then continues."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def _start(local: LocalWorkers, homes: Sequence[str], dead: int | None) -> list[
 
 
 def test_when_all_are_killed_nothing_is_left(tmp_path: Path) -> None:
-    """A parent of four workers with arenas is killed and takes everybody with it; then the workers themselves are."""
+    """The parent of four workers with arenas is killed, and they die too; then the workers themselves are killed."""
     before = set(Path("/dev/shm").iterdir())
     process = subprocess.Popen(
         [sys.executable, "-c", _PARENT], stdout=subprocess.PIPE, text=True, env=os.environ | {"TMPDIR": str(tmp_path)}

@@ -1,4 +1,4 @@
-"""Machines are replaced under running all-reduces: no sum is ever wrong, and nobody notices but the machine itself."""
+"""Machines are replaced under running all-reduces: no sum is ever wrong, and the stayers are not disturbed."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_a_generation_is_given_up_and_another_one_entered() -> None:
             joiners: dict[int, WorkerHandle | None] = dict(workers.hire([1]))
             (joiner,) = joiners.values()
             assert joiner is not None
-            for handle in stayers:  # the joiner hears of it last: nobody can be ready before the rest has given up
+            for handle in stayers:  # the joiner is told last: no worker is prepared before the cancellation
                 handle.tell(workers.roster.successor({1: joiner.worker}, generation=generation + 1))
             for handle in stayers:
                 handle.tell(("cancel", generation + 1))
@@ -153,7 +153,7 @@ def test_two_hundred_replacements_leave_nothing_behind() -> None:
 
 
 def more(late: dict[str, Census], early: dict[str, Census]) -> dict[str, tuple[Census, Census]]:
-    """Whose holdings have grown."""
+    """The workers that hold more than before."""
     return {
         uid: (early[uid], census)
         for uid, census in late.items()

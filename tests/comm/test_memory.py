@@ -47,7 +47,7 @@ def vote(end: Endpoint, prepared: int) -> int:
 
 def hold(worker: LocalWorker, joiner: int | None, roles: int, parameters: int) -> int | None:
     """Hold a model and reduce its gradients, step after step, until a step after the switch. How many kilobytes the
-    peak has grown from before the preparation until then; None for those who come or go."""
+    peak has grown from before the preparation until then; None for joiners and leavers."""
     fabric = worker.fabric
     if joiner is None:
         worker.enter(worker.hear())

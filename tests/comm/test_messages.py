@@ -54,7 +54,7 @@ def tags_out_of_order(member: Member) -> None:
 
 
 def from_anybody(member: Member) -> None:
-    """Everybody sends to rank 0, and then to the last one, which cannot know who will be first."""
+    """All ranks send to rank 0, and then to the last rank; the receiver cannot know which message arrives first."""
     for sink in (0, member.size - 1):
         if member.rank != sink:
             dist.send(torch.full((5,), float(member.rank)), sink, tag=sink)
@@ -69,7 +69,7 @@ def from_anybody(member: Member) -> None:
 
 
 def from_anybody_with_another_tag(member: Member) -> None:
-    """A message with a tag that nobody waits for yet does not stand in the way."""
+    """A message with a tag that is not received yet does not block the next one."""
     if member.rank == 1:
         handles = [dist.isend(torch.full((5,), float(tag)), 0, tag=tag) for tag in (8, 9)]
         for handle in handles:
@@ -84,7 +84,7 @@ def from_anybody_with_another_tag(member: Member) -> None:
 
 
 def many_at_once(member: Member) -> None:
-    """Everybody to everybody, twenty messages each way, all posted before any is waited for."""
+    """Twenty messages from every rank to every other, all posted before the first wait."""
     others = [rank for rank in range(member.size) if rank != member.rank]
     got = {(rank, i): torch.zeros(i * 300) for rank in others for i in range(20)}
     handles = [dist.irecv(tensor, rank, tag=i) for (rank, i), tensor in got.items()]

@@ -334,7 +334,7 @@ def test_a_result_that_is(result: RecordedTensor) -> None:
 
 
 def test_an_index_without_end() -> None:
-    """Nested more deeply than anybody can follow."""
+    """An index that is nested too deeply to be read."""
     index = b"\x81\xa4more" + b"\x91" * 100_000 + b"\xc0"
     with pytest.raises(RecordingError):
         reading(index + len(index).to_bytes(8, "little") + b"understu")

@@ -108,7 +108,7 @@ def test_nothing_is_left_of_it(ensemble: Ensemble) -> None:
 
 
 def test_a_role_after_the_other_with_other_mates(ensemble: Ensemble) -> None:
-    """Whoever assumes another role leaves those with whom it has rehearsed."""
+    """A worker that assumes another role leaves the mates of its earlier rehearsal."""
     mates = ensemble.hire("m8", "m8")
     before = streams()
     gather(mates, 0, 1, 4)
@@ -156,7 +156,7 @@ def test_an_operation_that_a_mate_never_calls_ends_with_the_rehearsal(ensemble: 
 @pytest.mark.parametrize("machines", [("m8", "m8"), ("m8", "m9")], ids=str)
 @pytest.mark.parametrize("end", [NetworkFabric.close, kill], ids=["closed", "killed"])
 def test_a_mate_dies(ensemble: Ensemble, machines: tuple[str, ...], end: Callable[[NetworkFabric], None]) -> None:
-    """Nobody waits for it, neither in what is under way nor in what comes."""
+    """No worker waits for the dead mate, neither in the current operation nor in later ones."""
     a, b = ensemble.hire(*machines)
     gather([a, b], 0, 1, 4)
     ends = groups([a, b], 0, 1)
@@ -199,7 +199,7 @@ def test_a_fabric_that_is_closed_in_a_rehearsal_leaves_no_links_or_threads(ensem
 
 
 def test_a_mate_that_does_not_come(ensemble: Ensemble, caplog: pytest.LogCaptureFixture) -> None:
-    """After a while it is done without it, and without those who have come as well."""
+    """After the time limit the worker rehearses without any mates."""
     a, absent = ensemble.hire("m8", "m9", setup_limit=0.3)
     gather([a], 0, 1, 2, absent)
     (record,) = [record for record in caplog.records if "rehearses without its mates" in record.message]

@@ -1,4 +1,4 @@
-"""What one worker has recorded of a job, a joiner hears again bit by bit, with nobody else there."""
+"""A joiner alone replays the recording of a worker of the job, with the same bits."""
 
 from __future__ import annotations
 

@@ -170,7 +170,7 @@ def run(it: Replay, op: Op, seat: Chair = A) -> list[list[float]]:
 
 
 def receive(it: Replay, size: int, peer: int | None, tag: int = 0, seat: Chair = A) -> tuple[list[float], int | None]:
-    """What came, and from whom."""
+    """The received values and their sender."""
     job = Receive(peer, tag, torch.zeros(size))
     it.post(seat, job)
     assert job.done.is_set()
@@ -217,7 +217,7 @@ def test_messages_by_peer_and_tag() -> None:
 
 
 def test_a_receive_from_any_role_replays_the_recorded_one() -> None:
-    """They are those that were from anybody when they were recorded, and say whose they were."""
+    """A receive from any role gets the messages that were recorded as such, with their senders."""
 
     def fill(was: Written) -> None:
         was.message(torch.tensor([1.0]), 2, kind="recv_any")

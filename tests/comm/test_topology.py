@@ -43,7 +43,7 @@ def links_needed(roster: Roster, key: GroupKey) -> frozenset[LinkId]:
 
 
 def replaced(roster: Roster, cell: int) -> tuple[Roster, set[str], set[str]]:
-    """The roster with one cell on a new machine, and who leaves and joins."""
+    """The roster with one cell on a new machine, with the leavers and the joiners."""
     roles = [role for role, of in enumerate(roster.cells) if of == cell and roster.seats[role] is not None]
     leavers = {uid for role in roles if (uid := roster.seats[role]) is not None}
     joiners = {role: WorkerAddress(f"joiner{role}", "new") for role in roles}
@@ -251,7 +251,7 @@ def test_only_roles_matter(case: Case) -> None:
 
 @given(cases(), st.data())
 def test_the_provider_of_an_arena_already_has_it(case: Case, data: st.DataObject) -> None:
-    """After any number of changes the provider is a stayer wherever the cell has one."""
+    """After any number of changes the provider is a stayer if the cell has one."""
     roster, key = case
     for number in range(data.draw(st.integers(1, 4))):
         changes: dict[int, WorkerAddress | None] = {}

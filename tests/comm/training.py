@@ -95,7 +95,7 @@ def train(worker: LocalWorker, joiner: int | None, roles: int, steps: int, stop_
 
 
 def enter(worker: LocalWorker, training: Training, step: int) -> int:
-    """Play in the next roster; whoever has sat longest gives everybody its state. The step to go on with."""
+    """Enter the next roster; the worker with the longest time in its role broadcasts its state. The next step."""
     roster: Roster = worker.hear()
     worker.enter(roster)
     root = min(range(len(roster.since)), key=lambda role: roster.since[role])

@@ -36,7 +36,7 @@ def _run(*words: str) -> str:
 
 
 class Host:
-    """A network namespace with one cable to the bridge. Frames are lost, never refused: nobody gets a reset."""
+    """A network namespace with one cable to the bridge. Frames are lost, never refused: no connection is reset."""
 
     def __init__(self, hosts: Hosts, number: int) -> None:
         self.space = f"{hosts.prefix}-{number}"

@@ -1,4 +1,4 @@
-"""A job whose machines join it: real commands as separate processes, under a test's disturb."""
+"""A job that its machines join: real commands as separate processes, which a test disturbs."""
 
 from __future__ import annotations
 

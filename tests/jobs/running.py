@@ -1,4 +1,4 @@
-"""Whole jobs under a test's disturb: real agents, a real controller, real workers."""
+"""Whole jobs that a test disturbs: real agents, a real controller, real workers."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""A short campaign of faults of different kinds in one job: it ends with the bits of one that nobody disturbed, every
-step is applied once, and nothing is left. `make chaos` is the long one."""
+"""A short campaign of faults of different kinds in one job: it ends with the bits of an undisturbed job, every step is
+applied once, and nothing is left. `make chaos` is the long one."""
 
 from __future__ import annotations
 

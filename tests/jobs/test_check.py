@@ -242,7 +242,7 @@ def test_however_it_ends_nothing_is_left(number: signal.Signals, tmp_path: Path)
         if number == signal.SIGINT:
             assert process.returncode == 130
             assert err == "understudy check: interrupted; all processes are ended\n"
-        else:  # it could wait for nobody
+        else:  # SIGKILL: the command could not wait for its processes
             eventually(lambda: not processes.marked(f"UNDERSTUDY_TEST_MARK={mark}"))
             eventually(lambda: not list(tmp_path.glob("understudy-*")))
         assert not processes.marked(f"UNDERSTUDY_TEST_MARK={mark}")

@@ -1,5 +1,5 @@
-"""Somebody dies at an exact point of a planned replacement, at every point in turn, in one long job: it always goes on,
-and in the end every bit is as in a job that nobody disturbed."""
+"""A process dies at an exact point of a planned replacement, at every point in turn, in one long job. Training always
+continues, and the job ends with the bits of an undisturbed one."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ HERE = Path(__file__).parent
 STEPS = int(sys.argv[1])
 
 def strike(point):
-    # the file says who is to die when somebody comes by; without a name, whoever comes
+    # the file contains the pid of the victim; if it is empty, this process dies
     try:
         victim = (HERE / point).read_text()
         (HERE / point).unlink()
@@ -125,7 +125,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Result:
 
 
 async def _die(running: RunningJob, folder: Path, point: str, *, victim: int | None = None) -> None:
-    """Have a machine replaced while two standbys are there, and somebody die on the way."""
+    """Have a machine replaced while two standbys wait; the victim dies at the point."""
     waiting = sum(machine["state"] == "standby" for machine in await running.machines())
     if waiting < 3:  # one of them can start beside
         await running.call("POST", "/standbys", {"type": "add-standby", "count": 3 - waiting})

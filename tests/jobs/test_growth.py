@@ -1,4 +1,4 @@
-"""Ten replacements in a hundred steps: whoever stays ends with no more memory, descriptors or threads than before."""
+"""Ten replacements in a hundred steps: a stayer ends with no more memory, descriptors or threads than before."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_ten_replacements_in_a_hundred_steps(tmp_path: Path) -> None:
         (leaver,) = [entry["machine"] for entry in await running.call("GET", "/roster") if entry["machine"] != "m0"]
         if len(seen) < TIMES - 1:
             await running.call("POST", "/standbys", {"type": "add-standby"})  # for the next time
-        pace(1.5)  # few steps go by while the newcomer rehearses
+        pace(1.5)  # few steps go by while the joiner rehearses
         before = len(running.events)
         id = await running.ask(leaver)
 

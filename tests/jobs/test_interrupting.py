@@ -1,4 +1,4 @@
-"""People who interrupt: the job ends at a boundary, or at once, and leaves nothing behind."""
+"""Interrupts by a user: the job ends at a boundary, or at once, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_a_signal_before_the_job_has_begun(job: Job, number: signal.Signals) -> 
 
 
 def test_everything_dies_with_the_command(job: Job) -> None:
-    """Nobody can clean up after SIGKILL, but no process of the job may outlive it for long."""
+    """A process cannot clean up after SIGKILL, but no process of the job may outlive the command for long."""
     job.start(LONG)
     job.when(lambda: "under way" in job.out)
     job.signal(signal.SIGKILL)

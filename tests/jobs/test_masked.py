@@ -1,4 +1,4 @@
-"""Whole jobs that mask: newcomers rehearse masked steps and take their place in them, planned or not."""
+"""Whole jobs that mask: joiners rehearse masked steps and take part in them, after a plan or a failure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.jobs.running import SCRIPT, RunningJob, run_job, same_bits
 LOGGED = SCRIPT.replace("            job.log(loss=loss)\n", "").replace(
     "loss.backward()\n", "loss.backward()\n                job.log(loss=loss)\n"
 )
-"""What is logged for every micro-shard is reported as their mean, whoever computes them."""
+"""Values that are logged for every micro-shard are reported as their mean, on any replica."""
 
 pytestmark = [pytest.mark.job, pytest.mark.timeout(400)]
 

@@ -1,5 +1,5 @@
-"""Machines on hosts of their own, and what networks do: a host is cut off, hears nothing, is far away. Training goes on
-every time, whoever was given up does no harm and comes back, and in the end every bit is as if nothing had been."""
+"""Machines on hosts of their own, and what networks do: a host is cut off, hears nothing, is far away. Training
+continues every time, a machine that was given up does no harm and comes back, and the job ends with the same bits."""
 
 from __future__ import annotations
 

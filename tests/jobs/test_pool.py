@@ -1,4 +1,4 @@
-"""A pool of standbys that is kept: who is used is followed by another one, without anybody asking."""
+"""A pool of standbys: the steward asks for another one when a standby is used, without a request."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Roles without a live replica: everybody goes back together, to copies in memory or to a checkpoint; and a job that
-cannot go on ends with one."""
+"""Roles without a live copy of their state: all workers go back to backup copies or to a checkpoint. A job that cannot
+continue ends with a checkpoint."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _decided(running: RunningJob) -> list[dict[str, dict[str, object]]]:
 
 
 def test_state_that_only_one_role_has(tmp_path: Path) -> None:
-    """FSDP over all machines. First one worker dies, whose buddy has a copy; then all die, and the copies too."""
+    """FSDP over all machines. First one worker dies, and its buddy has a copy; then all die, and the copies too."""
 
     async def disturb(running: RunningJob) -> None:
         await running.standbys(1)

@@ -1,5 +1,5 @@
-"""Replicas come and go by plan while a job trains: nobody halts, no step is repeated, and in the end every bit is as
-in a job that had all of them from the beginning."""
+"""The number of replicas changes while a job trains: no worker halts, no step is repeated, and the job ends with the
+bits of one that had all replicas from the beginning."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def grow_and_shrink(running: RunningJob, few: int = 2, many: int = 4) -> N
 
 
 def undisturbed(result: Result) -> None:
-    """Nobody was interrupted, whatever else happened."""
+    """Check that no worker was interrupted and no step repeated."""
     assert not [event["text"] for event in result.events if event["kind"] in ("halt", "lost", "died", "cancelled")]
     assert not result.repeated
 

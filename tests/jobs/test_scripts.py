@@ -52,7 +52,7 @@ def check(tmp_path: Path, script: str, **settings: object) -> None:
 
 
 def test_several_optimizers_and_a_loader(tmp_path: Path) -> None:
-    """One optimizer steps every third time only, so that a newcomer may find gradients to take along. The loader
+    """One optimizer steps every third time only, so that a joiner may have to take gradients too. The loader
     shuffles anew for every pass over its data and knows where it is. Batch norm differs from role to role."""
     check(
         tmp_path,

@@ -46,8 +46,8 @@ async def player(running: RunningJob, role: int) -> dict[str, Any]:
 
 
 def test_a_standby_takes_roles_of_every_kind(tmp_path: Path) -> None:
-    """A pipeline of two stages, two copies of each. First a machine dies whose stage the standby waits in, though in
-    another copy; then one of the other stage. Both times the worker goes on that has rehearsed."""
+    """A pipeline of two stages, two copies of each. First a machine dies in the stage that the standby rehearsed, in
+    another copy; then one of the other stage. Both times the rehearsed worker takes over."""
     kinds = ({0, 1}, {2, 3})
 
     async def disturb(running: RunningJob) -> None:
@@ -76,7 +76,7 @@ from pathlib import Path
 from torch import nn
 
 def strangers():
-    \"\"\"Who this process has a connection to, outside of its machine.\"\"\"
+    \"\"\"The addresses outside of its machine that this process is connected to.\"\"\"
     inodes = set()
     for fd in os.listdir("/proc/self/fd"):
         try:
@@ -137,7 +137,7 @@ def train(job):
 
 understudy.run(train)
 """
-"""Rows go to the experts that a gate chooses: who gets how many is known only when it happens."""
+"""Rows go to the experts that a gate chooses: the number of rows of an expert is known only in the step."""
 
 
 def test_routes_that_depend_on_data_are_rehearsed_without_a_connection(tmp_path: Path) -> None:
@@ -187,7 +187,7 @@ def train(job):
 
 understudy.run(train)
 """
-"""Made-up values would be the same from everybody."""
+"""Made-up values would be the same from all roles."""
 
 
 def test_a_recording_outlives_the_machine_that_has_made_it(tmp_path: Path) -> None:

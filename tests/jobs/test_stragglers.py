@@ -1,5 +1,5 @@
-"""A worker that becomes slow in a running job is told of, by name. That others are not is tested without a computer
-that has its own reasons to be slow."""
+"""A worker that becomes slow in a running job is announced by name. That no other worker is announced is tested without
+real processes, since a real computer may be slow for other reasons."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Replicas are lost in whole jobs, and training goes on without them until they are refilled. In the end every bit is
-as in a job that nobody disturbed, and every micro-shard of every step has counted exactly once."""
+"""Replicas are lost in whole jobs, and training continues without them until they are refilled. The job ends with the
+bits of an undisturbed one, and every micro-shard of every step has counted exactly once."""
 
 from __future__ import annotations
 
@@ -193,7 +193,7 @@ def test_replicas_are_lost_without_refill_and_data_is_local(mask: str, order: tu
         "machines": 4,
         "mask": mask,
         "deterministic": True,
-        "quarantine": 1,  # who has failed is not let in again, and nobody else is sent for
+        "quarantine": 1,  # a machine that has failed is not readmitted, and no other one is asked for
         "no_standby": "stop",
         "repair": 0,
     }

@@ -99,7 +99,7 @@ def test_a_role_is_described_by_its_places() -> None:
 @pytest.mark.parametrize(
     ("group", "role", "other", "found"),
     [
-        ((0, 1, 2, 3, 4, 5, 6, 7), 1, 3, (0, 1, 2, 3, 4, 5, 6, 7)),  # everybody
+        ((0, 1, 2, 3, 4, 5, 6, 7), 1, 3, (0, 1, 2, 3, 4, 5, 6, 7)),  # all roles
         ((1,), 1, 3, (3,)),
         ((1, 5), 1, 3, (3, 7)),  # along pp
         ((1, 3), 1, 3, (1, 3)),  # along dp, in which they differ

@@ -1,4 +1,4 @@
-"""Rosters on the wire: whatever follows whatever, the agent has what the controller has meant."""
+"""Rosters on the wire: after any sequence of rosters, the agent has the same one as the controller."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def carried(encoder: RosterEncoder, decoder: RosterDecoder, order: Order, machin
 
 @st.composite
 def stories(draw: st.DrawFn) -> list[Roster]:
-    """Rosters as a director makes them: each follows one that somebody plays in, which is not always the last."""
+    """Rosters as a director makes them: each follows the one in use, which is not always the last."""
     played, found = roster(draw(st.integers(1, 6))), []
     found.append(played)
     for generation in range(2, draw(st.integers(2, 8))):

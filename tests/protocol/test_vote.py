@@ -78,7 +78,7 @@ def test_one_role_with_gradients_that_are_not_finite_is_enough(ballots: list[Bal
     ballots[bad] = msgspec.structs.replace(ballots[bad], sound=False)
     outcome = counted(ballots)
     assert not outcome.sound
-    assert outcome.generation is None  # nobody switches in the middle of a step
+    assert outcome.generation is None  # no role switches in the middle of a step
 
 
 @given(elections())

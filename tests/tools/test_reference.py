@@ -29,7 +29,7 @@ class Told:
         """What it is
         called."""
         self._own = 1
-        """Nobody's concern."""
+        """Private."""
 
 
 def test_sentences_below_attributes_are_found() -> None:

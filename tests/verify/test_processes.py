@@ -1,4 +1,4 @@
-"""Who descends from whom, from a process table and from the real one."""
+"""The processes of a job and their parents, from a made-up process table and from the real one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nobody is struck who is dead, or who holds the last copy of a role's state."""
+"""The choice of victims: never a dead worker, and never the last copy of a role's state."""
 
 from __future__ import annotations
 

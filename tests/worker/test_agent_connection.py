@@ -123,7 +123,7 @@ def test_the_agent_is_gone() -> None:
 
 
 def test_closing_ones_own_end_is_no_loss() -> None:
-    """A worker whose script has ended closes its line, and must not take that for the death of its agent."""
+    """A worker that has ended its script closes the connection, and must not take that for the death of its agent."""
     ends = Ends()
     with ends:
         ends.line.close()

@@ -1,5 +1,5 @@
-"""A role's state is lost, or the job cannot go on: back to what was kept, or one last checkpoint. And gradients that
-are not numbers."""
+"""A role's state is lost, or the job cannot continue: workers go back to a copy or a checkpoint, or write a last
+checkpoint. And gradients that are not finite."""
 
 from __future__ import annotations
 
@@ -257,7 +257,7 @@ def test_it_cannot_keep_what_it_does_not_have(step: int) -> None:
 
 
 def unsound(worker: WorkerProtocol) -> None:
-    """The vote says that somebody's gradients are not numbers."""
+    """The vote says that the gradients of at least one role are not finite."""
     assert worker.counted(VoteOutcome(None, sound=False)) == []
 
 

@@ -1,4 +1,4 @@
-"""A worker whose replica is vacant leaves its generation and waits in its role."""
+"""Parking: if its replica is vacant, a worker leaves its generation and waits in its role."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who records, when a recording is given up, and what answers a rehearsal where none can be had."""
+"""Which workers record, when they give a recording up, and how a rehearsal runs without one."""
 
 from __future__ import annotations
 
@@ -264,21 +264,21 @@ def test_the_script_is_gone(ensemble: Ensemble, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("options", [{"recording_limit": 0}, {"nproc": 2}], ids=str)
 def test_where_nothing_is_to_be_recorded(ensemble: Ensemble, tmp_path: Path, options: dict[str, Any]) -> None:
-    """Nobody wants it, or the job has one machine only."""
+    """Recording is switched off, or the job has one machine only."""
     job = Job(ensemble, tmp_path, **options)
     job.begin()
     job.gave_up()
 
 
 def test_another_one_of_the_same_records(job: Job) -> None:
-    """It says nothing: nobody waits for it."""
+    """The worker reports nothing: the controller does not wait for its recording."""
     job.begin(role=1)
     assert job.said == []
     job.silent()
 
 
 def test_a_role_without_a_twin_records_from_the_first_step_on(ensemble: Ensemble, tmp_path: Path) -> None:
-    """As with sharded state: no two roles hold the same, so each records. The build is not in it."""
+    """As with sharded state: no two roles are twins, so each records. The recording does not contain the build."""
     job = Job(ensemble, tmp_path)
     job.begin(same=(1,), role=1)
     for step in range(3):

@@ -31,7 +31,7 @@ class Waits:
 
 
 def told(*, frozen: bool) -> list[float]:
-    """When a worker says that it waits in an operation that began at 0 and whose end its other thread sees at 9.1."""
+    """The times at which a worker reports a wait. The operation begins at 0; the other thread sees its end at 9.1."""
     scheduler = Scheduler(0)
     process = SimProcess(scheduler, "w0")
     fabric, said = Waits(process), list[float]()

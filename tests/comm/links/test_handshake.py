@@ -75,7 +75,7 @@ def test_the_wrong_secret(two: TwoWorkers) -> None:
 
 
 def test_a_peer_that_does_not_check_the_secret_is_refused(two: TwoWorkers) -> None:
-    """It goes on although this side has not proven anything, and answers the challenge with noise."""
+    """The peer does not ask for a proof, and answers the challenge with noise."""
     with Talk(two.a) as talk:
         talk.send(hello(two.a))
         assert isinstance(talk.receive(), Challenge)
@@ -288,7 +288,7 @@ class Talk:
         return wire.MESSAGES.receive(self.sock.recv)
 
     def enter(self, greeting: Hello) -> None:
-        """Up to the point where the other side knows whom it talks to."""
+        """Go through the handshake to the end of the authentication."""
         self.send(greeting)
         challenge = self.receive()
         assert isinstance(challenge, Challenge)

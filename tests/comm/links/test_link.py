@@ -239,7 +239,7 @@ def test_a_fault_names_its_kind_its_reason_and_the_worker_that_noticed() -> None
 
 
 def moved(ends: Ends, *, hurry: bool) -> tuple[Link, Link]:
-    """A bulk transfer whose sender, or receiver, takes a pause in the middle of it."""
+    """A bulk transfer with a pause of the sender, or of the receiver, in the middle."""
     data, into = torch.ones(8_000_000), torch.zeros(8_000_000)
     out, back = ends.links[0]
 

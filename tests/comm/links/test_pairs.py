@@ -19,7 +19,7 @@ from understudy.comm.topology import LinkId
 
 
 class Pair:
-    """Rank 0's traffic with rank 1, whose end of the link the test holds."""
+    """Rank 0's traffic with rank 1; the test holds rank 1's end of the link."""
 
     def __init__(self, limit: float = 20.0) -> None:
         self.asked: list[int] = []

@@ -153,7 +153,7 @@ def test_a_worker_that_leaves_after_a_round_takes_part_in_it() -> None:
 
 
 def test_a_generation_does_not_begin_before_all_are_there() -> None:
-    """Somebody may still read what it would overwrite."""
+    """A worker of the old generation may still read the memory that the new one would overwrite."""
     shared = Arena.create(2, 4096)
     old = places(2, arena=shared)
     at_once(*[partial(round_of, place) for place in old])

@@ -388,7 +388,7 @@ def test_an_interrupt_ends_what_waits() -> None:
 
 
 def leave(worker: LocalWorker, role: int, roles: int) -> None:
-    """Close the fabric while a collective and a message wait for somebody who never comes."""
+    """Close the fabric while a collective and a message wait for a peer that never comes."""
     before = resources()
     group = join(worker, role, roles)
     total(group)

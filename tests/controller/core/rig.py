@@ -1,5 +1,5 @@
-"""The director alone: events in, orders and announcements out, played by hand. What follows from them at random is in
-the simulation; the tests that rig here say what each party is told, when, and what the operator is answered."""
+"""The director alone: a test feeds events by hand, and reads orders and announcements. The tests with a `Rig` check the
+messages to each party, their order and the operator's answers; random histories are the simulation's part."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Rig:
 
     @classmethod
     def opening(cls, machines: int = 2, nproc: int = 1, standbys: int = 0, **settings: Any) -> Rig:
-        """Everybody is here, and the first generation opens."""
+        """All machines are here, and the first generation opens."""
         rig = cls(machines, nproc, **settings)
         founders = len(rig.plan.opening)
         for number in range(founders + standbys):
@@ -69,7 +69,7 @@ class Rig:
         twins: Mapping[int, tuple[int, ...]] | None = None,
         **settings: Any,
     ) -> Rig:
-        """Everybody rigs and holds state; nothing is left to read. Without `twins`, all hold the same, or nobody."""
+        """All roles have workers with state; all orders are read. Without `twins`, all roles are twins, or none."""
         rig = cls.opening(machines, nproc, standbys, **settings)
         everybody = tuple(range(rig.plan.roles))
         roster = rig.change.roster
@@ -241,7 +241,7 @@ class Rig:
         kept: tuple[tuple[int, int], ...] = (),
         usual: float = 0.0,
     ) -> None:
-        """What they say to the halt; whoever holds state has come to a boundary, unless `able` says otherwise."""
+        """Workers report after the halt. A worker with state is at a boundary, unless `able` says otherwise."""
         able = holds if able is None else able
         report = Halted(self.job.halts, self.generation, step, voted, holds, over, able=able, kept=kept, usual=usual)
         self.each(uids, report)

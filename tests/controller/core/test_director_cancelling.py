@@ -1,4 +1,4 @@
-"""Replacements that are given up, tried again with somebody else, or not done in time."""
+"""Replacements that are cancelled, tried again with another standby, or not done in time."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_links_that_cannot_be_opened_cancel_the_change() -> None:
     assert rig.heard() == {"w0": [Cancel(2)], "w1": [Cancel(2)], "w2": [Cancel(2)]}
     rig.each(("w0", "w1", "w2"), Cancelled(2))
     assert rig.told("cancelled") == ["role 0 (w0 on m0): no route to w2"]
-    assert rig.change.joiners == {1: "w2"}  # who is tried once more
+    assert rig.change.joiners == {1: "w2"}  # the same joiner, once more
     assert rig.states()["m1"] == "leaving"
 
 
@@ -127,7 +127,7 @@ def test_a_joiner_that_has_rehearsed_prepares_at_once_in_the_next_attempt() -> N
 
 
 def test_a_joiner_that_has_rehearsed_prepares_at_once_in_the_next_request() -> None:
-    """Nothing has to happen in between for an operator who asks again to be heard."""
+    """A second request of the operator is served without any event in between."""
     rig = Rig.training(standbys=1)
     rig.replace(until="prepare", by=50.0)
     rig.feed(Overdue("r1"))
@@ -138,7 +138,7 @@ def test_a_joiner_that_has_rehearsed_prepares_at_once_in_the_next_request() -> N
 
 
 def test_a_cancel_that_comes_after_the_vote_is_too_late() -> None:
-    """The vote agreed before the word came: whoever has switched says so, and the change goes through."""
+    """The vote agreed before the cancellation came: a worker reports its switch, and the change goes through."""
     rig = Rig.training()
     rig.replace(until="armed")
     rig.say("w0", Unprepared(2, "a link broke"))
@@ -162,7 +162,7 @@ def test_if_the_joiner_dies_before_a_vote_that_agrees_the_job_recovers() -> None
     assert rig.heard() == {"w0": [Halt(1, "m2 is gone: no heartbeat")], "w1": [Halt(1, "m2 is gone: no heartbeat")]}
     rig.halted("w0", "w1")
     rig.all_switch()
-    assert rig.seats() == ["w0", "w1"]  # the leaver holds what nobody else does, and goes on
+    assert rig.seats() == ["w0", "w1"]  # the leaver has the only copy of the state, and keeps its role
     assert rig.change.places == {1: "m3"}  # and is replaced by the next one
     rig.go_on("settled")
     assert rig.reply().ok

@@ -1,4 +1,4 @@
-"""What keeps the director's work for an event apart from the number of machines, and that nothing is missed by it."""
+"""The director's work for an event does not depend on the number of machines, and it misses no event."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.timeout(60)
 
 
 def addressed(rig: Rig) -> list[str]:
-    """Who was given orders since the last look."""
+    """The machines that were given orders since the last call."""
     found = sorted(rig.job.addressed)
     rig.job.addressed.clear()
     return found

@@ -20,7 +20,7 @@ def drain(*machines: str, by: float | None = None, why: str = "") -> Replace:
 
 
 def going(rig: Rig) -> tuple[str, ...]:
-    """Who leaves with the change under way."""
+    """The leavers of the change under way."""
     return rig.change.leaving
 
 

@@ -1,4 +1,4 @@
-"""How a job ends: it is done, it is stopped, or its script does wrong."""
+"""How a job ends: all steps are done, an operator stops it, or its script fails."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ def test_a_worker_that_went_on_does_not_count_as_waiting() -> None:
 
 
 def recovers(rig: Rig, step: int) -> None:
-    """Everybody who is left reports, and the next one takes the role."""
+    """All live workers report, and the next standby takes the role."""
     rig.halted(*sorted(rig.job.unreported), step=step)
     for name in rig.change.places.values():
         rig.here(name)
@@ -212,7 +212,7 @@ def test_a_script_that_raises_elsewhere_is_given_another_chance(
 
 
 def test_a_script_that_raises_although_it_has_made_all_steps_has_failed() -> None:
-    """Nobody could make the steps again: the others' work is done."""
+    """The steps cannot be repeated: the other workers have ended."""
     rig = Rig.training()
     rig.say("w0", Done(9))
     rig.say("w1", Failed(9, "OSError: no space left"))

@@ -1,4 +1,4 @@
-"""Somebody who rigs is lost: everybody halts, the survivors' reports decide, and a standby takes the roles."""
+"""A machine with roles is lost: all workers halt, the survivors' reports decide, and a standby takes the roles."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_the_stand_in_dies_in_its_rehearsal() -> None:
 
 
 def test_a_joiner_that_needs_no_rehearsal_dies_while_another_one_rehearses() -> None:
-    """m2 is halted just before it would have played; then its second worker is kept and the first one rehearses."""
+    """m2 is halted just before it would enter; then its second worker is kept and the first one rehearses."""
     rig = Rig.training(nproc=2, standbys=1)
     rig.lose("m1")
     rig.halted("w0", "w1")

@@ -167,7 +167,7 @@ def test_a_death_while_the_first_generation_opens_begins_the_job_anew() -> None:
 
 
 def test_a_death_before_the_first_step_is_done_anywhere_begins_the_job_anew() -> None:
-    """All have switched, and nobody has come to its first boundary."""
+    """All workers have switched, and none has come to its first boundary."""
     rig = Rig.opening()
     rig.all_switch(step=0)
     rig.exits("w1")

@@ -1,4 +1,4 @@
-"""A role's state is lost with all its replicas: everybody goes back to what was kept, in memory or on disk."""
+"""A role's state is lost with all its copies: all workers go back to a backup copy or a checkpoint."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_a_live_replica_comes_before_a_checkpoint() -> None:
 
 
 def test_the_only_machine_comes_back_to_the_checkpoint() -> None:
-    """Nobody is left who could report."""
+    """No worker is left to report."""
     rig = Rig.training(machines=1)
     saved(rig, 3)
     rig.lose("m0")
@@ -114,7 +114,7 @@ def test_a_failure_on_the_way_back() -> None:
 
 
 def test_a_live_joiner_is_not_started_again_when_the_job_goes_back() -> None:
-    """A link could not be opened, and nobody has died."""
+    """A link could not be opened, and no worker has died."""
     rig = Rig.training(copies=False, standbys=1)
     saved(rig, 3)
     rig.lose("m1")

@@ -1,4 +1,4 @@
-"""Those who do not answer: nobody is waited for without a limit, and whoever is too late is ended and replaced."""
+"""Time limits: the director waits for no worker without a limit; a worker that is too late is ended and replaced."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def test_only_workers_that_rehearse_for_too_long_are_ended() -> None:
 
 
 def test_a_worker_that_does_not_confirm_the_cancellation_is_replaced() -> None:
-    """Nobody knows whether it has switched."""
+    """The director does not know whether the worker has switched."""
     rig = Rig.training(standbys=2)
     rig.replace(until="prepare")
     rig.lose("m2")
@@ -197,7 +197,7 @@ def test_a_survivor_that_does_not_come_to_the_boundary_after_a_failure_is_replac
 
 
 def test_a_hand_over_that_takes_too_long_is_tried_again() -> None:
-    """Nobody but the newcomer is missing, and whether it or its giver is to blame the next halt will tell."""
+    """Only the joiner is missing. The reports to the next halt tell whether the joiner or its giver is to blame."""
     rig = Rig.training(standbys=1)
     rig.lose("m1")
     rig.halted("w0")
@@ -284,7 +284,7 @@ def test_after_a_time_out_the_worker_that_did_not_wait_is_ended() -> None:
 @pytest.mark.parametrize(
     "waiting",
     [
-        [],  # nobody has said where it waits: nobody is to blame
+        [],  # no worker has reported a wait: none is to blame
         [("w0", 1), ("w1", 1), ("w2", 1)],  # all wait
         [("w0", 9), ("w1", 9)],  # in another generation
     ],

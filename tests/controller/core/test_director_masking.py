@@ -1,4 +1,4 @@
-"""Training goes on without a replica, and the hole is filled later."""
+"""Training continues without a replica, and its roles are refilled later."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Machines that fail come back as standbys; those that fail again and again, or are ill, are not used any more."""
+"""Machines that fail come back as standbys; machines that fail too often, or are faulty, are quarantined."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_a_machine_that_lost_its_worker_is_a_standby_again() -> None:
 
 
 def test_all_workers_of_it_are_started_anew() -> None:
-    """w2 gives its state away, and then it is of no use to anybody any more."""
+    """w2 gives its state to the joiner, and is not used afterwards."""
     rig = Rig.training(nproc=2)
     rig.exits("w3")
     rig.orders()
@@ -88,7 +88,7 @@ def test_a_machine_that_fails_again_and_again_is_quarantined() -> None:
 
 
 def quarantined() -> Rig:
-    """m2, a standby whose worker has died three times."""
+    """m2 is a standby; its worker has died three times."""
     rig = Rig.training()
     for uid in ("w2", "w3", "w4"):
         assert rig.states()["m2"] == "standby"
@@ -187,7 +187,7 @@ def test_a_faulty_machine_with_a_role_is_replaced_at_a_boundary() -> None:
     rig.go_on("settled")
     assert rig.seats() == ["w0", "w2"]
     rig.come("m1", standby=True, incarnation="m1-b")
-    assert rig.states()["m1"] == "quarantined"  # nobody has said that it is well again
+    assert rig.states()["m1"] == "quarantined"  # it was not readmitted
 
 
 def test_a_standby_is_asked_for_where_there_is_none() -> None:

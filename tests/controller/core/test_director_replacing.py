@@ -101,7 +101,7 @@ def test_two_machines_at_one_boundary() -> None:
 
 
 def test_a_replacement_with_the_world_stopped() -> None:
-    """Everybody waits for the rehearsal, and all links are opened anew."""
+    """All workers wait for the rehearsal, and all links are opened anew."""
     rig = Rig.training()
     assert rig.ask("r1", Replace(("m1",), stop_the_world=True)) is None
     why = "m1 → m2, with the world stopped"
@@ -176,7 +176,7 @@ def test_a_change_that_came_too_early_to_be_measured_is_done_all_the_same() -> N
 
 @pytest.mark.parametrize("standbys", [1, 2])
 def test_the_leaver_keeps_its_role_if_the_joiner_dies_in_its_first_step(standbys: int) -> None:
-    """And the request is tried again, where there is somebody to try it with."""
+    """The request is tried again if there is another standby."""
     rig = Rig.training(standbys=standbys)
     rig.replace(until="seated")
     rig.say("w0", Settled(2, 6, 0.1))

@@ -1,4 +1,4 @@
-"""What the director is told twice, late or by nobody changes nothing, and a ledger read again comes to the same."""
+"""Repeated, late and unknown reports change nothing, and a replayed ledger gives the same state."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def test_a_report_counts_once_in_order_and_from_present_machines_only() -> None:
         ("m1", "m1-a", last),  # again
         ("m1", "m1-a", last + 2),  # one is missing before it
         ("m1", "m1-b", last + 1),  # of another life
-        ("m3", "m3-a", 2),  # from who is dismissed
-        ("m9", "m9-a", 1),  # from who never came
+        ("m3", "m3-a", 2),  # from a dismissed machine
+        ("m9", "m9-a", 1),  # from an unknown machine
     ]:
         assert rig.feed(Reported(machine, incarnation, number, Exited("w1", -9))) == []
         assert snapshot(rig.director) == before
@@ -96,7 +96,7 @@ def test_a_report_of_an_earlier_halt_decides_nothing() -> None:
     rig = Rig.training(machines=3, standbys=2)
     rig.exits("w2")
     rig.halted("w0", "w1")
-    rig.lose("m3")  # who was to stand in
+    rig.lose("m3")  # the joiner's machine
     rig.halted("w0")
     rig.say("w1", Halted(1, 1, 5, False, True))
     assert (rig.job.halts, rig.status()) == (2, "halting")
@@ -143,7 +143,7 @@ def snapshot(director: Director) -> object:
 
 
 def history() -> Rig:
-    """A replacement whose first newcomer dies, a second one that settles, a failure with a stand-in, and the end."""
+    """The first joiner of a replacement dies, a second one settles, a failure with a recovery, and the end."""
     rig = Rig.training(machines=3, nproc=2, standbys=4)
     rig.replace("m1", until="prepare", by=500.0)
     rig.ask("r2", Replace(("m0",), ("m5",)))

@@ -1,4 +1,4 @@
-"""Replicas come and go by plan."""
+"""Changes of the number of replicas."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def test_the_last_replicas_leave_without_a_halt() -> None:
 def test_a_vote_that_is_faster_than_the_controller() -> None:
     rig = scaling()
     asked(rig, 3)
-    rig.say("w3", Switched(2, 5))  # before everybody's word that it is prepared has come
+    rig.say("w3", Switched(2, 5))  # before all workers have reported that they are prepared
     rig.each(["w0", "w1"], Prepared(2))
     rig.each(["w0", "w1", "w2"], Switched(2, 5))
     assert rig.phase() == ""
@@ -208,7 +208,7 @@ def test_what_is_vacant_counts_as_gone() -> None:
     assert rig.phase() == ""
     rig.come("m9", standby=True)
     rig.here("m9")
-    assert rig.phase() == ""  # nobody refills it any more
+    assert rig.phase() == ""  # it is not refilled any more
     asked(rig, 4)
     assert rig.told("change") == ["refill: m9 for role 1"]
 

@@ -1,4 +1,4 @@
-"""No standby is left: the machine itself, a machine that is asked for, or the end with a checkpoint."""
+"""No standby is left: the machine restarts its worker, the job asks for a machine, or it ends with a checkpoint."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_a_worker_that_is_started_again_and_does_not_come_is_started_once_more()
 
 
 def waiting(machines: int = 2) -> Rig:
-    """m1 is gone, and there is nobody in its place."""
+    """m1 is gone, and no standby takes its role."""
     rig = Rig.training(machines, standbys=0)
     rig.orders()
     rig.lose("m1")

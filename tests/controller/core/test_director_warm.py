@@ -1,4 +1,4 @@
-"""What standbys rehearse before they are needed, and what that is good for."""
+"""Standbys rehearse before they are needed, and then take a role of that class at once."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def test_every_situation_has_a_verdict_with_a_reason() -> None:
 
 
 def test_the_reason_tells_the_act() -> None:
-    """Nobody reads the same words for two different acts."""
+    """Two different acts never have the same reason."""
     told: dict[str, set[str]] = {}
     for verdict in map(judge, situations()):
         told.setdefault(verdict.reason, set()).add(verdict.act)

@@ -1,4 +1,4 @@
-"""Recordings are on two machines, and newcomers are told of one that is there."""
+"""Each recording is on two machines, and joiners are told of a machine that is live."""
 
 from __future__ import annotations
 
@@ -116,8 +116,8 @@ def copies(rig: Rig) -> dict[str, list[Order]]:
 
 
 def test_a_recording_outlives_its_machine() -> None:
-    """A standby's agent is asked for a copy; when the machine that has recorded is lost, the next standby hears of it,
-    and a machine that rigs keeps the second copy then."""
+    """A standby's agent is asked for a copy. When the machine with the recording is lost, the next standby is told of
+    the copy, and a machine with a role keeps the second one."""
     rig = Rig.training(machines=2, standbys=1)
     rig.say("w0", recorded())
     assert copies(rig) == {"m2": [KeepCopy(recorded())]}

@@ -15,8 +15,8 @@ def holder(role: int, machine: str, step: int, voted: bool = False) -> Holder:
 
 
 class Ruin:
-    """What a failure may leave behind, of a job that keeps to the protocol: whoever has not applied step S-1, which
-    somebody else has, has voted for it."""
+    """The reports that a failure may leave in a job that keeps to the protocol: if a worker has applied step S-1, all
+    others have voted for it."""
 
     def __init__(self, cells: list[int], twins: dict[int, list[int]], holders: list[Holder], step: int) -> None:
         self.cells, self.twins, self.holders, self.step = cells, twins, holders, step
@@ -35,7 +35,7 @@ def ruins(draw: st.DrawFn) -> Ruin:
     twins = {role: [twin for twin in range(roles) if twin % stride == role % stride] for role in range(roles)}
     step = draw(st.integers(1, 9))
     ahead = draw(st.booleans())
-    """Whether somebody has applied step - 1 already; else all are in step."""
+    """Whether a worker has applied step - 1 already; else all are in step."""
     holders = []
     for role in range(roles):
         homes = [f"m{cells[role]}"] + ([f"s{cells[role]}"] if draw(st.integers(0, 5)) == 0 else [])
@@ -131,7 +131,7 @@ def test_machines_that_are_preferred_go_on() -> None:
 
 
 def test_the_work_is_spread_over_the_twins() -> None:
-    """Four copies, two machines lost: both that live give a part to each newcomer, and each begins with another one."""
+    """Four copies, two machines lost: both live ones give a part to each joiner, and begin with different joiners."""
     holders = [holder(0, "m0", 3), holder(1, "m1", 3)]
     twins = {role: [0, 1, 2, 3] for role in range(4)}
     settlement = settle(holders, [0, 1, 2, 3], twins)
@@ -153,7 +153,7 @@ def test_the_reason_is_what_happens(steps: list[tuple[int, bool]], says: str) ->
 
 
 def test_the_givers_are_the_workers_with_the_least_to_give() -> None:
-    """Five live replicas and room for four givers: the second newcomer begins with the one that has given nothing."""
+    """Five live replicas and room for four givers: the second joiner begins with the one that has given nothing."""
     holders = [holder(role, f"m{role}", 3) for role in range(5)]
     settlement = settle(holders, range(7), {role: range(7) for role in range(7)})
     first, second = settlement.givers[5], settlement.givers[6]
@@ -163,7 +163,7 @@ def test_the_givers_are_the_workers_with_the_least_to_give() -> None:
 
 @given(ruins())
 def test_no_worker_gives_twice_while_a_twin_gives_nothing(ruin: Ruin) -> None:
-    """Where all roles are twins and each has a machine of its own, loads differ by one at most."""
+    """If all roles are twins and each has a machine of its own, loads differ by one at most."""
     roles = len(ruin.cells)
     holders = [holder(h.role, f"m{h.role}", ruin.step) for h in ruin.holders]
     twins = {role: range(roles) for role in range(roles)}
@@ -201,7 +201,7 @@ def wrecks(draw: st.DrawFn) -> tuple[Ruin, int | None]:
 
 
 def complete(ruin: Ruin) -> list[int]:
-    """Steps that those who are left have copies of, for every role."""
+    """The steps that the survivors have copies of, for every role."""
     kept = {key for h in ruin.holders for key in h.report.kept}
     return [
         step

@@ -1,4 +1,4 @@
-"""From what beats bring to what is told: each step once, when everybody has told of it."""
+"""From heartbeats to announcements: each step is announced once, when all workers have reported it."""
 
 from __future__ import annotations
 

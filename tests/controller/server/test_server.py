@@ -1,4 +1,4 @@
-"""The controller's door: who may come in, what is refused and how, and that a restart loses nothing."""
+"""The controller's server: which requests it serves, how it refuses others, and that a restart loses nothing."""
 
 from __future__ import annotations
 
@@ -363,7 +363,7 @@ def test_an_unfit_machine_is_refused_without_effect_on_the_job(tmp_path: Path) -
             good = await door.agent("m0", facts=FACTS)
             await good.until(Welcome)
             other = msgspec.structs.replace(FACTS, torch="2.12.0")
-            for name, incarnation in (("m4", "a"), ("m0", "b")):  # a newcomer, and one that would take another's place
+            for name, incarnation in (("m4", "a"), ("m0", "b")):  # a new machine, and one with the name of another
                 bad = await door.agent(name, incarnation, standby=True, facts=other)
                 why = f"{name} has torch 2.12.0 and the job runs 2.13.0; install the same version there"
                 assert await bad.receive() == Refused(why, unfit=True)

@@ -1,4 +1,4 @@
-"""The door for maintenance notices: POST /drain, and what became of it."""
+"""Maintenance notices: POST /drain, and the state of the request."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def run(work: Coroutine[Any, Any, None]) -> None:
 
 
 def training(door: Door, standbys: int = 1) -> None:
-    """The same events as a job in which everybody rigs."""
+    """The events of a job in which all roles have workers."""
     for at, event in Rig.training(standbys=standbys).ledger:
         door.controller.ledger.append(at, event)
         door.controller._decide(event, at)

@@ -21,7 +21,7 @@ SLOW = Straggler(1, "backward", 1.3, 20, "m1 role 1: backward 1.30x its class fo
 
 @dataclass
 class Watched:
-    """A job, its steward, and who is slow."""
+    """A job, its steward, and the slow machines."""
 
     rig: Rig
     rules: StewardSettings

@@ -104,7 +104,7 @@ def test_a_failure_and_its_end() -> None:
     rig.all_switch()
     assert (job(rig).status, job(rig).change) == ("training", None)
     rig.settled()
-    assert job(rig).standbys == 1  # m1, whose agent lives
+    assert job(rig).standbys == 1  # m1: its agent lives
 
 
 def test_the_reason_of_a_failed_job() -> None:

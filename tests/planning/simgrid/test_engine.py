@@ -106,7 +106,7 @@ def test_ctrl_c_ends_the_process_too(tmp_path: Path, nothing_is_left: Path) -> N
         started.read_text(encoding="utf-8")  # until it has started
         os.kill(os.getpid(), signal.SIGINT)
 
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever started the tests may have it ignored
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # the caller of the tests may ignore it
     thread = threading.Thread(target=interrupt)
     thread.start()
     try:

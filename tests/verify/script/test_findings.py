@@ -64,7 +64,7 @@ def calm(values: Mapping[str, str] = {}, constant: bool = False) -> Run:
 
 
 def replaced(values: Mapping[str, str], *, at: int = 5, bad: bool, lasting: bool = True) -> Run:
-    """Role 1 belongs to a joiner from `at` on, whose variables come from three steps of rehearsal."""
+    """Role 1 belongs to a joiner from `at` on; the joiner's variables come from three steps of rehearsal."""
     found = []
     for role in (0, 1):
         for step in range(STEPS + 1):
@@ -197,7 +197,7 @@ CLOCK = SCRIPT.replace("loss = model(next(it), warm)", "loss = model(next(it), t
 
 
 def other(held: Mapping[str, str] = {}, *, at: int = 3) -> Run:
-    """Another undisturbed run, whose variables are others and whose state differs from some boundary on."""
+    """Another undisturbed run, with other variables and, from some boundary on, another state."""
     return Run(
         "undisturbed again",
         [

@@ -101,7 +101,7 @@ def test_it_waits_until_its_step_may_begin(tmp_path: Path) -> None:
     observer = stand.observer()
     (tmp_path / PACE).write_bytes(msgspec.json.encode(Pace(3, disturbances=1)))
     stand.protocol.step = 3
-    observer.before_boundary()  # a newcomer
+    observer.before_boundary()  # a joiner
     observer.at_boundary(3)
     waiting = threading.Thread(target=observer.before_boundary)
     waiting.start()

@@ -1,4 +1,4 @@
-"""Role classes, who is disturbed, and when."""
+"""The plan of a check: role classes, the disturbed machines, and the steps of the disturbances."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_how_far_a_run_has_come() -> None:
 
 
 def test_a_disturbance_has_no_effect_before_it_happens() -> None:
-    """Everybody is held before step 4 for the first one and before step 6 for the second; after that they go back."""
+    """All workers are held before step 4 for the first one and before step 6 for the second; then they go back."""
     old = [
         Observation(0, step, "w0", "m0", {}, disturbances=act)
         for step, act in ((3, 0), (4, 1), (5, 1), (6, 2), (5, 2), (6, 2))

@@ -1,4 +1,4 @@
-"""Real workers that train with masking, lose some of them, and go on with fewer. The parent plays the controller."""
+"""Real workers that train with masking, lose some of them, and continue with fewer. The parent is the controller."""
 
 from __future__ import annotations
 
@@ -299,7 +299,7 @@ class Controller:
         return gone
 
     def _halt(self, number: int) -> int:
-        """From which step those who are left go on."""
+        """The step with which the survivors continue."""
         self._tell(Halt(number, "somebody has died"))
         reached = []
         for hand in self.hands.values():

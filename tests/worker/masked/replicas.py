@@ -20,7 +20,7 @@ from understudy.worker.masked.shard_plan import ShardPlan, still_good
 
 SHAPES = ((3, 5), (7,), (), (64,), (2, 2, 2), (33,))
 UNUSED, SELDOM = 2, 4
-"""The parameter that nobody has a gradient of, and the one that only odd micro-shards have."""
+"""The parameter without a gradient in any micro-shard, and the one with a gradient in odd ones only."""
 LIMIT = 100
 """Bytes of a bucket, so that there are several."""
 

@@ -39,7 +39,7 @@ def same_bits(one: Gradients, other: Gradients) -> bool:
 
 @pytest.fixture(scope="module")
 def undisturbed() -> dict[int, Gradients]:
-    """By q, with everybody there and one order."""
+    """By q: all replicas live, deterministic order."""
     found = {}
     with Ensemble() as ensemble:
         replicas = Replicas(ensemble, REPLICAS)

@@ -1,4 +1,4 @@
-"""Masked steps in real processes: whoever dies, and wherever, the others end with the bits of an undisturbed run."""
+"""Masked steps in real processes: a replica dies at any point; the others end with the bits of an undisturbed run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a role's state is written to disk, and for whom."""
+"""When a role's state is written to disk, and for which roles a worker writes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keepers of one process, each with a fabric of its own."""
+"""The keepers of backup copies, several in one process, each with a fabric of its own."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class CopyingWorkers:
         return [keeper.begin(step, **options) for keeper in self.keepers]
 
     def refresh(self, step: int, **options: Any) -> None:
-        """A copy of this step, complete with everybody, and settled."""
+        """Make a copy of this step: complete on all workers, and settled."""
         assert all(self.begin(step, **options))
         self.wait(step)
         for keeper in self.keepers:
@@ -162,7 +162,7 @@ def test_a_backup_that_is_a_vote_behind(workers: Callable[..., CopyingWorkers]) 
 def test_what_the_backup_may_overwrite_is_not_claimed(
     workers: Callable[..., CopyingWorkers], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A copy that nobody knows to be settled makes room when another one is forced, here and with the backup."""
+    """A copy that is not known to be settled is replaced by a forced one, on this worker and on its backup."""
     two = workers(2)
     assert all(two.begin(1))
     two.wait(1)
@@ -274,7 +274,7 @@ def test_a_broken_link_is_dialled_again(
 
 
 class Stuck:
-    """Whoever takes a copy does not go on before it is allowed to."""
+    """Takers of copies that wait until `go` is set."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.go, self.reached = threading.Event(), threading.Semaphore(0)

@@ -58,7 +58,7 @@ class Actor:
         self.player, self.fabric = player, player.fabric
         install(self.fabric, 3)
         self.tracked = build(kind)
-        # The state of DDP is kept as if nobody else had it.
+        # The state of DDP is kept as if it had no twins.
         self.twins = twins(self.tracked) if kind == "fsdp" else frozenset()
         self.keeper = CopyKeeper(self.fabric, self.fabric.uid, self.tracked, STREAMS)
         self.brought: list[Link] = []
@@ -190,7 +190,7 @@ class Scene:
         return hand
 
     def recover(self, role: int, number: int, giver: int) -> None:
-        """A joiner in the role of the dead one, and everybody at the beginning of this step."""
+        """Put a joiner into the role of the dead worker, and take all workers to the beginning of this step."""
         new = self.joiner(role)
         stayers = [hand for other, hand in enumerate(self.hands) if other != role]
         self.roster = self.roster.successor({role: new.worker}, fresh=True)

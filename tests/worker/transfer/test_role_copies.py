@@ -1,4 +1,4 @@
-"""Never more than two copies of a role, and never without the one that everybody has."""
+"""The copies of a role: at most two, and always the one that all workers have."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_memory_for_the_next_one_can_be_freed() -> None:
 
 @given(st.lists(st.tuples(st.sampled_from(["begin", "finish", "settle", "back"]), st.integers(0, 3))))
 def test_any_order_of_events(events: list[tuple[str, int]]) -> None:
-    """A new copy may be given up at any time, a whole one settled, and everybody may go back to what is settled."""
+    """At any time a new copy may be given up, a complete one settled, or all workers go back to the settled one."""
     copies, settled = RoleCopies(), -1
     under_way: list[Copy] = []
     for now, (what, number) in enumerate(events):
