@@ -58,7 +58,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
     return Installed(tmp_path_factory.mktemp("wheel"))
 
 
-def test_it_is_the_wheel_that_is_imported(installed: Installed) -> None:
+def test_the_imported_package_is_the_wheel(installed: Installed) -> None:
     where = installed.run("python", "-c", "import understudy, understudy_bench; print(understudy.__file__)")
     assert Path(where.strip()).is_relative_to(installed.site)
 
@@ -71,7 +71,7 @@ def test_all_packages_are_in_it(installed: Installed) -> None:
         assert files == {file for file in files if (installed.site / package / file).exists()}
 
 
-def test_its_version_is_that_of_the_changelog(installed: Installed) -> None:
+def test_the_version_is_that_of_the_changelog(installed: Installed) -> None:
     version = installed.run("understudy", "--version").split()[1]
     assert f"## [{version}]" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
 

@@ -15,7 +15,7 @@ def spec(script: Path) -> WorkerSpec:
     return WorkerSpec("", "m0", 0, "gpt", b"", str(script), ("--lr", "1"), 2, (("dp", 4),))
 
 
-def test_they_are_what_runs_here(tmp_path: Path) -> None:
+def test_facts_are_those_of_this_machine(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text("a")
     facts = facts_of(spec(script))

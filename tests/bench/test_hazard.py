@@ -52,7 +52,7 @@ def job(request: pytest.FixtureRequest) -> Iterator[tuple[Job, int, int]]:
     job.close()
 
 
-def test_they_die_at_their_rate_and_the_last_one_is_spared(job: tuple[Job, int, int]) -> None:
+def test_workers_die_at_their_rate_and_the_last_one_is_spared(job: tuple[Job, int, int]) -> None:
     real, roles, refills = job
     started: Any = real
     hazard = Hazard(started, 0.4, random.Random(1))

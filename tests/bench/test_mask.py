@@ -49,7 +49,7 @@ def test_a_row_has_what_was_seen() -> None:
     }
 
 
-def test_where_the_benchmark_holds_a_machine_back_there_is_no_time_to_full_strength() -> None:
+def test_without_a_refill_there_is_no_time_to_full_strength() -> None:
     assert row(MASKING, 0.1)["full_strength_s"] is None
     assert row(REFILL, 0.1)["full_strength_s"] == 3.0
 

@@ -72,7 +72,7 @@ def mean(values: list[float]) -> float:
     return sum(values) / len(values)
 
 
-def test_where_failures_cost_nothing_only_the_computation_for_others_is_lost() -> None:
+def test_if_failures_cost_nothing_only_the_computation_for_others_is_lost() -> None:
     known = calibrate(msgspec.structs.replace(QUIET, refilled=[0.001]))
     assert mean(expected("recovery", known, LENGTH)) == pytest.approx(1 - 0.08 * 4 / MTBF_S, abs=0.01)
     assert mean(expected("masking", known, LENGTH)) > 0.98

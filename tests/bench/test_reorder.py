@@ -13,11 +13,11 @@ from understudy_bench import registry
 from understudy_bench.reorder import draw_endured, fail_until_wipe_out, is_right, matches
 
 
-def test_it_is_registered() -> None:
+def test_the_benchmark_is_registered() -> None:
     assert registry.load("reorder").name == "reorder"
 
 
-def test_a_matching_is_found_where_there_is_one() -> None:
+def test_a_matching_is_found_if_there_is_one() -> None:
     placement = consecutive(6, 2)
     assert matches(placement, {0, 1, 2, 3, 4, 5}, 1)
     assert not matches(placement, {0, 2, 4}, 1)

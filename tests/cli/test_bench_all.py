@@ -165,7 +165,7 @@ def test_every_run_of_a_day_has_a_folder_of_its_own(tmp_path: Path) -> None:
     assert dated(tmp_path, "2026-01-02") == tmp_path / "2026-01-02-3"
 
 
-def test_a_place_where_nothing_can_be_written_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").write_text("")
     assert main(["bench", "all", "--only", "setup", "--results", str(tmp_path / "file")]) == 2
     assert "name another folder with --results" in capsys.readouterr().err

@@ -76,7 +76,7 @@ def test_json_is_the_whole_document_and_nothing_else_is_left(fake: Fake, tmp_pat
     assert list(tmp_path.iterdir()) == [target]
 
 
-def test_json_goes_where_a_link_leads(fake: Fake, tmp_path: Path) -> None:
+def test_json_is_written_to_the_target_of_a_link(fake: Fake, tmp_path: Path) -> None:
     real, link = tmp_path / "real.json", tmp_path / "link.json"
     link.symlink_to(real)
     assert main(["bench", "fake", "--json", str(link)]) == 0

@@ -133,7 +133,7 @@ def test_a_machine_that_is_told_twice_to_go_does_not_wait() -> None:
     asyncio.run(scene())
 
 
-def test_where_the_secret_may_be(
+def test_the_sources_of_the_secret(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, controller: tuple[str, list[Any]]
 ) -> None:
     url, answers = controller

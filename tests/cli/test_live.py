@@ -50,7 +50,7 @@ def test_everything_that_matters_is_on_it() -> None:
     assert all(len(line) <= 80 for line in text.splitlines())
 
 
-def test_it_begins_with_the_first_view_and_ends_with_the_last() -> None:
+def test_the_screen_begins_with_the_first_view_and_ends_with_the_last() -> None:
     console, out = drawn(force_terminal=True)
     with LiveScreen(console) as live:
         live.line("before anything is known")

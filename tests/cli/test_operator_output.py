@@ -254,7 +254,7 @@ def test_a_second_attempt_is_shown(fake: Fake, shell: Shell) -> None:
     ]
 
 
-def test_all_phases_are_shown_where_nothing_could_be_measured(fake: Fake, shell: Shell) -> None:
+def test_all_phases_are_shown_if_nothing_could_be_measured(fake: Fake, shell: Shell) -> None:
     """Early in a job; the director tells no `settled` then."""
     fake.takes_its_time(BEGUN, phase("rehearse", 10.0), phase("prepare", 11.0), phase("armed", 12.0))
     fake.takes_its_time(phase("switch", 13.0))

@@ -250,7 +250,7 @@ def test_a_strategy_that_does_not_fit_is_told_of(capsys: pytest.CaptureFixture[s
     assert fits != any(note["name"] == "replication" for note in plan["assumptions"])
 
 
-def test_where_nothing_helps_the_plan_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+def test_if_no_strategy_helps_the_plan_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = said(capsys, "plan", "--gpus", "64", "--replicas", "8", "--mtbf", "10s")
     assert code == 0
     assert "training makes no progress" in out

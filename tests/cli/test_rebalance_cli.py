@@ -116,7 +116,7 @@ def test_nothing_to_do(fake: Fake, shell: Shell, tmp_path: Path) -> None:
     assert fake.asked == []
 
 
-def test_neither_a_plan_nor_a_label(shell: Shell) -> None:
+def test_a_rebalance_without_a_plan_or_a_label_is_refused(shell: Shell) -> None:
     assert shell("rebalance")[0] == 2
 
 

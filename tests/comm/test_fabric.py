@@ -385,7 +385,7 @@ def test_a_worker_has_its_prepared_role_only_after_the_switch(ensemble: Ensemble
 # -- news --------------------------------------------------------------------------------------------------------------
 
 
-def test_a_long_story_travels(ensemble: Ensemble) -> None:
+def test_a_long_reason_reaches_all_workers(ensemble: Ensemble) -> None:
     _, fabrics, _ = ensemble.start("m0", "m1", "m2")
     fabrics[1].interrupt("long " * 100_000)
     for fabric in fabrics:

@@ -53,7 +53,7 @@ def tags_out_of_order(member: Member) -> None:
         handle.wait()
 
 
-def from_anybody(member: Member) -> None:
+def from_any_rank(member: Member) -> None:
     """All ranks send to rank 0, and then to the last rank; the receiver cannot know which message arrives first."""
     for sink in (0, member.size - 1):
         if member.rank != sink:
@@ -68,7 +68,7 @@ def from_anybody(member: Member) -> None:
         assert heard == set(range(member.size)) - {sink}
 
 
-def from_anybody_with_another_tag(member: Member) -> None:
+def from_any_rank_with_another_tag(member: Member) -> None:
     """A message with a tag that is not received yet does not block the next one."""
     if member.rank == 1:
         handles = [dist.isend(torch.full((5,), float(tag)), 0, tag=tag) for tag in (8, 9)]
@@ -176,8 +176,8 @@ def to_oneself(member: Member) -> None:
 
 
 CHECKS = [
-    from_anybody,
-    from_anybody_with_another_tag,
+    from_any_rank,
+    from_any_rank_with_another_tag,
     round_the_ring,
     back_and_forth,
     tags_out_of_order,

@@ -50,7 +50,7 @@ def async_sum(endpoint: Endpoint, value: torch.Tensor, done: Callable[[], None])
     endpoint.submit(op, done)
 
 
-def test_they_rehearse_together_and_enter_the_job(ensemble: Ensemble) -> None:
+def test_joiners_rehearse_together_and_enter_the_job(ensemble: Ensemble) -> None:
     """Two of one machine and one of another take three of four roles."""
     roster, fabrics, endpoints = ensemble.start("m0", "m1", "m1", "m2")
     inner = groups(fabrics[1:3], 1, 2)

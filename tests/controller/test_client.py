@@ -47,7 +47,7 @@ def test_an_answer() -> None:
         assert asked == ["/job Bearer ab"]
 
 
-def test_events_are_followed_from_where_they_ended() -> None:
+def test_events_are_followed_from_the_end_of_the_last_page() -> None:
     pages = [(200, b'{"next": 2, "events": [{"n": 0}, {"n": 1}]}'), (200, b'{"next": 3, "events": [{"n": 2}]}')]
     with answering(*pages) as (url, asked):
         follow = Client(url, "ab").follow()

@@ -73,7 +73,7 @@ def test_any_order_is_right() -> None:
     ahead.close()
 
 
-def test_an_error_is_raised_where_its_batch_is_asked_for() -> None:
+def test_an_error_is_raised_by_the_request_for_its_batch() -> None:
     maker = Maker()
     maker.broken = {1}
     ahead = Prefetcher(maker, 1)

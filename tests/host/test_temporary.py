@@ -79,7 +79,7 @@ def keeper_of(place: Path) -> int:
     return pid
 
 
-def test_it_is_ours_alone_and_goes_with_what_is_in_it(here: Path) -> None:
+def test_a_temporary_folder_is_private_and_removed_with_its_content(here: Path) -> None:
     with scratch("test-") as place:
         assert place.parent == here
         assert place.name.startswith("test-")
@@ -89,7 +89,7 @@ def test_it_is_ours_alone_and_goes_with_what_is_in_it(here: Path) -> None:
     assert not list(here.iterdir())
 
 
-def test_it_goes_with_an_exception(here: Path) -> None:
+def test_a_temporary_folder_is_removed_after_an_exception(here: Path) -> None:
     with pytest.raises(KeyError), scratch("test-"):
         raise KeyError
     assert not list(here.iterdir())
@@ -165,7 +165,7 @@ def test_when_the_keeper_is_killed_it_goes(here: Path) -> None:
     assert not list(here.iterdir())
 
 
-def test_where_no_folder_can_be_made_the_error_says_so(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_names_the_folder_that_cannot_be_made(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(here / "missing"))
     with pytest.raises(OSError, match=r"cannot create a temporary folder: .*missing"), scratch("test-"):
         pass
@@ -208,7 +208,7 @@ def test_what_is_known_stays(here: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.usefixtures("unknown")
-def test_a_file_without_a_name_leaves_open_where_others_go(here: Path) -> None:
+def test_a_nameless_file_does_not_fix_the_folder_of_other_files(here: Path) -> None:
     (here / "other").mkdir()
     for folder, device in (("", here), (str(here / "other"), here / "other")):
         with nameless(folder) as file:

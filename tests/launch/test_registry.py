@@ -81,12 +81,12 @@ def test_two_jobs_of_one_name_can_be_told_apart_too() -> None:
     assert find(str(os.getppid())) == entry("a", os.getppid())
 
 
-def test_none_at_all() -> None:
+def test_without_a_job_the_error_says_how_to_start_one() -> None:
     with pytest.raises(NoJob, match=r"no job runs here; start one with understudy run, or give --controller"):
         find()
 
 
-def test_none_of_that_name_says_which_there_are() -> None:
+def test_an_unknown_name_is_answered_with_the_running_jobs() -> None:
     with pytest.raises(NoJob, match=r"no job 'gtp' runs here; start one with understudy run"):
         find("gtp")
     enter(entry("gpt"))

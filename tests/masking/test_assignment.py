@@ -94,7 +94,7 @@ def test_with_all_replicas_live_each_computes_its_own_micro_shards(placement: Pl
     assert found.moved == 0
 
 
-def test_one_failure_costs_the_even_share_where_data_is_everywhere() -> None:
+def test_one_failure_costs_the_even_share_if_data_is_everywhere() -> None:
     found = mask(assign(everywhere(9), 16, range(9)), [4])
     assert found.load == 18
     assert sorted(map(len, found.numbers.values())) == [18] * 8

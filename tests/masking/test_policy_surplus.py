@@ -24,7 +24,7 @@ def test_vacant_ones_go_first_and_of_these_the_deserted() -> None:
     assert surplus_replicas(four, single(4), 3, vacant=(0, 1), deserted=(0,)).replicas == (0,)
 
 
-def test_those_that_are_named_go_before_all_others() -> None:
+def test_the_named_replicas_leave_before_all_others() -> None:
     assert surplus_replicas(parse("anywhere", 4), single(4), 2, vacant=(0,), sooner=(1,)).replicas == (0, 1)
 
 

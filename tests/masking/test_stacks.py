@@ -128,6 +128,6 @@ def test_a_replica_that_is_vacant_already_changes_nothing() -> None:
     assert (again.order, again.assignment.where, again.patch) == (found.order, found.assignment.where, ())
 
 
-def test_where_data_is_everywhere_there_are_no_stacks() -> None:
+def test_if_data_is_everywhere_there_are_no_stacks() -> None:
     with pytest.raises(PlacementError, match="no stacks to reorder"):
         stacked(everywhere(4))

@@ -21,7 +21,7 @@ def test_with_three_sigmas_a_job_hardly_ever_waits() -> None:
 
 
 @given(st.floats(0.0, 300.0), st.integers(0, 400))
-def test_they_are_probabilities_and_means(away: float, standbys: int) -> None:
+def test_shortages_are_probabilities_and_vacancies_are_means(away: float, standbys: int) -> None:
     assert -1e-9 <= shortage(away, standbys) <= 1 + 1e-9
     assert mean_vacant(away, 0) == pytest.approx(away, rel=1e-6, abs=1e-6)
     assert mean_vacant(away, standbys) >= away - standbys - 1e-6
@@ -34,7 +34,7 @@ def test_more_standbys_are_never_worse(away: float) -> None:
     assert all(a[0] >= b[0] - 1e-9 and a[1] >= b[1] - 1e-9 for a, b in pairwise(found))
 
 
-def test_where_it_is_hopeless_there_is_an_answer_all_the_same() -> None:
+def test_extreme_loads_have_an_answer() -> None:
     assert shortage(1e9, 10) == 1.0
     assert mean_vacant(1e9, 10) == 1e9 - 10
 

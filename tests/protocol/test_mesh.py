@@ -41,7 +41,7 @@ def test_roles_walk_the_mesh_with_the_last_dimension_fastest(mesh: Mesh) -> None
 
 
 @given(meshes, st.integers(1, 12), st.integers(1, 12))
-def test_a_mesh_fits_exactly_where_the_numbers_agree(mesh: Mesh, machines: int, nproc: int) -> None:
+def test_a_mesh_fits_exactly_if_the_numbers_agree(mesh: Mesh, machines: int, nproc: int) -> None:
     if roles_of(mesh) == machines * nproc:
         check_mesh(mesh, machines, nproc)
     else:

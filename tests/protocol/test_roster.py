@@ -108,7 +108,7 @@ def test_vacant_roles_have_cells_of_their_own() -> None:
     assert roster.role_of("a") is None
 
 
-def test_it_travels() -> None:
+def test_a_roster_survives_the_wire() -> None:
     roster = Roster.of(7, [(1, "b"), (2, "c")], [B, C], roles=4).successor({1: None}, fresh=True)
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(roster), type=Roster) == roster
 

@@ -55,7 +55,7 @@ def test_training_may_go_on_while_it_is_written(tmp_path: Path) -> None:
     assert digest(take_inventory(taken)) == before
 
 
-def test_it_counts_when_all_roles_are_there_and_old_ones_go(tmp_path: Path) -> None:
+def test_a_checkpoint_is_complete_with_all_roles_and_old_ones_are_removed(tmp_path: Path) -> None:
     store = CheckpointFolder(tmp_path, 2, pytest.fail)
     writers = [store.writer(role) for role in range(2)]
     for step in range(1, 6):

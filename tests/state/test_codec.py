@@ -149,7 +149,7 @@ def test_an_array_comes_back_bit_by_bit(array: np.ndarray[Any, Any]) -> None:
     np.testing.assert_array_equal(result, array)
 
 
-def test_generators_go_on_where_they_were() -> None:
+def test_generators_continue_from_the_same_state() -> None:
     source = np.random.default_rng(3)
     source.random(5)
     taken = np.random.default_rng(4)

@@ -166,7 +166,7 @@ def test_a_copy_shares_no_memory_with_what_is_tracked() -> None:
     assert kept.bytes >= sum(slot.bytes for slot in kept.slots)
 
 
-def test_memory_that_training_uses_stays_where_it_is() -> None:
+def test_restoring_a_copy_keeps_the_addresses_of_tensors() -> None:
     tracked = made()
     step(tracked)
     kept = copied(tracked)

@@ -86,7 +86,7 @@ def test_a_repeated_step_is_bit_identical_to_an_undisturbed_one(net: Net) -> Non
     assert same(snapshot(net), snapshot(other))
 
 
-def test_it_can_be_undone_several_times_in_a_row_and_after_changes_of_mind(net: Net) -> None:
+def test_a_step_can_be_undone_several_times_and_remembered_anew(net: Net) -> None:
     undo = Undo({"net": net})
     undo.remember()
     before = snapshot(net)

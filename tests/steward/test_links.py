@@ -29,14 +29,14 @@ def watched(count: int, **how: float | int) -> list[StragglerNews]:
     return [news for step in range(count) for news in detector.step(ring(step, **how), MACHINES)]  # type: ignore[arg-type]
 
 
-def test_where_both_ends_wait_the_link_is_slow() -> None:
+def test_if_both_ends_wait_the_link_is_slow() -> None:
     (news,) = watched(100, slow=1, backed=0.45, starved=0.5)
     assert news.finding.part == "link"
     assert (news.finding.role, news.finding.machine) == (1, "m1")
     assert news.finding.reason == "link m1 → m2 0.2 GB/s, others 2 GB/s, for 20 steps"
 
 
-def test_where_only_one_end_waits_it_waits_for_the_other() -> None:
+def test_if_only_one_end_waits_the_link_is_not_slow() -> None:
     assert not watched(100, slow=1, backed=0.45)
     assert not watched(100, slow=1, starved=0.5)
 
@@ -45,7 +45,7 @@ def test_what_hardly_delays_a_step_does_not_matter() -> None:
     assert not watched(100, slow=1, backed=0.06, starved=0.06)
 
 
-def test_it_is_over_after_a_window_without() -> None:
+def test_an_alarm_ends_after_a_window_without_waits() -> None:
     detector = LinkDetector(StragglerSettings())
     told = [news for step in range(30) for news in detector.step(ring(step, slow=1, backed=0.4, starved=0.4), MACHINES)]
     told += [news for step in range(30, 100) for news in detector.step(ring(step), MACHINES)]

@@ -25,7 +25,7 @@ def test_a_chain_goes_one_after_the_other() -> None:
     assert transitions(HERE, {0: "m4", 1: "m0", 2: "m1"}, ["m4"]) == [{0: "m4"}, {1: "m0"}, {2: "m1"}]
 
 
-def test_a_chain_is_cut_where_standbys_are_free() -> None:
+def test_a_chain_is_cut_if_standbys_are_free() -> None:
     plan = transitions(HERE, {0: "m4", 1: "m0", 2: "m1"}, ["m4", "m5"])
     assert plan == [{0: "m4", 1: "m5"}, {1: "m0", 2: "m1"}]
 

@@ -142,7 +142,7 @@ def test_slow_loading_is_told_from_slow_computing(
     assert _named(slower, once) == [(1, part)]
 
 
-def test_where_parts_are_not_known_it_is_computing_as_a_whole() -> None:
+def test_without_known_parts_a_slow_worker_is_slow_in_computing() -> None:
     ((_, news),) = alarms(SimulatedWorkers(4, QUIET, (Slow(2, 1.3),), whole=True).watched(1, 250))
     assert news.finding.part == "compute"
 
@@ -155,7 +155,7 @@ def test_slow_for_a_few_steps_is_not_slow() -> None:
     assert not alarms(SimulatedWorkers(4, QUIET, (Slow(2, 3.0, since=100, until=112),)).watched(1, 250))
 
 
-def test_it_is_told_once_and_again_only_after_it_was_fine_for_long() -> None:
+def test_a_straggler_is_announced_once_and_again_only_after_a_long_recovery() -> None:
     slow = (
         Slow(2, 1.4, since=50, until=120),
         Slow(2, 1.4, since=125, until=180),  # not fine for long enough in between

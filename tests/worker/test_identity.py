@@ -51,7 +51,7 @@ def test_a_script_that_has_not_asked_may_be_any_twin(joiner: Joiner) -> None:
     assert joiner.others() == (TWIN,)
 
 
-def test_its_groups_become_those_of_the_other_role(joiner: Joiner) -> None:
+def test_the_groups_of_a_joiner_become_those_of_the_other_role(joiner: Joiner) -> None:
     groups = joiner.identity.groups(joiner.fabric, ROLE, TWIN)
     assert groups is not None
     pp, dp = joiner.mesh["pp"].get_group(), joiner.mesh["dp"].get_group()
@@ -99,7 +99,7 @@ def test_a_group_that_follows_no_dimension_ties_it_to_its_role(joiner: Joiner) -
     assert joiner.others() == ()
 
 
-def test_it_begins_anew_with_the_training_function(joiner: Joiner) -> None:
+def test_the_identity_is_open_again_when_the_training_function_begins(joiner: Joiner) -> None:
     dist.get_rank()
     joiner.identity.begin()
     assert joiner.others() == (TWIN,)

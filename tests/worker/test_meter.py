@@ -114,7 +114,7 @@ def test_a_step_that_is_repeated_is_odd(clock: Clock) -> None:
     assert meter.odd == "the first of a generation"
 
 
-def test_where_waiting_cannot_be_seen_it_is_not_known(clock: Clock) -> None:
+def test_if_waits_cannot_be_measured_they_are_unknown(clock: Clock) -> None:
     assert measured(Meter(False, world=cast(World, clock)), clock, Net(clock)).waited is None
 
 

@@ -247,7 +247,7 @@ def test_nothing_passes_while_it_is_halted() -> None:
     assert worker.hear(Cancel(2)) == []
 
 
-def test_it_notices_a_failure_by_itself_once() -> None:
+def test_a_worker_reports_a_failure_that_it_notices_once() -> None:
     worker = prepared()
     worker.ballot()
     assert worker.interrupted("eof", "w1 is gone", "w1") == [

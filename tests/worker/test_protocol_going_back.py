@@ -40,7 +40,7 @@ def sent_back(step: int = 5, to: int = 3, source: Back = "checkpoint") -> Worker
 
 
 @pytest.mark.parametrize("source", ["checkpoint", "copy"])
-def test_it_goes_back_before_it_switches(source: Back) -> None:
+def test_a_worker_goes_back_before_it_switches(source: Back) -> None:
     worker = sent_back(source=source)
     assert worker.verdict() is False
     worker.opened(3)
@@ -52,7 +52,7 @@ def test_it_goes_back_before_it_switches(source: Back) -> None:
     assert worker.ballot() == Ballot(0, 3, 3)
 
 
-def test_it_goes_back_while_the_links_open() -> None:
+def test_a_worker_goes_back_while_the_links_open() -> None:
     worker = sent_back()
     assert worker.boundary() == GoBack(3, 3, "checkpoint")
     worker.went_back(3, 3)
@@ -61,7 +61,7 @@ def test_it_goes_back_while_the_links_open() -> None:
     assert worker.boundary() == SwitchTo(3)
 
 
-def test_it_goes_back_whatever_it_has_voted_or_seen() -> None:
+def test_a_worker_goes_back_after_any_vote_and_outcome() -> None:
     for voted, passed in ((True, False), (True, True)):
         worker = training(step=5)
         if voted:
@@ -78,7 +78,7 @@ def test_it_goes_back_whatever_it_has_voted_or_seen() -> None:
         assert report(worker) == Halted(4, 1, 3, voted=False, holds=True, able=True)
 
 
-def test_it_holds_nothing_until_all_of_it_is_there() -> None:
+def test_a_worker_that_goes_back_holds_no_state_until_it_is_complete() -> None:
     worker = sent_back()
     assert worker.holds
     worker.boundary()
@@ -210,7 +210,7 @@ def test_a_worker_that_only_gives_copies_does_not_hold_the_later_state_any_more(
     assert report(worker).holds is not bool(back)
 
 
-def test_it_says_which_copies_it_has() -> None:
+def test_a_worker_reports_its_copies() -> None:
     worker = training(step=2)
     worker.kept = lambda: ((0, 1), (1, 1))
     assert report(worker).kept == ((0, 1), (1, 1))
@@ -219,7 +219,7 @@ def test_it_says_which_copies_it_has() -> None:
 # -- the last checkpoint -----------------------------------------------------------------------------------------------
 
 
-def test_it_keeps_what_it_is_told_to_at_the_boundary() -> None:
+def test_a_worker_writes_the_last_checkpoint_at_the_boundary() -> None:
     worker = training(step=3)
     worker.hear(Halt(1, "x"))
     assert worker.hear(Conclude(3, (0, 1))) == []
@@ -237,7 +237,7 @@ def test_a_worker_first_applies_the_step_that_another_worker_has_applied() -> No
     assert worker.boundary() == WriteCheckpoint(4, (0,))
 
 
-def test_it_gives_up_what_it_has_prepared() -> None:
+def test_a_worker_that_concludes_gives_up_what_it_has_prepared() -> None:
     worker = training(step=3)
     worker.hear(Halt(1, "x"))
     worker.hear(Resume(THIRD, 3))
@@ -246,7 +246,7 @@ def test_it_gives_up_what_it_has_prepared() -> None:
 
 
 @pytest.mark.parametrize("step", [2, 4, 5])
-def test_it_cannot_keep_what_it_does_not_have(step: int) -> None:
+def test_a_worker_cannot_write_a_step_that_it_does_not_have(step: int) -> None:
     worker = training(step=3)
     worker.hear(Halt(1, "x"))
     with pytest.raises(ProtocolError, match=rf"w0 .* step {3 if step == 4 else step}"):

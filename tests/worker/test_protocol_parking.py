@@ -24,7 +24,7 @@ def parked(step: int = 0) -> WorkerProtocol:
     return worker
 
 
-def test_it_waits_and_holds_nothing() -> None:
+def test_a_parked_worker_waits_and_holds_no_state() -> None:
     worker = parked(3)
     assert worker.boundary() == Wait()
     assert (worker.holds, worker.able, worker.generation, worker.seated) == (False, True, 0, False)
@@ -59,7 +59,7 @@ def test_what_is_proposed_is_dropped() -> None:
     assert worker.hear(Park()) == [Close(2)]
 
 
-def test_it_comes_back_with_a_state_from_elsewhere() -> None:
+def test_a_parked_worker_comes_back_with_state_from_a_giver() -> None:
     worker = parked(2)
     assert worker.hear(Prepare(REFILLED, MOVE)) == [Open(REFILLED)]
     worker.opened(3)

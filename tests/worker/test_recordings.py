@@ -263,7 +263,7 @@ def test_the_script_is_gone(ensemble: Ensemble, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("options", [{"recording_limit": 0}, {"nproc": 2}], ids=str)
-def test_where_nothing_is_to_be_recorded(ensemble: Ensemble, tmp_path: Path, options: dict[str, Any]) -> None:
+def test_no_recording_is_made_if_it_is_not_needed(ensemble: Ensemble, tmp_path: Path, options: dict[str, Any]) -> None:
     """Recording is switched off, or the job has one machine only."""
     job = Job(ensemble, tmp_path, **options)
     job.begin()

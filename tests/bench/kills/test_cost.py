@@ -56,7 +56,7 @@ def test_a_step_that_ends_in_spite_of_the_death_is_not_the_one_that_counts() -> 
     assert found.repeated == 0
 
 
-def test_nor_is_one_that_happens_to_be_longer_than_the_one_begun_again() -> None:
+def test_a_step_that_is_longer_than_the_repeated_one_does_not_count() -> None:
     slow = [Mark(0, 100, "end", 21, 21.4)]
     again = [Mark(0, 100, "begin", 22, 21.41), Mark(0, 100, "begin", 22, 21.6), Mark(0, 100, "end", 22, 22.7)]
     found = seen(slow, again, steps(0, 100, 23, [23.7]), steps(1, 102, 22, [22.7, 23.7]))
@@ -103,7 +103,7 @@ def test_nothing_is_said_before_something_new_was_done() -> None:
     assert outage(marks, 1, DEATH) is None
 
 
-def test_where_all_was_forgotten_nothing_new_is_waited_for() -> None:
+def test_after_a_restart_from_the_beginning_there_is_no_new_step() -> None:
     known = undisturbed(0, 100), [Mark(0, 100, "end", 1000, 20.5)], undisturbed(1, 101)
     again = [30.0 + number for number in range(NEVER + 2)]
     found = outage(ordered(*known, steps(0, 110, 0, again), steps(1, 111, 0, again)), 1, DEATH)

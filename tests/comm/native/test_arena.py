@@ -204,7 +204,7 @@ def test_different_settings_are_noticed() -> None:
     os.close(fd)
 
 
-def test_it_has_no_name_and_goes_with_its_last_user() -> None:
+def test_an_arena_has_no_name_and_is_freed_with_its_last_user() -> None:
     before, mapped = set(Path("/dev/shm").iterdir()), _mapped()
     arena = Arena.create(2, 4096)
     made = places(2, arena=arena)

@@ -343,7 +343,7 @@ def test_a_leaver_out_of_time_in_the_rehearsal_is_replaced_by_a_recovery() -> No
     assert rig.change.joiners == {1: "w2"}
 
 
-def test_its_time_is_up_while_it_hands_over() -> None:
+def test_a_leaver_out_of_time_completes_its_hand_over() -> None:
     rig = Rig.training()
     rig.leaving("m1")
     rig.go_on("switch")

@@ -23,7 +23,7 @@ def test_a_machine_is_told_to_start_its_workers() -> None:
     }
 
 
-def test_it_starts_when_the_last_worker_is_here() -> None:
+def test_a_job_starts_when_the_last_worker_is_here() -> None:
     rig = Rig(machines=2, nproc=2)
     for name in ("m0", "m1"):
         rig.come(name)
@@ -41,7 +41,7 @@ def test_it_starts_when_the_last_worker_is_here() -> None:
     assert rig.told("seated") == ["m0 has roles 0 to 1", "m1 has roles 2 to 3"]
 
 
-def test_it_waits_for_all_machines_and_not_for_standbys() -> None:
+def test_a_job_waits_for_all_machines_and_not_for_standbys() -> None:
     rig = Rig(machines=2)
     rig.come("m0")
     rig.here("m0")

@@ -129,7 +129,7 @@ def test_a_live_joiner_is_not_started_again_when_the_job_goes_back() -> None:
     assert {(resume.step, resume.back, resume.roster.generation) for resume in told.values()} == {(3, "checkpoint", 3)}
 
 
-def test_a_script_that_fails_where_all_would_have_to_go_back_has_no_excuse_without_a_checkpoint() -> None:
+def test_a_script_failure_that_loses_state_fails_the_job_without_a_checkpoint() -> None:
     rig = Rig.training(copies=False)
     rig.say("w1", Failed(5, "ValueError: no"))
     rig.halted("w0")

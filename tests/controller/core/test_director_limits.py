@@ -315,7 +315,7 @@ def test_a_broken_link_is_no_time_out() -> None:
     assert rig.told("died") == []
 
 
-def test_a_player_that_a_signal_has_stopped_is_ended_and_replaced() -> None:
+def test_a_worker_that_a_signal_has_stopped_is_ended_and_replaced() -> None:
     rig = Rig.training()
     rig.stopped("w1", 10.4)
     assert rig.told("died") == ["role 1 (w1 on m1) has been stopped by a signal for 10 s; it is ended"]

@@ -33,17 +33,17 @@ def masked(rig: Rig, name: str) -> None:
     """A machine is lost, and the others have made a step without it."""
     rig.lose(name)
     rig.halted(*sorted(rig.job.unreported))
-    everybody_switches(rig)
+    all_workers_switch(rig)
 
 
-def everybody_switches(rig: Rig) -> None:
+def all_workers_switch(rig: Rig) -> None:
     generation = rig.change.generation
     rig.each([uid for uid in rig.change.roster.seats if uid], Switched(generation, 5))  # type: ignore[union-attr]
     assert rig.status() == "training"
     rig.settled()
 
 
-def test_a_replica_is_masked_where_there_is_no_standby() -> None:
+def test_a_replica_is_masked_if_there_is_no_standby() -> None:
     rig = masking()
     rig.lose("m1")
     rig.halted("w0", "w2")
@@ -52,7 +52,7 @@ def test_a_replica_is_masked_where_there_is_no_standby() -> None:
     assert resume.roster.seats == ("w0", None, "w2")
     assert (resume.moves, resume.step, resume.back) == ((), 5, "")
     assert rig.told("policy") == ["mask: role 1: there is no standby"]
-    everybody_switches(rig)
+    all_workers_switch(rig)
     assert rig.told("masked") == ["1 of 3 replicas vacant: training goes on with the others"]
     assert job_view("job", rig.job, {}).vacant == (1,)
 
@@ -73,7 +73,7 @@ def test_the_rest_of_a_wounded_replica_parks() -> None:
     assert heard["w0"][-1] == Park()
     assert isinstance(heard["w2"][-1], Resume)
     assert heard["w2"][-1].roster.seats == (None, None, "w2", "w3")
-    everybody_switches(rig)
+    all_workers_switch(rig)
     assert {view.name: view.state for view in machines_view(rig.job)}["m0"] == "parked"
     assert rig.states()["m0"] == "active"
 
@@ -82,7 +82,7 @@ def test_a_machine_that_comes_refills_the_hole_beside_training() -> None:
     rig = masking(machines=4, twins=UNITS)
     rig.lose("m1")
     rig.halted("w0", "w2", "w3")
-    everybody_switches(rig)
+    all_workers_switch(rig)
     rig.say("w0", Parked(0))
     assert rig.phase() == ""
     rig.heard()
@@ -101,7 +101,7 @@ def test_a_machine_that_comes_refills_the_hole_beside_training() -> None:
         assert [(m.role, m.giver.uid, m.taker.uid) for m in prepare.moves] == [(0, "w2", "w0"), (1, "w3", "w4")]
     rig.each(["w0", "w2", "w3", "w4"], Prepared(rig.change.generation))
     assert {uid: type(messages[-1]) for uid, messages in rig.heard().items()} == {"w2": Arm, "w3": Arm}
-    everybody_switches(rig)
+    all_workers_switch(rig)
     assert rig.states() == {"m0": "active", "m1": "gone", "m2": "active", "m3": "active", "m4": "active"}
     assert rig.job.vacant() == ()
 
@@ -110,7 +110,7 @@ def test_a_parked_worker_is_asked_once_it_has_left() -> None:
     rig = masking(machines=4, twins=UNITS, standbys=0)
     rig.lose("m1")
     rig.halted("w0", "w2", "w3")
-    everybody_switches(rig)
+    all_workers_switch(rig)
     rig.come("m4", standby=True)
     rig.here("m4")
     rig.say("w4", Rehearsed(1))
@@ -124,7 +124,7 @@ def test_a_worker_that_died_is_started_again_for_its_place() -> None:
     rig.exits("w1")
     rig.halted("w0", "w2")
     rig.orders()
-    everybody_switches(rig)
+    all_workers_switch(rig)
     assert rig.orders()["m1"] == [StartWorker("w3", 0)]
     rig.here("m1")
     assert rig.told("change") == ["refill: m1 for role 1"]
@@ -136,7 +136,7 @@ def test_a_standby_that_is_ready_comes_before_the_own_machine() -> None:
     rig.exits("w1")
     rig.halted("w0", "w2")
     assert rig.told("policy")[0].startswith("mask: role 1: masking costs about 0 s")
-    everybody_switches(rig)
+    all_workers_switch(rig)
     assert rig.told("change") == ["refill: m3 for role 1"]
     assert rig.states()["m1"] == "standby"
 
@@ -175,7 +175,7 @@ def test_another_failure_while_masked() -> None:
     resume = rig.heard()["w0"][-1]
     assert isinstance(resume, Resume)
     assert resume.roster.seats == ("w0", None, "w2", None)
-    everybody_switches(rig)
+    all_workers_switch(rig)
     assert rig.told("masked")[-1] == "2 of 4 replicas vacant: training goes on with the others"
 
 
@@ -228,7 +228,7 @@ def test_a_wipe_out_ends_a_job_that_is_not_to_wait() -> None:
 
 
 @pytest.mark.parametrize("coming", [True, False])
-def test_shrinking_only_where_there_is_no_standby(coming: bool) -> None:
+def test_a_job_shrinks_only_if_there_is_no_standby(coming: bool) -> None:
     rig = masking(machines=3, standbys=int(coming), no_standby="shrink")
     rig.lose("m1")
     rig.halted("w0", "w2")
@@ -241,7 +241,7 @@ def test_replacing_a_parked_machine_waits_until_it_has_its_role_again() -> None:
     rig = masking(machines=4, twins=UNITS)
     rig.lose("m1")
     rig.halted("w0", "w2", "w3")
-    everybody_switches(rig)
+    all_workers_switch(rig)
     rig.say("w0", Parked(0))
     rig.come("m4", standby=True)
     rig.come("m5", standby=True)

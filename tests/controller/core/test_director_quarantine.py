@@ -190,7 +190,7 @@ def test_a_faulty_machine_with_a_role_is_replaced_at_a_boundary() -> None:
     assert rig.states()["m1"] == "quarantined"  # it was not readmitted
 
 
-def test_a_standby_is_asked_for_where_there_is_none() -> None:
+def test_a_standby_is_asked_for_if_there_is_none() -> None:
     rig = Rig.training(standbys=0)
     rig.ask("r1", ReportFault("m1", "ECC errors"))
     assert rig.told("wanted") == ["1 standby machine wanted"]

@@ -122,7 +122,7 @@ def test_a_replacement_with_the_world_stopped() -> None:
 
 
 @pytest.mark.parametrize("all_links", [False, True])
-def test_every_link_is_opened_anew_where_that_is_asked_for(all_links: bool) -> None:
+def test_every_link_is_opened_anew_on_request(all_links: bool) -> None:
     rig = Rig.training()
     assert rig.ask("r1", Replace(("m1",), all_links=all_links)) is None
     rig.heard()

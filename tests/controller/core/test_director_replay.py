@@ -80,7 +80,7 @@ def test_messages_of_another_generation_change_nothing(message: FromWorker) -> N
 
 
 @pytest.mark.parametrize("message", [Cancelled(2), Gave(2)])
-def test_a_message_that_the_phase_rules_out_raises_with_the_story_and_changes_nothing(message: FromWorker) -> None:
+def test_a_message_that_the_phase_rules_out_raises_with_the_latest_events(message: FromWorker) -> None:
     rig = Rig.training()
     rig.replace(until="prepare")
     rig.orders()

@@ -30,7 +30,7 @@ def scaling(machines: int = 4, standbys: int = 0, mask: str = "anywhere", **sett
     return Rig.training(machines=machines, standbys=standbys, mask=mask, **settings)  # type: ignore[arg-type]
 
 
-def everybody_switches(rig: Rig) -> None:
+def all_workers_switch(rig: Rig) -> None:
     generation = rig.change.generation
     rig.each([uid for uid in rig.change.roster.seats if uid], Switched(generation, 5))  # type: ignore[union-attr]
 
@@ -51,7 +51,7 @@ def shrunk(rig: Rig, to: int, **more: object) -> None:
     """So many are left, and have made a step."""
     asked(rig, to, **more)
     rig.prepared()
-    everybody_switches(rig)
+    all_workers_switch(rig)
     rig.settled()
 
 
@@ -114,7 +114,7 @@ def test_growing_asks_for_machines_and_refills_with_those_that_come() -> None:
     assert rig.told("change") == ["refill: m2 for role 2"]
     rig.here("m3")
     rig.prepared()
-    everybody_switches(rig)
+    all_workers_switch(rig)
     assert replicas(rig) == (3, 4, 4)
     rig.settled()
     assert rig.told("change")[-1] == "refill: m3 for role 3"
@@ -159,7 +159,7 @@ def test_the_last_replicas_leave_without_a_halt() -> None:
         assert (prepare.moves, prepare.roster.fresh) == ((), False)
     rig.prepared()
     assert rig.phase() == "armed"
-    everybody_switches(rig)
+    all_workers_switch(rig)
     assert rig.status() == "training"
     assert rig.states() == {"m0": "active", "m1": "active", "m2": "leaving", "m3": "leaving"}
     rig.orders()
@@ -192,7 +192,7 @@ def test_machines_that_are_kept_wait() -> None:
     assert rig.told("change")[-1] == "refill: m3 for role 3"
 
 
-def test_those_that_are_named_go() -> None:
+def test_the_named_machines_leave() -> None:
     rig = scaling()
     shrunk(rig, 2, without=("m0", "m2"))
     assert rig.job.vacant() == (0, 2)
@@ -202,7 +202,7 @@ def test_what_is_vacant_counts_as_gone() -> None:
     rig = scaling()
     rig.lose("m1")
     rig.halted("w0", "w2", "w3")
-    everybody_switches(rig)
+    all_workers_switch(rig)
     rig.settled()
     assert asked(rig, 3) == (True, "3 of 4 replicas train, as asked for")
     assert rig.phase() == ""
@@ -218,7 +218,7 @@ def test_a_parked_machine_leaves_with_its_replica(keep: bool) -> None:
     rig = scaling(twins=UNITS)
     rig.lose("m1")
     rig.halted("w0", "w2", "w3")
-    everybody_switches(rig)
+    all_workers_switch(rig)
     rig.settled()
     asked(rig, 1, keep=keep)
     assert rig.states()["m0"] == ("standby" if keep else "gone")
@@ -249,7 +249,7 @@ def test_a_joiner_comes_before_the_named_machine_leaves() -> None:
     rig.here("m9")
     rig.rehearsed()
     rig.prepared()
-    everybody_switches(rig)
+    all_workers_switch(rig)
     rig.settled()
     assert rig.told("change") == [
         "refill: m9 for role 2",
@@ -321,7 +321,7 @@ def test_a_leaver_dies_before_the_switch() -> None:
     rig.lose("m3")
     rig.halted("w0", "w1", "w2")
     assert rig.told("policy") == ["mask: role 3: 3 of 4 replicas are as many as requested"]
-    everybody_switches(rig)
+    all_workers_switch(rig)
     rig.settled()
     assert replicas(rig) == (3, 4, 3)
     assert rig.phase() == ""
@@ -332,7 +332,7 @@ def test_a_stayer_dies_before_the_switch() -> None:
     asked(rig, 2)
     rig.lose("m0")
     rig.halted("w1", "w2", "w3")
-    everybody_switches(rig)
+    all_workers_switch(rig)
     assert rig.states() == {"m0": "gone", "m1": "active", "m2": "active", "m3": "active"}
     rig.settled()
     assert rig.told("change")[-1] == "shrink: without m3 (role 3), 2 of 4 replicas go on"
@@ -342,13 +342,13 @@ def test_a_stayer_dies_in_the_first_step_and_a_leaver_comes_back() -> None:
     rig = scaling()
     asked(rig, 2)
     rig.prepared()
-    everybody_switches(rig)
+    all_workers_switch(rig)
     rig.lose("m0")
     rig.halted("w1", "w2", "w3")
     resume = rig.heard()["w1"][-1]
     assert isinstance(resume, Resume)
     assert resume.roster.seats == (None, "w1", "w2", None)
-    everybody_switches(rig)
+    all_workers_switch(rig)
     rig.settled()
     assert replicas(rig) == (2, 4, 2)
     assert rig.states() == {"m0": "gone", "m1": "active", "m2": "active", "m3": "gone"}

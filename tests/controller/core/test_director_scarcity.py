@@ -178,7 +178,7 @@ def test_another_death_while_all_wait() -> None:
 # -- the end -----------------------------------------------------------------------------------------------------------
 
 
-def test_the_job_stops_with_a_checkpoint_where_that_is_what_its_user_wants() -> None:
+def test_without_a_standby_a_job_may_stop_with_a_checkpoint() -> None:
     rig = Rig.training(standbys=0, no_standby="stop")
     rig.lose("m1")
     rig.orders()

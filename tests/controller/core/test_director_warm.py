@@ -32,7 +32,7 @@ def test_a_standby_rehearses_each_kind_of_role_and_waits_in_the_most_common() ->
     assert (view.rehearsed, view.rehearsal_seconds) == ((1, 2), {0: 2.0, 1: 2.0})
 
 
-def test_where_all_roles_are_of_one_kind_one_rehearsal_is_enough() -> None:
+def test_one_rehearsal_is_enough_for_one_role_class() -> None:
     rig = Rig.training(machines=3, standbys=1, warm=1)
     rehearses(rig, "w3", 0, 0, 1, 2)
     assert rig.job.workers["w3"].rehearsing is None

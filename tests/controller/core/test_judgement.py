@@ -48,7 +48,7 @@ def test_nothing_is_done_when_the_job_is_over(status: str) -> None:
 
 
 @pytest.mark.parametrize("status", ["forming", "training", "recovering"])
-def test_a_dead_player_always_halts_training(status: str) -> None:
+def test_the_death_of_a_worker_with_a_role_always_halts_training(status: str) -> None:
     assert acts(status, dead=True, seated=True, founding=False) == {"halt"}
 
 

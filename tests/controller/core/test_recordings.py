@@ -27,7 +27,7 @@ def to_copy(
     return dict(recordings.to_copy(standbys, others, gone(*dead)))
 
 
-def test_a_standby_keeps_the_copy_and_others_where_there_is_none() -> None:
+def test_a_standby_keeps_the_copy_or_else_a_machine_with_a_role() -> None:
     recordings = Recordings()
     recordings.made(M0, recorded())
     assert to_copy(recordings, [], [M0]) == {}
@@ -48,7 +48,7 @@ def test_no_machine_is_asked_twice_and_another_one_follows_if_it_cannot() -> Non
     assert to_copy(recordings, [M2], [M0, M1]) == {}
 
 
-def test_where_one_of_two_is_gone_another_one_fetches_from_the_other() -> None:
+def test_if_one_of_two_holders_is_gone_another_machine_fetches_a_copy() -> None:
     recordings = Recordings()
     recordings.made(M0, recorded())
     to_copy(recordings, [], [M0, M1, M2])
@@ -63,7 +63,7 @@ def test_a_leaving_machine_is_read_from_and_not_counted() -> None:
     assert to_copy(recordings, [], [M1, M2]) == {M1: recorded(), M2: recorded()}
 
 
-def test_nothing_can_be_copied_where_all_are_gone_or_there_never_was_any() -> None:
+def test_a_recording_without_a_live_holder_cannot_be_copied() -> None:
     recordings = Recordings()
     recordings.made(M0, recorded())
     recordings.made(M1, Recorded(1, "", 0, 0))

@@ -82,7 +82,7 @@ def test_a_database_with_other_tables_is_refused(tmp_path: Path) -> None:
     assert "move it away" in raises(path)
 
 
-def test_a_place_where_no_file_can_be(tmp_path: Path) -> None:
+def test_a_path_that_cannot_be_a_file_is_refused(tmp_path: Path) -> None:
     raises(tmp_path / "nowhere" / "ledger.sqlite")
     raises(tmp_path)
 

@@ -75,13 +75,13 @@ def test_a_replaced_worker_is_forgotten_and_its_late_reports_do_not_count() -> N
     assert list(watched.observing.suspects) == ["m3"]
 
 
-def test_it_can_be_switched_off() -> None:
+def test_the_detection_of_stragglers_can_be_switched_off() -> None:
     watched = Watched(threshold=0.0)
     assert not watched.steps(40, slow=2.0)
     assert not watched.observing._steps
 
 
-def test_it_looks_about_once_a_second() -> None:
+def test_samples_are_examined_about_once_a_second() -> None:
     watched = Watched()
     watched.observing.hear([Sample(f"w{role}", role, 1, 1.0, (), 0.0) for role in range(3)])
     assert not watched.observing.look(watched.rig.job, watched.now + 0.5)

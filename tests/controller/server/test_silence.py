@@ -19,7 +19,7 @@ def test_if_no_machine_is_heard_none_is_gone() -> None:
     assert lost(500.0, 20.0, 30.0) == []
 
 
-def test_nor_while_the_last_ones_fall_silent() -> None:
+def test_no_machine_is_gone_while_the_last_ones_fall_silent() -> None:
     """Beats do not come at the same moment."""
     assert lost(2.1, 1.7) == []
 

@@ -154,7 +154,7 @@ def test_progress_is_what_the_latest_beat_says(
     assert (view.step, view.values, view.seconds) == (step, values, seconds)
 
 
-def test_the_last_step_is_known_from_its_end_where_no_beat_came() -> None:
+def test_the_last_step_is_known_without_a_heartbeat() -> None:
     rig = Rig.training()
     rig.say("w0", Done(9))
     assert job(rig, m0=Beat(7)).step == 9

@@ -160,5 +160,5 @@ def test_intervals_of_counts_are_those_in_the_tables(count: int, low: float, hig
     assert found[1] == pytest.approx(high, rel=0.002)
 
 
-def test_all_of_it_can_be_sent_as_json() -> None:
+def test_a_fit_survives_json() -> None:
     assert msgspec.json.decode(msgspec.json.encode(fitted(1)), type=Fitted) == fitted(1)

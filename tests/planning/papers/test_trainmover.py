@@ -25,7 +25,7 @@ def test_reductions_are_within_five_points_of_the_published(against: str, gpus: 
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
-def test_the_simulator_agrees_where_interruptions_are_few(system: str) -> None:
+def test_the_simulator_agrees_if_interruptions_are_few(system: str) -> None:
     which = next(one for one in SYSTEMS if one == system)
     found = simulated(which, 1_024, weeks=40, runs=6, seed=1)
     assert found == pytest.approx(wasted(which, 1_024), rel=0.05)

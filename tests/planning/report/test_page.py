@@ -86,7 +86,7 @@ def test_nothing_is_loaded_and_nothing_may_be(text: str) -> None:
     assert not re.search(r"@import|url\(", text[: text.index("<script>")])
 
 
-def test_its_size_is_that_of_plotly_and_little_more(text: str) -> None:
+def test_the_size_of_the_page_is_that_of_plotly_and_little_more(text: str) -> None:
     from plotly.offline import get_plotlyjs
 
     library = get_plotlyjs()

@@ -129,7 +129,7 @@ def test_the_landscape_is_what_the_closed_forms_say(plans: dict[str, Plan]) -> N
 
 
 @pytest.mark.parametrize("name", ["one replica", "one machine", "two replicas", "hopeless"])
-def test_there_is_no_landscape_where_shards_have_one_holder_or_nothing_helps(plans: dict[str, Plan], name: str) -> None:
+def test_there_is_no_landscape_if_shards_have_one_holder_or_nothing_helps(plans: dict[str, Plan], name: str) -> None:
     assert series.landscape(plans[name]) is None
 
 

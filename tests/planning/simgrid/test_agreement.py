@@ -69,7 +69,7 @@ def test_without_going_back_they_agree_to_the_millisecond(name: str, seed: int) 
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_so_they_do_with_restarts_from_where_they_are(seed: int) -> None:
+def test_both_simulators_agree_with_restarts_without_a_checkpoint(seed: int) -> None:
     """Whether a lost member needs a patch is drawn; with the same draws both engines agree."""
     s = setting()
     one, other = on_the_same_dates(s, spare(s, 3, NEVER, restart_after=2), seed)
@@ -142,7 +142,7 @@ def test_going_back_differs_by_steps_only(name: str, seed: int) -> None:
 
 
 @pytest.mark.parametrize("name", ["trainmover", "mask and refill anywhere, micro-shards", "spare", "replication"])
-def test_they_agree_when_gradients_take_time_too(name: str) -> None:
+def test_both_simulators_agree_when_gradients_take_time_too(name: str) -> None:
     """A step is then computing and summing: which of the two a failure meets is known to SimGrid only."""
     s = setting(step=1.0, sync=0.25, steps=503)
     strategy = {**never_going_back(s), **going_back(s)}[name]
@@ -151,7 +151,7 @@ def test_they_agree_when_gradients_take_time_too(name: str) -> None:
     assert abs(one.seconds - other.seconds) <= 5 * (one.failures + 1) * s.work.step
 
 
-def test_they_agree_on_replicas_of_several_machines_until_a_horizon() -> None:
+def test_both_simulators_agree_on_replicas_of_several_machines() -> None:
     s = setting(steps=0, machines=16, replicas=8)
     one, other = on_the_same_dates(s, never_going_back(s)["mask and refill anywhere, micro-shards"], 2, horizon=3000.0)
     assert one.seconds == pytest.approx(3000.0)

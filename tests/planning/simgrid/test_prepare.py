@@ -53,7 +53,7 @@ def test_failures_are_as_frequent_as_asked_for() -> None:
     assert gaps.std() == pytest.approx(gaps.mean(), rel=0.1)
 
 
-def test_neighbours_fail_at_the_same_date_where_failures_are_shared() -> None:
+def test_neighbours_fail_at_the_same_date_if_failures_are_shared() -> None:
     dates = failure_dates(Failures(1000.0, together=1.0), Cluster(4, 4, domain=2), default_rng(0), 5000.0)
     assert dates[0] == dates[1] != dates[2] == dates[3]
 

@@ -106,7 +106,7 @@ def test_neighbours_that_fail_together_hurt_unless_apart() -> None:
     assert lost["spare:r=3,domain=4"] == 0
 
 
-def test_a_story_is_told() -> None:
+def test_a_simulation_logs_its_events() -> None:
     story: EventLog = []
     outcome = simulate(SETTING, FAILURES, way("mask-and-refill"), runs=1, horizon=DAY, seed=1, log=story)
     assert len([what for _, what in story if "fails" in what]) == outcome.failures[0]

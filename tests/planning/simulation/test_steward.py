@@ -57,7 +57,7 @@ def test_how_often_no_standby_is_there_is_poissons(pool: int) -> None:
     near(found["standing_by"].value / WEEK, sum(1 - shortage(arrival / every, number) for number in range(pool)), 0.12)
 
 
-def test_mistakes_are_replaced_only_where_they_last_longer_than_its_patience() -> None:
+def test_false_alarms_cause_replacements_only_if_they_outlast_the_patience() -> None:
     machines, every = 64, HOUR
     scene = StewardScenario(machines, Failures(NEVER), mistaken=machines * every, mistake=30.0)
     for patience in (10, 40):
@@ -67,7 +67,7 @@ def test_mistakes_are_replaced_only_where_they_last_longer_than_its_patience() -
         near(found["falsely"].value, WEEK / every * exp(-(patience - 0.5) / 30.0), 0.15)
 
 
-def test_it_keeps_to_its_limits_and_the_same_seed_gives_the_same() -> None:
+def test_the_steward_keeps_to_its_limits_and_a_seed_gives_one_result() -> None:
     machines = 64
     failures = Failures(NEVER, straggling=machines * 0.2 * HOUR, noticed=60.0, maintenance=machines * 4 * HOUR)
     rules = StewardSettings("act", pool=2, budget=3, replacements=2, looks=5)
@@ -79,7 +79,7 @@ def test_it_keeps_to_its_limits_and_the_same_seed_gives_the_same() -> None:
     assert found.means["maintained"].value > 0
 
 
-def test_its_pool_is_full_again_after_everything() -> None:
+def test_the_pool_is_full_again_after_every_event() -> None:
     """Standbys wait nearly all the time where a machine comes in minutes and one is needed every few hours."""
     machines = 32
     failures = Failures(machines * 6 * HOUR, maintenance=machines * 12 * HOUR)

@@ -38,7 +38,7 @@ def test_seeds(first: int) -> None:
 
 
 @pytest.mark.parametrize("seed", [3, 121, 504])
-def test_a_seed_gives_the_same_story(seed: int, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_seed_gives_the_same_history(seed: int, capsys: pytest.CaptureFixture[str]) -> None:
     stories = []
     for _ in range(2):
         simulate_seed(seed, verbose=True)

@@ -101,7 +101,7 @@ def test_a_roll_back_allows_repeats_from_there_on() -> None:
     assert exactly_once([*perfect(), *again, *again], back=[3, 0]) == []
 
 
-def test_values_are_compared_where_both_have_them() -> None:
+def test_values_are_compared_if_both_runs_have_them() -> None:
     nan = float("nan")
     assert same_values(perfect(), perfect("m9")) == []
     assert same_values([AppliedStep("m0", 0, 99, {"loss": 1.0})], perfect()) == []

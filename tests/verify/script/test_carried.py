@@ -107,7 +107,7 @@ def test_other_loops_and_no_loops() -> None:
     assert carried("def (", 1, 1) is None
 
 
-def test_where_a_module_defines_something() -> None:
+def test_the_line_of_a_definition_is_found() -> None:
     assert defined_at("import os\nCOUNT = {}\nclass A:\n    n = 1\n", "COUNT") == 2
     assert defined_at("import os\nCOUNT = {}\nclass A:\n    n = 1\n", "A.n") == 3
     assert defined_at("class A:\n    def f(self):\n        self.n = 1\na = A()", "a.n") == 3

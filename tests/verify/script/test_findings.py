@@ -129,7 +129,7 @@ def test_the_likeliest_comes_first_and_what_is_only_shown_is_a_note() -> None:
     assert clean([note])
 
 
-def test_where_nothing_else_is_there_what_is_only_shown_is_the_cause() -> None:
+def test_without_another_cause_a_variable_that_is_only_shown_is_the_cause() -> None:
     (found,) = judge(calm({"0:average": "number"}), replaced({"0:average": "number"}, bad=True))
     assert [cause.variable for cause in found.causes] == ["average"]
 
@@ -232,7 +232,7 @@ def test_a_disturbed_run_that_differs_before_it_is_disturbed() -> None:
     assert found.kind == "not-deterministic"
 
 
-def test_the_clock_is_named_and_comes_first_where_its_variable_differs() -> None:
+def test_the_clock_is_named_first_if_its_variable_differs() -> None:
     source = CLOCK.replace("def train(job):\n", "def train(job):\n    made = list(set(words))\n")
     scopes = (Scope(FILE, "train", 3, 7), SCOPES[1])
     runs = [

@@ -96,7 +96,7 @@ def test_nothing_is_kept_alive(tmp_path: Path) -> None:
     assert gone() is None
 
 
-def test_it_waits_until_its_step_may_begin(tmp_path: Path) -> None:
+def test_a_worker_waits_until_its_step_may_begin(tmp_path: Path) -> None:
     stand = Stand(tmp_path, {"model": nn.Linear(2, 2)})
     observer = stand.observer()
     (tmp_path / PACE).write_bytes(msgspec.json.encode(Pace(3, disturbances=1)))

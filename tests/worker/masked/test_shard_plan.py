@@ -45,7 +45,7 @@ def test_a_later_part_of_another_unit_is_summed_on_its_own() -> None:
     assert {segment.replica for segment in lost} == {0, 1, 2}
 
 
-def test_one_sum_where_the_order_does_not_count() -> None:
+def test_there_is_one_sum_if_the_order_does_not_count() -> None:
     missing = ShardPlan(assign(parse("anywhere", 4), 3, (0, 1)), 0, deterministic=False)
     assert {missing.segment(number) for number in missing.mine} == {0}
 

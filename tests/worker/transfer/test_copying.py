@@ -152,7 +152,7 @@ def test_the_taker_fails_if_the_giver_goes_in_the_middle(ends: Ends) -> None:
     assert isinstance(taken(), StreamBroken)
 
 
-def test_it_ends_when_it_is_stopped(ends: Ends) -> None:
+def test_a_copy_ends_when_it_is_stopped(ends: Ends) -> None:
     givers, takers = ends
     over = threading.Event()
     given = beside(lambda: send_copy(givers, draft(made(1, 1), 1), 0, over.is_set))
