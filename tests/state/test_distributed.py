@@ -191,7 +191,7 @@ class Loader:
         pass
 
 
-def who_has_the_same() -> dict[str, frozenset[int]]:
+def roles_with_the_same_items() -> dict[str, frozenset[int]]:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
     from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
@@ -225,7 +225,7 @@ def who_has_the_same() -> dict[str, frozenset[int]]:
 
 
 def test_twins_on_four_roles() -> None:
-    for role, found in enumerate(played(who_has_the_same, 4)):
+    for role, found in enumerate(played(roles_with_the_same_items, 4)):
         all_ranks = {0, 1, 2, 3}
         column = {role % 2, role % 2 + 2}
         assert found == {

@@ -24,7 +24,7 @@ from understudy.protocol.roster import Roster
 from understudy.testing.local_workers import LocalWorker, LocalWorkers, WorkerHandle, first_roster, run_workers
 
 GLOO = "torch:gloo"
-EVERYBODY = 111.0
+SUM_OF_ALL = 111.0
 """The sum of what three roles give when role r gives 10 to the power of r."""
 
 
@@ -236,7 +236,7 @@ def test_a_worker_is_replaced_while_the_others_go_on() -> None:
         for handle in (handles[0], handles[2], joiner):
             handle.tell("enough")
         results = [handle.result() for handle in (handles[0], handles[2], joiner)]
-    assert {what for result in [leaver, *results] for _, what in result} == {EVERYBODY}
+    assert {what for result in [leaver, *results] for _, what in result} == {SUM_OF_ALL}
     assert {generation for generation, _ in leaver} == {1}
     assert {generation for generation, _ in results[0]} == {1, 2}
     assert {generation for generation, _ in results[2]} == {2}
@@ -304,12 +304,12 @@ def test_replacements_leave_nothing_behind() -> None:
             for handle in (*stayers, guest, joiner):
                 handle.tell(roster)
             assert [handle.hear() for handle in stayers] == ["there", "there"]
-            assert guest.result() == EVERYBODY
+            assert guest.result() == SUM_OF_ALL
             guest = joiner
         for handle in stayers:
             handle.tell("enough")
         for handle in stayers:
-            assert handle.result() == [EVERYBODY] * 23
+            assert handle.result() == [SUM_OF_ALL] * 23
 
 
 # -- failure -----------------------------------------------------------------------------------------------------------
@@ -338,18 +338,18 @@ def test_a_killed_worker_is_noticed_and_replaced() -> None:
         roster = roster.successor({1: joiner.worker}, fresh=True)
         for handle in (handles[0], handles[2], joiner):
             handle.tell(roster)
-        assert joiner.result() == EVERYBODY
+        assert joiner.result() == SUM_OF_ALL
         for handle in (handles[0], handles[2]):
             fault, found = handle.result()
             assert fault.how == "eof", fault
-            assert found == EVERYBODY
+            assert found == SUM_OF_ALL
 
 
 def joiner_in_a_failed_job(worker: LocalWorker, role: int, roles: int) -> float:
     return total(join(worker, role, roles))
 
 
-def wait_for_nobody(worker: LocalWorker, role: int, roles: int) -> tuple[Fault | None, float]:
+def wait_for_an_absent_peer(worker: LocalWorker, role: int, roles: int) -> tuple[Fault | None, float]:
     """Roles 0 and 1 wait for role 2: in a collective, and for a message. It interrupts instead."""
     group = join(worker, role, roles)
     total(group)
@@ -372,7 +372,7 @@ def wait_for_nobody(worker: LocalWorker, role: int, roles: int) -> tuple[Fault |
 
 
 def test_an_interrupt_ends_what_waits() -> None:
-    local, handles = workers_of("m0", "m1", "m2", body=wait_for_nobody)
+    local, handles = workers_of("m0", "m1", "m2", body=wait_for_an_absent_peer)
     with local:
         roster = first_roster(handles)
         for handle in handles:
@@ -384,7 +384,7 @@ def test_an_interrupt_ends_what_waits() -> None:
         for fault, found in [handle.result() for handle in handles][:2]:
             assert fault.how == "interrupt", fault
             assert fault.reason == "enough of this"
-            assert found == EVERYBODY
+            assert found == SUM_OF_ALL
 
 
 def leave(worker: LocalWorker, role: int, roles: int) -> None:
@@ -432,7 +432,7 @@ def test_a_backend_that_torch_was_given_by_others() -> None:
         dist.Backend.register_backend("twin", own_gloo, devices=["cpu"])
     with Ensemble(transport=TorchTransport("twin")) as ensemble:
         _, _, endpoints = ensemble.start("m0", "m1", "m2")
-        assert sums(endpoints) == [EVERYBODY] * 3
+        assert sums(endpoints) == [SUM_OF_ALL] * 3
 
 
 def test_a_backend_that_torch_has_not() -> None:
