@@ -1,4 +1,4 @@
-"""What the workers of these tests do: functions of a connection's descriptor and a spec, named as targets."""
+"""The programs of the workers in these tests: functions of a connection's descriptor and a spec, named as targets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A fork server for a test, and what must be so after it."""
+"""A fork server for a test, and the checks after its end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The agent against a controller that says what the test lets it say."""
+"""The agent against a controller that is scripted by the test."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Workers forked from a warm server: born as told, heard to the last word."""
+"""Workers forked from a warm server: they start as specified, and their last output is received."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""However workers, their server or the agent end: all is seen, and nothing is left behind."""
+"""The ends of workers, of their fork server and of the agent: each is noticed, and nothing is left behind."""
 
 from __future__ import annotations
 

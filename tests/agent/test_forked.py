@@ -1,4 +1,4 @@
-"""A process that makes a fork server of itself: its workers live and die as those of one that was started."""
+"""A process that becomes a fork server: its workers behave as those of a fork server that was started."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages that are none: from a worker that lives, and from one that has just died."""
+"""Malformed messages: from a live worker, and from one that has just died."""
 
 from __future__ import annotations
 

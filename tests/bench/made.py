@@ -1,4 +1,4 @@
-"""Results as benchmarks leave them, small, for what reads and shows them."""
+"""Small results of benchmarks, for tests of the code that reads and shows them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The parts of the benchmark that need no job: what is counted, what is predicted, what is checked."""
+"""The parts of the benchmark that need no job: counts, predictions and checks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `bench reorder` judges with must be able to say no."""
+"""The checks of `bench reorder` can fail."""
 
 from __future__ import annotations
 

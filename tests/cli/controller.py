@@ -1,4 +1,4 @@
-"""A controller that answers by the book, and a shell to ask it from."""
+"""A scripted controller, and a shell that runs commands against it."""
 
 from __future__ import annotations
 

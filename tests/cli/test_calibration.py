@@ -1,4 +1,4 @@
-"""What a run's ledger and metrics say about how long things took; and a run that says nothing, in a sentence."""
+"""Durations from the ledger and the metrics of a run, and the message for a run without them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`understudy chaos` as people call it: the list, and mistakes in one sentence."""
+"""`understudy chaos` on the command line: the list of faults, and one sentence for each mistake."""
 
 from __future__ import annotations
 

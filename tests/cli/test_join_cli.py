@@ -1,4 +1,4 @@
-"""Joining a job: what may be wrong is one sentence, and leaves nothing behind."""
+"""Joining a job: each error is one sentence, and leaves nothing behind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What operators read: every command against a controller that answers by the book."""
+"""The output of the operator's commands, against a scripted controller."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`understudy scale` against a controller that answers by the book."""
+"""`understudy scale` against a scripted controller."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Workers that do what they are told, one thing after the other, and say how each ended."""
+"""Workers that run the operations that a test names, one after the other, and report how each ended."""
 
 from __future__ import annotations
 

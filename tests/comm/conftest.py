@@ -1,4 +1,4 @@
-"""What tests of several workers in one process begin with."""
+"""Fixtures for tests of several workers in one process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What several tests of this folder share: workers of one process, and what they may call."""
+"""Helpers for tests in this folder: several workers in one process, and their operations."""
 
 from __future__ import annotations
 

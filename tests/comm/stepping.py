@@ -1,4 +1,4 @@
-"""What worker processes do, and how a test directs them. Nothing heavy is imported here: every process does."""
+"""The programs of worker processes, and how a test directs them. Nothing heavy is imported here: every process does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rosters to try things on."""
+"""Rosters for property tests."""
 
 from __future__ import annotations
 

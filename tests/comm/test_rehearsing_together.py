@@ -1,4 +1,4 @@
-"""Joiners that rehearse together do together what stays among them, and then enter the job like any others."""
+"""Joiners that rehearse together: operations among them are real, and then they enter the job like other joiners."""
 
 from __future__ import annotations
 

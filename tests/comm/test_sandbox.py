@@ -1,4 +1,4 @@
-"""What answers a rehearsal: made-up values, or a recording for as long as the script does what was recorded."""
+"""The sandbox of a rehearsal: made-up values, or a recording as long as the script calls the recorded operations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Roles that call different operations can tell, and can say what each of them called."""
+"""Roles that call different operations notice, and name the operation of each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a roster's links must be like, for machines of every size, groups of every shape and any vacancies."""
+"""The properties of a roster's links, for machines of every size, groups of every shape and any vacancies."""
 
 from __future__ import annotations
 

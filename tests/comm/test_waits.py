@@ -1,4 +1,4 @@
-"""What a thread waits for others is known; what it computes meanwhile is not counted as waiting."""
+"""The time that a thread waits for other roles is measured; computation meanwhile does not count as waiting."""
 
 from __future__ import annotations
 

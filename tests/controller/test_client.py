@@ -1,4 +1,4 @@
-"""What commands are told when the controller is away, refuses, or is something else altogether."""
+"""The errors of the client if the controller does not answer, refuses, or is another server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Local shards: the replica's own stack, complete and right or not there, however the copying went."""
+"""Local shards: each shard of the replica's stack is complete and right, or absent, after any copying."""
 
 from __future__ import annotations
 

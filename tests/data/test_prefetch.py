@@ -1,4 +1,4 @@
-"""Making batches ahead: bounded, in any order, and over when it is closed."""
+"""Prefetching batches: bounded, in any order, and ended by `close`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`understudy run` as a process, and what must be so after it: it ends soon and leaves nothing behind."""
+"""`understudy run` as a process, and the checks after it: it ends soon and leaves nothing behind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""For tests with whole jobs, which are not entered where the user's own are."""
+"""Fixtures for tests with whole jobs. The jobs are not entered into the user's own registry."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Machines that come by themselves, and go: dismissed, asked to, killed, or because the job was ended at once."""
+"""Machines that join by themselves, and leave: dismissed, on request, killed, or because the job was ended at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A machine is told to go: a standby takes its place before it does, and the result is the same to the bit."""
+"""A machine gets notice to leave: a standby takes its roles before, and the result is the same to the bit."""
 
 from __future__ import annotations
 

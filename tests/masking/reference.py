@@ -1,4 +1,4 @@
-"""The same answers from scratch, by a library's flows: slow, plain and independent of what is tested."""
+"""Reference answers by a library's maximum flows: slow, plain and independent of the tested code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ordered stacks: SPARe's phases, step by step, against the same from scratch."""
+"""Ordered stacks: SPARe's phases, step by step, against a computation from scratch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plans to look at, as `plan` makes them, without what takes long at a large scale."""
+"""Plans as `plan` makes them, without the parts that take long at a large scale."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Standbys: how many are enough, and how often places are vacant where there are fewer."""
+"""Standbys: how many are enough, and how often roles are vacant if there are fewer."""
 
 from __future__ import annotations
 

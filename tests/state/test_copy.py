@@ -1,4 +1,4 @@
-"""A copy is what the state was, whatever has happened since."""
+"""A copy holds the state of its step, independent of later changes."""
 
 from __future__ import annotations
 

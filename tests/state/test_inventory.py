@@ -1,4 +1,4 @@
-"""What a job tracks as slots and a rest, and a joiner that goes on from them as if it were the giver."""
+"""Tracked items as slots and a rest, and a joiner that continues from them like the giver."""
 
 from __future__ import annotations
 

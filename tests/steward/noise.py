@@ -1,4 +1,4 @@
-"""Steps of made-up workers on a noisy computer."""
+"""Simulated step times of workers on a noisy computer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From where roles are to where they should be: as few transitions as trying everything finds."""
+"""Transitions from one placement of roles to another: as few as an exhaustive search finds."""
 
 from __future__ import annotations
 

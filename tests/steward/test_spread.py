@@ -1,4 +1,4 @@
-"""Cells that hold the same in different racks, with as few moves as can be: against trying everything."""
+"""Cells with the same state in different racks, with as few moves as an exhaustive search finds."""
 
 from __future__ import annotations
 

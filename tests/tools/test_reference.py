@@ -1,4 +1,4 @@
-"""The committed reference is what the sources say today."""
+"""The committed reference matches the sources."""
 
 from __future__ import annotations
 

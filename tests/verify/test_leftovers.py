@@ -1,4 +1,4 @@
-"""What a job has left behind, and what was there before it."""
+"""The leftovers of a job, apart from what was there before."""
 
 from __future__ import annotations
 

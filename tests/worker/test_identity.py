@@ -1,4 +1,4 @@
-"""A joiner may be any of the roles that hold the same, for as long as its script has not asked which one it is."""
+"""A joiner may take any twin of its role as long as its script has not asked for its rank."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A step's seconds, by part, without what was waited for."""
+"""The seconds of a step, by part, without waits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The thread that tells where a worker waits."""
+"""The thread that reports the waits of a worker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A job that stops training: a result if it is another system's, an error if it is ours."""
+"""A job that stops training: a result for another system, an error for understudy."""
 
 from __future__ import annotations
 

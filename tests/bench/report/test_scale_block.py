@@ -1,4 +1,4 @@
-"""What was measured to some size, carried on to a larger one."""
+"""The extrapolation from the measured sizes to a larger one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What goes over a socket comes back the same; anything else is refused, whatever it is."""
+"""Messages on a socket: each is decoded as it was sent, and any other bytes are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shared memory and futexes: meeting, disagreeing, waiting in vain, and leaving nothing behind."""
+"""Arenas, which are shared memory and futexes: rounds, mismatches, time limits, and that nothing is left behind."""
 
 from __future__ import annotations
 

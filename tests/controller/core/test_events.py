@@ -1,4 +1,4 @@
-"""The vocabulary survives the ledger and the wire, and the streams that carry it survive duplicates and loss."""
+"""Events and messages survive the ledger and the wire; their streams survive duplicates and loss."""
 
 from __future__ import annotations
 

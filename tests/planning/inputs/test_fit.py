@@ -1,4 +1,4 @@
-"""What is fitted: what the log was drawn from comes back, and where the evidence is thin, that is said."""
+"""Fits of failure logs: they find the parameters that the log was drawn from, and say if the evidence is thin."""
 
 from __future__ import annotations
 

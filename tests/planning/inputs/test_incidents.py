@@ -1,4 +1,4 @@
-"""Reading an incident log: what is right is understood, what is wrong is told in a sentence, whatever it is."""
+"""Reading an incident log: correct lines are understood, and each error is one sentence."""
 
 from __future__ import annotations
 

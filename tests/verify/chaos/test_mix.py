@@ -1,4 +1,4 @@
-"""What is drawn depends on nothing but the seed and the mix."""
+"""The drawn faults depend on the seed and the mix only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From what runs have shown to what a person reads: all kinds of forgotten things, without a single process."""
+"""From the observations of runs to findings: all kinds of forgotten state, without a process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the source alone gives away."""
+"""Hints from the source alone."""
 
 from __future__ import annotations
 

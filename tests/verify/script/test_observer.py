@@ -1,4 +1,4 @@
-"""What a worker writes down at a boundary, and where it waits."""
+"""The observations of a worker at a boundary, and its waits."""
 
 from __future__ import annotations
 

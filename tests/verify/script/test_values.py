@@ -1,4 +1,4 @@
-"""Digests of anything: equal where the value is, and nothing is changed by looking."""
+"""Digests of values: equal for equal values, and computed without changing them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is kept of an interrupted step, and what is not."""
+"""The partial sums of an interrupted step that are kept, and those that are not."""
 
 from __future__ import annotations
 
