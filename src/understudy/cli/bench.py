@@ -6,6 +6,7 @@ import argparse
 import difflib
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from understudy.cli.command import Subparsers, UsageError, add_command
 from understudy.cli.output import WIDTH_WITHOUT_TERMINAL, writable_target, write_atomically
 from understudy_bench import registry
 from understudy_bench.harness import suite
-from understudy_bench.harness.bench import Bench, to_json
+from understudy_bench.harness.bench import Bench, Report, to_json
 from understudy_bench.harness.bench import run as run_bench
 from understudy_bench.harness.progress import Progress
 from understudy_bench.harness.suite import said
@@ -65,23 +66,30 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    stdout = Console(width=None if sys.stdout.isatty() else WIDTH_WITHOUT_TERMINAL)
     _refuse_misplaced(args)
     if args.list:
-        _list(stdout)
+        _list(standard_output())
         return 0
     if args.name == ALL:
-        return _run_all(args, stdout)
+        return _run_all(args, standard_output())
     if args.name == REPORT:
         return _report(args)
-    bench = _find(args.name)
-    target = None if args.json is None else writable_target(args.json)
+    return measure(_find(args.name), args.json, render, quick=args.quick)
+
+
+def measure(bench: Bench, json: Path | None, show: Callable[[Report, Console], None], *, quick: bool = False) -> int:
+    """Run one benchmark, show its result and write it to the file `json`. Returns the exit code: 1 if a check fails."""
+    target = None if json is None else writable_target(json)
     with Progress(bench.name, Console(stderr=True)) as progress:
-        report = run_bench(bench, quick=args.quick, progress=progress)
-    render(report, stdout)
+        report = run_bench(bench, quick=quick, progress=progress)
+    show(report, standard_output())
     if target is not None:
         write_atomically(target, to_json(report), after=LOST)
     return 0 if report.ok else 1
+
+
+def standard_output() -> Console:
+    return Console(width=None if sys.stdout.isatty() else WIDTH_WITHOUT_TERMINAL)
 
 
 def _refuse_misplaced(args: argparse.Namespace) -> None:

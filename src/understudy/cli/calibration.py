@@ -6,35 +6,34 @@ import json
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from understudy.cli.command import UsageError
-
-if TYPE_CHECKING:
-    from understudy.controller.core.change import Change
-    from understudy.controller.core.director import Director
-    from understudy.controller.core.effects import Effect
-    from understudy.controller.core.events import Event
-    from understudy.planning.inputs.calibrate import Calibrated, MeasuredRun
+from understudy.controller.core.change import Change
+from understudy.controller.core.director import Director
+from understudy.controller.core.effects import Announcement, Effect
+from understudy.controller.core.events import Event, Registered, Reported
+from understudy.controller.core.replicas import count
+from understudy.controller.core.state import PLAN, JobPlan
+from understudy.controller.server.ledger import Ledger, LedgerError
+from understudy.planning.inputs.calibrate import Calibrated, MeasuredLoss, MeasuredRun, calibrate
+from understudy.protocol.frames import Relayed
+from understudy.protocol.messages import Rehearsed
 
 LEDGER = "ledger.sqlite"
 
 
 def calibrated(run: Path) -> Calibrated:
     """The durations of a run; those that it did not measure are assumed. `UsageError` if it cannot be read."""
-    from understudy.planning.inputs.calibrate import calibrate
-
     return calibrate(measured(run))
 
 
 def measured(run: Path) -> MeasuredRun:
     """Replay a run's ledger and measure it."""
-    from understudy.controller.core.state import PLAN, JobPlan
-    from understudy.controller.server.ledger import Ledger, LedgerError
-
     if not run.is_dir():
         raise UsageError(f"{run}: there is no such folder; name the folder of a run, as understudy run prints it")
     if not (run / LEDGER).is_file():
@@ -50,12 +49,9 @@ def measured(run: Path) -> MeasuredRun:
         print(f"{run}: its {PLAN}, from an earlier version, lacks {lacking}; the defaults are used", file=sys.stderr)
     replay = LedgerReplay(plan)
     try:
-        ledger = Ledger(run / LEDGER, reading=True)
-        try:
+        with closing(Ledger(run / LEDGER, reading=True)) as ledger:
             for at, event in ledger.read():
                 replay.feed(at, event)
-        finally:
-            ledger.close()
     except LedgerError as error:
         raise UsageError(f"{run}: {error}") from None
     except Exception as error:  # any error of a director over events that cannot have happened
@@ -95,10 +91,8 @@ def steps_of(run: Path) -> list[tuple[int, float]]:
 class LedgerReplay:
     """Feeds a ledger to a director and measures how long changes took."""
 
-    def __init__(self, plan: Any) -> None:
-        from understudy.controller.core.director import Director
-
-        self.director: Director = Director(plan)
+    def __init__(self, plan: JobPlan) -> None:
+        self.director = Director(plan)
         self.events = 0
         self._first = 0.0
         self._halted_at, self._answered_at, self._live = 0.0, 0.0, 0
@@ -112,10 +106,6 @@ class LedgerReplay:
         """Field of `MeasuredRun` → its values."""
 
     def feed(self, at: float, event: Event) -> None:
-        from understudy.controller.core.events import Registered, Reported
-        from understudy.protocol.frames import Relayed
-        from understudy.protocol.messages import Rehearsed
-
         director = self.director
         self._first = self._first or at
         self.events += 1
@@ -145,9 +135,6 @@ class LedgerReplay:
             self._found["prepared"].append(at - came)
 
     def _note(self, effects: Iterable[Effect], at: float, status: str, changes: Iterable[Change]) -> None:
-        from understudy.controller.core.effects import Announcement
-        from understudy.controller.core.replicas import count
-
         for event in (each for each in effects if isinstance(each, Announcement)):
             match event.kind:
                 case "died" | "lost":
@@ -178,9 +165,6 @@ class LedgerReplay:
             self._empty.discard(role)
 
     def _settled(self, change: Change, lost: float) -> None:
-        from understudy.controller.core.replicas import count
-        from understudy.planning.inputs.calibrate import MeasuredLoss
-
         number, live = count(self.director.job, change.vacant)
         if change.kind == "replace":
             self._found["replaced"].append(lost)
@@ -196,8 +180,6 @@ class LedgerReplay:
                 self._found["joined"].append(MeasuredLoss(lost, max(0.0, number / before - number / live)))
 
     def result(self, steps: list[tuple[int, float]]) -> MeasuredRun:
-        from understudy.planning.inputs.calibrate import MeasuredRun
-
         times = sorted(seconds for _, seconds in steps)
         usual = times[len(times) // 4] if times else 0.0
         return MeasuredRun(usual, len(times), saved=list(self._saves(steps, usual)), **self._found)
@@ -207,9 +189,8 @@ class LedgerReplay:
         slowest: dict[int, float] = {}
         for step, seconds in steps:
             slowest[step] = max(slowest.get(step, 0.0), seconds)
-        for step in sorted({step for steps in self.director.job.saves.values() for step in steps}):
-            if step in slowest:
-                yield max(0.0, slowest[step] - usual)
+        for step in sorted(slowest.keys() & {step for steps in self.director.job.saves.values() for step in steps}):
+            yield max(0.0, slowest[step] - usual)
 
 
 def _waiting(change: Change, now: float = 0.0) -> float:

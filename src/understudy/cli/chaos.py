@@ -6,24 +6,27 @@ import argparse
 import asyncio
 import json
 import os
-import signal
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from understudy.cli import connection
 from understudy.cli import run as run_command
-from understudy.cli.command import Subparsers, UsageError, add_command
+from understudy.cli.command import Subparsers, UsageError, add_command, cancel_on_signals
 from understudy.cli.options import duration_of
+from understudy.controller.client import Client, ControllerError
+from understudy.launch import registry
 from understudy.protocol.durations import DurationError, parse_duration
 from understudy.protocol.settings import ELSEWHERE, FAULTS
+from understudy.verify.chaos import mix
+from understudy.verify.chaos.invariants import applied_once, read_records, shortened
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from understudy.verify.chaos.campaign import FaultRecord
-    from understudy.verify.chaos.mix import PlannedFault
 
 DESCRIPTION = """\
 Let faults happen in a running job, one after another, chosen by a seed from a mix. After each fault the command waits
@@ -109,8 +112,8 @@ def _list(*, as_json: bool) -> int:
     return 0
 
 
-def _plan(args: argparse.Namespace, *, inside: bool) -> Iterator[PlannedFault]:
-    from understudy.verify.chaos import faults, mix
+def _plan(args: argparse.Namespace, *, inside: bool) -> Iterator[mix.PlannedFault]:
+    from understudy.verify.chaos import faults
 
     known = faults.origins()
     try:
@@ -125,8 +128,6 @@ def _plan(args: argparse.Namespace, *, inside: bool) -> Iterator[PlannedFault]:
 
 
 def _tell(record: FaultRecord, *, as_json: bool) -> None:
-    import msgspec
-
     if as_json:
         print(json.dumps({"type": "fault", **msgspec.to_builtins(record)}), flush=True)
     elif record.outcome == "passed":
@@ -140,7 +141,6 @@ def _tell(record: FaultRecord, *, as_json: bool) -> None:
 
 
 def _attach(args: argparse.Namespace) -> int:
-    from understudy.launch import registry
     from understudy.verify.chaos.campaign import run_campaign
     from understudy.verify.running_job import RunningJob
 
@@ -165,11 +165,9 @@ def _attach(args: argparse.Namespace) -> int:
     return _judge(campaign.faults, complaints, {"seed": args.seed}, as_json=args.json)
 
 
-def _ends_as(client: Any, expect: str, run_dir: Path | None) -> list[str]:
+def _ends_as(client: Client, expect: str, run_dir: Path | None) -> list[str]:
     """Wait for the job's end; returns complaints about its final state."""
-    from understudy.controller.client import ControllerError
     from understudy.controller.core.state import OVER
-    from understudy.verify.chaos.invariants import applied_once, read_records
 
     events: list[dict[str, Any]] = []
     try:
@@ -213,10 +211,7 @@ def _run(args: argparse.Namespace) -> int:
     )
 
     async def whole() -> int:
-        task = asyncio.current_task()
-        assert task is not None
-        for number in (signal.SIGINT, signal.SIGTERM):
-            asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+        cancel_on_signals()
         try:
             result = await run_trial(
                 spec, plan, settings, progress, fingerprint=run_command.combined, expect=args.expect
@@ -233,8 +228,6 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _judge(faults: int, complaints: list[str], facts: dict[str, Any], *, as_json: bool) -> int:
-    from understudy.verify.chaos.invariants import shortened
-
     if as_json:
         verdict = {"type": "verdict", "ok": not complaints, "faults": faults, **facts, "complaints": complaints}
         print(json.dumps(verdict))

@@ -5,15 +5,17 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from understudy.cli import run as run_command
-from understudy.cli.command import Subparsers, UsageError, add_command
+from understudy.cli.command import Subparsers, UsageError, add_command, cancel_on_signals
 from understudy.cli.options import duration
 from understudy.cli.output import writable_target, write_atomically
+from understudy.protocol.mesh import describe
 
 if TYPE_CHECKING:
     from understudy.protocol.settings import JobSpec
@@ -96,10 +98,7 @@ async def _check(spec: JobSpec, args: argparse.Namespace) -> CheckResult | None:
     from understudy.verify.leftovers import enclosure
     from understudy.verify.script.check import check_script
 
-    task = asyncio.current_task()
-    assert task is not None
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+    cancel_on_signals()
     steps = spec.settings.training.steps
     assert steps is not None
     screen = CheckScreen(Path(spec.script).name, steps, stderr=args.json == "-")
@@ -117,9 +116,6 @@ async def _check(spec: JobSpec, args: argparse.Namespace) -> CheckResult | None:
 
 
 def _document(spec: JobSpec, result: CheckResult) -> dict[str, Any]:
-    import msgspec
-
-    from understudy.protocol.mesh import describe
     from understudy.verify.script.findings import clean
 
     return {

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from rich.console import Console
 from rich.padding import Padding
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.text import Text
 
 from understudy.protocol.mesh import Mesh, describe
-from understudy.protocol.sentences import listed
+from understudy.protocol.sentences import counted, listed
 from understudy.verify.script.causes import Cause
 from understudy.verify.script.check import CheckProgress, CheckResult
 from understudy.verify.script.findings import ScriptFinding
@@ -71,20 +73,19 @@ class CheckScreen:
             self._more(note.advice, "→ ")
         self.print("")
         if proven:
-            more = f", and {_many(len(notes), 'note')}" if notes else ""
+            more = f", and {counted(len(notes), 'note')}" if notes else ""
             what = "survive replacement" if len(result.runs) > 1 else "run"
             self.print(Text(f"{self._script} does not {what} as it is{more}", style="bold red"))
             return
-        done = [each for run in result.runs for each in run.disturbances]
         classes = "; ".join(
             describe(mesh, roles[0]) + (f" and {len(roles) - 1} more" if roles[1:] else "") for roles in result.classes
         )
         self.print(Text(f"{self._script} survives replacement", style="bold green"))
-        kinds = {kind: sum(each.kind == kind for each in done) for kind in ("replace", "kill")}
+        kinds = Counter(each.kind for run in result.runs for each in run.disturbances)
         self.print(
-            f"{_many(kinds['replace'], 'planned replacement')} and {_many(kinds['kill'], 'death')} of a machine in "
-            f"{self._steps} steps: all bits of {_many(len(result.classes), 'role class', 'role classes')} are those "
-            f"of an undisturbed run ({classes})"
+            f"{counted(kinds['replace'], 'planned replacement')} and {counted(kinds['kill'], 'death')} of a machine in "
+            f"{self._steps} steps: all bits of {len(result.classes)} role class{'es' * (len(result.classes) != 1)} are "
+            f"those of an undisturbed run ({classes})"
         )
 
     def _show(self, finding: ScriptFinding, shown: set[tuple[tuple[str, str], ...]]) -> None:
@@ -122,7 +123,3 @@ class CheckScreen:
     def _indented(self, text: Text, edge: int) -> None:
         """Indent all lines, also those that a narrow terminal breaks."""
         self._console.print(Padding(text, (0, 0, 0, edge), expand=False))
-
-
-def _many(count: int, one: str, more: str = "") -> str:
-    return f"{count} {one if count == 1 else more or one + 's'}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -91,16 +92,11 @@ def ask(args: argparse.Namespace) -> PlanRequest:
         "notes": tuple(notes),
     }
     found = PlanRequest(**{name: value for name, value in known.items() if value is not None})  # type: ignore[arg-type]
-    more = {
-        "shape": number(args, "shape", real),
-        "together": number(args, "together", real),
-        "maintenance": number(args, "maintenance", span),
-        "straggling": number(args, "straggling", span),
-    }
-    readable = {name: value for name, value in more.items() if value is not None}
+    readers = {"shape": real, "together": real, "maintenance": span, "straggling": span}
+    more = {name: value for name, read in readers.items() if (value := number(args, name, read)) is not None}
     try:
-        if readable:
-            found = found.with_failures(readable)
+        if more:
+            found = found.with_failures(more)
         assume(found)
     except PlanRequestError as error:
         raise UsageError(str(error)) from None
@@ -148,7 +144,7 @@ def real(text: str) -> float:
         value = float(text)
     except ValueError:
         raise ValueError("write a number") from None
-    if value != value or value in (float("inf"), float("-inf")):
+    if not isfinite(value):
         raise ValueError("write a number that is finite")
     return value
 

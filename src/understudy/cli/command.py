@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
+import signal
 from collections.abc import Callable
 from typing import TypeAlias
 
@@ -26,3 +28,11 @@ def add_command(
     made.formatter_class = argparse.RawDescriptionHelpFormatter
     made.set_defaults(run=run)
     return made
+
+
+def cancel_on_signals() -> None:
+    """Let SIGINT and SIGTERM cancel the current task."""
+    task = asyncio.current_task()
+    assert task is not None
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, task.cancel)

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import argparse
 import os
-from typing import TYPE_CHECKING
 
 from understudy.cli.command import UsageError
-
-if TYPE_CHECKING:
-    from understudy.controller.client import Client
+from understudy.controller.client import Client
+from understudy.launch import registry
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -21,9 +19,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def connect(args: argparse.Namespace) -> Client:
     """A client of the job that the options name."""
-    from understudy.controller.client import Client
-    from understudy.launch import registry
-
     if args.controller:
         secret = os.environ.get("UNDERSTUDY_SECRET")
         if not secret:

@@ -27,6 +27,7 @@ from understudy.cli import (
     status,
 )
 from understudy.cli.command import UsageError
+from understudy.controller.client import ControllerError
 
 EXAMPLES = """\
 examples:
@@ -80,11 +81,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print(f"understudy {args.command}: interrupted", file=sys.stderr)
         return INTERRUPTED
-    except RuntimeError as error:
-        from understudy.controller.client import ControllerError
-
-        if not isinstance(error, ControllerError):
-            raise
+    except ControllerError as error:
         print(f"understudy {args.command}: {error}", file=sys.stderr)
         return 1
 

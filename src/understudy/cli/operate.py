@@ -6,16 +6,14 @@ import argparse
 import json
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote
 
 from understudy.cli import connection
 from understudy.cli.command import Subparsers, add_command
 from understudy.cli.options import duration_of
 from understudy.cli.status import clock
-
-if TYPE_CHECKING:
-    from understudy.controller.client import Client
+from understudy.controller.client import Client
 
 OVER = ("finished", "stopped", "failed")
 LOOK_S = 0.2

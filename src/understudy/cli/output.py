@@ -9,29 +9,27 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from understudy import __version__
 from understudy.cli.command import UsageError
-
-if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.table import Table
 
 WIDTH_WITHOUT_TERMINAL = 160
 
 
 def console(width: int = WIDTH_WITHOUT_TERMINAL) -> Console:
     """Standard output; `width` is that of a line that does not go to a terminal."""
-    from rich.console import Console
-
     return Console(highlight=False, markup=False, soft_wrap=True, width=None if sys.stdout.isatty() else width)
 
 
 def table(*titles: str, right: bool = True) -> Table:
     """A plain table: the first column and words to the left, numbers to the right."""
-    from rich.table import Table
-
     made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for place, title in enumerate(titles):
         words = place == 0 or title == "settings" or not right
@@ -66,10 +64,6 @@ def deliver(
 
 def made() -> str:
     """A line for reports: when and by which version they were made."""
-    from datetime import datetime
-
-    from understudy import __version__
-
     return f"Made {datetime.now():%d %B %Y, %H:%M} by understudy {__version__}."
 
 
@@ -142,9 +136,6 @@ def write_atomically(path: Path, content: bytes, *, before: str = "", after: str
 def progress_bar(what: str) -> Iterator[Callable[[float], None]]:
     """A progress bar on stderr, on a terminal only; it disappears at the end. Gives a function that takes the share
     that is done, from 0 to 1."""
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
     out = Console(stderr=True)
     columns = TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn()
     with Progress(*columns, console=out, transient=True, disable=not out.is_terminal) as progress:

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import argparse
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
 from understudy.cli import cluster_options
 from understudy.cli.command import Subparsers, add_command
-from understudy.cli.output import deliver, made, progress_bar, writable, write
+from understudy.cli.output import deliver, made, progress_bar, table, writable, write
 from understudy.protocol.durations import readable
 from understudy.protocol.sentences import counted
 
 if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.table import Table
-
     from understudy.planning.planner import Plan, PlanOption
 
 DESCRIPTION = """\
@@ -49,8 +52,6 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    import msgspec
-
     from understudy.planning.planner import plan
 
     if args.example_csv is not None:
@@ -95,9 +96,6 @@ def settings(option: PlanOption) -> str:
 
 def as_dict(found: Plan) -> dict[str, Any]:
     """The plan as plain data for JSON; infinite values become null."""
-    from math import isfinite
-
-    import msgspec
 
     def finite(value: float) -> float | None:
         return value if isfinite(value) else None
@@ -152,10 +150,6 @@ def _holders(placement: str) -> int | None:
 
 
 def show(found: Plan, out: Console) -> None:
-    from rich.text import Text
-
-    from understudy.planning.planner import WORTHLESS
-
     cluster, best = found.assumed.setting.cluster, found.best
     machines, replicas = counted(cluster.machines, "machine"), counted(cluster.replicas, "replica")
     every = readable(1 / found.assumed.rate)
@@ -164,14 +158,14 @@ def show(found: Plan, out: Console) -> None:
     how = ", ".join(filter(None, [settings(best), f"a checkpoint every {readable(best.strategy.period)}"]))
     out.print(Text.assemble("recommended: ", (best.strategy.name, "bold green"), f" ({how})"))
     out.print(f"  {best.strategy.words}")
-    if best.inflation > WORTHLESS:
+    if not best.progresses:
         out.print("  Even so training makes no progress: failures come faster than any strategy recovers.")
     else:
         _expected(found, out)
     out.print()
     out.print(_table(found))
     out.print("Strategies with * are for comparison; Understudy implements the others.", style="dim")
-    if found.sensitivity and best.inflation <= WORTHLESS:
+    if found.sensitivity and best.progresses:
         out.print()
         out.print(_swings(found))
     if found.assumed.notes:
@@ -181,7 +175,7 @@ def show(found: Plan, out: Console) -> None:
 
 def _expected(found: Plan, out: Console) -> None:
     """Print the recommendation's results, computed and simulated, and the runner-up."""
-    from understudy.planning.planner import WORTHLESS
+    from understudy.planning.planner import makes_progress
 
     best, ask = found.best, found.request
     out.print(
@@ -191,15 +185,14 @@ def _expected(found: Plan, out: Console) -> None:
     hours, money = found.wasted_gpu_hours(best), found.money(best)
     out.print(f"  wasted: {hours:,.0f} GPU-hours a week, {money:,.0f} at {ask.price:g} an hour")
     checked, mean = found.simulated, found.simulated.inflation
-    seen = (
-        f"{mean.value:.4f} ({mean.low:.4f} to {mean.high:.4f})" if mean.value <= WORTHLESS else "as making no progress"
-    )
+    seen = f"{mean.value:.4f} ({mean.low:.4f} to {mean.high:.4f})"
+    seen = seen if makes_progress(mean.value) else "as making no progress"
     out.print(
         f"  inflation {best.inflation:.4f}; simulated {seen} in {checked.runs} runs of {readable(checked.days * 86400)}"
     )
-    if found.runner_up is not None and found.runner_up.inflation <= WORTHLESS:
-        other = found.runner_up
-        more = other.cost / best.cost - 1 if ask.goal == "cost" else other.inflation / best.inflation - 1
+    other = found.runner_up
+    if other is not None and other.progresses:
+        more = other.by(ask.goal) / best.by(ask.goal) - 1
         out.print(
             f"  runner-up: {other.strategy.name} ({settings(other) or 'no settings'}), "
             f"{more:.2%} {'dearer' if ask.goal == 'cost' else 'slower'}"
@@ -207,16 +200,11 @@ def _expected(found: Plan, out: Console) -> None:
 
 
 def _table(found: Plan) -> Table:
-    from math import isfinite
-
-    from understudy.cli.output import table
-    from understudy.planning.planner import WORTHLESS
-
     losses = ("wasted GPU-h/week", "money/week")
     made = table("strategy", "settings", "checkpoint", "time to train", "ETTR", "availability", *losses)
     for option in found.options:
         name = option.strategy.name + ("" if option.offered else " *")
-        if not isfinite(option.inflation) or option.inflation > WORTHLESS:
+        if not option.progresses:
             made.add_row(name, settings(option), "", "never", "0 %", "", "all", "")
             continue
         made.add_row(
@@ -233,19 +221,14 @@ def _table(found: Plan) -> Table:
 
 
 def _swings(found: Plan) -> Table:
-    from understudy.cli.output import table
-
-    what = "cost" if found.request.goal == "cost" else "time"
-    base = found.best.cost if found.request.goal == "cost" else found.best.inflation
-    made = table("what matters most", f"{what} if halved", "if doubled")
+    base = found.best.by(found.request.goal)
+    made = table("what matters most", f"{found.request.goal} if halved", "if doubled")
     for swing in found.sensitivity[:6]:
         made.add_row(swing.name, f"{swing.low / base - 1:+.2%}", f"{swing.high / base - 1:+.2%}")
     return made
 
 
 def _notes(found: Plan) -> Table:
-    from understudy.cli.output import table
-
     made = table("assumed", "", "why", right=False)
     for note in found.assumed.notes:
         made.add_row(note.name, note.value, note.why)

@@ -5,17 +5,17 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from understudy.cli import connection
 from understudy.cli.command import Subparsers, UsageError, add_command
 from understudy.cli.replace import request
 from understudy.cli.status import roles_text
-
-if TYPE_CHECKING:
-    from understudy.controller.client import Client
+from understudy.controller.client import Client
+from understudy.steward.rebalance import ImpossibleMoves, check, spread_over_racks, transitions
 
 DESCRIPTION = """\
 Move roles of a running job to other machines. All roles of a machine move together: name any of them. Targets are
@@ -85,8 +85,6 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from understudy.steward.rebalance import ImpossibleMoves, check, transitions
-
     if (args.plan is None) == (args.spread is None):
         raise UsageError("give either a plan file or --spread LABEL")
     moves = None if args.plan is None else read(args.plan)
@@ -102,8 +100,6 @@ def run(args: argparse.Namespace) -> int:
 
 def read(path: Path) -> dict[int, str]:
     """Read a plan: role → machine."""
-    import tomllib
-
     try:
         text = path.read_text()
         found = json.loads(text, object_pairs_hook=_once) if path.suffix == ".json" else tomllib.loads(text)
@@ -139,8 +135,6 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def places(layout: JobLayout, moves: Mapping[int, str]) -> dict[int, str]:
     """The plan by cell: cell → machine."""
-    from understudy.steward.rebalance import ImpossibleMoves
-
     wanted: dict[int, str] = {}
     named: dict[int, int] = {}
     for role, machine in moves.items():
@@ -159,8 +153,6 @@ def places(layout: JobLayout, moves: Mapping[int, str]) -> dict[int, str]:
 
 
 def spread_plan(layout: JobLayout, label: str) -> dict[int, str]:
-    from understudy.steward.rebalance import ImpossibleMoves, spread_over_racks
-
     racks = {name: machine["labels"][label] for name, machine in layout.machines.items() if label in machine["labels"]}
     if not racks:
         raise ImpossibleMoves(f"no machine has a label {label}; give them some with: understudy join --label {label}=…")

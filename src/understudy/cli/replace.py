@@ -6,15 +6,14 @@ import argparse
 import json
 import sys
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote
 
 from understudy.cli import connection
 from understudy.cli.command import Subparsers, UsageError, add_command
 from understudy.cli.operate import tell
-
-if TYPE_CHECKING:
-    from understudy.controller.client import Client
+from understudy.controller.client import Client
+from understudy.protocol.durations import parse_deadline
 
 MEANING = {
     "rehearse": "the joiner enters the training function in the sandbox",
@@ -83,8 +82,6 @@ def run_drain(args: argparse.Namespace) -> int:
 
 def _moment(text: str | None) -> float | None:
     """Seconds since the epoch, by this computer's clock."""
-    from understudy.protocol.durations import parse_deadline
-
     try:
         return None if text is None else parse_deadline(text, datetime.now())
     except ValueError as error:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rich.console import Console
+
+from understudy.cli.bench import measure
 from understudy.cli.command import Subparsers, UsageError, add_command
+from understudy_bench.harness.bench import Bench, Report
+from understudy_bench.report.table import render
 
 if TYPE_CHECKING:
     from understudy.cli.reproductions import Reproduction
@@ -58,26 +62,13 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from rich.console import Console
-
-    from understudy.cli.bench import LOST
-    from understudy.cli.output import WIDTH_WITHOUT_TERMINAL, writable_target, write_atomically
-    from understudy_bench.harness.bench import Bench, Report, to_json
-    from understudy_bench.harness.bench import run as run_bench
-    from understudy_bench.harness.progress import Progress
-    from understudy_bench.report.table import render
-
     reproduction = prepare(args)
-    target = None if args.json is None else writable_target(args.json)
-    stdout = Console(width=None if sys.stdout.isatty() else WIDTH_WITHOUT_TERMINAL)
-    name = f"reproduce {args.what}"
-    with Progress(name, Console(stderr=True)) as progress:
-        report = run_bench(Bench(name, "", reproduction.measure), quick=False, progress=progress)
-    reproduction.show(report.rows, stdout)
-    render(Report(report.bench, report.env, (), report.checks), stdout)
-    if target is not None:
-        write_atomically(target, to_json(report), after=LOST)
-    return 0 if report.ok else 1
+
+    def show(report: Report, stdout: Console) -> None:
+        reproduction.show(report.rows, stdout)
+        render(Report(report.bench, report.env, (), report.checks), stdout)
+
+    return measure(Bench(f"reproduce {args.what}", "", reproduction.measure), args.json, show)
 
 
 def prepare(args: argparse.Namespace) -> Reproduction:

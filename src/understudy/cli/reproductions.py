@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import msgspec
 from rich.console import Console
@@ -12,8 +13,10 @@ from rich.text import Text
 from understudy.cli.command import UsageError
 from understudy.masking.placement import PlacementError
 from understudy.planning.papers import spare, trainmover
-from understudy.planning.papers.trainmover import SYSTEMS, System
-from understudy_bench.harness.bench import Check, Progress, Result, Row
+from understudy.planning.papers.trainmover import SYSTEMS
+from understudy_bench.harness.bench import Check, Progress, Result
+
+ShownRow = Mapping[str, Any]
 
 TICKS = 20
 """Ticks of the progress bar for each row."""
@@ -77,7 +80,7 @@ class SpareReproduction:
         checks += [gained(n, ratios) for kind, n in ratios if kind == "spare" and ("replication", n) in ratios]
         return Result(rows, checks)
 
-    def show(self, rows: Sequence[Row], console: Console) -> None:
+    def show(self, rows: Sequence[ShownRow], console: Console) -> None:
         table = Table()
         for column in ("strategy", "N", "r", "TTT/T₀", "95 %", "published", "off", "availability", "published", "off"):
             table.add_column(column, justify="left" if column == "strategy" else "right")
@@ -85,24 +88,22 @@ class SpareReproduction:
             table.add_column(column, justify="right")
         notes: dict[str, None] = {}
         for case, row in zip(self.cases, rows, strict=True):
-            ratio, share = _number(row["ttt_ratio"]), _number(row["availability"])
-            interval: Sequence[float] = row["ttt_ratio_95"]  # type: ignore[assignment]
+            ratio, share = row["ttt_ratio"], row["availability"]
             published = case.published if row["published"] else None
-            recovery = row["recovery_s"]
             cells = [
                 case.kind,
                 f"{case.n:,}",
                 str(case.r),
                 f"{ratio:.2f}",
-                " – ".join(f"{end:.2f}" for end in interval),
+                " – ".join(f"{end:.2f}" for end in row["ttt_ratio_95"]),
                 f"{published.ttt_ratio:.2f}" if published else "",
                 f"{ratio / published.ttt_ratio - 1:+.1%}" if published else "",
                 f"{share:.1%}",
                 f"{published.availability:.1%}" if published else "",
                 f"{share / published.availability - 1:+.1%}" if published else "",
                 f"{case.closed_form:.2f}",
-                f"{_number(row['restarts']):.1f}",
-                "none" if recovery is None else f"{_number(recovery):,.0f} s",
+                f"{row['restarts']:.1f}",
+                "none" if row["recovery_s"] is None else f"{row['recovery_s']:,.0f} s",
             ]
             table.add_row(*map(Text, cells))
             if case.groups != case.n:
@@ -170,7 +171,7 @@ class TrainMoverReproduction:
             )
         return Result(rows, checks)
 
-    def show(self, rows: Sequence[Row], console: Console) -> None:
+    def show(self, rows: Sequence[ShownRow], console: Console) -> None:
         console.print(_projected(rows))
         console.print(_readings())
         saved = trainmover.wasted("no standby", 65_536) - trainmover.wasted("standbys", 65_536)
@@ -186,14 +187,13 @@ class TrainMoverReproduction:
         )
 
 
-def _projected(rows: Sequence[Row]) -> Table:
+def _projected(rows: Sequence[ShownRow]) -> Table:
     table = Table(title="wasted GPU-hours per week (simulated)")
     headings = ("GPUs", "MTTF", "standby machines", "with them", "no standby", "Parcae")
     for column in (*headings, "against no standby", "published", "against Parcae", "published"):
         table.add_column(column, justify="right")
     for row in rows:
-        gpus = int(_number(row["gpus"]))
-        simulated: Mapping[System, float] = row["simulated_gpu_hours_per_week"]  # type: ignore[assignment]
+        gpus, simulated = row["gpus"], row["simulated_gpu_hours_per_week"]
         wasted = [f"{trainmover.wasted(one, gpus):,.0f} ({simulated[one]:,.0f})" for one in SYSTEMS]
         cells = [f"{gpus:,}", f"{trainmover.mttf(gpus) / 60:,.0f} min", str(trainmover.standbys_for(gpus)), *wasted]
         for system in SYSTEMS[1:]:
@@ -234,11 +234,6 @@ def ticking(progress: Progress, label: str) -> Callable[[float], None]:
 
 def _percent(share: float | None) -> str:
     return "" if share is None else f"{100 * share:+.1f} %"
-
-
-def _number(value: object) -> float:
-    assert isinstance(value, int | float)
-    return value
 
 
 def _say(console: Console, *sentences: str) -> None:

@@ -13,8 +13,13 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
+
 from understudy.cli import options
 from understudy.cli.command import Subparsers, UsageError, add_command
+from understudy.cli.live import LiveScreen
+from understudy.controller.client import ControllerError
+from understudy.launch.spec import SpecError, from_toml, make
 from understudy.protocol.settings import JobSpec
 
 DESCRIPTION = """\
@@ -57,8 +62,6 @@ def add_options(parser: argparse.ArgumentParser, *, without: Collection[str] = (
 
 
 def run(args: argparse.Namespace) -> int:
-    from understudy.launch.spec import SpecError
-
     try:
         return asyncio.run(_follow(spec_of(args), as_json=args.json, plain=args.plain))
     except SpecError as error:
@@ -67,8 +70,6 @@ def run(args: argparse.Namespace) -> int:
 
 def spec_of(args: argparse.Namespace) -> JobSpec:
     """The job that the options describe."""
-    from understudy.launch.spec import SpecError, from_toml, make
-
     given = options.given_options(args)
     script, words = given.pop("script"), given.pop("args")
     if getattr(args, "label", None):
@@ -106,10 +107,6 @@ QUIET = ("phase", "signal", "finished", "stopped", "failed")
 
 
 async def _follow(spec: JobSpec, *, as_json: bool, plain: bool) -> int:
-    from rich.console import Console
-
-    from understudy.cli.live import LiveScreen
-    from understudy.controller.client import ControllerError
     from understudy.launch.local import LocalJob
 
     def show(event: dict[str, Any]) -> None:

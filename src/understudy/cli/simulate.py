@@ -8,14 +8,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rich.console import Console
+
 from understudy.cli import cluster_options, simulate_steward
 from understudy.cli.command import Subparsers, UsageError, add_command
 from understudy.cli.output import deliver, made, progress_bar, table, writable
 from understudy.protocol.durations import readable
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from understudy.planning.inputs.assume import PlanAssumptions, PlanRequest
     from understudy.planning.outcome import SimulationOutcome
     from understudy.planning.planner import FixedChoices, PlanOption
@@ -86,7 +86,7 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError("--timeline shows one cluster; leave out --sweep")
     if args.report is not None and (args.sweep is not None or args.timeline):
         raise UsageError("--report shows strategies on one cluster; leave out --sweep and --timeline")
-    engine = _engine(args.engine)
+    simulate, refusals = _engine(args.engine)
     if args.timeline:
         return _timeline(args, seed)
     rows: list[Row] = []
@@ -96,9 +96,13 @@ def run(args: argparse.Namespace) -> int:
             assumed, options = _chosen(args, ask, only)
             _feasible(assumed, len(options), runs, horizon, args)
             for number, option in enumerate(options):
-                done = (place + number / len(options)) / len(points)
-                share = 1 / len(options) / len(points)
-                outcome = engine(assumed, option, runs, horizon, seed, _part(show, done, share))
+                begun, share = (place + number / len(options)) / len(points), 1 / len(options) / len(points)
+                setting, failures, repair = assumed.setting, assumed.failures, assumed.repair
+                how = {"runs": runs, "horizon": horizon, "seed": seed, "progress": _part(show, begun, share)}
+                try:
+                    outcome = simulate(setting, failures, option.strategy, repair, **how)
+                except refusals as error:
+                    raise UsageError(f"--engine {args.engine}: {error}") from None
                 rows.append(_row(label, assumed, option, outcome))
     return deliver(args, rows, lambda out: _show(rows, out, runs), lambda: _page(points[0][1], seed, rows))
 
@@ -120,40 +124,18 @@ def _part(show: Callable[[float], None], begun: float, share: float) -> Callable
     return lambda done: show(begun + share * done)
 
 
-Engine = Callable[["PlanAssumptions", "PlanOption", int, float, int, Callable[[float], None]], "SimulationOutcome"]
+def _engine(name: str) -> tuple[Callable[..., SimulationOutcome], tuple[type[Exception], ...]]:
+    """The simulator of this name, and what it raises if it refuses a case; `UsageError` if it is not installed."""
+    from understudy.planning.simgrid import engine, prepare
+    from understudy.planning.simulation import jump, steps
 
-
-def _engine(name: str) -> Engine:
-    """The simulator of this name; `UsageError` if it is not installed."""
-    simulate: Any
-    refusals: tuple[type[Exception], ...] = ()
-    if name == "jump":
-        from understudy.planning.simulation.jump import simulate
-    elif name == "steps":
-        from understudy.planning.simulation.steps import simulate
-    else:
-        from understudy.planning.simgrid.engine import SimgridError, SimgridMissing, interpreter, simulate
-        from understudy.planning.simgrid.prepare import SimgridUnsupported
-
-        try:
-            interpreter()
-        except SimgridMissing as error:
-            raise UsageError(f"--engine simgrid: {error}") from None
-        refusals = (SimgridError, SimgridUnsupported)
-
-    def simulated(
-        assumed: PlanAssumptions, option: PlanOption, runs: int, horizon: float, seed: int, show: Any
-    ) -> SimulationOutcome:
-        setting, failures, repair = assumed.setting, assumed.failures, assumed.repair
-        try:
-            found: SimulationOutcome = simulate(
-                setting, failures, option.strategy, repair, runs=runs, horizon=horizon, seed=seed, progress=show
-            )
-        except refusals as error:
-            raise UsageError(f"--engine {name}: {error}") from None
-        return found
-
-    return simulated
+    if name != "simgrid":
+        return (jump if name == "jump" else steps).simulate, ()
+    try:
+        engine.interpreter()
+    except engine.SimgridMissing as error:
+        raise UsageError(f"--engine simgrid: {error}") from None
+    return engine.simulate, (engine.SimgridError, prepare.SimgridUnsupported)
 
 
 def _feasible(assumed: PlanAssumptions, strategies: int, runs: int, horizon: float, args: argparse.Namespace) -> None:

@@ -6,16 +6,19 @@ import argparse
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+from rich.console import Console
+from rich.table import Table
+
 from understudy.cli import cluster_options
 from understudy.cli.command import UsageError
 from understudy.cli.output import deliver, progress_bar, table
 from understudy.protocol.durations import readable
+from understudy.protocol.sentences import counted
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from understudy.planning.outcome import Mean
-    from understudy.planning.simulation.steward import StewardMeans, StewardScenario
+    from understudy.planning.simulation.steward import StewardScenario
     from understudy.protocol.settings import StewardSettings
 
 OPTIONS = ("pool", "cool_down", "budget", "looks", "replacements", "slow", "noticed", "lasting", "mistaken", "mistake")
@@ -51,8 +54,6 @@ def refuse(args: argparse.Namespace) -> None:
 
 
 def run(args: argparse.Namespace, runs: int, horizon: float, seed: int) -> int:
-    import msgspec
-
     from understudy.planning.simulation.steward import simulate
 
     for name, given in (("--timeline", args.timeline), ("--sweep", args.sweep), ("--report", args.report)):
@@ -64,24 +65,31 @@ def run(args: argparse.Namespace, runs: int, horizon: float, seed: int) -> int:
     _feasible(scenario, runs, horizon)
     how: Any = {"runs": runs, "horizon": horizon, "seed": seed}
     off = dataclasses.replace(settings, mode="off")
-    with progress_bar("simulate") as show:
-        done = simulate(scenario, settings, **how, progress=lambda share: show(share / 2))
-        without = simulate(scenario, off, **how, progress=lambda share: show(0.5 + share / 2))
-    data = {
+    with progress_bar("simulate") as progress:
+        done = simulate(scenario, settings, **how, progress=lambda share: progress(share / 2))
+        without = simulate(scenario, off, **how, progress=lambda share: progress(0.5 + share / 2))
+    data: dict[str, Any] = {
         "machines": scenario.machines,
         "pool": settings.pool,
         "runs": runs,
-        "weeks": done.weeks,
-        "steward": msgspec.to_builtins(done.means),
-        "without": msgspec.to_builtins(without.means),
+        "weeks": horizon / 604800,
+        "steward": msgspec.to_builtins(done),
+        "without": msgspec.to_builtins(without),
+        "notes": _notes(scenario, domain),
     }
-    notes = _notes(scenario, domain)
-    return deliver(args, {**data, "notes": notes}, lambda out: _show(scenario, settings, done, without, notes, out))
+
+    def show(out: Console) -> None:
+        arrives = f"a machine arrives after {readable(scenario.arrival)}"
+        out.print(f"{scenario.machines:,} machines, {settings.pool:,} standbys kept, {arrives}")
+        out.print(_table(done, without))
+        for note in data["notes"]:
+            out.print(note)
+        out.print(f"{counted(runs, 'run')} of {readable(horizon)} each", style="dim")
+
+    return deliver(args, data, show)
 
 
 def _asked(args: argparse.Namespace) -> tuple[StewardScenario, StewardSettings, int]:
-    import msgspec
-
     from understudy.planning.closed_form import enough_standbys
     from understudy.planning.inputs.assume import assume
     from understudy.planning.simulation.steward import StewardScenario
@@ -149,14 +157,7 @@ def _notes(scenario: StewardScenario, domain: int) -> list[str]:
     return found
 
 
-def _show(
-    scenario: StewardScenario,
-    settings: StewardSettings,
-    done: StewardMeans,
-    without: StewardMeans,
-    notes: list[str],
-    out: Console,
-) -> None:
+def _table(done: dict[str, Mean], without: dict[str, Mean]) -> Table:
     rows = (
         ("machines that fail", "failed", 1.0),
         ("machines maintained", "maintained", 1.0),
@@ -174,16 +175,8 @@ def _show(
     )
     made = table("in a week", "with the steward", "95 %", "slow machines stay", "95 %")
     for title, name, unit in rows:
-        cells = [cell for found in (done, without) for cell in _cells(found.means[name], unit)]
-        made.add_row(title, *cells)
-    out.print(
-        f"{scenario.machines:,} machines, {settings.pool:,} standbys kept, "
-        f"a machine arrives after {readable(scenario.arrival)}"
-    )
-    out.print(made)
-    for note in notes:
-        out.print(note)
-    out.print(f"{done.runs:,} run{'s' if done.runs > 1 else ''} of {readable(done.weeks * 604800)} each", style="dim")
+        made.add_row(title, *_cells(done[name], unit), *_cells(without[name], unit))
+    return made
 
 
 def _cells(mean: Mean, unit: float) -> tuple[str, str]:

@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from rich.text import Text
+
 from understudy.cli import connection, output
 from understudy.cli.command import Subparsers, add_command
 
@@ -41,8 +43,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def show(job: dict[str, Any], machines: list[dict[str, Any]], roster: list[dict[str, Any]]) -> None:
-    from rich.text import Text
-
     console = output.console(1 << 16)  # one line per machine, also in a pipe
     console.print(headline(job))
     if job["reason"]:

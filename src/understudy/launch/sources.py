@@ -12,7 +12,6 @@ import shlex
 import signal
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from typing import Protocol
 
 from understudy.host.tasks import BackgroundTasks
 from understudy.host.temporary import nameless
@@ -27,19 +26,6 @@ _SHOWN = 200
 Say = Callable[[str], None]
 
 
-class MachineSource(Protocol):
-    """Starts machines and takes them back. Both methods return without waiting for the machine."""
-
-    async def start(self, count: int) -> None:
-        """Bring so many more machines; each registers with the controller when it is there."""
-
-    async def release(self, machine: str) -> None:
-        """Take back a machine that the job has dismissed. Its agent ends by itself."""
-
-    async def close(self) -> None:
-        """The job is over."""
-
-
 class CalledMachines:
     """A call brings machines: it starts agents on this computer, or tells the user what to type on another one.
 
@@ -49,13 +35,14 @@ class CalledMachines:
         self._bring = bring
 
     async def start(self, count: int) -> None:
+        """Bring so many more machines; each registers with the controller when it is there."""
         await self._bring(count)
 
     async def release(self, machine: str) -> None:
-        pass
+        """Take back a machine that the job has dismissed. Its agent ends by itself."""
 
     async def close(self) -> None:
-        pass
+        """The job is over."""
 
 
 class CommandMachines:
@@ -119,3 +106,7 @@ class CommandMachines:
             return ""
         last = f": {lines[-1][:_SHOWN]}" if lines else ""
         return f"ended with exit code {process.returncode}{last}"
+
+
+MachineSource = CalledMachines | CommandMachines
+"""Starts machines and takes them back: `start` and `release` return without waiting for the machine."""

@@ -69,11 +69,6 @@ class Assignment:
             if computing == replica
         )
 
-    @property
-    def numbers(self) -> dict[int, tuple[int, ...]]:
-        """The micro-shards of every live replica."""
-        return {replica: self.of(replica) for replica in self.live}
-
 
 def load_bound(replicas: int, q: int, vacant: int) -> int:
     """Lower bound of the load: all micro-shards spread evenly over the live replicas."""

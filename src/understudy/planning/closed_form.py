@@ -45,8 +45,6 @@ class Estimate(msgspec.Struct, frozen=True):
     availability: float
     """Share of the time in which the job is not restarting."""
     shares: dict[Waste, float]
-    restarts: float = 0.0
-    """Per second."""
 
     @property
     def inflation(self) -> float:
@@ -86,25 +84,26 @@ def best_period(setting: PlanningSetting, failures: Failures, strategy: Strategy
     return most if high == most else sqrt(low * high)
 
 
-def _shared(found: dict[Waste, float], restarts: float = 0.0) -> Estimate:
+def _shared(found: dict[Waste, float]) -> Estimate:
     useful, available = max(1 - sum(found.values()), 0.0), 1 - found.get(Waste.RESTARTING, 0.0)
-    return Estimate(useful, available, {kind: share for kind, share in found.items() if share > 0}, restarts)
+    return Estimate(useful, available, {kind: share for kind, share in found.items() if share > 0})
 
 
 def _restarting(setting: PlanningSetting, strategy: Strategy, rate: float) -> Estimate:
     save, period, mean = setting.durations.save, strategy.period, 1 / rate
     stretch = (period + save) / mean
     if stretch + strategy.stall / mean > 600:
-        return Estimate(0.0, 0.0, {Waste.RESTARTING: 1.0}, rate)
+        return Estimate(0.0, 0.0, {Waste.RESTARTING: 1.0})
     failed = expm1(stretch)
     restarting = mean * expm1(strategy.stall / mean) * failed
     total = mean * failed + restarting
-    shares = {
-        Waste.SAVING: save / total,
-        Waste.RESTARTING: restarting / total,
-        Waste.REPEATED: (mean * failed - period - save) / total,
-    }
-    return _shared(shares, failed / total)
+    return _shared(
+        {
+            Waste.SAVING: save / total,
+            Waste.RESTARTING: restarting / total,
+            Waste.REPEATED: (mean * failed - period - save) / total,
+        }
+    )
 
 
 def _replacing(setting: PlanningSetting, strategy: Strategy, rate: float, repair: Repair) -> Estimate:
@@ -144,7 +143,7 @@ def _refilling(setting: PlanningSetting, strategy: Strategy, rate: float, repair
     restarting = min(wiped * setting.durations.restart, 1.0)
     scaled = {kind: share * (1 - min(lost, 1.0)) for kind, share in found.shares.items()}
     again = min(wiped * strategy.period / 2, 1.0)
-    return _shared({**scaled, Waste.RESTARTING: restarting, Waste.REPEATED: again}, wiped)
+    return _shared({**scaled, Waste.RESTARTING: restarting, Waste.REPEATED: again})
 
 
 def _slowed(setting: PlanningSetting, strategy: Strategy, away: float) -> float:
@@ -179,7 +178,7 @@ def _enduring(setting: PlanningSetting, strategy: Strategy, rate: float) -> Esti
     total = found.seconds + found.recovery + found.planned * save
     repeated = strategy.period / 2 * found.at_end
     if found.inflation(setting, strategy) == inf:
-        return Estimate(0.0, 1 - found.recovery / total, {Waste.REPEATED: 1.0}, 1 / total)
+        return Estimate(0.0, 1 - found.recovery / total, {Waste.REPEATED: 1.0})
     lost = {
         Waste.SAVING: running * (1 - share) + found.planned * save,
         Waste.REDUNDANT: running * share * (1 - found.normal),
@@ -188,7 +187,7 @@ def _enduring(setting: PlanningSetting, strategy: Strategy, rate: float) -> Esti
         Waste.RESTARTING: found.recovery,
         Waste.REPEATED: repeated,
     }
-    return _shared({kind: each / total for kind, each in lost.items()}, 1 / total)
+    return _shared({kind: each / total for kind, each in lost.items()})
 
 
 def _saving(setting: PlanningSetting, strategy: Strategy, running: float) -> dict[Waste, float]:
@@ -200,15 +199,14 @@ def _interrupted(found: Estimate, setting: PlanningSetting, failures: Failures, 
     """The estimate, with planned maintenance and slow machines added."""
     machines = setting.cluster.machines
     planned = machines / failures.maintenance * strategy.planned if failures.maintenance else 0.0
-    each = failures.noticed * failures.slow / (1 + failures.slow) + strategy.planned
-    slow = machines / failures.straggling * each if failures.straggling else 0.0
+    slow = machines / failures.straggling * (failures.slowness + strategy.planned) if failures.straggling else 0.0
     left = exp(-planned) / (1 + slow)
     if left == 1.0:
         return found
     shares = {kind: share * left for kind, share in found.shares.items()}
     shares[Waste.PLANNED] = (1 - left) * planned / (planned + slow)
     shares[Waste.STRAGGLING] = (1 - left) * slow / (planned + slow)
-    return Estimate(found.efficiency * left, 1 - (1 - found.availability) * left, shares, found.restarts * left)
+    return Estimate(found.efficiency * left, 1 - (1 - found.availability) * left, shares)
 
 
 # -- standbys ----------------------------------------------------------------------------------------------------------

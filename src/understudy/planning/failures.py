@@ -33,6 +33,11 @@ class Failures(msgspec.Struct, frozen=True):
     noticed: float = 600.0
     """Seconds until a slow machine is detected. It is then replaced by a planned replacement."""
 
+    @property
+    def slowness(self) -> float:
+        """Seconds that the job loses to a slow machine until it is detected."""
+        return self.noticed * self.slow / (1 + self.slow)
+
     def lifetimes(self, rng: np.random.Generator, count: int) -> Times:
         """Draws the lifetimes of `count` new machines."""
         hazard = rng.standard_exponential(count)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Container, Iterator
 from math import inf, isfinite
 
 import msgspec
@@ -12,7 +12,7 @@ from understudy.planning.closed_form import Estimate, best_period, enough_standb
 from understudy.planning.inputs.assume import PlanAssumptions, PlanRequest, assume
 from understudy.planning.outcome import Mean
 from understudy.planning.setting import DAY, HOUR, WEEK, PlanningSetting
-from understudy.planning.simulation.jump import simulate
+from understudy.planning.simulation.jump import Progress, silent, simulate
 from understudy.planning.strategy import Strategy, fits
 
 HOLDERS = (2, 3, 4, 5, 6, 7, 8, 9, 10, 12)
@@ -38,6 +38,20 @@ class PlanOption(msgspec.Struct, frozen=True):
     @property
     def inflation(self) -> float:
         return self.estimate.inflation
+
+    @property
+    def progresses(self) -> bool:
+        """Whether training makes progress with this option."""
+        return makes_progress(self.inflation)
+
+    def by(self, goal: str) -> float:
+        """The quantity that the goal minimises: cost, or time to train."""
+        return self.cost if goal == "cost" else self.inflation
+
+
+def makes_progress(inflation: float) -> bool:
+    """Whether the inflation is finite and below the limit for a worthless strategy."""
+    return isfinite(inflation) and inflation <= WORTHLESS
 
 
 class InputSwing(msgspec.Struct, frozen=True):
@@ -83,16 +97,15 @@ class Plan(msgspec.Struct, frozen=True):
         return self.wasted_gpu_hours(option) * self.request.price
 
 
-def plan(request: PlanRequest, seed: int = 0, progress: Callable[[float], None] | None = None) -> Plan:
+def plan(request: PlanRequest, seed: int = 0, progress: Progress = silent) -> Plan:
     """Recommends the cheapest or the fastest option that Understudy implements, and lists all others."""
-    tell = progress or (lambda done: None)
     assumed = assume(request)
-    found = best_of_kinds(assumed, request, lambda done: tell(done / 2)).values()
+    found = best_of_kinds(assumed, request, lambda done: progress(done / 2)).values()
     options = tuple(sorted(found, key=lambda option: merit(option, request)))
     best, *others = [option for option in options if option.offered]
     swings = sensitivity(assumed, best.strategy, request)
-    tell(0.6)
-    checked = check(assumed, best.strategy, seed, lambda done: tell(0.6 + 0.4 * done))
+    progress(0.6)
+    checked = check(assumed, best.strategy, seed, lambda done: progress(0.6 + 0.4 * done))
     return Plan(request, assumed, best, others[0] if others else None, options, simulated=checked, sensitivity=swings)
 
 
@@ -117,7 +130,7 @@ ANY = FixedChoices()
 def best_of_kinds(
     assumed: PlanAssumptions,
     request: PlanRequest,
-    progress: Callable[[float], None],
+    progress: Progress,
     only: FixedChoices = ANY,
     names: Container[str] | None = None,
 ) -> dict[str, PlanOption]:
@@ -141,12 +154,17 @@ def merit(option: PlanOption, request: PlanRequest) -> tuple[float, float]:
 
 def priced(assumed: PlanAssumptions, candidate: Strategy, offered: bool, period: float | None) -> PlanOption:
     """The candidate with its best checkpoint period, or with `period`."""
-    setting, failures, repair = assumed.setting, assumed.failures, assumed.repair
     if period is None:
-        period = best_period(setting, failures, candidate, repair)
-    chosen = msgspec.structs.replace(candidate, period=period)
-    expected = estimate(setting, failures, chosen, repair)
-    return PlanOption(chosen, expected, expected.inflation * (1 + chosen.standbys / setting.cluster.machines), offered)
+        period = best_period(assumed.setting, assumed.failures, candidate, assumed.repair)
+    return expected(assumed, msgspec.structs.replace(candidate, period=period), offered)
+
+
+def expected(assumed: PlanAssumptions, chosen: Strategy, offered: bool = True) -> PlanOption:
+    """The strategy with its expected result."""
+    found = estimate(assumed.setting, assumed.failures, chosen, assumed.repair)
+    return PlanOption(
+        chosen, found, found.inflation * (1 + chosen.standbys / assumed.setting.cluster.machines), offered
+    )
 
 
 def kinds(
@@ -183,13 +201,8 @@ def _masked(s: PlanningSetting, pools: list[int], placements: list[str], q: int)
 
 
 def _planned_restarts(s: PlanningSetting, holders: list[int], replicas: int) -> list[Strategy]:
-    found = []
-    for r in holders:
-        for share in (0.5, 0.7, 0.9):
-            after = int(share * replicas ** (1 - 1 / r))
-            if 1 <= after < replicas:
-                found.append(ways.spare(s, r, HOUR, restart_after=after))
-    return found
+    losses = ((r, int(share * replicas ** (1 - 1 / r))) for r in holders for share in (0.5, 0.7, 0.9))
+    return [ways.spare(s, r, HOUR, restart_after=after) for r, after in losses if 1 <= after < replicas]
 
 
 def standby_counts(assumed: PlanAssumptions) -> list[int]:
@@ -199,7 +212,7 @@ def standby_counts(assumed: PlanAssumptions) -> list[int]:
     return sorted({round(least + (most - least) * share / 10) for share in range(11)})
 
 
-def check(assumed: PlanAssumptions, chosen: Strategy, seed: int, progress: Callable[[float], None]) -> SimulationCheck:
+def check(assumed: PlanAssumptions, chosen: Strategy, seed: int, progress: Progress) -> SimulationCheck:
     """Simulates the recommended strategy for some hundred failures."""
     wanted = max(FAILURES_LOOKED_AT / assumed.rate, 4 * chosen.period)
     horizon = min(30 * DAY, wanted, MOST_EVENTS / assumed.interruptions)
@@ -220,7 +233,7 @@ def sensitivity(assumed: PlanAssumptions, chosen: Strategy, request: PlanRequest
     """The goal with each input halved and doubled, the rest as planned; the most influential input first."""
     found = []
     for name in ("MTBF of a machine", "repair", "step", "standbys", *_DURATIONS):
-        low, high = (_goal(*_changed(assumed, chosen, name, factor), request) for factor in (0.5, 2.0))
+        low, high = (expected(*changed(assumed, chosen, name, factor)).by(request.goal) for factor in (0.5, 2.0))
         if isfinite(low) and isfinite(high) and low != high:
             found.append(InputSwing(name, low, high))
     return tuple(sorted(found, key=lambda swing: -abs(swing.high - swing.low)))
@@ -237,13 +250,7 @@ _DURATIONS = {
 }
 
 
-def _goal(assumed: PlanAssumptions, chosen: Strategy, request: PlanRequest) -> float:
-    expected = estimate(assumed.setting, assumed.failures, chosen, assumed.repair)
-    share = chosen.standbys / assumed.setting.cluster.machines if request.goal == "cost" else 0.0
-    return expected.inflation * (1 + share)
-
-
-def _changed(assumed: PlanAssumptions, chosen: Strategy, name: str, factor: float) -> tuple[PlanAssumptions, Strategy]:
+def changed(assumed: PlanAssumptions, chosen: Strategy, name: str, factor: float) -> tuple[PlanAssumptions, Strategy]:
     """The assumptions and the strategy with one input multiplied by `factor`."""
     replace = msgspec.structs.replace
     if name == "MTBF of a machine":
@@ -258,8 +265,8 @@ def _changed(assumed: PlanAssumptions, chosen: Strategy, name: str, factor: floa
         setting = replace(setting, work=work)
     else:
         field = _DURATIONS[name]
-        changed = {field: factor * getattr(setting.durations, field)}
-        setting = replace(setting, durations=replace(setting.durations, **changed))
+        durations = replace(setting.durations, **{field: factor * getattr(setting.durations, field)})
+        setting = replace(setting, durations=durations)
     return replace(assumed, setting=setting), remade(chosen, setting)
 
 

@@ -274,7 +274,7 @@ class Downtimes(msgspec.Struct, frozen=True):
 
 
 OOBLECK = Downtimes("oobleck-like", 57.0, 100.0)
-PARCAE = Downtimes("parcae-like", 21.0, 200.0)
+PARCAE = Downtimes("parcae-like", 21.0, 200.0)  # at 32 GPUs; one machine more: at least
 
 
 def reconfigure(s: PlanningSetting, downtimes: Downtimes, period: float, standbys: int = 0) -> Strategy:

@@ -149,6 +149,10 @@ class RunningJob:
         with _over_if_unreachable():
             return str(self.client.call("POST", path, body)["id"])
 
+    def replace(self, machine: str) -> str:
+        """Ask for a planned replacement; returns the request's id."""
+        return self.ask("/replace", type="replace", machines=[machine])
+
     def answer(self, id: str) -> dict[str, Any]:
         """Wait until a replacement has ended."""
         self.until(lambda: bool(self.view() and self.asked(id)["done"]), "the replacement to end")

@@ -74,7 +74,6 @@ def test_few_lives_say_nothing_about_their_distribution() -> None:
     rows = [f"{number * 1000},m{number % 7},gpu,1s," for number in range(ENOUGH)]
     found = fit(log(*rows), 7)
     assert found.failures.shape == 1.0
-    assert not found.shape.measured
     assert found.shape.reason.startswith("failures are assumed not to depend on age: the log has only 13 lifetimes")
 
 
@@ -106,7 +105,6 @@ def test_the_window_is_a_mean_gap_longer_than_what_was_seen() -> None:
 def test_unknown_repairs_are_assumed() -> None:
     found = fit(log("0,a,gpu,,", "100000,b,gpu,,"), 2)
     assert found.repair == Repair(DAY, "exponential")
-    assert not found.away.measured
     assert "assumed" in found.away.reason
 
 

@@ -30,8 +30,6 @@ class FittedValue(msgspec.Struct, frozen=True):
     low: float
     high: float
     reason: str
-    measured: bool = True
-    """Whether the value comes from the log; else it is assumed."""
 
 
 class Fitted(msgspec.Struct, frozen=True):
@@ -41,7 +39,6 @@ class Fitted(msgspec.Struct, frozen=True):
     repair: Repair
     domain: int
     """Mean number of machines in a failure of several machines."""
-    machines: int
     window: float
     """Seconds that the log covers."""
     mtbf: FittedValue
@@ -103,7 +100,7 @@ def fit(incidents: Incidents, machines: int, *, window: float | None = None) -> 
         warnings.append(f"{few} too few for a precise fit: the MTBF may be {range_of_mtbf}")
     repair, domain = Repair(away.value, spread), round(int(several.sum()) / groups) if groups else 1
     values = (mtbf, shape, together, maintenance, straggling, away)
-    return Fitted(failures, repair, domain, machines, end - start, *values, warnings=tuple(warnings))
+    return Fitted(failures, repair, domain, end - start, *values, warnings=tuple(warnings))
 
 
 def _window(log: Incidents, window: float | None) -> tuple[float, float]:
@@ -205,7 +202,7 @@ def _shape(log: Incidents, failed: NDArray[np.bool_], several: NDArray[np.bool_]
     count = int(whole.sum())
     if count < ENOUGH:
         few = f"{count} {'lifetime' if count == 1 else 'lifetimes'} from a repair to the next failure"
-        return FittedValue(1.0, 1.0, 1.0, f"failures are assumed not to depend on age: the log has only {few}", False)
+        return FittedValue(1.0, 1.0, 1.0, f"failures are assumed not to depend on age: the log has only {few}")
     shape, error = weibull(lives, whole)
     low, high = shape * exp(-Z * error / shape), shape * exp(Z * error / shape)
     found = f"{count:,} lifetimes and {len(lives) - count:,} unfinished ones give a Weibull shape of {shape:.2f}"
@@ -240,7 +237,7 @@ def _together(groups: int, count: int, known: bool) -> FittedValue:
     low, high = max(0.0, (middle - half) / (1 + Z**2 / count)), (middle + half) / (1 + Z**2 / count)
     if not known:
         reason = "each failure is assumed to affect one machine: the log has no domains"
-        return FittedValue(0.0, 0.0, high if groups else 0.0, reason, False)
+        return FittedValue(0.0, 0.0, high if groups else 0.0, reason)
     if not groups:
         return FittedValue(0.0, 0.0, high, f"no two machines of a domain failed within {TOGETHER:g} s of each other")
     reason = f"{groups} of {count:,} failures affected several machines of a domain within {TOGETHER:g} s: {share:.1%}"
@@ -250,7 +247,7 @@ def _together(groups: int, count: int, known: bool) -> FittedValue:
 def _every(count: int, up: float, kind: str, words: str) -> FittedValue:
     """Mean time of a machine to an interruption of this kind; 0 if there is none."""
     if not count:
-        return FittedValue(0.0, 0.0, 0.0, f"no row of kind {kind}: {words} is left out", False)
+        return FittedValue(0.0, 0.0, 0.0, f"no row of kind {kind}: {words} is left out")
     low, high = rates(count)
     reason = f"{count:,} rows of kind {kind}: {words} every {readable(up / count)} of a machine"
     return FittedValue(up / count, up / high, up / low if low else up, reason)
@@ -262,13 +259,11 @@ def _away(repairs: Times) -> tuple[FittedValue, Spread]:
     if not len(known):
         mean = Repair().mean
         reason = f"the log has no repairs; {readable(mean)} is assumed"
-        return FittedValue(mean, mean, mean, reason, False), "exponential"
+        return FittedValue(mean, mean, mean, reason), "exponential"
     mean, deviation = float(known.mean()), float(known.std())
     half = Z * deviation / sqrt(len(known))
-    spread: Spread = "exponential"
-    if deviation <= 0.05 * mean:
-        spread = "fixed"
-    else:
+    spread: Spread = "fixed"
+    if deviation > 0.05 * mean:
         scaled = np.maximum(known / mean, 1e-6)
         exponential = float(scaled.sum())
         lognormal = float(((np.log(scaled) + 0.5) ** 2 / 2 + np.log(scaled)).sum()) + len(known) * log(sqrt(2 * np.pi))

@@ -26,7 +26,7 @@ from understudy.planning.failures import Failures
 from understudy.planning.outcome import Mean, Waste, mean_of
 from understudy.planning.setting import Cluster, Durations, PlanningSetting, StepWork
 from understudy.planning.simulation import jump, steps
-from understudy.planning.simulation.jump import Progress
+from understudy.planning.simulation.jump import Progress, silent
 from understudy.planning.strategy import Strategy, placed, replication, spare
 
 
@@ -156,7 +156,7 @@ def simulate(
     runs: int,
     seed: int,
     engine: Engine = "jump",
-    progress: Progress | None = None,
+    progress: Progress = silent,
 ) -> SpareRow:
     """Simulates one row of the table."""
     simulated = (jump if engine == "jump" else steps).simulate(

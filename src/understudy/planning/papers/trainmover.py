@@ -15,7 +15,7 @@ import msgspec
 from understudy.planning.failures import Failures, Repair
 from understudy.planning.setting import HOUR, WEEK, Cluster, Durations, PlanningSetting, StepWork
 from understudy.planning.simulation import jump
-from understudy.planning.strategy import Downtimes, Strategy, reconfigure, trainmover
+from understudy.planning.strategy import PARCAE, Downtimes, Strategy, reconfigure, trainmover
 
 SOURCE = "TrainMover, OSDI 2026, arXiv 2412.12636"
 
@@ -27,8 +27,6 @@ COLD_DOWNTIME = 221.0  # seconds without state from a peer, early set-up and war
 # TrainMover's measurements, in seconds.
 EXPECTED_DOWNTIME = 16.6  # at 1,024 GPUs
 UNEXPECTED_DOWNTIME = 21.1  # at 1,024 GPUs, with a standby
-PARCAE_FEWER = 21.0  # Parcae, one machine less at 32 GPUs
-PARCAE_MORE = 200.0  # Parcae, one machine more at 32 GPUs, at least
 RESTART_AT_32 = 80.0  # Megatron-LM
 RESTART_AT_1024 = 300.0  # Megatron-LM
 
@@ -140,4 +138,4 @@ def _strategy(system: System, setting: PlanningSetting, gpus: int, reading: Read
 
 
 def _parcae(reading: Reading) -> tuple[float, float]:
-    return PARCAE_FEWER * reading.parcae_grows, PARCAE_MORE * reading.parcae_grows
+    return PARCAE.fewer * reading.parcae_grows, PARCAE.more * reading.parcae_grows

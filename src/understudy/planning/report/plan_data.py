@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from math import inf, isfinite
+from math import inf
 
 import msgspec
 
 from understudy.planning import strategy as ways
-from understudy.planning.closed_form import LONGEST_PERIOD, best_period, estimate
+from understudy.planning.closed_form import LONGEST_PERIOD, best_period
 from understudy.planning.inputs.assume import PlanAssumptions, PlanRequest
 from understudy.planning.outcome import Mean, Waste
-from understudy.planning.planner import HOLDERS, WORTHLESS, InputSwing, Plan, PlanOption, best_of_kinds, kinds
+from understudy.planning.planner import (
+    HOLDERS,
+    InputSwing,
+    Plan,
+    PlanOption,
+    best_of_kinds,
+    changed,
+    expected,
+    kinds,
+    makes_progress,
+)
 from understudy.planning.setting import HOUR, WEEK
 from understudy.planning.strategy import fits
 
@@ -102,11 +112,6 @@ class Simulated(msgspec.Struct, frozen=True):
     """Inflation by the closed form. None: there is no closed form, or no progress."""
 
 
-def makes_progress(inflation: float) -> bool:
-    """Whether the inflation is finite and below the limit for a worthless strategy."""
-    return isfinite(inflation) and inflation <= WORTHLESS
-
-
 def over_scale(plan: Plan) -> tuple[ScaleCurve, ...]:
     """Time to train of every kind from 1,024 to 600,000 GPUs, at the scales that replicas of this size can form.
 
@@ -118,7 +123,7 @@ def over_scale(plan: Plan) -> tuple[ScaleCurve, ...]:
     for gpus in sorted({*scaled, here}):
         options = plan.options if gpus == here else _options(scaled[gpus], plan.request)
         for option in options:
-            if makes_progress(option.inflation):
+            if option.progresses:
                 kind = option.strategy.name
                 curve = found.get(kind, ScaleCurve(kind, option.offered, ()))
                 point = ScalePoint(gpus, option.inflation, plan.request.days * option.inflation)
@@ -170,19 +175,18 @@ def _bar(plan: Plan, option: PlanOption) -> WasteBar:
         wasted,
         plan.money(option),
         share=wasted / paid,
-        stuck=not makes_progress(option.inflation),
+        stuck=not option.progresses,
         parts=tuple(WastePart(words, part, part / wasted) for words, part in hours.items()),
     )
 
 
 def landscape(plan: Plan) -> Landscape | None:
     """The landscape of SPARe. None: shards cannot be placed on several replicas, or SPARe makes no progress."""
-    assumed = plan.assumed
-    setting, failures, repair = assumed.setting, assumed.failures, assumed.repair
+    assumed, setting = plan.assumed, plan.assumed.setting
     holders = tuple(r for r in HOLDERS if fits(f"spare:r={r}", setting.cluster.replicas))
 
     def inflation(r: int, period: float) -> float:
-        return estimate(setting, failures, ways.spare(setting, r, period), repair).inflation
+        return expected(assumed, ways.spare(setting, r, period)).inflation
 
     low = max(setting.work.step, setting.durations.save / 50)
     high = max(LONGEST_PERIOD, 2 * setting.work.step)
@@ -196,7 +200,7 @@ def landscape(plan: Plan) -> Landscape | None:
     best = min(cells, key=lambda cell: cell.inflation, default=None)
     if best is None or not makes_progress(best.inflation):
         return None
-    tuned = best_period(setting, failures, ways.spare(setting, best.r, HOUR), repair)
+    tuned = best_period(setting, assumed.failures, ways.spare(setting, best.r, HOUR), assumed.repair)
     best = min(best, LandscapeCell(best.r, tuned, inflation(best.r, tuned)), key=lambda cell: cell.inflation)
     kept = tuple(tuple(value if makes_progress(value) else None for value in row) for row in rows)
     restarts = (option.inflation for option in plan.options if option.strategy.name == "spare-planned")
@@ -215,7 +219,7 @@ class Tornado(msgspec.Struct, frozen=True):
 
 def tornado(plan: Plan) -> Tornado:
     """The influence of each input on the plan's goal."""
-    goal = plan.best.cost if plan.request.goal == "cost" else plan.best.inflation
+    goal = plan.best.by(plan.request.goal)
     changes = tuple(
         InputSwing(swing.name, swing.low / goal - 1, swing.high / goal - 1)
         for swing in plan.sensitivity
@@ -225,17 +229,14 @@ def tornado(plan: Plan) -> Tornado:
 
 
 def _breaks(plan: Plan) -> Iterator[str]:
-    replace, assumed, chosen = msgspec.structs.replace, plan.assumed, plan.best.strategy
-    if not makes_progress(plan.best.inflation):
+    if not plan.best.progresses:
         return
-    failures, repair = assumed.failures, assumed.repair
-    worse = (
-        ("MTBF of a machine halved", replace(failures, mtbf=failures.mtbf / 2), chosen, repair),
-        ("repair twice as long", failures, chosen, replace(repair, mean=2 * repair.mean)),
-        ("half as many standbys", failures, replace(chosen, standbys=round(chosen.standbys / 2)), repair),
-    )
-    for words, changed_failures, changed, changed_repair in worse:
-        if not makes_progress(estimate(assumed.setting, changed_failures, changed, changed_repair).inflation):
+    for words, name, factor in (
+        ("MTBF of a machine halved", "MTBF of a machine", 0.5),
+        ("repair twice as long", "repair", 2.0),
+        ("half as many standbys", "standbys", 0.5),
+    ):
+        if not expected(*changed(plan.assumed, plan.best.strategy, name, factor)).progresses:
             yield words
 
 

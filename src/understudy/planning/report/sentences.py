@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import isfinite
 
-from understudy.planning.planner import Plan, PlanOption
-from understudy.planning.report.plan_data import Landscape, ScaleCurve, Simulated, Tornado, WasteBar, makes_progress
+from understudy.planning.planner import Plan, PlanOption, makes_progress
+from understudy.planning.report.plan_data import Landscape, ScaleCurve, Simulated, Tornado, WasteBar
 from understudy.planning.setting import DAY
 from understudy.planning.strategy import Strategy
 from understudy.protocol.durations import readable
@@ -54,7 +54,7 @@ def settings(strategy: Strategy) -> str:
 
 def time_to_train(plan: Plan, option: PlanOption) -> str:
     """Time to train with an option, in words."""
-    return readable(plan.seconds(option)) if makes_progress(option.inflation) else NEVER
+    return readable(plan.seconds(option)) if option.progresses else NEVER
 
 
 def recommendation(plan: Plan) -> str:
@@ -64,7 +64,7 @@ def recommendation(plan: Plan) -> str:
     where = f"{cluster.gpus:,} GPUs ({cluster.machines:,} machines, {replicas}), of which one machine fails every "
     where += readable(1 / plan.assumed.rate)
     use = f"On {where}, use {best.strategy.name} with {settings(best.strategy)}: {best.strategy.words}."
-    if not makes_progress(best.inflation):
+    if not best.progresses:
         return f"{use} Even so training makes no progress: failures come faster than any strategy recovers from them."
     expected = best.estimate
     return (
@@ -81,10 +81,10 @@ def runner_up(plan: Plan) -> str:
     if other is None:
         return "There is no runner-up: no other strategy of Understudy fits this job."
     with_it = f"Runner-up: {other.strategy.name} with {settings(other.strategy)}"
-    if not makes_progress(other.inflation) or not makes_progress(best.inflation):
+    if not (other.progresses and best.progresses):
         return f"{with_it}; with it training makes no progress."
     by_cost = plan.request.goal == "cost"
-    more = other.cost / best.cost - 1 if by_cost else other.inflation / best.inflation - 1
+    more = other.by(plan.request.goal) / best.by(plan.request.goal) - 1
     wasted = amount(plan.wasted_gpu_hours(other))
     if round(more, 5) <= 0:
         return f"{with_it}; equally {'cheap' if by_cost else 'fast'}, wasting {wasted} GPU-hours a week."
@@ -99,7 +99,7 @@ def simulated(plan: Plan) -> str:
     found, runs = plan.simulated.inflation, f"{plan.simulated.runs} runs of {readable(plan.simulated.days * DAY)}"
     if not (makes_progress(found.value) and isfinite(found.low) and isfinite(found.high)):
         return f"Checked by simulation: training makes no progress in {runs}."
-    closed = f"{plan.best.inflation:.4f} times" if makes_progress(plan.best.inflation) else "no progress"
+    closed = f"{plan.best.inflation:.4f} times" if plan.best.progresses else "no progress"
     return (
         f"Checked by simulation: in {runs}, training takes {found.value:.4f} times as long as undisturbed "
         f"({found.low:.4f} to {found.high:.4f}); the closed forms give {closed}."

@@ -22,7 +22,7 @@ from understudy.planning.outcome import SimulationOutcome, Waste
 from understudy.planning.setting import PlanningSetting
 from understudy.planning.simgrid.prepare import PreparedRun, prepare
 from understudy.planning.simgrid.script import INPUT, RESULT
-from understudy.planning.simulation.jump import FOREVER, USUAL, Progress, must_end
+from understudy.planning.simulation.jump import FOREVER, USUAL, Progress, must_end, seeds, silent
 from understudy.planning.strategy import Strategy
 
 SYSTEM = "/usr/bin/python3"
@@ -61,13 +61,13 @@ def simulate(
     runs: int = 10,
     horizon: float = FOREVER,
     seed: int = 0,
-    progress: Progress | None = None,
+    progress: Progress = silent,
 ) -> SimulationOutcome:
     """Simulates `runs` runs one after the other until all steps are done, or until `horizon`."""
     must_end(setting, horizon)
     python = interpreter()
     found = []
-    for number, own in enumerate(np.random.SeedSequence(seed).spawn(runs)):
+    for own in seeds(seed, runs, progress):
         known = min(horizon, LONGEST, 2 * setting.work.steps * setting.work.step or horizon)
         while True:  # failures are drawn before a run; a run that lasts longer than they reach is repeated with more
             run = prepare(setting, failures, strategy, repair, horizon=horizon, known=known, seed=own)
@@ -78,8 +78,6 @@ def simulate(
                 raise SimgridError(f"after {known / 3.15576e7:.0f} simulated years the steps are not done")
             known = min(2 * known, horizon, LONGEST)
         found.append(result)
-        if progress:
-            progress((number + 1) / runs)
     return outcome(found, strategy.standbys / setting.cluster.machines)
 
 

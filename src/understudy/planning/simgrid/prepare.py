@@ -89,7 +89,7 @@ def prepare(
         members=members,
         horizon=horizon,
         known=known,
-        slowness=failures.noticed * failures.slow / (1 + failures.slow),
+        slowness=failures.slowness,
         pace=computing.work.stretched(1.0, members),
         loads=[strategy.stretch(computing, missing) for missing in range(members if masking else 1)],
         patch=strategy.patch(setting) if masking else 0.0,

@@ -19,6 +19,7 @@ from __future__ import annotations
 import heapq
 import json
 import sys
+from collections import defaultdict
 from collections.abc import Sequence
 from math import inf
 from pathlib import Path
@@ -164,7 +165,8 @@ class SimgridRun:
         self.struck, self.patched = (-1, 0.0), False
         self.holds: list[tuple[float, str]] = []
         self.ready = [0.0] * inputs.members
-        self.wasted: dict[str, float] = {}
+        self.wasted: defaultdict[str, float] = defaultdict(float)
+        """Seconds by kind of waste."""
         self.failures = self.restarts = 0
 
         for machine in range(machines):
@@ -181,10 +183,6 @@ class SimgridRun:
     def resume(self) -> float:
         """When training goes on."""
         return self.holds[-1][0] if self.holds else self.now
-
-    def waste(self, cause: str, seconds: float) -> None:
-        """Counts seconds as waste of this kind."""
-        self.wasted[cause] = self.wasted.get(cause, 0.0) + seconds
 
     def useful(self, state: tuple[int, float, float]) -> float:
         """Useful seconds of a state: steps done, and shares of the current step."""
@@ -226,7 +224,7 @@ class SimgridRun:
         begin = self.now
         if self.wait(until - begin, []):
             self.holds.pop(0)
-        self.waste(cause, self.now - begin)
+        self.wasted[cause] += self.now - begin
 
     def compute(self) -> None:
         """Computes the rest of the current step."""
@@ -240,9 +238,9 @@ class SimgridRun:
         whole = self.wait(seconds, activities)
         spent = self.now - begin
         self.computed = 1.0 if whole else self.computed + spent / (self.work.compute * load)
-        self.waste("STRAGGLING", spent * (1 - 1 / inputs.pace))
-        self.waste("REDUNDANT", spent * (1 / inputs.pace - 1 / inputs.loads[0]))
-        self.waste("DEGRADED", spent * (1 / inputs.loads[0] - 1 / load))
+        self.wasted["STRAGGLING"] += spent * (1 - 1 / inputs.pace)
+        self.wasted["REDUNDANT"] += spent * (1 / inputs.pace - 1 / inputs.loads[0])
+        self.wasted["DEGRADED"] += spent * (1 / inputs.loads[0] - 1 / load)
         self.trained += spent
 
     def sum_up(self) -> None:
@@ -262,7 +260,7 @@ class SimgridRun:
         begin, left = self.now, self.durations.save - self.saving
         whole = left <= INSTANT or self.wait(left, self.all.save(left))
         spent = self.now - begin
-        self.waste("SAVING", spent)
+        self.wasted["SAVING"] += spent
         self.saving += spent
         if whole:
             self.saved = (self.done, 0.0, 0.0)
@@ -397,7 +395,7 @@ class SimgridRun:
     def go_back(self, cost: float, begin: float, before: str) -> None:
         """Restarts the job from the last checkpoint; missing members are back."""
         self.restarts += 1
-        self.waste("REPEATED", self.useful((self.done, self.computed, self.synced)) - self.useful(self.saved))
+        self.wasted["REPEATED"] += self.useful((self.done, self.computed, self.synced)) - self.useful(self.saved)
         self.done, self.computed, self.synced = self.saved
         self.trained = self.saving = 0.0
         self.missing, self.gone = 0, [0] * self.inputs.members

@@ -9,7 +9,8 @@ for a standby.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import cache, partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,6 +49,17 @@ def must_end(setting: PlanningSetting, horizon: float) -> None:
         raise ValueError("give a horizon or a number of steps")
 
 
+def silent(done: float) -> None:
+    """Shows no progress."""
+
+
+def seeds(seed: int, runs: int, progress: Progress) -> Iterator[np.random.SeedSequence]:
+    """The seed of each run, one after the other. `progress` hears of a run when the next one is asked for."""
+    for number, own in enumerate(np.random.SeedSequence(seed).spawn(runs), 1):
+        yield own
+        progress(number / runs)
+
+
 def simulate(
     setting: PlanningSetting,
     failures: Failures,
@@ -57,20 +69,17 @@ def simulate(
     runs: int = 100,
     horizon: float = FOREVER,
     seed: int = 0,
-    progress: Progress | None = None,
+    progress: Progress = silent,
     log: EventLog | None = None,
 ) -> SimulationOutcome:
     """Simulates `runs` runs until all steps are done, or until `horizon`. The events of a single run go to `log`."""
     must_end(setting, horizon)
     size = max(1, min(runs, AT_ONCE // setting.cluster.machines))
-    seeds = np.random.SeedSequence(seed).spawn(-(-runs // size))
     found = []
-    for number, own in enumerate(seeds):
-        count = min(size, runs - number * size)
-        begun = number * size / runs
-        tell = (lambda done, begun=begun, count=count: progress(begun + done * count / runs)) if progress else None
+    for number, own in enumerate(np.random.SeedSequence(seed).spawn(-(-runs // size))):
+        begun, count = number * size, min(size, runs - number * size)
         batch = _Batch(setting, failures, strategy, repair, horizon, log, runs=count, rng=np.random.default_rng(own))
-        batch.run(tell)
+        batch.run(lambda done, begun=begun, count=count: progress((begun + done * count) / runs))  # type: ignore[misc]
         found.append(batch)
     return SimulationOutcome(
         np.concatenate([one.now for one in found]),
@@ -137,7 +146,7 @@ class _Batch:
         if strategy.answer == "mask" and not (placement := placed(strategy.placement, self.members)).everywhere:
             stacks = [placement.stack(member) for member in range(self.members)]
             self.holders = np.array(placement.hosts)[np.array(stacks)]
-        self._acts: dict[tuple[int, bool], bool] = {}
+        self._acts = cache(partial(strategy.masks, setting))
 
     def _rate(self, every: float, count: int) -> Times:
         if not every:
@@ -146,7 +155,7 @@ class _Batch:
 
     # -- the rounds ----------------------------------------------------------------------------------------------------
 
-    def run(self, progress: Progress | None) -> None:
+    def run(self, progress: Progress) -> None:
         active = np.arange(len(self.now))
         rounds = 0
         while len(active):
@@ -160,22 +169,20 @@ class _Batch:
             dies = go & ~joins & (at == fails)
             maintained = go & ~joins & ~dies & (at == planned)
             slow = go & ~joins & ~dies & ~maintained
-            if joins.any():
-                self._join(active[joins])
-            if dies.any():
-                self._fail(active[dies])
-            if maintained.any():
-                self._maintain(active[maintained])
-            if slow.any():
-                self._straggle(active[slow])
-            if over.any():
-                self._release(active[over])
-                active = active[go]
+            for concerned, handle in (
+                (joins, self._join),
+                (dies, self._fail),
+                (maintained, self._maintain),
+                (slow, self._straggle),
+                (over, self._release),
+            ):
+                if concerned.any():
+                    handle(active[concerned])
+            active = active[go]
             rounds += 1
-            if progress and rounds % 64 == 0:
+            if rounds % 64 == 0:
                 progress(min(1.0, float(max(self.now.mean() / self.horizon, self.work.mean() / self.goal))))
-        if progress:
-            progress(1.0)
+        progress(1.0)
 
     def _stretch(self, runs: Runs) -> Times:
         missing = self.missing[runs]
@@ -376,10 +383,7 @@ class _Batch:
     def _masks(self, runs: Runs) -> NDArray[np.bool_]:
         """Whether the runtime's policy masks one more missing replica."""
         ready = self.free[runs].min(axis=1, initial=NEVER) <= self.now[runs]
-        keys = list(zip((self.missing[runs] + 1).tolist(), ready.tolist(), strict=True))
-        for key in {*keys} - self._acts.keys():
-            self._acts[key] = self.strategy.masks(self.setting, *key)
-        return np.array([self._acts[key] for key in keys])
+        return np.array([*map(self._acts, (self.missing[runs] + 1).tolist(), ready.tolist())])
 
     def _expect(self, runs: Runs, members: Slots, at: Times) -> None:
         """Schedules a machine to join each member at the date `at`."""
@@ -443,7 +447,6 @@ class _Batch:
     def _straggle(self, runs: Runs) -> None:
         """A slow machine slows the whole job until it is detected. The lost time is modelled as a standstill."""
         self.slowed[runs] = self.now[runs] + self._rate(self.failures.straggling, len(runs))
-        lost = self.failures.noticed * self.failures.slow / (1 + self.failures.slow)
-        start = np.maximum(self.resume[runs], self.now[runs])
-        self._hold(runs, start + lost + self.strategy.planned, Waste.STRAGGLING)
-        self._note(f"a machine becomes slow, is detected and replaced: {readable(lost + self.strategy.planned)} lost")
+        lost = self.failures.slowness + self.strategy.planned
+        self._hold(runs, np.maximum(self.resume[runs], self.now[runs]) + lost, Waste.STRAGGLING)
+        self._note(f"a machine becomes slow, is detected and replaced: {readable(lost)} lost")

@@ -19,7 +19,7 @@ from understudy.masking.coverage import wiped
 from understudy.planning.failures import NEVER, Failures, Repair
 from understudy.planning.outcome import SimulationOutcome, Waste
 from understudy.planning.setting import PlanningSetting
-from understudy.planning.simulation.jump import FOREVER, USUAL, Progress, must_end
+from understudy.planning.simulation.jump import FOREVER, USUAL, Progress, must_end, seeds, silent
 from understudy.planning.simulation.step_masking import step_masking
 from understudy.planning.strategy import Strategy, placed
 
@@ -33,15 +33,14 @@ def simulate(
     runs: int = 10,
     horizon: float = FOREVER,
     seed: int = 0,
-    progress: Progress | None = None,
+    progress: Progress = silent,
 ) -> SimulationOutcome:
     """Simulates `runs` runs, with the arguments of `jump.simulate`. The same seed gives other runs than in `jump`."""
     must_end(setting, horizon)
-    done = []
-    for number, own in enumerate(np.random.SeedSequence(seed).spawn(runs)):
-        done.append(_Run(setting, failures, strategy, repair, horizon, np.random.default_rng(own)).run())
-        if progress:
-            progress((number + 1) / runs)
+    done = [
+        _Run(setting, failures, strategy, repair, horizon, np.random.default_rng(own)).run()
+        for own in seeds(seed, runs, progress)
+    ]
     return SimulationOutcome(
         np.array([run.now for run in done]),
         np.array([run.work for run in done]),
@@ -217,8 +216,7 @@ class _Run:
             self._hold(self.now + self.strategy.planned, Waste.PLANNED)
         else:
             self.straggles = self._rate(self.failures.straggling)
-            lost = self.failures.noticed * self.failures.slow / (1 + self.failures.slow)
-            self._hold(self._resume + lost + self.strategy.planned, Waste.STRAGGLING)
+            self._hold(self._resume + self.failures.slowness + self.strategy.planned, Waste.STRAGGLING)
 
     def _put(self, slot: int, date: float) -> None:
         self.dates[slot] = date

@@ -20,6 +20,7 @@ import numpy as np
 from understudy.planning.failures import FailureClock, Failures
 from understudy.planning.outcome import Mean, mean_of
 from understudy.planning.setting import DAY, HOUR, WEEK
+from understudy.planning.simulation.jump import Progress, seeds, silent
 from understudy.protocol.settings import StewardSettings
 from understudy.steward.decide import (
     FreeStandby,
@@ -34,7 +35,8 @@ from understudy.steward.decide import (
 
 SPARSE = 60
 """One of this many observations is made while the steward waits for a limit of minutes or hours to pass."""
-_ONE, _FIRST = np.zeros(1, dtype=np.intp), np.zeros(1, dtype=np.intp)
+_ONE = np.zeros(1, dtype=np.intp)
+"""The only run of the failure clock."""
 
 
 class StewardScenario(msgspec.Struct, frozen=True):
@@ -84,14 +86,6 @@ class StewardCounts(msgspec.Struct):
     became_slow: int = 0
 
 
-class StewardMeans(msgspec.Struct, frozen=True):
-    """Means over runs, by field of `StewardCounts`: per week, except `at_most`."""
-
-    means: dict[str, Mean]
-    runs: int
-    weeks: float
-
-
 def simulate(
     scenario: StewardScenario,
     settings: StewardSettings,
@@ -99,18 +93,18 @@ def simulate(
     runs: int = 20,
     horizon: float = 4 * WEEK,
     seed: int = 0,
-    progress: Callable[[float], None] = lambda done: None,
-) -> StewardMeans:
-    """Simulates `runs` runs. The same seed gives the same slow machines, mistakes and maintenance with any settings."""
-    all_counts = []
-    for number, own in enumerate(np.random.SeedSequence(seed).spawn(runs)):
-        all_counts.append(_Run(scenario, settings, horizon, own).run())
-        progress((number + 1) / runs)
+    progress: Progress = silent,
+) -> dict[str, Mean]:
+    """Means over `runs` runs, by field of `StewardCounts`: per week, except `at_most`.
+
+    The same seed gives the same slow machines, mistakes and maintenance with any settings.
+    """
+    all_counts = [_Run(scenario, settings, horizon, own).run() for own in seeds(seed, runs, progress)]
     weeks, means = horizon / WEEK, {}
     for name in StewardCounts.__struct_fields__:
         values = np.array([float(getattr(counts, name)) for counts in all_counts])
         means[name] = mean_of(values if name == "at_most" else values / weeks)
-    return StewardMeans(means, runs, weeks)
+    return means
 
 
 class _Run:
@@ -192,7 +186,7 @@ class _Run:
         place = int(self.clock.failing(_ONE)[0])
         self.counts.failed += 1
         self._forget(place)
-        self.clock.disable(_ONE, _FIRST + place)
+        self.clock.disable(_ONE, np.array([place]))
         self.drains = deque(drain for drain in self.drains if drain[0] != place)
         self.counts.missed += not self.free
         self.vacant.append(place)
@@ -246,7 +240,7 @@ class _Run:
         del self.free[joiner]
         self._forget(place)
         self.names[place], self.since[place] = joiner, self.now
-        self.clock.renew(_ONE, _FIRST + place, np.array([self.now]))
+        self.clock.renew(_ONE, np.array([place]), np.array([self.now]))
 
     def _forget(self, place: int) -> None:
         self.slow.pop(place, None)

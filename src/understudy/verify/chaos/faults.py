@@ -249,17 +249,9 @@ def kill_joiner_in_recovery(job: RunningJob, dice: Random) -> Damage:
 _PHASES = ("rehearse", "prepare", "armed", "switch")
 
 
-def _ask_replace(job: RunningJob, machine: str) -> str:
-    return job.ask("/replace", type="replace", machines=[machine])
-
-
-def _replace_any(job: RunningJob, dice: Random) -> tuple[str, str]:
-    leaver = dice.choice(job.snapshot().machines(ACTIVE))
-    return leaver, _ask_replace(job, leaver)
-
-
-def _until_phase(job: RunningJob, dice: Random, id: str) -> tuple[str, list[str]]:
-    """Wait until a replacement is in a phase that is drawn; returns the phase and the machines that join."""
+def _replace_until(job: RunningJob, dice: Random, leaver: str) -> tuple[str, list[str]]:
+    """Replace a machine, up to a phase that is drawn; returns the phase and the machines that join."""
+    id = job.replace(leaver)
     phase = dice.choice(_PHASES)
     joining: list[str] = []
 
@@ -278,8 +270,8 @@ def _until_phase(job: RunningJob, dice: Random, id: str) -> tuple[str, list[str]
 
 @_outside("replace", "a planned replacement")
 def replace(job: RunningJob, dice: Random) -> Damage:
-    leaver, id = _replace_any(job, dice)
-    answer = job.answer(id)
+    leaver = dice.choice(job.snapshot().machines(ACTIVE))
+    answer = job.answer(job.replace(leaver))
     if not answer["ok"]:
         return Damage(f"{leaver} was not replaced: {answer['text']}")
     return Damage(f"replaced {leaver}; {answer['text']}")
@@ -289,7 +281,7 @@ def replace(job: RunningJob, dice: Random) -> Damage:
 def replace_and_kill_leaver(job: RunningJob, dice: Random) -> Damage:
     snapshot = job.snapshot()
     leaver = pick_machines(snapshot, dice, reckless=job.reckless)[0]
-    phase, _ = _until_phase(job, dice, _ask_replace(job, leaver))
+    phase, _ = _replace_until(job, dice, leaver)
     pid = dice.choice(snapshot.on(leaver)).pid
     job.kill(pid)
     return Damage(f"killed {leaver} while it was being replaced, in its phase {phase}", (pid,))
@@ -298,8 +290,8 @@ def replace_and_kill_leaver(job: RunningJob, dice: Random) -> Damage:
 @_outside("replace-and-kill-joiner", "a planned replacement; the joiner dies on the way")
 def replace_and_kill_joiner(job: RunningJob, dice: Random) -> Damage:
     job.ready(2)
-    leaver, id = _replace_any(job, dice)
-    phase, joining = _until_phase(job, dice, id)
+    leaver = dice.choice(job.snapshot().machines(ACTIVE))
+    phase, joining = _replace_until(job, dice, leaver)
     snapshot = job.snapshot()
     victims = [worker for name in joining for worker in snapshot.on(name)]
     if not victims:
@@ -317,7 +309,7 @@ def replace_and_kill_stayer(job: RunningJob, dice: Random) -> Damage:
     if not leavers:
         raise NotPossible("there is only one machine")
     leaver = dice.choice(leavers)
-    phase, _ = _until_phase(job, dice, _ask_replace(job, leaver))
+    phase, _ = _replace_until(job, dice, leaver)
     job.kill(victim.pid)
     return Damage(f"killed {_name(victim)} while {leaver} was being replaced, in the phase {phase}", (victim.pid,))
 

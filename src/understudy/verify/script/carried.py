@@ -30,21 +30,26 @@ class Use(msgspec.Struct, frozen=True):
     """Whether `next` is called on it, or it is iterated."""
 
 
+def parse(source: str) -> ast.Module:
+    """The syntax tree of a source; empty if the source is not valid."""
+    try:
+        return ast.parse(source)
+    except (SyntaxError, ValueError):
+        return ast.Module([], [])
+
+
 def carried(source: str, first: int, line: int) -> dict[str, Use] | None:
     """The variables that a loop may read before it has assigned them in the same iteration.
 
     The loop is the one at `line` of the function that begins at line `first` (0: of the module). None if there is no
     such loop.
     """
-    try:
-        tree = ast.parse(source)
-    except (SyntaxError, ValueError):
-        return None
+    tree = parse(source)
     scope = _function(tree, first) if first else tree
     loop = None if scope is None else _loop(scope, line)
     if scope is None or loop is None:
         return None
-    exposed: dict[str, int] = {}
+    exposed: set[str] = set()
     bound = _assigned(loop.target) if isinstance(loop, ast.For | ast.AsyncFor) else set()
     if isinstance(loop, ast.While):
         _reads(loop.test, bound, exposed)
@@ -67,10 +72,7 @@ def carried(source: str, first: int, line: int) -> dict[str, Use] | None:
 
 def defined_at(source: str, name: str) -> int:
     """The first line that assigns this name in a module, or this attribute anywhere; 0 if there is none."""
-    try:
-        tree = ast.parse(source)
-    except (SyntaxError, ValueError):
-        return 0
+    tree = parse(source)
     head, dot, _ = name.partition(".")
     inside = [
         node.lineno
@@ -126,14 +128,14 @@ def _made(scope: ast.AST, loop: ast.AST, name: str) -> int:
 # -- what is read before it is assigned --------------------------------------------------------------------------------
 
 
-def _flow(body: Sequence[ast.stmt], bound: set[str], exposed: dict[str, int]) -> set[str]:
+def _flow(body: Sequence[ast.stmt], bound: set[str], exposed: set[str]) -> set[str]:
     """Follow statements in their order; returns the names bound afterwards. Inner loops count as run at least once."""
     for statement in body:
         bound = _step(statement, bound, exposed)
     return bound
 
 
-def _step(node: ast.stmt, bound: set[str], exposed: dict[str, int]) -> set[str]:
+def _step(node: ast.stmt, bound: set[str], exposed: set[str]) -> set[str]:
     match node:
         case ast.Assign(targets=targets, value=value):
             _reads(value, bound, exposed)
@@ -143,7 +145,7 @@ def _step(node: ast.stmt, bound: set[str], exposed: dict[str, int]) -> set[str]:
         case ast.AugAssign(target=target, value=value):
             _reads(value, bound, exposed)
             if isinstance(target, ast.Name) and target.id not in bound:
-                exposed.setdefault(target.id, target.lineno)
+                exposed.add(target.id)
             _reads(target, bound, exposed)
             bound = bound | _assigned(target)
         case ast.For(target=target, iter=iterated, body=body, orelse=orelse):
@@ -182,7 +184,7 @@ def _walrus(node: ast.AST) -> set[str]:
     return {each.target.id for each in ast.walk(node) if isinstance(each, ast.NamedExpr)}
 
 
-def _reads(node: ast.AST, bound: set[str], exposed: dict[str, int]) -> None:
+def _reads(node: ast.AST, bound: set[str], exposed: set[str]) -> None:
     """Add the names that an expression reads and that are not bound to `exposed`."""
     inner = set(bound) | _walrus(node)
     for each in ast.walk(node):
@@ -193,7 +195,7 @@ def _reads(node: ast.AST, bound: set[str], exposed: dict[str, int]) -> None:
             inner |= {argument.arg for argument in [*each.args.posonlyargs, *each.args.args, *each.args.kwonlyargs]}
     for each in ast.walk(node):
         if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Load) and each.id not in inner:
-            exposed.setdefault(each.id, each.lineno)
+            exposed.add(each.id)
 
 
 # -- what for ----------------------------------------------------------------------------------------------------------

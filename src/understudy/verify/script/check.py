@@ -235,7 +235,7 @@ class _Disturber:
 
     def _replace(self, disturbance: Disturbance, step: int) -> None:
         job = self._job
-        id = job.ask("/replace", type="replace", machines=[self._machine(disturbance.role)])
+        id = job.replace(self._machine(disturbance.role))
 
         def ready() -> bool:
             change = job.view()["change"]

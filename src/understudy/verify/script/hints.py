@@ -8,6 +8,8 @@ from typing import Literal
 
 import msgspec
 
+from .carried import parse
+
 HintKind = Literal["clock", "entropy", "order", "rank", "uneven", "zipped"]
 
 _CLOCK = {
@@ -48,10 +50,7 @@ class Hint(msgspec.Struct, frozen=True):
 
 def hints(source: str) -> list[Hint]:
     """All hints in a source, in the order of their lines."""
-    try:
-        tree = ast.parse(source)
-    except (SyntaxError, ValueError):
-        return []
+    tree = parse(source)
     names = _imports(tree)
     stepping = _stepping(tree)
     top = {id(node) for statement in tree.body for node in _at_import(statement)}
