@@ -219,7 +219,7 @@ class WorkerRuntime:
             self.tracked,
             same,
             self._send,
-            self.redundancy.inventory_for,
+            inventory_for=self.redundancy.inventory_for,
             world=self.world,
             checkpoints=self._checkpoints,
         )

@@ -37,7 +37,7 @@ class Scene:
         fabric = cast("Fabric", self.current)
         self.archive = Archive(
             *(self.spec, fabric, 0, tracked, tuple(range(7)), self.said.append),
-            lambda role, step: take_inventory(tracked),
+            inventory_for=lambda role, step: take_inventory(tracked),
         )
         self.archive.entered(FIRST)
 

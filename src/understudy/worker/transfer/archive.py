@@ -39,8 +39,8 @@ class Archive:
         tracked: Tracked,
         twins: tuple[int, ...],
         send: Send,
-        inventory_for: Callable[[int, int], Inventory],
         *,
+        inventory_for: Callable[[int, int], Inventory],
         world: World = REAL,
         checkpoints: CheckpointStore | None = None,
     ) -> None:
