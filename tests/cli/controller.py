@@ -23,7 +23,7 @@ MACHINES = [
     MachineView("m3", "standby", (), ("w6", "w7"), (16, 17)),
 ]
 ROSTER = [
-    RoleView(role, {"pp": role // 2, "dp": role % 2}, uid, machine)
+    RoleView(role, {"pp": role // 2, "dp": role % 2}, uid, machine, source="nothing" if role // 2 else "live replica")
     for role, (uid, machine) in enumerate([("w0", "m0"), ("w1", "m0"), ("w4", "m2"), ("w5", "m2")])
 ]
 

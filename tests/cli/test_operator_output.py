@@ -46,11 +46,11 @@ def test_status(fake: Fake, shell: Shell) -> None:
     assert (code, err) == (0, "")
     assert [line.rstrip() for line in out.splitlines()] == [
         "gpt: training  step 12  0.25 s a step  loss 2.5  generation 2",
-        "machine  state                  roles                         workers  failures",
-        "m0       active                 0 (pp=0 dp=0), 1 (pp=0 dp=1)  w0 w1",
+        "machine  state                  roles                         replaced from  workers  failures",
+        "m0       active                 0 (pp=0 dp=0), 1 (pp=0 dp=1)  live replica   w0 w1",
         "m1       gone: it was replaced",
-        "m2       active                 2 (pp=1 dp=0), 3 (pp=1 dp=1)  w4 w5",
-        "m3       standby                                              w6 w7",
+        "m2       active                 2 (pp=1 dp=0), 3 (pp=1 dp=1)  nothing        w4 w5",
+        "m3       standby                                                             w6 w7",
     ]
 
 

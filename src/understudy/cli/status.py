@@ -62,7 +62,8 @@ def show(job: dict[str, Any], machines: list[dict[str, Any]], roster: list[dict[
     places = {entry["role"]: " ".join(f"{name}={at}" for name, at in entry["places"].items()) for entry in roster}
     waiting(console.print, job.get("queue", ()))
     labelled = any(machine.get("labels") for machine in machines)
-    titles = ("machine", "state", "roles", "workers", "failures", *(["labels"] if labelled else []))
+    titles = ("machine", "state", "roles", "replaced from", "workers", "failures", *(["labels"] if labelled else []))
+    sources = {entry["role"]: entry.get("source", "") for entry in roster}
     table = output.table(*titles, right=False)
     for machine in machines:
         roles = ", ".join(f"{role} ({places.get(role, '')})" for role in machine["roles"])
@@ -72,7 +73,8 @@ def show(job: dict[str, Any], machines: list[dict[str, Any]], roster: list[dict[
             state += f", goes at {clock(machine['goes'])}"
         failures = str(machine["failures"]) if machine["failures"] else ""
         labels = " ".join(f"{key}={value}" for key, value in sorted(machine.get("labels", {}).items()))
-        cells = [machine["name"], state, roles, " ".join(machine["workers"]), failures]
+        source = ", ".join(sorted({sources[role] for role in machine["roles"] if sources.get(role)}))
+        cells = [machine["name"], state, roles, source, " ".join(machine["workers"]), failures]
         table.add_row(*map(Text, [*cells, labels] if labelled else cells))
     console.print(table)
     past = [(at, machine["name"], what) for machine in machines for at, what in machine["history"]]

@@ -150,6 +150,33 @@ class Tracked(msgspec.Struct, frozen=True, tag="tracked"):
     bytes: int = 0
 
 
+class Difference(msgspec.Struct, frozen=True):
+    """A tracked object in which roles differ that should hold the same state."""
+
+    item: str
+    """The name under which the script tracks it."""
+    roles: tuple[tuple[int, ...], ...]
+    """The roles, grouped by what they hold."""
+    bytes: int
+    """Size of what differs."""
+    exchanged: bool
+    """Whether every role tells it to the others with each vote."""
+
+
+class Compared(msgspec.Struct, frozen=True, tag="compared"):
+    """All roles have compared their states bit by bit at a boundary."""
+
+    role: int
+    step: int
+    """The step that began at this boundary."""
+    twins: tuple[int, ...]
+    """Roles that can give this role's state, itself included."""
+    own: tuple[str, ...] = ()
+    """Tracked objects in which this role differs from its twins; the twins know what this role holds."""
+    differences: tuple[Difference, ...] = ()
+    """Told by the first of the roles that differ."""
+
+
 class Rehearsed(msgspec.Struct, frozen=True, tag="rehearsed"):
     """The rehearsal is over: the worker waits at a boundary."""
 
@@ -292,7 +319,7 @@ class Failed(msgspec.Struct, frozen=True, tag="failed"):
     cause: ScriptFailure = "raises"
 
 
-Readiness = Here | Tracked | Rehearsed | Recorded | Parked
+Readiness = Here | Tracked | Compared | Rehearsed | Recorded | Parked
 ChangeReport = Prepared | Unprepared | Cancelled | Switched | Gave | Settled
 FromWorker = Readiness | ChangeReport | Stalled | Halted | Saved | Faulty | Done | Failed
 

@@ -5,8 +5,8 @@ Giver and taker track the same objects under the same names, so they come to the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 
 import msgspec
@@ -16,7 +16,7 @@ import xxhash
 from .codec import decode, encode
 from .errors import StateError
 from .kinds import Tracked, by_kind, module_tensors, optimizers, tracked_objects
-from .memory import PIECE, Slot, Staging, in_place, local_part, size_of, slot_of
+from .memory import Slot, Staging, contents, local_part, slot_of
 from .optimizers import optimizer_parameters
 
 
@@ -30,6 +30,8 @@ class Inventory:
     tensors: list[torch.Tensor]
     parameters: tuple[tuple[str, torch.Tensor], ...]
     """The parameters of all optimizers, each once; by the module's name for it if a tracked module has it."""
+    given: Mapping[str, object] = field(default_factory=dict)
+    """Tracked object → its rest, for objects whose rest is that of another role."""
 
     def gradients(self) -> list[tuple[str, torch.Tensor | None]]:
         """(name, this role's part of the gradient, if there is one) of every parameter that an optimizer has."""
@@ -50,13 +52,24 @@ class Inventory:
         names = {name for kind, things in by_kind(self.tracked) for name in kind.changing(things)}
         return frozenset(number for number, slot in enumerate(self.slots) if slot.name in names)
 
-    def rest(self, *, sort_keys: bool = False) -> bytes:
-        """Everything tracked that is not a slot, encoded."""
-        parts = {
-            name: encode(kind.rest(name, thing), name, sort_keys=sort_keys)
+    def rests(self, *, sort_keys: bool = False) -> dict[str, bytes]:
+        """The rest of each tracked object, encoded: its state that is not a slot."""
+        return {
+            name: encode(self.given[name] if name in self.given else kind.rest(name, thing), name, sort_keys=sort_keys)
             for name, thing, kind in tracked_objects(self.tracked)
         }
-        return encode(parts, "the rest", sort_keys=sort_keys)
+
+    def rest(self, *, sort_keys: bool = False) -> bytes:
+        """Everything tracked that is not a slot, encoded."""
+        return encode(self.rests(sort_keys=sort_keys), "the rest", sort_keys=sort_keys)
+
+    def with_parts(self, tensors: Mapping[str, torch.Tensor], rests: Mapping[str, object]) -> Inventory:
+        """The same state with other contents in these slots and objects. Raises StateError if a tensor misfits."""
+        for slot in self.slots:
+            if slot.name in tensors and slot_of(slot.name, tensors[slot.name]) != slot:
+                raise StateError(f"{slot.name}: {_described(slot_of(slot.name, tensors[slot.name]))} does not fit")
+        found = [tensors.get(slot.name, mine) for slot, mine in zip(self.slots, self.tensors, strict=True)]
+        return replace(self, tensors=found, given=rests)
 
     def restore_rest(self, data: bytes | bytearray | memoryview) -> None:
         """Set everything that is not a slot to what the giver has. All of it is checked before anything is changed."""
@@ -134,14 +147,9 @@ def digest(inventory: Inventory) -> str:
     """One number for the whole state, equal exactly if every bit is: xxh3_128 of all names, shapes, dtypes, bytes and
     the rest. The order of a dict in the rest does not count."""
     hashed = xxhash.xxh3_128(msgspec.msgpack.encode(inventory.slots))
-    staging: Staging | None = None
+    staging = Staging()
     for tensor in inventory.tensors:
-        if (view := in_place(tensor)) is not None:
-            hashed.update(view)
-            continue
-        staging = staging or Staging()
-        size = size_of(tensor)
-        for offset in range(0, size, PIECE):
-            hashed.update(staging.read(tensor, offset, min(PIECE, size - offset)))
+        for part in contents(tensor, staging):
+            hashed.update(part)
     hashed.update(inventory.rest(sort_keys=True))
     return hashed.hexdigest()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from functools import cached_property
 from typing import Any, TypeGuard
 
 import msgspec
@@ -126,7 +127,11 @@ class Staging:
     """A host buffer through which pieces of other tensors pass, one at a time."""
 
     def __init__(self, size: int = PIECE) -> None:
-        self._buffer = local_device().host_empty((size,), torch.uint8)
+        self._size = size
+
+    @cached_property
+    def _buffer(self) -> torch.Tensor:
+        return local_device().host_empty((self._size,), torch.uint8)
 
     def view(self, length: int) -> memoryview:
         return bytes_of(self._buffer[:length])
@@ -151,6 +156,16 @@ class Staging:
         for part in blocks(tensor.detach(), offset // width, (offset + length) // width):
             yield part, buffered[done : done + part.numel()].view(part.shape)
             done += part.numel()
+
+
+def contents(tensor: torch.Tensor, staging: Staging) -> Iterator[memoryview]:
+    """The bytes of a tensor in logical order, piece by piece; each is valid until the next one."""
+    if (view := in_place(tensor)) is not None:
+        yield view
+        return
+    size = size_of(tensor)
+    for offset in range(0, size, PIECE):
+        yield staging.read(tensor, offset, min(PIECE, size - offset))
 
 
 def blocks(tensor: torch.Tensor, start: int, stop: int) -> Iterator[torch.Tensor]:

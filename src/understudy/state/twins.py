@@ -34,6 +34,14 @@ def twins(tracked: Tracked, me: int | None = None) -> frozenset[int]:
     return alone if common is None else common | alone
 
 
+def expected_twins(tracked: Tracked, me: int) -> frozenset[int]:
+    """The roles that should hold the same parameters, by how the modules were made; tensors that neither DDP nor a
+    DTensor's mesh says anything about do not count."""
+    holders = holders_in_ddp(tracked)
+    sets = [holders.get(id(tensor), frozenset()) | replicas(tensor) for _, tensor in module_tensors(tracked)]
+    return frozenset({me}).union(frozenset.intersection(*filter(None, sets)) if any(sets) else ())
+
+
 def holders_in_ddp(tracked: Tracked) -> dict[int, frozenset[int]]:
     """The ranks over which DDP keeps a tensor equal, by the tensor's id."""
     holders: dict[int, frozenset[int]] = {}

@@ -14,6 +14,11 @@ from understudy.comm.group import RoleGroup, install, renamed, uninstall
 from understudy.comm.network import NetworkFabric
 from understudy.device.cpu import HOST
 
+_NOTHING = 1 << 40
+"""The size of what a vacant role tells: greater than any other."""
+_FILL = 255
+"""A byte that is never less than another role's."""
+
 
 class TrainingProcess(Protocol):
     """The process that a runtime lives in: its default process group and what scripts read of it."""
@@ -33,6 +38,9 @@ class TrainingProcess(Protocol):
 
     def least(self, numbers: list[int]) -> list[int]:
         """The minimum over all roles, number by number. Undefined if the fabric is poisoned meanwhile."""
+
+    def gather(self, data: bytes) -> list[bytes]:
+        """The data of all roles, by role; empty for vacant ones. Undefined if the fabric is poisoned meanwhile."""
 
     def uninstall(self) -> None: ...
 
@@ -69,11 +77,29 @@ class TorchProcess:
     def least(self, numbers: list[int]) -> list[int]:
         assert self._votes is not None
         tensor = torch.tensor(numbers)
+        self._reduce_least(tensor)
+        return [int(number) for number in tensor.tolist()]
+
+    def _reduce_least(self, tensor: torch.Tensor) -> None:
+        assert self._votes is not None
         options = dist.AllreduceOptions()
         options.reduceOp = dist.ReduceOp(dist.ReduceOp.MIN)
         options.asyncOp = False
         self._votes.allreduce([tensor], options).wait()
-        return [int(number) for number in tensor.tolist()]
+
+    def gather(self, data: bytes) -> list[bytes]:
+        assert self._votes is not None
+        roles, me = self._votes.size(), self._votes.rank()
+        sizes = self.least([len(data) if role == me else _NOTHING for role in range(roles)])
+        if self._fabric.fault is not None:
+            return []
+        sizes = [0 if size == _NOTHING else size for size in sizes]
+        room = torch.full((sum(sizes),), _FILL, dtype=torch.uint8)
+        parts = room.split(sizes)
+        if data:
+            parts[me].copy_(torch.frombuffer(bytearray(data), dtype=torch.uint8))
+        self._reduce_least(room)
+        return [part.numpy().tobytes() for part in parts]
 
     def uninstall(self) -> None:
         self._votes = None

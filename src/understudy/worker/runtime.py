@@ -12,10 +12,10 @@ from understudy.comm.faults import SwitchRefused
 from understudy.host.world import REAL, World
 from understudy.protocol import messages
 from understudy.protocol.messages import ScriptFailure, ToWorker, WorkerSpec
-from understudy.protocol.vote import NO_ROLE, VoteOutcome, numbers_of, outcome_of
+from understudy.protocol.vote import VoteOutcome, numbers_of, outcome_of
 from understudy.state.checkpoint import CheckpointStore
 from understudy.state.inventory import digest, take_inventory
-from understudy.state.twins import twins
+from understudy.state.twins import expected_twins, twins
 
 from .driver import Dismissed, ProtocolDriver, Send
 from .identity import Identity
@@ -23,6 +23,7 @@ from .instructions import Begin, EnterTrain, GoBack, SwitchTo, Wait, Withdraw, W
 from .meter import Meter, StepTimes, traffic_of
 from .process import TrainingProcess
 from .recordings import StepRecordings
+from .redundancy import Redundancy
 from .states import Proposal
 from .transfer.archive import Archive
 from .transfer.transfers import StateTransfers
@@ -93,7 +94,12 @@ class WorkerRuntime:
         self.protocol, self._changed = self._driver.protocol, self._driver.changed
         self.step_times = StepTimes()
         self.protocol.usual = self.step_times.usual
-        self.transfers = StateTransfers(spec, self._driver, fabric, self.tracked, self.step_times, world)
+        self.redundancy = Redundancy(
+            fabric, process, self.tracked, role=lambda: self.role, expected=self._expected_twins
+        )
+        self.transfers = StateTransfers(
+            spec, self._driver, fabric, self.tracked, self.step_times, self.redundancy, world=world
+        )
         self._archive: Archive | None = None
         """What this worker keeps to go back to, from the first boundary on."""
         self.identity = Identity(spec.mesh)
@@ -155,6 +161,7 @@ class WorkerRuntime:
         self.process.uninstall()
         self._close_archive()
         self.tracked.clear()
+        self.redundancy.forget()
         self.same, self._votes = (), None
         gc.collect()
 
@@ -183,6 +190,10 @@ class WorkerRuntime:
         """Roles that hold the same state as this one, this one included."""
         return tuple(sorted({*twins(self.tracked, self.role), *self.same}))
 
+    def _expected_twins(self) -> tuple[int, ...]:
+        """Roles that should hold the same state: by how the modules were made, or by what the script says."""
+        return tuple(sorted({*expected_twins(self.tracked, self.role), *self.same}))
+
     def _interchangeable(self) -> tuple[int, ...]:
         """Roles that this worker could take without entering the training function again."""
         return self.identity.others(self.fabric, self.role, self.twins())
@@ -208,6 +219,7 @@ class WorkerRuntime:
             self.tracked,
             same,
             self._send,
+            inventory_for=self.redundancy.inventory_for,
             world=self.world,
             checkpoints=self._checkpoints,
         )
@@ -228,16 +240,13 @@ class WorkerRuntime:
         with self._changed:
             self._driver.do(self.protocol.tracked(same, size, begun))
 
-    def _compare(self) -> None:
-        """Check that the roles that the script calls the same hold the same state. All roles do so at the same
-        boundary."""
-        mine, first = int(digest(take_inventory(self.tracked))[:15], 16), min(self.same)
-        numbers = [NO_ROLE << 20] * (2 * self.spec.roles)
-        numbers[first], numbers[self.spec.roles + first] = mine, -mine
-        least = self.process.least(numbers)
-        if self.fabric.fault is None and least[first] != -least[self.spec.roles + first]:
+    def _compare(self, step: int) -> None:
+        """Compare this role's state with that of the others, if that is due. Raises JobError if roles differ that the
+        script has called the same."""
+        found = self.redundancy.boundary(step)
+        if found and not set(self.same) <= set(found):
             roles = ", ".join(map(str, self.same))
-            raise JobError(f"job.same_over: after the first step, roles {roles} do not hold the same state")
+            raise JobError(f"job.same_over: before step {step}, roles {roles} do not hold the same state")
 
     def _go_back(self, to: GoBack) -> None:
         assert self._archive is not None
@@ -266,8 +275,7 @@ class WorkerRuntime:
                 assert self._archive is not None
                 self.recordings.boundary(step)
                 self._watch.step_begins()
-                if step == 1 and self.same:
-                    self._compare()
+                self._compare(step)
                 self._archive.boundary(step)
                 self.transfers.offer(self._archive)
                 return step
@@ -325,6 +333,8 @@ class WorkerRuntime:
             self._driver.do(self.protocol.interrupted(how, str(error), who))
             return None
         self._settling = generation
+        if proposal.back:
+            self.redundancy.forget()
         if self._archive is not None:
             self._archive.entered(proposal.roster, proposal)
         arrival = self.transfers.take_arrival()
@@ -356,6 +366,7 @@ class WorkerRuntime:
             ballot = self.protocol.ballot(healthy=healthy, over=over, sound=sound, copied=copied)
         if ballot is None:
             return self.verdict()
+        self.redundancy.vote(self.protocol.step)
         least = self.process.least(numbers_of(ballot))
         fault = self.fabric.fault
         if fault is not None:
@@ -416,6 +427,10 @@ class WorkerRuntime:
         with self._changed:
             self.protocol.applied()
             step = self.protocol.step
+        if (report := self.redundancy.applied(step - 1)) is not None:
+            self._send(report)
+            if self._archive is not None:
+                self._archive.regard(self.redundancy.identical())
         seconds, lost = self.step_times.ends(self.world.time(), settles=bool(self._settling))
         if self._settling:
             self._send(messages.Settled(self._settling, step, lost))

@@ -197,12 +197,20 @@ def test_a_role_that_dies_in_one_step_after_the_other_is_not() -> None:
     assert rig.status() == "training"
 
 
-@pytest.mark.parametrize("begun", [False, True])
-def test_what_has_begun_does_not_begin_anew(begun: bool) -> None:
-    rig = Rig.training(copies=False) if begun else Rig.opening(standbys=1)
-    if not begun:
-        rig.all_switch(step=0)
+def test_before_the_first_step_a_job_begins_anew() -> None:
+    rig = Rig.opening(standbys=1)
+    rig.all_switch(step=0)
     rig.lose("m1")
-    rig.halted("w0", step=0, holds=begun)
-    assert rig.status() == ("failed" if begun else "forming")
-    assert rig.job.restarts == (0 if begun else 1)
+    rig.halted("w0", step=0, holds=False)
+    assert rig.status() == "forming"
+    assert rig.job.restarts == 1
+
+
+@pytest.mark.parametrize(("step", "holds", "anew"), [(2, True, True), (3, True, False), (0, False, False)])
+def test_only_before_states_are_compared_a_job_that_has_begun_begins_anew(step: int, holds: bool, anew: bool) -> None:
+    """A survivor that holds no state does not know how far the job has come."""
+    rig = Rig.training(copies=False)
+    rig.lose("m1")
+    rig.halted("w0", step=step, holds=holds)
+    assert rig.status() == ("forming" if anew else "failed")
+    assert rig.job.restarts == int(anew)

@@ -263,17 +263,17 @@ def test_the_roster_view_names_the_coordinates_and_the_worker_of_each_role() -> 
     rig = Rig.training(nproc=2)
     mesh, twins = (("pp", 2), ("dp", 2)), (0, 1, 2, 3)
     assert roster_view(rig.job, mesh) == [
-        RoleView(0, {"pp": 0, "dp": 0}, "w0", "m0", twins),
-        RoleView(1, {"pp": 0, "dp": 1}, "w1", "m0", twins),
-        RoleView(2, {"pp": 1, "dp": 0}, "w2", "m1", twins),
-        RoleView(3, {"pp": 1, "dp": 1}, "w3", "m1", twins),
+        RoleView(0, {"pp": 0, "dp": 0}, "w0", "m0", twins, "live replica"),
+        RoleView(1, {"pp": 0, "dp": 1}, "w1", "m0", twins, "live replica"),
+        RoleView(2, {"pp": 1, "dp": 0}, "w2", "m1", twins, "live replica"),
+        RoleView(3, {"pp": 1, "dp": 1}, "w3", "m1", twins, "live replica"),
     ]
     rig.replace(until="armed")
     assert [view.machine for view in roster_view(rig.job, mesh)] == ["m0", "m0", "m1", "m1"]
     rig.all_switch()
     assert roster_view(rig.job, mesh)[2:] == [
-        RoleView(2, {"pp": 1, "dp": 0}, "w4", "m2", twins),
-        RoleView(3, {"pp": 1, "dp": 1}, "w5", "m2", twins),
+        RoleView(2, {"pp": 1, "dp": 0}, "w4", "m2", twins, "live replica"),
+        RoleView(3, {"pp": 1, "dp": 1}, "w5", "m2", twins, "live replica"),
     ]
 
 

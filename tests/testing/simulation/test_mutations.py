@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from understudy.controller.core import actions, judgement, settlement, signals
+from understudy.controller.core import actions, failure, judgement, settlement, signals
 from understudy.controller.core.events import Event as ControllerEvent
 from understudy.controller.core.events import Reported
 from understudy.controller.core.judgement import Situation, Verdict
@@ -22,6 +22,7 @@ from understudy.protocol.frames import Register
 from understudy.protocol.messages import Halt
 from understudy.protocol.sessions import Inbox
 from understudy.protocol.vote import VoteOutcome, outcome_of
+from understudy.state.inventory import take_inventory
 from understudy.state.undo import Undo
 from understudy.testing.simulation import Rule, RuleBroken, SimJob, setting_of
 from understudy.testing.simulation.fabric import SimTrainingProcess
@@ -29,6 +30,7 @@ from understudy.testing.simulation.host import SimLedger
 from understudy.worker import runtime
 from understudy.worker.instructions import Next, SwitchTo
 from understudy.worker.protocol import MESSAGES, STEPS, WorkerProtocol
+from understudy.worker.redundancy import Redundancy
 from understudy.worker.states import Event, ProposalState, StepState, WorkerState
 from understudy.worker.transfer.copies import CopyKeeper
 
@@ -49,6 +51,26 @@ def mutation(*rules: Rule, **setting: Any) -> Callable[[Mutate], Mutate]:
 
 def nothing(*_: object, **__: object) -> None:
     pass
+
+
+# -- the state of a role alone -----------------------------------------------------------------------------------------
+
+
+@mutation(Rule.SAME_STATE, mask="", own="vote", copies="all", first=())
+def a_joiner_gets_the_position_of_its_twin(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Redundancy, "inventory_for", lambda self, role, step: take_inventory(self._tracked))
+
+
+@mutation(Rule.SAME_STATE, mask="", own="vote", copies="all", first=())
+def positions_of_the_last_boundary_are_given(patch: pytest.MonkeyPatch) -> None:
+    inventory_for = Redundancy.inventory_for
+    patch.setattr(Redundancy, "inventory_for", lambda self, role, step: inventory_for(self, role, step - 1))
+
+
+@mutation(Rule.SAME_STATE, mask="", own="vote", copies="all", first=(), copy_every=1)
+def a_copy_of_a_twin_counts_as_a_copy_of_the_role(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(failure, "identical", lambda job: job.twins)
+    patch.setattr(Redundancy, "identical", lambda self: self.twins)
 
 
 # -- the worker's protocol ---------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from understudy.protocol.options import with_options
 from understudy.protocol.roster import Roster, WorkerAddress
 from understudy.protocol.settings import Settings
 from understudy.state.checkpoint import CheckpointFolder, FolderWriter
+from understudy.state.inventory import take_inventory
 from understudy.worker.transfer.archive import Archive
 
 WORKERS = [WorkerAddress(f"w{role}", f"m{role}") for role in range(7)]
@@ -34,7 +35,10 @@ class Scene:
         )
         tracked = {"model": nn.Linear(2, 2)}
         fabric = cast("Fabric", self.current)
-        self.archive = Archive(self.spec, fabric, 0, tracked, tuple(range(7)), self.said.append)
+        self.archive = Archive(
+            *(self.spec, fabric, 0, tracked, tuple(range(7)), self.said.append),
+            inventory_for=lambda role, step: take_inventory(tracked),
+        )
         self.archive.entered(FIRST)
 
     def enter(self, *vacant: int) -> None:

@@ -12,8 +12,8 @@ from understudy.protocol.provisioning import Provisioning
 AnnouncementKind = Literal[
     "asked", "late", "machine", "wanted", "refused", "released", "notice", "quarantined", "lost", "died", "signal",
     "unexpected", "rehearsal", "recorded", "copied", "steward", "straggler", "caught-up", "change", "phase",
-    "cancelled", "seated", "settled", "vacated", "masked", "replicas", "halt", "decided", "policy", "waiting",
-    "finished", "stopped", "failed",
+    "cancelled", "seated", "settled", "vacated", "masked", "replicas", "redundancy", "halt", "decided", "policy",
+    "waiting", "finished", "stopped", "failed",
 ]
 """What an announcement is about."""
 # fmt: on

@@ -7,6 +7,7 @@ switch that all changes share (`reports.py`).
 from __future__ import annotations
 
 from understudy.protocol.messages import Conclude, Finish, Halt, Resume
+from understudy.protocol.sentences import counted
 
 from .actions import (
     announce,
@@ -27,8 +28,9 @@ from .machines import Machine, MachineState, Worker
 from .masked import park, parked_machine, places_without, spared, to_vacate
 from .replicas import sound
 from .settlement import Holder, Settlement, StateLost, fall_back, latest_copy, settle
+from .sources import forget_own, identical
 from .standbys import rehearse, stand_in
-from .state import ATTEMPTS, STUBBORN, FailureCause, JobState, JobStatus
+from .state import ATTEMPTS, FIRST_STEPS, STUBBORN, FailureCause, JobState, JobStatus
 from .turns import try_again
 
 # -- the halt --------------------------------------------------------------------------------------------------------
@@ -119,7 +121,7 @@ def decide(job: JobState) -> None:
     )
     job.status = JobStatus.RECOVERING
     recover = _recovery(job, settlement, places, vacant, vacant_by_plan, in_place)
-    recover.copied = latest_copy(_reports(survivors), job.plan.roles, job.twins)
+    recover.copied = latest_copy(_reports(survivors), job.plan.roles, identical(job))
     _inherit_leavers(job, recover, change, unasked)
     job.change = recover
     enter(job, recover, Phase.REHEARSE)
@@ -171,15 +173,17 @@ def _settlement(job: JobState, survivors: list[Worker], change: Change | None) -
         lost, role = str(error), error.role
     able = [holder for holder in reports if holder.report.able]
     try:
-        return fall_back(able, cells, job.twins, job.latest_checkpoint(), lost, [*coming, *seated], unwanted)
+        return fall_back(able, cells, identical(job), job.latest_checkpoint(), lost, [*coming, *seated], unwanted)
     except StateLost:
         _nothing_left(job, lost, role)
     return None
 
 
 def _nothing_left(job: JobState, lost: str, role: int | None = None) -> None:
-    if not job.begun and not job.script_failures and job.restarts < STUBBORN:
-        _start_over(job)
+    held = [worker.report.step for worker in _survivors(job) if worker.report is not None and worker.report.holds]
+    early = not job.begun or (held and max(held) <= FIRST_STEPS)
+    if early and not job.script_failures and job.restarts < STUBBORN:
+        _start_over(job, max(held, default=0))
     elif job.script_failures:
         fail(job, FailureCause.SCRIPT, next(iter(job.script_failures.values())))
     else:
@@ -188,15 +192,18 @@ def _nothing_left(job: JobState, lost: str, role: int | None = None) -> None:
         fail(job, FailureCause.STATE_LOST, reason)
 
 
-def _start_over(job: JobState) -> None:
-    """Begin the job anew, since no step has been made."""
+def _start_over(job: JobState, reached: int) -> None:
+    """Begin the job anew, since no step has been made, or so few that the roles have not compared their states."""
     job.restarts += 1
-    announce(job, "decided", "no step was made yet: all begin anew", step=0, missing=[], source="start", repeated=0)
+    few = f"the roles have not compared their states yet, {counted(reached, 'step')} made again"
+    said = f"{few if reached else 'no step was made yet'}: all begin anew"
+    announce(job, "decided", said, step=0, missing=[], source="start", repeated=reached)
     change, job.interrupted = job.interrupted, None
     if change is not None and change.item is not None:
         try_again(job, change, job.halt_reason)
     job.roster, job.status, job.waiting = None, JobStatus.FORMING, ""
-    job.twins.clear()
+    for known in (job.twins, job.alike, job.own, job.compared):
+        known.clear()
     job.replica_cache = []
     for machine in job.in_state(MachineState.ACTIVE):
         if not quarantine_if_due(job, machine):
@@ -318,6 +325,8 @@ def _inherit_leavers(job: JobState, recover: Change, change: Change | None, unas
 
 def resume(job: JobState, change: Change) -> None:
     """Have all workers open their links, hand state over and begin with the change's first step."""
+    if change.back:
+        forget_own(job)
     change.roster = next_roster(job, change.places, fresh=True, vacant=change.vacant)
     takers = job.workers_of(change.places)
     change.moves = tuple(

@@ -27,11 +27,12 @@ def replicas(job: JobState) -> list[tuple[int, ...]]:
 
 
 def note_twins(job: JobState, role: int, twins: tuple[int, ...]) -> None:
-    """Keep which roles hold the same state as this one, also for twins that die before they report."""
-    if job.twins.get(role) == twins:
+    """Keep which roles should hold the same state as this one, also for twins that die before they report."""
+    if job.alike.get(role) == twins:
         return
-    job.twins[role] = twins
+    job.alike[role] = job.twins[role] = twins
     for other in twins:
+        job.alike.setdefault(other, twins)
         job.twins.setdefault(other, twins)
     job.replica_cache = []
 

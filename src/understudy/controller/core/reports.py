@@ -20,6 +20,7 @@ from .planned import cancel
 from .replicas import note_twins
 from .settling import first_step_made
 from .signals import exited, give_up_on, halted, notified, script_failed, signal, stalled
+from .sources import note_comparison
 from .state import JobState
 
 
@@ -56,6 +57,8 @@ def _said(job: JobState, worker: Worker, message: messages.FromWorker) -> None:
         case messages.Tracked(role, twins, size):
             worker.holds, job.sizes[role] = True, size
             note_twins(job, role, twins)
+        case messages.Compared():
+            note_comparison(job, message)
         case messages.Parked(role):
             if role == worker.rehearsing:
                 worker.rehearsed, worker.rehearsing = role, None
@@ -113,6 +116,7 @@ SPEAKERS: dict[type, frozenset[WorkerCondition]] = {
     messages.Rehearsed: frozenset({WorkerCondition.REHEARSING}),
     messages.Parked: IN_ROLE,
     messages.Tracked: IN_ROLE,
+    messages.Compared: IN_ROLE,
     messages.Recorded: IN_ROLE,
     messages.Settled: IN_ROLE,
     messages.Stalled: IN_ROLE | {WorkerCondition.READY, WorkerCondition.DONE},  # sent by another thread than the others

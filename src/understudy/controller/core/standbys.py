@@ -141,7 +141,7 @@ def rehearse(job: JobState, joiners: dict[int, str]) -> None:
 def recording(job: JobState, role: int, worker: Worker) -> Recorded | None:
     """The recording of this role or of a twin, on a machine that is still here."""
     near = job.machines[worker.machine].place
-    found = (job.recordings.found(other, job.is_here, near) for other in (role, *job.twins.get(role, ())))
+    found = (job.recordings.found(other, job.is_here, near) for other in (role, *job.alike.get(role, ())))
     return next(filter(None, found), None)
 
 
@@ -182,7 +182,7 @@ def _recording_under_way(job: JobState) -> bool:
     if not job.plan.records or job.roster is None or job.roster.generation > 1:
         return False
     known: set[int] = set()
-    for role, twins in sorted(job.twins.items()):
+    for role, twins in sorted(job.alike.items()):
         if role in known:
             continue
         if role not in job.recordings:  # the first of its kind
@@ -252,7 +252,7 @@ def _kinds(job: JobState) -> list[tuple[int, ...]]:
                 kind.append(cell)
                 break
         else:
-            new, twins = [cell], [set(job.twins.get(role, ())) for role in roles]
+            new, twins = [cell], [set(job.alike.get(role, ())) for role in roles]
             kinds.append(new)
             for twin in twins[0]:
                 likely.setdefault(twin, []).append((new, twins))

@@ -24,6 +24,8 @@ ATTEMPTS = 3
 """How often a replacement is tried with another standby, and how many machines in a row may be refused."""
 STUBBORN = 8
 """How often the same thing may fail before the job gives it up."""
+FIRST_STEPS = 2
+"""Steps after which roles know by comparison which others can give their state."""
 RECENT = 5
 """Number of recent replacements by whose duration the next one is estimated."""
 STORY = 12
@@ -162,7 +164,17 @@ class JobState:
 
     # -- what workers have reported
     twins: dict[int, tuple[int, ...]] = field(default_factory=dict)
-    """Role → roles that hold identical copies of its state."""
+    """Role → roles that can give its state, itself included: by a comparison, or at first as `alike`."""
+    alike: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    """Role → roles that run the same program on the same shapes, by how their objects were made."""
+    own: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    """Role → tracked objects in which it differs from its twins, which know what it holds."""
+    compared: set[int] = field(default_factory=set)
+    """Roles that have compared their state with that of the others."""
+    named_differences: set[tuple[str, tuple[tuple[int, ...], ...]]] = field(default_factory=set)
+    """(object, roles by what they hold) of the differences that were announced."""
+    announced_sources: str = ""
+    """What was last announced about the sources of all roles' states."""
     replica_cache: list[tuple[int, ...]] = field(default_factory=list)
     """The roles of each replica, found by `twins`; empty: not found yet."""
     sizes: dict[int, int] = field(default_factory=dict)

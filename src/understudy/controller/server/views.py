@@ -8,6 +8,7 @@ import msgspec
 
 from understudy.controller.core.machines import Machine, MachineState, ready
 from understudy.controller.core.replicas import count, known, target
+from understudy.controller.core.sources import source_of
 from understudy.controller.core.state import JobState, JobStatus
 from understudy.controller.core.turns import prospects
 from understudy.protocol.frames import Beat
@@ -106,7 +107,9 @@ class RoleView(msgspec.Struct, frozen=True):
     worker: str | None
     machine: str | None
     twins: tuple[int, ...] = ()
-    """Roles that hold identical copies of its state."""
+    """Roles that can give its state."""
+    source: str = ""
+    """Where its state would come from if its machine were lost."""
 
 
 def job_view(name: str, job: JobState, beats: Mapping[str, Beat], stragglers: Sequence[Straggler] = ()) -> JobView:
@@ -202,5 +205,6 @@ def roster_view(job: JobState, mesh: Mesh) -> list[RoleView]:
     views = []
     for role, uid in enumerate(() if job.roster is None else job.roster.seats):
         machine = None if uid is None else job.workers[uid].machine
-        views.append(RoleView(role, coordinates(mesh, role), uid, machine, job.twins.get(role, ())))
+        twins, source = job.twins.get(role, ()), source_of(job, role)
+        views.append(RoleView(role, coordinates(mesh, role), uid, machine, twins, source))
     return views

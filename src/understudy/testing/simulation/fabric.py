@@ -21,6 +21,11 @@ from understudy.protocol.roster import Roster, RosterError, WorkerAddress
 from .network import SETUP_S, Network, SharedGeneration
 from .scheduler import SimProcess, Task
 
+_WORD = 7
+"""Bytes in a number that roles tell one another."""
+_NOTHING = 1 << 60
+"""Greater than any such number."""
+
 
 def _nothing(self: object, *args: object, **options: object) -> None:
     """What a simulated fabric or process does when it is told something that only matters outside the simulation."""
@@ -364,5 +369,30 @@ class SimTrainingProcess:
 
     def least(self, numbers: list[int]) -> list[int]:
         return self._fabric.least(numbers)
+
+    def gather(self, data: bytes) -> list[bytes]:
+        roster, role = self._fabric.roster, self._fabric.role
+        assert roster is not None
+        assert role is not None
+        longest = -self.least([-len(data)])[0]
+        if self._poisoned():
+            return []
+        words = -(-longest // _WORD)
+        numbers = [_NOTHING] * (len(roster.seats) * (words + 1))
+        padded, start = data.ljust(words * _WORD, b"\0"), role * (words + 1)
+        numbers[start] = len(data)
+        for word in range(words):
+            numbers[start + 1 + word] = int.from_bytes(padded[word * _WORD : (word + 1) * _WORD], "big")
+        found = self.least(numbers)
+        if self._poisoned():
+            return []
+        told = []
+        for seat, start in zip(roster.seats, range(0, len(found), words + 1), strict=True):
+            size, *rest = found[start : start + words + 1]
+            told.append(b"" if seat is None else b"".join(n.to_bytes(_WORD, "big") for n in rest)[:size])
+        return told
+
+    def _poisoned(self) -> bool:
+        return self._fabric.fault is not None
 
     uninstall = role_changed = announce = _nothing

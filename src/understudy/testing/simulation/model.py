@@ -7,6 +7,9 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
+import torch
+from torch import nn
+
 from understudy.state.inventory import Inventory, take_inventory
 from understudy.state.kinds import Tracked
 
@@ -50,6 +53,30 @@ class SimModel:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.kind, self.steps = state["kind"], state["steps"]
         self.history, self.batches = state["history"], state["batches"]
+
+
+class SimPosition:
+    """State that each role has of its own, such as its position in the data."""
+
+    def __init__(self, role: int) -> None:
+        self.role, self.moves = role, 0
+
+    def advance(self) -> None:
+        self.moves += 1
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"role": self.role, "moves": self.moves}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.role, self.moves = state["role"], state["moves"]
+
+
+class SimWeights(nn.Module):
+    """Parameters by which replicas are told apart from other roles."""
+
+    def __init__(self, kind: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.full((1,), float(kind)))
 
 
 class SimDisk:

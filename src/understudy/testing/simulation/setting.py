@@ -53,6 +53,8 @@ class Setting:
     steward: StewardSettings
     repair: float
     """Seconds after which the steward expects a lost machine back; 0: never."""
+    own: str
+    """Whether each role also has a state of its own, which changes before its `vote` or `late`, after it; or not."""
 
     @property
     def roles(self) -> int:
@@ -167,6 +169,7 @@ def setting_of(seed: int) -> Setting:
         stalls=chance.choice([0.0, 0.03, 0.1]),
         steward=_steward(chance),
         repair=chance.choice([0.0, 2.0]),
+        own=chance.choice(["", "", "vote", "vote", "late"]),
     )
 
 

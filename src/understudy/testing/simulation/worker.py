@@ -13,7 +13,7 @@ from understudy.worker.runtime import WorkerRuntime
 from understudy.worker.states import ProtocolError
 
 from .fabric import SimFabric, SimTrainingProcess
-from .model import SimCheckpoints, SimModel
+from .model import SimCheckpoints, SimModel, SimPosition, SimWeights
 from .scheduler import SimProcess, Task
 from .verdicts import Rule, RuleBroken
 
@@ -144,16 +144,23 @@ class SimWorker:
             job.role  # noqa: B018  # a script that asks for its role can take no other one at once
         self.model = model = SimModel(plan.same(runtime.role)[0])
         job.track(model=model)
-        if len(plan.same(runtime.role)) > 1:
+        position = SimPosition(runtime.role)
+        if plan.own:
+            job.track(weights=SimWeights(model.kind), position=position)
+        if len(plan.same(runtime.role)) > 1 and (plan.mask or not plan.own):
             job.same_over("dp")
         for step in job.steps(plan.steps):
             with step:
                 self._check(step.index, model, job)
+                self._check_position(step.index, position, job)
                 model.see_batch()
+                position.advance()
                 self._compute(job)
                 job._before_update(model, (), {})  # type: ignore[arg-type]  # as the hook of an optimizer does
                 self._check(step.index, model, job, computed=True)
                 model.apply(step.index)
+                if plan.own == "late":
+                    position.advance()
 
     def _check(self, step: int, model: SimModel, job: Job, *, computed: bool = False) -> None:
         assert self.runtime is not None
@@ -164,6 +171,16 @@ class SimWorker:
             self._fail(Rule.STEP_ORDER, f"is in step {step} with {model.steps} steps applied")
         elif not model.is_sound(kind, computed=computed):
             self._fail(Rule.SAME_STATE, f"is in step {step} of role {self.runtime.role} with {model.state_dict()}")
+
+    def _check_position(self, step: int, position: SimPosition, job: Job) -> None:
+        """A role that was vacant has not moved on; what changed after a vote may be lost, and that is said."""
+        plan = self._job.setting
+        if job.rehearsing or not plan.own or plan.mask:
+            return
+        assert self.runtime is not None
+        least, most = (2 * step - step, 2 * step) if plan.own == "late" else (step, step)
+        if position.role != self.runtime.role or not least <= position.moves <= most:
+            self._fail(Rule.SAME_STATE, f"is in step {step} of role {self.runtime.role} with {position.state_dict()}")
 
     def _fail(self, rule: Rule, what: str) -> None:
         self._job.scheduler.fail(RuleBroken(rule, f"{self.uid} {what}"))

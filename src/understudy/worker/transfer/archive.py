@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from pathlib import Path
 
 from understudy.comm import waits
@@ -14,7 +15,7 @@ from understudy.masking.placement import parse
 from understudy.protocol.messages import Copied, Saved, WorkerSpec
 from understudy.protocol.roster import Roster
 from understudy.state.checkpoint import CheckpointFolder, CheckpointStore, CheckpointWriter
-from understudy.state.inventory import take_inventory
+from understudy.state.inventory import Inventory, take_inventory
 from understudy.state.kinds import Tracked
 from understudy.state.stream import WorldStop
 from understudy.worker.driver import Send
@@ -39,12 +40,14 @@ class Archive:
         twins: tuple[int, ...],
         send: Send,
         *,
+        inventory_for: Callable[[int, int], Inventory],
         world: World = REAL,
         checkpoints: CheckpointStore | None = None,
     ) -> None:
-        """`checkpoints`: None for those in the folder that the spec names, if it names one."""
+        """`inventory_for`: the state of a role with the same state at a boundary. `checkpoints`: None for those in the
+        folder that the spec names, if it names one."""
         self._spec, self._role, self._tracked, self._twins, self._send = spec, role, tracked, twins, send
-        self._fabric = fabric
+        self._fabric, self._inventory_for = fabric, inventory_for
         if checkpoints is None and spec.settings.checkpoint.folder:
             checkpoints = CheckpointFolder(Path(spec.settings.checkpoint.folder), spec.roles, log.warning)
         self._checkpoints = checkpoints
@@ -66,6 +69,12 @@ class Archive:
     def become(self, role: int, twins: tuple[int, ...]) -> None:
         """Change to another role before anything is kept."""
         self._role, self._twins = role, twins
+
+    def regard(self, twins: tuple[int, ...]) -> None:
+        """From now on these roles count as those with the same state, bit by bit."""
+        self._twins = twins
+        if self._keeper is not None:
+            self._keeper.regard(twins)
 
     def latest(self) -> int | None:
         """The latest checkpoint that is complete on disk; 0: none. None: there are no checkpoints at all."""
@@ -206,10 +215,9 @@ class Archive:
         """Write the final checkpoint: for this worker's role, and for lost roles with the same state."""
         self.close()
         if self._checkpoints is not None:
-            inventory = take_inventory(self._tracked)
             for role in keep.roles:
                 writer = self._checkpoints.writer(role, self._report_saved)
-                writer.save(keep.step, inventory)
+                writer.save(keep.step, self._inventory_for(role, keep.step))
                 writer.wait()
 
     def close(self) -> None:

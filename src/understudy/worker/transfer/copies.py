@@ -187,6 +187,14 @@ class CopyKeeper:
             self._changed.notify_all()
         self._fabric.expect_copy(roster.generation, partial(self._arrived, connections))
 
+    def regard(self, twins: Collection[int]) -> None:
+        """Copies go to a backup from now on if none of these roles, which have the same state, is elsewhere."""
+        with self._changed:
+            connections = self._connections
+            if connections is not None and connections.role is not None:
+                connections.backup = backup_of(connections.roster, connections.role, twins)
+                self._changed.notify_all()
+
     def _disconnect(self) -> None:
         """End what goes over the links of the current generation. The threads that use them close them."""
         connections = self._connections

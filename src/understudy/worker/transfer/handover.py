@@ -31,6 +31,7 @@ from understudy.state.kinds import Tracked, optimizers
 from understudy.state.memory import Slot, gradient_of, is_dtensor, local_part
 from understudy.state.optimizers import optimizer_parameters
 from understudy.state.stream import WorldStop, give, take, wait_ready
+from understudy.worker.redundancy import HandedRedundancy, Redundancy
 
 
 class Tempo(msgspec.Struct, frozen=True):
@@ -81,6 +82,8 @@ class Last(msgspec.Struct, frozen=True, tag="last"):
     """Whether a digest of the whole state follows."""
     gradients: tuple[Slot, ...] = ()
     """Shapes of the carried gradients, for a taker that has no parameters."""
+    redundancy: HandedRedundancy | None = None
+    """What the taker must know of the state of other roles; None: the state is a copy of an earlier step."""
 
 
 class StateDigest(msgspec.Struct, frozen=True, tag="digest"):
@@ -118,6 +121,7 @@ class Arrival(msgspec.Struct, frozen=True):
     tempo: Tempo
     again: bool
     """Whether the whole state was sent a second time."""
+    redundancy: HandedRedundancy | None = None
 
 
 def send(sock: socket.socket, frame: Frame, stop: Stop) -> None:
@@ -188,9 +192,20 @@ def portion(slots: Sequence[Slot], part: int, parts: int) -> range:
 class Giver:
     """Gives the state of one role. Its methods are called in the order below; only `offer` may run beside a step."""
 
-    def __init__(self, links: Sequence[Link], tracked: Tracked, stop: Stop, part: tuple[int, int] = (0, 1)) -> None:
+    def __init__(
+        self,
+        links: Sequence[Link],
+        tracked: Tracked,
+        stop: Stop,
+        part: tuple[int, int] = (0, 1),
+        *,
+        role: int = -1,
+        redundancy: Redundancy | None = None,
+    ) -> None:
+        """`redundancy`: knows the state of other roles than the giver's own; None: the role is the giver's."""
         self._sockets = [link.sock for link in links]
-        self._tracked, self._stop, self._part = tracked, stop, part
+        self._tracked, self._redundancy, self._stop = tracked, redundancy, stop
+        self._role, self._part = role, part
         self._versions: dict[tuple[int, int], int] = {}
         self._updated: set[str] = set()
         self.spoiled = True
@@ -224,7 +239,11 @@ class Giver:
 
     def finish(self, step: int, tempo: Tempo) -> int:
         """Give the remaining state at the boundary. Returns the number of bytes once the taker has verified it."""
-        inventory = take_inventory(self._tracked)
+        redundancy = self._redundancy
+        if redundancy is None:
+            inventory = take_inventory(self._tracked)
+        else:
+            inventory = redundancy.inventory_for(self._role, step)
         if not self.spoiled and inventory.slots == self._early.slots:
             self._send_last(inventory, self._changed(inventory), step, tempo, check=True)
             send(self._sockets[0], StateDigest(digest(inventory)), self._stop)
@@ -263,7 +282,16 @@ class Giver:
 
     def _send_last(self, inventory: Inventory, late: Sequence[int], step: int, tempo: Tempo, *, check: bool) -> None:
         carried, zeros = inventory.carried()
-        last = Last(step, tuple(late), tuple(carried), zeros, inventory.rest(), tempo=tempo, check=check)
+        last = Last(
+            step,
+            tuple(late),
+            tuple(carried),
+            zeros,
+            inventory.rest(),
+            tempo=tempo,
+            check=check,
+            redundancy=None if self._redundancy is None else self._redundancy.handed(),
+        )
         self._hand(last, [*(inventory.tensors[number] for number in late), *carried.values()], check=True)
 
     def _hand(self, frame: Frame, tensors: list[torch.Tensor], *, check: bool) -> None:
@@ -327,7 +355,8 @@ class Taker:
                         send(first, Differs(), self._stop)
                     elif took(last.step):
                         send(first, Taken(), self._stop)
-                        return Arrival(last.step, self._bytes, self._world.monotonic() - start, last.tempo, again)
+                        seconds = self._world.monotonic() - start
+                        return Arrival(last.step, self._bytes, seconds, last.tempo, again, last.redundancy)
                     else:
                         return None
                 case _:

@@ -16,6 +16,7 @@ from understudy.state.kinds import Tracked
 from understudy.state.stream import WorldStop
 from understudy.worker.driver import ProtocolDriver
 from understudy.worker.meter import StepTimes
+from understudy.worker.redundancy import Redundancy
 from understudy.worker.states import Proposal
 
 from .archive import Archive
@@ -31,11 +32,19 @@ class Transfer:
     An error before the boundary costs nothing: the whole state is given at the boundary instead."""
 
     def __init__(
-        self, fabric: Fabric, roster: Roster, move: Move, tracked: Tracked, stop: WorldStop, *, streams: int
+        self,
+        fabric: Fabric,
+        roster: Roster,
+        move: Move,
+        tracked: Tracked,
+        redundancy: Redundancy,
+        stop: WorldStop,
+        *,
+        streams: int,
     ) -> None:
-        self.generation, self._part = roster.generation, (move.part, move.parts)
+        self.generation, self._move = roster.generation, move
         self._fabric, self._roster, self._taker, self._streams = fabric, roster, move.taker.uid, streams
-        self._tracked, self._stop, self._world = tracked, stop, stop.world
+        self._tracked, self._redundancy, self._stop, self._world = tracked, redundancy, stop, stop.world
         self._links: list[Link] = []
         self._giver: Giver | None = None
         self._thread: Thread | None = None
@@ -44,7 +53,15 @@ class Transfer:
     def _open(self) -> Giver:
         if self._giver is None:
             self._links = self._fabric.dial_state(self._roster, self._taker, self._streams)
-            self._giver = Giver(self._links, self._tracked, self._stop, self._part)
+            move = self._move
+            self._giver = Giver(
+                self._links,
+                self._tracked,
+                self._stop,
+                (move.part, move.parts),
+                role=move.role,
+                redundancy=self._redundancy,
+            )
         return self._giver
 
     def offer(self, inventory: Inventory) -> None:
@@ -119,10 +136,13 @@ class StateTransfers:
         fabric: Fabric,
         tracked: Tracked,
         step_times: StepTimes,
+        redundancy: Redundancy,
+        *,
         world: World,
     ) -> None:
         self._spec, self._driver, self._fabric, self._tracked = spec, driver, fabric, tracked
         self._protocol, self._step_times, self._world = driver.protocol, step_times, world
+        self._redundancy = redundancy
         self._transfers: dict[str, Transfer] = {}
         """By taker."""
         self._arrival: Arrival | None = None
@@ -202,7 +222,9 @@ class StateTransfers:
             if transfer is not None:
                 transfer.close()
             stop, streams = self._stopper(proposal.generation), self._spec.settings.replacement.streams
-            transfer = Transfer(self._fabric, proposal.roster, move, self._tracked, stop, streams=streams)
+            transfer = Transfer(
+                self._fabric, proposal.roster, move, self._tracked, self._redundancy, stop, streams=streams
+            )
             self._transfers[move.taker.uid] = transfer
         return transfer
 
@@ -253,6 +275,8 @@ class StateTransfers:
             self._arrival = arrival
             if arrival is not None:
                 self._step_times.take_over(arrival.tempo)
+                if arrival.redundancy is not None:
+                    self._redundancy.take(arrival.redundancy)
         finally:
             for link in (link for each in links for link in each):
                 link.close()
