@@ -48,6 +48,7 @@ class Job:
         self._over: tuple[str, ...] = ()
         """The dimensions over which the gradients of these modules are averaged."""
         self._averaging: Averaging | None = None
+        self._at_boundary = False
         self._noticed = False
         """Whether an update of an optimizer that is not tracked was noticed outside of a step."""
         self._masking: Masking | None = None
@@ -164,7 +165,7 @@ class Job:
         while True:
             if self._observer is not None:
                 self._observer.before_boundary()
-            index = self._runtime.boundary()
+            index = self._boundary()
             if self._observer is not None:
                 self._observer.at_boundary(index)
             if index >= total or self._stopped:
@@ -182,6 +183,14 @@ class Job:
                     continue
                 raise JobError(f"step {index} was not used; write `with step:` around what it does")
         self._closed = True
+
+    def _boundary(self) -> int:
+        """Do what has to happen between two steps; a joiner repeats the leaver's last update there."""
+        self._at_boundary = True
+        try:
+            return self._runtime.boundary()
+        finally:
+            self._at_boundary = False
 
     def _check_rehearsals(self) -> None:
         """Raise JobError if a joiner would rehearse too few steps: DDP lays out its buckets in the first two."""
@@ -223,7 +232,8 @@ class Job:
         """Vote before the first update of a step: a step is applied by all roles or by none."""
         step = self._step
         if step is None:
-            self._updated_outside(optimizer)
+            if not self._at_boundary:
+                self._updated_outside(optimizer)
             return
         if not self._runtime.rehearsing:
             self._meter.update()
@@ -334,4 +344,4 @@ class Job:
                     self._runtime.vote(over=True)
                     return
                 except Repeat:
-                    self._runtime.boundary()
+                    self._boundary()
