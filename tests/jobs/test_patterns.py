@@ -223,3 +223,24 @@ def test_a_flag_that_is_evaluated_before_the_first_step_is_announced(tmp_path: P
         "uid": early["data"]["uid"]
     }
     assert f"train.py line {line} evaluates job.is_primary before the first step" in early["text"]
+
+
+def test_a_death_during_a_collective_between_steps_is_noticed(tmp_path: Path) -> None:
+    """The tail of a loop body is not repeated: the joiner begins with the next step."""
+    script = HOISTED.replace(
+        "        if not job.rehearsing and not (HERE",
+        """        if step.index == 5 and job.role == 1 and not job.rehearsing and not (HERE / "died").exists():
+            (HERE / "died").touch()
+            os.kill(os.getpid(), 9)
+        dist.all_reduce(torch.ones(3))
+        if not job.rehearsing and not (HERE""",
+    ).replace("import random,", "import os, random, torch.distributed as dist,")
+
+    async def later(running: RunningJob) -> None:
+        await running.step(9)
+        await running.call("POST", "/stop")
+
+    found = run_job(tmp_path, later, script=script, standbys=1)
+    assert found.ended.status == "stopped", found.ended.reason
+    said = "role 0: a worker was lost during collectives after step 5, outside of `with step:`"
+    assert (tmp_path / "run" / "log.txt").read_text().count(said) == 1

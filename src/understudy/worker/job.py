@@ -49,6 +49,8 @@ class Job:
         """The dimensions over which the gradients of these modules are averaged."""
         self._averaging: Averaging | None = None
         self._at_boundary = False
+        self._submitted = 0
+        """Operations at the end of the latest step."""
         self._noticed = False
         """Whether an update of an optimizer that is not tracked was noticed outside of a step."""
         self._masking: Masking | None = None
@@ -186,6 +188,13 @@ class Job:
 
     def _boundary(self) -> int:
         """Do what has to happen between two steps; a joiner repeats the leaver's last update there."""
+        if self._runtime.fabric.fault is not None and self._runtime.submitted != self._submitted:
+            log.warning(
+                "role %d: a worker was lost during collectives after step %d, outside of `with step:`; their results "
+                "are undefined, and they are not repeated: call them inside `with step:`, before the update",
+                self._runtime.role,
+                self._runtime.protocol.step - 1,
+            )
         self._at_boundary = True
         try:
             return self._runtime.boundary()
@@ -288,6 +297,12 @@ class Job:
         return all(bool(norm.isfinite()) for norm in norms)
 
     def _end(self, step: Step, error: BaseException | None) -> bool:
+        try:
+            return self._ends(step, error)
+        finally:
+            self._submitted = self._runtime.submitted
+
+    def _ends(self, step: Step, error: BaseException | None) -> bool:
         if self._runtime.rehearsing:
             self._step = None
             self._runtime.identity.watching = True

@@ -439,6 +439,11 @@ class WorkerRuntime:
             return False
         return self.role == primary_of(self.spec.mesh, roster.seats)
 
+    @property
+    def submitted(self) -> int:
+        """Operations and messages of all groups so far."""
+        return sum(endpoint.submitted for endpoint in self.fabric.endpoints())
+
     # -- the end -------------------------------------------------------------------------------------------------------
 
     def _close_archive(self) -> None:
