@@ -15,22 +15,20 @@ from understudy.state.inventory import digest, take_inventory
 from understudy.state.undo import Undo
 
 Make = Callable[[int], Any]
+
+
+def draw_numpy(own: np.random.Generator) -> list[float]:
+    return [own.integers(100), *own.random(3), own.integers(9, dtype=np.uint32)]
+
+
 MAKERS: dict[str, tuple[Make, Callable[[Any], Any]]] = {
     "torch": (lambda seed: torch.Generator().manual_seed(seed), lambda own: torch.randn(3, generator=own).tolist()),
     "random": (random.Random, lambda own: [own.random(), own.gauss(0, 1), own.getrandbits(70)]),
     "state": (np.random.RandomState, lambda own: own.standard_normal(3).tolist()),
-    **{
-        name: (
-            lambda seed, kind=kind: np.random.Generator(kind(seed)),
-            lambda own: [own.integers(100), *own.random(3), own.integers(9, dtype=np.uint32)],
-        )
-        for name, kind in {
-            "PCG64": np.random.PCG64,
-            "MT19937": np.random.MT19937,
-            "Philox": np.random.Philox,
-            "SFC64": np.random.SFC64,
-        }.items()
-    },
+    "PCG64": (lambda seed: np.random.Generator(np.random.PCG64(seed)), draw_numpy),
+    "MT19937": (lambda seed: np.random.Generator(np.random.MT19937(seed)), draw_numpy),
+    "Philox": (lambda seed: np.random.Generator(np.random.Philox(seed)), draw_numpy),
+    "SFC64": (lambda seed: np.random.Generator(np.random.SFC64(seed)), draw_numpy),
 }
 
 
