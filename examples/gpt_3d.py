@@ -76,7 +76,7 @@ def train(job: understudy.Job) -> None:
                     job.log(loss=loss)
             optim.step()
             optim.zero_grad()
-            if job.is_primary and not job.rehearsing and (step.index + 1) % 5 == 0:
+            if job.is_primary and (step.index + 1) % 5 == 0:
                 print(f"step {step.index + 1:4}  loss {step.values['loss']:.4f}", flush=True)
 
 

@@ -44,7 +44,7 @@ def train(job: understudy.Job) -> None:
             optim.step()
             optim.zero_grad()
             job.log(norm=norm)
-            if job.is_primary and not job.rehearsing and (step.index + 1) % 5 == 0:
+            if job.is_primary and (step.index + 1) % 5 == 0:
                 print(f"step {step.index + 1:4}  loss {step.values['loss']:.4f}  norm {norm.item():.2f}", flush=True)
 
 

@@ -38,7 +38,7 @@ def train(job: understudy.Job) -> None:
             optim.step()
             optim.zero_grad()
             job.log(loss=loss)
-            if job.is_primary and not job.rehearsing and (step.index + 1) % 5 == 0:
+            if job.is_primary and (step.index + 1) % 5 == 0:
                 print(f"step {step.index + 1:4}  loss {loss.item():.4f}", flush=True)
     data.close()
 

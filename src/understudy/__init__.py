@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from understudy.worker.entry import run
+    from understudy.worker.flags import LiveFlag
     from understudy.worker.job import Job
     from understudy.worker.step import Shard, Step
 
 __version__ = version("understudy")
 
-__all__ = ["Job", "Shard", "Step", "__version__", "run"]
+__all__ = ["Job", "LiveFlag", "Shard", "Step", "__version__", "run"]
 
-_HOMES = {"run": "entry", "Job": "job", "Shard": "step", "Step": "step"}
+_HOMES = {"run": "entry", "Job": "job", "LiveFlag": "flags", "Shard": "step", "Step": "step"}
 
 
 def __getattr__(name: str) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import time
@@ -51,6 +52,27 @@ def test_the_final_script(folder: Path) -> None:
     assert "finished after 20 steps" in ended.stdout
     assert "step 20  loss " in ended.stdout
     assert (folder / "model.pt").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "steps", "said"),
+    [
+        ("evaluation", 40, r"after 30 steps: 0\.\d{4}"),
+        ("epochs", 48, r"epoch 3  loss 0\.\d{4}  rate 0\.0073"),
+        ("together", 40, r"after 30 steps: 0\.\d{4}"),
+        ("stopping", 0, r"no better than 0\.\d{4} after \d+1 steps"),
+        ("saving", 40, ""),
+    ],
+)
+def test_an_example_of_a_habit(name: str, steps: int, said: str, folder: Path) -> None:
+    ended = run(folder, command(name))
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert f"finished after {steps or ''}" in ended.stdout
+    assert "role 0 is the primary role" in ended.stdout
+    assert len(re.findall(f"(?m)^.*{said}$", ended.stdout)) == 1 or not said, ended.stdout
+    assert not said or f"role 0] {re.search(said, ended.stdout)[0]}" in ended.stdout  # type: ignore[index]
+    saved = sorted(path.name for path in folder.glob("model-*.pt"))
+    assert saved == ([f"model-{number}.pt" for number in (10, 20, 30, 40)] if name == "saving" else [])
 
 
 @pytest.mark.long

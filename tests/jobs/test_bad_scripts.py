@@ -269,6 +269,44 @@ def test_a_script_that_uses_no_with(job: Job) -> None:
     assert "with step:" in why
 
 
+def test_a_training_function_that_makes_no_step(job: Job) -> None:
+    """A library's trainer inside of `train` has a loop of its own, which the runtime does not see."""
+    why = failing(
+        job,
+        """
+        def train(job):
+            model, optim = parts(job)
+            job.track(model=model)
+            for _ in range(5):
+                learn(model, optim)
+        understudy.run(train)
+        """,
+    )
+    assert re.match(r"role [01] .*the training function has returned without a step; write `for step in job.steps", why)
+    assert "not tracked" in job.out  # the optimizer
+    assert "final state" not in job.out
+
+
+def test_an_update_outside_of_a_step(job: Job) -> None:
+    why = failing(
+        job,
+        """
+        def train(job):
+            model, optim = parts(job)
+            job.track(model=model, optim=optim)
+            for step in job.steps(5):
+                with step:
+                    optim.zero_grad()
+                    model(torch.ones(2, 4)).pow(2).mean().backward()
+                optim.step()  # here
+        understudy.run(train)
+        """,
+    )
+    assert re.match(r"role [01] ", why)
+    assert "SGD.step() was called outside of a step; an update belongs inside `with step:`" in why
+    assert f"(script.py, line {line_of(job, '# here')})" in why
+
+
 @pytest.mark.long
 def test_a_good_script(job: Job) -> None:
     """What all of the above are measured by."""

@@ -79,7 +79,7 @@ def train(job):
     model = DDP(nn.Sequential(nn.Linear(64, 128), nn.Dropout(0.1), nn.Linear(128, 8)))
     optim = torch.optim.AdamW(model.parameters(), lr=1e-3)
     job.track(model=model, optim=optim)
-    newcomer = job.rehearsing
+    newcomer = bool(job.rehearsing)
     for step in job.steps():
         with step:
             if job.rehearsing:
@@ -94,7 +94,7 @@ def train(job):
                 strike("joiner has stepped")
             optim.zero_grad()
             job.log(loss=loss)
-        newcomer = newcomer and job.rehearsing
+        newcomer = newcomer and bool(job.rehearsing)
         if not job.rehearsing and not (HERE / "hurry").exists():
             time.sleep(min(5.0, 0.1 * STEPS / (STEPS - step.index)))  # the later, the longer: the end is never reached
 

@@ -17,6 +17,7 @@ from understudy.protocol.mesh import (
     dimensions,
     first_replicas,
     parse_mesh,
+    primary_of,
     replica_of,
     roles_of,
 )
@@ -138,3 +139,23 @@ def test_the_first_replicas_are_whole(mesh: Mesh, nproc: int) -> None:
         numbers = {replica_of(mesh, role)[1] for cell in cells for role in range(cell * nproc, (cell + 1) * nproc)}
         assert numbers == set(range(len(numbers)))
         assert len(cells) * nproc * replica_of(mesh, 0)[0] == len(numbers) * roles_of(mesh)
+
+
+@pytest.mark.parametrize(
+    ("mesh", "vacant", "primary"),
+    [
+        ("dp=4", (), 0),
+        ("dp=4", (0, 1), 2),
+        ("dp=2,tp=2", (), 0),
+        ("pp=2,dp=2", (), 2),  # the last stage has the loss
+        ("pp=2,dp=2", (0, 2), 3),
+        ("dp=2,pp=3", (), 2),
+        ("dp=2,pp=3", (0, 1, 2), 5),
+        ("pp=1,dp=2", (), 0),
+        ("dp=2", (0, 1), None),
+    ],
+)
+def test_the_primary_role_is_the_first_that_has_the_loss(mesh: str, vacant: tuple[int, ...], primary: int) -> None:
+    parsed = parse_mesh(mesh)
+    seats = [None if role in vacant else f"w{role}" for role in range(roles_of(parsed))]
+    assert primary_of(parsed, seats) == primary

@@ -303,3 +303,12 @@ def test_nothing_at_all() -> None:
     undo = Undo({})
     undo.remember()
     undo.restore()
+
+
+def test_a_disabled_scaler_is_as_it_was(net: Net) -> None:
+    scaler = GradScaler("cpu", enabled=False)
+    undo = Undo({"net": net, "scaler": scaler})
+    undo.remember()
+    compute(net)
+    undo.restore()
+    assert scaler.state_dict() == {}

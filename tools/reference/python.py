@@ -17,9 +17,9 @@ from understudy.data import sampler
 
 from .sources import filled, item, joined, told, told_attributes, tree_of
 
-MADE_BY_THE_RUNTIME = ("Job", "Step", "Shard", "Report", "LocalWorker", "WorkerHandle")
+MADE_BY_THE_RUNTIME = ("Job", "LiveFlag", "Step", "Shard", "Report", "LocalWorker", "WorkerHandle")
 """Classes that only the runtime instantiates; the reference shows no constructor."""
-SURFACE = ("run", "Job", "Step", "Shard")
+SURFACE = ("run", "Job", "LiveFlag", "Step", "Shard")
 """In the order in which a script uses them."""
 DATA = ("Tokens", "MapData", "Sampler", "MicroShard", "cut", "Local", "Report", "partition", "check", "DataError")
 TESTING = ("run_workers", "LocalWorkers", "WorkerHandle", "LocalWorker", "first_roster", "FakeClock", "InjectedError")

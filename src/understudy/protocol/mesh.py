@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Sequence
+from functools import cache
 
 Mesh = tuple[tuple[str, int], ...]
 
@@ -59,6 +60,19 @@ def replica_of(mesh: Mesh, role: int) -> tuple[int, int]:
         if name.startswith("dp"):
             count, mine = count * sizes[name], mine * sizes[name] + place
     return count, mine
+
+
+@cache
+def roles_with_loss(mesh: Mesh) -> tuple[int, ...]:
+    """The roles that compute the loss: those of the last pipeline stage (dimension pp), or all without a pipeline."""
+    sizes = dict(mesh)
+    last = sizes.get("pp", 1) - 1
+    return tuple(role for role in range(roles_of(mesh)) if coordinates(mesh, role).get("pp", 0) == last)
+
+
+def primary_of(mesh: Mesh, seats: Sequence[object | None]) -> int | None:
+    """The primary role: the first that has the loss and is not vacant. None: all of them are vacant."""
+    return next((role for role in roles_with_loss(mesh) if seats[role] is not None), None)
 
 
 def first_replicas(mesh: Mesh, nproc: int) -> dict[int, tuple[int, ...]]:

@@ -177,6 +177,16 @@ class Compared(msgspec.Struct, frozen=True, tag="compared"):
     """Told by the first of the roles that differ."""
 
 
+class EarlyReading(msgspec.Struct, frozen=True):
+    """A flag of the job that a script has evaluated before the first step of a rehearsal: its value changes once the
+    standby has a role."""
+
+    flag: str
+    value: bool
+    file: str
+    line: int
+
+
 class Rehearsed(msgspec.Struct, frozen=True, tag="rehearsed"):
     """The rehearsal is over: the worker waits at a boundary."""
 
@@ -188,6 +198,8 @@ class Rehearsed(msgspec.Struct, frozen=True, tag="rehearsed"):
     """How the rehearsal differed from the recording; empty: it did not."""
     fixed: bool = False
     """Whether the script has asked for its role before the training function: this process can have no other role."""
+    early: tuple[EarlyReading, ...] = ()
+    """What the script has evaluated too early."""
 
 
 class Parked(msgspec.Struct, frozen=True, tag="parked"):
@@ -304,9 +316,12 @@ class Done(msgspec.Struct, frozen=True, tag="done"):
     stopped: bool = False
 
 
-ScriptFailure = Literal["raises", "exits", "never-tracks", "no-train", "steps", "collectives"]
+ScriptFailure = Literal[
+    "raises", "exits", "never-tracks", "no-train", "no-steps", "outside-step", "steps", "collectives"
+]
 """How a script fails: it raises an exception, its process exits, nothing is tracked, it does not call
-`understudy.run`, roles make different steps, or roles call different operations."""
+`understudy.run`, its training function makes no step, an optimizer makes an update outside of a step, roles make
+different steps, or roles call different operations."""
 
 
 class Failed(msgspec.Struct, frozen=True, tag="failed"):

@@ -153,11 +153,6 @@ class Roster(msgspec.Struct, frozen=True, dict=True):
         """Roles without a worker."""
         return tuple(role for role, uid in enumerate(self.seats) if uid is None)
 
-    @cached_property
-    def last(self) -> int | None:
-        """The last role that is not vacant."""
-        return max(self._role_of.values(), default=None)
-
     def worker(self, uid: str) -> WorkerAddress | None:
         return self._by_uid.get(uid)
 

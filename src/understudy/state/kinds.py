@@ -7,10 +7,12 @@ ask this registry, so that an object is handled in the same way everywhere.
 from __future__ import annotations
 
 import copy
+import random
 from collections.abc import Callable, ItemsView, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
+import numpy as np
 import torch
 from torch import nn
 from torch.amp.grad_scaler import GradScaler
@@ -45,9 +47,10 @@ def _restore_state(thing: Stateful, kept: Any) -> None:
 
 
 def _restore_scaler(scaler: GradScaler, kept: Any) -> None:
-    """The state_dict of a GradScaler lacks the optimizers that were unscaled in the step."""
+    """The state_dict of a GradScaler lacks the optimizers that were unscaled in the step. A disabled one has none."""
     _restore_state(scaler, kept)
-    scaler._per_optimizer_states.clear()
+    if scaler.is_enabled():
+        scaler._per_optimizer_states.clear()
 
 
 @dataclass(frozen=True)
@@ -87,8 +90,32 @@ class TrackedKind:
     """Objects that are part of one, and tracked with it."""
     follows_tensors: Callable[[Any], bool] = lambda thing: False
     """Whether equal tensors of modules make objects of this kind equal, too."""
-    checks_gradients: bool = False
+    checks_gradients: Callable[[Any], bool] = lambda thing: False
     """Whether the object itself deals with gradients that are not finite."""
+
+
+def _generator_kind(
+    name: str, type: type, get_state: Callable[[Any], object], set_state: Callable[[Any, Any], object]
+) -> TrackedKind:
+    """A kind of random number generators, whose whole state is a value that these functions get and set."""
+
+    def rest(name: str, thing: Any) -> object:
+        try:
+            return get_state(thing)
+        except NotImplementedError as error:
+            raise StateError(f"{name}: {error}; use a generator that has a seed, or do not track it") from None
+
+    def undo(thing: Any, kept: object) -> None:
+        set_state(thing, kept)
+
+    return TrackedKind(
+        name=name,
+        type=type,
+        rest=rest,
+        restore_rest=lambda name, thing, value: undo(thing, value),
+        keep=lambda thing, before: copy.deepcopy(get_state(thing)),
+        undo=undo,
+    )
 
 
 MODULE = TrackedKind(
@@ -125,10 +152,36 @@ OPTIMIZER = TrackedKind(
 )
 SCHEDULER = TrackedKind(name="scheduler", type=LRScheduler, follows_tensors=lambda thing: True)
 SCALER = TrackedKind(
-    name="scaler", type=GradScaler, undo=_restore_scaler, follows_tensors=lambda thing: True, checks_gradients=True
+    name="scaler",
+    type=GradScaler,
+    undo=_restore_scaler,
+    follows_tensors=lambda thing: True,
+    checks_gradients=GradScaler.is_enabled,
+)
+TORCH_GENERATOR = _generator_kind(
+    "torch generator", torch.Generator, torch.Generator.get_state, torch.Generator.set_state
+)
+NUMPY_GENERATOR = _generator_kind(
+    "numpy generator",
+    np.random.Generator,
+    lambda thing: thing.bit_generator.state,
+    lambda thing, state: setattr(thing.bit_generator, "state", state),
+)
+NUMPY_RANDOM_STATE = _generator_kind(
+    "numpy random state",
+    np.random.RandomState,
+    lambda thing: thing.get_state(legacy=False),
+    np.random.RandomState.set_state,
+)
+PYTHON_GENERATOR = _generator_kind(
+    "python generator", random.Random, lambda thing: thing.getstate(), random.Random.setstate
 )
 OBJECT = TrackedKind(name="object", type=Stateful)
-KINDS = (MODULE, OPTIMIZER, SCHEDULER, SCALER, OBJECT)
+KINDS = (
+    *(MODULE, OPTIMIZER, SCHEDULER, SCALER),
+    *(TORCH_GENERATOR, NUMPY_GENERATOR, NUMPY_RANDOM_STATE, PYTHON_GENERATOR),
+    OBJECT,
+)
 """All kinds. An object is of the first that has its type; tensors are listed in this order."""
 
 

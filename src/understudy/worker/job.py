@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 
@@ -14,14 +15,17 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 from understudy.device.cpu import local_device
 from understudy.protocol.mesh import alike, dimensions, replica_of
 from understudy.state.inventory import take_inventory
-from understudy.state.kinds import modules, tracked_objects
+from understudy.state.kinds import modules, optimizers, tracked_objects
 from understudy.state.undo import Undo
 
+from .flags import LiveFlag
 from .identity import Places
 from .masked.gradients import Averaging, check_tracked
 from .masked.masking import Masking
 from .runtime import JobError, Repeat, WorkerRuntime
-from .step import Step, seed_everything
+from .step import BETWEEN_STEPS, Step, seed_everything
+
+log = logging.getLogger("understudy.worker")
 
 
 class Job:
@@ -44,6 +48,11 @@ class Job:
         self._over: tuple[str, ...] = ()
         """The dimensions over which the gradients of these modules are averaged."""
         self._averaging: Averaging | None = None
+        self._at_boundary = False
+        self._submitted = 0
+        """Operations at the end of the latest step."""
+        self._noticed = False
+        """Whether an update of an optimizer that is not tracked was noticed outside of a step."""
         self._masking: Masking | None = None
         self._hook = register_optimizer_step_pre_hook(self._before_update)
 
@@ -71,20 +80,22 @@ class Job:
         return replica_of(self._spec.mesh, self._runtime.role)
 
     @property
-    def is_primary(self) -> bool:
-        """True on exactly one role: the last one that is not vacant, which in a pipeline has the loss."""
-        self._runtime.identity.told()
-        return self._runtime.is_last
+    def is_primary(self) -> LiveFlag:
+        """True on exactly one role that trains, and never in a rehearsal: role 0 or, in a pipeline, the first role of
+        the last stage, which has the loss. If that role is vacant, the next one that has the loss. A live flag: it may
+        be stored before the loop, and is looked at when it is tested."""
+        return LiveFlag("job.is_primary", lambda: self._runtime.is_primary, self._runtime.readings)
 
     @property
-    def rehearsing(self) -> bool:
-        """Whether this is a rehearsal in the sandbox: its results are discarded."""
-        return self._runtime.rehearsing
+    def rehearsing(self) -> LiveFlag:
+        """Whether this is a rehearsal in the sandbox: its results are discarded. A live flag: false once the standby
+        has a role."""
+        return LiveFlag("job.rehearsing", lambda: self._runtime.rehearsing, self._runtime.readings)
 
     def track(self, **things: object) -> None:
-        """Declare the objects that move with the role: modules, optimizers, schedulers, scalers, loaders, any
-        object with state_dict and load_state_dict. Call this before the first step, on every role with the same
-        names."""
+        """Declare the objects that move with the role: modules, optimizers, schedulers, scalers, random number
+        generators of torch, numpy and Python, any object with state_dict and load_state_dict. Call this before the
+        first step, on every role with the same names."""
         if self._undo is not None:
             raise JobError("job.track was called after the first step began; track everything before job.steps(...)")
         for name, thing in things.items():
@@ -130,12 +141,14 @@ class Job:
         """Report a fault of this worker's machine, which is replaced as soon as a standby can take over. `fatal`: its
         state and results cannot be trusted. Then this call does not return, the step is repeated without this worker,
         and the state of its role comes from another source."""
-        if not self.rehearsing:
+        if not self._runtime.rehearsing:
             self._runtime.report_fault(reason, fatal=fatal)
 
     def steps(self, count: int | None = None) -> Iterator[Step]:
         """The remaining steps: `for step in job.steps(1000):` with `with step:` around everything that a step does. All
-        roles make the same number of steps. `--steps` of `understudy run` overrides `count`."""
+        roles make the same number of steps. `--steps` of `understudy run` overrides `count`.
+
+        An interrupted step is repeated from the top of the loop body, with everything tracked as it was there."""
         total = self._spec.settings.training.steps if self._spec.settings.training.steps is not None else count
         if total is None:
             raise JobError("how many steps? give job.steps(n) a number, or understudy run --steps N")
@@ -149,12 +162,12 @@ class Job:
             self._masking = Masking(self._runtime, self._averaged, roles)
         elif self._averaged:
             self._averaging = Averaging(self._averaged, self._runtime.process.group(roles))
-        if self.rehearsing:
+        if self._runtime.rehearsing:
             yield from self._shadow_steps(total)
         while True:
             if self._observer is not None:
                 self._observer.before_boundary()
-            index = self._runtime.boundary()
+            index = self._boundary()
             if self._observer is not None:
                 self._observer.at_boundary(index)
             if index >= total or self._stopped:
@@ -163,7 +176,8 @@ class Job:
                 except Repeat:
                     continue
                 break
-            seed_everything(self.seed, index, self._runtime.role)
+            self._undo.remember()
+            seed_everything(self.seed, index, self._runtime.role, BETWEEN_STEPS)
             step = Step(self, index)
             yield step
             if self._step is not None or not step._voted:
@@ -171,6 +185,21 @@ class Job:
                     continue
                 raise JobError(f"step {index} was not used; write `with step:` around what it does")
         self._closed = True
+
+    def _boundary(self) -> int:
+        """Do what has to happen between two steps; a joiner repeats the leaver's last update there."""
+        if self._runtime.fabric.fault is not None and self._runtime.submitted != self._submitted:
+            log.warning(
+                "role %d: a worker was lost during collectives after step %d, outside of `with step:`; their results "
+                "are undefined, and they are not repeated: call them inside `with step:`, before the update",
+                self._runtime.role,
+                self._runtime.protocol.step - 1,
+            )
+        self._at_boundary = True
+        try:
+            return self._runtime.boundary()
+        finally:
+            self._at_boundary = False
 
     def _check_rehearsals(self) -> None:
         """Raise JobError if a joiner would rehearse too few steps: DDP lays out its buckets in the first two."""
@@ -190,7 +219,7 @@ class Job:
             self._runtime.change_role()
             self._runtime.recordings.shadow_step(number + 1)
             index = min(number, total - 1)
-            seed_everything(self.seed, index, self._runtime.role)
+            seed_everything(self.seed, index, self._runtime.role, BETWEEN_STEPS)
             yield Step(self, index)
         self._runtime.rehearsed(self._runtime.world.monotonic() - start)
 
@@ -204,23 +233,45 @@ class Job:
         if self._masking is not None:
             self._masking.begin()
         self._runtime.identity.watching = False  # a script that asks inside of a step asks again in the next one
-        if not self.rehearsing:
-            assert self._undo is not None
-            self._undo.remember()
+        if not self._runtime.rehearsing:
             self._runtime.step_begins(step.index)
+        seed_everything(self.seed, step.index, self._runtime.role)
 
     def _before_update(self, optimizer: Optimizer, args: object, kwargs: object) -> None:
         """Vote before the first update of a step: a step is applied by all roles or by none."""
         step = self._step
         if step is None:
+            if not self._at_boundary:
+                self._updated_outside(optimizer)
             return
-        if not self.rehearsing:
+        if not self._runtime.rehearsing:
             self._meter.update()
         if not step._voted:
             self._vote(step)
-        if not self.rehearsing:
+        if not self._runtime.rehearsing:
             closure = args[1] if isinstance(args, tuple) and len(args) > 1 else None
             self._runtime.updating(optimizer, replayable=closure is None and not kwargs)
+
+    def _updated_outside(self, optimizer: Optimizer) -> None:
+        """An optimizer makes an update outside of a step: no vote comes before it, and it cannot be undone. Updates
+        with learning rate 0 change no parameter; torch.distributed.checkpoint makes them to create state."""
+        if all(not group.get("lr", 1.0) for group in optimizer.param_groups):
+            return
+        name = type(optimizer).__name__
+        if any(known is optimizer for _, known in optimizers(self._runtime.tracked)):
+            raise JobError(
+                f"{name}.step() was called outside of a step; an update belongs inside `with step:`, where all roles "
+                "make it or none does",
+                "outside-step",
+            )
+        if not self._noticed and not self._runtime.rehearsing:
+            log.warning(
+                "role %d: %s.step() was called outside of a step by an optimizer that is not tracked; a joiner does "
+                "not have the result: call it inside `with step:` and track it, if training depends on it",
+                self._runtime.role,
+                name,
+            )
+        self._noticed = True
 
     def _vote(self, step: Step) -> None:
         if (self._masking is not None or self._averaging is not None) and not step._complete:
@@ -229,7 +280,7 @@ class Job:
                 f"after the last one ({'--mask' if self._masking else 'job.average'}): write `for shard in "
                 "step.shards():` around what computes them, and do not leave it early"
             )
-        if not self.rehearsing:
+        if not self._runtime.rehearsing:
             if self._observer is not None:
                 self._observer.before_vote(step.index)
             outcome = self._runtime.vote(sound=not self._spec.settings.training.check_gradients or self._sound())
@@ -239,14 +290,20 @@ class Job:
     @torch.no_grad()
     def _sound(self) -> bool:
         """Whether all gradients are finite. A gradient scaler checks this itself."""
-        if any(each.kind.checks_gradients for each in tracked_objects(self._runtime.tracked)):
+        if any(each.kind.checks_gradients(each.thing) for each in tracked_objects(self._runtime.tracked)):
             return True
         found = [grad for _, grad in take_inventory(self._runtime.tracked).gradients() if grad is not None]
         norms = torch._foreach_norm(found, ord=float("inf")) if found else ()
         return all(bool(norm.isfinite()) for norm in norms)
 
     def _end(self, step: Step, error: BaseException | None) -> bool:
-        if self.rehearsing:
+        try:
+            return self._ends(step, error)
+        finally:
+            self._submitted = self._runtime.submitted
+
+    def _ends(self, step: Step, error: BaseException | None) -> bool:
+        if self._runtime.rehearsing:
             self._step = None
             self._runtime.identity.watching = True
             if self._masking is not None:
@@ -288,11 +345,18 @@ class Job:
         self._meter.close()
 
     def _close(self) -> None:
-        """The training function has returned."""
+        """The training function has returned. A job without a step is an error, unless its number of steps is 0 or its
+        checkpoint is complete: then the loop over the steps has ended by itself."""
         if not self._closed:
+            if not self._runtime.protocol.step:
+                raise JobError(
+                    "the training function has returned without a step; write `for step in job.steps(n):` and "
+                    "`with step:` around what a step does: the runtime does not see the loop of a library's trainer",
+                    "no-steps",
+                )
             while True:
                 try:
                     self._runtime.vote(over=True)
                     return
                 except Repeat:
-                    self._runtime.boundary()
+                    self._boundary()

@@ -369,15 +369,28 @@ class WorkerProtocol:
     # -- the training function -----------------------------------------------------------------------------------------
 
     def rehearsed(
-        self, seconds: float = 0.0, also: tuple[int, ...] = (), diverged: str = "", *, fixed: bool = False
+        self,
+        seconds: float = 0.0,
+        also: tuple[int, ...] = (),
+        diverged: str = "",
+        *,
+        fixed: bool = False,
+        early: tuple[messages.EarlyReading, ...] = (),
     ) -> list[Effect]:
         """The rehearsal is over: the training function waits at a boundary."""
-        return self._dispatch(PLACES, self.state, Event.REHEARSED, seconds, also, diverged, fixed)
+        return self._dispatch(PLACES, self.state, Event.REHEARSED, seconds, also, diverged, fixed, early)
 
-    def _rehearsed(self, seconds: float, also: tuple[int, ...], diverged: str, fixed: bool) -> list[Effect]:
+    def _rehearsed(
+        self,
+        seconds: float,
+        also: tuple[int, ...],
+        diverged: str,
+        fixed: bool,
+        early: tuple[messages.EarlyReading, ...],
+    ) -> list[Effect]:
         assert self.role is not None
         self.state = WorkerState.STANDBY
-        return [SendReport(messages.Rehearsed(self.role, seconds, also, diverged, fixed))]
+        return [SendReport(messages.Rehearsed(self.role, seconds, also, diverged, fixed, early))]
 
     def tracked(self, twins: tuple[int, ...], size: int = 0, step: int | None = None) -> list[Effect]:
         """The first boundary: everything is tracked, with this many steps applied."""

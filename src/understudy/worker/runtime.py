@@ -11,6 +11,7 @@ from understudy.comm.fabric import Fabric
 from understudy.comm.faults import SwitchRefused
 from understudy.host.world import REAL, World
 from understudy.protocol import messages
+from understudy.protocol.mesh import primary_of
 from understudy.protocol.messages import ScriptFailure, ToWorker, WorkerSpec
 from understudy.protocol.vote import VoteOutcome, numbers_of, outcome_of
 from understudy.state.checkpoint import CheckpointStore
@@ -18,6 +19,7 @@ from understudy.state.inventory import digest, take_inventory
 from understudy.state.twins import expected_twins, twins
 
 from .driver import Dismissed, ProtocolDriver, Send
+from .flags import EarlyReadings
 from .identity import Identity
 from .instructions import Begin, EnterTrain, GoBack, SwitchTo, Wait, Withdraw, WriteCheckpoint
 from .meter import Meter, StepTimes, traffic_of
@@ -103,6 +105,7 @@ class WorkerRuntime:
         self._archive: Archive | None = None
         """What this worker keeps to go back to, from the first boundary on."""
         self.identity = Identity(spec.mesh)
+        self.readings = EarlyReadings()
         self.recordings = StepRecordings(spec, fabric, send)
         self._votes: Endpoint | None = None
         self._settling = 0
@@ -135,6 +138,7 @@ class WorkerRuntime:
         self._votes = self._watch.votes = self.process.install(self.spec.roles)
         if entry.rehearsal:
             self.identity.begin()
+            self.readings.begin()
         else:
             self.recordings.entered(entry.role)
         self._announce()
@@ -202,6 +206,7 @@ class WorkerRuntime:
 
     def first_boundary(self) -> None:
         """Everything is tracked: from here on there is state that can move."""
+        self.readings.watching = False
         if not self.tracked:
             raise JobError(
                 "the first step begins, but nothing was tracked; call job.track(model=..., optim=...) before "
@@ -262,7 +267,8 @@ class WorkerRuntime:
         self.recordings.rehearsed()
         with self._changed:
             if self._driver.entry is None:
-                self._driver.do(self.protocol.rehearsed(seconds, also, diverged, fixed=fixed))
+                early = tuple(self.readings.found)
+                self._driver.do(self.protocol.rehearsed(seconds, also, diverged, fixed=fixed, early=early))
 
     def boundary(self) -> int:
         """Do everything that has to happen between two steps. Returns the step to compute next."""
@@ -438,13 +444,20 @@ class WorkerRuntime:
         if self.protocol.proposal is not None or self.transfers.under_way:
             self.meter.note("a change is under way")
         sample = self.meter.end(self.spec.uid, self.role, step, traffic_of(self.fabric))
-        self._send(messages.Progress(self.role, step, seconds, values, primary=self.is_last, sample=sample))
+        self._send(messages.Progress(self.role, step, seconds, values, primary=self.is_primary, sample=sample))
 
     @property
-    def is_last(self) -> bool:
-        """Whether this role is the last one that is not vacant."""
+    def is_primary(self) -> bool:
+        """Whether this worker trains, in the primary role. No role is primary in a rehearsal."""
         roster = self.fabric.roster
-        return self.role == (self.spec.roles - 1 if roster is None else roster.last)
+        if self.rehearsing or roster is None:
+            return False
+        return self.role == primary_of(self.spec.mesh, roster.seats)
+
+    @property
+    def submitted(self) -> int:
+        """Operations and messages of all groups so far."""
+        return sum(endpoint.submitted for endpoint in self.fabric.endpoints())
 
     # -- the end -------------------------------------------------------------------------------------------------------
 

@@ -15,6 +15,10 @@ from .runtime import JobError
 if TYPE_CHECKING:
     from .job import Job
 
+BETWEEN_STEPS = -2
+"""Seeds the random numbers that are drawn between a boundary and `with step:`, so that those of the step do not depend
+on them."""
+
 
 class Shard:
     """One micro-shard of a step's data: `number` of `count`, each of which is computed by exactly one replica."""

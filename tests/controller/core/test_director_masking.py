@@ -261,3 +261,12 @@ def test_what_is_weighed_again_is_said_once() -> None:
     rig.come("m5", standby=True)
     assert rig.told("policy")[: len(said)] == said
     assert len(set(rig.told("policy"))) == len(rig.told("policy"))
+
+
+def test_the_primary_role_is_announced_when_it_changes() -> None:
+    rig = masking(machines=4, twins=UNITS)
+    assert rig.told("primary") == ["role 0 is the primary role: job.is_primary is true there"]
+    rig.lose("m1")
+    rig.halted("w0", "w2", "w3")
+    all_workers_switch(rig)
+    assert rig.told("primary")[1:] == ["role 2 is the primary role: job.is_primary is true there"]

@@ -8,7 +8,7 @@ from tests.controller.core.rig import Rig
 from understudy.controller.core.events import Replace
 from understudy.controller.server.views import machines_view
 from understudy.protocol.frames import EndWorker, StartWorker
-from understudy.protocol.messages import Rehearse, Rehearsed
+from understudy.protocol.messages import EarlyReading, Rehearse, Rehearsed
 
 TWINS = {0: (0, 1), 1: (0, 1), 2: (2, 3), 3: (2, 3)}
 """Two stages of a pipeline, two copies of each."""
@@ -126,3 +126,15 @@ def test_a_standby_worker_that_ends_to_change_its_role_has_not_failed() -> None:
     assert rig.job.machines["m2"].failures == 0
     rig.here("m2")
     assert rig.job.workers["w3"].rehearsing == 0
+
+
+def test_a_flag_that_was_evaluated_too_early_is_announced_once() -> None:
+    rig = Rig.training(standbys=2, warm=1)
+    reading = EarlyReading("job.is_primary", value=False, file="train.py", line=83)
+    for uid in ("w2", "w3"):
+        rig.say(uid, Rehearsed(rig.job.workers[uid].rehearsing or 0, 2.0, early=(reading,)))
+    (text,) = rig.told("rehearsal")
+    assert text.startswith(
+        "train.py line 83 evaluates job.is_primary before the first step: it is False in a rehearsal and can be True "
+        "once this standby has a role (role 0 is the primary one); keep the flag itself"
+    )

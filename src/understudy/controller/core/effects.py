@@ -11,7 +11,7 @@ from understudy.protocol.provisioning import Provisioning
 # fmt: off
 AnnouncementKind = Literal[
     "asked", "late", "machine", "wanted", "refused", "released", "notice", "quarantined", "lost", "died", "signal",
-    "unexpected", "rehearsal", "recorded", "copied", "steward", "straggler", "caught-up", "change", "phase",
+    "unexpected", "primary", "rehearsal", "recorded", "copied", "steward", "straggler", "caught-up", "change", "phase",
     "cancelled", "seated", "settled", "vacated", "masked", "replicas", "redundancy", "halt", "decided", "policy",
     "waiting", "finished", "stopped", "failed",
 ]

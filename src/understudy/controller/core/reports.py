@@ -104,8 +104,22 @@ def _rehearsed(job: JobState, worker: Worker, message: messages.Rehearsed) -> No
     if message.diverged:
         text = f"{job.describe(worker)} does something else than its recording: {message.diverged}"
         announce(job, "rehearsal", text, uid=worker.uid)
+    for reading in message.early:
+        if reading not in job.early_readings:
+            job.early_readings.add(reading)
+            _announce_early(job, worker, reading)
     durations, cell = job.machines[worker.machine].rehearsal_seconds, job.plan.cells[role]
     durations[cell] = message.seconds or durations.get(cell, 0.0)
+
+
+def _announce_early(job: JobState, worker: Worker, reading: messages.EarlyReading) -> None:
+    flag, value, file, line = reading.flag, reading.value, reading.file, reading.line
+    text = (
+        f"{file} line {line} evaluates {flag} before the first step: it is {value} in a rehearsal and can be "
+        f"{not value} once this standby has a role (role {job.primary()} is the primary one); keep the flag itself, as "
+        f"in flag = {flag}, and test it where it is used"
+    )
+    announce(job, "rehearsal", text, uid=worker.uid, flag=flag, value=value, file=file, line=line)
 
 
 IN_ROLE = frozenset({WorkerCondition.SEATED, WorkerCondition.PARKED})

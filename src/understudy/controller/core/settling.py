@@ -28,8 +28,17 @@ def complete(job: JobState, change: Change) -> None:
         end_workers(job, (worker for workers in machine.warm_sets for worker in workers))
         machine.warm_sets.clear()
         announce(job, "seated", f"{name} has {job.span(cell)}", machine=name, generation=change.generation)
+    _announce_primary(job)
     _part_with_leavers(job, change)
     _renew_used_standbys(job)
+
+
+def _announce_primary(job: JobState) -> None:
+    """Announce the primary role when the job begins, and whenever another role becomes it."""
+    primary = job.primary()
+    if primary is not None and primary != job.announced_primary:
+        job.announced_primary = primary
+        announce(job, "primary", f"role {primary} is the primary role: job.is_primary is true there", role=primary)
 
 
 def _part_with_leavers(job: JobState, change: Change) -> None:

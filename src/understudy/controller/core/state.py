@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
 
+from understudy.protocol.mesh import Mesh, primary_of
+from understudy.protocol.messages import EarlyReading
 from understudy.protocol.roster import Roster
 from understudy.protocol.settings import Settings
 from understudy.steward.drains import deadline
@@ -76,6 +78,8 @@ class JobPlan:
     settings: Settings = field(default_factory=Settings)
     first: tuple[int, ...] = ()
     """Cells with which the job begins, the roles of the others being vacant; empty: all."""
+    mesh: Mesh = ()
+    """The job's mesh; empty: one dimension."""
 
     @property
     def records(self) -> bool:
@@ -184,6 +188,10 @@ class JobState:
     saves: dict[int, set[int]] = field(default_factory=dict)
     """Role → steps of which its part of a checkpoint is on disk."""
     recordings: Recordings = field(default_factory=Recordings)
+    early_readings: set[EarlyReading] = field(default_factory=set)
+    """What scripts have evaluated too early, as far as it was announced."""
+    announced_primary: int | None = None
+    """The primary role that was last announced."""
 
     # -- changes
     change: Change | None = None
@@ -264,6 +272,12 @@ class JobState:
             seated = [(cell, self.roster.worker_of(role)) for role, cell in enumerate(self.plan.cells)]
             self._homes = (self.roster, {worker.machine: cell for cell, worker in seated if worker is not None})
         return self._homes[1]
+
+    def primary(self) -> int | None:
+        """The role that logs and saves, `job.is_primary` in scripts; None if it is not known."""
+        if self.roster is None:
+            return None
+        return primary_of(self.plan.mesh or (("dp", self.plan.roles),), self.roster.seats)
 
     def vacant(self) -> tuple[int, ...]:
         """Roles that no worker has."""

@@ -36,7 +36,9 @@ class ControlSpec(msgspec.Struct, frozen=True):
 
     @property
     def plan(self) -> JobPlan:
-        return JobPlan(machines=self.machines, nproc=self.nproc, settings=self.settings, first=self.first)
+        return JobPlan(
+            machines=self.machines, nproc=self.nproc, settings=self.settings, first=self.first, mesh=self.mesh
+        )
 
     @property
     def steward(self) -> StewardSettings:

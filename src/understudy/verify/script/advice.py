@@ -96,6 +96,8 @@ WAYS_OUT: dict[ScriptFailure, str] = {
     "steps": (
         "every role must make the same number of steps: do not leave the loop by a condition that only some roles meet"
     ),
+    "no-steps": "write `for step in job.steps(n):` in train(job), and `with step:` around what a step does",
+    "outside-step": "call the optimizer inside `with step:`",
     "no-train": "call understudy.run(train) at the end of the script",
     "exits": "let the training function return; a process that exits by itself is taken for a failure",
     "raises": "the script fails by itself: run it with understudy run, and repair that first",

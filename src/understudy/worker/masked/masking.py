@@ -96,11 +96,11 @@ class Masking:
                 sums.load(plan.segment(number), copy=copies)
                 replica, part = divmod(number, micro)
                 values.clear()
-                said, deferred = self._submitted(), self._deferral.deferred
+                said, deferred = self._runtime.submitted, self._deferral.deferred
                 self._under_way = True
                 yield replica, part
                 self._under_way = False
-                self._quiet = self._submitted() == said
+                self._quiet = self._runtime.submitted == said
                 if self._faulty():
                     self._runtime.failed_in_step()  # reported at once, so that the decision does not wait
                     if not self._quiet:
@@ -194,9 +194,6 @@ class Masking:
         self._sums, self._finished = None, -1
 
     # -- checks --------------------------------------------------------------------------------------------------------
-
-    def _submitted(self) -> int:
-        return sum(endpoint.submitted for endpoint in self._runtime.fabric.endpoints())
 
     def _check_clean(self, step: int) -> None:
         for parameter in self._parameters:
