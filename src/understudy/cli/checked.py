@@ -11,7 +11,7 @@ from understudy.protocol.mesh import Mesh, describe
 from understudy.protocol.sentences import listed
 from understudy.verify.script.causes import Cause
 from understudy.verify.script.check import CheckProgress, CheckResult
-from understudy.verify.script.findings import ScriptFinding
+from understudy.verify.script.findings import ScriptFinding, verdict
 from understudy.verify.script.runs import Run
 
 _SHOWN = 6
@@ -56,6 +56,8 @@ class CheckScreen:
     def _ended(self, run: Run) -> None:
         how = "" if run.whole else f"  {run.status}"
         self.print(f"{run.name:<18} {run.steps} steps  {run.seconds:5.1f} s{how}")
+        if run.options:
+            self._say(f"with {', '.join(run.options)}, beside the options of understudy run")
 
     # -- afterwards ----------------------------------------------------------------------------------------------------
 
@@ -66,14 +68,17 @@ class CheckScreen:
         for finding in proven:
             self._show(finding, shown)
         for note in notes:
-            self._head("note", "yellow", f"{note.place}: {note.sentence}" if note.place else note.sentence)
+            self._head("warning", "yellow", f"{note.place}: {note.sentence}" if note.place else note.sentence)
             self._more(note.evidence)
             self._more(note.advice, "→ ")
         self.print("")
         if proven:
-            more = f", and {_many(len(notes), 'note')}" if notes else ""
+            more = f", and {_many(len(notes), 'warning')}" if notes else ""
             what = "survive replacement" if len(result.runs) > 1 else "run"
             self.print(Text(f"{self._script} does not {what} as it is{more}", style="bold red"))
+            return
+        if verdict(result.found) == "unclear":
+            self.print(Text(f"nothing is proven about {self._script}: the check was interrupted", style="bold yellow"))
             return
         done = [each for run in result.runs for each in run.disturbances]
         classes = "; ".join(
