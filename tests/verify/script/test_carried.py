@@ -80,7 +80,7 @@ def test_what_it_is_used_for(body: str, name: str, feeds: bool, acts: bool, draw
 
 
 def test_lines() -> None:
-    assert used("count += 1\nprint(count)")["count"] == Use(made=5, changed=8)
+    assert used("count += 1\nprint(count)")["count"] == Use(made=5, changed=8, assigned=8)
     assert used("use(model)")["model"].made == 4
 
 

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from understudy.protocol.messages import ScriptFailure
-from understudy.verify.script.findings import Evidence, ScriptFinding, clean, findings, unclear
+from understudy.verify.script.findings import Evidence, ScriptFinding, findings, unclear, verdict
 from understudy.verify.script.observation import Observation, Scope, Value
 from understudy.verify.script.runs import Disturbance, Run
 
@@ -125,8 +125,8 @@ def test_the_likeliest_comes_first_and_what_is_only_shown_is_a_note() -> None:
     found, note = judge(calm(held), replaced(held, bad=True))
     assert [cause.variable for cause in found.causes] == ["ema", "it", "warm"]
     assert (note.kind, note.proven, note.variable) == ("forgotten", False, "average")
-    assert not clean([found, note])
-    assert clean([note])
+    assert verdict([found, note]) == "found"
+    assert verdict([note]) == "clean"
 
 
 def test_without_another_cause_a_variable_that_is_only_shown_is_the_cause() -> None:
