@@ -97,7 +97,7 @@ class CheckScreen:
         if finding.disturbance:
             self._more(finding.disturbance)
         if finding.roles:
-            self._more(f"{listed(finding.roles, 3)}: {listed(finding.tensors, 3)}")
+            self._more(listed(finding.roles, 3) + (f": {listed(finding.tensors, 3)}" if finding.tensors else ""))
         names = tuple((cause.place, cause.variable) for cause in finding.causes)
         if names and names in shown:
             self._more("for the same reasons")

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from understudy.controller.core.state import JobState, JobStatus
+from understudy.controller.core.state import JobStatus
+from understudy.protocol.settings import StewardSettings
 from understudy.testing.simulation import SimJob, setting_of
 from understudy.testing.simulation import worker as simulated
 from understudy.worker.runtime import WorkerRuntime
@@ -24,14 +25,9 @@ class Holder:
         self.killed = ""
 
     @property
-    def state(self) -> JobState:
-        state = self._job.controller.state
-        assert state is not None
-        return state
-
-    @property
     def recovered(self) -> bool:
-        return bool(self.killed and self.state.halts) and self.state.status == JobStatus.TRAINING
+        state = self._job.controller.state
+        return bool(self.killed and state and state.halts and state.status == JobStatus.TRAINING)
 
     def runtime(self, *args: Any, **more: Any) -> WorkerRuntime:
         """A worker's runtime with this observer."""
@@ -41,11 +37,9 @@ class Holder:
 
     def look(self) -> None:
         """Kill the worker of role 0 as soon as all workers with roles are held."""
-        state = self.state
-        seated = state.seated(None)
-        standbys = [worker for worker in state.workers.values() if worker.rehearsed is not None]
-        if not self.killed and seated and seated <= self.held and standbys:
-            self.killed = min(seated)
+        state = self._job.controller.state
+        if state is not None and not self.killed and state.seated(None) and state.seated(None) <= self.held:
+            self.killed = min(state.seated(None))
             self._job.workers[self.killed].process.kill()
         self._job.scheduler.after(0.1, self.look)
 
@@ -70,6 +64,7 @@ class HeldWorker:
 @pytest.mark.parametrize("seed", range(5))
 def test_held_workers_recover_from_a_death(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     calm: dict[str, Any] = {"malice": 0.0, "vote_malice": 0.0, "mask": "", "first": (), "copies": "all"}
+    calm |= {"stalls": 0.0, "scarcity": "wait", "steward": StewardSettings("off")}
     setting = replace(setting_of(seed), machines=3, nproc=1, standbys=1, steps=8, **calm)
     job = SimJob(setting)
     holder = Holder(job)

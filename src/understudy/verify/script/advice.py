@@ -126,7 +126,7 @@ STUCK = "see what its roles wait for: run it with understudy run, and look at un
 DIED = "no error of the script ended it: look at the logs, with --keep DIR, and at the memory of this computer"
 FATAL = (
     "give the role's state a second place: let another role hold the same (DDP, job.average, job.same_over), or start "
-    "the job with --copy-every N, or with --checkpoint DIR --checkpoint-every N; the check takes the same options"
+    "the job with --copy-every N, or with --checkpoint DIR --checkpoint-every N; then check with --copy-every N"
 )
 COPIES_HELP = "; with --copy-every 1 all bits were the same"
 UNSEEDED = "the state differs before the first step: call torch.manual_seed(job.seed) before the model is made"

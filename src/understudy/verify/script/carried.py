@@ -341,9 +341,14 @@ def _is_fetched(node: ast.Name, parents: dict[ast.AST, ast.AST]) -> bool:
     statement: ast.AST | None = node
     while statement is not None and not isinstance(statement, ast.stmt):
         statement = parents.get(statement)
-    if not isinstance(statement, ast.Assign) or isinstance(statement.value, ast.Constant):
+    if not isinstance(statement, ast.Assign):
         return False
-    return not any(isinstance(each, ast.Name) and each.id == node.id for each in ast.walk(statement.value))
+    value = statement.value
+    for target in statement.targets:  # of `old, new = new, fetch()` only the element that the name gets
+        if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) and node in target.elts:
+            value = value.elts[target.elts.index(node)] if len(target.elts) == len(value.elts) else value
+    names = {each.id for each in ast.walk(value) if isinstance(each, ast.Name)}
+    return not isinstance(value, ast.Constant) and node.id not in names
 
 
 def _use_in_assignment(node: ast.Name, statement: ast.Assign | ast.AugAssign | ast.AnnAssign) -> str:

@@ -96,10 +96,11 @@ async def check_script(
         truth = Observations(calm.observations)
         wanted = plan(classes, machines_of(calm.observations), primary_of(calm.observations))
         differs = await _disturb(runner, wanted, truth, disturbed)
-        if not differs and any(_bad(truth, each) for each in disturbed):
+        if not differs and any(_bad(truth, each) for each in disturbed if not each.state_lost):
             again = await runner.run("undisturbed again")
         if again is not None and not _bad(truth, again):
-            for each in [each for run in disturbed for each in unclear(calm, run)]:
+            alone = {(each.kind, each.classes): each for run in disturbed for each in unclear(calm, run)}
+            for each in alone.values():
                 disturbed.append(await runner.run(f"disturbed {len(disturbed) + 1}", each))
     evidence = Evidence(
         mesh=spec.dimensions,
@@ -187,6 +188,7 @@ class _Runner:
         spec = self.spec
         own: dict[str, Any] = {
             "standbys": min(len(disturbances), _STANDBYS),
+            "repair": 0.0,
             "heartbeat": max(_SILENCE_S, spec.settings.recovery.heartbeat),
             "answer_limit": max(_SILENCE_S, spec.settings.recovery.answer_limit),
         }
