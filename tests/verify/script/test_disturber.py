@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
@@ -10,6 +11,7 @@ import msgspec
 import pytest
 
 from understudy.verify.running_job import JobOver, RunningJob
+from understudy.verify.script.check import CheckProgress, RunWatch
 from understudy.verify.script.disturber import Disturber, Standstill
 from understudy.verify.script.observation import AWAITS_KILL, PACE, Pace
 from understudy.verify.script.runs import Disturbance
@@ -104,7 +106,7 @@ def test_a_kill_comes_where_a_slow_replacement_has_left_training(tmp_path: Path,
     assert disturbing.problem == ""
     assert [each.step for each in disturbing.begun] == [4, kill]
     assert job.killed_in == [kill]
-    assert disturbing.killed == {"m0"}
+    assert disturbing.killed == {"w0"}
     assert job.pace() == Pace(STEPS + 1, 2)
 
 
@@ -138,6 +140,42 @@ def test_a_role_without_a_worker_is_a_problem_in_words(tmp_path: Path) -> None:
     del job.workers[0]
     disturbing.disturb((KILL,))
     assert disturbing.problem == "role 0 has no worker, although the job trains"
+
+
+def signal(source: str, act: str, *workers: str) -> dict[str, Any]:
+    return {"kind": "signal", "text": "w1 is gone", "data": {"source": source, "act": act, "workers": list(workers)}}
+
+
+@pytest.mark.parametrize(
+    ("event", "interferes"),
+    [
+        (signal("heartbeat", "halt", "w1"), True),
+        (signal("exit", "cancel", "w1"), True),
+        (signal("exit", "nothing", "w1"), False),  # a standby that starts anew for another role
+        (signal("agent", "halt", "w0"), False),  # the check has killed it
+        (signal("link", "halt"), False),
+        (signal("script", "halt", "w1"), False),
+    ],
+)
+def test_only_deaths_that_the_check_has_not_caused_interfere(event: dict[str, Any], interferes: bool) -> None:
+    async def watched() -> str:
+        watch = RunWatch(Standstill(300.0), CheckProgress())
+        watch.killed = {"w0"}
+        watch.event(event)
+        never: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        if interferes:
+            assert await watch.over(never) is None
+        return watch.interference
+
+    assert asyncio.run(watched()) == ("w1 is gone" if interferes else "")
+
+
+def test_a_run_in_which_nothing_happens_is_over() -> None:
+    async def watched() -> object:
+        never: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        return await RunWatch(Standstill(0.0), CheckProgress()).over(never)
+
+    assert asyncio.run(watched()) is None
 
 
 def test_a_run_is_stuck_only_if_nothing_happens() -> None:

@@ -47,8 +47,8 @@ _STANDBYS = 3
 _ATTEMPTS = 3
 """Number of times that a run is made if machines die in it that the check has not killed."""
 _OBSERVED = "observed"
-_DEATHS = ("lost", "died")
-"""Kinds of events that tell of a dead machine or worker."""
+_DEATHS = ("exit", "agent", "heartbeat", "limit")
+"""Sources of signals about workers that are dead, or taken for dead; the script has not caused them."""
 _SILENCE_S = 60.0
 """A machine or worker of a check that is silent for less is only slow: the processes share one computer."""
 
@@ -210,7 +210,7 @@ class _Runner:
         spec = with_options(self.spec, **own, run_dir=str(place), extensions=extensions)
         began = time.monotonic()
         self._progress.begun(name)
-        watch = _Watch(Standstill(self._within), self._progress)
+        watch = RunWatch(Standstill(self._within), self._progress)
         disturber: Disturber | None = None
         ended: Ended | None = None
         async with LocalJob(spec, on_line=lambda line: None, on_event=watch.event, on_view=watch.view) as job:
@@ -255,7 +255,7 @@ class _Runner:
         )
 
 
-class _Watch:
+class RunWatch:
     """Follows the events and views of one run."""
 
     def __init__(self, standstill: Standstill, progress: CheckProgress) -> None:
@@ -263,7 +263,7 @@ class _Watch:
         self._events = 0
         self._interfered = asyncio.Event()
         self.killed: set[str] = set()
-        """Machines that the check has killed."""
+        """Workers that the check has killed."""
         self.failures: list[tuple[ScriptFailure, str]] = []
         self.failure = ""
         self.interference = ""
@@ -273,11 +273,18 @@ class _Watch:
         data, kind = event.get("data", {}), event["kind"]
         if cause := data.get("script"):
             self.failures.append((cause, event["text"]))
-        elif kind in _DEATHS and data["machine"] not in self.killed and not (self.interference or self.failures):
+        elif kind == "signal" and not (self.interference or self.failures) and self._unexpected(data):
             self.interference = event["text"]
             self._interfered.set()
         if kind == "failed":
             self.failure = data["cause"]
+
+    def _unexpected(self, signal: dict[str, Any]) -> bool:
+        """Whether a signal tells of the death of workers that something depends on and that were not killed."""
+        workers = set(signal.get("workers", ()))
+        if signal["source"] not in _DEATHS or signal["act"] == "nothing":
+            return False
+        return bool(workers) and not workers & self.killed
 
     def view(self, job: dict[str, Any], machines: list[dict[str, Any]]) -> None:
         states = [(machine["name"], machine["state"], machine["pids"]) for machine in machines]

@@ -59,7 +59,7 @@ class Disturber:
         self._allowed = 0
         self.begun: list[Disturbance] = []
         self.killed: set[str] = set()
-        """Machines that were killed on purpose."""
+        """Workers that were killed on purpose."""
         self.problem = ""
         """Why a disturbance did not come to its end."""
 
@@ -139,7 +139,7 @@ class Disturber:
             return bool(job.view()) and all(file.exists() for file in waiting)
 
         job.until(there, f"{machine} to come to step {step}", every=_POLL_S)
-        self.killed.add(machine)
+        self.killed.update(worker.uid for worker in snapshot.on(machine))
         job.kill(agent, *(worker.pid for worker in snapshot.on(machine)))
         gone = {worker.uid for worker in workers}
 
