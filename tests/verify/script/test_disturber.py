@@ -150,8 +150,9 @@ def signal(source: str, act: str, *workers: str) -> dict[str, Any]:
     ("event", "interferes"),
     [
         (signal("heartbeat", "halt", "w1"), True),
-        (signal("exit", "cancel", "w1"), True),
-        (signal("exit", "nothing", "w1"), False),  # a standby that starts anew for another role
+        (signal("limit", "cancel", "w1"), True),
+        (signal("heartbeat", "nothing", "w1"), False),  # a standby that nothing depends on
+        (signal("exit", "halt", "w1"), False),  # a joiner that starts anew for another role
         (signal("agent", "halt", "w0"), False),  # the check has killed it
         (signal("link", "halt"), False),
         (signal("script", "halt", "w1"), False),

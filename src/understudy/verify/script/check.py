@@ -47,8 +47,9 @@ _STANDBYS = 3
 _ATTEMPTS = 3
 """Number of times that a run is made if machines die in it that the check has not killed."""
 _OBSERVED = "observed"
-_DEATHS = ("exit", "agent", "heartbeat", "limit")
-"""Sources of signals about workers that are dead, or taken for dead; the script has not caused them."""
+_DEATHS = ("agent", "heartbeat", "limit")
+"""Sources of signals about machines and workers that are dead, or taken for dead, without a cause in the script. A
+worker that exits is not among them: a joiner that can have no other role starts anew in this way."""
 _SILENCE_S = 60.0
 """A machine or worker of a check that is silent for less is only slow: the processes share one computer."""
 
