@@ -81,7 +81,7 @@ def test_the_former_name_works_with_a_hint(script: Path, capsys: pytest.CaptureF
 def test_defaults(script: Path) -> None:
     args = build_parser().parse_args(["check", str(script), "--width", "64"])
     spec = check._spec(args)
-    assert (spec.machines, spec.nproc, spec.settings.training.steps, spec.args) == (2, 1, 8, ("--width", "64"))
+    assert (spec.machines, spec.nproc, spec.settings.training.steps, spec.args) == (2, 1, 12, ("--width", "64"))
 
 
 def shown(result: CheckResult, *, terminal: bool = False) -> str:
@@ -106,8 +106,8 @@ def test_what_was_found() -> None:
     assert text.count('train.py:31: "ema" (a module) is not tracked\n') == 1
     assert "for the same reasons" in text
     assert "→ add it: job.track(ema=ema)\n" in text
-    assert 'note      train.py:7: "average" is not tracked\n' in text
-    assert text.endswith("train.py does not survive replacement as it is, and 1 note\n")
+    assert 'warning   train.py:7: "average" is not tracked\n' in text
+    assert text.endswith("train.py does not survive replacement as it is, and 1 warning\n")
 
 
 def test_a_script_that_does_not_even_run() -> None:

@@ -100,10 +100,10 @@ class Counter:
 def tracked(number: int, mean: float) -> dict[str, object]:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
-    model[1].running_mean.fill_(mean)  # type: ignore[operator, union-attr]
+    model[1].running_mean.fill_(mean)  # type: ignore[operator]
     optim = torch.optim.AdamW(model.parameters())
     model(torch.ones(3, 2)).sum().backward()
-    model[1].running_mean.fill_(mean)  # type: ignore[operator, union-attr]
+    model[1].running_mean.fill_(mean)  # type: ignore[operator]
     optim.step()
     return {"model": model, "optim": optim, "counter": Counter(number)}
 

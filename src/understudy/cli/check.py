@@ -5,30 +5,29 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from understudy.cli import run as run_command
-from understudy.cli.command import Subparsers, UsageError, add_command, cancel_on_signals
+from understudy.cli.command import Subparsers, UsageError, add_command
 from understudy.cli.options import duration
 from understudy.cli.output import writable_target, write_atomically
-from understudy.protocol.mesh import describe
 
 if TYPE_CHECKING:
     from understudy.protocol.settings import JobSpec
     from understudy.verify.script.check import CheckResult
 
-STEPS, MACHINES = 8, 2
+STEPS, MACHINES, EPOCH = 12, 2, 5
 DESCRIPTION = """\
 Prove on this computer that a script survives replacement, and name what it forgot.
 
 The script runs undisturbed for a few steps. Then it runs again: for every role class (roles that hold the same state)
-one machine is replaced as planned, and another one is killed in the middle of a step and a standby takes its roles.
-At every step boundary, all that is tracked must have the same bits in every role. If it has not, variables that change
-from step to step and are not tracked are named, with their line, their values and the way out.
+one machine is replaced as planned, and another one is killed in the middle of a step and a standby takes its roles; the
+machine with the primary role meets both. At every step boundary, all that is tracked must have the same bits in every
+role. If it has not, variables that change from step to step and are not tracked are named, with their line, their
+values and the way out. What may change later is named, too: schedulers, samplers, generators, positions in data.
 """
 EPILOG = """\
 examples:
@@ -37,13 +36,22 @@ examples:
   understudy check --json - train.py > check.json       for CI
 
 Small sizes will do: what is forgotten in a small model is forgotten in a large one.
-Exit code 0: all bits are the same; a mere suspicion is shown as a note. 1: a problem is proven.
+The runs have the options of understudy run; each option that the check adds is shown. A kill -9 that ends the job with
+them is a finding: give the options that the job will have, such as --copy-every 1.
+Exit code 0: all bits are the same; a mere suspicion is shown as a warning. 1: a problem is proven. 3: machines died
+that the check did not kill, so that nothing is proven.
 """
+
+
+_CODES = {"clean": 0, "found": 1, "unclear": 3}
+"""Verdict → exit code."""
 
 
 def add_parser(subparsers: Subparsers) -> None:
     parser = add_command(subparsers, "check", run, "prove that a script survives replacement", DESCRIPTION, EPILOG)
     add = parser.add_argument
+    epoch = f"batches in an epoch of each DataLoader, so that epochs end within a run (default {EPOCH}); 0: all"
+    within = "a run in which nothing happens for this time is stuck (default 5m)"
     add("--machines", type=int, metavar="N", help=f"machines with roles (default {MACHINES})")
     add("--nproc", type=int, metavar="N", help="workers per machine (default 1)")
     add("--mesh", metavar="DIMS", help="dimensions, outermost first: pp=2,dp=2,tp=2 (default dp over all roles)")
@@ -51,7 +59,9 @@ def add_parser(subparsers: Subparsers) -> None:
     add("--seed", type=int, metavar="N", help="seed of all random numbers (default 0)")
     add("--threads", type=int, metavar="N", help="torch threads per worker (default 1)")
     add("--transport", help="native (default), or torch:gloo")
-    add("--within", type=duration, default=300.0, metavar="SPAN", help="time limit of each run (default 5m)")
+    add("--copy-every", type=int, metavar="N", help="copy the state to another machine every N steps (default: never)")
+    add("--epoch", type=int, default=EPOCH, metavar="N", help=epoch)
+    add("--within", type=duration, default=300.0, metavar="SPAN", help=within)
     add("--keep", type=Path, metavar="DIR", help="keep logs and the observations of every boundary in DIR")
     add("--json", metavar="FILE", help="write runs, findings and verdict to FILE as JSON; - for stdout")
     add("script", metavar="SCRIPT", help="a training script, or a TOML file as for understudy run")
@@ -67,12 +77,14 @@ def run(args: argparse.Namespace) -> int:
     if result is None:
         print("understudy check: interrupted; all processes are ended", file=sys.stderr)
         return 130
+    from understudy.verify.script.findings import verdict
+
     document = json.dumps(_document(spec, result), indent=2) + "\n"
     if args.json == "-":
         print(document, end="")
     elif target is not None:
         write_atomically(Path(args.json), document.encode(), after="; the findings are only shown")
-    return 1 if any(finding.proven for finding in result.found) else 0
+    return _CODES[verdict(result.found)]
 
 
 def _spec(args: argparse.Namespace) -> JobSpec:
@@ -85,6 +97,8 @@ def _spec(args: argparse.Namespace) -> JobSpec:
         raise UsageError(f"--steps {args.steps}: at least {LEAST} are needed to see what a joiner lacks")
     if not args.within > 0:
         raise UsageError(f"--within {args.within:g}: it must be more than 0 seconds")
+    if args.epoch < 0:
+        raise UsageError(f"--epoch {args.epoch}: it must be 0 or more batches")
     spec = run_command.spec_of(args)
     if spec.machines < 2:
         raise UsageError("with one machine there is no other to give a joiner its state; use --machines 2")
@@ -98,7 +112,10 @@ async def _check(spec: JobSpec, args: argparse.Namespace) -> CheckResult | None:
     from understudy.verify.leftovers import enclosure
     from understudy.verify.script.check import check_script
 
-    cancel_on_signals()
+    task = asyncio.current_task()
+    assert task is not None
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
     steps = spec.settings.training.steps
     assert steps is not None
     screen = CheckScreen(Path(spec.script).name, steps, stderr=args.json == "-")
@@ -106,7 +123,7 @@ async def _check(spec: JobSpec, args: argparse.Namespace) -> CheckResult | None:
         folder = place if args.keep is None else args.keep.resolve()
         try:
             with screen.bar:
-                result = await check_script(spec, folder, screen.progress, within=args.within)
+                result = await check_script(spec, folder, screen.progress, within=args.within, epoch=args.epoch)
         except asyncio.CancelledError:
             return None
     screen.show(result, spec.dimensions)
@@ -116,11 +133,14 @@ async def _check(spec: JobSpec, args: argparse.Namespace) -> CheckResult | None:
 
 
 def _document(spec: JobSpec, result: CheckResult) -> dict[str, Any]:
-    from understudy.verify.script.findings import clean
+    import msgspec
+
+    from understudy.protocol.mesh import describe
+    from understudy.verify.script.findings import verdict
 
     return {
         "type": "check",
-        "verdict": "clean" if clean(result.found) else "found",
+        "verdict": verdict(result.found),
         "script": spec.script,
         "args": list(spec.args),
         "machines": spec.machines,
@@ -136,6 +156,7 @@ def _document(spec: JobSpec, result: CheckResult) -> dict[str, Any]:
                 "reason": run.reason,
                 "steps": run.steps,
                 "seconds": round(run.seconds, 3),
+                "options": list(run.options),
                 "disturbances": msgspec.to_builtins(run.disturbances),
             }
             for run in result.runs

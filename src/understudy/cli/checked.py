@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 from rich.console import Console
 from rich.padding import Padding
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.text import Text
 
 from understudy.protocol.mesh import Mesh, describe
-from understudy.protocol.sentences import counted, listed
+from understudy.protocol.sentences import listed
 from understudy.verify.script.causes import Cause
 from understudy.verify.script.check import CheckProgress, CheckResult
-from understudy.verify.script.findings import ScriptFinding
+from understudy.verify.script.findings import ScriptFinding, verdict
 from understudy.verify.script.runs import Run
 
 _SHOWN = 6
@@ -58,6 +56,8 @@ class CheckScreen:
     def _ended(self, run: Run) -> None:
         how = "" if run.whole else f"  {run.status}"
         self.print(f"{run.name:<18} {run.steps} steps  {run.seconds:5.1f} s{how}")
+        if run.options:
+            self._say(f"with {', '.join(run.options)}, beside the options of understudy run")
 
     # -- afterwards ----------------------------------------------------------------------------------------------------
 
@@ -68,24 +68,28 @@ class CheckScreen:
         for finding in proven:
             self._show(finding, shown)
         for note in notes:
-            self._head("note", "yellow", f"{note.place}: {note.sentence}" if note.place else note.sentence)
+            self._head("warning", "yellow", f"{note.place}: {note.sentence}" if note.place else note.sentence)
             self._more(note.evidence)
             self._more(note.advice, "→ ")
         self.print("")
         if proven:
-            more = f", and {counted(len(notes), 'note')}" if notes else ""
+            more = f", and {_many(len(notes), 'warning')}" if notes else ""
             what = "survive replacement" if len(result.runs) > 1 else "run"
             self.print(Text(f"{self._script} does not {what} as it is{more}", style="bold red"))
             return
+        if verdict(result.found) == "unclear":
+            self.print(Text(f"nothing is proven about {self._script}: the check was interrupted", style="bold yellow"))
+            return
+        done = [each for run in result.runs for each in run.disturbances]
         classes = "; ".join(
             describe(mesh, roles[0]) + (f" and {len(roles) - 1} more" if roles[1:] else "") for roles in result.classes
         )
         self.print(Text(f"{self._script} survives replacement", style="bold green"))
-        kinds = Counter(each.kind for run in result.runs for each in run.disturbances)
+        kinds = {kind: sum(each.kind == kind for each in done) for kind in ("replace", "kill")}
         self.print(
-            f"{counted(kinds['replace'], 'planned replacement')} and {counted(kinds['kill'], 'death')} of a machine in "
-            f"{self._steps} steps: all bits of {len(result.classes)} role class{'es' * (len(result.classes) != 1)} are "
-            f"those of an undisturbed run ({classes})"
+            f"{_many(kinds['replace'], 'planned replacement')} and {_many(kinds['kill'], 'death')} of a machine in "
+            f"{self._steps} steps: all bits of {_many(len(result.classes), 'role class', 'role classes')} are those "
+            f"of an undisturbed run ({classes})"
         )
 
     def _show(self, finding: ScriptFinding, shown: set[tuple[tuple[str, str], ...]]) -> None:
@@ -93,7 +97,7 @@ class CheckScreen:
         if finding.disturbance:
             self._more(finding.disturbance)
         if finding.roles:
-            self._more(f"{listed(finding.roles, 3)}: {listed(finding.tensors, 3)}")
+            self._more(listed(finding.roles, 3) + (f": {listed(finding.tensors, 3)}" if finding.tensors else ""))
         names = tuple((cause.place, cause.variable) for cause in finding.causes)
         if names and names in shown:
             self._more("for the same reasons")
@@ -123,3 +127,7 @@ class CheckScreen:
     def _indented(self, text: Text, edge: int) -> None:
         """Indent all lines, also those that a narrow terminal breaks."""
         self._console.print(Padding(text, (0, 0, 0, edge), expand=False))
+
+
+def _many(count: int, one: str, more: str = "") -> str:
+    return f"{count} {one if count == 1 else more or one + 's'}"

@@ -179,6 +179,13 @@ def with_options(tree: T, **values: Any) -> T:
     return cast(T, _changed(tree, values))
 
 
+def flags_beside(tree: Any, values: Mapping[str, Any]) -> tuple[str, ...]:
+    """The values, by key, that the tree has not, as they are written on the command line."""
+    known = options(tree)
+    changed = [known[key] for key, value in values.items() if value != value_of(tree, known[key])]
+    return tuple(f"{option.flag} {option._said(values[option.key])}" for option in changed if option.flag)
+
+
 def _changed(tree: Any, values: Mapping[str, Any]) -> Any:
     changes = {}
     for field in dataclasses.fields(tree):

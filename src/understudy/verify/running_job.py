@@ -63,6 +63,8 @@ class RunningJob:
         self.first_step = first_step
         self.seen: dict[int, Process] = {}
         """All processes of the job that were ever seen."""
+        self.awaited = ""
+        """What is waited for, as the end of a sentence."""
         self._stop = threading.Event()
 
     # -- observing -----------------------------------------------------------------------------------------------------
@@ -175,11 +177,13 @@ class RunningJob:
 
     def until(self, true: Callable[[], bool], what: str, *, every: float = _POLL_S) -> None:
         """Wait for a condition. Raises NotRecovered if it does not come true within `patience`."""
+        self.awaited = f", while waiting for {what}"
         deadline = time.monotonic() + self.patience
         while not true():
             if time.monotonic() > deadline:
                 raise NotRecovered(f"waited {self.patience:g} s for {what}; the job is {self._described()}")
             self.pause(every)
+        self.awaited = ""
 
     def _described(self) -> str:
         """The job's state and its last events, in words."""

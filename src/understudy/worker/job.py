@@ -165,8 +165,6 @@ class Job:
         if self._runtime.rehearsing:
             yield from self._shadow_steps(total)
         while True:
-            if self._observer is not None:
-                self._observer.before_boundary()
             index = self._boundary()
             if self._observer is not None:
                 self._observer.at_boundary(index)

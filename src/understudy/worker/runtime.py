@@ -33,6 +33,9 @@ from .watch import Watch
 
 log = logging.getLogger("understudy.worker")
 
+_HELD_S = 0.01
+"""Time after which a worker that an observer holds asks again."""
+
 
 class Repeat(BaseException):
     """The step under way is repeated. Not an Exception, so that no script catches it by accident."""
@@ -61,7 +64,9 @@ class JobError(RuntimeError):
 class StepObserver(Protocol):
     """Called in the training thread at fixed points of every step; an extension may set one."""
 
-    def before_boundary(self) -> None: ...
+    def may_begin(self, step: int) -> bool:
+        """Whether training may begin this step. If not, the worker is held at the boundary and asks again; meanwhile
+        it takes part in every change of the roster."""
 
     def at_boundary(self, step: int) -> None:
         """Between two steps; `step` is about to begin."""
@@ -274,7 +279,7 @@ class WorkerRuntime:
         """Do everything that has to happen between two steps. Returns the step to compute next."""
         while True:
             step = self._come_to_boundary()
-            if step is not None:
+            if step is not None and not self._held(step):
                 if self.rehearsing:
                     self.rehearsing = self.identity.watching = False
                     self._announce()
@@ -285,6 +290,14 @@ class WorkerRuntime:
                 self._archive.boundary(step)
                 self.transfers.offer(self._archive)
                 return step
+
+    def _held(self, step: int) -> bool:
+        """Whether an observer holds training before this step; waits for a moment if so."""
+        if self.observer is None or self.observer.may_begin(step):
+            return False
+        with self._changed:
+            self._changed.wait(_HELD_S)
+        return True
 
     def _come_to_boundary(self) -> int | None:
         """Do the next thing that the protocol wants at a boundary. Returns the step to compute, if that is next."""

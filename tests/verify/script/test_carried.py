@@ -6,7 +6,7 @@ from textwrap import dedent, indent
 
 import pytest
 
-from understudy.verify.script.carried import Use, carried, defined_at
+from understudy.verify.script.carried import Use, carried, defined_at, positions, reassigned_at, unmentioned
 
 BUILTIN = ("print", "sum", "next", "use", "log", "ValueError")
 HEAD = """\
@@ -80,7 +80,7 @@ def test_what_it_is_used_for(body: str, name: str, feeds: bool, acts: bool, draw
 
 
 def test_lines() -> None:
-    assert used("count += 1\nprint(count)")["count"] == Use(made=5, changed=8)
+    assert used("count += 1\nprint(count)")["count"] == Use(made=5, changed=8, assigned=8)
     assert used("use(model)")["model"].made == 4
 
 
@@ -113,3 +113,105 @@ def test_the_line_of_a_definition_is_found() -> None:
     assert defined_at("class A:\n    def f(self):\n        self.n = 1\na = A()", "a.n") == 3
     assert defined_at("x = 1", "y") == 0
     assert defined_at("def (", "y") == 0
+
+
+NESTED = """\
+def train(job):
+    best, bad = 9.0, 0
+    generator = make()
+    steps = job.steps(9)
+    for epoch in range(3):
+        for batch in loader:
+            with next(steps) as step:
+                loss = model(batch)
+        if loss < best:
+            best, bad = loss, 0
+        else:
+            bad += 1
+"""
+
+
+def test_the_loops_around_the_loop_count_too() -> None:
+    found = carried(NESTED, 1, 7)
+    assert found is not None
+    assert {"best", "bad", "model"} <= found.keys()
+    assert (found["best"].made, found["best"].assigned, found["best"].feeds) == (2, 10, True)
+    assert "batch" not in found
+    assert unmentioned(NESTED, 1, 7, "generator") == 3
+    assert unmentioned(NESTED, 1, 7, "best") == 0
+
+
+@pytest.mark.parametrize(
+    ("body", "fetched"),
+    [
+        ("use(ema)\nema = fetch(step.index)", True),
+        ("old, ema = ema, fetch(step.index)", True),
+        ("ema = ema + 1", False),
+        ("ema.update(model)", False),
+    ],
+)
+def test_what_is_fetched_ahead(body: str, fetched: bool) -> None:
+    assert used(body)["ema"].fetched is fetched
+
+
+@pytest.mark.parametrize(
+    ("body", "applied", "seeded"),
+    [
+        ("loss = ema(1)", True, False),
+        ("ema.eval()\nloss = ema(1)", True, False),
+        ("ema.update(1)", False, False),
+        ("blend(ema, model)", False, False),
+        ("ema.manual_seed(step.index)\nuse(ema)", False, True),
+    ],
+)
+def test_what_is_only_called_and_what_is_seeded(body: str, applied: bool, seeded: bool) -> None:
+    assert (used(body)["ema"].applied, used(body)["ema"].seeded) == (applied, seeded)
+
+
+@pytest.mark.parametrize(
+    ("loop", "data"),
+    [
+        ("for step in job.steps(9):", []),
+        ("for step in steps:", []),
+        ("for step, batch in zip(job.steps(9), loader):", ["loader"]),
+        ("for (i, batch), step in zip(enumerate(loader), job.steps(9)):", ["enumerate(loader)"]),
+        ("for batch, step in zip(loader, steps):", ["loader"]),
+        ("for i, step in enumerate(job.steps(9)):", ["enumerate(job.steps(9))"]),
+        ("for _, step in enumerate(job.steps(9)):", []),
+        ("for batch in loader:", ["loader"]),
+        ("for batch in itertools.islice(loader, 9):", ["itertools.islice(loader, 9)"]),
+        ("for i in range(9):", ["range(9)"]),
+        ("for _ in range(9):", []),
+        ("while True:", []),
+    ],
+)
+def test_places_in_data(loop: str, data: list[str]) -> None:
+    source = f"def train(job):\n    steps = job.steps(9)\n    {loop}\n        use(i, batch, step)\n"
+    assert [each.data for each in positions(source, 1, 4)] == data
+    assert all(each.line == 3 for each in positions(source, 1, 4))
+
+
+def test_a_place_in_each_loop_around() -> None:
+    source = NESTED.replace("range(3)", "epochs").replace("loss = model(batch)", "use(batch)")
+    assert [(each.line, each.data) for each in positions(source, 1, 7)] == [(5, "epochs"), (6, "loader")]
+
+
+def test_where_an_attribute_or_a_global_is_assigned_later() -> None:
+    source = """\
+class Stopper:
+    def __init__(self):
+        self.best = self.limit = 1
+
+    def see(self, loss):
+        self.best = loss
+
+COUNT = LIMIT = 0
+def count():
+    global COUNT
+    COUNT = 1
+    LIMIT = 2
+"""
+    assert reassigned_at(source, "stopper.best") == 6
+    assert reassigned_at(source, "stopper.limit") == 0
+    assert reassigned_at(source, "COUNT") == 11
+    assert reassigned_at(source, "LIMIT") == 0

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from understudy.protocol.messages import ScriptFailure
-from understudy.verify.script.findings import Evidence, ScriptFinding, clean, findings, unclear
+from understudy.verify.script.findings import Evidence, ScriptFinding, findings, unclear, verdict
 from understudy.verify.script.observation import Observation, Scope, Value
 from understudy.verify.script.runs import Disturbance, Run
 
@@ -125,8 +125,8 @@ def test_the_likeliest_comes_first_and_what_is_only_shown_is_a_note() -> None:
     found, note = judge(calm(held), replaced(held, bad=True))
     assert [cause.variable for cause in found.causes] == ["ema", "it", "warm"]
     assert (note.kind, note.proven, note.variable) == ("forgotten", False, "average")
-    assert not clean([found, note])
-    assert clean([note])
+    assert verdict([found, note]) == "found"
+    assert verdict([note]) == "clean"
 
 
 def test_without_another_cause_a_variable_that_is_only_shown_is_the_cause() -> None:
@@ -151,8 +151,9 @@ def test_what_is_computed_anew_in_each_step_is_no_state(held: dict[str, str]) ->
 
 def test_what_never_changes_is_no_state() -> None:
     held = {"0:warm": "counter"}
-    (found,) = judge(calm(held, constant=True), replaced({}, bad=True))
+    found, warning = judge(calm(held, constant=True), replaced({}, bad=True))
     assert found.causes == ()
+    assert (warning.kind, warning.proven, warning.variable) == ("untracked", False, "warm")
 
 
 def test_an_iterator_that_cannot_be_looked_into() -> None:
@@ -187,6 +188,115 @@ def test_data_that_is_gone_through_beside_the_steps() -> None:
     source = SCRIPT.replace("for step in job.steps(9):", "for step, batch in zip(job.steps(9), loader):")
     (found,) = judge(calm(), replaced({}, bad=True), source=source)
     assert [(cause.place, cause.variable) for cause in found.causes] == [("train.py:5", "loader")]
+
+
+# -- what the undisturbed run alone suggests ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("steps", ["zip(job.steps(9), loader)", "zip(job.steps(9), enumerate(loader))"])
+def test_a_place_in_data_is_a_warning_as_long_as_the_bits_are_the_same(steps: str) -> None:
+    target = "step, (i, batch)" if "enumerate" in steps else "step, batch"
+    source = SCRIPT.replace("for step in job.steps(9):", f"for {target} in {steps}:")
+    (warning,) = judge(calm(), replaced({}, bad=False), source=source)
+    assert (warning.kind, warning.proven, warning.place) == ("position", False, "train.py:5")
+    assert "loader" in warning.variable
+    assert "step.index" in warning.advice
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "evidence"),
+    [
+        ("sched", "scheduler", "0, unchanged in 8 steps; train.py:12 uses it"),
+        ("elsewhere", "sampler", "0, unchanged in 8 steps; objects like it exist to change"),
+        ("elsewhere", "optimizer", "objects like it exist to change"),
+        ("ema", "module", "train.py:8 may change it"),
+        ("it", "iterator", "train.py:8 draws from it"),
+        ("warm", "number", "train.py:7 assigns it"),
+    ],
+)
+def test_what_has_not_changed_yet_is_named(name: str, kind: str, evidence: str) -> None:
+    source = SCRIPT.replace("    ema, it", "    elsewhere = make()\n    ema, it").replace(
+        "import understudy, time\n", ""
+    )
+    held = {f"0:{name}": kind}
+    scopes = (Scope(FILE, "train", 2, 5), SCOPES[1])
+
+    def moved(run: Run) -> Run:
+        each = [msgspec.structs.replace(seen, scopes=scopes) for seen in run.observations]
+        return msgspec.structs.replace(run, observations=each)
+
+    (warning,) = judge(moved(calm(held, constant=True)), moved(replaced({}, bad=False)), source=source)
+    assert (warning.kind, warning.proven, warning.variable) == ("untracked", False, name)
+    assert evidence in warning.evidence
+    assert verdict([warning]) == "clean"
+
+
+@pytest.mark.parametrize(
+    ("line", "name", "kind"),
+    [
+        ("loss = model(teacher(1))", "teacher", "module"),
+        ("noise.manual_seed(step.index); loss = rand(noise)", "noise", "generator"),
+        ("print(limit)", "limit", "number"),
+        ("loss = limit * 2", "limit", "number"),
+        ("pass", "split", "generator"),
+    ],
+)
+def test_what_is_constant_or_made_anew_is_not_named(line: str, name: str, kind: str) -> None:
+    source = SCRIPT.replace("            warm += 1\n", f"            {line}\n")
+    held = {f"0:{name}": kind}
+    assert judge(calm(held, constant=True), replaced({}, bad=False), source=source) == []
+
+
+def test_what_cannot_change_by_what_it_is_is_not_named() -> None:
+    disabled = Value("scaler", "0", "a GradScaler", constant=True)
+    run = Run("undisturbed", [observation(role, step, {"0:sched": disabled}) for role in (0, 1) for step in range(9)])
+    assert judge(run, replaced({}, bad=False)) == []
+
+
+def test_attributes_that_a_method_assigns_may_change_later() -> None:
+    source = SCRIPT + "class Stopper:\n    def see(self, loss):\n        self.bad = self.bad + 1\n"
+    held = {"0:warm.bad": "counter", "0:warm.limit": "counter"}
+    (warning,) = judge(calm(held, constant=True), replaced({}, bad=False), source=source)
+    assert (warning.variable, warning.kind) == ("warm.bad", "untracked")
+    assert "train.py:17 assigns it" in warning.evidence
+
+
+def test_a_module_that_ends_differently_is_proven_though_nothing_tracked_differs() -> None:
+    held = {"0:ema": "module"}
+    (found,) = judge(calm(held), replaced(held, bad=False))
+    assert (found.kind, found.proven, found.variable) == ("ends-different", True, "ema")
+    assert "job.track(ema=ema)" in found.advice
+
+
+def uneven_runs(*, bad: bool) -> list[Run]:
+    """Role 1 alone counts in a tracked thing; its joiner gets the count of role 0."""
+    found = []
+    for run in (calm(), replaced({}, bad=False)):
+        observations = []
+        for each in run.observations:
+            count = each.step if each.role == 1 else 0
+            count = 0 if bad and each.disturbances and each.role == 1 and each.step > 4 else count
+            observations.append(msgspec.structs.replace(each, state={**each.state, "counter.count": f"{count}"}))
+        found.append(msgspec.structs.replace(run, observations=observations))
+    return found
+
+
+@pytest.mark.parametrize("bad", [True, False])
+def test_a_tracked_thing_that_only_one_role_changes_is_named(bad: bool) -> None:
+    (found,) = judge(*uneven_runs(bad=bad))
+    assert found.kind == ("diverged" if bad else "uneven-state")
+    named = found.causes[0] if bad else found
+    assert named.variable == "counter"
+    assert "differs between roles 0 and 1" in named.sentence
+    assert named.evidence == "counter.count differs from step 0 on"
+    assert "not only if job.is_primary" in named.advice
+
+
+def test_a_batch_that_is_fetched_ahead_is_to_be_fetched_by_its_step() -> None:
+    source = SCRIPT.replace("warm += 1", "old, warm = warm, fetch(step.index + 1)")
+    (found,) = judge(calm({"0:warm": "tensor"}), replaced({"0:warm": "tensor"}, bad=True), source=source)
+    assert [cause.variable for cause in found.causes] == ["warm"]
+    assert "fetch it in the step that uses it, by step.index" in found.causes[0].advice
 
 
 # -- chance ------------------------------------------------------------------------------------------------------------
@@ -281,6 +391,37 @@ def test_a_script_that_fails_by_itself(cause: ScriptFailure) -> None:
 def test_a_failure_without_a_known_cause() -> None:
     (found,) = judge(Run("undisturbed", [], "failed", "m0 could not start"))
     assert found.kind == "raises"
+
+
+@pytest.mark.parametrize("failure", ["start", "no-machine", "died-again", "unfinished"])
+def test_a_failure_without_an_error_of_the_script_is_not_blamed_on_it(failure: str) -> None:
+    (found,) = judge(Run("undisturbed", [], "failed", "m0 is gone", failure=failure))
+    assert (found.kind, found.proven) == ("died", True)
+    assert "the script fails" not in found.advice
+
+
+def test_a_machine_that_was_silent_proves_nothing() -> None:
+    silent = "m0 is gone: nothing heard from its agent for 60 s"
+    run = Run("undisturbed", [], "stuck", "nothing has happened", interference=silent)
+    (found,) = judge(run)
+    assert (found.kind, found.proven, found.sentence) == ("interrupted", False, f"undisturbed: {silent}")
+    assert "check again" in found.advice
+    assert verdict([found]) == "unclear"
+    (later,) = judge(calm(), msgspec.structs.replace(replaced({}, bad=True), interference=silent))
+    assert (later.kind, verdict([later])) == ("interrupted", "unclear")
+
+
+def test_a_kill_that_ends_the_job_is_found_with_the_way_out() -> None:
+    killed = msgspec.structs.replace(KILL, orphans=True, step=4)
+    fatal = Run("disturbed 2", [], "failed", "role 0: no live replica", failure="state-lost", disturbances=(killed,))
+    (found,) = judge(calm(), replaced({}, bad=False), fatal)
+    assert (found.kind, found.proven, found.step) == ("fatal", True, 4)
+    assert "kill -9 of the machine with role 0 ends the job: role 0: no live replica" in found.sentence
+    assert "--copy-every N" in found.advice
+    assert "all bits were the same" not in found.advice
+    copied = msgspec.structs.replace(replaced({}, bad=False), disturbances=(killed,), options=("--copy-every 1",))
+    (found,) = judge(calm(), fatal, copied)
+    assert "with --copy-every 1 all bits were the same" in found.advice
 
 
 def test_a_collective_that_only_some_roles_call_is_named() -> None:

@@ -31,7 +31,6 @@ from understudy.verify.script.hints import Hint, hints
         ("import os\nif True:\n    RANK = os.environ.get('RANK', 0)", "rank", "RANK"),
         ("from os import getenv\nclass A:\n    rank = getenv('LOCAL_RANK')", "rank", "rank"),
         ("import torch.distributed as dist\nRANK = dist.get_rank()", "rank", "RANK"),
-        ("for step, batch in zip(job.steps(9), loader):\n    pass", "zipped", "loader"),
         ("import torch.distributed as dist\nif job.role == 0:\n    dist.barrier()", "uneven", "job.role == 0"),
     ],
 )

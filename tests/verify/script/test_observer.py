@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import weakref
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,11 +9,13 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import msgspec
+import pytest
 import torch
 from torch import nn
 
 from understudy.host.extensions import Extensions
-from understudy.host.world import REAL
+from understudy.host.world import REAL, World
+from understudy.testing import FakeClock
 from understudy.verify.script.observation import AWAITS_KILL, EXTENSION, PACE, Observation, Pace, read_observations
 from understudy.verify.script.observer import ScriptObserver
 from understudy.worker.runtime import WorkerRuntime
@@ -33,7 +34,8 @@ class Stand:
     def __post_init__(self) -> None:
         self.spec = SimpleNamespace(uid="w0", machine="m0")
         self.role = 0
-        self.protocol, self.world = SimpleNamespace(step=0), REAL
+        self.world: World = REAL
+        self.fabric, self.is_last = SimpleNamespace(fault=None), True
 
     def observer(self) -> ScriptObserver:
         return ScriptObserver(cast(WorkerRuntime, self), self.folder)
@@ -96,36 +98,42 @@ def test_nothing_is_kept_alive(tmp_path: Path) -> None:
     assert gone() is None
 
 
-def test_a_worker_waits_until_its_step_may_begin(tmp_path: Path) -> None:
+def test_the_pace_says_which_step_may_begin(tmp_path: Path) -> None:
     stand = Stand(tmp_path, {"model": nn.Linear(2, 2)})
     observer = stand.observer()
+    assert observer.may_begin(3)
     (tmp_path / PACE).write_bytes(msgspec.json.encode(Pace(3, disturbances=1)))
-    stand.protocol.step = 3
-    observer.before_boundary()  # a joiner
-    observer.at_boundary(3)
-    waiting = threading.Thread(target=observer.before_boundary)
-    waiting.start()
-    waiting.join(0.1)
-    assert waiting.is_alive()
-    (tmp_path / PACE).unlink()
-    waiting.join(30)
-    assert not waiting.is_alive()
+    assert observer.may_begin(2)
+    assert not observer.may_begin(3)
+    observer.at_boundary(2)
     assert read_observations(tmp_path)[0].disturbances == 1
 
 
-def test_only_the_machine_that_is_to_die_comes_no_further(tmp_path: Path) -> None:
-    stand = Stand(tmp_path, {"model": nn.Linear(2, 2)})
+def order(folder: Path, pace: Pace) -> None:
+    (folder / f"{PACE}.draft").write_bytes(msgspec.json.encode(pace))
+    (folder / f"{PACE}.draft").replace(folder / PACE)
+
+
+@pytest.mark.parametrize("end", ["withdrawn", "fault"])
+def test_only_the_machine_that_is_to_die_comes_no_further(tmp_path: Path, end: str) -> None:
+    stand, clock = Stand(tmp_path, {"model": nn.Linear(2, 2)}), FakeClock()
+    stand.world = clock
     observer = stand.observer()
     observer.before_vote(2)
     for pace in (Pace(3, dying="m1"), Pace(4, dying="m0")):
-        (tmp_path / PACE).write_bytes(msgspec.json.encode(pace))
+        order(tmp_path, pace)
         observer.before_vote(2)
-    (tmp_path / PACE).write_bytes(msgspec.json.encode(Pace(3, dying="m0")))
-    dying = threading.Thread(target=observer.before_vote, args=(2,), daemon=True)
-    dying.start()
-    dying.join(0.1)
-    assert dying.is_alive()
+    order(tmp_path, Pace(3, dying="m0"))
+    dying = clock.start(lambda: observer.before_vote(2), "dying")
+    clock.until_waiting(1)
     assert (tmp_path / f"{AWAITS_KILL}w0").exists()
+    if end == "withdrawn":
+        order(tmp_path, Pace(9))
+    else:
+        stand.fabric.fault = object()
+    clock.advance(1.0)
+    dying.join(30)
+    assert not dying.is_alive()
 
 
 def test_a_worker_gets_an_observer_by_its_extension(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from understudy.protocol.messages import ScriptFailure
 
+from .carried import Position
 from .hints import Hint, HintKind
 
 
@@ -18,10 +19,45 @@ def complaint(kind: str, name: str, *, twice: bool) -> str:
     return f'"{name}" ({_a(kind)}) changes from step to step and is not tracked: a joiner starts with a new one'
 
 
-def way_out(kind: str, name: str) -> str:
-    own = name.rpartition(".")[2].lstrip("_") or "it"
-    if kind in ("module", "optimizer", "scheduler", "object"):
+def unchanged(kind: str, name: str) -> str:
+    """What may go wrong with a variable that has not changed so far."""
+    return f'"{name}" ({_a(kind)}) is not tracked; if it changes later, a joiner does not have the change'
+
+
+def position(found: Position) -> tuple[str, str]:
+    """A sentence and a way out for a loop that goes through data, or counts."""
+    return (
+        f"`for … in {found.call}` has a place in {found.data} that is not tracked: a joiner begins with the first "
+        "element",
+        "loop over job.steps(…) alone, and compute the batch, the epoch and every count from step.index",
+    )
+
+
+def uneven_state(name: str, roles: str) -> tuple[str, str]:
+    """A sentence and a way out for a tracked thing that differs between roles with the same model."""
+    return (
+        f'"{name}" is tracked and differs between {roles}, which otherwise hold the same state: after a failure a '
+        "joiner gets it from another role, or from nowhere",
+        "change it in the same way on every role, not only if job.is_primary; or keep it out of job.track, if it is "
+        "only shown",
+    )
+
+
+def way_out(kind: str, name: str, *, fetched: bool = False) -> str:
+    """`fetched`: the loop assigns the variable values that do not come from its old one, as for the next batch."""
+    own = name.rpartition(".")[2].partition("[")[0].lstrip("_") or "it"
+    if kind in ("module", "optimizer", "scheduler", "scaler", "object"):
         return f"add it: job.track({own}={name})"
+    if kind == "sampler":
+        return (
+            "set its epoch from step.index in every step; or track it in an object with state_dict() and "
+            f"load_state_dict(): job.track({own}=…)"
+        )
+    if fetched and kind in ("tensor", "array", "tuple", "list", "dict"):
+        return (
+            "fetch it in the step that uses it, by step.index; a batch that was fetched ahead must be dropped if it is "
+            "not the one of step.index"
+        )
     if kind == "tensor":
         return f'make it a buffer of a tracked module: model.register_buffer("{own}", {name})'
     if kind == "generator":
@@ -60,10 +96,6 @@ _HINTED: dict[HintKind, tuple[str, str]] = {
         "{call} is only called if {variable}: roles that do not meet it do not take part",
         "take it out of the condition, or use a group of those roles alone",
     ),
-    "zipped": (
-        "{call} goes through {variable} beside the steps: a joiner begins with its first element",
-        "fetch the batch inside of the step, by step.index: no position in {variable} moves with a role",
-    ),
     "rank": (
         "{call}{into} is read at import: a standby that has rehearsed another role must start anew",
         "ask job.role inside of train(job)",
@@ -86,6 +118,17 @@ NO_CAUSE = (
     "no variable of the script explains it: look for state inside a library's objects, in a tracked object with an "
     "incomplete state_dict(), or for a kernel that is not deterministic and happened to be so twice"
 )
+INTERRUPTED = (
+    "the check has not caused it and proves nothing: the computer is overloaded, or something else ended the process; "
+    "check again when the computer has less to do"
+)
+STUCK = "see what its roles wait for: run it with understudy run, and look at understudy status and events"
+DIED = "no error of the script ended it: look at the logs, with --keep DIR, and at the memory of this computer"
+FATAL = (
+    "give the role's state a second place: let another role hold the same (DDP, job.average, job.same_over), or start "
+    "the job with --copy-every N, or with --checkpoint DIR --checkpoint-every N; then check with --copy-every N"
+)
+COPIES_HELP = "; with --copy-every 1 all bits were the same"
 UNSEEDED = "the state differs before the first step: call torch.manual_seed(job.seed) before the model is made"
 WAYS_OUT: dict[ScriptFailure, str] = {
     "never-tracks": "call job.track(model=…, optim=…) before job.steps(…)",

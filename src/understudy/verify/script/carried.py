@@ -6,12 +6,14 @@ A variable that every iteration assigns before it reads it (the loss, the batch)
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
 _SHOWING = {"print", "log", "debug", "info", "warning", "write", "set_postfix", "set_description", "add_scalar"}
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+_APPLYING = {"()", "eval", "train", "to", "forward"}
+"""Calls that leave a module as it is; `()` is a call of the module itself."""
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 
 
@@ -28,51 +30,123 @@ class Use(msgspec.Struct, frozen=True):
     """Whether a method of it is called for its effect alone, as in `schedule.step()`."""
     drawn: bool = False
     """Whether `next` is called on it, or it is iterated."""
+    assigned: int = 0
+    """The first line in the loop that assigns it; 0: there is none."""
+    fetched: bool = False
+    """Whether the loop assigns it values that do not come from its old one, as for the next batch."""
+    applied: bool = False
+    """Whether the loop only calls it, as in `teacher(inputs)`."""
+    seeded: bool = False
+    """Whether the loop seeds it."""
 
 
-def parse(source: str) -> ast.Module:
-    """The syntax tree of a source; empty if the source is not valid."""
-    try:
-        return ast.parse(source)
-    except (SyntaxError, ValueError):
-        return ast.Module([], [])
+class Position(msgspec.Struct, frozen=True):
+    """An iterator of a `for` loop around the boundary: the place in it is in no variable."""
+
+    line: int
+    call: str
+    """The loop, as it is written."""
+    data: str
+    """What the loop goes through."""
 
 
 def carried(source: str, first: int, line: int) -> dict[str, Use] | None:
     """The variables that a loop may read before it has assigned them in the same iteration.
 
-    The loop is the one at `line` of the function that begins at line `first` (0: of the module). None if there is no
-    such loop.
+    The loops are those around `line` in the function that begins at line `first` (0: in the module). None if there is
+    no such loop.
     """
-    tree = parse(source)
-    scope = _function(tree, first) if first else tree
-    loop = None if scope is None else _loop(scope, line)
-    if scope is None or loop is None:
+    scope, loops = _around(source, first, line)
+    if scope is None or not loops:
         return None
-    exposed: set[str] = set()
-    bound = _assigned(loop.target) if isinstance(loop, ast.For | ast.AsyncFor) else set()
-    if isinstance(loop, ast.While):
-        _reads(loop.test, bound, exposed)
-    _flow(loop.body, bound, exposed)
-    parents = {child: parent for parent in ast.walk(loop) for child in ast.iter_child_nodes(parent)}
+    exposed: dict[str, int] = {}
+    for loop in loops:
+        bound = _assigned(loop.target) if isinstance(loop, ast.For | ast.AsyncFor) else set()
+        if isinstance(loop, ast.While):
+            _reads(loop.test, bound, exposed)
+        _flow(loop.body, bound, exposed)
+    outer = loops[0]
+    parents = {child: parent for parent in ast.walk(outer) for child in ast.iter_child_nodes(parent)}
     found = {}
     for name in exposed:
-        nodes = [node for node in ast.walk(loop) if isinstance(node, ast.Name) and node.id == name]
+        nodes = [node for node in ast.walk(outer) if isinstance(node, ast.Name) and node.id == name]
         read = {node: _use(node, parents) for node in nodes if isinstance(node.ctx, ast.Load)}
         uses = set(read.values())
+        stores = [node for node in nodes if not isinstance(node.ctx, ast.Load)]
+        calls = [_method(node, parents) for node in read]
         found[name] = Use(
-            made=_made(scope, loop, name),
+            made=_made(scope, outer, name),
             changed=min((node.lineno for node in nodes if read.get(node) != "shown"), default=0),
             feeds="feeds" in uses or "drawn" in uses,
             acts="acts" in uses,
             drawn="drawn" in uses,
+            assigned=min((node.lineno for node in stores), default=0),
+            fetched=any(_is_fetched(node, parents) for node in stores),
+            applied=not stores and all(call in _APPLYING for call in calls),
+            seeded=any(call in ("manual_seed", "seed") for call in calls),
         )
     return found
 
 
+def unmentioned(source: str, first: int, line: int, name: str) -> int:
+    """The line that makes a variable which the loops around `line` do not mention; 0 if they do."""
+    scope, loops = _around(source, first, line)
+    if scope is None:
+        return 0
+    inside = {node.id for loop in loops[:1] for node in ast.walk(loop) if isinstance(node, ast.Name)}
+    return 0 if name in inside else _made(scope, loops[0] if loops else None, name) or first
+
+
+def positions(source: str, first: int, line: int) -> list[Position]:
+    """The loops around a boundary that go through something else than steps, or also through something else."""
+    scope, loops = _around(source, first, line)
+    if scope is None:
+        return []
+    steps = {
+        target.id
+        for node in ast.walk(scope)
+        if isinstance(node, ast.Assign) and _has_steps(node.value, set())
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+    found = []
+    for loop in loops:
+        if isinstance(loop, ast.While):
+            continue
+        read = {node.id for each in loop.body for node in ast.walk(each) if isinstance(node, ast.Name)}
+        for part, target, counts in _beside_steps(loop.iter, loop.target, steps):
+            if not counts or _assigned(target) & read:  # nothing is lost of a number that the loop ignores
+                found.append(Position(loop.lineno, ast.unparse(loop.iter), ast.unparse(part)))
+    return found
+
+
+def reassigned_at(source: str, name: str) -> int:
+    """The first line that assigns an attribute outside of `__init__`, or a global variable inside of a function; 0:
+    there is none."""
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError):
+        return 0
+    _, dot, own = name.rpartition(".")
+    found = []
+    for function in ast.walk(tree):
+        if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef) or function.name == "__init__":
+            continue
+        declared = {each for node in ast.walk(function) if isinstance(node, ast.Global) for each in node.names}
+        for node in ast.walk(function):
+            attribute = isinstance(node, ast.Attribute) and bool(dot) and node.attr == own
+            variable = isinstance(node, ast.Name) and node.id == name in declared
+            if isinstance(node, ast.Attribute | ast.Name) and isinstance(node.ctx, ast.Store):
+                found += [node.lineno] if attribute or variable else []
+    return min(found, default=0)
+
+
 def defined_at(source: str, name: str) -> int:
     """The first line that assigns this name in a module, or this attribute anywhere; 0 if there is none."""
-    tree = parse(source)
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError):
+        return 0
     head, dot, _ = name.partition(".")
     inside = [
         node.lineno
@@ -94,14 +168,41 @@ def _function(tree: ast.AST, first: int) -> ast.FunctionDef | ast.AsyncFunctionD
     return None
 
 
-def _loop(scope: ast.AST, line: int) -> ast.For | ast.AsyncFor | ast.While | None:
-    """The innermost loop around this line."""
-    loops = [
-        node
-        for node in ast.walk(scope)
-        if isinstance(node, ast.For | ast.AsyncFor | ast.While) and node.lineno <= line <= (node.end_lineno or 0)
-    ]
-    return max(loops, key=lambda node: node.lineno, default=None)
+_Loop = ast.For | ast.AsyncFor | ast.While
+
+
+def _around(source: str, first: int, line: int) -> tuple[ast.AST | None, list[_Loop]]:
+    """The function, and its loops around this line, the outermost first."""
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError):
+        return None, []
+    scope = _function(tree, first) if first else tree
+    nodes = [] if scope is None else ast.walk(scope)
+    loops = [node for node in nodes if isinstance(node, _Loop) and node.lineno <= line <= (node.end_lineno or 0)]
+    return scope, sorted(loops, key=lambda node: node.lineno)
+
+
+def _has_steps(node: ast.AST, names: set[str]) -> bool:
+    """Whether an expression contains the steps of the job: a call of `.steps(…)`, or one of these names."""
+    return any(
+        (isinstance(each, ast.Call) and _called(each) == "steps") or (isinstance(each, ast.Name) and each.id in names)
+        for each in ast.walk(node)
+    )
+
+
+def _beside_steps(iterated: ast.expr, target: ast.expr, steps: set[str]) -> Iterator[tuple[ast.expr, ast.expr, bool]]:
+    """The parts of what a loop goes through that are not the job's steps, each with its target and whether it only
+    counts or goes through values that the script spells out."""
+    called = _called(iterated) if isinstance(iterated, ast.Call) else ""
+    targets = target.elts if isinstance(target, ast.Tuple | ast.List) else []
+    if not _has_steps(iterated, steps):
+        yield iterated, target, called in ("range", "count") or isinstance(iterated, ast.Tuple | ast.List)
+    elif isinstance(iterated, ast.Call) and called == "zip" and len(targets) == len(iterated.args):
+        for part, each in zip(iterated.args, targets, strict=True):
+            yield from _beside_steps(part, each, steps)
+    elif called == "enumerate" and len(targets) == 2:
+        yield iterated, targets[0], True
 
 
 def _assigned(node: ast.AST) -> set[str]:
@@ -111,15 +212,15 @@ def _assigned(node: ast.AST) -> set[str]:
     return {each.id for each in ast.walk(node) if isinstance(each, ast.Name) and not isinstance(each.ctx, ast.Load)}
 
 
-def _made(scope: ast.AST, loop: ast.AST, name: str) -> int:
-    """The last line before the loop that binds the name."""
+def _made(scope: ast.AST, loop: ast.stmt | None, name: str) -> int:
+    """The last line before the loop, if there is one, that binds the name."""
     before = [
         node.lineno
         for node in ast.walk(scope)
         if isinstance(node, ast.stmt)
         and not isinstance(node, ast.For | ast.While | ast.If | ast.With | ast.Try)
         and node is not scope
-        and node.lineno < loop.lineno  # type: ignore[attr-defined]
+        and (loop is None or node.lineno < loop.lineno)
         and name in _assigned(node)
     ]
     return max(before, default=0)
@@ -128,14 +229,14 @@ def _made(scope: ast.AST, loop: ast.AST, name: str) -> int:
 # -- what is read before it is assigned --------------------------------------------------------------------------------
 
 
-def _flow(body: Sequence[ast.stmt], bound: set[str], exposed: set[str]) -> set[str]:
+def _flow(body: Sequence[ast.stmt], bound: set[str], exposed: dict[str, int]) -> set[str]:
     """Follow statements in their order; returns the names bound afterwards. Inner loops count as run at least once."""
     for statement in body:
         bound = _step(statement, bound, exposed)
     return bound
 
 
-def _step(node: ast.stmt, bound: set[str], exposed: set[str]) -> set[str]:
+def _step(node: ast.stmt, bound: set[str], exposed: dict[str, int]) -> set[str]:
     match node:
         case ast.Assign(targets=targets, value=value):
             _reads(value, bound, exposed)
@@ -145,7 +246,7 @@ def _step(node: ast.stmt, bound: set[str], exposed: set[str]) -> set[str]:
         case ast.AugAssign(target=target, value=value):
             _reads(value, bound, exposed)
             if isinstance(target, ast.Name) and target.id not in bound:
-                exposed.add(target.id)
+                exposed.setdefault(target.id, target.lineno)
             _reads(target, bound, exposed)
             bound = bound | _assigned(target)
         case ast.For(target=target, iter=iterated, body=body, orelse=orelse):
@@ -184,7 +285,7 @@ def _walrus(node: ast.AST) -> set[str]:
     return {each.target.id for each in ast.walk(node) if isinstance(each, ast.NamedExpr)}
 
 
-def _reads(node: ast.AST, bound: set[str], exposed: set[str]) -> None:
+def _reads(node: ast.AST, bound: set[str], exposed: dict[str, int]) -> None:
     """Add the names that an expression reads and that are not bound to `exposed`."""
     inner = set(bound) | _walrus(node)
     for each in ast.walk(node):
@@ -195,7 +296,7 @@ def _reads(node: ast.AST, bound: set[str], exposed: set[str]) -> None:
             inner |= {argument.arg for argument in [*each.args.posonlyargs, *each.args.args, *each.args.kwonlyargs]}
     for each in ast.walk(node):
         if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Load) and each.id not in inner:
-            exposed.add(each.id)
+            exposed.setdefault(each.id, each.lineno)
 
 
 # -- what for ----------------------------------------------------------------------------------------------------------
@@ -224,6 +325,30 @@ def _use(node: ast.Name, parents: dict[ast.AST, ast.AST]) -> str:
             return "shown" if all(_shows(each) for each in [*parent.body, *parent.orelse]) else "feeds"
         child, parent = parent, parents.get(parent)
     return "feeds"
+
+
+def _method(node: ast.Name, parents: dict[ast.AST, ast.AST]) -> str:
+    """The method of a variable that is called here; `()` if the variable itself is called, empty if neither is."""
+    parent = parents.get(node)
+    if isinstance(parent, ast.Call) and parent.func is node:
+        return "()"
+    above = parents.get(parent) if isinstance(parent, ast.Attribute) else None
+    return parent.attr if isinstance(parent, ast.Attribute) and isinstance(above, ast.Call) else ""
+
+
+def _is_fetched(node: ast.Name, parents: dict[ast.AST, ast.AST]) -> bool:
+    """Whether an assignment to the name does not read its old value."""
+    statement: ast.AST | None = node
+    while statement is not None and not isinstance(statement, ast.stmt):
+        statement = parents.get(statement)
+    if not isinstance(statement, ast.Assign):
+        return False
+    value = statement.value
+    for target in statement.targets:  # of `old, new = new, fetch()` only the element that the name gets
+        if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) and node in target.elts:
+            value = value.elts[target.elts.index(node)] if len(target.elts) == len(value.elts) else value
+    names = {each.id for each in ast.walk(value) if isinstance(each, ast.Name)}
+    return not isinstance(value, ast.Constant) and node.id not in names
 
 
 def _use_in_assignment(node: ast.Name, statement: ast.Assign | ast.AugAssign | ast.AnnAssign) -> str:

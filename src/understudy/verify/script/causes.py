@@ -9,7 +9,7 @@ from pathlib import PurePath
 import msgspec
 
 from . import advice
-from .carried import Use, carried, defined_at
+from .carried import Position, Use, carried, defined_at, positions, reassigned_at, unmentioned
 from .hints import Hint, HintKind, hints
 from .observation import Divergence, Observation, Observations, Scope, Value, differing
 from .runs import Run
@@ -17,14 +17,16 @@ from .runs import Run
 Key = tuple[str, str, str]
 """A variable: file, function, path."""
 _WEIGHT = {
-    **dict.fromkeys(("module", "optimizer", "scheduler", "generator", "iterator"), 0),
+    **dict.fromkeys(("module", "optimizer", "scheduler", "scaler", "sampler", "generator", "iterator"), 0),
     **dict.fromkeys(("tensor", "array", "object"), 1),
     **dict.fromkeys(("counter", "number", "flag"), 2),
     **dict.fromkeys(("list", "dict", "set", "tuple"), 3),
     "text": 4,
 }
 """Kind of a variable → the lower, the likelier a cause."""
-_ACTING = ("module", "optimizer", "scheduler", "object", "generator", "iterator")
+HOLDERS = ("optimizer", "scheduler", "scaler", "sampler", "generator")
+"""Kinds that exist to hold state that changes, so that it counts wherever they are used."""
+_ACTING = ("module", "optimizer", "scheduler", "scaler", "sampler", "object", "generator", "iterator")
 """Kinds with calls that may affect the result by their effect alone: `schedule.step()`, not `losses.append(…)`."""
 
 
@@ -52,20 +54,42 @@ class Sources:
     def hints(self) -> list[tuple[str, Hint]]:
         return [(file, hint) for file, text in self.texts.items() for hint in hints(text)]
 
-    def use(self, scope: Scope, path: str) -> Use | None:
-        """How the loop of this function uses a variable; None if the variable carries nothing from step to step."""
+    def use(self, scope: Scope, path: str, kind: str = "") -> Use | None:
+        """How the loops of this function use a variable; None if the variable carries nothing from step to step.
+
+        An object of a kind that exists to hold state may be used elsewhere, if the loops do not mention it.
+        """
+        text = self.texts.get(scope.file, "")
         if scope.function == "<module>":
-            return Use(defined_at(self.texts.get(scope.file, ""), path), feeds=True)
+            return Use(defined_at(text, path), feeds=True)
         if scope not in self._loops:
-            self._loops[scope] = carried(self.texts.get(scope.file, ""), scope.first, scope.line)
+            self._loops[scope] = carried(text, scope.first, scope.line)
         found = self._loops[scope]
         if found is None:
             return Use(scope.line, feeds=True)
-        head, dot, _ = path.partition(".")
+        head = _head(path)
         use = found.get(head)
-        if use is None or not dot:
+        if use is None and kind in HOLDERS and (made := unmentioned(text, scope.first, scope.line, head)):
+            return Use(made, feeds=True)
+        if use is None or head == path:
             return use
-        return msgspec.structs.replace(use, feeds=True, made=defined_at(self.texts[scope.file], path) or use.made)
+        return msgspec.structs.replace(use, feeds=True, made=defined_at(text, path) or use.made)
+
+    def positions(self, scope: Scope) -> list[Position]:
+        """The loops of this function that go through something else than steps."""
+        return (
+            [] if scope.function == "<module>" else positions(self.texts.get(scope.file, ""), scope.first, scope.line)
+        )
+
+    def reassigned(self, path: str) -> str:
+        """The place that assigns an attribute, or a global variable, after it was made; empty if there is none."""
+        found = ((file, reassigned_at(text, path)) for file, text in self.texts.items())
+        return next((place(file, line) for file, line in found if line), "")
+
+
+def _head(path: str) -> str:
+    """The variable at the beginning of a path such as `parts[0].ema`."""
+    return path.partition(".")[0].partition("[")[0]
 
 
 def place(file: str, line: int) -> str:
@@ -73,7 +97,7 @@ def place(file: str, line: int) -> str:
     return f"{name}:{line}" if line else name
 
 
-def _variables(observation: Observation) -> Iterator[tuple[Key, Value, Scope]]:
+def variables(observation: Observation) -> Iterator[tuple[Key, Value, Scope]]:
     """All variables that are not tracked, by a key that is the same in every run."""
     for path, value in observation.values.items():
         number, _, name = path.partition(":")
@@ -82,7 +106,7 @@ def _variables(observation: Observation) -> Iterator[tuple[Key, Value, Scope]]:
 
 
 def _by_key(observation: Observation) -> dict[Key, Value]:
-    return {key: value for key, value, _ in _variables(observation)}
+    return {key: value for key, value, _ in variables(observation)}
 
 
 def _unsteady(truth: Observations, observations: Iterable[Observation]) -> set[Key]:
@@ -100,7 +124,7 @@ def _unsteady(truth: Observations, observations: Iterable[Observation]) -> set[K
     return found
 
 
-def _changing(truth: Observations) -> set[Key]:
+def changing(truth: Observations) -> set[Key]:
     """Variables that change from step to step, or cannot be read."""
     seen: dict[tuple[int, Key], set[str]] = {}
     first: dict[int, int] = {}
@@ -121,7 +145,7 @@ def _beside(
     expected = truth.at(observation.role, observation.step)
     if expected is not None and (even_if_differing or not differing(observation, expected)):
         before = _by_key(expected)
-        for key, value, scope in _variables(observation):
+        for key, value, scope in variables(observation):
             if key in before:
                 yield key, before[key], value, scope
 
@@ -138,7 +162,7 @@ def forgotten(
     `number`, or after all. `lasting`: only variables that still differ at the end. `idle`: variables that feed no
     result; otherwise only those that do, if there are any.
     """
-    moving = _changing(truth)
+    moving = changing(truth)
     shaky = _unsteady(truth, run.before_disturbances())
     found: dict[Key, tuple[tuple[bool, int, int, str], Cause]] = {}
     for observation, twice in _telling(run, number, lasting=lasting):
@@ -147,7 +171,7 @@ def forgotten(
                 continue
             if value.digest == was.digest and (value.digest or not observation.step):
                 continue
-            use = sources.use(scope, key[2])
+            use = sources.use(scope, key[2], value.kind)
             if use is None or (not value.digest and not use.drawn):
                 continue
             rank = (not _feeds(use, value), _WEIGHT.get(value.kind, 5), use.made, key[2])
@@ -200,7 +224,7 @@ def _cause(key: Key, value: Value, was: Value, use: Use, observation: Observatio
         variable=name,
         sentence=advice.complaint(value.kind, name, twice=twice),
         evidence=evidence,
-        advice=advice.way_out(value.kind, name),
+        advice=advice.way_out(value.kind, name, fetched=use.fetched),
     )
 
 
@@ -218,7 +242,7 @@ def clues(
     causes: list[tuple[int, Cause]] = []
     explained = set()
     for file, hint in sources.hints:
-        if hint.kind in ("rank", "uneven", "zipped"):
+        if hint.kind in ("rank", "uneven"):
             continue
         evidence = ""
         for (origin, _, name), text in seen.items():
@@ -241,6 +265,17 @@ def _seen(truth: Observations, observations: Iterable[Observation], sources: Sou
             if was.digest != value.digest and sources.use(scope, key[2]) is not None:
                 found.setdefault(key, f"before step {each.step}: {was.short} in one run, {value.short} in the other")
     return found
+
+
+def places_in_data(truth: Observations, sources: Sources) -> tuple[Cause, ...]:
+    """Positions in loops around the boundary: no variable holds them, and a joiner begins with the first element."""
+    found: dict[tuple[str, int, str], Cause] = {}
+    for scope in dict.fromkeys(scope for each in truth.all for scope in each.scopes):
+        for each in sources.positions(scope):
+            sentence, way = advice.position(each)
+            cause = Cause("position", place(scope.file, each.line), each.data, sentence, "", way)
+            found.setdefault((scope.file, each.line, each.data), cause)
+    return tuple(found.values())
 
 
 def lines(sources: Sources, kind: HintKind) -> tuple[Cause, ...]:

@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Literal
 
 import msgspec
 
-from understudy.protocol.mesh import Mesh, alike, coordinates, describe
+from understudy.controller.core.state import FailureCause
+from understudy.protocol.mesh import Mesh, describe
+from understudy.protocol.sentences import named
 
 from . import advice
-from .causes import Cause, Sources, clues, forgotten, lines
+from .causes import Cause, Sources, clues, forgotten, lines, places_in_data
 from .observation import Divergence, Observations, first_divergence
-from .runs import WORDS, Disturbance, Run, described
+from .runs import WORDS, Disturbance, Run, classes_of, described
+from .suspicions import unchanged, uneven, unknown_twins
+
+_OWN_RESULT = ("module", "optimizer", "scheduler", "scaler")
+"""Kinds of variables that are a result of training, whatever the script does with them."""
+CheckVerdict = Literal["clean", "found", "unclear"]
 
 
 class ScriptFinding(msgspec.Struct, frozen=True):
     """A problem of the script, with a way out."""
 
     kind: str
-    """`diverged`, `not-deterministic`, `forgotten`, `rank`, `unknown-twins`, `ended-early`, `stuck`, or how the script
-    failed: `raises`, `exits`, `collectives`, `steps`, `never-tracks`, `no-train`."""
+    """`diverged`, `ends-different`, `not-deterministic`, `forgotten`, `untracked`, `position`, `uneven-state`, `rank`,
+    `unknown-twins`, `fatal`, `ended-early`, `stuck`, `interrupted`, `died`, or how the script failed: `raises`,
+    `exits`, `collectives`, `steps`, `never-tracks`, `no-train`."""
     proven: bool
     """Whether bits differ, or the job failed; otherwise the problem is only suspected and has done no harm."""
     sentence: str
@@ -70,23 +79,50 @@ def findings(evidence: Evidence) -> list[ScriptFinding]:
     again = evidence.again
     if again is not None and (failed := _failed(again, "undisturbed, for the second time", sources)):
         found.append(failed)
-    proven: set[tuple[str, str]] = set()
     for run in evidence.disturbed:
-        for finding in _in_run(evidence.mesh, run, truth, sources):
+        found += _in_run(evidence, run, truth, sources)
+    named_before = {(cause.place, cause.variable) for finding in found for cause in finding.causes}
+    for finding in _suspected(evidence, truth, sources):
+        key = (finding.place, finding.variable)
+        if not finding.variable or key not in named_before:
+            named_before.add(key)
             found.append(finding)
-            proven |= {(cause.place, cause.variable) for cause in finding.causes}
-    notes: dict[tuple[str, str], ScriptFinding] = {}
+    return sorted(found, key=lambda finding: not finding.proven)
+
+
+def _suspected(evidence: Evidence, truth: Observations, sources: Sources) -> Iterator[ScriptFinding]:
+    """What has done no harm to what is tracked: variables that a joiner lacks, or may lack later."""
     for run in evidence.disturbed:
         harmless = first_divergence(truth, run.observations) is None
         for cause in forgotten(truth, run, None, sources, lasting=harmless, idle=not harmless):
-            if (cause.place, cause.variable) not in proven:
-                notes.setdefault((cause.place, cause.variable), _note(cause))
-    return [*found, *notes.values(), *_ranks_at_import(sources), *_unknown_twins(evidence)]
+            if harmless and cause.kind in _OWN_RESULT:
+                yield _finding("ends-different", cause, proven=True)
+            else:
+                yield _finding("forgotten", cause, "; if it is only shown, it may stay as it is")
+    for cause in places_in_data(truth, sources):
+        yield _finding("position", cause)
+    for cause in uneven(truth):
+        yield _finding("uneven-state", cause)
+    for cause in unchanged(truth, sources, evidence.steps):
+        yield _finding("untracked", cause)
+    yield from _ranks_at_import(sources)
+    for each in unknown_twins(evidence.mesh, truth):
+        yield ScriptFinding("unknown-twins", False, each.sentence, each.advice)
 
 
-def clean(found: Sequence[ScriptFinding]) -> bool:
-    """Whether no finding is proven."""
-    return not any(finding.proven for finding in found)
+def _finding(kind: str, cause: Cause, more: str = "", *, proven: bool = False) -> ScriptFinding:
+    return ScriptFinding(kind, proven, cause.sentence, cause.advice + more, cause.place, cause.variable, cause.evidence)
+
+
+def _ranks_at_import(sources: Sources) -> list[ScriptFinding]:
+    return [_finding("rank", cause) for cause in lines(sources, "rank")]
+
+
+def verdict(found: Sequence[ScriptFinding]) -> CheckVerdict:
+    """`found` if a problem is proven, `unclear` if something has interrupted the check, otherwise `clean`."""
+    if any(finding.proven for finding in found):
+        return "found"
+    return "unclear" if any(finding.kind == "interrupted" for finding in found) else "clean"
 
 
 def unclear(truth: Run, run: Run) -> list[Disturbance]:
@@ -105,16 +141,41 @@ def unclear(truth: Run, run: Run) -> list[Disturbance]:
 # -- runs that did not come to their end -------------------------------------------------------------------------------
 
 
+def _interrupted(run: Run) -> ScriptFinding:
+    return ScriptFinding("interrupted", False, f"{run.name}: {run.interference}", advice.INTERRUPTED)
+
+
 def _failed(run: Run, how: str, sources: Sources) -> ScriptFinding | None:
+    if run.interference:
+        return _interrupted(run)
     if run.whole:
         return None
     sentence = f"{how}: {run.reason}"
     if run.status == "stuck":
-        way = "see what its roles wait for: run it with understudy run, and look at understudy status and events"
-        return ScriptFinding("stuck", True, sentence, way)
+        return ScriptFinding("stuck", True, sentence, advice.STUCK)
+    if run.cause is None and run.failure not in ("", FailureCause.SCRIPT, FailureCause.DISAGREEMENT):
+        return ScriptFinding("died", True, sentence, advice.DIED)
     cause = run.cause or "raises"
     uneven = lines(sources, "uneven") if cause == "collectives" else ()
     return ScriptFinding(cause, True, sentence, advice.WAYS_OUT[cause], causes=uneven)
+
+
+def _fatal(evidence: Evidence, run: Run) -> ScriptFinding:
+    """The finding that a `kill -9` ends the job with the options that it has."""
+    last, calm = run.disturbances[-1], evidence.calm
+    alone = [roles[0] for roles in classes_of(calm.observations) if len(roles) == 1]
+    copied = [run for run in evidence.disturbed if run.whole and any(each.orphans for each in run.disturbances)]
+    truth = Observations(calm.observations)
+    fine = bool(copied) and all(first_divergence(truth, each.observations) is None for each in copied)
+    return ScriptFinding(
+        "fatal",
+        True,
+        f"kill -9 of the machine with {named('role', last.roles)} ends the job: {run.reason}",
+        advice.FATAL + (advice.COPIES_HELP if fine else ""),
+        step=last.step,
+        roles=tuple(describe(evidence.mesh, role) for role in alone or last.roles),
+        disturbance=described(last),
+    )
 
 
 # -- runs that differ --------------------------------------------------------------------------------------------------
@@ -144,22 +205,27 @@ def _chance(evidence: Evidence, truth: Observations, sources: Sources) -> Script
     return None
 
 
-def _in_run(mesh: Mesh, run: Run, truth: Observations, sources: Sources) -> list[ScriptFinding]:
+def _in_run(evidence: Evidence, run: Run, truth: Observations, sources: Sources) -> list[ScriptFinding]:
     """What a disturbed run proves."""
+    if run.interference:
+        return [_interrupted(run)]
     failed = _failed(run, described(run.disturbances[-1]) if run.disturbances else "disturbed", sources)
+    if run.state_lost and run.disturbances and run.disturbances[-1].kind == "kill":
+        failed = _fatal(evidence, run)
     ended = [] if failed is None else [failed]
     for number, disturbance in enumerate(run.disturbances, 1):
         found = first_divergence(truth, run.after(number))
         if found is None:
             continue
-        causes = (*lines(sources, "zipped"), *forgotten(truth, run, number, sources))
+        unshared = tuple(cause for cause in uneven(truth) if _concerns(cause, found))
+        causes = (*places_in_data(truth, sources), *unshared, *forgotten(truth, run, number, sources))
         diverged = ScriptFinding(
             "diverged",
             True,
             f"after {WORDS[disturbance.kind]} of a machine the bits differ, {_when(found)}",
             "" if causes else advice.NO_CAUSE,
             step=found.step - 1,
-            roles=_roles(mesh, found),
+            roles=_roles(evidence.mesh, found),
             tensors=found.tensors,
             disturbance=described(disturbance),
             causes=causes,
@@ -168,57 +234,14 @@ def _in_run(mesh: Mesh, run: Run, truth: Observations, sources: Sources) -> list
     return ended
 
 
+def _concerns(cause: Cause, found: Divergence) -> bool:
+    """Whether a tracked thing is among those that differ."""
+    return any(name.partition(".")[0] == cause.variable for name in found.tensors)
+
+
 def _when(found: Divergence) -> str:
     return "before the first step" if found.step == 0 else f"first in step {found.step - 1}"
 
 
 def _roles(mesh: Mesh, found: Divergence) -> tuple[str, ...]:
     return tuple(describe(mesh, role) for role in found.roles)
-
-
-# -- suspicions --------------------------------------------------------------------------------------------------------
-
-
-def _note(cause: Cause) -> ScriptFinding:
-    return ScriptFinding(
-        kind="forgotten",
-        proven=False,
-        sentence=cause.sentence,
-        advice=f"{cause.advice}; if it is only shown, it may stay as it is",
-        place=cause.place,
-        variable=cause.variable,
-        evidence=cause.evidence,
-    )
-
-
-def _unknown_twins(evidence: Evidence) -> list[ScriptFinding]:
-    """Roles that hold the same bits at every boundary without the runtime's knowledge."""
-    mesh, observations = evidence.mesh, evidence.calm.observations
-    twins = {each.role: set(each.twins) for each in observations}
-    states: dict[int, list[tuple[int, tuple[tuple[str, str], ...]]]] = {}
-    for each in observations:
-        states.setdefault(each.role, []).append((each.step, tuple(sorted(each.state.items()))))
-    found = []
-    for role in sorted(states):
-        same = tuple(other for other in sorted(states) if states[other] == states[role])
-        where = coordinates(mesh, role)
-        names = [name for name in where if any(coordinates(mesh, other)[name] != where[name] for other in same)]
-        if role == same[0] and names and same == alike(mesh, role, names) and not set(same) <= twins[role]:
-            found.append(
-                ScriptFinding(
-                    "unknown-twins",
-                    False,
-                    f"roles {', '.join(map(str, same))} hold the same bits at every boundary, and the runtime is not "
-                    "told so: after a failure one could give another its state",
-                    "if that is intended, say so before job.steps(…): "
-                    f"job.same_over({', '.join(map(repr, names))})".replace("'", '"'),
-                )
-            )
-    return found
-
-
-def _ranks_at_import(sources: Sources) -> list[ScriptFinding]:
-    return [
-        ScriptFinding("rank", False, cause.sentence, cause.advice, cause.place, cause.variable)
-        for cause in lines(sources, "rank")
-    ]

@@ -8,9 +8,7 @@ from typing import Literal
 
 import msgspec
 
-from .carried import parse
-
-HintKind = Literal["clock", "entropy", "order", "rank", "uneven", "zipped"]
+HintKind = Literal["clock", "entropy", "order", "rank", "uneven"]
 
 _CLOCK = {
     *("time.time", "time.time_ns", "time.perf_counter", "time.perf_counter_ns", "time.monotonic", "time.process_time"),
@@ -50,7 +48,10 @@ class Hint(msgspec.Struct, frozen=True):
 
 def hints(source: str) -> list[Hint]:
     """All hints in a source, in the order of their lines."""
-    tree = parse(source)
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError):
+        return []
     names = _imports(tree)
     stepping = _stepping(tree)
     top = {id(node) for statement in tree.body for node in _at_import(statement)}
@@ -74,7 +75,7 @@ def hints(source: str) -> list[Hint]:
             found.append(Hint(kind, node.lineno, ast.unparse(node), targets.get(id(node), "")))
         elif isinstance(node, ast.For | ast.comprehension) and _is_set(node.iter, sets):
             found.append(Hint("order", node.iter.lineno, f"for … in {ast.unparse(node.iter)}"))
-    return sorted([*found, *_uneven(tree, names), *_zipped(tree)], key=lambda hint: (hint.line, hint.call))
+    return sorted([*found, *_uneven(tree, names)], key=lambda hint: (hint.line, hint.call))
 
 
 def _imports(tree: ast.AST) -> dict[str, str]:
@@ -138,15 +139,6 @@ def _uneven(tree: ast.AST, names: dict[str, str]) -> Iterator[Hint]:
                     module, _, name = _dotted(inner.func, names).rpartition(".")
                     if module == "torch.distributed" and name in _COLLECTIVES:
                         yield Hint("uneven", inner.lineno, ast.unparse(inner), ast.unparse(node.test))
-
-
-def _zipped(tree: ast.AST) -> Iterator[Hint]:
-    """Loops that go through steps and data side by side."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.For) and isinstance(node.iter, ast.Call) and isinstance(node.iter.func, ast.Name):
-            parts = [ast.unparse(each) for each in node.iter.args]
-            if node.iter.func.id == "zip" and any(".steps(" in part for part in parts):
-                yield Hint("zipped", node.lineno, ast.unparse(node.iter), next(p for p in parts if ".steps(" not in p))
 
 
 def _is_rank(node: ast.AST) -> bool:

@@ -9,17 +9,23 @@ import msgspec
 
 EXTENSION = "understudy.verify.script.observer"
 """The extension that workers of a check load; its argument is the folder for observations."""
+SHORT_EPOCHS = "understudy.verify.script.epochs"
+"""The extension that makes epochs short; its argument is the number of batches and the folder for observations."""
+SHORTENED = "shortened"
+"""Name of a file in that folder: an epoch was in fact shortened."""
 
 
 class Value(msgspec.Struct, frozen=True, array_like=True):
     """The value of a variable that is not tracked."""
 
     kind: str
-    """`module`, `optimizer`, `scheduler`, `tensor`, `array`, `generator`, `iterator`, `number`, `counter`, …"""
+    """`module`, `optimizer`, `scheduler`, `scaler`, `sampler`, `generator`, `iterator`, `tensor`, `number`, …"""
     digest: str
     """Equal if the values are equal; empty if the value cannot be read."""
     short: str
     """For people."""
+    constant: bool = False
+    """Whether the value cannot change by what it is: a scaler that is not enabled, a sampler that does not shuffle."""
 
 
 class Scope(msgspec.Struct, frozen=True):
@@ -53,6 +59,8 @@ class Observation(msgspec.Struct, frozen=True):
     """The script and the modules beside it."""
     disturbances: int = 0
     """Number of disturbances that had begun."""
+    primary: bool = False
+    """Whether the role is the primary one."""
 
 
 class Pace(msgspec.Struct, frozen=True):

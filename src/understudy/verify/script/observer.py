@@ -15,21 +15,19 @@ import xxhash
 
 from understudy.state.codec import decode, encode
 from understudy.state.inventory import Inventory, take_inventory
-from understudy.state.kinds import tracked_objects
+from understudy.state.kinds import OBJECT, tracked_objects
 from understudy.state.twins import twins
 from understudy.worker.agent_connection import AgentConnection
 from understudy.worker.runtime import WorkerRuntime
 
 from .observation import AWAITS_KILL, PACE, Observation, Pace, Scope, Value
-from .values import ValueReader, feed_tensor, is_own, is_own_file, locals_of, members
+from .values import PACKAGE, ValueReader, feed_tensor, is_own, is_own_file, locals_of, members, parts, within
 
 _POLL_S = 0.01
-_PATIENCE_S = 3600.0
 _DEPTH = 3
 """Levels of attributes: of a variable, of its attributes, of theirs."""
 _MOST_VALUES = 2000
 _UNLIMITED = Pace(1 << 62)
-_PACKAGE = str(Path(__file__).parents[2])
 
 
 def extend_worker(worker: WorkerRuntime, connection: AgentConnection, argument: str) -> None:
@@ -50,19 +48,21 @@ class ScriptObserver:
         except FileNotFoundError:
             return _UNLIMITED
 
-    def before_boundary(self) -> None:
-        """Wait until the next step may begin. A joiner, which has made no step yet, does not wait."""
-        worker, world = self._worker, self._worker.world
-        deadline = world.monotonic() + _PATIENCE_S
-        while self._twins and worker.protocol.step >= self._pace().steps and world.monotonic() < deadline:
-            world.sleep(_POLL_S)
+    def may_begin(self, step: int) -> bool:
+        """Whether the pace of the check allows this step."""
+        return step < self._pace().steps
 
     def before_vote(self, step: int) -> None:
-        """Wait to be killed, if this worker's machine is to die in this step."""
-        pace = self._pace()
-        if pace.dying == self._worker.spec.machine and step == pace.steps - 1:
-            (self._folder / f"{AWAITS_KILL}{self._worker.spec.uid}").touch()
-            self._worker.world.sleep(_PATIENCE_S)
+        """Wait to be killed, if this worker's machine is to die in this step; if the generation fails for another
+        reason or the order is withdrawn, the worker goes on."""
+        worker, told = self._worker, False
+        while worker.fabric.fault is None and (pace := self._pace()).dying == worker.spec.machine:
+            if step != pace.steps - 1:
+                return
+            if not told:
+                (self._folder / f"{AWAITS_KILL}{worker.spec.uid}").touch()
+            told = True
+            worker.world.sleep(_POLL_S)
 
     def at_boundary(self, step: int) -> None:
         """Write what this role holds before `step`."""
@@ -82,6 +82,7 @@ class ScriptObserver:
             twins=self._twins,
             files=files,
             disturbances=self._pace().disturbances,
+            primary=worker.is_primary,
         )
         with (self._folder / f"{worker.spec.uid}.jsonl").open("ab", buffering=0) as file:
             file.write(msgspec.json.encode(observation) + b"\n")
@@ -91,6 +92,8 @@ class ScriptObserver:
         found = {id(tensor) for tensor in inventory.tensors} | {id(tensor) for _, tensor in inventory.parameters}
         for _, thing, kind in tracked_objects(self._worker.tracked):
             found |= {id(thing), *map(id, kind.belongings(thing))}
+            if kind is OBJECT:  # what it holds, it gives and takes by its state_dict
+                found |= set(map(id, within(thing)))
         return found
 
 
@@ -126,7 +129,7 @@ def _surroundings(
     while frame is not None:
         code = frame.f_code
         file = str(frame.f_globals.get("__file__", code.co_filename))
-        if is_own_file(code.co_filename) and not code.co_filename.startswith(_PACKAGE):
+        if is_own_file(code.co_filename) and not code.co_filename.startswith(PACKAGE):
             spaces[file] = frame.f_globals
             if code.co_name != "<module>":
                 scopes.append(Scope(file, code.co_name, code.co_firstlineno, frame.f_lineno))
@@ -134,7 +137,7 @@ def _surroundings(
         frame = frame.f_back
     for module in list(sys.modules.values()):
         file = getattr(module, "__file__", None) or ""
-        if is_own_file(file) and not file.startswith(_PACKAGE):
+        if is_own_file(file) and not file.startswith(PACKAGE):
             spaces.setdefault(file, vars(module))
     for file, space in spaces.items():
         scopes.append(Scope(file, "<module>"))
@@ -151,7 +154,8 @@ def _gather(
     seen: set[int],
     depth: int = _DEPTH,
 ) -> None:
-    """Add variables and, for objects of the script, their attributes; each object once, by its first path."""
+    """Add variables, the attributes of the script's own objects, and what containers and objects of libraries hold;
+    each object once, by its first path."""
     for name, value in variables.items():
         path = prefix + name
         if len(values) >= _MOST_VALUES or path in values or name.startswith("__"):
@@ -163,8 +167,12 @@ def _gather(
         found = reader.read(value)
         if found is not None:
             values[path] = found
-        elif depth and id(value) not in reader.skipped and _opens(value):
+        if not depth or id(value) in reader.skipped:
+            continue
+        if found is None and _opens(value):
             _gather(values, f"{path}.", dict(members(value)), reader, seen, depth - 1)
+        else:
+            _gather(values, path, dict(parts(value)), reader, seen, depth - 1)
 
 
 def _opens(value: object) -> bool:

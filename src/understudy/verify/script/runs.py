@@ -7,6 +7,7 @@ from typing import Literal
 
 import msgspec
 
+from understudy.controller.core.state import FailureCause
 from understudy.protocol.messages import ScriptFailure
 from understudy.protocol.sentences import named
 
@@ -34,7 +35,9 @@ class Disturbance(msgspec.Struct, frozen=True):
     classes: tuple[int, ...] = ()
     """Numbers of the role classes that are tested by it."""
     orphans: bool = False
-    """Whether no other machine has a live copy of a role's state: it comes from a copy in another machine's memory."""
+    """Whether no other machine has a live copy of a role's state."""
+    step: int = 0
+    """The step before which training was held for it; 0: it has not begun."""
 
 
 class Run(msgspec.Struct, frozen=True):
@@ -47,6 +50,12 @@ class Run(msgspec.Struct, frozen=True):
     reason: str = ""
     cause: ScriptFailure | None = None
     """How the script has failed, if the job failed by the script."""
+    failure: str = ""
+    """The controller's cause of a failure, see `FailureCause`."""
+    interference: str = ""
+    """A death that the check has not caused: of a machine that was silent for too long, or of a process."""
+    options: tuple[str, ...] = ()
+    """Options of this run that the job, as its user describes it, does not have."""
     disturbances: tuple[Disturbance, ...] = ()
     """The disturbances that were begun, in their order."""
     seconds: float = 0.0
@@ -75,6 +84,11 @@ class Run(msgspec.Struct, frozen=True):
     def before_disturbances(self) -> list[Observation]:
         return self.after(0)
 
+    @property
+    def state_lost(self) -> bool:
+        """Whether the job has failed because no live worker, copy or checkpoint has the state of a role."""
+        return self.failure == FailureCause.STATE_LOST
+
 
 def classes_of(observations: Iterable[Observation]) -> list[tuple[int, ...]]:
     """The role classes: roles that hold identical copies of state. A role without a twin is a class of its own."""
@@ -90,15 +104,26 @@ def machines_of(observations: Iterable[Observation]) -> list[tuple[int, ...]]:
     return sorted(tuple(sorted(roles)) for roles in found.values())
 
 
-def plan(classes: Sequence[tuple[int, ...]], machines: Sequence[tuple[int, ...]]) -> list[Disturbance]:
-    """For every role class a planned replacement, and the death of a machine; of as few machines as possible.
+def primary_of(observations: Iterable[Observation]) -> int | None:
+    """The primary role of an undisturbed run."""
+    return next((each.role for each in observations if each.primary), None)
 
-    If there is a choice, the last machines are replaced and the first ones die.
+
+def plan(
+    classes: Sequence[tuple[int, ...]], machines: Sequence[tuple[int, ...]], primary: int | None
+) -> list[Disturbance]:
+    """For every role class a planned replacement and the death of a machine, of as few machines as possible; and both
+    for the machine with the primary role.
+
+    If there is a choice, the machine with the primary role is replaced first and dies last.
     """
     number = {role: index for index, roles in enumerate(classes) for role in roles}
+    main = [roles for roles in machines if primary in roles]
+    others = [roles for roles in machines if primary not in roles]
     found = []
     for kind in WORDS:
-        for roles in _cover(machines[::-1] if kind == "replace" else machines, number):
+        chosen = _cover([*main, *others[::-1]] if kind == "replace" else [*others, *main], number)
+        for roles in dict.fromkeys([*chosen, *main]):
             left = {role for other in machines if other != roles for role in other}
             orphans = kind == "kill" and any(not left & set(classes[number[role]]) for role in roles)
             tested = tuple(sorted({number[role] for role in roles}))
@@ -125,15 +150,20 @@ def rounds(wanted: Sequence[Disturbance], steps: int) -> list[tuple[Disturbance,
 
 
 def held_at(number: int) -> int:
-    """The step before which training is held for disturbance `number`, counted from 0."""
+    """The step before which training is to be held for disturbance `number`, counted from 0."""
     return FIRST + BETWEEN * number
 
 
-def settled(observations: Iterable[Observation], disturbances: int) -> list[Observation]:
+def left_over(wanted: Sequence[Disturbance], run: Run) -> list[Disturbance]:
+    """Disturbances that a run had no steps left for, because earlier ones took more steps than usual."""
+    return list(wanted[len(run.disturbances) :]) if run.whole and run.disturbances else []
+
+
+def settled(observations: Iterable[Observation], disturbances: Sequence[Disturbance]) -> list[Observation]:
     """The observations, each with the number of disturbances that could have had an effect on it.
 
     Workers that are held know of a disturbance that is about to happen; it has no effect on their state yet.
-    `observations` has those of each worker in their order.
+    `observations` has those of each worker in their order, `disturbances` those that have begun.
     """
     floor: dict[tuple[str, int], int] = {}
     last: dict[tuple[str, int], int] = {}
@@ -143,7 +173,7 @@ def settled(observations: Iterable[Observation], disturbances: int) -> list[Obse
         if who not in last or each.step <= last[who]:  # a joiner, or a step that is repeated
             floor[who] = each.disturbances
         last[who] = each.step
-        past = sum(held_at(number) < each.step for number in range(disturbances))
+        past = sum(disturbance.step < each.step for disturbance in disturbances)
         found.append(msgspec.structs.replace(each, disturbances=max(floor[who], min(each.disturbances, past))))
     return found
 

@@ -20,10 +20,11 @@ import xxhash
 from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
+from torch.utils.data import Sampler
 
 from understudy.device.cpu import HOST
 from understudy.state.errors import StateError
-from understudy.state.kinds import MODULE, OPTIMIZER, SCHEDULER
+from understudy.state.kinds import MODULE, OPTIMIZER, SCALER, SCHEDULER
 from understudy.state.memory import local_part
 
 from .observation import Value
@@ -31,11 +32,15 @@ from .observation import Value
 _DEPTH = 6
 _ITEMS = 20_000
 _WIDTH = 40
+_PARTS = 100
+"""Elements of a container, and attributes of an object, that are looked at."""
 _LARGE = 16 << 20
 """Bytes."""
 _PLAIN = (type(None), bool, int, float, complex, str, bytes)
 _NEVER = (types.ModuleType, types.CodeType, types.FrameType, types.BuiltinFunctionType, type)
 _NO_STATE = (types.FunctionType, types.MethodType, *_NEVER)
+PACKAGE = str(Path(__file__).parents[2])
+"""The folder of the runtime."""
 _LIBRARY = (str(Path(os.__file__).parent), str(Path(torch.__file__).parents[1]))
 _SAMPLES: tuple[Any, ...] = ([], (), range(0), range(1 << 70), "", b"", {}, {}.values(), {}.items(), set())
 _BUILTIN_ITERATORS: tuple[type, ...] = (
@@ -70,7 +75,7 @@ class ValueReader:
             return Value(kind, "", f"a {type(value).__name__}") if kind == "iterator" else None
         except Exception:  # an object of the script may refuse to be read
             return None
-        return Value(kind, hashed.hexdigest(), short(value))
+        return Value(kind, hashed.hexdigest(), short(value), _is_constant(value))
 
     def _ignored(self, value: object) -> bool:
         if id(value) in self.skipped or isinstance(value, _NEVER) or _ours(type(value)):
@@ -81,7 +86,9 @@ class ValueReader:
         if isinstance(value, torch.Tensor):
             return value._base is not None and id(value._base) in self.skipped
         if isinstance(value, types.GeneratorType):
-            return any(id(each) in self.skipped for each in _locals_of(value).values())
+            return value.gi_code.co_filename.startswith(PACKAGE) or any(
+                id(each) in self.skipped for each in _locals_of(value).values()
+            )
         if kind_of(value) == "iterator":
             return any(id(each) in self.skipped for each in getattr(value, "__dict__", {}).values())
         return False
@@ -120,6 +127,9 @@ class ValueReader:
             hashed.update(_sample(value).tobytes())
         elif kind_of(value) == "iterator":
             self._feed(hashed, position(value), depth - 1)
+        elif isinstance(value, Sampler):
+            own = {name: each for name, each in vars(value).items() if isinstance(each, (*_PLAIN, torch.Generator))}
+            self._pairs(hashed, own, depth)
         elif isinstance(value, _NO_STATE) or _ours(type(value)):
             return
         elif hasattr(value, "__dict__"):
@@ -168,7 +178,7 @@ def _ours(kind: type) -> bool:
 def kind_of(value: object) -> str:
     """The kind of a value in a word; empty if it cannot hold state."""
     known: tuple[tuple[type | tuple[type, ...], str], ...] = (
-        *((kind.type, kind.name) for kind in (MODULE, OPTIMIZER, SCHEDULER)),
+        *((kind.type, kind.name) for kind in (MODULE, OPTIMIZER, SCHEDULER, SCALER)),
         (torch.Tensor, "tensor"),
         ((torch.Generator, random.Random), "generator"),
         (bool, "flag"),
@@ -190,11 +200,58 @@ def kind_of(value: object) -> str:
         return "array" if hasattr(value, "tobytes") else ""
     if isinstance(value, _NO_STATE):
         return ""
+    if isinstance(value, Sampler) and not is_own(type(value)):
+        return "sampler" if hasattr(type(value), "set_epoch") else ""
     if isinstance(value, _BUILTIN_ITERATORS) or (hasattr(type(value), "__next__") and not is_own(type(value))):
         return "iterator"
     if hasattr(type(value), "state_dict") and hasattr(type(value), "load_state_dict"):
         return "object"
     return ""
+
+
+STATEFUL = ("module", "optimizer", "scheduler", "scaler", "sampler", "generator")
+"""Kinds that exist to hold state, wherever an object of them is found."""
+
+
+def _is_constant(value: object) -> bool:
+    """Whether a value cannot change by what it is."""
+    if isinstance(value, SCALER.type):
+        return not value.is_enabled()  # type: ignore[attr-defined]
+    return isinstance(value, Sampler) and getattr(value, "shuffle", True) is False
+
+
+def parts(value: object) -> Iterator[tuple[str, object]]:
+    """The objects with state that a container or an object of a library holds, by their path from it."""
+    if isinstance(value, list | tuple | deque):
+        inside = [(f"[{number}]", each) for number, each in enumerate(itertools.islice(value, _PARTS))]
+    elif isinstance(value, dict):
+        inside = [(f"[{key!r}]", each) for key, each in itertools.islice(value.items(), _PARTS)]
+    elif isinstance(value, (*_PLAIN, *_NO_STATE, torch.Tensor, nn.Module)) or not hasattr(value, "__dict__"):
+        return
+    else:
+        inside = [(f".{name}", each) for name, each in itertools.islice(vars(value).items(), _PARTS)]
+    for path, each in inside:
+        if kind_of(each) in STATEFUL or (not isinstance(value, tuple) and is_instance_of_own(each)):
+            yield path, each
+
+
+def within(value: object, depth: int = 3) -> Iterator[object]:
+    """All objects that an object holds, in attributes and containers."""
+    held = [each for _, each in members(value)] if hasattr(value, "__dict__") else []
+    if isinstance(value, list | tuple | deque):
+        held = list(itertools.islice(value, _PARTS))
+    elif isinstance(value, dict):
+        held = list(itertools.islice(value.values(), _PARTS))
+    for each in held:
+        if not isinstance(each, (*_PLAIN, *_NO_STATE)):
+            yield each
+            if depth:
+                yield from within(each, depth - 1)
+
+
+def is_instance_of_own(value: object) -> bool:
+    """Whether an object is an instance of a class of the script, so that its attributes are variables of it."""
+    return not isinstance(value, (*_PLAIN, *_NO_STATE, torch.Tensor)) and is_own(type(value))
 
 
 def is_own(kind: type) -> bool:
