@@ -75,7 +75,9 @@ class Suite:
             module = importlib.import_module("torch.testing._internal.distributed.distributed_test")
             helpers = importlib.import_module("torch.testing._internal.common_distributed")
         except ImportError as error:
-            raise SuiteMissing(f"torch's suite needs {error.name}; install the extra: pip install -e '.[test]'") from None
+            raise SuiteMissing(
+                f"torch's suite needs {error.name}; install the extra: pip install -e '.[test]'"
+            ) from None
         case = type("Case", (module.TestDistBackend, module.DistributedTest._DistTestBase), {})
         tests = sorted(name for name in dir(case) if name.startswith("test_"))
         return cls(tests, case, module, helpers, {"torch": torch.__version__, "understudy": version("understudy")})
@@ -83,7 +85,9 @@ class Suite:
     def needs_gpu(self, code: int) -> bool:
         """Whether a process has ended with this exit code because it has found too few GPUs."""
         return any(
-            code == skip.exit_code for name, skip in self.helpers.TEST_SKIPS.items() if name.startswith(("no_cuda", "multi-gpu"))
+            code == skip.exit_code
+            for name, skip in self.helpers.TEST_SKIPS.items()
+            if name.startswith(("no_cuda", "multi-gpu"))
         )
 
     def run(self, name: str, contestant: Contestant) -> TestResult:
