@@ -65,7 +65,7 @@ class SparseSum:
 
     def _add(self) -> None:
         shape = self._mine.shape
-        with torch.inference_mode(self._tensor.is_inference()):
+        with torch.inference_mode(self._tensor.is_inference()), torch.no_grad():
             parts = [
                 torch.sparse_coo_tensor(where[:, : int(of[0])].clone(), values[: int(of[0])].clone(), shape)
                 for of, where, values in zip(self._shapes, self._indices, self._values, strict=True)
@@ -73,4 +73,4 @@ class SparseSum:
             total = parts[0]
             for part in parts[1:]:
                 total = total + part
-            self._tensor.detach().copy_(total.coalesce())
+            self._tensor.copy_(total.coalesce())
