@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import HashStore
+from torch._C._distributed_c10d import Backend, HashStore
 from torch.distributed.constants import default_pg_timeout
 
 from understudy.device.cpu import HOST
@@ -121,7 +121,7 @@ class RoleGroup(dist.ProcessGroup):
         """The options of the group, as those of torch's backends: the timeout, the members and the name."""
         seconds = self.limit
         timeout = default_pg_timeout if seconds is None else timedelta(seconds=seconds)
-        options: Any = dist.distributed_c10d.Backend.Options(BACKEND, timeout)
+        options: Any = Backend.Options(BACKEND, timeout)  # type: ignore[attr-defined]
         options.global_ranks_in_group, options.group_name = list(self.endpoint.key.roles), self._name
         return options
 
