@@ -187,7 +187,7 @@ def to_itself(member: Member) -> None:
     for order in ("send first", "receive first"):
         got = [torch.zeros(COUNT), torch.zeros(COUNT)]
         sending = [lambda tag=tag: member.group.send([value(tag)], member.rank, tag) for tag in (0, 1)]
-        taking = [lambda tag=tag: member.group.recv([got[tag]], member.rank, tag) for tag in (1, 0)]
+        taking = [lambda tag=tag, out=got[tag]: member.group.recv([out], member.rank, tag) for tag in (1, 0)]
         calls = [*sending, *taking] if order == "send first" else [*taking, *sending]
         for work in [call() for call in calls]:
             work.wait()
