@@ -33,12 +33,13 @@ def largest(size: int) -> torch.Tensor:
 def keywords(member: Member) -> None:
     """Roots, reductions and timeouts are used, in whichever way they are given."""
     group, last = member.group, member.size - 1
-    for call in (
+    calls: list[Any] = [
         lambda t: group.broadcast(t, root=last),
         lambda t: group.broadcast(t, last),
         lambda t: group.broadcast([t], root=last, timeout=LONG),
         lambda t: group.broadcast(t, last, LONG),
-    ):
+    ]
+    for call in calls:
         tensor = value(member.rank).clone()
         call(tensor).wait()
         same(tensor, value(last))
@@ -74,7 +75,8 @@ def keywords(member: Member) -> None:
 
 
 def unknown_keywords(member: Member) -> None:
-    group, tensor = member.group, value(member.rank).clone()
+    group: Any = member.group
+    tensor = value(member.rank).clone()
     calls: list[Any] = [
         lambda: group.broadcast(tensor, source=1),
         lambda: group.allreduce([tensor], reduction=MAX),
@@ -188,7 +190,7 @@ def to_itself(member: Member) -> None:
         got = [torch.zeros(COUNT), torch.zeros(COUNT)]
         sending = [lambda tag=tag: member.group.send([value(tag)], member.rank, tag) for tag in (0, 1)]
         taking = [lambda tag=tag, out=got[tag]: member.group.recv([out], member.rank, tag) for tag in (1, 0)]
-        calls = [*sending, *taking] if order == "send first" else [*taking, *sending]
+        calls: list[Any] = [*sending, *taking] if order == "send first" else [*taking, *sending]
         for work in [call() for call in calls]:
             work.wait()
         same(got[0], value(0))
@@ -215,7 +217,7 @@ def test_calls_in_the_forms_of_torch(machines: list[int], transport: str) -> Non
 
 
 def test_options_of_a_call_in_all_forms() -> None:
-    options = dist.ReduceOptions()
+    options: Any = dist.ReduceOptions()
     options.reduceOp, options.rootRank = MAX, 2
     assert reduce_op(None) == reduce_op(LONG) == SUM
     assert reduce_op(options) == reduce_op(MAX) == reduce_op(None, MAX) == MAX

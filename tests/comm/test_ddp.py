@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch._C._distributed_c10d import GradBucket
+from torch._C._distributed_c10d import BuiltinCommHookType, GradBucket
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.distributed.algorithms.join import Join
 from torch.nn.parallel import DistributedDataParallel
@@ -109,7 +109,7 @@ def fp16_compressed() -> Outcome:
 def built_in_fp16() -> Outcome:
     """The hook in C++, which reads a list of tensors from the future."""
     model = wrapped(Net())
-    model._register_builtin_comm_hook(dist.BuiltinCommHookType.FP16_COMPRESS)
+    model._register_builtin_comm_hook(BuiltinCommHookType.FP16_COMPRESS)
     return train(model, torch.optim.SGD(model.parameters(), lr=0.1))
 
 

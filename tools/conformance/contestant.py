@@ -41,7 +41,7 @@ def take_the_place_of_gloo(suite: Any) -> None:
             c10d._world.pg_backend_config[made] = named_config
         return made, space
 
-    c10d._new_process_group_helper = helper
+    c10d._new_process_group_helper = helper  # type: ignore[assignment]
 
 
 def _fabric(size: int, rank: int, store: Any, timeout: timedelta) -> NetworkFabric:

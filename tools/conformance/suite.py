@@ -120,7 +120,7 @@ class Suite:
     def _fork(self, name: str, contestant: Contestant, device: Device, place: Path) -> tuple[list[int], str]:
         """The exit codes of all ranks, and what the first rank that failed said of it."""
         context = multiprocessing.get_context("fork")
-        ours = []
+        pipes: list[Any] = []
         for rank in range(RANKS):
             mine, theirs = context.Pipe()
             body = functools.partial(self._test, name, contestant, device, place, rank, theirs)
@@ -128,11 +128,11 @@ class Suite:
             process.start()
             theirs.close()
             self.running.append(process)
-            ours.append(mine)
+            pipes.append(mine)
         deadline, said = time.monotonic() + LIMIT_S, ""
         waiting = {process.sentinel: process for process in self.running}
         while waiting and time.monotonic() < deadline:
-            ready = multiprocessing.connection.wait([*waiting, *ours], timeout=1.0)
+            ready: list[Any] = multiprocessing.connection.wait([*waiting, *pipes], timeout=1.0)
             for one in ready:
                 if one in waiting:
                     process = waiting.pop(one)
@@ -143,7 +143,7 @@ class Suite:
                 try:
                     said = said or str(one.recv())
                 except (EOFError, OSError):
-                    ours.remove(one)
+                    pipes.remove(one)
         if waiting and not said:
             said = f"{len(waiting)} of {RANKS} ranks had not ended in time"
         return [-1 if process.exitcode is None else process.exitcode for process in self.running], said

@@ -121,7 +121,7 @@ class RoleGroup(dist.ProcessGroup):
         """The options of the group, as those of torch's backends: the timeout, the members and the name."""
         seconds = self.limit
         timeout = default_pg_timeout if seconds is None else timedelta(seconds=seconds)
-        options: Any = Backend.Options(BACKEND, timeout)  # type: ignore[attr-defined]
+        options: Any = Backend.Options(BACKEND, timeout)
         options.global_ranks_in_group, options.group_name = list(self.endpoint.key.roles), self._name
         return options
 
@@ -451,6 +451,7 @@ def register(fabric: NetworkFabric) -> None:
 def install(fabric: NetworkFabric, roles: int) -> None:
     """Make `fabric` the default process group of this process, over this many roles."""
     register(fabric)
+    assert fabric.role is not None
     dist.init_process_group(BACKEND, store=HashStore(), rank=fabric.role, world_size=roles)
 
 

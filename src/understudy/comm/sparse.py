@@ -67,7 +67,9 @@ class SparseSum:
         shape = self._mine.shape
         with torch.inference_mode(self._tensor.is_inference()), torch.no_grad():
             parts = [
-                torch.sparse_coo_tensor(where[:, : int(of[0])].clone(), values[: int(of[0])].clone(), shape)
+                torch.sparse_coo_tensor(
+                    where[:, : int(of[0])].clone(), values[: int(of[0])].clone(), shape, check_invariants=False
+                )
                 for of, where, values in zip(self._shapes, self._indices, self._values, strict=True)
             ]
             total = parts[0]
