@@ -3,7 +3,7 @@ BIN := $(VENV)/bin
 PYTHON ?= python3
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test soak check browser bench figures chaos simgrid docs wheel recording format clean
+.PHONY: help demo test soak conformance check browser bench figures chaos simgrid docs wheel recording format clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -19,6 +19,9 @@ test: $(VENV)/.stamp ## run the tests
 
 soak: $(VENV)/.stamp ## run the long tests too
 	$(PYTEST) -m "" tests
+
+conformance: $(VENV)/.stamp ## run PyTorch's own distributed tests over our process group and over gloo; CONFORMANCE=--json
+	@$(BIN)/python -m tools.conformance $(CONFORMANCE)
 
 check: $(VENV)/.stamp ## check lint, format, types, layers and the rules of the house
 	$(BIN)/ruff check

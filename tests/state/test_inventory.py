@@ -16,7 +16,7 @@ from torch.optim import lr_scheduler
 from understudy.state.errors import StateError
 from understudy.state.inventory import Inventory, digest, grow, take_inventory
 from understudy.state.kinds import Tracked
-from understudy.state.memory import Slot
+from understudy.state.memory import Slot, gradient_of
 from understudy.state.stream import give, take
 
 pytestmark = pytest.mark.filterwarnings("ignore:Detected call of .lr_scheduler.step")
@@ -328,3 +328,17 @@ def test_other_objects_than_the_givers_are_refused() -> None:
         take_inventory({"optim": one}).restore_rest(take_inventory({"optim": two}).rest())
     with pytest.raises(StateError, match=r"loader: does not accept what the giver's own state was: KeyError"):
         take_inventory({"loader": Loader(1)}).restore_rest(take_inventory({"loader": Loader(None)}).rest())
+
+
+def test_a_sparse_gradient_moves_as_a_dense_one() -> None:
+    words = nn.Embedding(6, 2, sparse=True)
+    words(torch.tensor([1, 2])).sum().backward()
+    assert words.weight.grad is not None
+    inventory = take_inventory({"words": words, "optim": torch.optim.SGD(words.parameters(), lr=0.1)})
+    ((_, moved),) = inventory.gradients()
+    assert moved is not None
+    assert moved.layout == torch.strided
+    assert torch.equal(moved, words.weight.grad.to_dense())
+    memory = gradient_of(words.weight, "words.weight")
+    assert memory.layout == torch.strided
+    assert words.weight.grad.data_ptr() == memory.data_ptr()

@@ -312,3 +312,22 @@ def test_a_disabled_scaler_is_as_it_was(net: Net) -> None:
     compute(net)
     undo.restore()
     assert scaler.state_dict() == {}
+
+
+@pytest.mark.parametrize("then", ["cleared", "added", "zero"])
+def test_sparse_gradients_are_as_they_were(then: str) -> None:
+    words = nn.Embedding(6, 2, sparse=True)
+    words(torch.tensor([1, 2])).sum().backward()
+    assert words.weight.grad is not None
+    undo, before = Undo({"words": words}), words.weight.grad.to_dense()
+    undo.remember()
+    if then == "cleared":
+        words.weight.grad = None
+    elif then == "zero":
+        words.weight.grad = torch.zeros(6, 2)
+    else:
+        words(torch.tensor([2, 5])).sum().backward()
+    undo.restore()
+    after = words.weight.grad
+    assert after is not None
+    assert torch.equal(after.to_dense(), before)

@@ -125,9 +125,9 @@ class Suite:
             mine, theirs = context.Pipe()
             body = functools.partial(self._test, name, contestant, device, place, rank, theirs)
             process = context.Process(target=_rank, args=(body, place / f"output{rank}", os.getpid()))
+            self.running.append(process)
             process.start()
             theirs.close()
-            self.running.append(process)
             pipes.append(mine)
         deadline, said = time.monotonic() + LIMIT_S, ""
         waiting = {process.sentinel: process for process in self.running}
@@ -167,6 +167,8 @@ class Suite:
     def end(self) -> None:
         """End all processes of the running test, with all that they have started."""
         for process in self.running:
+            if process.pid is None:
+                continue
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.join()

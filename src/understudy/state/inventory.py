@@ -16,7 +16,7 @@ import xxhash
 from .codec import decode, encode
 from .errors import StateError
 from .kinds import Tracked, by_kind, module_tensors, optimizers, tracked_objects
-from .memory import Slot, Staging, contents, local_part, slot_of
+from .memory import Slot, Staging, contents, is_sparse, local_part, slot_of
 from .optimizers import optimizer_parameters
 
 
@@ -34,11 +34,15 @@ class Inventory:
     """Tracked object → its rest, for objects whose rest is that of another role."""
 
     def gradients(self) -> list[tuple[str, torch.Tensor | None]]:
-        """(name, this role's part of the gradient, if there is one) of every parameter that an optimizer has."""
-        return [
-            (name, None if parameter.grad is None else local_part(parameter.grad, f"{name}.grad"))
-            for name, parameter in self.parameters
-        ]
+        """(name, this role's part of the gradient, if there is one) of every parameter that an optimizer has. A sparse
+        gradient is given as a dense one."""
+        found = []
+        for name, parameter in self.parameters:
+            grad = parameter.grad
+            if grad is not None and is_sparse(grad):
+                grad = grad.to_dense()
+            found.append((name, None if grad is None else local_part(grad, f"{name}.grad")))
+        return found
 
     def carried(self) -> tuple[dict[int, torch.Tensor], tuple[int, ...]]:
         """The gradients that a boundary carries over, by the parameter's number: those that are not zero, and the

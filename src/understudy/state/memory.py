@@ -100,10 +100,15 @@ def distributed_like(parameter: torch.Tensor, local: torch.Tensor) -> torch.Tens
     )
 
 
+def is_sparse(tensor: torch.Tensor) -> bool:
+    return not is_dtensor(tensor) and tensor.layout != torch.strided
+
+
 @torch.no_grad()
 def gradient_of(parameter: torch.Tensor, name: str) -> torch.Tensor:
-    """The memory of this role's part of a parameter's gradient; allocated if the parameter has no gradient."""
-    if parameter.grad is None:
+    """The memory of this role's part of a parameter's gradient; allocated if the parameter has no gradient, or a sparse
+    one."""
+    if parameter.grad is None or is_sparse(parameter.grad):
         local = torch.empty_like(local_part(parameter, name))
         parameter.grad = distributed_like(parameter, local) if is_dtensor(parameter) else local
     return local_part(parameter.grad, name)

@@ -9,6 +9,7 @@ import torch
 from understudy.device.cpu import local_device
 
 from .kinds import Tracked, tracked_objects
+from .memory import is_sparse
 
 
 class Undo:
@@ -36,7 +37,8 @@ class Undo:
         for parameter in self._parameters():
             grad = parameter.grad
             if grad is not None:
-                self._gradients.append((parameter, grad.clone() if bool(grad.count_nonzero()) else None))
+                is_zero = not is_sparse(grad) and not bool(grad.count_nonzero())
+                self._gradients.append((parameter, None if is_zero else grad.clone()))
 
     @torch.no_grad()
     def restore(self) -> None:
@@ -49,6 +51,8 @@ class Undo:
             carried = kept_gradients.get(id(parameter))
             if id(parameter) not in kept_gradients:
                 parameter.grad = None
+            elif carried is not None and is_sparse(carried):
+                parameter.grad = carried.clone()
             elif parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter) if carried is None else carried.clone()
             else:

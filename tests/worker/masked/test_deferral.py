@@ -113,3 +113,9 @@ def test_ddp_is_as_before_afterwards() -> None:
         assert ddp.require_backward_grad_sync
         ddp(torch.ones(1, 2)).sum().backward()
         assert endpoint.submitted > before
+
+
+def test_sparse_gradients_are_refused() -> None:
+    model = nn.Sequential(nn.Embedding(4, 2), nn.EmbeddingBag(4, 2, sparse=True))
+    with pytest.raises(JobError, match=r"--mask: model\.1 has sparse gradients; make it with sparse=False"):
+        DeferredReduction({"model": model}, list, (0, 1))

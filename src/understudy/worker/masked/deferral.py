@@ -29,6 +29,7 @@ class DeferredReduction:
     replicate dimension leaves its input unchanged."""
 
     def __init__(self, tracked: Tracked, endpoints: Callable[[], Iterable[Endpoint]], same: tuple[int, ...]) -> None:
+        _check_dense(tracked)
         self._wrapped = [
             inner
             for _, module in modules(tracked)
@@ -81,6 +82,17 @@ class DeferredReduction:
         if unknown or len(self.kinds) > 1:
             raise JobError("--mask: FSDP2 reduces gradients over replicas in more than one way; use its defaults")
         return dist.ReduceOp.SUM not in self.kinds
+
+
+def _check_dense(tracked: Tracked) -> None:
+    """Raise JobError if a module has sparse gradients: terms of a masked step are summed as dense memory."""
+    for thing, module in modules(tracked):
+        for name, inner in module.named_modules():
+            if isinstance(inner, nn.Embedding | nn.EmbeddingBag) and inner.sparse:
+                place = f"{thing}.{name}" if name else thing
+                raise JobError(
+                    f"--mask: {place} has sparse gradients; make it with sparse=False, or run without --mask"
+                )
 
 
 def _pipeline_stage() -> Any:

@@ -28,7 +28,7 @@ from understudy.protocol.framing import Framing, FramingError
 from understudy.state.errors import StateError, StreamBroken
 from understudy.state.inventory import Inventory, digest, grow, take_inventory
 from understudy.state.kinds import Tracked, optimizers
-from understudy.state.memory import Slot, gradient_of, is_dtensor, local_part
+from understudy.state.memory import Slot, gradient_of, is_dtensor, is_sparse, local_part
 from understudy.state.optimizers import optimizer_parameters
 from understudy.state.stream import WorldStop, give, take, wait_ready
 from understudy.worker.redundancy import HandedRedundancy, Redundancy
@@ -230,7 +230,10 @@ class Giver:
             return
         known = [each.parameter for each in optimizer_parameters(found[0], optimizer)]  # type: ignore[arg-type]
         present = {number: (p, p.grad) for number, p in enumerate(known) if p.grad is not None}
-        if any(is_dtensor(p) and getattr(grad, "placements", None) != p.placements for p, grad in present.values()):
+        placed = (
+            not is_dtensor(p) or getattr(grad, "placements", None) == p.placements for p, grad in present.values()
+        )
+        if not all(placed) or any(is_sparse(grad) for _, grad in present.values()):
             self.spoiled = True
             return
         self._updated.add(found[0])
