@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from .comparison import Comparison, Expectations, chosen
-from .suite import CONTESTANTS, Device, Outcome, Suite, SuiteMissing, TestResult
+from .suite import CONTESTANTS, Device, Outcome, Suite, SuiteMissing, SuiteResult
 
 DIFFERS, UNUSABLE, INTERRUPTED = 1, 2, 130
 _DEVICES: dict[Device, str] = {"cpu": "CPU", "gpu": "GPU-only, on the CPU"}
@@ -61,7 +61,7 @@ def _options() -> argparse.ArgumentParser:
     return parser
 
 
-def _run(suite: Suite, names: Sequence[str], console: Console) -> Iterator[TestResult]:
+def _run(suite: Suite, names: Sequence[str], console: Console) -> Iterator[SuiteResult]:
     columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
     with Progress(*columns, console=console, disable=not console.is_terminal, auto_refresh=False) as progress:
         task = progress.add_task("", total=len(names))

@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from .suite import CONTESTANTS, Contestant, Device, Outcome, TestResult
+from .suite import CONTESTANTS, Contestant, Device, Outcome, SuiteResult
 
 EXPECTATIONS = Path(__file__).with_name("expectations.toml")
 MOST_REASONS = 10
@@ -37,12 +37,12 @@ class Expectations:
 class Comparison:
     """The results of all tests with both contestants."""
 
-    results: tuple[TestResult, ...]
+    results: tuple[SuiteResult, ...]
     reasons: Mapping[str, str]
 
     @cached_property
-    def outcomes(self) -> dict[str, dict[Contestant, TestResult]]:
-        found: dict[str, dict[Contestant, TestResult]] = {}
+    def outcomes(self) -> dict[str, dict[Contestant, SuiteResult]]:
+        found: dict[str, dict[Contestant, SuiteResult]] = {}
         for result in self.results:
             found.setdefault(result.name, {})[result.contestant] = result
         return found

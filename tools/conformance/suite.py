@@ -39,7 +39,7 @@ class SuiteMissing(Exception):
 
 
 @dataclass(frozen=True)
-class TestResult:
+class SuiteResult:
     """The outcome of one test of one contestant, with a traceback or the last output if it failed."""
 
     name: str
@@ -90,14 +90,14 @@ class Suite:
             if name.startswith(("no_cuda", "multi-gpu"))
         )
 
-    def run(self, name: str, contestant: Contestant) -> TestResult:
+    def run(self, name: str, contestant: Contestant) -> SuiteResult:
         """Run a test on the CPU; if it asks for GPUs, again with the CPU in their place."""
         result, codes = self._run(name, contestant, "cpu")
         if codes and self.needs_gpu(codes[0]):
             result, _ = self._run(name, contestant, "gpu")
         return result
 
-    def _run(self, name: str, contestant: Contestant, device: Device) -> tuple[TestResult, list[int]]:
+    def _run(self, name: str, contestant: Contestant, device: Device) -> tuple[SuiteResult, list[int]]:
         began = time.monotonic()
         with tempfile.TemporaryDirectory(prefix="conformance-") as folder:
             place = Path(folder)
@@ -115,7 +115,7 @@ class Suite:
         elif all(code in skips for code in codes):
             outcome = "skipped"
         detail = shown if outcome == "failed" else ""
-        return TestResult(name, contestant, device, outcome, time.monotonic() - began, detail), codes
+        return SuiteResult(name, contestant, device, outcome, time.monotonic() - began, detail), codes
 
     def _fork(self, name: str, contestant: Contestant, device: Device, place: Path) -> tuple[list[int], str]:
         """The exit codes of all ranks, and what the first rank that failed said of it."""
