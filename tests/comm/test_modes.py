@@ -67,6 +67,27 @@ def modes_in_turn(member: Member) -> None:
                     same(got, expected)
 
 
+def made_inside_and_used_outside(member: Member) -> None:
+    """Metrics of an evaluation, say, which are summed after it."""
+    with torch.inference_mode():
+        flat, wide = value(member.rank, COUNT), value(member.rank, COUNT).repeat(2, 1).t()
+    expected = torch.stack([value(other, COUNT) for other in range(member.size)]).sum(0)
+    dist.all_reduce(flat)
+    same(flat, expected)
+    dist.all_reduce(wide)
+    same(wide[:, 1], expected)
+    again = dist.broadcast(wide, 0, async_op=True)
+    assert again is not None
+    again.wait()
+    got = torch.zeros(COUNT)
+    for tensor in (flat, got):
+        work = dist.isend(value(member.rank, COUNT), member.next)
+        dist.recv(tensor, member.last)
+        assert work is not None
+        work.wait()
+        same(tensor, value(member.last, COUNT))
+
+
 def callbacks_stay_outside(member: Member) -> None:
     """Tensors that a callback makes in normal mode are normal ones, though it runs on the group's thread."""
     work = dist.all_reduce(value(member.rank, COUNT), async_op=True)
@@ -87,7 +108,7 @@ def messages(member: Member) -> None:
         same(wide[0], value(member.last, COUNT))
 
 
-CHECKS = [modes_in_turn, callbacks_stay_outside, messages]
+CHECKS = [modes_in_turn, made_inside_and_used_outside, callbacks_stay_outside, messages]
 
 
 @pytest.mark.parametrize(("machines", "transport"), [([2, 1], "native"), ([2], "torch:gloo")], ids=str)

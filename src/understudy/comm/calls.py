@@ -13,6 +13,7 @@ from .faults import InvalidCall
 from .ops import Op, OpKind, Reduction, reduction
 
 Tensors = list[torch.Tensor]
+_NO_TIME = timedelta(0)
 _WITHOUT_FACTORS = tuple(
     getattr(dist.ReduceOp.RedOpType, name) for name in ("SUM", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR")
 )
@@ -40,9 +41,10 @@ def root_of(opts: Any, root: int | None, size: int) -> int:
 def limit_of(opts: Any, timeout: timedelta | None, otherwise: float | None) -> float | None:
     """The seconds that a call may take: given by keyword, in place of the options, or in them."""
     if timeout is None:
-        timeout = opts if isinstance(opts, timedelta) else getattr(opts, "timeout", None)
-    seconds = 0.0 if timeout is None else timeout.total_seconds()
-    return seconds if seconds > 0 else otherwise  # options without a timeout have a negative one
+        timeout = getattr(opts, "timeout", opts)
+    if isinstance(timeout, timedelta) and timeout > _NO_TIME:  # options without a timeout have a negative one
+        return timeout.total_seconds()
+    return otherwise
 
 
 def as_list(tensors: Any) -> Tensors:

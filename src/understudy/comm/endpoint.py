@@ -283,8 +283,7 @@ class Endpoint:
             with self._turn:
                 try:
                     if given_in is self.poison:
-                        with torch.inference_mode():  # tensors made in it may be written to only in it, others always
-                            self._carry_out(op)
+                        self._carry_out(op)
                 except Exception as error:
                     log.error("group %s: %s", self.name, error)
                 finally:
@@ -295,6 +294,17 @@ class Endpoint:
                 return
 
     def _carry_out(self, op: Op) -> None:
+        """Run one operation, and what follows it. Results that were made in inference mode are written in it: the mode
+        is a property of the thread, and the thread that has made them may be another one."""
+        following: Op | None = op
+        while following is not None:
+            if following.makes_inference:
+                with torch.inference_mode():
+                    following = self._carry_out_one(following)
+            else:
+                following = self._carry_out_one(following)
+
+    def _carry_out_one(self, op: Op) -> Op | None:
         """Run one operation. A fault does not raise: the result is undefined then, and the poison has the reason."""
         poison = self.poison
         self._number += 1
@@ -314,7 +324,7 @@ class Endpoint:
                 recorder.note(self, op.kind, op.signature, op.outputs)
             for target, source in op.copy_back:
                 target.copy_(source)
-            following = None if op.then is None else op.then()
+            return None if op.then is None else op.then()
         except Interrupted:
             pass
         except RuntimeError:
@@ -327,11 +337,9 @@ class Endpoint:
             if poison is None:
                 raise
             poison.set(Fault("error", f"{op.kind} in group {self.name} failed: {error!r}"))
-        else:
-            if following is not None:
-                self._carry_out(following)
         finally:
             self.doing = None
+        return None
 
     def expired(self, seconds: float) -> OperationTimeout:
         """Poison the generation because a wait has lasted this long. Returns the exception to raise."""

@@ -190,6 +190,14 @@ class Op:
         code = -1 if self.reduction is None else self.reduction.code
         return signature(self.kind, sample.dtype, sample.numel(), code, self.root)
 
+    @property
+    def makes_inference(self) -> bool:
+        """Whether a result is an inference tensor, which may be written to in inference mode only."""
+        for output in self.outputs:
+            if output.is_inference():
+                return True
+        return any(target.is_inference() for target, _ in self.copy_back) if self.copy_back else False
+
     def needs(self, size: int) -> range | tuple[int, ...]:
         """The ranks that must not be vacant."""
         if self.kind in ("all_gather", "gather", "scatter", "all_to_all"):

@@ -37,7 +37,8 @@ class OwnMessages:
                 data, receive = (sent.popleft(), job) if sent else (job.tensor, None)
         if receive is not None:
             if receive.tensor.dtype == data.dtype and receive.tensor.numel() == data.numel():
-                receive.tensor.copy_(data)
+                with torch.inference_mode(receive.tensor.is_inference()):
+                    receive.tensor.copy_(data)
             receive.done.set()
         if poison is not None and poison.fault is not None:
             self._release()

@@ -223,7 +223,8 @@ class MessageWork(GroupWork):
     def _complete(self) -> None:
         if self._last.acquire(blocking=False):  # by the first thread that waits, and never released
             for target, source in self._back:
-                target.copy_(source)
+                with torch.inference_mode(target.is_inference()):
+                    target.copy_(source)
             self.finish()
         self._done.wait()
 
@@ -239,8 +240,7 @@ class MessageWork(GroupWork):
 
     def _follow(self) -> None:
         self._job.done.wait()
-        with torch.inference_mode(any(target.is_inference() for target, _ in self._back)):
-            self._complete()
+        self._complete()
 
     def _source_rank(self) -> int:
         """The rank that sent the message; undefined, as its data is, if the generation is poisoned."""
