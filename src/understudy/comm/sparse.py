@@ -22,7 +22,7 @@ class SparseSum:
         kind = how if isinstance(how, dist.ReduceOp.RedOpType) else how.op
         if tensor.layout != torch.sparse_coo or kind != dist.ReduceOp.SUM:
             raise InvalidCall(
-                f"all_reduce: {kind.name} of a {tensor.layout} tensor; only COO tensors, and their sum, are supported"
+                f"all_reduce: {kind.name} of a {tensor.layout} tensor is not supported; only COO tensors can be summed"
             )
         self._tensor, self._size = tensor, size
         self._mine = tensor.detach().coalesce()
