@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -35,6 +36,7 @@ def main(words: Sequence[str] | None = None) -> int:
         print("\n".join(names))
         return 0
     began = time.monotonic()
+    signal.signal(signal.SIGINT, suite.interrupt)
     try:
         results = tuple(_run(suite, names, console))
     except KeyboardInterrupt:

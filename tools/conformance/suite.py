@@ -60,6 +60,7 @@ class Suite:
     helpers: Any
     versions: dict[str, str]
     running: list[Any] = field(default_factory=list)
+    interrupted: bool = False
 
     @classmethod
     def load(cls) -> Suite:
@@ -81,6 +82,11 @@ class Suite:
         case = type("Case", (module.TestDistBackend, module.DistributedTest._DistTestBase), {})
         tests = sorted(name for name in dir(case) if name.startswith("test_"))
         return cls(tests, case, module, helpers, {"torch": torch.__version__, "understudy": version("understudy")})
+
+    def interrupt(self, *_: object) -> None:
+        """Ctrl-C. An exception alone could be lost: one that a callback of the interpreter raises is ignored."""
+        self.interrupted = True
+        raise KeyboardInterrupt
 
     def needs_gpu(self, code: int) -> bool:
         """Whether a process has ended with this exit code because it has found too few GPUs."""
@@ -132,6 +138,8 @@ class Suite:
         deadline, said = time.monotonic() + LIMIT_S, ""
         waiting = {process.sentinel: process for process in self.running}
         while waiting and time.monotonic() < deadline:
+            if self.interrupted:
+                raise KeyboardInterrupt
             ready: list[Any] = multiprocessing.connection.wait([*waiting, *pipes], timeout=1.0)
             for one in ready:
                 if one in waiting:
@@ -178,6 +186,7 @@ class Suite:
 
 def _rank(body: Callable[[], None], output: Path, parent: int) -> None:
     """One rank: a process group of its own, so that Ctrl-C reaches the parent alone. Ends with the parent."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     os.setpgid(0, 0)
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
