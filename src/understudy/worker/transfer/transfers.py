@@ -269,8 +269,7 @@ class StateTransfers:
             if counts:  # also if the giver is lost before it hears of it
                 self._arrival = arrival
                 self._step_times.take_over(arrival.tempo)
-                if arrival.redundancy is not None:
-                    self._redundancy.take(arrival.redundancy)
+                self._redundancy.take(arrival.redundancy)
             return counts
 
         try:
