@@ -28,13 +28,13 @@ class Worker:
     def __init__(self) -> None:
         self.agent, mine = socket.socketpair()
         self.endpoint = SimpleNamespace(perform=lambda op: None, post=lambda *jobs: None)
-        player: Any = SimpleNamespace(
+        runtime: Any = SimpleNamespace(
             spec=SimpleNamespace(uid="w0"),
             fabric=SimpleNamespace(endpoints=lambda: [self.endpoint]),
             meter=SimpleNamespace(_turn=lambda part: None),
         )
         self.line = AgentConnection(mine)
-        self.faults = WorkerFaults(player, self.line)
+        self.faults = WorkerFaults(runtime, self.line)
 
     def suffer(self, kind: str, seconds: float = 0.05) -> None:
         before = set(threading.enumerate())

@@ -206,7 +206,7 @@ def test_local_data_that_is_gone_is_waited_for() -> None:
     assert rig.told("policy")[-1] == said
     rig.come("m7", standby=True)
     rig.here("m7")
-    assert rig.status() == "halting", "everybody is to be back"
+    assert rig.status() == "halting", "all replicas are to be back"
     rig.come("m8", standby=True)
     rig.here("m8")
     rig.rehearsed()
