@@ -22,7 +22,7 @@ from understudy.protocol.messages import (
     Switched,
 )
 
-UNITS = {0: (0, 2), 1: (1, 3), 2: (0, 2), 3: (1, 3)}
+TWINS = {0: (0, 2), 1: (1, 3), 2: (0, 2), 3: (1, 3)}
 """Two replicas of a pipeline of two stages: roles 0 and 1, roles 2 and 3."""
 
 
@@ -67,7 +67,7 @@ def test_without_masking_it_waits() -> None:
 
 
 def test_the_rest_of_a_wounded_replica_parks() -> None:
-    rig = masking(machines=4, twins=UNITS)
+    rig = masking(machines=4, twins=TWINS)
     rig.lose("m1")
     rig.halted("w0", "w2", "w3")
     heard = rig.heard()
@@ -80,7 +80,7 @@ def test_the_rest_of_a_wounded_replica_parks() -> None:
 
 
 def test_a_machine_that_comes_refills_the_hole_beside_training() -> None:
-    rig = masking(machines=4, twins=UNITS)
+    rig = masking(machines=4, twins=TWINS)
     rig.lose("m1")
     rig.halted("w0", "w2", "w3")
     all_workers_switch(rig)
@@ -108,7 +108,7 @@ def test_a_machine_that_comes_refills_the_hole_beside_training() -> None:
 
 
 def test_a_parked_worker_is_asked_once_it_has_left() -> None:
-    rig = masking(machines=4, twins=UNITS, standbys=0)
+    rig = masking(machines=4, twins=TWINS, standbys=0)
     rig.lose("m1")
     rig.halted("w0", "w2", "w3")
     all_workers_switch(rig)
@@ -239,7 +239,7 @@ def test_a_job_shrinks_only_if_there_is_no_standby(coming: bool) -> None:
 
 
 def test_replacing_a_parked_machine_waits_until_it_has_its_role_again() -> None:
-    rig = masking(machines=4, twins=UNITS)
+    rig = masking(machines=4, twins=TWINS)
     rig.lose("m1")
     rig.halted("w0", "w2", "w3")
     all_workers_switch(rig)
@@ -265,7 +265,7 @@ def test_what_is_weighed_again_is_said_once() -> None:
 
 
 def test_the_primary_role_is_announced_when_it_changes() -> None:
-    rig = masking(machines=4, twins=UNITS)
+    rig = masking(machines=4, twins=TWINS)
     assert rig.told("primary") == ["role 0 is the primary role: job.is_primary is true there"]
     rig.lose("m1")
     rig.halted("w0", "w2", "w3")
