@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import signal
-import time
 from pathlib import Path
 from typing import Any
 
@@ -265,18 +264,11 @@ def test_the_end_is_python_s(tmp_path: Path) -> None:
 @pytest.mark.job
 def test_a_warm_worker_has_torch_at_once() -> None:
     async def body() -> None:
-        start = time.perf_counter()
         async with fork_server("torch", "torch.distributed", "torch.nn.parallel", BODIES) as warm:
-            print(f"import {time.perf_counter() - start:.3f} s")
             for threads in (1, 2):
                 output: Output = []
-                start = time.perf_counter()
                 child = await spawn(warm, "threads_of_torch", output=output, env={"OMP_NUM_THREADS": str(threads)})
-                print(f"spawn {time.perf_counter() - start:.4f} s")
                 assert await child.exited == 0
-                print(f"spawn, work and exit {time.perf_counter() - start:.4f} s")
                 assert output == [("stdout", b"%d 8" % threads)]
-            start = time.perf_counter()
-        print(f"close {time.perf_counter() - start:.4f} s")
 
     run(body)

@@ -151,7 +151,7 @@ def _reports(survivors: list[Worker]) -> list[Holder]:
 
 
 def _settlement(job: JobState, survivors: list[Worker], change: Change | None) -> Settlement | None:
-    """Where to go on and with which machines; None: the job begins anew or has failed."""
+    """The step with which the job goes on, and the machines; None: the job begins anew or has failed."""
     if job.roster is None:
         _nothing_left(job, "no worker that is left holds any state")
         return None

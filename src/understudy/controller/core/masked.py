@@ -165,7 +165,7 @@ def refill(job: JobState) -> bool:
     for name in change.leaving:  # the machine fails too often to get another worker
         job.machines[name].state = MachineState.LEAVING
     spans = ", ".join(f"{name} for {job.span(cell)}" for cell, name in places.items())
-    announce(job, "change", f"refill: {spans}")
+    announce(job, "change", f"refill: {spans}", kind=change.kind)
     enter(job, change, Phase.REHEARSE)
     rehearse(job, change.joiners)
     return True

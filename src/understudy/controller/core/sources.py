@@ -13,7 +13,7 @@ from .state import JobState
 
 
 class StateSource(StrEnum):
-    """Where the state of a role would come from if its machine were lost now."""
+    """The source of a role's state if its machine were lost now."""
 
     REPLICA = "live replica"
     COPY = "copy in memory"
