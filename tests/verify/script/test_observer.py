@@ -35,7 +35,8 @@ class Stand:
         self.spec = SimpleNamespace(uid="w0", machine="m0")
         self.role = 0
         self.world: World = REAL
-        self.fabric, self.is_last = SimpleNamespace(fault=None), True
+        self.redundancy = SimpleNamespace(twins=())
+        self.fabric, self.is_primary = SimpleNamespace(fault=None), True
 
     def observer(self) -> ScriptObserver:
         return ScriptObserver(cast(WorkerRuntime, self), self.folder)
@@ -72,6 +73,24 @@ def test_what_a_function_holds_beside_what_it_tracks(tmp_path: Path) -> None:
     assert seen["COUNT"] == f"calls: {COUNT['calls']}"
     assert found.scopes[0].function == "train"
     assert str(Path(__file__)) in found.files
+
+
+def test_an_object_that_functions_pass_on_belongs_to_the_one_that_has_made_it(tmp_path: Path) -> None:
+    observer = Stand(tmp_path).observer()
+
+    def epoch(average: nn.Module, number: int) -> None:
+        observer.at_boundary(0)
+
+    def train() -> None:
+        ema, first = nn.Linear(2, 2), 3
+        epoch(ema, first)
+
+    train()
+    (found,) = read_observations(tmp_path)
+    assert [scope.function for scope in found.scopes[:2]] == ["epoch", "train"]
+    assert {path for path in found.values if path.partition(":")[2] in ("average", "number", "ema", "first")} == {
+        *("0:number", "1:ema", "1:first")
+    }
 
 
 def test_the_state_is_told_tensor_by_tensor(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import xxhash
 from understudy.state.codec import decode, encode
 from understudy.state.inventory import Inventory, take_inventory
 from understudy.state.kinds import OBJECT, tracked_objects
-from understudy.state.twins import twins
+from understudy.state.twins import expected_twins, twins
 from understudy.worker.agent_connection import AgentConnection
 from understudy.worker.runtime import WorkerRuntime
 
@@ -40,7 +40,6 @@ class ScriptObserver:
 
     def __init__(self, worker: WorkerRuntime, folder: Path) -> None:
         self._worker, self._folder = worker, folder
-        self._twins: tuple[int, ...] = ()
 
     def _pace(self) -> Pace:
         try:
@@ -68,8 +67,6 @@ class ScriptObserver:
         """Write what this role holds before `step`."""
         worker = self._worker
         inventory = take_inventory(worker.tracked)
-        if not self._twins:
-            self._twins = tuple(sorted({*twins(worker.tracked), *worker.same, worker.role}))
         values, scopes, files = _surroundings(sys._getframe(1), self._tracked(inventory))
         observation = Observation(
             role=worker.role,
@@ -79,7 +76,8 @@ class ScriptObserver:
             state=_state(inventory),
             values=values,
             scopes=scopes,
-            twins=self._twins,
+            twins=worker.redundancy.twins or tuple(sorted({*twins(worker.tracked, worker.role), *worker.same})),
+            expected=tuple(sorted({*expected_twins(worker.tracked, worker.role), *worker.same})),
             files=files,
             disturbances=self._pace().disturbances,
             primary=worker.is_primary,
@@ -120,12 +118,14 @@ def _state(inventory: Inventory) -> dict[str, str]:
 def _surroundings(
     frame: FrameType | None, skipped: set[int]
 ) -> tuple[dict[str, Value], tuple[Scope, ...], tuple[str, ...]]:
-    """The variables of all running functions of the script, and of its modules."""
+    """The variables of all running functions of the script, and of its modules. An object that several functions hold
+    is a variable of the outermost, which has made it."""
     reader = ValueReader(skipped)
     values: dict[str, Value] = {}
     scopes: list[Scope] = []
     seen: set[int] = set()
     spaces: dict[str, dict[str, object]] = {}
+    frames: list[FrameType] = []
     while frame is not None:
         code = frame.f_code
         file = str(frame.f_globals.get("__file__", code.co_filename))
@@ -133,8 +133,10 @@ def _surroundings(
             spaces[file] = frame.f_globals
             if code.co_name != "<module>":
                 scopes.append(Scope(file, code.co_name, code.co_firstlineno, frame.f_lineno))
-                _gather(values, f"{len(scopes) - 1}:", locals_of(frame), reader, seen)
+                frames.append(frame)
         frame = frame.f_back
+    for number in reversed(range(len(frames))):
+        _gather(values, f"{number}:", locals_of(frames[number]), reader, seen)
     for module in list(sys.modules.values()):
         file = getattr(module, "__file__", None) or ""
         if is_own_file(file) and not file.startswith(PACKAGE):
