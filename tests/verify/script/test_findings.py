@@ -307,6 +307,21 @@ def test_what_roles_exchange_is_no_finding() -> None:
     assert judge(*exchanged) == []
 
 
+def test_an_iterator_of_a_loader_that_a_joiner_makes_in_another_step() -> None:
+    def made(run: Run, steps: tuple[int, ...]) -> Run:
+        places = {step: ("train.py:4",) if step in steps else () for step in range(STEPS + 1)}
+        seen = [msgspec.structs.replace(each, seeded=places[each.step]) for each in run.observations]
+        return msgspec.structs.replace(run, observations=seen)
+
+    (found,) = judge(made(calm(), (1,)), made(replaced({}, bad=True), (1, 6)))
+    (cause,) = found.causes
+    assert (cause.kind, cause.place, found.step) == ("seed", "train.py:4", 5)
+    assert "draws its seed from torch's global generator" in cause.sentence
+    assert cause.evidence == "in step 5: in role 0, and not undisturbed"
+    (unexplained,) = judge(made(calm(), (1, 6)), made(replaced({}, bad=True), (1, 6)))
+    assert unexplained.causes == ()
+
+
 def test_a_batch_that_is_fetched_ahead_is_to_be_fetched_by_its_step() -> None:
     source = SCRIPT.replace("warm += 1", "old, warm = warm, fetch(step.index + 1)")
     (found,) = judge(calm({"0:warm": "tensor"}), replaced({"0:warm": "tensor"}, bad=True), source=source)

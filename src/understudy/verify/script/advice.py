@@ -109,6 +109,12 @@ def hinted(hint: Hint) -> tuple[str, str]:
     return sentence.format(call=hint.call, into=into, variable=hint.variable), way.format(variable=hint.variable)
 
 
+SEEDED = (
+    "an iterator of a DataLoader draws its seed from torch's global generator, so the step that makes it has other "
+    "random numbers: a joiner makes it in another step",
+    "give the loader a generator of its own, such as generator=torch.Generator().manual_seed(epoch); or make the "
+    "iterator before `with step:`",
+)
 KERNEL = (
     "no variable and no line of the script explains it: a kernel that is not deterministic, threads that race, or the "
     "order of a set; try torch.use_deterministic_algorithms(True) and one thread"

@@ -230,6 +230,19 @@ def _cause(key: Key, value: Value, was: Value, use: Use, observation: Observatio
     )
 
 
+def seeded_anew(truth: Observations, run: Run, found: Divergence) -> tuple[Cause, ...]:
+    """Iterators of data loaders that a joiner has made in the step that differs, and an undisturbed run in another."""
+    causes: dict[str, Cause] = {}
+    for each in run.observations:
+        expected = truth.at(each.role, each.step)
+        if each.step == found.step and each.disturbances and expected is not None:
+            for where in set(each.seeded) - set(expected.seeded):
+                sentence, way = advice.SEEDED
+                evidence = f"in step {each.step - 1}: in role {each.role}, and not undisturbed"
+                causes.setdefault(where, Cause("seed", where, "DataLoader", sentence, evidence, way))
+    return tuple(causes.values())
+
+
 # -- undisturbed runs that differ --------------------------------------------------------------------------------------
 
 

@@ -12,7 +12,7 @@ from understudy.protocol.mesh import Mesh, describe
 from understudy.protocol.sentences import named
 
 from . import advice
-from .causes import Cause, Sources, clues, forgotten, lines, places_in_data
+from .causes import Cause, Sources, clues, forgotten, lines, places_in_data, seeded_anew
 from .observation import Divergence, Observations, first_divergence
 from .runs import WORDS, Disturbance, Run, classes_of, described
 from .suspicions import unchanged, uneven
@@ -109,7 +109,15 @@ def _suspected(evidence: Evidence, truth: Observations, sources: Sources) -> Ite
 
 
 def _finding(kind: str, cause: Cause, more: str = "", *, proven: bool = False) -> ScriptFinding:
-    return ScriptFinding(kind, proven, cause.sentence, cause.advice + more, cause.place, cause.variable, cause.evidence)
+    return ScriptFinding(
+        kind,
+        proven,
+        cause.sentence,
+        cause.advice + more,
+        place=cause.place,
+        variable=cause.variable,
+        evidence=cause.evidence,
+    )
 
 
 def _ranks_at_import(sources: Sources) -> list[ScriptFinding]:
@@ -218,6 +226,7 @@ def _in_run(evidence: Evidence, run: Run, truth: Observations, sources: Sources)
             continue
         unshared = tuple(cause for cause in uneven(truth) if _concerns(cause, found))
         causes = (*places_in_data(truth, sources), *unshared, *forgotten(truth, run, number, sources))
+        causes = causes or seeded_anew(truth, run, found)
         diverged = ScriptFinding(
             "diverged",
             True,

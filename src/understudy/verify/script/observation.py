@@ -59,6 +59,9 @@ class Observation(msgspec.Struct, frozen=True):
     """Roles that should hold the same parameters, by how the objects were made or by what the script says."""
     files: tuple[str, ...] = ()
     """The script and the modules beside it."""
+    seeded: tuple[str, ...] = ()
+    """Places that have made an iterator of a DataLoader since the boundary before: each draws a number from torch's
+    global generator."""
     disturbances: int = 0
     """Number of disturbances that had begun."""
     primary: bool = False

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 import xxhash
+from torch.utils.data import DataLoader
 
 from understudy.state.codec import decode, encode
 from understudy.state.inventory import Inventory, take_inventory
@@ -32,7 +33,9 @@ _UNLIMITED = Pace(1 << 62)
 
 def extend_worker(worker: WorkerRuntime, connection: AgentConnection, argument: str) -> None:
     """Called when a worker starts; `argument` is the folder for observations."""
-    worker.observer = ScriptObserver(worker, Path(argument))
+    observer = ScriptObserver(worker, Path(argument))
+    worker.observer = observer
+    watch_loaders(observer.seeded)
 
 
 class ScriptObserver:
@@ -40,6 +43,7 @@ class ScriptObserver:
 
     def __init__(self, worker: WorkerRuntime, folder: Path) -> None:
         self._worker, self._folder = worker, folder
+        self.seeded: list[str] = []
 
     def _pace(self) -> Pace:
         try:
@@ -79,11 +83,13 @@ class ScriptObserver:
             twins=worker.redundancy.twins or tuple(sorted({*twins(worker.tracked, worker.role), *worker.same})),
             expected=tuple(sorted({*expected_twins(worker.tracked, worker.role), *worker.same})),
             files=files,
+            seeded=tuple(self.seeded),
             disturbances=self._pace().disturbances,
             primary=worker.is_primary,
         )
         with (self._folder / f"{worker.spec.uid}.jsonl").open("ab", buffering=0) as file:
             file.write(msgspec.json.encode(observation) + b"\n")
+        self.seeded.clear()
 
     def _tracked(self, inventory: Inventory) -> set[int]:
         """Ids of all tracked objects and of their parts."""
@@ -93,6 +99,23 @@ class ScriptObserver:
             if kind is OBJECT:  # what it holds, it gives and takes by its state_dict
                 found |= set(map(id, within(thing)))
         return found
+
+
+def watch_loaders(places: list[str]) -> None:
+    """Add a place to the list whenever the script makes an iterator of a DataLoader that has no generator of its own.
+    Such an iterator draws its seed from torch's global generator."""
+    whole: Any = DataLoader.__iter__
+
+    def watched(loader: Any) -> Any:
+        if loader.generator is None:
+            frame: FrameType | None = sys._getframe(1)
+            while frame is not None and not is_own_file(frame.f_code.co_filename):
+                frame = frame.f_back
+            if frame is not None:
+                places.append(f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}")
+        return whole(loader)
+
+    DataLoader.__iter__ = watched  # type: ignore[method-assign]
 
 
 def _state(inventory: Inventory) -> dict[str, str]:
