@@ -12,6 +12,7 @@ import torch.distributed as dist
 from understudy.comm.endpoint import Endpoint
 from understudy.comm.group import RoleGroup, install, renamed, uninstall
 from understudy.comm.network import NetworkFabric
+from understudy.comm.objects import answer_objects
 from understudy.device.cpu import HOST
 
 _NOTHING = 1 << 40
@@ -72,6 +73,7 @@ class TorchProcess:
     def install(self, roles: int) -> Endpoint:
         self._votes = self.group(range(roles))
         install(self._fabric, roles)
+        answer_objects()
         return self._votes.endpoint
 
     def least(self, numbers: list[int]) -> list[int]:
