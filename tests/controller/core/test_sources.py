@@ -42,3 +42,13 @@ def test_a_masked_job_keeps_its_replicas() -> None:
     compared(rig, ("sampler",))
     rig.say("w0", Compared(0, 5, ()))
     assert source_of(rig.job, 0) is StateSource.REPLICA
+
+
+def test_a_role_whose_report_no_other_role_confirms_cannot_be_given() -> None:
+    """Only the lost worker had applied the step with which the comparison takes effect."""
+    rig = Rig.training(copies=False)
+    rig.say("w1", Compared(1, 5, BOTH, ("sampler",)))
+    assert source_of(rig.job, 1) is StateSource.NONE
+    rig.lose("m1")
+    rig.halted("w0", voted=True)
+    assert "role 1: no live replica holds its state" in rig.job.reason

@@ -28,7 +28,7 @@ from .machines import Machine, MachineState, Worker
 from .masked import park, parked_machine, places_without, spared, to_vacate
 from .replicas import sound
 from .settlement import Holder, Settlement, StateLost, fall_back, latest_copy, settle
-from .sources import forget_own, identical
+from .sources import forget_own, identical, mutual_twins
 from .standbys import rehearse, stand_in
 from .state import ATTEMPTS, FIRST_STEPS, STUBBORN, FailureCause, JobState, JobStatus
 from .turns import try_again
@@ -163,11 +163,11 @@ def _settlement(job: JobState, survivors: list[Worker], change: Change | None) -
     unwanted = leaving if stopped else []
     cells = job.plan.cells
     try:
-        settlement = settle(holders, cells, job.twins, [*coming, *seated], unwanted)
+        settlement = settle(holders, cells, mutual_twins(job), [*coming, *seated], unwanted)
         free = sum(machine.name not in coming for machine in job.in_state(MachineState.STANDBY))
         missing = set(settlement.missing) - job.cells_of(spared(job, settlement, survivors))
         if not stopped and len(missing) > free:  # the leavers go on, and the machines that came can stand in
-            settlement = settle(holders, cells, job.twins, [*leaving, *seated])
+            settlement = settle(holders, cells, mutual_twins(job), [*leaving, *seated])
         return settlement
     except StateLost as error:
         lost, role = str(error), error.role

@@ -21,11 +21,17 @@ class StateSource(StrEnum):
     NONE = "nothing"
 
 
+def mutual_twins(job: JobState) -> dict[int, tuple[int, ...]]:
+    """Role → roles that can give its state: each names the other. A comparison takes effect with its step, so a role
+    that has reported one and was lost before the others could apply the step stands alone."""
+    return {role: tuple(twin for twin in twins if role in job.twins.get(twin, ())) for role, twins in job.twins.items()}
+
+
 def source_of(job: JobState, role: int) -> StateSource:
     """The best source of a role's state, the role's own machine aside."""
     roster = job.roster
     mine = None if roster is None else roster.worker_of(role)
-    for twin in job.twins.get(role, ()) if roster is not None else ():
+    for twin in mutual_twins(job).get(role, ()) if roster is not None else ():
         worker = roster.worker_of(twin) if roster is not None else None
         if worker is not None and twin != role and (mine is None or worker.machine != mine.machine):
             return StateSource.REPLICA
@@ -37,7 +43,7 @@ def source_of(job: JobState, role: int) -> StateSource:
 
 def identical(job: JobState) -> dict[int, tuple[int, ...]]:
     """Role → roles whose whole state has the same bits: a copy of one of them is a copy of the role."""
-    return {role: (role,) if job.own.get(role) else twins for role, twins in job.twins.items()}
+    return {role: (role,) if job.own.get(role) else twins for role, twins in mutual_twins(job).items()}
 
 
 def note_comparison(job: JobState, compared: Compared) -> None:
