@@ -85,6 +85,17 @@ def test_a_role_of_another_kind_is_rehearsed_by_the_same_worker() -> None:
     assert rig.job.workers["w4"].rehearsing == other
 
 
+def test_a_worker_that_is_asked_for_a_role_twice_reports_twice() -> None:
+    """Its first report crosses the second request."""
+    rig = Rig.training(machines=2, standbys=1, copies=False, warm=1)
+    while (role := rig.job.workers["w2"].rehearsing) is not None:
+        rehearses(rig, "w2", role)
+    known = rig.job.workers["w2"].rehearsed
+    assert known is not None
+    rig.say("w2", Rehearsed(known, 2.0))
+    assert rig.job.workers["w2"].rehearsed == known
+
+
 def test_a_worker_that_had_to_be_started_anew_begins_again() -> None:
     rig = Rig.training(machines=2, standbys=1, warm=1)
     rehearses(rig, "w2", 0, 0, 1)
