@@ -79,6 +79,19 @@ def test_the_rest_of_a_wounded_replica_parks() -> None:
     assert rig.states()["m0"] == "active"
 
 
+def test_the_rest_of_a_wounded_replica_parks_also_on_a_leaver_that_goes_on() -> None:
+    stages = {role: tuple(sorted((role, (role + 3) % 6))) for role in range(6)}
+    rig = masking(machines=3, standbys=1, nproc=2, twins=stages)  # m1 has a role of either replica
+    rig.replace("m1", until="seated")
+    rig.heard()
+    rig.exits("w0")
+    rig.halted(*sorted(rig.job.unreported))
+    resume = rig.heard()
+    assert rig.change.places == {1: "m1", 2: "m2"}
+    assert rig.change.vacant == (0, 1, 2)
+    assert [uid for uid, words in resume.items() if Park() in words] == ["w1", "w2"]
+
+
 def test_a_machine_that_comes_refills_the_hole_beside_training() -> None:
     rig = masking(machines=4, twins=TWINS)
     rig.lose("m1")

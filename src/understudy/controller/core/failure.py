@@ -329,7 +329,7 @@ def _inherit_leavers(job: JobState, recover: Change, change: Change | None, unas
 def resume(job: JobState, change: Change) -> None:
     """Have all workers open their links, hand state over and begin with the change's first step."""
     if change.back:
-        forget_own(job)
+        forget_own(job, list(job.own))
     change.roster = next_roster(job, change.places, fresh=True, vacant=change.vacant)
     takers = job.workers_of(change.places)
     change.moves = tuple(
