@@ -28,6 +28,8 @@ log = logging.getLogger("understudy.comm")
 _TRAILER = struct.Struct("<Q8s")
 _MAGIC = b"understu"
 MESSAGES = ("recv", "recv_any")
+_SIZES = 1 << 24
+"""Results of integers up to this length are kept beyond the limit: sizes and objects, which cannot be made up."""
 LOST = -1
 """The offset of a result that was not kept, because the recording had reached its limit."""
 
@@ -77,7 +79,9 @@ class Recorder:
     """Writes a recording to a file while operations run; any thread may call it."""
 
     def __init__(self, file: IO[bytes], key: str, role: int, limit: int, label: Callable[[Any], str]) -> None:
-        self._file, self._key, self._role, self._limit, self._label = file, key, role, limit, label
+        self._file, self._key, self._role, self._label = file, key, role, label
+        self.limit = limit
+        """The size beyond which results are not kept. 0: only sizes and objects are kept, until it is raised."""
         self._lock = threading.Lock()
         self._entries: list[RecordedOperation] = []
         self._known: dict[bytes, RecordedTensor] = {}
@@ -104,11 +108,15 @@ class Recorder:
                 log.warning("%s was not recorded: %s", called(kind, mark), error)
 
     def _keep(self, output: torch.Tensor) -> RecordedTensor:
+        if not self.limit and output.dtype.is_floating_point and output.numel():
+            return RecordedTensor(LOST, output.numel() * output.element_size())
         data = bytes_of(HOST.bring(output))
         digest = xxhash.xxh3_128_digest(data)
         known = self._known.get(digest)
         if known is None:
-            known = RecordedTensor(self._size if self._size + len(data) <= self._limit else LOST, len(data))
+            small = not output.dtype.is_floating_point and len(data) <= _SIZES
+            fits = small or self._size + len(data) <= self.limit
+            known = RecordedTensor(self._size if fits else LOST, len(data))
             if known.offset != LOST:
                 self._write(data)
             self._known[digest] = known
@@ -120,10 +128,11 @@ class Recorder:
         self._size += len(data)
 
     def finish(self, steps: int) -> tuple[str, int]:
-        """Complete the recording. Returns its digest and its size."""
+        """Complete the recording of so many steps; later ones are left out. Returns its digest and its size."""
         with self._lock:
             self._over = True
-            index = msgspec.msgpack.encode(RecordingIndex(self._key, self._role, steps, tuple(self._entries)))
+            entries = tuple(entry for entry in self._entries if entry.phase <= steps)
+            index = msgspec.msgpack.encode(RecordingIndex(self._key, self._role, steps, entries))
             self._write(index)
             self._write(_TRAILER.pack(len(index), _MAGIC))
             self._file.flush()

@@ -37,7 +37,7 @@ def order(job: JobState, machine: Machine, what: Order) -> None:
     job.addressed[machine.name] = None
 
 
-def announce(job: JobState, kind: AnnouncementKind, text: str, **data: object) -> None:
+def announce(job: JobState, kind: AnnouncementKind, text: str, /, **data: object) -> None:
     job.effects.append(Announcement(kind, text, job.now, data))
 
 
@@ -87,6 +87,13 @@ def renew(job: JobState, machine: Machine) -> None:
             order(job, machine, EndWorker(worker.uid))
         worker.alive = False
         machine.workers[worker.slot] = start_worker(job, machine, worker.slot)
+
+
+def activate(job: JobState, machine: Machine) -> None:
+    """Make a machine active. It keeps one set of workers, which have roles or will have them."""
+    machine.state = MachineState.ACTIVE
+    end_workers(job, (worker for workers in machine.warm_sets for worker in workers))
+    machine.warm_sets.clear()
 
 
 def record_failure(job: JobState, machine: Machine, why: str) -> None:

@@ -28,7 +28,7 @@ from .machines import Machine, MachineState, Worker
 from .masked import park, parked_machine, places_without, spared, to_vacate
 from .replicas import sound
 from .settlement import Holder, Settlement, StateLost, fall_back, latest_copy, settle
-from .sources import forget_own, identical
+from .sources import forget_own, identical, mutual_twins
 from .standbys import rehearse, stand_in
 from .state import ATTEMPTS, FIRST_STEPS, STUBBORN, FailureCause, JobState, JobStatus
 from .turns import try_again
@@ -151,7 +151,7 @@ def _reports(survivors: list[Worker]) -> list[Holder]:
 
 
 def _settlement(job: JobState, survivors: list[Worker], change: Change | None) -> Settlement | None:
-    """Where to go on and with which machines; None: the job begins anew or has failed."""
+    """The step with which the job goes on, and the machines; None: the job begins anew or has failed."""
     if job.roster is None:
         _nothing_left(job, "no worker that is left holds any state")
         return None
@@ -163,11 +163,11 @@ def _settlement(job: JobState, survivors: list[Worker], change: Change | None) -
     unwanted = leaving if stopped else []
     cells = job.plan.cells
     try:
-        settlement = settle(holders, cells, job.twins, [*coming, *seated], unwanted)
+        settlement = settle(holders, cells, mutual_twins(job), [*coming, *seated], unwanted)
         free = sum(machine.name not in coming for machine in job.in_state(MachineState.STANDBY))
         missing = set(settlement.missing) - job.cells_of(spared(job, settlement, survivors))
         if not stopped and len(missing) > free:  # the leavers go on, and the machines that came can stand in
-            settlement = settle(holders, cells, job.twins, [*leaving, *seated])
+            settlement = settle(holders, cells, mutual_twins(job), [*leaving, *seated])
         return settlement
     except StateLost as error:
         lost, role = str(error), error.role
@@ -182,10 +182,13 @@ def _settlement(job: JobState, survivors: list[Worker], change: Change | None) -
 def _nothing_left(job: JobState, lost: str, role: int | None = None) -> None:
     held = [worker.report.step for worker in _survivors(job) if worker.report is not None and worker.report.holds]
     early = not job.begun or (held and max(held) <= FIRST_STEPS)
-    if early and not job.script_failures and job.restarts < STUBBORN:
-        _start_over(job, max(held, default=0))
-    elif job.script_failures:
+    if job.script_failures:
         fail(job, FailureCause.SCRIPT, next(iter(job.script_failures.values())))
+    elif early and job.restarts < STUBBORN:
+        _start_over(job, max(held, default=0))
+    elif early:
+        reason = f"{job.halt_reason}; the job has begun anew {STUBBORN} times and never made {FIRST_STEPS} steps"
+        fail(job, FailureCause.DIED_AGAIN, reason)
     else:
         job.lost_role = role
         reason = f"{job.halt_reason}; {lost}, and there is no checkpoint; keep some with --checkpoint DIR"
@@ -326,7 +329,7 @@ def _inherit_leavers(job: JobState, recover: Change, change: Change | None, unas
 def resume(job: JobState, change: Change) -> None:
     """Have all workers open their links, hand state over and begin with the change's first step."""
     if change.back:
-        forget_own(job)
+        forget_own(job, list(job.own))
     change.roster = next_roster(job, change.places, fresh=True, vacant=change.vacant)
     takers = job.workers_of(change.places)
     change.moves = tuple(

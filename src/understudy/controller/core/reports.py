@@ -91,14 +91,15 @@ def _recorded(job: JobState, worker: Worker, recorded: messages.Recorded) -> Non
     job.recordings.made(job.machines[worker.machine].place, recorded)
     if recorded.url:
         role, steps, size = recorded.role, recorded.steps, recorded.bytes
-        said = f"role {role} has recorded {steps} steps for joiners to rehearse with: {size / 1e6:.3g} MB"
+        what = f"{steps} steps" if steps else "how the model is built"
+        said = f"role {role} has recorded {what} for joiners to rehearse with: {size / 1e6:.3g} MB"
         announce(job, "recorded", said, role=role, bytes=size)
 
 
 def _rehearsed(job: JobState, worker: Worker, message: messages.Rehearsed) -> None:
     role = message.role
     if role != worker.rehearsing:
-        return  # superseded: the worker has been asked to rehearse another role meanwhile
+        return  # superseded: the worker was asked for another role meanwhile, and perhaps for this one again
     worker.rehearsed, worker.rehearsing = role, None
     worker.also, worker.fixed = message.also, message.fixed
     if message.diverged:
@@ -127,7 +128,7 @@ ANY = frozenset(WorkerCondition)
 
 SPEAKERS: dict[type, frozenset[WorkerCondition]] = {
     messages.Here: frozenset({WorkerCondition.STARTING}),
-    messages.Rehearsed: frozenset({WorkerCondition.REHEARSING}),
+    messages.Rehearsed: frozenset({WorkerCondition.REHEARSING, WorkerCondition.READY}),
     messages.Parked: IN_ROLE,
     messages.Tracked: IN_ROLE,
     messages.Compared: IN_ROLE,
