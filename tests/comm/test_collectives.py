@@ -34,7 +34,7 @@ CASES = [(dtype, count) for dtype in DTYPES for count in (0, 1, 1003)] + [
 SOME = [(torch.float32, 0), (torch.float8_e4m3fn, 5), (torch.complex64, 1003), (torch.float32, 300_003)]
 
 
-def everybody(member: Member, count: int, dtype: torch.dtype) -> list[torch.Tensor]:
+def values_of_all(member: Member, count: int, dtype: torch.dtype) -> list[torch.Tensor]:
     return [given(rank, count, dtype) for rank in range(member.size)]
 
 
@@ -52,7 +52,7 @@ def broadcast_from_every_root(member: Member) -> None:
 
 def all_gather(member: Member) -> None:
     for dtype, count in CASES:
-        values, outs = everybody(member, count, dtype), blanks(member, count, dtype)
+        values, outs = values_of_all(member, count, dtype), blanks(member, count, dtype)
         dist.all_gather(outs, values[member.rank])
         for rank, out in enumerate(outs):
             same(out, values[rank], (dtype, count, rank))
@@ -96,7 +96,7 @@ def scatter_from_every_root(member: Member) -> None:
     for root in range(member.size):
         for dtype, count in CASES if root == 1 else SOME:
             out = torch.zeros(count).to(dtype)
-            dist.scatter(out, everybody(member, count, dtype) if member.rank == root else None, root)
+            dist.scatter(out, values_of_all(member, count, dtype) if member.rank == root else None, root)
             same(out, given(member.rank, count, dtype), (dtype, count, root))
 
 

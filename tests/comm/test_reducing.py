@@ -57,14 +57,14 @@ def supported(op: Any, dtype: torch.dtype) -> bool:
 COMBINATIONS = [(op, dtype) for op in (SUM, AVG, MIN, MAX, PRODUCT, *BITWISE) for dtype in ALL if supported(op, dtype)]
 
 
-def everybody(member: Member, count: int, dtype: torch.dtype) -> list[torch.Tensor]:
+def values_of_all(member: Member, count: int, dtype: torch.dtype) -> list[torch.Tensor]:
     return [given(rank, count, dtype) for rank in range(member.size)]
 
 
 def all_reduce_of_everything(member: Member) -> None:
     for op, dtype in COMBINATIONS:
         for count in SMALL:
-            values = everybody(member, count, dtype)
+            values = values_of_all(member, count, dtype)
             value = values[member.rank].clone()
             dist.all_reduce(value, op)
             same(value, folded(op, values), (op, dtype, count))
@@ -73,7 +73,7 @@ def all_reduce_of_everything(member: Member) -> None:
 def all_reduce_of_large_tensors(member: Member) -> None:
     for dtype in (torch.float32, torch.bfloat16, torch.int64):
         for count in LARGE:
-            values = everybody(member, count, dtype)
+            values = values_of_all(member, count, dtype)
             for op in (SUM, AVG):
                 value = values[member.rank].clone()
                 dist.all_reduce(value, op)
@@ -117,7 +117,7 @@ def narrow_floats_are_rounded_once(member: Member) -> None:
 def premultiplied_sum(member: Member) -> None:
     for dtype in FLOATS:
         for count in (7, 70_001):
-            values = everybody(member, count, dtype)
+            values = values_of_all(member, count, dtype)
             expected = folded(SUM, [value * 0.5 for value in values])
             value = values[member.rank].clone()
             dist.all_reduce(value, premultiplied(0.5))
@@ -144,12 +144,12 @@ def reduce_to_every_root(member: Member) -> None:
     for root in range(member.size):
         for op, dtype in COMBINATIONS:
             count = 13 + root
-            values = everybody(member, count, dtype)
+            values = values_of_all(member, count, dtype)
             value = values[member.rank].clone()
             dist.reduce(value, root, op)
             same(value, folded(op, values) if member.rank == root else values[member.rank], (op, dtype, root))
         for count in (0, *LARGE):
-            values = everybody(member, count, torch.float32)
+            values = values_of_all(member, count, torch.float32)
             value = values[member.rank].clone()
             dist.reduce(value, root)
             same(value, folded(SUM, values) if member.rank == root else values[member.rank], (count, root))

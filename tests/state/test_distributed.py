@@ -25,11 +25,11 @@ def played(script: Callable[[], Any], roles: int) -> list[Any]:
     return run_workers(_installed, [roles], script, timeout=90.0, limit=30.0)
 
 
-def _installed(player: LocalWorker, script: Callable[[], Any]) -> Any:
+def _installed(worker: LocalWorker, script: Callable[[], Any]) -> Any:
     warnings.simplefilter("ignore")
-    roster = player.fabric.roster
+    roster = worker.fabric.roster
     assert roster is not None
-    install(player.fabric, len(roster.seats))
+    install(worker.fabric, len(roster.seats))
     try:
         return script()
     finally:

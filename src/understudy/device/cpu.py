@@ -31,7 +31,7 @@ class CpuDevice:
         return torch.empty(tuple(shape), dtype=dtype, device="cpu")
 
     host_empty = empty
-    """The same in host memory that this device copies from and to at full speed: pinned, if it needs that."""
+    """A contiguous tensor in host memory from and to which this device copies at full speed: pinned, if necessary."""
 
     def bring(self, tensor: torch.Tensor) -> torch.Tensor:
         """The values of a tensor of any device, contiguous in the memory of this one when the call returns; without a

@@ -53,12 +53,16 @@ def alike(mesh: Mesh, role: int, names: Iterable[str]) -> tuple[int, ...]:
     )
 
 
+def replicated(mesh: Mesh) -> tuple[str, ...]:
+    """The dimensions along which replicas of the model differ: those with names that begin with dp."""
+    return tuple(name for name, _ in mesh if name.startswith("dp"))
+
+
 def replica_of(mesh: Mesh, role: int) -> tuple[int, int]:
-    """(number of replicas, the replica of a role): positions along the dimensions with names that begin with dp."""
-    sizes, count, mine = dict(mesh), 1, 0
-    for name, place in coordinates(mesh, role).items():
-        if name.startswith("dp"):
-            count, mine = count * sizes[name], mine * sizes[name] + place
+    """(number of replicas, the replica of a role): positions along the replicated dimensions."""
+    sizes, places, count, mine = dict(mesh), coordinates(mesh, role), 1, 0
+    for name in replicated(mesh):
+        count, mine = count * sizes[name], mine * sizes[name] + places[name]
     return count, mine
 
 

@@ -16,7 +16,7 @@ from understudy.protocol.messages import Difference
 OWN_BYTES = 1 << 20
 """Bytes of loose units that a role tells to the others, at most."""
 ALL_BYTES = 1 << 26
-"""The same for all roles together."""
+"""Bytes of loose units that all roles together tell one another, at most."""
 
 
 class RoleUnits(msgspec.Struct, frozen=True):

@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 
 from understudy.device.cpu import local_device
-from understudy.protocol.mesh import alike, dimensions, replica_of
+from understudy.protocol.mesh import alike, dimensions, replica_of, replicated
 from understudy.state.inventory import take_inventory
 from understudy.state.kinds import modules, optimizers, tracked_objects
 from understudy.state.undo import Undo
@@ -76,7 +76,7 @@ class Job:
     @property
     def replicas(self) -> tuple[int, int]:
         """(number of replicas, the replica of this role)."""
-        self._runtime.identity.told(*(name for name, _ in self._spec.mesh if name.startswith("dp")))
+        self._runtime.identity.told(*replicated(self._spec.mesh))
         return replica_of(self._spec.mesh, self._runtime.role)
 
     @property

@@ -26,7 +26,7 @@ from understudy.comm.fabric import Fabric
 from understudy.comm.recording import Recorder, Recording, RecordingError, digest_of
 from understudy.comm.sandbox import Echo, Replay, Sandbox, SandboxSeat
 from understudy.host.temporary import nameless
-from understudy.protocol.mesh import Mesh, alike, along
+from understudy.protocol.mesh import Mesh, alike, along, replicated
 from understudy.protocol.messages import Recorded, WorkerSpec
 
 from .driver import Send
@@ -75,8 +75,7 @@ class StepRecordings:
     def entered(self, role: int) -> None:
         """Training has begun for this role."""
         self._role, self._generation = role, self._fabric.generation
-        copies = [name for name, _ in self._spec.mesh if name.startswith("dp")]
-        likely = role == min(alike(self._spec.mesh, role, copies))
+        likely = role == min(alike(self._spec.mesh, role, replicated(self._spec.mesh)))
         self._begin(self._spec.settings.standbys.recording_bytes if likely else 0)
 
     def _begin(self, limit: int) -> None:

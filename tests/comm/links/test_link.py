@@ -182,10 +182,8 @@ def test_an_interrupt_wakes_a_sleeping_worker(ends: Ends) -> None:
 
 def test_a_time_limit_names_the_peer(ends: Ends) -> None:
     inlets, _ = flows(None, torch.zeros(1), ends.links[0][0], torch.zeros(10))
-    start = time.monotonic()
     with pytest.raises(Interrupted):
-        pump(inlets, [], ends.poisons[0], start + 0.2)
-    assert time.monotonic() - start >= 0.2
+        pump(inlets, [], ends.poisons[0], time.monotonic() + 0.2)
     fault = ends.poisons[0].fault
     assert fault is not None
     assert (fault.how, fault.who) == ("timeout", "w1")

@@ -102,28 +102,28 @@ def act(wire: Wire, role: int, run: MaskedRun) -> Result:
             recording_limit=0,
         ),
     )
-    player = WorkerRuntime(spec, wire.fabric, say, TorchProcess(wire.fabric))
+    runtime = WorkerRuntime(spec, wire.fabric, say, TorchProcess(wire.fabric))
 
     def listen() -> None:
         with suppress(EOFError, OSError, TimeoutError):
             while not over.is_set():
-                player.hear(wire.hear(300))
+                runtime.hear(wire.hear(300))
 
     threading.Thread(target=listen, daemon=True).start()
-    player.enter()
-    job = Job(player)
+    runtime.enter()
+    job = Job(runtime)
     result = Result("", [])
     try:
         _train(job, run, [death for death in run.deaths if death.role == role], result)
         job._close()
-        result.digest = digest(take_inventory(player.tracked))
-        tensors = take_inventory(player.tracked).tensors
+        result.digest = digest(take_inventory(runtime.tracked))
+        tensors = take_inventory(runtime.tracked).tensors
         result.state = torch.cat([tensor.flatten().double() for tensor in tensors]).tolist()
     finally:
         over.set()
         job._left()
         uninstall()
-        player.close()
+        runtime.close()
     return result
 
 
@@ -291,7 +291,7 @@ class Controller:
 
         sentinels = {hand.process.sentinel: role for role, hand in self.hands.items()}
         found = wait(list(sentinels), timeout=LIMIT)
-        assert found, "nobody has died within its limit"
+        assert found, "no worker has died within its limit"
         replica = self._replica_of(sentinels[found[0]])
         gone = [role for role in self.hands if self._replica_of(role) == replica]
         for role in gone:
@@ -300,7 +300,7 @@ class Controller:
 
     def _halt(self, number: int) -> int:
         """The step with which the survivors continue."""
-        self._tell(Halt(number, "somebody has died"))
+        self._tell(Halt(number, "a worker has died"))
         reached = []
         for hand in self.hands.values():
             while not (isinstance(word := hand.hear(LIMIT), Halted) and word.number == number):

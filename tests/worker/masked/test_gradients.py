@@ -50,7 +50,7 @@ def undisturbed() -> dict[int, Gradients]:
     return found
 
 
-@pytest.mark.parametrize("vacant", VACANT, ids=lambda vacant: "".join(map(str, vacant)) or "nobody")
+@pytest.mark.parametrize("vacant", VACANT, ids=lambda vacant: "".join(map(str, vacant)) or "none")
 def test_the_sum_is_right_with_any_set_of_vacant_replicas(
     vacant: tuple[int, ...], undisturbed: dict[int, Gradients]
 ) -> None:
@@ -136,7 +136,7 @@ def test_interrupted_in_every_operation(deterministic: bool, before: bool, undis
                 assert same_bits(found, replicas.gradients()[0])
     assert operation > 6, "a header, what was logged, and several buckets"
     assert kept
-    assert totals, "nobody was interrupted between two buckets"
+    assert totals, "no worker was interrupted between two buckets"
 
 
 def test_interrupted_twice(undisturbed: dict[int, Gradients]) -> None:

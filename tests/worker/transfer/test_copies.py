@@ -128,7 +128,7 @@ def test_another_begins_only_when_all_have_the_one_before(workers: Callable[...,
     two = workers(2)
     assert two.begin(0) == [True, True]
     two.wait(0)
-    assert two.begin(1) == [False, False], "complete, but nobody has said so in a vote"
+    assert two.begin(1) == [False, False], "complete, but no role has said so in a vote"
     for keeper in two.keepers:
         keeper.settle(-1)
     assert two.begin(2) == [False, False]

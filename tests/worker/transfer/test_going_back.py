@@ -51,11 +51,11 @@ def never() -> bool:
     return False
 
 
-class Actor:
+class Keeping:
     """A worker that trains step by step, as it is told."""
 
-    def __init__(self, player: LocalWorker, kind: str) -> None:
-        self.player, self.fabric = player, player.fabric
+    def __init__(self, worker: LocalWorker, kind: str) -> None:
+        self.worker, self.fabric = worker, worker.fabric
         install(self.fabric, 3)
         self.tracked = build(kind)
         # The state of DDP is kept as if it had no twins.
@@ -67,7 +67,7 @@ class Actor:
         self.keeper.entered(roster, self.twins)
 
     def enter(self, roster: Roster) -> None:
-        self.player.enter(roster)
+        self.worker.enter(roster)
         self.entered(roster)
 
     def step(self, number: int) -> None:
@@ -122,7 +122,7 @@ class Actor:
         """From now on it reads no more than the first bytes of a copy."""
 
         def halts(sockets: Any, tensors: Any, **options: Any) -> int:
-            self.player.tell("in the middle")
+            self.worker.tell("in the middle")
             threading.Event().wait()
             return 0
 
@@ -133,32 +133,32 @@ class Actor:
 
         def halts(sockets: Any, tensors: Any, **options: Any) -> int:
             sockets[0].send(b"x" * 1000)
-            self.player.tell("in the middle")
+            self.worker.tell("in the middle")
             threading.Event().wait()
             return 0
 
         vars(handover)["give"] = halts
 
 
-def act(player: LocalWorker, kind: str, role: int | None) -> None:
+def act(worker: LocalWorker, kind: str, role: int | None) -> None:
     """Words are a method's name and its arguments; every one is answered with what it returned."""
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     if role is None:
-        player.enter(player.hear())
+        worker.enter(worker.hear())
     else:
-        player.fabric.assume(role, Echo())
-    actor = Actor(player, kind)
+        worker.fabric.assume(role, Echo())
+    keeping = Keeping(worker, kind)
     if role is not None and kind == "ddp":
         for number in range(2):  # DDP arranges its gradients anew after the first
-            actor.step(number)
+            keeping.step(number)
     if role is None:
-        assert player.fabric.roster is not None
-        actor.entered(player.fabric.roster)
-    player.tell("ready")
-    while (word := player.hear(90)) is not None:
-        player.tell(getattr(actor, word[0])(*word[1:]))
-    actor.keeper.close()
+        assert worker.fabric.roster is not None
+        keeping.entered(worker.fabric.roster)
+    worker.tell("ready")
+    while (word := worker.hear(90)) is not None:
+        worker.tell(getattr(keeping, word[0])(*word[1:]))
+    keeping.keeper.close()
     uninstall()
 
 
