@@ -13,7 +13,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from understudy.state.errors import StateError, StreamBroken
+from understudy.state.errors import StreamBroken
 from understudy.state.memory import Staging, blocks
 from understudy.state.stream import Piece, give, plan, take
 
@@ -216,7 +216,7 @@ def test_a_flipped_bit_is_found(flip_at: int) -> None:
             pool.submit(relay, near[number][1], far[number][0], flip_at if number == 1 else -1) for number in range(2)
         ]
         giving = pool.submit(give, [pair[0] for pair in near], tensors, stop=never, piece=400_000)
-        with pytest.raises(StateError, match=r"stream 1 of 2: what arrived is not what was sent"):
+        with pytest.raises(StreamBroken, match=r"stream 1 of 2: what arrived is not what was sent"):
             take([pair[1] for pair in far], taken, stop=never, piece=400_000)
         for pair in far:
             pair[1].close()

@@ -8,4 +8,5 @@ class StateError(Exception):
 
 
 class StreamBroken(Exception):
-    """A transfer of state ended early: a connection broke or it was stopped. The taker's state is incomplete."""
+    """A transfer of state failed: a connection broke, bytes were damaged, or it was stopped. The taker's state is
+    incomplete; another attempt may succeed."""

@@ -22,7 +22,7 @@ import xxhash
 
 from understudy.host.world import REAL, World
 
-from .errors import StateError, StreamBroken
+from .errors import StreamBroken
 from .memory import PIECE, Staging, in_place, size_of
 
 _LOOK_S = 0.05
@@ -177,7 +177,7 @@ class _Stream:
         sent = bytearray(len(digest))
         self._move(deque([memoryview(sent)]), content=False)
         if sent != digest:
-            raise StateError(
+            raise StreamBroken(
                 f"{self.name}: what arrived is not what was sent (digest {digest.hex()}, the giver's {sent.hex()}); "
                 "it was damaged on the way or changed while it was sent, take it again"
             )
