@@ -15,6 +15,7 @@ from torch._C._distributed_c10d import HashStore
 
 from understudy.device.cpu import HOST
 
+from . import lookup
 from .endpoint import Endpoint
 from .links.pairs import Receive, Send
 from .network import NetworkFabric
@@ -90,6 +91,8 @@ class RoleGroup(dist.ProcessGroup):
     def _get_backend(self, device: torch.device) -> RoleGroup:
         """The group is its own backend, for every device it serves."""
         return self
+
+    supports_splitting = supports_shrinking = supports_coalescing = False
 
     def split_group(self, *_: Any, **__: Any) -> Any:
         raise RuntimeError("an understudy group cannot be split; make a new one with torch.distributed.new_group")
@@ -365,7 +368,9 @@ def _create(options: Any, _: Any) -> RoleGroup:
     if _fabric is None:
         raise RuntimeError("no fabric is installed; call understudy's install(fabric) before init_process_group")
     roles = tuple(options.global_ranks_in_group) or tuple(range(options.group_size))
-    return RoleGroup(_fabric.group(roles), _fabric.forget, _fabric.devices)
+    group = RoleGroup(_fabric.group(roles), _fabric.forget, _fabric.devices)
+    lookup.register(group, group.endpoint.rank, group.endpoint.size, _fabric.devices)
+    return group
 
 
 def install(fabric: NetworkFabric, roles: int) -> None:
