@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from multiprocessing import forkserver
+from typing import Any
 
 import pytest
 from hypothesis import settings
+from xdist.scheduler import LoadFileScheduling
 
 settings.register_profile("shared machine", deadline=None)  # tests have time limits of their own
 settings.load_profile("shared machine")
@@ -39,6 +41,20 @@ def pytest_runtestloop(session: pytest.Session) -> None:
         forkserver.ensure_running()
 
 
+SEEDS = "test_seeds.py::test_seeds["
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Whole jobs first: where files run side by side, the long ones must not come last."""
-    items.sort(key=lambda item: item.get_closest_marker("job") is None)
+    """Long ones first, since they must not come last where files run side by side: seeds, then whole jobs."""
+    items.sort(key=lambda item: (SEEDS not in item.nodeid, item.get_closest_marker("job") is None))
+
+
+def _scope_of(nodeid: str) -> str:
+    return nodeid if SEEDS in nodeid else nodeid.split("::", 1)[0]
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Hands out the tests of a file together, and seeds chunk by chunk."""
+    scheduler = LoadFileScheduling(config, log)
+    scheduler._split_scope = _scope_of
+    return scheduler

@@ -99,6 +99,22 @@ def test_a_job_begins() -> None:
     assert worker.boundary() == Begin(1)
 
 
+def test_a_worker_that_tracks_its_state_only_after_a_halt_reports_again() -> None:
+    worker = WorkerProtocol("w1")
+    worker.hear(Resume(FIRST, 0))
+    worker.opened(1)
+    worker.entered(1)
+    first = worker.hear(Halt(3, "w0 is gone"))[-1]
+    assert isinstance(first, SendReport)
+    assert isinstance(first.message, Halted)
+    assert not first.message.holds
+    tracked, second = worker.tracked((0, 1))
+    assert tracked == SendReport(Tracked(1, (0, 1)))
+    assert isinstance(second, SendReport)
+    assert isinstance(second.message, Halted)
+    assert (second.message.number, second.message.holds, second.message.able) == (3, True, True)
+
+
 # -- a replacement -----------------------------------------------------------------------------------------------------
 
 

@@ -19,6 +19,7 @@ import msgspec
 
 from understudy.host.extensions import Extensions
 from understudy.host.family import die_with_parent
+from understudy.host.logs import show_log
 from understudy.host.tasks import BackgroundTasks
 from understudy.protocol import frames, messages
 from understudy.protocol.framing import MAX_MESSAGE
@@ -310,7 +311,7 @@ async def _main(spec: AgentSpec, *, forks: bool) -> int:
 
 
 def _live(spec: bytes, *, forks: bool) -> NoReturn:
-    logging.basicConfig(level=logging.WARNING, format="understudy: %(message)s")
+    show_log()
     code = asyncio.run(_main(msgspec.json.decode(spec, type=AgentSpec), forks=forks))
     sys.stdout.flush()
     os._exit(code)  # nothing is left to put away, and other processes may be training on these cores

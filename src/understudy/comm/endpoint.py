@@ -101,6 +101,8 @@ class Endpoint:
         """Whether this rank's contribution to an all-gather stands for those of vacant ranks."""
         self.perform: Callable[[Op], None] = self._closed
         self.post: Callable[..., None] = self._closed
+        self.sandbox: Sandbox | None = None
+        """Answers the operations of this group in a rehearsal, unless it is open among mates."""
         self.asked: Callable[[Endpoint], None] | None = None
         """Called when the script asks for the rank, as long as the rank may change."""
         self.recorded = True
@@ -135,7 +137,7 @@ class Endpoint:
     def enter_within(self, prepared: Any, vacant: frozenset[int], poison: Poison) -> Any:
         """Switch to a prepared generation from within an operation, or before the first one."""
         leftover = self.transport.switch(prepared)
-        self.poison, self.vacant = poison, vacant
+        self.poison, self.vacant, self.sandbox = poison, vacant, None
         if prepared is None:
             self.perform, self.post = self._late, self._late_post
         else:
@@ -148,6 +150,7 @@ class Endpoint:
         self.key, self.name, self.rank, self.transport = key, str(key), key.roles.index(role), transport
 
     def rehearse(self, sandbox: Sandbox) -> None:
+        self.sandbox = sandbox
         self.perform = lambda op: sandbox.run(op, self)
         self.post = lambda *jobs: sandbox.post(self, *jobs)
 
@@ -185,7 +188,7 @@ class Endpoint:
 
         with self._turn:
             leftover = self.transport.switch(None)
-            self.poison, self.vacant = None, frozenset()
+            self.poison, self.vacant, self.sandbox = None, frozenset(), None
             self.perform = self.post = over
         return leftover
 

@@ -373,14 +373,19 @@ def _create(options: Any, _: Any) -> RoleGroup:
     return group
 
 
-def install(fabric: NetworkFabric, roles: int) -> None:
-    """Make `fabric` the default process group of this process, over this many roles."""
+def register(fabric: NetworkFabric) -> None:
+    """Let `torch.distributed` make its groups of this backend from `fabric`."""
     global _fabric
     if BACKEND.upper() not in dist.Backend._plugins:
         dist.Backend.register_backend(BACKEND, _create, extended_api=True, devices=list(fabric.devices))
     if fabric.role is None:
         raise RuntimeError(f"{fabric.uid} has no role yet; switch to a roster or assume a role first")
     _fabric = fabric
+
+
+def install(fabric: NetworkFabric, roles: int) -> None:
+    """Make `fabric` the default process group of this process, over this many roles."""
+    register(fabric)
     dist.init_process_group(BACKEND, store=HashStore(), rank=fabric.role, world_size=roles)
 
 

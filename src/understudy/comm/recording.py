@@ -28,6 +28,8 @@ log = logging.getLogger("understudy.comm")
 _TRAILER = struct.Struct("<Q8s")
 _MAGIC = b"understu"
 MESSAGES = ("recv", "recv_any")
+_SIZES = 1 << 24
+"""Results of integers up to this length are kept beyond the limit: sizes and objects, which cannot be made up."""
 LOST = -1
 """The offset of a result that was not kept, because the recording had reached its limit."""
 
@@ -108,7 +110,9 @@ class Recorder:
         digest = xxhash.xxh3_128_digest(data)
         known = self._known.get(digest)
         if known is None:
-            known = RecordedTensor(self._size if self._size + len(data) <= self._limit else LOST, len(data))
+            small = not output.dtype.is_floating_point and len(data) <= _SIZES
+            fits = small or self._size + len(data) <= self._limit
+            known = RecordedTensor(self._size if fits else LOST, len(data))
             if known.offset != LOST:
                 self._write(data)
             self._known[digest] = known

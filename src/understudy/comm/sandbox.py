@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import torch
@@ -14,9 +14,16 @@ from understudy.device.cpu import HOST
 
 from .links.link import bytes_of
 from .links.pairs import Receive, Send
-from .ops import Op, Reduction, signature
+from .ops import FLOATS, Op, Reduction, signature
 from .recording import MESSAGES, RecordedOperation, Recording, called
 from .topology import GroupKey
+
+_LARGEST = 1 << 31
+"""Integers beyond this are no sizes of a rehearsal: memory that was allocated and never written looks like that."""
+
+
+class Unanswered(RuntimeError):
+    """A rehearsal ends, because it needs objects that only other roles have."""
 
 
 class SandboxSeat(Protocol):
@@ -33,6 +40,10 @@ class Sandbox(Protocol):
     def run(self, op: Op, seat: SandboxSeat) -> None: ...
 
     def post(self, seat: SandboxSeat, *jobs: Send | Receive) -> None: ...
+
+    def recorded(self, seat: SandboxSeat, kinds: Sequence[str], peer: int = -1) -> list[list[bytes]] | None:
+        """The results of the next recorded operations, which are of these kinds and of any size; None: they are not
+        known. `peer` is the sender of messages."""
 
 
 class Echo:
@@ -57,12 +68,26 @@ class Echo:
                 count = min(out.numel(), sent.numel())
                 out.zero_()
                 out[:count].copy_(sent[:count])
+        elif op.kind == "broadcast" and op.root != seat.rank:
+            _make_plausible(op.outputs[0])
 
     def post(self, seat: SandboxSeat, *jobs: Send | Receive) -> None:
         for job in jobs:
             if isinstance(job, Receive):
                 job.tensor.fill_(1)  # torch's pipeline asks by messages whether all shapes are known: 1 is yes
             job.done.set()
+
+    def recorded(self, seat: SandboxSeat, kinds: Sequence[str], peer: int = -1) -> list[list[bytes]] | None:
+        return None
+
+
+def _make_plausible(value: torch.Tensor) -> None:
+    """Replace what cannot be meant. A role that receives a broadcast may have its own value in the tensor, or memory
+    that was never written, from which the script may take a size."""
+    if value.dtype == torch.int64:
+        value.masked_fill_((value > _LARGEST) | (value < -_LARGEST), 1)
+    elif value.dtype in FLOATS:
+        value.masked_fill_(~value.isfinite(), 0.0)
 
 
 def _sum(value: torch.Tensor, fold: Reduction, size: int) -> None:
@@ -133,30 +158,33 @@ class Replay:
             else:
                 self._otherwise.post(seat, job)
 
+    def recorded(self, seat: SandboxSeat, kinds: Sequence[str], peer: int = -1) -> list[list[bytes]] | None:
+        group, tag = self._label(seat), 0 if kinds[0] in MESSAGES else -1
+        taken = []
+        with self._lock:
+            for kind in kinds:
+                entry = self._next(group, kind, kind, peer, tag)
+                if entry is None:
+                    return None
+                taken.append(entry)
+        found = [[self._recording.data(result) for result in entry.results] for entry in taken]
+        known = [[bytes(data) for data in results if data is not None] for results in found]
+        return known if list(map(len, known)) == list(map(len, found)) else None
+
     def _answer(
         self, seat: SandboxSeat, kind: str, mark: int, outputs: list[torch.Tensor], peer: int, tag: int
     ) -> RecordedOperation | None:
         """Fill the outputs from the recording. Returns the recorded operation; None if the outputs were not filled."""
         group = self._label(seat)
         with self._lock:
-            if group in self._strayed or group not in self._groups or not (self._phase or self._built):
-                return None
-            entries = self._waiting.get((group, peer, tag))
             call = _name(kind, mark, peer, tag)
-            if not entries:
-                waiting = (left[0] for (other, _, _), left in self._waiting.items() if other == group and left)
-                another = next((left for left in waiting if left.kind in MESSAGES), None)
-                if kind in MESSAGES and another is not None:
-                    self._stray(group, f"{_named(another)} was recorded {self._when} but the script calls {call}")
-                else:
-                    self._stray(group, f"the script calls {call} more often than was recorded {self._when}")
-                return None
-            entry = entries.popleft()
+            entry = self._next(group, kind, call, peer, tag, mark)
+            if entry is None or not outputs:
+                return entry
+            if not entry.results:
+                return None  # the role that recorded was not the root
             lengths = tuple(result.length for result in entry.results)
             wanted = tuple(output.numel() * output.element_size() for output in outputs)
-            if (entry.kind, entry.mark) != (kind, mark):
-                self._stray(group, f"{_named(entry)} was recorded {self._when} but the script calls {call}")
-                return None
             if lengths != wanted:
                 self._stray(group, f"{call}: {lengths} bytes were recorded {self._when}, the script expects {wanted}")
                 return None
@@ -166,6 +194,28 @@ class Replay:
         for output, data in zip(outputs, found, strict=True):
             if data is not None and len(data):
                 _fill(output, data)
+        return entry
+
+    def _next(
+        self, group: str, kind: str, call: str, peer: int, tag: int, mark: int | None = None
+    ) -> RecordedOperation | None:
+        """The group's next recorded operation, with the lock held; None if it is another one, or unknown. `call` names
+        what the script calls. Without a mark, operations of the same kind are the same."""
+        if group in self._strayed or group not in self._groups or not (self._phase or self._built):
+            return None
+        entries = self._waiting.get((group, peer, tag))
+        if not entries:
+            waiting = (left[0] for (other, _, _), left in self._waiting.items() if other == group and left)
+            another = next((left for left in waiting if left.kind in MESSAGES), None)
+            if kind in MESSAGES and another is not None:
+                self._stray(group, f"{_named(another)} was recorded {self._when} but the script calls {call}")
+            else:
+                self._stray(group, f"the script calls {call} more often than was recorded {self._when}")
+            return None
+        entry = entries.popleft()
+        if entry.kind != kind or mark not in (None, entry.mark):
+            self._stray(group, f"{_named(entry)} was recorded {self._when} but the script calls {call}")
+            return None
         return entry
 
 

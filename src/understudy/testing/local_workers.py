@@ -26,6 +26,7 @@ from typing import Any
 import torch
 
 from understudy.comm.network import NetworkFabric
+from understudy.host.logs import show_log
 from understudy.protocol.roster import Roster, WorkerAddress
 from understudy.worker.entry import transport_named
 
@@ -74,7 +75,7 @@ def _run(
 
     threading.Thread(target=follow_parent, daemon=True).start()
     torch.set_num_threads(1)
-    logging.basicConfig(level=options.pop("log_level"), format=f"{uid}: %(message)s")
+    show_log(options.pop("log_level"), f"{uid}: %(message)s")
     try:
         fabric = NetworkFabric(uid, machine, **options | {"transport": transport_named(options["transport"])})
         try:

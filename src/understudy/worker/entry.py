@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import runpy
 import secrets
@@ -16,13 +15,14 @@ from pathlib import Path
 import msgspec
 import torch
 import torch.distributed as dist
+from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 
 from understudy.comm.endpoint import Transport
-from understudy.comm.group import uninstall
 from understudy.comm.native.transport import NativeTransport
 from understudy.comm.network import NetworkFabric
 from understudy.comm.torch.transport import TorchTransport
 from understudy.host.extensions import Extensions
+from understudy.host.logs import show_log
 from understudy.host.temporary import settle
 from understudy.protocol.messages import ExtensionMessage, Resume, ScriptFailure, ToWorker, WorkerSpec
 from understudy.protocol.roster import Roster
@@ -30,7 +30,7 @@ from understudy.protocol.roster import Roster
 from .agent_connection import AgentConnection
 from .driver import Dismissed
 from .identity import watch_environment
-from .job import Job
+from .job import Job, changes_parameters
 from .process import TorchProcess
 from .runtime import Concluded, EnterAgain, JobError, WorkerRuntime
 
@@ -110,7 +110,7 @@ def _alone(train: Train) -> None:
         settle()
         perform(runtime, train)
     finally:
-        uninstall()
+        runtime.process.uninstall()
         runtime.close()
         fabric.close()
 
@@ -139,7 +139,7 @@ def main(connection_fd: int, data: bytes) -> None:
     """Run a worker process, from the fork to the end of the script."""
     global _runtime
     spec = msgspec.msgpack.decode(data, type=WorkerSpec)
-    logging.basicConfig(level=logging.WARNING, format="understudy: %(message)s")
+    show_log()
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     _announce(spec)
     connection = AgentConnection(socket.socket(fileno=connection_fd))
@@ -161,14 +161,14 @@ def main(connection_fd: int, data: bytes) -> None:
 
         connection.start(hear, _orphaned)
         watch_environment(runtime.identity)
-        error = live(runtime, lambda: _run_script(spec))
+        error = live(runtime, lambda: _run_script(spec, runtime))
         if error is not None:
             traceback.print_exception(error)
             sys.stderr.flush()
             raise SystemExit(1)
     finally:
         if dist.is_initialized():
-            uninstall()
+            runtime.process.uninstall()
         runtime.close()
         fabric.close()
         connection.close()
@@ -193,9 +193,20 @@ def live(runtime: WorkerRuntime, script: Callable[[], object]) -> BaseException 
     return None
 
 
-def _run_script(spec: WorkerSpec) -> None:
+def _run_script(spec: WorkerSpec, runtime: WorkerRuntime) -> None:
     sys.argv = [spec.script, *spec.args]
     sys.path.insert(0, str(Path(spec.script).resolve().parent))
+
+    def training(optimizer: Optimizer, *_: object) -> None:
+        if not runtime.identity.inside and changes_parameters(optimizer):
+            raise JobError(
+                f"{type(optimizer).__name__}.step() was called, and understudy.run was not: the script trains as under "
+                "torchrun, without steps that could survive a machine; put its main function into train(job) and call "
+                "understudy.run(train), see docs/tutorial.md",
+                "no-train",
+            )
+
+    register_optimizer_step_pre_hook(training)
     runpy.run_path(spec.script, run_name="__main__")
 
 

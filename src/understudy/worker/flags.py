@@ -74,9 +74,7 @@ class LiveFlag:
     __index__ = __int__
 
     def __eq__(self, other: object) -> bool:
-        if isinstance(other, LiveFlag | bool | int):
-            return bool(self) == other if not isinstance(other, LiveFlag) else bool(self) == bool(other)
-        return NotImplemented
+        return bool(self) == (bool(other) if isinstance(other, LiveFlag) else other)
 
     def __hash__(self) -> NoReturn:
         raise TypeError(f"{self._name} changes its value, so it cannot be hashed; use bool({self._name})")

@@ -251,9 +251,8 @@ class Job:
             self._runtime.updating(optimizer, replayable=closure is None and not kwargs)
 
     def _updated_outside(self, optimizer: Optimizer) -> None:
-        """An optimizer makes an update outside of a step: no vote comes before it, and it cannot be undone. Updates
-        with learning rate 0 change no parameter; torch.distributed.checkpoint makes them to create state."""
-        if all(not group.get("lr", 1.0) for group in optimizer.param_groups):
+        """An optimizer makes an update outside of a step: no vote comes before it, and it cannot be undone."""
+        if not changes_parameters(optimizer):
             return
         name = type(optimizer).__name__
         if any(known is optimizer for _, known in optimizers(self._runtime.tracked)):
@@ -358,3 +357,9 @@ class Job:
                     return
                 except Repeat:
                     self._boundary()
+
+
+def changes_parameters(optimizer: Optimizer) -> bool:
+    """Whether an update changes parameters. torch.distributed.checkpoint makes updates with learning rate 0, to create
+    the optimizer's state."""
+    return any(group.get("lr", 1.0) for group in optimizer.param_groups)

@@ -12,7 +12,10 @@ import torch.distributed as dist
 from understudy.comm.endpoint import Endpoint
 from understudy.comm.group import RoleGroup, install, renamed, uninstall
 from understudy.comm.network import NetworkFabric
+from understudy.comm.objects import answer_objects
 from understudy.device.cpu import HOST
+
+from .torchrun import GIVEN
 
 _NOTHING = 1 << 40
 """The size of what a vacant role tells: greater than any other."""
@@ -47,8 +50,9 @@ class TrainingProcess(Protocol):
     def role_changed(self) -> None:
         """The fabric has changed to another role before its first generation."""
 
-    def announce(self, role: int) -> None:
-        """Set the environment variables by which scripts and libraries learn their rank."""
+    def announce(self, role: int, machine: int) -> None:
+        """Set the environment variables by which scripts and libraries learn their rank, and the number of
+        their machine."""
 
 
 class TorchProcess:
@@ -72,6 +76,8 @@ class TorchProcess:
     def install(self, roles: int) -> Endpoint:
         self._votes = self.group(range(roles))
         install(self._fabric, roles)
+        answer_objects()
+        GIVEN.stand(self._fabric, roles)
         return self._votes.endpoint
 
     def least(self, numbers: list[int]) -> list[int]:
@@ -103,10 +109,11 @@ class TorchProcess:
 
     def uninstall(self) -> None:
         self._votes = None
+        GIVEN.fall()
         uninstall()
 
     def role_changed(self) -> None:
         renamed()
 
-    def announce(self, role: int) -> None:
-        os.environ["RANK"] = os.environ["GROUP_RANK"] = str(role)
+    def announce(self, role: int, machine: int) -> None:
+        os.environ["RANK"], os.environ["GROUP_RANK"] = str(role), str(machine)

@@ -401,7 +401,8 @@ class WorkerProtocol:
         if self.state is WorkerState.ENTERING:
             self.state = WorkerState.TRAINING
         self.holds, self.step = True, self.step if step is None else step
-        return [SendReport(messages.Tracked(self.role, twins, size))]
+        tracked: list[Effect] = [SendReport(messages.Tracked(self.role, twins, size))]
+        return [*tracked, *self._report_again()] if self.halted else tracked
 
     def gave(self, generation: int) -> list[Effect]:
         """The taker has verified the state that this worker gave."""
@@ -420,9 +421,11 @@ class WorkerProtocol:
         self.holds = proposal is None or not proposal.takes(self.uid)
         if proposal is not None and proposal.generation == generation:
             proposal.restored = True
-        if proposal is None and self.halt:
-            return [SendReport(self._report(self.halt))]  # the answer to the halt was that it holds nothing
-        return []
+        return self._report_again() if proposal is None and self.halt else []
+
+    def _report_again(self) -> list[Effect]:
+        """The worker holds state now. Its answer to the halt was that it holds none."""
+        return [SendReport(self._report(self.halt))]
 
     def _went_back_too_late(self, generation: int, step: int) -> list[Effect]:
         """The worker is parked meanwhile: the restored state is of no use."""

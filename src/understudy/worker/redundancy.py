@@ -154,6 +154,7 @@ class Redundancy:
         exchanging, own = self._exchanging, self._own
         if self._found is not None:
             exchanging, own = any(self._found.comparison.own.values()), self._found.own
+        self._next_late = False  # what an interrupted vote has told does not count
         if exchanging:
             self._tell(step + 1, self._packed(own))
 

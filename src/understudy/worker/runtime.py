@@ -150,7 +150,7 @@ class WorkerRuntime:
         return entry.role
 
     def _announce(self) -> None:
-        self.process.announce(self.role)
+        self.process.announce(self.role, self.role // self.spec.nproc)
         for endpoint in self.fabric.endpoints():
             endpoint.asked = self.identity.told_rank if self.rehearsing else None
 

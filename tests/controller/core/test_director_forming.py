@@ -6,7 +6,7 @@ import pytest
 
 from tests.controller.core.rig import Rig, worker
 from understudy.controller.core.events import AddStandby, Event, Lost, Overdue, RemoveStandby, Replace, Reported
-from understudy.controller.core.state import STUBBORN
+from understudy.controller.core.state import STUBBORN, FailureCause
 from understudy.protocol.frames import Dismiss, EndWorker, Exited, StartWorker, Tell
 from understudy.protocol.messages import Cancelled, Done, Halt, Halted, Here, Rehearse, Rehearsed, Resume, Switched
 from understudy.protocol.roster import Roster
@@ -242,8 +242,9 @@ def test_a_job_that_begins_anew_again_and_again_is_given_up() -> None:
         if start < STUBBORN:
             rig.here("m0")
             rig.here("m1")
-    why = "role 1 (w17 on m1) was killed by signal 9; no worker that is left holds any state"
-    assert rig.job.reason == f"{why}, and there is no checkpoint; keep some with --checkpoint DIR"
+    assert rig.job.failure is FailureCause.DIED_AGAIN
+    why = "role 1 (w17 on m1) was killed by signal 9; the job has begun anew 8 times and never made 2 steps"
+    assert rig.job.reason == why
 
 
 def test_a_standbys_worker_that_is_killed_before_the_start_is_started_again() -> None:

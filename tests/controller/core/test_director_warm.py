@@ -8,7 +8,7 @@ from tests.controller.core.rig import Rig
 from understudy.controller.core.events import Replace
 from understudy.controller.server.views import machines_view
 from understudy.protocol.frames import EndWorker, StartWorker
-from understudy.protocol.messages import EarlyReading, Rehearse, Rehearsed
+from understudy.protocol.messages import EarlyReading, Halted, Rehearse, Rehearsed
 
 TWINS = {0: (0, 1), 1: (0, 1), 2: (2, 3), 3: (2, 3)}
 """Two stages of a pipeline, two copies of each."""
@@ -105,6 +105,20 @@ def test_how_many_are_kept(warm: int) -> None:
         rehearses(rig, "w2", role)
     rig.here("m2")
     assert rig.job.workers["w3"].rehearsing == 1 - rig.job.workers["w2"].rehearsed  # type: ignore[operator]
+
+
+def test_a_standby_with_which_the_job_begins_anew_keeps_one_set_of_workers() -> None:
+    rig = Rig.training(machines=2, standbys=1, copies=False, warm=2)
+    while (role := rig.job.workers["w2"].rehearsing) is not None:
+        rehearses(rig, "w2", role)
+    rig.here("m2")
+    assert rig.job.machines["m2"].warm_sets
+    rig.lose("m1")
+    rig.say("w0", Halted(rig.job.halts, 1, 1, False, True))
+    rig.say("w2", Halted(rig.job.halts, 0, 0, False, False))
+    assert rig.job.restarts == 1
+    assert rig.states()["m2"] == "active"
+    assert not rig.job.machines["m2"].warm_sets
 
 
 def test_a_process_that_knows_its_role_from_its_imports_waits_there_and_another_one_takes_other_roles() -> None:

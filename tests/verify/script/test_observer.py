@@ -35,7 +35,7 @@ class Stand:
         self.spec = SimpleNamespace(uid="w0", machine="m0")
         self.role = 0
         self.world: World = REAL
-        self.fabric, self.is_last = SimpleNamespace(fault=None), True
+        self.fabric, self.is_primary = SimpleNamespace(fault=None), True
 
     def observer(self) -> ScriptObserver:
         return ScriptObserver(cast(WorkerRuntime, self), self.folder)

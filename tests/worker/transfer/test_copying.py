@@ -98,7 +98,7 @@ def test_to_a_backup_and_from_it_to_a_joiner(ends: Ends, kind: dict[str, bool]) 
 
     joiner = made(2, 0)
     given = beside(lambda: give_copy(takers, kept, never))
-    arrival = Taker(givers, joiner, never).run(lambda step: step == 7)
+    arrival = Taker(givers, joiner, never).run(lambda arrival: arrival.step == 7)
     assert arrival is not None
     assert (arrival.step, arrival.tempo, arrival.again) == (7, Tempo(), False)
     assert given() == arrival.bytes

@@ -90,7 +90,7 @@ def test_several_give_a_part_each(givers: int, steps: int) -> None:
             for n in range(givers)
         ]
         sides = [theirs for _, theirs in links]
-        arrival = Taker(sides[0], taker, never, sides[1:]).run(lambda step: step == 7)
+        arrival = Taker(sides[0], taker, never, sides[1:]).run(lambda arrival: arrival.step == 7)
         given_bytes = [each.wait() for each in giving]
     assert isinstance(arrival, Arrival)
     assert digest(take_inventory(taker)) == digest(take_inventory(sources[0]))
@@ -106,7 +106,7 @@ def test_one_of_several_dies() -> None:
         for link in links[1][0]:
             link.close()
         with pytest.raises(StreamBroken):
-            Taker(links[0][1], taker, never, [links[1][1]]).run(lambda step: pytest.fail("it counts"))
+            Taker(links[0][1], taker, never, [links[1][1]]).run(lambda arrival: pytest.fail("it counts"))
         assert not any(thread.name == "understudy part" for thread in threading.enumerate())
         for link in links[0][1]:
             link.close()
@@ -122,7 +122,7 @@ def test_givers_must_hold_the_same_state() -> None:
             Beside(lambda: Giver(links[1][0], other, never, (1, 2)).finish(7, Tempo())),
         ]
         with pytest.raises((StateError, StreamBroken)):
-            Taker(links[0][1], taker, never, [links[1][1]]).run(lambda step: True)
+            Taker(links[0][1], taker, never, [links[1][1]]).run(lambda arrival: True)
         for link in (*links[0][1], *links[1][1]):
             link.close()
         assert all(isinstance(each.wait(), StreamBroken) for each in giving)

@@ -89,6 +89,13 @@ def renew(job: JobState, machine: Machine) -> None:
         machine.workers[worker.slot] = start_worker(job, machine, worker.slot)
 
 
+def activate(job: JobState, machine: Machine) -> None:
+    """Make a machine active. It keeps one set of workers, which have roles or will have them."""
+    machine.state = MachineState.ACTIVE
+    end_workers(job, (worker for workers in machine.warm_sets for worker in workers))
+    machine.warm_sets.clear()
+
+
 def record_failure(job: JobState, machine: Machine, why: str) -> None:
     machine.history.append((job.now, why))
 

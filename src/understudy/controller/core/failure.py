@@ -182,10 +182,13 @@ def _settlement(job: JobState, survivors: list[Worker], change: Change | None) -
 def _nothing_left(job: JobState, lost: str, role: int | None = None) -> None:
     held = [worker.report.step for worker in _survivors(job) if worker.report is not None and worker.report.holds]
     early = not job.begun or (held and max(held) <= FIRST_STEPS)
-    if early and not job.script_failures and job.restarts < STUBBORN:
-        _start_over(job, max(held, default=0))
-    elif job.script_failures:
+    if job.script_failures:
         fail(job, FailureCause.SCRIPT, next(iter(job.script_failures.values())))
+    elif early and job.restarts < STUBBORN:
+        _start_over(job, max(held, default=0))
+    elif early:
+        reason = f"{job.halt_reason}; the job has begun anew {STUBBORN} times and never made {FIRST_STEPS} steps"
+        fail(job, FailureCause.DIED_AGAIN, reason)
     else:
         job.lost_role = role
         reason = f"{job.halt_reason}; {lost}, and there is no checkpoint; keep some with --checkpoint DIR"

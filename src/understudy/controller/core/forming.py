@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .actions import announce, dismiss, quarantine_if_due, renew, start_worker, want
+from .actions import activate, announce, dismiss, quarantine_if_due, renew, start_worker, want
 from .change import Change, Kind
 from .ending import fail
 from .events import Registered
@@ -92,7 +92,7 @@ def _fill_places(job: JobState) -> None:
     job.missing_machines = min(job.missing_machines, len(job.plan.opening) - here)
     ready_first = sorted(job.free_standbys(set()), key=lambda machine: not machine.whole)
     for machine in ready_first[: job.missing_machines]:
-        machine.state = MachineState.ACTIVE
+        activate(job, machine)
         job.missing_machines -= 1
         if any(worker.role is not None for worker in machine.workers):
             renew(job, machine)

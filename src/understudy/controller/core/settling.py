@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .actions import announce, end_workers, mark, recycle, release, renew, retire, stand_by
+from .actions import activate, announce, end_workers, mark, recycle, release, renew, retire, stand_by
 from .change import Change, Kind
 from .machines import MachineState, Worker
 from .state import JobState, JobStatus
@@ -22,11 +22,8 @@ def complete(job: JobState, change: Change) -> None:
     elif change.kind == Kind.SHRINK:
         job.shrink_attempts = 0
     for cell, name in change.places.items():
-        machine = job.machines[name]
         job.parked.pop(cell, None)
-        machine.state = MachineState.ACTIVE
-        end_workers(job, (worker for workers in machine.warm_sets for worker in workers))
-        machine.warm_sets.clear()
+        activate(job, job.machines[name])
         announce(job, "seated", f"{name} has {job.span(cell)}", machine=name, generation=change.generation)
     _announce_primary(job)
     _part_with_leavers(job, change)

@@ -20,6 +20,7 @@ from aiohttp import WSMsgType, web
 from understudy.controller.core import events
 from understudy.controller.core.state import OVER, JobState
 from understudy.host.family import die_with_parent
+from understudy.host.logs import show_log
 from understudy.protocol.durations import parse_deadline, parse_duration
 from understudy.protocol.frames import Frame, Refused, Register
 from understudy.protocol.messages import ExtensionMessage
@@ -360,7 +361,7 @@ def main() -> None:
     parser.add_argument("--parent", type=int, required=True, help="end when this process does")
     args = parser.parse_args()
     die_with_parent(args.parent)
-    logging.basicConfig(level=logging.WARNING, format="understudy: %(message)s")
+    show_log()
     spec = msgspec.json.decode(sys.stdin.buffer.read(), type=ControlSpec)
     asyncio.run(serve(spec, socket.socket(fileno=args.fd)))
 

@@ -111,7 +111,15 @@ def _suspected(evidence: Evidence, truth: Observations, sources: Sources) -> Ite
 
 
 def _finding(kind: str, cause: Cause, more: str = "", *, proven: bool = False) -> ScriptFinding:
-    return ScriptFinding(kind, proven, cause.sentence, cause.advice + more, cause.place, cause.variable, cause.evidence)
+    return ScriptFinding(
+        kind=kind,
+        proven=proven,
+        sentence=cause.sentence,
+        advice=cause.advice + more,
+        place=cause.place,
+        variable=cause.variable,
+        evidence=cause.evidence,
+    )
 
 
 def _ranks_at_import(sources: Sources) -> list[ScriptFinding]:

@@ -324,8 +324,8 @@ class Taker:
         self._bytes = 0
         self._others = [self._take_beside([link.sock for link in each]) for each in others]
 
-    def run(self, took: Callable[[int], bool]) -> Arrival | None:
-        """Receive the state and verify it. `took` gets the step and returns whether the state still counts; only then
+    def run(self, took: Callable[[Arrival], bool]) -> Arrival | None:
+        """Receive the state and verify it. `took` gets what has arrived and returns whether it still counts; only then
         is it confirmed to the giver. Returns None if it does not count any more."""
         try:
             return self._run(took)
@@ -334,7 +334,7 @@ class Taker:
             for thread, _ in self._others:
                 thread.join()
 
-    def _run(self, took: Callable[[int], bool]) -> Arrival | None:
+    def _run(self, took: Callable[[Arrival], bool]) -> Arrival | None:
         first, again, start = self._sockets[0], False, 0.0
         while True:
             frame = receive(first, self._stop)
@@ -353,12 +353,13 @@ class Taker:
                     if not self._last(last):
                         again = True
                         send(first, Differs(), self._stop)
-                    elif took(last.step):
-                        send(first, Taken(), self._stop)
-                        seconds = self._world.monotonic() - start
-                        return Arrival(last.step, self._bytes, seconds, last.tempo, again, last.redundancy)
-                    else:
+                        continue
+                    seconds = self._world.monotonic() - start
+                    arrival = Arrival(last.step, self._bytes, seconds, last.tempo, again, last.redundancy)
+                    if not took(arrival):
                         return None
+                    send(first, Taken(), self._stop)
+                    return arrival
                 case _:
                     raise StreamBroken(f"received {type(frame).__name__}, expected state")
 

@@ -263,20 +263,20 @@ class StateTransfers:
         def stop() -> bool:
             return self._driver.dismissed or self._protocol.proposal is not proposal
 
-        def took(step: int) -> bool:
+        def took(arrival: Arrival) -> bool:
             with self._driver.changed:
-                return self._protocol.took(proposal.generation, step)
-
-        try:
-            arrival = Taker(links[0], self._tracked, stop, links[1:], world=self._world).run(took)
-        except (StreamBroken, StateError) as error:
-            log.warning("%s could not take the state of its role: %s", self._spec.uid, error)
-        else:
-            self._arrival = arrival
-            if arrival is not None:
+                counts = self._protocol.took(proposal.generation, arrival.step)
+            if counts:  # also if the giver is lost before it hears of it
+                self._arrival = arrival
                 self._step_times.take_over(arrival.tempo)
                 if arrival.redundancy is not None:
                     self._redundancy.take(arrival.redundancy)
+            return counts
+
+        try:
+            Taker(links[0], self._tracked, stop, links[1:], world=self._world).run(took)
+        except (StreamBroken, StateError) as error:
+            log.warning("%s could not take the state of its role: %s", self._spec.uid, error)
         finally:
             for link in (link for each in links for link in each):
                 link.close()
