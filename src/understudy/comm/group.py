@@ -5,14 +5,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import HashStore
 
+from understudy.device import torch_private
 from understudy.device.cpu import HOST
 
 from . import lookup
@@ -111,7 +110,7 @@ class RoleGroup(dist.ProcessGroup):
         tensors = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
         how = _reduce_op(opts)
         defer = self.endpoint.defer
-        if defer is not None and torch._C._current_graph_task_id() != -1:
+        if defer is not None and torch_private.backward_pass() != -1:
             defer(how)
             return GroupWork(tensors, done=True)
         ops = [self._fold_in_place("all_reduce", tensor, how) for tensor in tensors]
@@ -373,28 +372,29 @@ def _create(options: Any, _: Any) -> RoleGroup:
     return group
 
 
-def register(fabric: NetworkFabric) -> None:
-    """Let `torch.distributed` make its groups of this backend from `fabric`."""
+def register(fabric: NetworkFabric) -> int:
+    """Let `torch.distributed` make its groups of this backend from `fabric`. Returns the role of this process."""
     global _fabric
-    if BACKEND.upper() not in dist.Backend._plugins:
+    if BACKEND.upper() not in torch_private.plugins:
         dist.Backend.register_backend(BACKEND, _create, extended_api=True, devices=list(fabric.devices))
     if fabric.role is None:
         raise RuntimeError(f"{fabric.uid} has no role yet; switch to a roster or assume a role first")
     _fabric = fabric
+    return fabric.role
 
 
 def install(fabric: NetworkFabric, roles: int) -> None:
     """Make `fabric` the default process group of this process, over this many roles."""
-    register(fabric)
-    dist.init_process_group(BACKEND, store=HashStore(), rank=fabric.role, world_size=roles)
+    role = register(fabric)
+    dist.init_process_group(BACKEND, store=torch_private.HashStore(), rank=role, world_size=roles)
 
 
 def renamed() -> None:
     """Tell torch the members of its groups after the fabric has changed its role."""
-    for group in dist.distributed_c10d._world.pg_group_ranks:
+    known = torch_private.ranks_of_groups()
+    for group in known:
         if isinstance(group, RoleGroup):
-            members = group.endpoint.key.roles
-            dist.distributed_c10d._world.pg_group_ranks[group] = {role: rank for rank, role in enumerate(members)}
+            known[group] = {role: rank for rank, role in enumerate(group.endpoint.key.roles)}
 
 
 def uninstall() -> None:
@@ -402,9 +402,5 @@ def uninstall() -> None:
     global _fabric
     if dist.is_initialized():
         dist.destroy_process_group()
-    if "torch.distributed.tensor" in sys.modules:
-        from torch.distributed.tensor import _redistribute, debug
-
-        debug._clear_sharding_prop_cache()  # it knows groups by their names, and they are used again
-        _redistribute._gen_transform_infos.cache_clear()
+    torch_private.forget_groups()
     _fabric = None

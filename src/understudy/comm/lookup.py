@@ -1,8 +1,7 @@
 """What torch's C++ finds if it looks for the backend of a group: a thin backend that hands every call to the group.
 
-torch takes a group whose creator returns a `ProcessGroup` as it is, without a backend. That is enough for calls that reach
-the group itself. Other calls ask the group for the backend of a device: the flight recorder when a group is made, hooks,
-coalescing for a device, batches of messages inside compiled graphs.
+A group whose creator returns a `ProcessGroup` has no backend. Calls that reach the group itself need none. Others look
+one up for a device: the flight recorder when a group is made, hooks, and batches of messages inside compiled graphs.
 """
 
 from __future__ import annotations
@@ -14,10 +13,9 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import Backend, _resolve_process_group
 from torch.library import Library
 
-_TORCHS = torch._C.DispatchKey.CompositeExplicitAutograd
+from understudy.device import torch_private
 
 FROM = "2.14"
 """The first version of torch in which a backend can be written in Python."""
@@ -46,10 +44,10 @@ _CALLS = (
 """Operations, under the only names by which C++ calls a backend."""
 
 
-class LookedUp(Backend):
+class LookedUp(torch_private.CppBackend):  # type: ignore[misc]
     """The backend of one group, which it does not keep alive.
 
-    The rank that C++ reads is the one at the start: torch cannot change it, and asks the group for the rank in force."""
+    A backend's rank is that of its start, since torch cannot change it. torch reads the group's rank instead."""
 
     supports_splitting = False
     supports_coalescing = False
@@ -65,7 +63,7 @@ class LookedUp(Backend):
         self._group = weakref.ref(group)
 
     def getBackendName(self) -> str:
-        return self.group.name()
+        return str(self.group.name())
 
     @property
     def group(self) -> Any:
@@ -104,10 +102,7 @@ def register(group: Any, rank: int, size: int, devices: Iterable[str]) -> None:
             _answer(device)
         return
     group.backend = LookedUp(group, rank, size)
-    kind = dist.ProcessGroup.BackendType.CUSTOM
-    group._set_default_backend(kind)
-    for device in devices:
-        group._register_backend(torch.device(device), kind, group.backend)
+    torch_private.give_backend(group, devices, group.backend)
 
 
 # -- torch 2.13 --------------------------------------------------------------------------------------------------------
@@ -121,16 +116,17 @@ def _answer(device: str) -> Library:
 
     Other groups reach torch's own answer. Ours wait for the result, because C++ does not keep a work that is written in
     Python."""
-    answers = Library("_c10d_functional", "IMPL")
+    answers = Library(torch_private.FUNCTIONAL, "IMPL")
     for name, answer in (("all_gather_into_tensor_out", _all_gather_out), ("batch_p2p_ops", _batch)):
-        answers.impl(name, partial(answer, getattr(torch.ops._c10d_functional, name).default), device.upper())
+        answers.impl(name, partial(answer, torch_private.functional(name)), device.upper())
     return answers
 
 
 def _all_gather_out(op: Any, given: torch.Tensor, size: int, group: Any, *, out: torch.Tensor) -> torch.Tensor:
-    found = _resolve_process_group(group) if isinstance(group, str) else group
+    found = torch_private.resolve_group(group) if isinstance(group, str) else group
     if found not in _groups:
-        return op._op_dk(_TORCHS, given, size, group, out=out)
+        torch_private.torchs_own(op, given, size, group, out=out)
+        return out
     found.all_gather_single(out, given).wait()
     return out
 
@@ -138,9 +134,10 @@ def _all_gather_out(op: Any, given: torch.Tensor, size: int, group: Any, *, out:
 def _batch(
     op: Any, kinds: list[str], peers: list[int], tags: list[int], tensors: list[torch.Tensor], name: Any
 ) -> list[torch.Tensor]:
-    group: Any = _resolve_process_group(name)
+    group = torch_private.resolve_group(name)
     if group not in _groups:
-        return op._op_dk(_TORCHS, kinds, peers, tags, tensors, name)
+        torch_private.torchs_own(op, kinds, peers, tags, tensors, name)
+        return tensors
     works = [
         (group.send if kind == "isend" else group.recv)([tensor], peer, tag)
         for kind, peer, tag, tensor in zip(kinds, peers, tags, tensors, strict=True)
