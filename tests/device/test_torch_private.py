@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -153,12 +154,22 @@ def test_a_name_that_torch_lacks_is_named_with_the_way_out() -> None:
     with pytest.raises(
         ImportError, match=r"has no torch\._C\._no_such_name; Understudy runs with torch 2\.13 to 2\.15"
     ):
-        torch_private.needed("torch._C._no_such_name")
+        torch_private.needed("torch._C", "_no_such_name")
+
+
+def test_a_module_that_torch_lacks_is_named_too() -> None:
+    with pytest.raises(ImportError, match=r"has no torch\._no_such_module\.name; Understudy"):
+        torch_private.needed("torch._no_such_module", "name")
+
+
+def test_caches_that_know_groups_by_name_can_be_emptied() -> None:
+    importlib.import_module("torch.distributed.tensor")
+    torch_private.forget_groups()
 
 
 def test_names_are_found_at_any_depth() -> None:
-    assert torch_private.needed("torch.nn.modules.batchnorm._NormBase") is torch_private.NormBase
-    assert torch_private.needed("torch._C._distributed_c10d.Backend") is torch_private.CppBackend
+    assert torch_private.needed("torch.nn.modules.batchnorm", "_NormBase") is torch_private.NormBase
+    assert torch_private.needed("torch._C._distributed_c10d", "Backend") is torch_private.CppBackend
 
 
 def test_the_range_of_versions_is_that_of_the_package() -> None:

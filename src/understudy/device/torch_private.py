@@ -13,6 +13,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable
 from datetime import timedelta
+from importlib import import_module
 from types import CodeType
 from typing import Any
 
@@ -28,31 +29,29 @@ VERSIONS = "2.13 to 2.15"
 """The versions of torch with which Understudy is tested."""
 
 
-def needed(name: str) -> Any:
-    """A private name of torch, by its path."""
-    module, found = name, None
-    while found is None:
-        module = module.rpartition(".")[0]
-        found = sys.modules.get(module)
+def needed(module: str, name: str) -> Any:
+    """What a module of torch has under this private name, or path of names."""
     try:
-        for part in name.removeprefix(f"{module}.").split("."):
+        found: Any = import_module(module)
+        for part in name.split("."):
             found = getattr(found, part)
-    except AttributeError:
+    except (ImportError, AttributeError):
         raise ImportError(
-            f"torch {torch.__version__} has no {name}; Understudy runs with torch {VERSIONS}: install one of these"
+            f"torch {torch.__version__} has no {module}.{name}; Understudy runs with torch {VERSIONS}: "
+            "install one of these"
         ) from None
     return found
 
 
 # -- backward passes and graphs ----------------------------------------------------------------------------------------
 
-backward_pass: Callable[[], int] = needed("torch._C._current_graph_task_id")
+backward_pass: Callable[[], int] = needed("torch._C", "_current_graph_task_id")
 """The number of the backward pass that runs on this thread; -1 if none does. The time that a step waits for others is
 measured by it, and masked steps know gradients by it."""
 
-_set_strategy: Callable[[CodeType, Any], None] = needed("torch._C._dynamo.eval_frame.set_code_exec_strategy")
-_skip: Any = needed("torch._C._dynamo.eval_frame._FrameAction").SKIP
-_UNTRACED: Any = needed("torch._C._dynamo.eval_frame._FrameExecStrategy")(_skip, _skip)
+_set_strategy: Callable[[CodeType, Any], None] = needed("torch._C._dynamo.eval_frame", "set_code_exec_strategy")
+_skip: Any = needed("torch._C._dynamo.eval_frame", "_FrameAction").SKIP
+_UNTRACED: Any = needed("torch._C._dynamo.eval_frame", "_FrameExecStrategy")(_skip, _skip)
 
 
 def leave_untraced(code: CodeType) -> None:
@@ -62,16 +61,16 @@ def leave_untraced(code: CodeType) -> None:
 
 # -- groups and backends -----------------------------------------------------------------------------------------------
 
-CppBackend: Any = needed("torch._C._distributed_c10d.Backend")
+CppBackend: Any = needed("torch._C._distributed_c10d", "Backend")
 """The base of a backend that C++ can look up. torch 2.13 has the class, but no backend in Python can be made of it."""
 
-resolve_group: Callable[[str], Any] = needed("torch._C._distributed_c10d._resolve_process_group")
+resolve_group: Callable[[str], Any] = needed("torch._C._distributed_c10d", "_resolve_process_group")
 """The group of this name."""
 
 FUNCTIONAL = "_c10d_functional"
 """The library of functional collectives. Two of them are answered in Python with torch 2.13."""
 
-plugins: dict[str, Any] = needed("torch.distributed.Backend._plugins")
+plugins: dict[str, Any] = needed("torch.distributed", "Backend._plugins")
 """The backends that were registered, by their names in capitals."""
 
 
@@ -85,7 +84,7 @@ def give_backend(group: Any, devices: Iterable[str], backend: Any) -> None:
 
 def functional(name: str) -> Any:
     """A functional collective, such as `batch_p2p_ops`."""
-    return getattr(needed(f"torch.ops.{FUNCTIONAL}"), name).default
+    return getattr(needed("torch", f"ops.{FUNCTIONAL}"), name).default
 
 
 def torchs_own(operation: Any, *args: Any, **options: Any) -> Any:
@@ -95,21 +94,21 @@ def torchs_own(operation: Any, *args: Any, **options: Any) -> Any:
 
 def ranks_of_groups() -> dict[Any, dict[int, int]]:
     """For each group: global rank → rank in the group. A worker that changes its role has to change them."""
-    ranks: dict[Any, dict[int, int]] = needed("torch.distributed.distributed_c10d._world").pg_group_ranks
+    ranks: dict[Any, dict[int, int]] = needed("torch.distributed.distributed_c10d", "_world").pg_group_ranks
     return ranks
 
 
 def forget_groups() -> None:
     """Empty DTensor's caches. They know groups by their names, which are used again."""
     if "torch.distributed.tensor" in sys.modules:
-        needed("torch.distributed.tensor.debug._clear_sharding_prop_cache")()
-        needed("torch.distributed.tensor._redistribute._gen_transform_infos").cache_clear()
+        needed("torch.distributed.tensor.debug", "_clear_sharding_prop_cache")()
+        needed("torch.distributed.tensor._redistribute", "_gen_transform_infos").cache_clear()
 
 
 def gloo(store: Store, rank: int, size: int, host: str, setup: timedelta) -> Any:
     """A group of Gloo that listens on this address only and is connected when this returns."""
     kind: Any = dist.ProcessGroupGloo
-    options = needed("torch.distributed.ProcessGroupGloo._Options")()
+    options = needed("torch.distributed", "ProcessGroupGloo._Options")()
     options._devices = [kind.create_device(hostname=host, lazy_init=False)]
     options._timeout = setup
     options._threads = 1
@@ -128,17 +127,17 @@ def from_plugin(name: str, store: Store, rank: int, size: int, limit: timedelta)
     plugin = plugins[name.upper()]
     if not plugin.extended_api:
         return plugin.creator_fn(store, rank, size, limit)
-    wanted = needed("torch._C._distributed_c10d._DistributedBackendOptions")()
+    wanted = needed("torch._C._distributed_c10d", "_DistributedBackendOptions")()
     wanted.store, wanted.group_rank, wanted.group_size, wanted.timeout = store, rank, size, limit
     return plugin.creator_fn(wanted, None)
 
 
 # -- state -------------------------------------------------------------------------------------------------------------
 
-NormBase: Any = needed("torch.nn.modules.batchnorm._NormBase")
+NormBase: Any = needed("torch.nn.modules.batchnorm", "_NormBase")
 """The base of all layers with statistics of the batch, which differ between replicas."""
 
-foreach_norm: Callable[..., tuple[torch.Tensor, ...]] = needed("torch._foreach_norm")
+foreach_norm: Callable[..., tuple[torch.Tensor, ...]] = needed("torch", "_foreach_norm")
 """Norms of many tensors at once, to find gradients that are not finite."""
 
 ASYNC_TENSOR = ("torch.distributed._functional_collectives", "AsyncCollectiveTensor")
@@ -169,12 +168,12 @@ UNWATCHED = ("_coordinate_on_dim",)
 def pipeline_stage() -> Any:
     """The base class of torch's pipeline stages; None if no pipeline is used."""
     stages = "torch.distributed.pipelining.stage"
-    return needed(f"{stages}._PipelineStageBase") if stages in sys.modules else None
+    return needed(stages, "_PipelineStageBase") if stages in sys.modules else None
 
 
 def wrap_index_sampler(wrap: Callable[[Any], Any]) -> None:
     """Let all loaders of this process take their indices from `wrap(sampler)`, which may end an epoch early."""
-    whole: Any = needed("torch.utils.data.DataLoader._index_sampler")
+    whole: Any = needed("torch.utils.data", "DataLoader._index_sampler")
     DataLoader._index_sampler = property(lambda loader: wrap(whole.fget(loader)))  # type: ignore[assignment]
 
 
