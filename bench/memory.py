@@ -57,7 +57,7 @@ def row_of(part: str, number: int, steady: Resident, change: Resident, state: in
     growth = change.own_peak - steady.own_peak
     return {
         "part": "a replacement",
-        "who": part,
+        "worker": part,
         "round": number,
         "steady_mb": round(steady.own_peak / 1e6, 2),
         "peak_mb": round(change.own_peak / 1e6, 2),
@@ -70,8 +70,8 @@ def summary(rows: Sequence[Mapping[str, Any]]) -> list[Row]:
     """One row each for stayers, leavers and joiners: medians and 80 % spreads."""
     found: list[Row] = []
     for part in PARTS:
-        mine = [row for row in rows if row["who"] == part]
-        total: Row = {"part": "a replacement", "who": part, "round": f"all {len(mine)}"}
+        mine = [row for row in rows if row["worker"] == part]
+        total: Row = {"part": "a replacement", "worker": part, "round": f"all {len(mine)}"}
         for name in ("steady_mb", "peak_mb", "growth_mb", "growth"):
             total[name] = round(median(row[name] for row in mine), 5)
         found.append({**total, "growth_spread": [round(value, 5) for value in spread(row["growth"] for row in mine)]})
@@ -79,7 +79,7 @@ def summary(rows: Sequence[Mapping[str, Any]]) -> list[Row]:
 
 
 def checks_of(summed: Sequence[Mapping[str, Any]]) -> list[Check]:
-    growth = {row["who"]: row["growth"] for row in summed}
+    growth = {row["worker"]: row["growth"] for row in summed}
     return [
         Check("stayer_growth", growth["stayer"], f"< {BAR} of the state", growth["stayer"] < BAR),
         Check("leaver_growth", growth["leaver"], "any", True),

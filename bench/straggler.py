@@ -14,8 +14,8 @@ Parts:
   notices as soon and has a machine at once;
 - measuring: what the measurement adds to a worker's step, and to the message that the worker sends after each step.
 
-`efficiency` is that of the hour that begins with the slow-down: `understudy` and `restart` lose time once, `nobody
-acts` (no replacement) in every step.
+`efficiency` is that of the hour that begins with the slow-down: `understudy` and `restart` lose time once, `no
+action` in every step.
 """
 
 from __future__ import annotations
@@ -96,15 +96,15 @@ def summary(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, object]]:
     ours, slow = median(row["lost_s"] for row in slowed), median(row["slow_s"] for row in slowed)
     noticing = median(row["noticing_s"] for row in slowed)
     found: list[dict[str, object]] = [
-        {"part": "an hour", "who": "understudy", "lost_s": round(ours, 3), "efficiency": round(hour(ours), 5)}
+        {"part": "an hour", "system": "understudy", "lost_s": round(ours, 3), "efficiency": round(hour(ours), 5)}
     ]
     if restarts:
         lost = noticing + median(restarts)
         found.append(
-            {"part": "an hour", "who": "restart", "lost_s": round(lost, 3), "efficiency": round(hour(lost), 5)}
+            {"part": "an hour", "system": "restart", "lost_s": round(lost, 3), "efficiency": round(hour(lost), 5)}
         )
     usual = median(row["step_s"] for row in slowed)
-    found.append({"part": "an hour", "who": "nobody acts", "efficiency": round(usual / slow, 5)})
+    found.append({"part": "an hour", "system": "no action", "efficiency": round(usual / slow, 5)})
     return found
 
 

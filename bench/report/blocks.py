@@ -208,7 +208,7 @@ def _memory(results: Results) -> str:
     rows = results.totals("memory", part="a replacement")
     if not rows:
         return ""
-    grown = ", ".join(f"{row['who']}s {100 * row['growth']:+.2f} % of it" for row in rows)
+    grown = ", ".join(f"{row['worker']}s {100 * row['growth']:+.2f} % of it" for row in rows)
     size = next(iter(results.rows("memory", part="state")), {}).get("parameters_and_moments_mb")
     state = f" ({size:.0f} MB)" if size is not None else ""
     text = "growth of the memory peak by a replacement, beyond the peak of undisturbed steps, relative to the "
@@ -221,7 +221,7 @@ def _repeated(rows: Sequence[Row]) -> str:
 
 
 def _slow(results: Results) -> str:
-    hour = {row["who"]: row for row in results.rows("straggler", part="an hour")}
+    hour = {row["system"]: row for row in results.rows("straggler", part="an hour")}
     slowed = results.rows("straggler", part="slowed")
     ours, restart = hour.get("understudy"), hour.get("restart")
     if ours is None or restart is None or not slowed:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -83,10 +84,12 @@ def memory(results: Results) -> LineChart | None:
     rows = [row for row in results.rows("memory", part="a replacement") if isinstance(row.get("curve"), Mapping)]
     first = [row for row in rows if row.get("round") == rows[0].get("round")]
     lines: list[ChartLine] = []
+    found = Counter(row["worker"] for row in first)
+    drawn = Counter[str]()
     for row in first:
-        curve, part = row["curve"], str(row.get("who", "worker"))
-        same = sum(line.name.rstrip(" 0123456789") == part for line in lines)
-        name = f"{part} {same + 1}" if sum(other.get("who") == row.get("who") for other in first) > 1 else part
+        curve, worker = row["curve"], row["worker"]
+        drawn[worker] += 1
+        name = f"{worker} {drawn[worker]}" if found[worker] > 1 else worker
         lines.append(ChartLine(name, tuple(curve["seconds"]), tuple(size / 1e6 for size in curve["bytes"])))
     return LineChart("seconds", "megabytes", tuple(lines), mark="the request") if lines else None
 

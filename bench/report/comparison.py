@@ -171,7 +171,7 @@ def _rebalanced(results: Results) -> Iterator[Comparison]:
 
 
 def _slow(results: Results) -> Iterator[Comparison]:
-    speeds = {row["who"]: row["efficiency"] for row in results.rows("straggler", part="an hour")}
+    speeds = {row["system"]: row["efficiency"] for row in results.rows("straggler", part="an hour")}
     ours = speeds.pop("understudy", None)
     for other, speed in speeds.items() if ours is not None else ():
         yield Comparison(

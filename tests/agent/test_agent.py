@@ -131,9 +131,9 @@ def test_an_agent_that_was_given_up_may_come_back(tmp_path: Path) -> None:
 
 def test_an_agent_says_when_it_cannot_keep_a_copy(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """No agent serves the recording at the given address: the controller is told, and may ask another machine."""
-    with socket.socket() as nobody:
-        nobody.bind(("127.0.0.1", 0))
-        there = Recorded(3, "abc", 10, 3, f"http://127.0.0.1:{nobody.getsockname()[1]}/recordings/abc")
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        there = Recorded(3, "abc", 10, 3, f"http://127.0.0.1:{unused.getsockname()[1]}/recordings/abc")
 
         async def talk(ws: web.WebSocketResponse) -> None:
             await ws.send_bytes(encode(Numbered(1, KeepCopy(there))))

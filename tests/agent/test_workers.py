@@ -8,6 +8,7 @@ import socket
 from pathlib import Path
 from typing import Any, cast
 
+import msgspec
 import pytest
 
 from tests.agent.test_agent import agent_spec
@@ -44,7 +45,8 @@ class Child:
         self.killed.append(number)
         self.exited.set_result(-number)
 
-    async def spawn(self, **options: object) -> Child:
+    async def spawn(self, **options: Any) -> Child:
+        self.options = options
         return self
 
 
@@ -85,3 +87,35 @@ def test_the_end_of_a_worker_is_reported_whatever_it_has_sent_last(tmp_path: Pat
 def test_a_worker_that_sends_no_message_is_killed(tmp_path: Path, name: str) -> None:
     child, heard, code = life(tmp_path, TO_AGENT.encode(Done(3)) + MALFORMED[name], None)
     assert (heard, code, child.killed) == ([Done(3)], -signal.SIGKILL, [signal.SIGKILL])
+
+
+@pytest.mark.parametrize(("live", "seconds", "mark"), [(True, 0.5, "\r"), (False, 30.0, "")])
+def test_bars_are_shown_under_the_name_of_their_role(tmp_path: Path, live: bool, seconds: float, mark: str) -> None:
+    """A live screen is told that the bar under the former name is over."""
+
+    async def body() -> list[str]:
+        child, shown = Child(b"", None), list[str]()
+        spec = msgspec.structs.replace(agent_spec("m1", "", SPEC, tmp_path), live=live)
+        workers = Workers(
+            spec,
+            cast(ForkClient, child),
+            shown.append,
+            on_message=lambda worker, message: None,
+            on_exit=lambda worker, code: None,
+        )
+        await workers.start("w0", 0)
+        bars, on_output = child.options["bars"], child.options["on_output"]
+        assert bars.seconds == seconds
+        bars.show(b" 10%", "stderr")
+        cast(Any, workers)._running["w0"].role = 3
+        bars.show(b" 20% ", "stderr")
+        on_output(b"100%", "stderr")
+        assert list(cast(Any, workers)._running["w0"].last_lines) == ["100%"]
+        await workers.end()
+        await asyncio.sleep(0)
+        await workers.close()
+        return shown
+
+    gone = ["[m1 w0] \r"] if live else []
+    expected = [f"[m1 w0]  10%{mark}", *gone, f"[m1 role 3]  20%{mark}", "[m1 role 3] 100%"]
+    assert asyncio.run(body()) == expected

@@ -76,14 +76,14 @@ def everything() -> Results:
     ]
     curve = {"seconds": [0.0, 0.1, 0.2], "bytes": [10e6, 10e6, 10.1e6], "marks": {"asked": 0.0}}
     memory: list[dict[str, Any]] = [
-        {"part": "a replacement", "who": who, "round": number, "curve": curve}
+        {"part": "a replacement", "worker": part, "round": number, "curve": curve}
         for number in (0, 1)
-        for who in ("stayer", "stayer", "leaver")
+        for part in ("stayer", "stayer", "leaver")
     ]
     memory += [
         {"part": "state", "parameters_and_moments_mb": 122.3},
-        {"part": "a replacement", "who": "stayer", "round": "all 4", "growth": 0.0008},
-        {"part": "a replacement", "who": "leaver", "round": "all 2", "growth": -0.01},
+        {"part": "a replacement", "worker": "stayer", "round": "all 4", "growth": 0.0008},
+        {"part": "a replacement", "worker": "leaver", "round": "all 2", "growth": -0.01},
     ]
     rebalance = [
         {
@@ -100,9 +100,9 @@ def everything() -> Results:
         {"part": "undisturbed", "round": 0, "steps": 84, "alarms": 0},
         {"part": "slowed", "round": 0, "slow": "m0", "blamed": "m0", "noticed": 17},
         {"part": "slowed", "round": 1, "slow": "m0", "blamed": "m1", "noticed": 19},
-        {"part": "an hour", "who": "understudy", "lost_s": 1.6, "efficiency": 0.9995},
-        {"part": "an hour", "who": "restart", "lost_s": 6.4, "efficiency": 0.9982},
-        {"part": "an hour", "who": "nobody acts", "efficiency": 0.84},
+        {"part": "an hour", "system": "understudy", "lost_s": 1.6, "efficiency": 0.9995},
+        {"part": "an hour", "system": "restart", "lost_s": 6.4, "efficiency": 0.9982},
+        {"part": "an hour", "system": "no action", "efficiency": 0.84},
     ]
     scale = [
         {"part": "changes", "what": what, "machines": machines, "cpu_s": machines / 1000, "frames": 9.5}

@@ -22,8 +22,8 @@ def test_code_that_is_read_for_the_first_time_is_no_growth() -> None:
 def test_the_check_is_of_the_stayers_median() -> None:
     growths = {"stayer": (0.0, 0.001, 0.5), "leaver": (0.3,), "joiner": (0.0,)}
     rows = [
-        {"who": who, "steady_mb": 1.0, "peak_mb": 1.0, "growth_mb": 0.0, "growth": value}
-        for who, values in growths.items()
+        {"worker": part, "steady_mb": 1.0, "peak_mb": 1.0, "growth_mb": 0.0, "growth": value}
+        for part, values in growths.items()
         for value in values
     ]
     stayer, leaver, _ = checks_of(summary(rows))

@@ -59,3 +59,21 @@ def test_the_screen_begins_with_the_first_view_and_ends_with_the_last() -> None:
         live.view({**JOB, "step": 13}, MACHINES)
     assert "step 13" in out.getvalue()
     assert "m0 has come" in out.getvalue()
+
+
+def test_each_role_has_one_bar() -> None:
+    console, out = drawn(force_terminal=True)
+    with LiveScreen(console) as live:
+        live.view(JOB, MACHINES)
+        for percent in range(0, 100, 10):
+            live.bar(f"[m0 role 0]  {percent}%|bar")
+        live.bar("[m1 role 1]  70%|bar")
+        live.bar("[m2 w5]  5%|bar")
+        live.bar("[m2 w5] ")
+        live.bar("[m3 w6]  5%|bar")
+        live.line("[m3 w6] done")
+        out.truncate(0)
+        live.refresh()
+    text = out.getvalue()
+    assert [line for line in ("90%", "70%", "80%", "5%") if line in text] == ["90%", "70%"]
+    assert "[m3 w6] done" in text

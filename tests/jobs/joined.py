@@ -90,15 +90,17 @@ class JoinedJob:
         """Wait until it is a standby that could train at once."""
         self.until(lambda: self.machine(name)["state"] == "standby" and self.machine(name)["rehearsed"], name)
 
-    def plays(self, name: str, role: int) -> None:
+    def has_role(self, name: str, role: int) -> None:
         self.until(lambda: self.machine(name)["roles"] == [role], f"{name} in role {role}")
 
-    def texts(self, kind: str) -> list[str]:
-        return [event["text"] for event in self.client.events()["events"] if event["kind"] == kind]
+    def texts(self, kind: str, machine: str = "") -> list[str]:
+        """What events of a kind say, of all machines or of one."""
+        events = [event for event in self.client.events()["events"] if event["kind"] == kind]
+        return [event["text"] for event in events if not machine or event["data"]["machine"] == machine]
 
     def given_up(self, name: str, times: int = 1) -> None:
-        lost = f"{name} is gone: nothing heard from its agent for {HEARTBEAT_S:g} s"
-        self.until(lambda: self.texts("lost").count(lost) == times, f"{name} to be given up")
+        self.until(lambda: len(self.texts("lost", name)) == times, f"{name} to be given up")
+        assert set(self.texts("lost", name)) == {f"{name} is gone: nothing heard from its agent for {HEARTBEAT_S:g} s"}
 
     def silence(self, seconds: float) -> None:
         """Wait until the controller has heard nothing for so long, and says so."""

@@ -95,7 +95,7 @@ class RunningJob:
 
         async def there() -> bool:
             change = (await self.call("GET", "/job"))["change"]
-            seen = [event["text"] for event in self.events if event["kind"] == "phase"]
+            seen = [event["data"]["phase"] for event in self.events if event["kind"] == "phase"]
             return name in seen or (change is not None and str(change["phase"]) == name)
 
         await self.until(there, f"phase {name}")
@@ -216,5 +216,5 @@ def same_bits(folder: Path, disturb: Disturbance, **settings: Any) -> None:
     assert not differing, f"losses differ from step {min(step for _, step in differing)} on"
     missing = undisturbed.losses.keys() - disturbed.losses.keys()
     lost = sum(event["kind"] == "lost" for event in disturbed.events)  # each with the last notes of its workers
-    assert len(missing) <= lost * int(settings.get("nproc", 1)), f"nobody has noted {missing}"
+    assert len(missing) <= lost * int(settings.get("nproc", 1)), f"no agent has noted {missing}"
     assert disturbed.digests == undisturbed.digests, "same losses, but another state at the end"

@@ -24,7 +24,7 @@ def slowly(train):
             for step in steps(count):
                 yield step
                 if not job.rehearsing and not Path(__file__).with_name("hurry").exists():
-                    time.sleep(0.5)  # leave the processors to the newcomers
+                    time.sleep(0.5)  # leave the processors to the joiners
         job.steps = paused
         train(job)
     run(with_pauses)

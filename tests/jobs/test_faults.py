@@ -79,22 +79,22 @@ def train(job):
     model = DDP(nn.Sequential(nn.Linear(64, 128), nn.Dropout(0.1), nn.Linear(128, 8)))
     optim = torch.optim.AdamW(model.parameters(), lr=1e-3)
     job.track(model=model, optim=optim)
-    newcomer = bool(job.rehearsing)
+    joiner = bool(job.rehearsing)
     for step in job.steps():
         with step:
             if job.rehearsing:
                 strike("joiner rehearses")
             numbers = torch.Generator().manual_seed(1000 * step.index + job.role)
             loss = model(torch.rand(16, 64, generator=numbers)).pow(2).mean()
-            if newcomer and not job.rehearsing:
+            if joiner and not job.rehearsing:
                 strike("joiner computes")
             loss.backward()
             optim.step()
-            if newcomer and not job.rehearsing:
+            if joiner and not job.rehearsing:
                 strike("joiner has stepped")
             optim.zero_grad()
             job.log(loss=loss)
-        newcomer = newcomer and bool(job.rehearsing)
+        joiner = joiner and bool(job.rehearsing)
         if not job.rehearsing and not (HERE / "hurry").exists():
             time.sleep(min(5.0, 0.1 * STEPS / (STEPS - step.index)))  # the later, the longer: the end is never reached
 
@@ -131,12 +131,12 @@ async def _die(running: RunningJob, folder: Path, point: str, *, victim: int | N
         await running.call("POST", "/standbys", {"type": "add-standby", "count": 3 - waiting})
     await running.standbys(2)
     (folder / point).write_text(str(victim or ""))
-    players = [entry["machine"] for entry in await running.call("GET", "/roster")]
-    leaver = players[len(point) % len(players)]
+    active = [entry["machine"] for entry in await running.call("GET", "/roster")]
+    leaver = active[len(point) % len(active)]
     answer = await running.replace(leaver)
     story = "\n".join(f"{event['kind']}: {event['text']}" for event in running.events[-40:])
     assert answer["ok"], f"{point}: {answer['text']}\n{story}"
-    assert not (folder / point).exists(), f"nobody came by: {point}"
+    assert not (folder / point).exists(), f"no process came to {point}"
 
     async def goes_on() -> bool:
         job = await running.call("GET", "/job")
@@ -145,8 +145,8 @@ async def _die(running: RunningJob, folder: Path, point: str, *, victim: int | N
     await running.until(goes_on, f"training after the death: {point}")
     step = (await running.call("GET", "/job"))["step"]
     await running.step(step + 2)
-    players = [entry["machine"] for entry in await running.call("GET", "/roster")]
-    assert leaver not in players, f"{leaver} was to be replaced ({point})"
+    active = [entry["machine"] for entry in await running.call("GET", "/roster")]
+    assert leaver not in active, f"{leaver} was to be replaced ({point})"
 
 
 @pytest.mark.parametrize("party", PARTIES)

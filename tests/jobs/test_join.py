@@ -34,7 +34,7 @@ def _direct(joined: JoinedJob) -> None:
     joined.waits("b")
 
     second.send_signal(signal.SIGTERM)
-    joined.plays("b", 0)
+    joined.has_role("b", 0)
     assert second.wait(60) == 0, joined.said("a")
     assert joined.said("a") == "understudy: a has left\n"
     assert "a is released" in joined.texts("released")
@@ -42,7 +42,7 @@ def _direct(joined: JoinedJob) -> None:
     fourth = joined.join("c", HERE)
     joined.waits("c")
     third.kill()  # its agent and workers go with it
-    joined.plays("c", 0)
+    joined.has_role("c", 0)
     joined.steps(2)
 
     joined.run.send_signal(signal.SIGINT)

@@ -50,7 +50,7 @@ def test_networks_do_what_they_do(tmp_path: Path, hosts: Hosts) -> None:
     differing = {key: loss for key, loss in losses.items() if undisturbed.losses[key] != loss}
     assert not differing, f"losses differ from step {min(step for _, step in differing)} on"
     untold = undisturbed.losses.keys() - losses.keys()
-    assert len(untold) <= 2, "who is cut off may not know that its last step counts, and nobody else tells its loss"
+    assert len(untold) <= 2, "a worker that is cut off may not know that its last step counts"
     assert view["digests"] == undisturbed.digests
 
 
@@ -68,7 +68,7 @@ def _disturb(joined: JoinedJob, hosts: Hosts) -> dict[str, Any]:
     workers = joined.machine("m1")["pids"]
     other.cut()
     joined.given_up("m1")
-    joined.plays("m2", 1)
+    joined.has_role("m2", 1)
     joined.steps(3)
     assert alive(workers), "they cannot know yet"
     other.heal()
@@ -79,13 +79,13 @@ def _disturb(joined: JoinedJob, hosts: Hosts) -> dict[str, Any]:
     usual = joined.client.job()["seconds"]
     far.delay = FAR_S
     joined.steps(5)
-    assert joined.machine("m2")["roles"] == [1], "a long way is no reason to give somebody up"
+    assert joined.machine("m2")["roles"] == [1], "a long way is no reason to give a machine up"
     assert joined.client.job()["seconds"] > usual + FAR_S
 
     workers = joined.machine("m0")["pids"]
     near.deafen()
     joined.given_up("m0")
-    joined.plays("m1", 0)
+    joined.has_role("m1", 0)
     joined.steps(3)
     far.delay = 0.0
     near.heal()

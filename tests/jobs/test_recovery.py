@@ -45,7 +45,7 @@ def test_state_that_only_one_role_has(tmp_path: Path) -> None:
         async def saved() -> bool:
             return bool(CheckpointFolder(tmp_path / "checkpoints", 2, pytest.fail).complete())
 
-        await running.until(saved, "a checkpoint that everybody has written")
+        await running.until(saved, "a checkpoint that all roles have written")
         for machine in await running.machines():
             if machine["state"] == "active":
                 os.kill(machine["pids"][0], signal.SIGKILL)

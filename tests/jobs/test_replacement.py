@@ -12,7 +12,7 @@ from tests.jobs.running import RunningJob, same_bits
 pytestmark = [pytest.mark.job, pytest.mark.timeout(400)]
 
 
-async def player(running: RunningJob, role: int) -> str:
+async def machine_of(running: RunningJob, role: int) -> str:
     roster: list[dict[str, Any]] = await running.call("GET", "/roster")
     return str(roster[role]["machine"])
 
@@ -48,7 +48,7 @@ async def one_that_is_asked_for_twice(running: RunningJob) -> None:
 async def role_zero_then_the_other_back_to_back(running: RunningJob) -> None:
     """The other one with every link opened anew."""
     await add(running, 2)
-    ids = [await running.ask(await player(running, role), all_links=role == 1) for role in (0, 1)]
+    ids = [await running.ask(await machine_of(running, role), all_links=role == 1) for role in (0, 1)]
     for id in ids:
         answer = await running.answer(id)
         assert answer["ok"], answer
@@ -56,13 +56,13 @@ async def role_zero_then_the_other_back_to_back(running: RunningJob) -> None:
 
 async def both_at_once(running: RunningJob) -> None:
     await add(running, 2)
-    answer = await running.replace(await player(running, 0), await player(running, 1))
+    answer = await running.replace(await machine_of(running, 0), await machine_of(running, 1))
     assert answer["ok"], answer
 
 
 async def with_the_world_stopped(running: RunningJob) -> None:
     await add(running, 1)
-    answer = await running.replace(await player(running, 0), stop_the_world=True)
+    answer = await running.replace(await machine_of(running, 0), stop_the_world=True)
     assert answer["ok"], answer
 
 

@@ -32,8 +32,8 @@ async def ready(running: RunningJob, *kinds: set[int]) -> dict[str, Any]:
     return found[0]
 
 
-async def player(running: RunningJob, role: int) -> dict[str, Any]:
-    """The machine that plays a role, once one does and nothing is under way."""
+async def machine_of(running: RunningJob, role: int) -> dict[str, Any]:
+    """The machine that has a role, once there is one and no change is under way."""
     found: list[dict[str, Any]] = []
 
     async def there() -> bool:
@@ -41,7 +41,7 @@ async def player(running: RunningJob, role: int) -> dict[str, Any]:
         found[:] = [machine for machine in await running.machines() if role in machine["roles"]]
         return bool(found) and job["status"] == "training" and job["change"] is None
 
-    await running.until(there, f"somebody who plays role {role}")
+    await running.until(there, f"a machine in role {role}")
     return found[0]
 
 
@@ -55,14 +55,14 @@ def test_a_standby_takes_roles_of_every_kind(tmp_path: Path) -> None:
             standby = await ready(running, *kinds)
             here = set(standby["rehearsed"])
             role = max(here) if same else min({0, 1, 2, 3} - here)
-            victim = await player(running, role)
+            victim = await machine_of(running, role)
             await running.kill_machine(victim["name"])
 
             async def promoted(name: str = standby["name"], role: int = role) -> bool:
-                return bool((await player(running, role))["name"] == name)
+                return bool((await machine_of(running, role))["name"] == name)
 
             await running.until(promoted, f"{standby['name']} in role {role}")
-            assert (await player(running, role))["pids"] == standby["pids"]
+            assert (await machine_of(running, role))["pids"] == standby["pids"]
 
     settings: dict[str, Any] = {"machines": 4, "standbys": 1, "mesh": "pp=2,dp=2,tp=1", "repair": 0.5}
     script = UNHURRIED.format(example=str(EXAMPLES / "gpt_3d.py"))
@@ -206,7 +206,7 @@ def test_a_recording_outlives_the_machine_that_has_made_it(tmp_path: Path) -> No
         await running.kill_machine("m0")
 
         async def promoted() -> bool:
-            return bool((await player(running, 0))["name"] == first["name"])
+            return bool((await machine_of(running, 0))["name"] == first["name"])
 
         await running.until(promoted, f"{first['name']} in role 0")
         pids.extend((await ready(running, {0, 1}))["pids"])

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
+from pathlib import Path
 
 import pytest
 
 from tests.jobs.command import Job
 from tests.jobs.test_bad_scripts import failing
+from understudy.launch.local import LocalJob
+from understudy.launch.spec import make
 
 pytestmark = [pytest.mark.job, pytest.mark.timeout(120)]
 
@@ -29,6 +33,10 @@ def test_a_script_for_torchrun_inside_of_train(job: Job) -> None:
             for step in job.steps(3):
                 with step:
                     learn(model, optim)
+                for percent in range(0, 101, 10):
+                    sys.stderr.write(f"\\r{percent:3d}% of step {step.index}")
+                    sys.stderr.flush()
+            sys.stderr.write("\\n")
             dist.destroy_process_group()
         understudy.run(train)
         """,
@@ -39,6 +47,7 @@ def test_a_script_for_torchrun_inside_of_train(job: Job) -> None:
     lines = [line.partition("] ")[2] for line in job.out.splitlines() if line.startswith("[")]
     mine = sorted(line for line in lines if line.startswith("script: "))
     assert mine == [f"script: I am {role} of {role} {role % 2} 4 2 {role // 2}" for role in range(4)]
+    assert [line for line in lines if "% of step" in line] == ["100% of step 2"] * 4
     assert [line for line in lines if "_process_group" in line] == [
         "understudy: init_process_group is not needed: the runtime begins and ends the process group",
         "understudy: init_process_group(init_method=env://) has no effect: the workers know one another already",
@@ -71,3 +80,45 @@ def test_a_backend_that_does_not_fit(job: Job) -> None:
     why = failing(job, "dist.init_process_group('nccl')  # here")
     assert 'init_process_group("nccl"): the workers of this job exchange tensors in cpu memory' in why
     assert re.search(r"\(script.py, line \d+\)", why)
+
+
+BARS = """
+import sys, time, torch, understudy
+
+def train(job):
+    model = torch.nn.Linear(4, 4)
+    optim = torch.optim.SGD(model.parameters(), lr=0.1)
+    job.track(model=model, optim=optim)
+    for step in job.steps(100_000):
+        with step:
+            optim.step()
+        sys.stderr.write(f"\\r{step.index} steps")
+        sys.stderr.flush()
+        time.sleep(0.05)  # until the test stops the job
+understudy.run(train)
+"""
+
+
+def test_a_live_screen_gets_the_states_of_bars(tmp_path: Path) -> None:
+    """Each role has a bar of its own; the log has its last state only."""
+    script, bars, both = tmp_path / "train.py", dict[str, str](), asyncio.Event()
+    script.write_text(BARS)
+
+    def bar(text: str) -> None:
+        writer, _, state = text.partition("] ")
+        bars[writer] = state
+        if bars.keys() >= {"[m0 role 0", "[m1 role 1"}:
+            both.set()
+
+    async def run() -> str:
+        spec = make({"machines": 2, "script": str(script), "run_dir": str(tmp_path / "run")})
+        async with LocalJob(spec, on_line=lambda line: None, on_bar=bar) as job:
+            end = asyncio.ensure_future(job.wait())
+            await both.wait()
+            await job.stop()
+            return (await end).status
+
+    assert asyncio.run(run()) == "stopped"
+    assert bars["[m0 role 0"].endswith(" steps")
+    log = (tmp_path / "run" / "log.txt").read_text().splitlines()
+    assert len([line for line in log if line.endswith(" steps")]) == 2

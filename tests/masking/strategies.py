@@ -29,8 +29,8 @@ def placements(draw: st.DrawFn, most: int = 14, kinds: tuple[str, ...] = KINDS) 
 @st.composite
 def live_sets(draw: st.DrawFn, placement: Placement) -> set[int]:
     """Mostly alive, so that wipe-outs do not hide everything else."""
-    everybody = range(placement.replicas)
-    return set(everybody) - set(draw(st.lists(st.sampled_from(everybody), max_size=placement.replicas)))
+    replicas = range(placement.replicas)
+    return set(replicas) - set(draw(st.lists(st.sampled_from(replicas), max_size=placement.replicas)))
 
 
 @st.composite

@@ -16,6 +16,7 @@ from understudy.masking.placement import (
     consecutive,
     everywhere,
     golomb,
+    holders_of,
     off,
     parse,
     random_regular,
@@ -25,12 +26,12 @@ from understudy.masking.rulers import SHORTEST
 
 @given(placements(most=24))
 def test_every_shard_has_r_holders_and_every_replica_r_shards(placement: Placement) -> None:
-    everybody = range(placement.replicas)
-    for shard in everybody:
+    replicas = range(placement.replicas)
+    for shard in replicas:
         holders = placement.holders(shard)
         assert len(holders) == len(set(holders)) == placement.r
         assert holders[0] == shard
-    for replica in everybody:
+    for replica in replicas:
         stack = placement.stack(replica)
         assert len(stack) == len(set(stack)) == placement.r
         assert stack[0] == replica
@@ -98,6 +99,13 @@ def test_a_text_names_a_placement(text: str, placement: Placement) -> None:
     assert parse(text, 8) == placement
     assert parse(placement.name, 8) == placement
     assert str(placement).startswith(f"{placement.name}: ")
+
+
+@pytest.mark.parametrize(
+    ("text", "r"), [("spare:r=12,domain=4", 12), ("blocks:r=2", 2), ("anywhere", None), ("off", None)]
+)
+def test_a_text_says_how_many_holders_a_shard_has(text: str, r: int | None) -> None:
+    assert holders_of(text) == r
 
 
 @pytest.mark.parametrize(

@@ -31,17 +31,17 @@ def test_repairs_have_their_mean(spread: str) -> None:
 def test_the_clock_always_knows_the_first_failure(slots: int, runs: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
     clock = FailureClock(Failures(100.0), runs, slots, rng)
-    everyone = np.arange(runs)
+    every = np.arange(runs)
     for _ in range(8):
-        first, who = clock.first(), clock.failing(everyone)
+        first, slot = clock.first(), clock.failing(every)
         dates = clock._dates[:, :slots]
         assert np.array_equal(first, dates.min(axis=1))
-        assert np.array_equal(dates[everyone, who], first)
+        assert np.array_equal(dates[every, slot], first)
         if rng.random() < 0.3:
-            clock.disable(everyone, who)
+            clock.disable(every, slot)
         else:
-            clock.renew(everyone, who, np.where(np.isinf(first), 0.0, first))
-    clock.renew_disabled(everyone, np.zeros(runs))
+            clock.renew(every, slot, np.where(np.isinf(first), 0.0, first))
+    clock.renew_disabled(every, np.zeros(runs))
     assert np.isfinite(clock._dates[:, :slots]).all()
     assert np.isinf(clock._dates[:, slots:]).all()
     assert np.array_equal(clock.first(), clock._dates.min(axis=1))

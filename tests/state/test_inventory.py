@@ -174,6 +174,18 @@ def test_gradients_have_the_parameters_names() -> None:
     assert bias.data_ptr() == model.outer.bias.grad.data_ptr()
 
 
+def test_gradients_of_parameters_without_an_optimizer() -> None:
+    """They accumulate from step to step, until a later optimizer takes the parameters."""
+    body, head = nn.Linear(2, 2), nn.Linear(2, 1)
+    tracked = {"model": nn.Sequential(body, head), "optim": torch.optim.SGD(head.parameters(), lr=0.1)}
+    inventory = take_inventory(tracked)
+    names = [name for name, _ in inventory.gradients()]
+    assert names == ["model.1.weight", "model.1.bias", "model.0.weight", "model.0.bias"]
+    head(body(torch.ones(1, 2))).sum().backward()
+    carried, _ = inventory.carried()
+    assert {2, 3} <= carried.keys()
+
+
 class Keeper(nn.Module):
     def __init__(self, seen: int) -> None:
         super().__init__()
@@ -316,6 +328,16 @@ def test_state_of_an_unknown_parameter_is_named() -> None:
         grow(tracked, slots[::-1])
 
 
+def test_a_group_that_was_added_later_is_refused() -> None:
+    first, second = nn.Parameter(torch.ones(1)), nn.Parameter(torch.ones(1))
+    grown = torch.optim.Adam([{"params": [first]}, {"params": [second]}])
+    (first + second).sum().backward()
+    grown.step()
+    slots = take_inventory({"optim": grown}).slots
+    with pytest.raises(StateError, match="optim: the giver has at least 2 param_groups, this worker has 1; make all"):
+        grow({"optim": torch.optim.Adam([nn.Parameter(torch.ones(1))])}, slots)
+
+
 def test_other_objects_than_the_givers_are_refused() -> None:
     rest = take_inventory({"loader": Loader(1)}).rest()
     with pytest.raises(StateError, match=r"the giver tracks loader; this worker tracks data: call job.track"):
@@ -324,7 +346,7 @@ def test_other_objects_than_the_givers_are_refused() -> None:
         take_inventory({"loader": torch.optim.SGD(nn.Linear(1, 1).parameters())}).restore_rest(rest)
     two = torch.optim.SGD([{"params": [nn.Parameter(torch.ones(1))]}, {"params": [nn.Parameter(torch.ones(1))]}])
     one = torch.optim.SGD([nn.Parameter(torch.ones(1))])
-    with pytest.raises(StateError, match="optim: the giver has 2 param_groups, this worker 1"):
+    with pytest.raises(StateError, match="optim: the giver has 2 param_groups, this worker has 1; make all groups"):
         take_inventory({"optim": one}).restore_rest(take_inventory({"optim": two}).rest())
     with pytest.raises(StateError, match=r"loader: does not accept what the giver's own state was: KeyError"):
         take_inventory({"loader": Loader(1)}).restore_rest(take_inventory({"loader": Loader(None)}).rest())

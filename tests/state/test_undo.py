@@ -203,6 +203,16 @@ def test_hyper_parameters_are_as_they_were(net: Net) -> None:
     assert "warm" not in optim.param_groups[1]
 
 
+def test_a_group_that_a_step_has_added_goes(net: Net) -> None:
+    optim = torch.optim.SGD(net.layer.parameters(), lr=0.1)
+    undo = Undo({"net": net, "optim": optim})
+    undo.remember()
+    optim.add_param_group({"params": [*net.norm.parameters()], "lr": 0.5})
+    undo.restore()
+    assert [group["lr"] for group in optim.param_groups] == [0.1]
+    optim.add_param_group({"params": [*net.norm.parameters()], "lr": 0.5})  # as the repeated step does
+
+
 def test_hyper_parameters_that_are_tensors_and_change_in_place(net: Net) -> None:
     optim = torch.optim.Adam(net.parameters(), lr=torch.tensor(0.5))
     rate = optim.param_groups[0]["lr"]

@@ -28,13 +28,13 @@ class Worker:
     def __init__(self) -> None:
         self.agent, mine = socket.socketpair()
         self.endpoint = SimpleNamespace(perform=lambda op: None, post=lambda *jobs: None)
-        player: Any = SimpleNamespace(
+        runtime: Any = SimpleNamespace(
             spec=SimpleNamespace(uid="w0"),
             fabric=SimpleNamespace(endpoints=lambda: [self.endpoint]),
             meter=SimpleNamespace(_turn=lambda part: None),
         )
         self.line = AgentConnection(mine)
-        self.faults = WorkerFaults(player, self.line)
+        self.faults = WorkerFaults(runtime, self.line)
 
     def suffer(self, kind: str, seconds: float = 0.05) -> None:
         before = set(threading.enumerate())
@@ -104,25 +104,35 @@ def test_the_disk_is_full_for_a_while() -> None:
     assert state_dict_saver.save is save
 
 
-def test_operations_are_late_for_a_while() -> None:
+def end_of(timers: list[threading.Thread]) -> None:
+    for timer in timers:
+        timer.join(10)
+        assert not timer.is_alive()
+
+
+def timers() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if isinstance(thread, threading.Timer)]
+
+
+def test_operations_are_late_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr(faults, "time", SimpleNamespace(sleep=slept.append))
     with Worker() as worker:
         perform, post = worker.endpoint.perform, worker.endpoint.post
-        worker.suffer("delay-links", 0.2)
-        start = time.monotonic()
-        worker.endpoint.perform(None)
-        worker.endpoint.post()
-        assert time.monotonic() - start >= 2 * faults.LINK_DELAY_S
-        deadline = time.monotonic() + 10
-        while (worker.endpoint.perform, worker.endpoint.post) != (perform, post):
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        worker.suffer("delay-links", 0.05)
+        late = worker.endpoint.perform, worker.endpoint.post
+        late[0](None)
+        late[1]()
+        assert slept == [faults.LINK_DELAY_S] * 2
+        end_of(timers())
+        assert (worker.endpoint.perform, worker.endpoint.post) == (perform, post)
 
 
 def test_a_generation_s_own_way_is_not_undone() -> None:
     with Worker() as worker:
-        worker.suffer("delay-links", 0.05)
+        worker.suffer("delay-links", 0.2)
         worker.endpoint.perform = mine = lambda op: None
-        time.sleep(0.2)
+        end_of(timers())
         assert worker.endpoint.perform is mine
 
 

@@ -20,7 +20,7 @@ COMMANDS = {
     16: (15, "an agent that looks like it"),
     17: (16, "its fork server"),
     18: (17, "its worker"),
-    20: (1, "somebody else's"),
+    20: (1, "another user's"),
 }
 TABLE = {pid: Process(pid, parent, 0, command) for pid, (parent, command) in COMMANDS.items()}
 

@@ -2,103 +2,28 @@
 
 from __future__ import annotations
 
-import array
 import asyncio
-import fcntl
 import itertools
 import os
 import signal
 import socket
 import subprocess
 import sys
-import termios
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from . import forkserver
 from .forkserver import MESSAGES, ForkExited, ForkFailed, ForkInbox, ForkReady, ForkRefused, Message, Spawn, Started
+from .output import Bars, OnOutput, OutputPipe
 
-LONGEST_LINE = 1 << 16
 CLOSE_S = 5.0
 """Time limit of close(): for the server, and then for workers that the kernel does not let die."""
-
-Stream = Literal["stdout", "stderr"]
-OnOutput = Callable[[bytes, Stream], object]
 
 
 class ForkServerError(Exception):
     """No worker can be started."""
-
-
-class OutputLines:
-    """Cuts a stream of bytes into lines without their newlines; a line has at most LONGEST_LINE bytes."""
-
-    def __init__(self) -> None:
-        self._rest = bytearray()
-
-    def feed(self, data: bytes) -> list[bytes]:
-        """The lines that are complete with these bytes."""
-        self._rest += data
-        lines = []
-        if b"\n" in data:
-            *whole, rest = bytes(self._rest).split(b"\n")
-            self._rest = bytearray(rest)
-            lines = [line[at : at + LONGEST_LINE] for line in whole for at in range(0, len(line) or 1, LONGEST_LINE)]
-        while len(self._rest) > LONGEST_LINE:
-            lines.append(bytes(self._rest[:LONGEST_LINE]))
-            del self._rest[:LONGEST_LINE]
-        return lines
-
-    def end(self) -> list[bytes]:
-        """The last line, if it had no newline."""
-        last, self._rest = bytes(self._rest), bytearray()
-        return [last] if last else []
-
-
-class _Pipe:
-    """The reading end of a worker's stdout or stderr. Closed when the stream ends or the worker does."""
-
-    def __init__(self, fd: int, stream: Stream, on_output: OnOutput) -> None:
-        self._fd, self._stream, self._on_output = fd, stream, on_output
-        self._lines = OutputLines()
-        self._loop = asyncio.get_running_loop()
-        self._loop.add_reader(fd, self._read)
-
-    def _read(self) -> int:
-        try:
-            data = os.read(self._fd, LONGEST_LINE)
-        except BlockingIOError:
-            return 0
-        self._deliver(self._lines.feed(data))
-        if not data:
-            self.close()
-        return len(data)
-
-    def drain(self) -> None:
-        """Deliver what a dead worker left in the pipe, without waiting for other processes that may still write."""
-        if self._fd >= 0:
-            left = array.array("i", [0])
-            fcntl.ioctl(self._fd, termios.FIONREAD, left)
-            due = left[0]
-            while due > 0 and (got := self._read()):
-                due -= got
-            self.close()
-
-    def close(self) -> None:
-        if self._fd >= 0:
-            self._loop.remove_reader(self._fd)
-            os.close(self._fd)
-            self._fd = -1
-            self._deliver(self._lines.end())
-
-    def _deliver(self, lines: list[bytes]) -> None:
-        for line in lines:
-            try:
-                self._on_output(line, self._stream)
-            except Exception as error:
-                self._loop.call_exception_handler({"message": "on_output failed", "exception": error})
 
 
 class ForkedWorker:
@@ -111,7 +36,10 @@ class ForkedWorker:
         self.code: int | None = None
         """As `exited` has it, or None while the worker lives."""
         self._pidfd = pidfd
-        self._pipes = (_Pipe(birth.out, "stdout", birth.on_output), _Pipe(birth.err, "stderr", birth.on_output))
+        self._pipes = (
+            OutputPipe(birth.out, "stdout", birth.on_output, birth.bars),
+            OutputPipe(birth.err, "stderr", birth.on_output, birth.bars),
+        )
         self._loop = asyncio.get_running_loop()
         self._exited: asyncio.Future[int] = self._loop.create_future()
 
@@ -146,6 +74,7 @@ class _Birth(NamedTuple):
     err: int
     connection: socket.socket
     on_output: OnOutput
+    bars: Bars | None
     child: asyncio.Future[ForkedWorker]
 
     def fail(self, reason: str) -> None:
@@ -220,12 +149,20 @@ class ForkClient:
         return client
 
     async def spawn(
-        self, target: str, spec: bytes = b"", *, env: Mapping[str, str], cwd: str, on_output: OnOutput
+        self,
+        target: str,
+        spec: bytes = b"",
+        *,
+        env: Mapping[str, str],
+        cwd: str,
+        on_output: OnOutput,
+        bars: Bars | None = None,
     ) -> ForkedWorker:
         """Start a worker that calls the function `module:function` with the descriptor of its socket and the spec.
 
-        `env` is the worker's whole environment. Errors in the worker, such as a target that does not exist, are in its
-        stderr. If this call is cancelled, the worker is killed."""
+        `on_output` gets the lines that the worker writes, and `bars` the states of progress bars; without `bars` these
+        are part of the lines. `env` is the worker's whole environment. Errors in the worker, such as a target that does
+        not exist, are in its stderr. If this call is cancelled, the worker is killed."""
         if self._refusal:
             raise ForkServerError(self._refusal)
         kept = [each for each in self._children.items() if each[1].code is None or each[1].connection.fileno() >= 0]
@@ -245,7 +182,7 @@ class ForkClient:
             ours.setblocking(False)
             undo.pop_all()
         (out, their_out), (err, their_err) = pipes
-        birth = self._births[id] = _Birth(out, err, ours, on_output, self._loop.create_future())
+        birth = self._births[id] = _Birth(out, err, ours, on_output, bars, self._loop.create_future())
         self._outbox.append((memoryview(request), (their_out, their_err, theirs.detach())))
         self._speak()
         try:

@@ -41,6 +41,9 @@ class AgentSpec(msgspec.Struct, frozen=True, kw_only=True):
     patience: float = 0.0
     """Seconds without a sign of the job after which the agent takes the job for over; 0: never."""
     labels: dict[str, str] = {}
+    live: bool = False
+    """Whether the launcher shows progress bars as they change: their states are then written with a carriage return at
+    the end of the line."""
 
 
 def facts_of(spec: WorkerSpec) -> Facts:

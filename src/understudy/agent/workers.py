@@ -18,12 +18,15 @@ from understudy.protocol.messages import TO_AGENT, TO_WORKER, ExtensionMessage, 
 from understudy.protocol.samples import Sample
 
 from .fork_client import ForkClient, ForkedWorker
+from .output import Bars
 from .spec import AgentSpec
 
 log = logging.getLogger("understudy.agent")
 
 _LAST_LINES = 12
 """Lines of a worker's standard error that are reported with its end."""
+_LIVE_S, _BAR_S = 0.5, 30.0
+"""Time between two states of a progress bar that are shown: on a live screen, and as lines of a log."""
 _SAMPLES = 64
 """The latest samples of each worker that are kept between two beats."""
 _GRACE_S = 3.0
@@ -70,13 +73,25 @@ class Workers:
         own = msgspec.structs.replace(spec.worker, uid=uid, slot=slot, machine=spec.machine)
         last_lines: deque[str] = deque(maxlen=_LAST_LINES)
 
-        def output(line: bytes, stream: str) -> None:
-            text = line.decode(errors="replace").rstrip("\n")
-            if stream == "stderr" and text.strip():
-                last_lines.append(text)
+        def writer() -> str:
             worker = self._running.get(uid)
             role = f"role {worker.role}" if worker is not None and worker.role is not None else uid
-            self._show(f"[{spec.machine} {role}] {text}")
+            return f"[{spec.machine} {role}]"
+
+        drawn = writer()
+
+        def output(line: bytes, stream: str) -> None:
+            text = line.decode(errors="replace")
+            if stream == "stderr" and text.strip():
+                last_lines.append(text)
+            self._show(f"{writer()} {text}")
+
+        def changing(state: bytes, stream: str) -> None:
+            nonlocal drawn
+            if spec.live and drawn != writer():
+                self._show(f"{drawn} \r")  # it was drawn under the name that the worker had before its role
+            drawn = writer()
+            self._show(f"{drawn} {state.decode(errors='replace').rstrip()}" + ("\r" if spec.live else ""))
 
         child = await self._server.spawn(
             target="understudy.worker.entry:main",
@@ -84,6 +99,7 @@ class Workers:
             env=spec.env,
             cwd=spec.cwd,
             on_output=output,
+            bars=Bars(changing, _LIVE_S if spec.live else _BAR_S),
         )
         worker = self._running[uid] = WorkerProcess(uid, slot, child, last_lines)
         asyncio.get_running_loop().add_reader(child.connection, self._read, worker)

@@ -7,16 +7,18 @@ import asyncio
 import json
 import signal
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from understudy.cli import options
 from understudy.cli import run as run_command
 from understudy.cli.command import Subparsers, UsageError, add_command
-from understudy.cli.options import duration
 from understudy.cli.output import writable_target, write_atomically
+from understudy.protocol.options import options as all_options
+from understudy.protocol.settings import JobSpec
 
 if TYPE_CHECKING:
-    from understudy.protocol.settings import JobSpec
     from understudy.verify.script.check import CheckResult
 
 STEPS, MACHINES, EPOCH = 12, 2, 5
@@ -41,8 +43,8 @@ them is a finding: give the options that the job will have, such as --copy-every
 Exit code 0: all bits are the same; a mere suspicion is shown as a warning. 1: a problem is proven. 3: machines died
 that the check did not kill, so that nothing is proven.
 """
-
-
+OPTIONS = ("machines", "nproc", "mesh", "steps", "seed", "threads", "transport", "copy_every")
+"""Keys of the options of a job that a check has, too."""
 _CODES = {"clean": 0, "found": 1, "unclear": 3}
 """Verdict → exit code."""
 
@@ -52,16 +54,12 @@ def add_parser(subparsers: Subparsers) -> None:
     add = parser.add_argument
     epoch = f"batches in an epoch of each DataLoader, so that epochs end within a run (default {EPOCH}); 0: all"
     within = "a run in which nothing happens for this time is stuck (default 5m)"
-    add("--machines", type=int, metavar="N", help=f"machines with roles (default {MACHINES})")
-    add("--nproc", type=int, metavar="N", help="workers per machine (default 1)")
-    add("--mesh", metavar="DIMS", help="dimensions, outermost first: pp=2,dp=2,tp=2 (default dp over all roles)")
-    add("--steps", type=int, metavar="N", help=f"steps of each run (default {STEPS})")
-    add("--seed", type=int, metavar="N", help="seed of all random numbers (default 0)")
-    add("--threads", type=int, metavar="N", help="torch threads per worker (default 1)")
-    add("--transport", help="native (default), or torch:gloo")
-    add("--copy-every", type=int, metavar="N", help="copy the state to another machine every N steps (default: never)")
+    known = all_options(JobSpec)
+    known |= {key: replace(known[key], default=value) for key, value in (("machines", MACHINES), ("steps", STEPS))}
+    for key in OPTIONS:
+        options.add_option(parser, known[key])
     add("--epoch", type=int, default=EPOCH, metavar="N", help=epoch)
-    add("--within", type=duration, default=300.0, metavar="SPAN", help=within)
+    add("--within", type=options.duration, default=300.0, metavar="SPAN", help=within)
     add("--keep", type=Path, metavar="DIR", help="keep logs and the observations of every boundary in DIR")
     add("--json", metavar="FILE", help="write runs, findings and verdict to FILE as JSON; - for stdout")
     add("script", metavar="SCRIPT", help="a training script, or a TOML file as for understudy run")

@@ -107,8 +107,8 @@ class CheckScreen:
             self._more("likeliest first:")
         for cause in finding.causes[:_SHOWN]:
             self._cause(cause)
-        if (more := len(finding.causes) - _SHOWN) > 0:
-            self._more(f"and {more} more; see --json")
+        if more := [f"{cause.variable} ({cause.place})" for cause in finding.causes[_SHOWN:]]:
+            self._more(f"and {', '.join(more)}; see --json")
         self._more(finding.advice, "→ ")
 
     def _cause(self, cause: Cause) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from rich.console import Console, Group, RenderableType
@@ -33,13 +33,18 @@ LOUD = {
     "notice": "yellow",
     "late": "yellow",
 }
-EVENTS, LINES = 6, 8
+EVENTS, LINES, BARS = 6, 8, 8
 
 
 def screen(
-    job: dict[str, Any], machines: Sequence[dict[str, Any]], events: Sequence[dict[str, Any]], lines: Sequence[str]
+    job: dict[str, Any],
+    machines: Sequence[dict[str, Any]],
+    events: Sequence[dict[str, Any]],
+    lines: Sequence[str],
+    bars: Iterable[str] = (),
 ) -> RenderableType:
-    """The whole screen, from the controller's views and events and the workers' output."""
+    """The whole screen, from the controller's views and events and the workers' output. `bars` are the present states
+    of progress bars."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
     for machine in machines:
         roles = " ".join(str(role) for role in machine["roles"])
@@ -59,6 +64,7 @@ def screen(
     if lines:
         parts.append(Rule(style="dim"))
         parts += [Text(line, style="dim", no_wrap=True, overflow="ellipsis") for line in list(lines)[-LINES:]]
+    parts += [Text(bar, no_wrap=True, overflow="ellipsis") for bar in list(bars)[-BARS:]]
     return Group(*parts)
 
 
@@ -69,6 +75,8 @@ class LiveScreen(Live):
         super().__init__(console=console, refresh_per_second=8)
         self._events: deque[dict[str, Any]] = deque(maxlen=EVENTS)
         self._lines: deque[str] = deque(maxlen=LINES)
+        self._bars: dict[str, str] = {}
+        """By writer: the present state of its progress bar."""
         self._job: dict[str, Any] = {}
         self._machines: list[dict[str, Any]] = []
 
@@ -78,6 +86,14 @@ class LiveScreen(Live):
 
     def line(self, text: str) -> None:
         self._lines.append(text)
+        self._bars.pop(_writer(text), None)  # its last state is this line, or it is drawn again below this line
+        self._draw()
+
+    def bar(self, text: str) -> None:
+        """The state of a progress bar has changed; an empty state removes the bar."""
+        self._bars.pop(_writer(text), None)
+        if text.partition("] ")[2].strip():
+            self._bars[_writer(text)] = text
         self._draw()
 
     def view(self, job: dict[str, Any], machines: list[dict[str, Any]]) -> None:
@@ -86,4 +102,9 @@ class LiveScreen(Live):
 
     def _draw(self) -> None:
         if self._job:
-            self.update(screen(self._job, self._machines, self._events, self._lines))
+            self.update(screen(self._job, self._machines, self._events, self._lines, self._bars.values()))
+
+
+def _writer(text: str) -> str:
+    """The machine and the role that have written a line."""
+    return text.partition("] ")[0]

@@ -15,6 +15,7 @@ from rich.text import Text
 from understudy.cli import cluster_options
 from understudy.cli.command import Subparsers, add_command
 from understudy.cli.output import deliver, made, progress_bar, table, writable, write
+from understudy.masking.placement import holders_of
 from understudy.protocol.durations import readable
 from understudy.protocol.sentences import counted
 
@@ -108,7 +109,7 @@ def as_dict(found: Plan) -> dict[str, Any]:
             "offered": each.offered,
             "standbys": strategy.standbys,
             "placement": strategy.placement if strategy.answer == "mask" else None,
-            "r": _holders(strategy.placement) if strategy.answer == "mask" else None,
+            "r": holders_of(strategy.placement) if strategy.answer == "mask" else None,
             "q": strategy.q or None,
             "restart_after": strategy.restart_after or None,
             "checkpoint_period_s": strategy.period,
@@ -142,11 +143,6 @@ def as_dict(found: Plan) -> dict[str, Any]:
         "sensitivity": [{"input": each.name, "halved": each.low, "doubled": each.high} for each in found.sensitivity],
         "assumptions": msgspec.to_builtins(found.assumed.notes),
     }
-
-
-def _holders(placement: str) -> int | None:
-    _, _, rest = placement.partition("r=")
-    return int(rest.split(",")[0]) if rest else None
 
 
 def show(found: Plan, out: Console) -> None:

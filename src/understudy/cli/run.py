@@ -155,7 +155,8 @@ async def _follow(spec: JobSpec, *, as_json: bool, plain: bool) -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, interrupt)
     view = None if live is None else live.view
-    async with LocalJob(spec, on_line=line, on_event=show, on_view=view) as job:
+    bar = None if live is None else live.bar
+    async with LocalJob(spec, on_line=line, on_bar=bar, on_event=show, on_view=view) as job:
         waiting = asyncio.ensure_future(job.wait())
         heed()
         try:

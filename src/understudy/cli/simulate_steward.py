@@ -114,13 +114,14 @@ def _asked(args: argparse.Namespace) -> tuple[StewardScenario, StewardSettings, 
         mistaken=_within(args, "mistaken", span, 0.0, 3.2e10, 0.0),
         mistake=_within(args, "mistake", span, 0.0, 3.2e7, 60.0),
     )
+    usual = StewardSettings()
     settings = StewardSettings(
         "act",
         _within(args, "pool", count, 0, 1_000_000, enough),
-        cool_down=_within(args, "cool_down", span, 0.0, HOUR, 30.0),
-        budget=_within(args, "budget", count, 0, 1_000_000, 0),
-        looks=_within(args, "looks", count, 1, 1_000_000, 10),
-        replacements=_within(args, "replacements", count, 0, 1_000_000, 4),
+        cool_down=_within(args, "cool_down", span, 0.0, HOUR, usual.cool_down),
+        budget=_within(args, "budget", count, 0, 1_000_000, usual.budget),
+        looks=_within(args, "looks", count, 1, 1_000_000, usual.looks),
+        replacements=_within(args, "replacements", count, 0, 1_000_000, usual.replacements),
         arrival=max(HOUR, 2 * durations.cold),
     )
     return scenario, settings, assumed.setting.cluster.domain

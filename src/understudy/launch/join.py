@@ -51,7 +51,7 @@ class Ticket(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check(ticket: Ticket) -> Ticket:
-    """The same ticket; raises JoinError if it cannot be right, as far as is known without asking the job."""
+    """Return the ticket. Raises JoinError if it cannot be right, as far as is known without asking the job."""
     if not re.fullmatch(r"https?://[^/]+/?", ticket.url):
         raise JoinError(f"{ticket.url} is not a controller; write it as http://HOST:PORT")
     if not re.fullmatch(r"([0-9a-f]{2})+", ticket.secret):

@@ -53,18 +53,20 @@ class Ended(msgspec.Struct, frozen=True):
 
 
 class LocalJob:
-    """Starts the processes of a job, restarts the controller if it dies, and leaves nothing behind."""
+    """Starts the processes of a job, restarts the controller if it dies, and leaves nothing behind. `on_line` gets all
+    lines that they write; `on_bar`, if it is given, the states of progress bars as they change, by `[machine role]`."""
 
     def __init__(
         self,
         spec: JobSpec,
         *,
         on_line: Callable[[str], None] = print,
+        on_bar: Callable[[str], None] | None = None,
         on_event: Callable[[dict[str, Any]], None] = lambda event: None,
         on_view: Callable[[dict[str, Any], list[dict[str, Any]]], None] | None = None,
     ) -> None:
         self.spec = spec
-        self._on_line, self._on_event, self._on_view = on_line, on_event, on_view
+        self._on_line, self._on_bar, self._on_event, self._on_view = on_line, on_bar, on_event, on_view
         stamp = time.strftime("%Y%m%d-%H%M%S")
         self.run_dir = Path(spec.run_dir or f"runs/{spec.title}-{stamp}-{os.getpid()}").resolve()
         self.secret = secrets.token_bytes(32)
@@ -241,6 +243,7 @@ class LocalJob:
             cwd=str(Path.cwd()),
             env={**os.environ, **self._variables},
             labels=self.spec.labels.get(name, {}),
+            live=self._on_bar is not None,
         )
         on_line = partial(self._show, name)
         process: AgentProcess
@@ -293,6 +296,9 @@ class LocalJob:
                 await self._start_agent(name, standby=True)
 
     def _show(self, name: str, text: str) -> None:
+        if self._on_bar is not None and text.endswith("\r"):  # the present state of a progress bar
+            self._on_bar(text[:-1])
+            return
         self._last_lines[name] = text or self._last_lines.get(name, "")
         if not text.startswith("["):
             text = f"[{name}] {text}"

@@ -105,7 +105,7 @@ def make(values: Mapping[str, Any], where: str = "") -> JobSpec:
 
 
 def _resolved(spec: JobSpec) -> JobSpec:
-    """The same job: folders by their whole paths, and masking as the policy for lost machines wants it."""
+    """The job with whole paths of folders, and with masking as the policy for lost machines wants it."""
     settings, changes = spec.settings, {}
     for key, folder in (("checkpoint", settings.checkpoint.folder), ("recordings", settings.standbys.recordings)):
         if folder:
@@ -124,7 +124,7 @@ def _resolved(spec: JobSpec) -> JobSpec:
 
 
 def check(spec: JobSpec) -> JobSpec:
-    """The same job; raises SpecError if it cannot run."""
+    """Return the job. Raises SpecError if it cannot run."""
     try:
         for option in options(spec).values():
             option.check(value_of(spec, option))

@@ -151,10 +151,21 @@ KINDS: dict[str, tuple[Callable[..., Placement], tuple[str, ...]]] = {
 
 def parse(text: str, replicas: int) -> Placement:
     """The placement that a text names, such as `spare:r=3,domain=4`, `anywhere` or `off`."""
+    kind, given = _read(text)
+    return KINDS[kind][0](replicas, **given)
+
+
+def holders_of(text: str) -> int | None:
+    """The number of holders per shard that a placement's text gives; None: it gives none, such as `anywhere`."""
+    return _read(text)[1].get("r")
+
+
+def _read(text: str) -> tuple[str, dict[str, int]]:
+    """(kind, settings) of a placement's text."""
     kind, colon, rest = text.strip().partition(":")
     if kind not in KINDS:
         raise PlacementError(f"{text!r}: there is no placement {kind!r}; there are {', '.join(KINDS)}")
-    make, allowed = KINDS[kind]
+    allowed = KINDS[kind][1]
     if colon and not allowed:
         raise PlacementError(f"{text!r}: {kind} takes no settings; write {kind}")
     given: dict[str, int] = {}
@@ -169,7 +180,7 @@ def parse(text: str, replicas: int) -> Placement:
         given[key] = int(value)
     if "r" in allowed and "r" not in given:
         raise PlacementError(f"{text!r}: how many holders per shard? Write {_usage(kind)}")
-    return make(replicas, **given)
+    return kind, given
 
 
 def _usage(kind: str) -> str:

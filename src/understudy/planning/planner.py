@@ -7,6 +7,7 @@ from math import inf, isfinite
 
 import msgspec
 
+from understudy.masking.placement import holders_of
 from understudy.planning import strategy as ways
 from understudy.planning.closed_form import Estimate, best_period, enough_standbys, estimate
 from understudy.planning.inputs.assume import PlanAssumptions, PlanRequest, assume
@@ -120,8 +121,7 @@ class FixedChoices(msgspec.Struct, frozen=True):
         """Whether the strategy agrees with the fixed parameters that it uses."""
         if self.standbys is not None and strategy.answer != "restart" and strategy.standbys != self.standbys:
             return not (strategy.refills or strategy.answer == "replace")
-        own = "r=" in strategy.placement
-        return self.r is None or not own or strategy.placement.endswith(f"r={self.r}")
+        return self.r is None or holders_of(strategy.placement) in (None, self.r)
 
 
 ANY = FixedChoices()

@@ -170,7 +170,7 @@ class Compared(msgspec.Struct, frozen=True, tag="compared"):
     step: int
     """The step that began at this boundary."""
     twins: tuple[int, ...]
-    """Roles that can give this role's state, itself included."""
+    """Roles that can give this role's state, itself included; none: what was found before holds no more."""
     own: tuple[str, ...] = ()
     """Tracked objects in which this role differs from its twins; the twins know what this role holds."""
     differences: tuple[Difference, ...] = ()

@@ -155,7 +155,7 @@ class StewardSettings:
     )
     budget: int = option(0, minimum=0, default_text="any number", help="request at most N machines an hour")
     looks: int = option(
-        10, key="steward_looks", minimum=1, help="act if a machine is slow in N looks in a row, one a second"
+        10, key="steward_looks", minimum=1, help="act if a machine is slow in N checks in a row, one a second"
     )
     replacements: int = option(4, key="steward_replacements", minimum=0, help="replace at most N slow machines an hour")
     rest: float = 600.0

@@ -29,12 +29,13 @@ class Inventory:
     slots: tuple[Slot, ...]
     tensors: list[torch.Tensor]
     parameters: tuple[tuple[str, torch.Tensor], ...]
-    """The parameters of all optimizers, each once; by the module's name for it if a tracked module has it."""
+    """The parameters of all optimizers, then those that only modules have, each once; by the module's name for it if a
+    tracked module has it. A parameter without an optimizer may accumulate gradients, too."""
     given: Mapping[str, object] = field(default_factory=dict)
     """Tracked object → its rest, for objects whose rest is that of another role."""
 
     def gradients(self) -> list[tuple[str, torch.Tensor | None]]:
-        """(name, this role's part of the gradient, if there is one) of every parameter that an optimizer has."""
+        """(name, this role's part of the gradient, if there is one) of every parameter."""
         return [
             (name, None if parameter.grad is None else local_part(parameter.grad, f"{name}.grad"))
             for name, parameter in self.parameters
@@ -115,6 +116,9 @@ def _parameters(tracked: Tracked) -> tuple[tuple[str, torch.Tensor], ...]:
         for each in optimizer_parameters(name, optimizer):
             key = id(each.parameter)
             found.setdefault(key, (names.get(key, each.name), each.parameter))
+    for name, thing, kind in tracked_objects(tracked):
+        for parameter in kind.parameters(thing):
+            found.setdefault(id(parameter), (names.get(id(parameter), name), parameter))
     return tuple(found.values())
 
 

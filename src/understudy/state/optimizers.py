@@ -18,6 +18,7 @@ from .memory import Slot, distributed_like, dtype_of, is_dtensor, is_instance, l
 Optimizers = Mapping[str, Optimizer]
 """The tracked optimizers, by the names under which the job tracks them."""
 _STATE_NAME = re.compile(r"(.+?\[\d+\]\[\d+\])\.(.+)", re.DOTALL)
+_GROUP_NAME = re.compile(r"(.+?)\[(\d+)\]\[\d+\]\.", re.DOTALL)
 
 
 class OptimizerParameter(NamedTuple):
@@ -110,7 +111,19 @@ def _owners(optimizers: Optimizers, slots: Mapping[str, Slot]) -> Iterator[tuple
 
 def claim(optimizers: Optimizers, slots: Mapping[str, Slot]) -> set[str]:
     """The names of the slots that are state of a parameter of these optimizers."""
+    groups = {name: len(known.param_groups) for name, known in optimizers.items()}
+    for slot in slots.values():
+        match = _GROUP_NAME.match(slot.name)
+        if match is not None and int(match[2]) >= groups.get(match[1], int(match[2]) + 1):
+            raise _lacks_groups(match[1], f"at least {int(match[2]) + 1}", groups[match[1]])
     return {slot.name for slot, _, _ in _owners(optimizers, slots)}
+
+
+def _lacks_groups(name: str, theirs: str | int, mine: int) -> StateError:
+    return StateError(
+        f"{name}: the giver has {theirs} param_groups, this worker has {mine}; make all groups before job.steps(…): a "
+        "group that is added in a step is missing in a joiner, so let it begin with lr=0, or without requires_grad"
+    )
 
 
 def make_room(optimizers: Optimizers, slots: Mapping[str, Slot]) -> None:
@@ -176,10 +189,7 @@ def check_rest(name: str, optimizer: Optimizer, value: Any) -> None:
     if not isinstance(value, dict) or list(value) != ["param_groups", "state", "shared"]:
         raise StateError(f"{name}: the giver tracks something else than an optimizer under this name")
     if len(value["param_groups"]) != len(optimizer.param_groups):
-        raise StateError(
-            f"{name}: the giver has {len(value['param_groups'])} param_groups, this worker "
-            f"{len(optimizer.param_groups)}; build the optimizer in the same way on every worker"
-        )
+        raise _lacks_groups(name, len(value["param_groups"]), len(optimizer.param_groups))
 
 
 def restore_rest(name: str, optimizer: Optimizer, value: Any) -> None:
@@ -235,7 +245,8 @@ def keep_options(optimizer: Optimizer, before: object) -> list[dict[str, Any]]:
 
 
 def restore_options(optimizer: Optimizer, kept: list[dict[str, Any]]) -> None:
-    """Set the hyper-parameters of all groups; those that were added go."""
+    """Set the hyper-parameters of all groups; groups and hyper-parameters that were added go."""
+    del optimizer.param_groups[len(kept) :]
     for group, values in zip(optimizer.param_groups, kept, strict=True):
         for key in group.keys() - values.keys() - {"params"}:
             del group[key]

@@ -117,6 +117,18 @@ class Redundancy:
 
     # -- at a boundary -------------------------------------------------------------------------------------------------
 
+    def agree(self, step: int) -> Compared | None:
+        """Make sure that all roles know the same. All roles call this at the first boundary after a failure: one worker
+        may have kept the state with which another has begun anew. If they differ, all begin anew, and what the
+        controller was told holds no more: returns the report of that."""
+        mine = [self._made, int(self._exchanging), int(self._late)]
+        least = self._process.least([*mine, *(-number for number in mine)])
+        if self._fabric.fault is not None or least == [*least[:3], *(-number for number in least[:3])]:
+            return None
+        known = bool(self.twins)
+        self.forget()
+        return Compared(self._role(), step, ()) if known else None
+
     def boundary(self, step: int) -> tuple[int, ...]:
         """Compare the states before this step if that is due. All roles call this at the same boundary. Returns the
         twins that were found; empty: nothing was compared."""
@@ -218,8 +230,11 @@ class Redundancy:
         """What a joiner takes over with the state."""
         return HandedRedundancy(self.twins, self._own, self._exchanging, self._late, self._known, self._made)
 
-    def take(self, handed: HandedRedundancy) -> None:
-        """Take over what the giver knows, which has the same twins and the same loose units."""
+    def take(self, handed: HandedRedundancy | None) -> None:
+        """Take over what the giver knows, which has the same twins and the same loose units; None: the state is a copy
+        of an earlier step, from which all roles begin anew."""
         self.forget()
+        if handed is None:
+            return
         self.twins, self._own, self._exchanging = handed.twins, handed.own, handed.exchanging
         self._late, self._known, self._made = handed.late, handed.known, handed.made

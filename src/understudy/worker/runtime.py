@@ -115,6 +115,8 @@ class WorkerRuntime:
         self._votes: Endpoint | None = None
         self._settling = 0
         """The generation of which the first step is under way; 0: none."""
+        self._recovered = False
+        """Whether the current generation follows a failure, and no step of it has begun."""
         self._watch = Watch(spec, fabric, self.protocol, send, world)
         self.meter = Meter(process.waits_known, world=world)
         self._send(messages.Here(fabric.worker, process.pid))
@@ -253,6 +255,10 @@ class WorkerRuntime:
     def _compare(self, step: int) -> None:
         """Compare this role's state with that of the others, if that is due. Raises JobError if roles differ that the
         script has called the same."""
+        if self._recovered:
+            self._recovered = False
+            if (report := self.redundancy.agree(step)) is not None:
+                self._send(report)
         found = self.redundancy.boundary(step)
         if found and not set(self.same) <= set(found):
             roles = ", ".join(map(str, self.same))
@@ -261,6 +267,7 @@ class WorkerRuntime:
     def _go_back(self, to: GoBack) -> None:
         assert self._archive is not None
         self._archive.go_back(to)
+        self.redundancy.forget()
         self.step_times.forget()
         with self._changed:
             self._driver.do(self.protocol.went_back(to.generation, to.step))
@@ -351,9 +358,7 @@ class WorkerRuntime:
             how, who = ("error", "") if fault is None else (fault.how, fault.who)
             self._driver.do(self.protocol.interrupted(how, str(error), who))
             return None
-        self._settling = generation
-        if proposal.back:
-            self.redundancy.forget()
+        self._settling, self._recovered = generation, proposal.direct
         if self._archive is not None:
             self._archive.entered(proposal.roster, proposal)
         arrival = self.transfers.take_arrival()

@@ -37,7 +37,7 @@ def test_a_slow_worker_is_compared_with_a_restart_and_with_doing_nothing() -> No
     found = [each for each in compared(everything()) if each.bench == "straggler"]
     assert [(each.other, each.other_value, each.ahead) for each in found] == [
         ("restart", 0.9982, False),
-        ("nobody acts", 0.84, True),
+        ("no action", 0.84, True),
     ]
 
 

@@ -71,12 +71,12 @@ class Rig:
     ) -> Rig:
         """All roles have workers with state; all orders are read. Without `twins`, all roles are twins, or none."""
         rig = cls.opening(machines, nproc, standbys, **settings)
-        everybody = tuple(range(rig.plan.roles))
+        all_roles = tuple(range(rig.plan.roles))
         roster = rig.change.roster
         assert roster is not None
         for role, uid in enumerate(roster.seats):
             if uid is not None:
-                same = (everybody if copies else (role,)) if twins is None else twins[role]
+                same = (all_roles if copies else (role,)) if twins is None else twins[role]
                 rig.say(uid, Switched(1, 0), Tracked(role, same))
         rig.each(rig.seats(), Settled(1, 1, None))
         assert rig.status() == "training"
@@ -102,9 +102,9 @@ class Rig:
 
     def here(self, name: str) -> None:
         """All workers of a machine that have not said so yet."""
-        for actor in self.job.machines[name].all_workers:
-            if actor.alive and actor.address is None:
-                self.say(actor.uid, Here(worker(actor.uid, name), pid=100 + int(actor.uid[1:])))
+        for each in self.job.machines[name].all_workers:
+            if each.alive and each.address is None:
+                self.say(each.uid, Here(worker(each.uid, name), pid=100 + int(each.uid[1:])))
 
     def say(self, uid: str, *messages: FromWorker) -> None:
         for message in messages:

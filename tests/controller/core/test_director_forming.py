@@ -61,7 +61,7 @@ def test_roles_are_given_by_the_names_of_machines_and_not_by_their_arrival() -> 
         rig.here(name)
     roster = rig.change.roster
     assert roster is not None
-    assert [player.machine for role in range(3) if (player := roster.worker_of(role))] == ["m1", "m2", "m10"]
+    assert [found.machine for role in range(3) if (found := roster.worker_of(role))] == ["m1", "m2", "m10"]
 
 
 def test_a_machine_that_comes_when_all_roles_are_taken_is_a_standby() -> None:

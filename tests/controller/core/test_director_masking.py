@@ -6,6 +6,7 @@ import pytest
 
 from tests.controller.core.rig import Rig
 from understudy.controller.core.events import Replace
+from understudy.controller.core.state import FailureCause
 from understudy.controller.server.views import job_view, machines_view
 from understudy.protocol.frames import StartWorker
 from understudy.protocol.messages import (
@@ -21,7 +22,7 @@ from understudy.protocol.messages import (
     Switched,
 )
 
-UNITS = {0: (0, 2), 1: (1, 3), 2: (0, 2), 3: (1, 3)}
+TWINS = {0: (0, 2), 1: (1, 3), 2: (0, 2), 3: (1, 3)}
 """Two replicas of a pipeline of two stages: roles 0 and 1, roles 2 and 3."""
 
 
@@ -66,7 +67,7 @@ def test_without_masking_it_waits() -> None:
 
 
 def test_the_rest_of_a_wounded_replica_parks() -> None:
-    rig = masking(machines=4, twins=UNITS)
+    rig = masking(machines=4, twins=TWINS)
     rig.lose("m1")
     rig.halted("w0", "w2", "w3")
     heard = rig.heard()
@@ -78,8 +79,21 @@ def test_the_rest_of_a_wounded_replica_parks() -> None:
     assert rig.states()["m0"] == "active"
 
 
+def test_the_rest_of_a_wounded_replica_parks_also_on_a_leaver_that_goes_on() -> None:
+    stages = {role: tuple(sorted((role, (role + 3) % 6))) for role in range(6)}
+    rig = masking(machines=3, standbys=1, nproc=2, twins=stages)  # m1 has a role of either replica
+    rig.replace("m1", until="seated")
+    rig.heard()
+    rig.exits("w0")
+    rig.halted(*sorted(rig.job.unreported))
+    resume = rig.heard()
+    assert rig.change.places == {1: "m1", 2: "m2"}
+    assert rig.change.vacant == (0, 1, 2)
+    assert [uid for uid, words in resume.items() if Park() in words] == ["w1", "w2"]
+
+
 def test_a_machine_that_comes_refills_the_hole_beside_training() -> None:
-    rig = masking(machines=4, twins=UNITS)
+    rig = masking(machines=4, twins=TWINS)
     rig.lose("m1")
     rig.halted("w0", "w2", "w3")
     all_workers_switch(rig)
@@ -107,7 +121,7 @@ def test_a_machine_that_comes_refills_the_hole_beside_training() -> None:
 
 
 def test_a_parked_worker_is_asked_once_it_has_left() -> None:
-    rig = masking(machines=4, twins=UNITS, standbys=0)
+    rig = masking(machines=4, twins=TWINS, standbys=0)
     rig.lose("m1")
     rig.halted("w0", "w2", "w3")
     all_workers_switch(rig)
@@ -184,7 +198,7 @@ def test_the_last_replica_is_not_masked() -> None:
     masked(rig, "m1")
     rig.lose("m0")
     assert rig.status() == "failed"
-    assert "no live replica holds its state" in rig.job.reason or "no worker that is left" in rig.job.reason
+    assert rig.job.failure is FailureCause.STATE_LOST
 
 
 def test_the_warning_before_a_wipe_out() -> None:
@@ -206,7 +220,7 @@ def test_local_data_that_is_gone_is_waited_for() -> None:
     assert rig.told("policy")[-1] == said
     rig.come("m7", standby=True)
     rig.here("m7")
-    assert rig.status() == "halting", "everybody is to be back"
+    assert rig.status() == "halting", "all replicas are to be back"
     rig.come("m8", standby=True)
     rig.here("m8")
     rig.rehearsed()
@@ -238,7 +252,7 @@ def test_a_job_shrinks_only_if_there_is_no_standby(coming: bool) -> None:
 
 
 def test_replacing_a_parked_machine_waits_until_it_has_its_role_again() -> None:
-    rig = masking(machines=4, twins=UNITS)
+    rig = masking(machines=4, twins=TWINS)
     rig.lose("m1")
     rig.halted("w0", "w2", "w3")
     all_workers_switch(rig)
@@ -264,7 +278,7 @@ def test_what_is_weighed_again_is_said_once() -> None:
 
 
 def test_the_primary_role_is_announced_when_it_changes() -> None:
-    rig = masking(machines=4, twins=UNITS)
+    rig = masking(machines=4, twins=TWINS)
     assert rig.told("primary") == ["role 0 is the primary role: job.is_primary is true there"]
     rig.lose("m1")
     rig.halted("w0", "w2", "w3")

@@ -33,7 +33,7 @@ def test_a_replacement_and_the_messages_to_all_workers() -> None:
     assert rig.heard() == {"w4": [Rehearse(2, None, mates)], "w5": [Rehearse(3, None, mates)]}
     assert rig.states() == {"m0": "active", "m1": "leaving", "m2": "standby"}
     assert [(event.text, event.data) for event in rig.announcements if event.kind == "change"] == [
-        ("m1 → m2", {"change": "r1"})
+        ("m1 → m2", {"kind": "replace", "change": "r1"})
     ]
 
     rig.say("w5", Rehearsed(3))

@@ -134,7 +134,7 @@ def snapshot(director: Director) -> object:
             "machines": machines,
             "roster": director.job.roster,
             "change": None if change is None else (change.kind, change.phase, change.places, sorted(change.waiting)),
-            "queue": [(wish.id, wish.attempts) for wish in director.job.queue],
+            "queue": [(item.id, item.attempts) for item in director.job.queue],
             "answers": director.job.answers,
             "due": director.due(),
         },

@@ -22,7 +22,7 @@ from understudy.protocol.messages import (
     Unprepared,
 )
 
-UNITS = {0: (0, 2), 1: (1, 3), 2: (0, 2), 3: (1, 3)}
+TWINS = {0: (0, 2), 1: (1, 3), 2: (0, 2), 3: (1, 3)}
 """Two replicas of a pipeline of two stages: roles 0 and 1, roles 2 and 3."""
 
 
@@ -215,7 +215,7 @@ def test_what_is_vacant_counts_as_gone() -> None:
 
 @pytest.mark.parametrize("keep", [False, True])
 def test_a_parked_machine_leaves_with_its_replica(keep: bool) -> None:
-    rig = scaling(twins=UNITS)
+    rig = scaling(twins=TWINS)
     rig.lose("m1")
     rig.halted("w0", "w2", "w3")
     all_workers_switch(rig)
@@ -226,7 +226,7 @@ def test_a_parked_machine_leaves_with_its_replica(keep: bool) -> None:
 
 
 def test_pipelines_go_as_a_whole() -> None:
-    rig = scaling(twins=UNITS)
+    rig = scaling(twins=TWINS)
     shrunk(rig, 1, without=("m1",))
     assert rig.job.vacant() == (0, 1)
     assert rig.states() == {"m0": "gone", "m1": "gone", "m2": "active", "m3": "active"}

@@ -126,7 +126,7 @@ def test_a_process_that_knows_its_role_from_its_imports_waits_there_and_another_
     rig.say("w2", Rehearsed(rig.job.workers["w2"].rehearsing or 0, 2.0, fixed=True))
     parked = rig.job.workers["w2"].rehearsed
     assert parked is not None
-    assert rig.job.workers["w2"].rehearsing is None  # no tour
+    assert rig.job.workers["w2"].rehearsing is None  # no further rehearsal
     rig.orders()
     rig.ask("r1", Replace((f"m{1 - parked}",)))
     assert rig.orders()["m2"] == [EndWorker("w2"), StartWorker("w3", 0)]

@@ -1,6 +1,15 @@
 from __future__ import annotations
 
-from understudy.controller.server.controller import lost_machines, silence_of
+from typing import cast
+
+from understudy.controller.core.events import Event, Registered
+from understudy.controller.core.machines import MachineState
+from understudy.controller.server.controller import WATCH_S, Controller, EventLog, lost_machines, silence_of
+from understudy.controller.server.spec import ControlSpec
+from understudy.host.world import World
+from understudy.protocol.options import with_options
+from understudy.protocol.settings import Settings
+from understudy.testing.clock import FakeClock
 
 
 def lost(*silences: float) -> list[int]:
@@ -36,3 +45,30 @@ def test_one_alone_is_judged_by_itself() -> None:
 def test_without_machines_none_is_gone() -> None:
     assert lost() == []
     assert silence_of({}, 1.0) == 0.0
+
+
+class Memory:
+    """A ledger that is a list."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[float, Event]] = []
+
+    def append(self, at: float, event: Event) -> None:
+        self.events.append((at, event))
+
+    def read(self) -> list[tuple[float, Event]]:
+        return list(self.events)
+
+
+def test_all_machines_are_gone_after_the_patience_of_a_controller_that_hears_none() -> None:
+    clock, settings = FakeClock(), with_options(Settings(), heartbeat=2.0, patience=20.0)
+    spec = ControlSpec("job", b"", 2, 1, (("dp", 2),), "", settings=settings)
+    controller = Controller(spec, cast(EventLog, Memory()), world=cast(World, clock))
+    for name in ("m0", "m1"):
+        controller.feed(Registered(name, f"{name}-a", False))
+        controller._seen[name] = clock.monotonic()
+    while any(machine.alive for machine in controller.job.machines.values()) and clock.monotonic() < 60.0:
+        clock.advance(WATCH_S)
+        controller.look()
+    assert {machine.state for machine in controller.job.machines.values()} == {MachineState.GONE}
+    assert clock.monotonic() > 20.0

@@ -66,7 +66,7 @@ def test_missing_bars_are_named_in_words() -> None:
 
 
 def test_names_keep_their_colours_and_others_get_their_own() -> None:
-    found = colours(["understudy", "torchft", "somebody", "else"])
+    found = colours(["understudy", "torchft", "another", "else"])
     assert found["understudy"] == colours(["x", "understudy"])["understudy"]
     assert len(set(found.values())) == 4
     assert len(colours([f"n{number}" for number in range(30)])) == 30

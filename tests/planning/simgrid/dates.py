@@ -37,8 +37,8 @@ def jump_on(
     class Given(FailureClock):
         def __init__(self, failures: Failures, runs: int, slots: int, rng: np.random.Generator) -> None:
             super().__init__(failures, runs, slots, rng)
-            everyone = np.arange(slots)
-            self.renew(np.zeros(slots, dtype=np.intp), everyone, np.zeros(slots))
+            every = np.arange(slots)
+            self.renew(np.zeros(slots, dtype=np.intp), every, np.zeros(slots))
 
         def renew(self, runs: Runs, slots: Slots, at: Times) -> None:
             for run, slot, date in zip(runs, slots, at, strict=True):

@@ -3,9 +3,7 @@ few hundred breaks a rule with it. Without these tests a simulation that checks 
 
 from __future__ import annotations
 
-import gc
-import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -243,15 +241,6 @@ def some_events_are_not_in_the_ledger(patch: pytest.MonkeyPatch) -> None:
 
 
 # -- and all are noticed -----------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(autouse=True)
-def quick() -> Iterator[None]:
-    logging.disable(logging.CRITICAL)
-    gc.freeze()
-    yield
-    gc.unfreeze()
-    logging.disable(logging.NOTSET)
 
 
 def simulate(name: str, seed: int) -> None:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import gc
-import logging
 from collections import Counter
-from collections.abc import Iterator
 
 import pytest
 
@@ -14,16 +11,6 @@ from understudy.testing.simulation import simulate_seed
 CHUNK = 250
 USUAL, ALL = 2_000, 10_000
 CHUNKS = [pytest.param(first, marks=[] if first < USUAL else pytest.mark.long) for first in range(0, ALL, CHUNK)]
-
-
-@pytest.fixture(autouse=True)
-def quick() -> Iterator[None]:
-    """Without warnings of interrupted generations, and with cheap garbage collections, which workers ask for."""
-    logging.disable(logging.CRITICAL)
-    gc.freeze()
-    yield
-    gc.unfreeze()
-    logging.disable(logging.NOTSET)
 
 
 @pytest.mark.timeout(180)

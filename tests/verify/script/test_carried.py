@@ -215,3 +215,35 @@ def count():
     assert reassigned_at(source, "stopper.limit") == 0
     assert reassigned_at(source, "COUNT") == 11
     assert reassigned_at(source, "LIMIT") == 0
+
+
+STATE = """\
+class State:
+    step = 0
+    seen = 0
+def see():
+    State.seen += 1
+state = State()
+def go():
+    state.step += 1
+"""
+
+
+def test_an_attribute_of_an_object_hides_that_of_its_class() -> None:
+    assert reassigned_at(STATE, "State.seen") == 5
+    assert reassigned_at(STATE, "State.step") == 0
+    assert reassigned_at(STATE, "state.step") == 8
+
+
+EPOCH = """\
+def epoch(steps, number, count, *, ema):
+    for step in steps:
+        count += 1
+        use(number, count, ema)
+"""
+
+
+def test_arguments_that_the_loop_does_not_assign() -> None:
+    found = carried(EPOCH, 1, 3)
+    assert found is not None
+    assert {name for name, use in found.items() if use.given} == {"number", "ema"}

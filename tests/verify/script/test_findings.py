@@ -9,6 +9,7 @@ from typing import get_args
 import msgspec
 import pytest
 
+from understudy.controller.core.state import FailureCause
 from understudy.protocol.messages import ScriptFailure
 from understudy.verify.script.findings import Evidence, ScriptFinding, findings, unclear, verdict
 from understudy.verify.script.observation import Observation, Scope, Value
@@ -94,7 +95,7 @@ def test_nothing_to_find() -> None:
         ("ema", "tensor", "a joiner starts with a new one", 'model.register_buffer("ema", ema)'),
         ("ema.shadow", "module", '"ema.shadow" (a module)', "job.track(shadow=ema.shadow)"),
         ("it", "iterator", "position is not tracked", "step.index and shard.number"),
-        ("it", "generator", "draws random numbers", "seed it anew in each step"),
+        ("it", "generator", "draws random numbers", "job.track(it=it)"),
         ("warm", "counter", "changes from step to step", "compute it from step.index"),
         ("sched", "scheduler", "changes from step to step", "job.track(sched=sched)"),
         ("warm", "list", "changes from step to step", "state_dict() and load_state_dict()"),
@@ -268,28 +269,57 @@ def test_a_module_that_ends_differently_is_proven_though_nothing_tracked_differs
     assert "job.track(ema=ema)" in found.advice
 
 
-def uneven_runs(*, bad: bool) -> list[Run]:
-    """Role 1 alone counts in a tracked thing; its joiner gets the count of role 0."""
+def uneven_runs() -> list[Run]:
+    """Role 1 alone counts in a tracked thing that is too large to be exchanged."""
     found = []
     for run in (calm(), replaced({}, bad=False)):
         observations = []
         for each in run.observations:
-            count = each.step if each.role == 1 else 0
-            count = 0 if bad and each.disturbances and each.role == 1 and each.step > 4 else count
-            observations.append(msgspec.structs.replace(each, state={**each.state, "counter.count": f"{count}"}))
+            state = {**each.state, "counter.count": f"{each.step if each.role == 1 else 0}"}
+            alone = msgspec.structs.replace(each, state=state, twins=(each.role,), expected=(0, 1))
+            observations.append(alone)
         found.append(msgspec.structs.replace(run, observations=observations))
     return found
 
 
-@pytest.mark.parametrize("bad", [True, False])
-def test_a_tracked_thing_that_only_one_role_changes_is_named(bad: bool) -> None:
-    (found,) = judge(*uneven_runs(bad=bad))
-    assert found.kind == ("diverged" if bad else "uneven-state")
-    named = found.causes[0] if bad else found
-    assert named.variable == "counter"
-    assert "differs between roles 0 and 1" in named.sentence
-    assert named.evidence == "counter.count differs from step 0 on"
-    assert "not only if job.is_primary" in named.advice
+def test_a_tracked_thing_that_only_one_role_changes_is_named() -> None:
+    (found,) = judge(*uneven_runs())
+    assert (found.kind, found.proven, found.variable) == ("uneven-state", False, "counter")
+    assert "differs between roles 0 and 1" in found.sentence
+    assert found.evidence == "counter.count differs from step 0 on"
+    assert "not only if job.is_primary" in found.advice
+
+
+def test_what_differs_is_the_reason_if_a_role_has_no_live_copy() -> None:
+    undisturbed, run = uneven_runs()
+    dead = msgspec.structs.replace(run, disturbances=(KILL,), status="failed", failure=FailureCause.STATE_LOST)
+    (found,) = judge(undisturbed, dead)
+    assert (found.kind, [cause.variable for cause in found.causes]) == ("fatal", ["counter"])
+
+
+def test_what_roles_exchange_is_no_finding() -> None:
+    exchanged = [
+        msgspec.structs.replace(
+            run, observations=[msgspec.structs.replace(each, twins=(0, 1)) for each in run.observations]
+        )
+        for run in uneven_runs()
+    ]
+    assert judge(*exchanged) == []
+
+
+def test_an_iterator_of_a_loader_that_a_joiner_makes_in_another_step() -> None:
+    def made(run: Run, steps: tuple[int, ...]) -> Run:
+        places = {step: ("train.py:4",) if step in steps else () for step in range(STEPS + 1)}
+        seen = [msgspec.structs.replace(each, seeded=places[each.step]) for each in run.observations]
+        return msgspec.structs.replace(run, observations=seen)
+
+    (found,) = judge(made(calm(), (1,)), made(replaced({}, bad=True), (1, 6)))
+    (cause,) = found.causes
+    assert (cause.kind, cause.place, found.step) == ("seed", "train.py:4", 5)
+    assert "draws its seed from torch's global generator" in cause.sentence
+    assert cause.evidence == "in step 5: in role 0, and not undisturbed"
+    (unexplained,) = judge(made(calm(), (1, 6)), made(replaced({}, bad=True), (1, 6)))
+    assert unexplained.causes == ()
 
 
 def test_a_batch_that_is_fetched_ahead_is_to_be_fetched_by_its_step() -> None:
@@ -442,10 +472,22 @@ def test_a_script_that_ends_early_or_never() -> None:
 
 
 def test_a_script_that_only_fails_when_it_is_disturbed() -> None:
-    run = msgspec.structs.replace(replaced({}, bad=False), status="failed", reason="ValueError: no (train.py, line 3)")
-    (found,) = judge(calm(), run)
+    held = {"0:ema": "module"}
+    run = msgspec.structs.replace(
+        replaced(held, bad=False), status="failed", reason="ValueError: no (train.py, line 3)"
+    )
+    (found,) = judge(calm(held), run)
     assert (found.kind, found.proven) == ("raises", True)
     assert found.sentence.startswith("the machine with role 1 is replaced as planned: ValueError")
+    assert found.advice.startswith("undisturbed it does not fail")
+    assert [cause.variable for cause in found.causes] == ["ema"]
+
+
+def test_a_failure_after_a_difference_follows_from_it() -> None:
+    run = msgspec.structs.replace(replaced({}, bad=True), status="failed", reason="ValueError: no (train.py, line 3)")
+    first, second = judge(calm(), run)
+    assert (first.kind, second.kind) == ("diverged", "raises")
+    assert second.advice == "it follows from the difference above: repair that first"
 
 
 def test_a_rank_that_is_read_at_import_is_a_note() -> None:
@@ -453,17 +495,6 @@ def test_a_rank_that_is_read_at_import_is_a_note() -> None:
     (note,) = judge(calm(), replaced({}, bad=False), source=source)
     assert (note.kind, note.proven, note.place, note.variable) == ("rank", False, "train.py:2", "RANK")
     assert "job.role" in note.advice
-
-
-def test_roles_that_hold_the_same_without_saying_so() -> None:
-    def alone(run: Run) -> Run:
-        strangers = [msgspec.structs.replace(each, twins=(each.role,)) for each in run.observations]
-        return msgspec.structs.replace(run, observations=strangers)
-
-    (note,) = judge(alone(calm()), alone(replaced({}, bad=False)))
-    assert (note.kind, note.proven) == ("unknown-twins", False)
-    assert note.sentence.startswith("roles 0, 1 hold the same bits")
-    assert note.advice.endswith('job.same_over("dp")')
 
 
 def test_a_second_undisturbed_run_that_fails() -> None:

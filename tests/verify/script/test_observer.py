@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import weakref
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,12 +13,13 @@ import msgspec
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 from understudy.host.extensions import Extensions
 from understudy.host.world import REAL, World
 from understudy.testing import FakeClock
 from understudy.verify.script.observation import AWAITS_KILL, EXTENSION, PACE, Observation, Pace, read_observations
-from understudy.verify.script.observer import ScriptObserver
+from understudy.verify.script.observer import ScriptObserver, watch_loaders
 from understudy.worker.runtime import WorkerRuntime
 
 COUNT = {"calls": 0}
@@ -35,6 +37,7 @@ class Stand:
         self.spec = SimpleNamespace(uid="w0", machine="m0")
         self.role = 0
         self.world: World = REAL
+        self.redundancy = SimpleNamespace(twins=())
         self.fabric, self.is_primary = SimpleNamespace(fault=None), True
 
     def observer(self) -> ScriptObserver:
@@ -72,6 +75,40 @@ def test_what_a_function_holds_beside_what_it_tracks(tmp_path: Path) -> None:
     assert seen["COUNT"] == f"calls: {COUNT['calls']}"
     assert found.scopes[0].function == "train"
     assert str(Path(__file__)) in found.files
+
+
+def test_an_object_that_functions_pass_on_belongs_to_the_one_that_has_made_it(tmp_path: Path) -> None:
+    observer = Stand(tmp_path).observer()
+
+    def epoch(average: nn.Module, number: int) -> None:
+        observer.at_boundary(0)
+
+    def train() -> None:
+        ema, first = nn.Linear(2, 2), 3
+        epoch(ema, first)
+
+    train()
+    (found,) = read_observations(tmp_path)
+    assert [scope.function for scope in found.scopes[:2]] == ["epoch", "train"]
+    assert {path for path in found.values if path.partition(":")[2] in ("average", "number", "ema", "first")} == {
+        *("0:number", "1:ema", "1:first")
+    }
+
+
+def test_iterators_of_loaders_that_draw_from_the_global_generator(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(DataLoader, "__iter__", DataLoader.__iter__)
+    observer = Stand(tmp_path).observer()
+    watch_loaders(observer.seeded)
+    data: Any = TensorDataset(torch.zeros(4, 2))
+    observer.at_boundary(0)
+    assert len(list(DataLoader(data, 2))) == 2
+    line = sys._getframe().f_lineno - 1
+    observer.at_boundary(1)
+    assert len(list(DataLoader(data, 2, generator=torch.Generator()))) == 2
+    observer.at_boundary(2)
+    assert [each.seeded for each in read_observations(tmp_path)] == [(), (f"test_observer.py:{line}",), ()]
 
 
 def test_the_state_is_told_tensor_by_tensor(tmp_path: Path) -> None:
@@ -136,7 +173,8 @@ def test_only_the_machine_that_is_to_die_comes_no_further(tmp_path: Path, end: s
     assert not dying.is_alive()
 
 
-def test_a_worker_gets_an_observer_by_its_extension(tmp_path: Path) -> None:
+def test_a_worker_gets_an_observer_by_its_extension(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(DataLoader, "__iter__", DataLoader.__iter__)
     worker: Any = Stand(tmp_path)
     Extensions({EXTENSION: str(tmp_path)}, "extend_worker", worker, object())
     assert isinstance(worker.observer, ScriptObserver)

@@ -37,7 +37,7 @@ def order(job: JobState, machine: Machine, what: Order) -> None:
     job.addressed[machine.name] = None
 
 
-def announce(job: JobState, kind: AnnouncementKind, text: str, **data: object) -> None:
+def announce(job: JobState, kind: AnnouncementKind, text: str, /, **data: object) -> None:
     job.effects.append(Announcement(kind, text, job.now, data))
 
 

@@ -60,7 +60,7 @@ DIRECT_COURSE: dict[Phase, frozenset[Phase]] = {
     Phase.OPEN: frozenset({Phase.SWITCH}),
     Phase.SWITCH: frozenset(),
 }
-"""The same for a direct change: the first generation, and every recovery."""
+"""Phases that may follow each phase of a direct change: the first generation, and every recovery."""
 
 
 @dataclass
@@ -85,7 +85,7 @@ class QueuedReplacement:
         return Drain(self.id, request.machines, request.by, request.in_turns)
 
     def part(self, machines: tuple[str, ...]) -> QueuedReplacement:
-        """The same replacement for some of its machines."""
+        """A replacement of some of these machines, otherwise like this one."""
         request = self.request
         standbys = tuple(new for old, new in zip(request.machines, request.standbys, strict=False) if old in machines)
         request = msgspec.structs.replace(request, machines=machines, standbys=standbys)

@@ -151,7 +151,7 @@ def _reports(survivors: list[Worker]) -> list[Holder]:
 
 
 def _settlement(job: JobState, survivors: list[Worker], change: Change | None) -> Settlement | None:
-    """Where to go on and with which machines; None: the job begins anew or has failed."""
+    """The step with which the job goes on, and the machines; None: the job begins anew or has failed."""
     if job.roster is None:
         _nothing_left(job, "no worker that is left holds any state")
         return None
@@ -329,7 +329,7 @@ def _inherit_leavers(job: JobState, recover: Change, change: Change | None, unas
 def resume(job: JobState, change: Change) -> None:
     """Have all workers open their links, hand state over and begin with the change's first step."""
     if change.back:
-        forget_own(job)
+        forget_own(job, list(job.own))
     change.roster = next_roster(job, change.places, fresh=True, vacant=change.vacant)
     takers = job.workers_of(change.places)
     change.moves = tuple(

@@ -14,28 +14,28 @@ from understudy.protocol.sessions import Inbox, Outbox
 
 class MachineState(StrEnum):
     ACTIVE = "active"
-    """Its workers have roles, or will have when the job begins."""
+    """The machine's workers have roles, or will have them when the job begins."""
     STANDBY = "standby"
     LEAVING = "leaving"
-    """It has given its roles away, or is about to."""
+    """The machine has given its roles away, or is about to."""
     QUARANTINED = "quarantined"
     GONE = "gone"
 
 
 class WorkerCondition(StrEnum):
     STARTING = "starting"
-    """Its process was ordered and does not listen yet."""
+    """The process was ordered and does not listen yet."""
     IDLE = "idle"
-    """It listens and has rehearsed nothing."""
+    """The worker listens and has rehearsed nothing."""
     REHEARSING = "rehearsing"
     READY = "ready"
-    """It waits at the first boundary of a role that it has rehearsed."""
+    """The worker waits at the first boundary of a role that it has rehearsed."""
     SEATED = "seated"
-    """It has been told to enter a generation, or has."""
+    """The worker has entered a generation, or has been told to."""
     PARKED = "parked"
-    """It waits in its role because its replica is vacant."""
+    """The worker waits in its role because its replica is vacant."""
     DONE = "done"
-    """It has made all steps."""
+    """The worker has made all steps."""
 
 
 @dataclass

@@ -114,7 +114,8 @@ def parked_machine(job: JobState, cell: int) -> Machine | None:
 def park(job: JobState, change: Change) -> None:
     """Have the living workers of vacant roles wait in their roles."""
     for cell in sorted(job.cells_of(change.vacant)):
-        machine = occupant(job, cell)
+        place = change.places.get(cell)  # perhaps a leaver, which goes on in its cell
+        machine = occupant(job, cell) if place is None else job.machines[place]
         if machine is None:
             job.parked.pop(cell, None)
             continue
@@ -164,7 +165,7 @@ def refill(job: JobState) -> bool:
     for name in change.leaving:  # the machine fails too often to get another worker
         job.machines[name].state = MachineState.LEAVING
     spans = ", ".join(f"{name} for {job.span(cell)}" for cell, name in places.items())
-    announce(job, "change", f"refill: {spans}")
+    announce(job, "change", f"refill: {spans}", kind=change.kind)
     enter(job, change, Phase.REHEARSE)
     rehearse(job, change.joiners)
     return True

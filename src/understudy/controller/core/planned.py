@@ -24,7 +24,7 @@ def begin(job: JobState, item: QueuedReplacement, leavers: list[Machine], joinin
     for machine in leavers:
         machine.state = MachineState.LEAVING
     pairs = ", ".join(f"{old.name} → {new.name}" for old, new in zip(leavers, joining, strict=True))
-    announce(job, "change", f"{pairs} ({reason})" if reason else pairs, change=item.id)
+    announce(job, "change", f"{pairs} ({reason})" if reason else pairs, kind=change.kind, change=item.id)
     enter(job, change, Phase.REHEARSE)
     if change.stops_the_world:
         halt(job, f"{pairs}, with the world stopped")

@@ -118,7 +118,8 @@ def shrink(job: JobState) -> bool:
         job.machines[name].state = MachineState.LEAVING
     live = whole(job, change.vacant)
     said = f"shrink: without {listed(leaving)} ({named('role', roles)})"
-    announce(job, "change", f"{said}, {len(live)} of {len(all_replicas)} replicas go on" + risk(job, live))
+    said += f", {len(live)} of {len(all_replicas)} replicas go on{risk(job, live)}"
+    announce(job, "change", said, kind=change.kind)
     enter(job, change, Phase.REHEARSE)
     return True
 

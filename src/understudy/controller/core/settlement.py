@@ -34,7 +34,7 @@ class Settlement(msgspec.Struct, frozen=True):
     """Cells that need another machine."""
     reason: str
     sources: str = ""
-    """Continues the reason: where the state of missing cells comes from."""
+    """The end of the reason: the sources of the state of missing cells."""
     lost: str = ""
     """Which state is lost, if all workers go back to an earlier step."""
     back: Back = ""
@@ -45,7 +45,7 @@ class Settlement(msgspec.Struct, frozen=True):
     """Role whose state comes from a copy elsewhere → the role whose copy it is."""
 
     def without(self, cells: Collection[int], roles: Collection[int]) -> Settlement:
-        """The same settlement, with these cells and roles vacant."""
+        """This settlement, with these cells and roles vacant."""
         return msgspec.structs.replace(
             self,
             kept={cell: name for cell, name in self.kept.items() if cell not in cells},

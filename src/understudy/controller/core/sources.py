@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import StrEnum
 
 from understudy.protocol.messages import Compared, Difference
@@ -12,7 +13,7 @@ from .state import JobState
 
 
 class StateSource(StrEnum):
-    """Where the state of a role would come from if its machine were lost now."""
+    """The source of a role's state if its machine were lost now."""
 
     REPLICA = "live replica"
     COPY = "copy in memory"
@@ -42,6 +43,9 @@ def identical(job: JobState) -> dict[int, tuple[int, ...]]:
 def note_comparison(job: JobState, compared: Compared) -> None:
     """Take in what the comparison of all roles' states has found for one of them, and say what is new."""
     role = compared.role
+    if not compared.twins:
+        forget_own(job, [role])
+        return
     job.own[role] = compared.own
     if job.twins.get(role) != compared.twins:
         job.twins[role] = compared.twins
@@ -59,12 +63,12 @@ def note_comparison(job: JobState, compared: Compared) -> None:
         announce(job, "redundancy", said, step=compared.step)
 
 
-def forget_own(job: JobState) -> None:
-    """All roles go back to an earlier step: what they have told one another of their own state is of no use. Masked
-    jobs keep their replicas, and a lost role begins with what a twin has."""
+def forget_own(job: JobState, roles: Iterable[int]) -> None:
+    """What these roles have told one another of their own state is of no use any more, as when all roles go back to an
+    earlier step. Masked jobs keep their replicas, and a lost role begins with what a twin has."""
     if job.plan.settings.masking.mask:
         return
-    for role in [role for role, own in job.own.items() if own]:
+    for role in [role for role in roles if job.own.get(role)]:
         job.twins[role], job.own[role] = (role,), ()
         job.replica_cache = []
 

@@ -64,7 +64,7 @@ class FailureCause(StrEnum):
     STATE_LOST = "state-lost"
     """No live worker, copy or checkpoint has the state of a role."""
     DIED_AGAIN = "died-again"
-    """The same machines died again and again in the same step."""
+    """The machines of a cell died again and again in one step."""
     UNFINISHED = "unfinished"
     """All workers that had made the last step are gone."""
 
@@ -312,7 +312,7 @@ class JobState:
         }
 
     def living(self, uids: Iterable[str]) -> list[str]:
-        """Those of these workers that live, in an order that a replay of the ledger repeats."""
+        """The living workers among these, in an order that a replay of the ledger repeats."""
         return sorted(uid for uid in uids if self.workers[uid].alive)
 
     def in_state(self, state: MachineState) -> list[Machine]:

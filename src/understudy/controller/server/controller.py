@@ -172,9 +172,9 @@ class Controller:
                 log.warning("nothing heard from any machine for %g s: it is the controller that is cut off", limit)
             self.silence = silence
             return True
-        if self.silence:
+        if self.silence and silence <= limit:  # a machine is heard again
             self._seen = dict.fromkeys(self._seen, now + min(self.silence, _RETURN_S))
-            self.silence = 0.0
+        self.silence = 0.0
         return False
 
     # -- agents --------------------------------------------------------------------------------------------------------

@@ -109,7 +109,7 @@ class RoleView(msgspec.Struct, frozen=True):
     twins: tuple[int, ...] = ()
     """Roles that can give its state."""
     source: str = ""
-    """Where its state would come from if its machine were lost."""
+    """The source of its state if its machine were lost."""
 
 
 def job_view(name: str, job: JobState, beats: Mapping[str, Beat], stragglers: Sequence[Straggler] = ()) -> JobView:

@@ -98,7 +98,7 @@ def _bars(axes: Any, chart: BarChart) -> None:
             at += 1.0
             places[at] = bar.name
             if bar.value is None:
-                axes.text(0, at, f" {bar.note.partition(':')[0]}", va="center", color=SOFT, fontsize=8)
+                axes.text(0, at, " missing", va="center", color=SOFT, fontsize=8)
                 continue
             low, high = bar.reach
             error = [[bar.value - low], [high - bar.value]]

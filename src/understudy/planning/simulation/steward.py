@@ -306,7 +306,7 @@ class _Run:
         return max(self.now // interval + 1, ceil(moment / interval)) * interval
 
     def _idle_until(self) -> float:
-        """When the steward may act although no event comes before. Most observations are skipped while it waits."""
+        """The time until which the steward cannot act unless an event happens; observations before it are skipped."""
         sparse = self.now + SPARSE * self.scenario.interval
         until = self.horizon
         if self.settings.pool is not None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from understudy.controller.core.events import Asked, Event, Lost, Noted
+from understudy.controller.core.events import Asked, Event, Lost, Noted, Scale
 from understudy.controller.core.machines import MachineState
 from understudy.controller.core.state import JobState, Violation
 from understudy.controller.server.controller import Controller
@@ -99,10 +99,10 @@ class ControllerHost:
         self.controller: Controller | None = None
         self._lives = 0
         self._steward_ids = 0
-        self._provided = 0
-        """Machines that were asked for and have been started."""
+        self._provided: list[str] = []
+        """Machines that were asked for, and have been started if machines come."""
         self._mourned: set[str] = set()
-        """Of these, those that died before they registered, as their launcher says."""
+        """Incarnations of these that died before they registered, as their launcher says."""
 
     def start(self) -> None:
         """A controller reads its ledger and goes on."""
@@ -165,7 +165,7 @@ class ControllerHost:
     def _mourn(self) -> None:
         """The launcher tells of machines that died before they registered."""
         for agent in list(self._job.agents.values()):
-            if self.state is None or agent.alive or not agent.name.startswith("x"):
+            if self.state is None or agent.alive or agent.name not in self._provided:
                 continue
             if agent.name not in self.state.machines and agent.incarnation not in self._mourned:
                 self._mourned.add(agent.incarnation)
@@ -182,9 +182,10 @@ class ControllerHost:
         self._read = len(controller.announcements)
         for announcement in announced:
             self._job.told(announcement)
+        scalings = {asked.id for asked in self.asked if isinstance(asked.request, Scale)}
         for id, reply in list(controller.job.answers.items())[self._answered :]:
             self._answered += 1
-            if reply.ok and id.startswith("c"):
+            if reply.ok and id in scalings:
                 self._job.judge.scaled_at = self._job.scheduler.now
         workers, known = self._job.workers, controller.job.workers
         self._job.judge.known = {uid for uid in workers if uid in known and known[uid].alive}
@@ -194,10 +195,10 @@ class ControllerHost:
         """The launcher starts the machines that are asked for; it reads all events, also those from before a crash."""
         assert self.controller is not None
         wanted = sum(each.count for each in self.controller.provisioning if isinstance(each, StartMachines))
-        while self._provided < wanted:
-            self._provided += 1
+        while len(self._provided) < wanted:
+            self._provided.append(f"x{len(self._provided) + 1}")
             if self._job.setting.generous:
-                self._job.add_agent(f"x{self._provided}", standby=True)
+                self._job.add_agent(self._provided[-1], standby=True)
 
     # -- what the simulation reads of the controller -------------------------------------------------------------------
 

@@ -48,7 +48,6 @@ class SimJob:
         self.incarnations: dict[str, SimAgent] = {}
         self.workers: dict[str, SimWorker] = {}
         self.controller = ControllerHost(self)
-        self.requests: list[str] = []
         self.faults: list[str] = []
         self._number = 0
 
@@ -158,7 +157,6 @@ class SimJob:
         self._submit(id, Scale(wanted, without, keep=chance.random() < 0.3))
 
     def _submit(self, id: str, request: Request) -> None:
-        self.requests.append(id)
         self.say(f"operator asks {request}")
         self.controller.submit(Asked(id, request))
 

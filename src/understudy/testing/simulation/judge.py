@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from understudy.comm.topology import backup_of
 from understudy.controller.core.change import Kind, Phase
 from understudy.controller.core.effects import Announcement
-from understudy.controller.core.events import Asked, Replace
+from understudy.controller.core.events import Asked, Replace, Scale
 from understudy.controller.core.replicas import count, known, target
 from understudy.controller.core.state import FailureCause, JobState, JobStatus
 from understudy.protocol.roster import Roster
@@ -210,13 +210,14 @@ class Judge:
     def _requests(self, state: JobState) -> None:
         job, setting = self._job, self._job.setting
         events = [event for _, event in job.controller.ledger.read()]
-        stewards = [event for event in events if isinstance(event, Asked) and event.id.startswith("steward-")]
-        replaced = sum(isinstance(event.request, Replace) for event in stewards)
-        asked = [*job.requests, *(event.id for event in stewards)]
-        for id in asked:
+        asked = [event for event in events if isinstance(event, Asked)]
+        operators = {each.id for each in job.controller.asked}
+        replaced = sum(isinstance(each.request, Replace) and each.id not in operators for each in asked)
+        for id in sorted(operators | {each.id for each in asked}):
             if id not in state.answers:
                 raise RuleBroken(Rule.ANSWERED, f"request {id} was not answered")
-        quiet = not (job.faults or replaced) and setting.generous and not any(id.startswith("r") for id in asked)
+        moved = not all(isinstance(each.request, Scale) for each in job.controller.asked)
+        quiet = not (job.faults or replaced or moved) and setting.generous
         calm = self.ended_at - self.scaled_at > ENOUGH_S
         if state.status is JobStatus.FINISHED and quiet and calm and setting.mask:
             _, live = count(state, state.vacant())

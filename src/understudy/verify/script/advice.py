@@ -36,10 +36,9 @@ def position(found: Position) -> tuple[str, str]:
 def uneven_state(name: str, roles: str) -> tuple[str, str]:
     """A sentence and a way out for a tracked thing that differs between roles with the same model."""
     return (
-        f'"{name}" is tracked and differs between {roles}, which otherwise hold the same state: after a failure a '
-        "joiner gets it from another role, or from nowhere",
-        "change it in the same way on every role, not only if job.is_primary; or keep it out of job.track, if it is "
-        "only shown",
+        f'"{name}" is tracked and differs between {roles}: neither can give a joiner the whole state of the other',
+        "change it in the same way on every role, not only if job.is_primary; keep it out of job.track, if it is only "
+        "shown; or start the job with --copy-every N",
     )
 
 
@@ -62,8 +61,8 @@ def way_out(kind: str, name: str, *, fetched: bool = False) -> str:
         return f'make it a buffer of a tracked module: model.register_buffer("{own}", {name})'
     if kind == "generator":
         return (
-            "seed it anew in each step, from step.index and shard.number; or use torch's, numpy's or Python's global "
-            "generator, which the runtime seeds for each step"
+            f"add it: job.track({own}={name}); or use torch's, numpy's or Python's global generator, which the runtime "
+            "seeds for each step"
         )
     if kind == "iterator":
         return (
@@ -110,6 +109,12 @@ def hinted(hint: Hint) -> tuple[str, str]:
     return sentence.format(call=hint.call, into=into, variable=hint.variable), way.format(variable=hint.variable)
 
 
+SEEDED = (
+    "an iterator of a DataLoader draws its seed from torch's global generator, so the step that makes it has other "
+    "random numbers: a joiner makes it in another step",
+    "give the loader a generator of its own, such as generator=torch.Generator().manual_seed(epoch); or make the "
+    "iterator before `with step:`",
+)
 KERNEL = (
     "no variable and no line of the script explains it: a kernel that is not deterministic, threads that race, or the "
     "order of a set; try torch.use_deterministic_algorithms(True) and one thread"
@@ -130,6 +135,11 @@ FATAL = (
 )
 COPIES_HELP = "; with --copy-every 1 all bits were the same"
 UNSEEDED = "the state differs before the first step: call torch.manual_seed(job.seed) before the model is made"
+ONLY_DISTURBED = (
+    "undisturbed it does not fail: a joiner, or a role that repeats a step, has something else than in an undisturbed "
+    "run; look for state that is not tracked, or that the state_dict() of a tracked object lacks"
+)
+FOLLOWS = "it follows from the difference above: repair that first"
 WAYS_OUT: dict[ScriptFailure, str] = {
     "never-tracks": "call job.track(model=…, optim=…) before job.steps(…)",
     "collectives": (

@@ -38,6 +38,8 @@ class Use(msgspec.Struct, frozen=True):
     """Whether the loop only calls it, as in `teacher(inputs)`."""
     seeded: bool = False
     """Whether the loop seeds it."""
+    given: bool = False
+    """Whether it is an argument of the function that the loop does not assign: the caller has it, too."""
 
 
 class Position(msgspec.Struct, frozen=True):
@@ -84,6 +86,7 @@ def carried(source: str, first: int, line: int) -> dict[str, Use] | None:
             fetched=any(_is_fetched(node, parents) for node in stores),
             applied=not stores and all(call in _APPLYING for call in calls),
             seeded=any(call in ("manual_seed", "seed") for call in calls),
+            given=not stores and name in _arguments(scope),
         )
     return found
 
@@ -127,14 +130,18 @@ def reassigned_at(source: str, name: str) -> int:
         tree = ast.parse(source)
     except (SyntaxError, ValueError):
         return 0
-    _, dot, own = name.rpartition(".")
+    head, dot, own = name.rpartition(".")
     found = []
+    classes = {node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
     for function in ast.walk(tree):
         if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef) or function.name == "__init__":
             continue
         declared = {each for node in ast.walk(function) if isinstance(node, ast.Global) for each in node.names}
         for node in ast.walk(function):
             attribute = isinstance(node, ast.Attribute) and bool(dot) and node.attr == own
+            if attribute and head in classes:  # an attribute of an object hides that of its class
+                root = _root(node)
+                attribute = isinstance(root, ast.Name) and root.id in (head, "cls")
             variable = isinstance(node, ast.Name) and node.id == name in declared
             if isinstance(node, ast.Attribute | ast.Name) and isinstance(node.ctx, ast.Store):
                 found += [node.lineno] if attribute or variable else []
@@ -227,6 +234,12 @@ def _made(scope: ast.AST, loop: ast.stmt | None, name: str) -> int:
 
 
 # -- what is read before it is assigned --------------------------------------------------------------------------------
+
+
+def _arguments(scope: ast.AST) -> set[str]:
+    if not isinstance(scope, ast.FunctionDef | ast.AsyncFunctionDef):
+        return set()
+    return {argument.arg for argument in [*scope.args.posonlyargs, *scope.args.args, *scope.args.kwonlyargs]}
 
 
 def _flow(body: Sequence[ast.stmt], bound: set[str], exposed: dict[str, int]) -> set[str]:

@@ -26,6 +26,7 @@ _WEIGHT = {
 """Kind of a variable → the lower, the likelier a cause."""
 HOLDERS = ("optimizer", "scheduler", "scaler", "sampler", "generator")
 """Kinds that exist to hold state that changes, so that it counts wherever they are used."""
+_PLAIN = ("counter", "number", "flag", "text")
 _ACTING = ("module", "optimizer", "scheduler", "scaler", "sampler", "object", "generator", "iterator")
 """Kinds with calls that may affect the result by their effect alone: `schedule.step()`, not `losses.append(…)`."""
 
@@ -65,15 +66,16 @@ class Sources:
         if scope not in self._loops:
             self._loops[scope] = carried(text, scope.first, scope.line)
         found = self._loops[scope]
-        if found is None:
-            return Use(scope.line, feeds=True)
         head = _head(path)
+        if found is None:  # no loop around the boundary
+            made = defined_at(text, path) if head != path else unmentioned(text, scope.first, scope.line, head)
+            return Use(made or scope.line, feeds=True)
         use = found.get(head)
         if use is None and kind in HOLDERS and (made := unmentioned(text, scope.first, scope.line, head)):
             return Use(made, feeds=True)
         if use is None or head == path:
             return use
-        return msgspec.structs.replace(use, feeds=True, made=defined_at(text, path) or use.made)
+        return msgspec.structs.replace(use, feeds=True, given=False, made=defined_at(text, path) or use.made)
 
     def positions(self, scope: Scope) -> list[Position]:
         """The loops of this function that go through something else than steps."""
@@ -172,7 +174,7 @@ def forgotten(
             if value.digest == was.digest and (value.digest or not observation.step):
                 continue
             use = sources.use(scope, key[2], value.kind)
-            if use is None or (not value.digest and not use.drawn):
+            if use is None or (not value.digest and not use.drawn) or (use.given and value.kind in _PLAIN):
                 continue
             rank = (not _feeds(use, value), _WEIGHT.get(value.kind, 5), use.made, key[2])
             found[key] = rank, _cause(key, value, was, use, observation, twice=twice)
@@ -226,6 +228,19 @@ def _cause(key: Key, value: Value, was: Value, use: Use, observation: Observatio
         evidence=evidence,
         advice=advice.way_out(value.kind, name, fetched=use.fetched),
     )
+
+
+def seeded_anew(truth: Observations, run: Run, found: Divergence) -> tuple[Cause, ...]:
+    """Iterators of data loaders that a joiner has made in the step that differs, and an undisturbed run in another."""
+    causes: dict[str, Cause] = {}
+    for each in run.observations:
+        expected = truth.at(each.role, each.step)
+        if each.step == found.step and each.disturbances and expected is not None:
+            for where in set(each.seeded) - set(expected.seeded):
+                sentence, way = advice.SEEDED
+                evidence = f"in step {each.step - 1}: in role {each.role}, and not undisturbed"
+                causes.setdefault(where, Cause("seed", where, "DataLoader", sentence, evidence, way))
+    return tuple(causes.values())
 
 
 # -- undisturbed runs that differ --------------------------------------------------------------------------------------

@@ -88,6 +88,7 @@ async def check_script(
     runner = _Runner(spec, folder, progress, within=within, epoch=epoch)
     calm = await runner.run("undisturbed")
     if runner.shortens(calm) and (not calm.whole or calm.steps < steps):  # perhaps because its epochs are short
+        progress.say(f"epochs of {epoch} batches may be the reason: again with whole epochs")
         runner.epoch = 0
         calm = await runner.run("undisturbed, whole epochs")
     again: Run | None = None

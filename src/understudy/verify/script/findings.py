@@ -12,10 +12,10 @@ from understudy.protocol.mesh import Mesh, describe
 from understudy.protocol.sentences import named
 
 from . import advice
-from .causes import Cause, Sources, clues, forgotten, lines, places_in_data
+from .causes import Cause, Sources, clues, forgotten, lines, places_in_data, seeded_anew
 from .observation import Divergence, Observations, first_divergence
 from .runs import WORDS, Disturbance, Run, classes_of, described
-from .suspicions import unchanged, uneven, unknown_twins
+from .suspicions import unchanged, uneven
 
 _OWN_RESULT = ("module", "optimizer", "scheduler", "scaler")
 """Kinds of variables that are a result of training, whatever the script does with them."""
@@ -27,8 +27,8 @@ class ScriptFinding(msgspec.Struct, frozen=True):
 
     kind: str
     """`diverged`, `ends-different`, `not-deterministic`, `forgotten`, `untracked`, `position`, `uneven-state`, `rank`,
-    `unknown-twins`, `fatal`, `ended-early`, `stuck`, `interrupted`, `died`, or how the script failed: `raises`,
-    `exits`, `collectives`, `steps`, `never-tracks`, `no-train`."""
+    `fatal`, `ended-early`, `stuck`, `interrupted`, `died`, or how the script failed: `raises`, `exits`, `collectives`,
+    `steps`, `never-tracks`, `no-train`."""
     proven: bool
     """Whether bits differ, or the job failed; otherwise the problem is only suspected and has done no harm."""
     sentence: str
@@ -106,8 +106,6 @@ def _suspected(evidence: Evidence, truth: Observations, sources: Sources) -> Ite
     for cause in unchanged(truth, sources, evidence.steps):
         yield _finding("untracked", cause)
     yield from _ranks_at_import(sources)
-    for each in unknown_twins(evidence.mesh, truth):
-        yield ScriptFinding("unknown-twins", False, each.sentence, each.advice)
 
 
 def _finding(kind: str, cause: Cause, more: str = "", *, proven: bool = False) -> ScriptFinding:
@@ -183,6 +181,7 @@ def _fatal(evidence: Evidence, run: Run) -> ScriptFinding:
         step=last.step,
         roles=tuple(describe(evidence.mesh, role) for role in alone or last.roles),
         disturbance=described(last),
+        causes=tuple(uneven(truth)),
     )
 
 
@@ -227,6 +226,7 @@ def _in_run(evidence: Evidence, run: Run, truth: Observations, sources: Sources)
             continue
         unshared = tuple(cause for cause in uneven(truth) if _concerns(cause, found))
         causes = (*places_in_data(truth, sources), *unshared, *forgotten(truth, run, number, sources))
+        causes = causes or seeded_anew(truth, run, found)
         diverged = ScriptFinding(
             "diverged",
             True,
@@ -238,8 +238,19 @@ def _in_run(evidence: Evidence, run: Run, truth: Observations, sources: Sources)
             disturbance=described(disturbance),
             causes=causes,
         )
-        return [diverged, *ended]
+        return [diverged, *(_consequence(each) for each in ended)]
+    if failed is not None and failed.kind in advice.WAYS_OUT:
+        causes = failed.causes or (
+            *places_in_data(truth, sources),
+            *forgotten(truth, run, len(run.disturbances), sources),
+        )
+        return [msgspec.structs.replace(failed, advice=advice.ONLY_DISTURBED, causes=causes)]
     return ended
+
+
+def _consequence(failed: ScriptFinding) -> ScriptFinding:
+    """The failure of a run that has differed before."""
+    return msgspec.structs.replace(failed, advice=advice.FOLLOWS, causes=()) if failed.kind != "fatal" else failed
 
 
 def _concerns(cause: Cause, found: Divergence) -> bool:

@@ -54,9 +54,14 @@ class Observation(msgspec.Struct, frozen=True):
     """Scope number and path, such as `0:ema` or `1:trainer.count`, → value."""
     scopes: tuple[Scope, ...] = ()
     twins: tuple[int, ...] = ()
-    """Roles that hold identical copies of its state."""
+    """Roles that can give its state, itself included."""
+    expected: tuple[int, ...] = ()
+    """Roles that should hold the same parameters, by how the objects were made or by what the script says."""
     files: tuple[str, ...] = ()
     """The script and the modules beside it."""
+    seeded: tuple[str, ...] = ()
+    """Places that have made an iterator of a DataLoader since the boundary before: each draws a number from torch's
+    global generator."""
     disturbances: int = 0
     """Number of disturbances that had begun."""
     primary: bool = False

@@ -12,11 +12,12 @@ from typing import Any
 
 import msgspec
 import xxhash
+from torch.utils.data import DataLoader
 
 from understudy.state.codec import decode, encode
 from understudy.state.inventory import Inventory, take_inventory
 from understudy.state.kinds import OBJECT, tracked_objects
-from understudy.state.twins import twins
+from understudy.state.twins import expected_twins, twins
 from understudy.worker.agent_connection import AgentConnection
 from understudy.worker.runtime import WorkerRuntime
 
@@ -32,7 +33,9 @@ _UNLIMITED = Pace(1 << 62)
 
 def extend_worker(worker: WorkerRuntime, connection: AgentConnection, argument: str) -> None:
     """Called when a worker starts; `argument` is the folder for observations."""
-    worker.observer = ScriptObserver(worker, Path(argument))
+    observer = ScriptObserver(worker, Path(argument))
+    worker.observer = observer
+    watch_loaders(observer.seeded)
 
 
 class ScriptObserver:
@@ -40,7 +43,7 @@ class ScriptObserver:
 
     def __init__(self, worker: WorkerRuntime, folder: Path) -> None:
         self._worker, self._folder = worker, folder
-        self._twins: tuple[int, ...] = ()
+        self.seeded: list[str] = []
 
     def _pace(self) -> Pace:
         try:
@@ -68,8 +71,6 @@ class ScriptObserver:
         """Write what this role holds before `step`."""
         worker = self._worker
         inventory = take_inventory(worker.tracked)
-        if not self._twins:
-            self._twins = tuple(sorted({*twins(worker.tracked), *worker.same, worker.role}))
         values, scopes, files = _surroundings(sys._getframe(1), self._tracked(inventory))
         observation = Observation(
             role=worker.role,
@@ -79,13 +80,16 @@ class ScriptObserver:
             state=_state(inventory),
             values=values,
             scopes=scopes,
-            twins=self._twins,
+            twins=worker.redundancy.twins or tuple(sorted({*twins(worker.tracked, worker.role), *worker.same})),
+            expected=tuple(sorted({*expected_twins(worker.tracked, worker.role), *worker.same})),
             files=files,
+            seeded=tuple(self.seeded),
             disturbances=self._pace().disturbances,
             primary=worker.is_primary,
         )
         with (self._folder / f"{worker.spec.uid}.jsonl").open("ab", buffering=0) as file:
             file.write(msgspec.json.encode(observation) + b"\n")
+        self.seeded.clear()
 
     def _tracked(self, inventory: Inventory) -> set[int]:
         """Ids of all tracked objects and of their parts."""
@@ -95,6 +99,23 @@ class ScriptObserver:
             if kind is OBJECT:  # what it holds, it gives and takes by its state_dict
                 found |= set(map(id, within(thing)))
         return found
+
+
+def watch_loaders(places: list[str]) -> None:
+    """Add a place to the list whenever the script makes an iterator of a DataLoader that has no generator of its own.
+    Such an iterator draws its seed from torch's global generator."""
+    whole: Any = DataLoader.__iter__
+
+    def watched(loader: Any) -> Any:
+        if loader.generator is None:
+            frame: FrameType | None = sys._getframe(1)
+            while frame is not None and not is_own_file(frame.f_code.co_filename):
+                frame = frame.f_back
+            if frame is not None:
+                places.append(f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}")
+        return whole(loader)
+
+    DataLoader.__iter__ = watched  # type: ignore[method-assign]
 
 
 def _state(inventory: Inventory) -> dict[str, str]:
@@ -120,12 +141,14 @@ def _state(inventory: Inventory) -> dict[str, str]:
 def _surroundings(
     frame: FrameType | None, skipped: set[int]
 ) -> tuple[dict[str, Value], tuple[Scope, ...], tuple[str, ...]]:
-    """The variables of all running functions of the script, and of its modules."""
+    """The variables of all running functions of the script, and of its modules. An object that several functions hold
+    is a variable of the outermost, which has made it."""
     reader = ValueReader(skipped)
     values: dict[str, Value] = {}
     scopes: list[Scope] = []
     seen: set[int] = set()
     spaces: dict[str, dict[str, object]] = {}
+    frames: list[FrameType] = []
     while frame is not None:
         code = frame.f_code
         file = str(frame.f_globals.get("__file__", code.co_filename))
@@ -133,8 +156,10 @@ def _surroundings(
             spaces[file] = frame.f_globals
             if code.co_name != "<module>":
                 scopes.append(Scope(file, code.co_name, code.co_firstlineno, frame.f_lineno))
-                _gather(values, f"{len(scopes) - 1}:", locals_of(frame), reader, seen)
+                frames.append(frame)
         frame = frame.f_back
+    for number in reversed(range(len(frames))):
+        _gather(values, f"{number}:", locals_of(frames[number]), reader, seen)
     for module in list(sys.modules.values()):
         file = getattr(module, "__file__", None) or ""
         if is_own_file(file) and not file.startswith(PACKAGE):

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-import msgspec
-
-from understudy.protocol.mesh import Mesh, alike, coordinates
 from understudy.protocol.sentences import named
 
 from . import advice
@@ -15,13 +10,6 @@ from .causes import Cause, Sources, changing, place, variables
 from .observation import Observation, Observations, Scope, Value
 
 _PLAIN = ("counter", "number", "flag", "text", "tensor", "array", "list", "dict", "set", "tuple")
-
-
-class Hidden(msgspec.Struct, frozen=True):
-    """Something that the runtime does not know, with a way out."""
-
-    sentence: str
-    advice: str
 
 
 def unchanged(truth: Observations, sources: Sources, steps: int) -> list[Cause]:
@@ -73,36 +61,19 @@ def _may_change(name: str, value: Value, scope: Scope, use: Use, sources: Source
 
 
 def uneven(truth: Observations) -> list[Cause]:
-    """Tracked things that differ between roles which the runtime takes for twins."""
+    """Tracked things that differ between roles with the same model, so that neither can give the state of the other."""
+    twins = {each.role: each.twins for each in truth.all}
     by_step: dict[int, dict[int, Observation]] = {}
     for each in truth.all:
         by_step.setdefault(each.step, {}).setdefault(each.role, each)
     found: dict[str, Cause] = {}
     for step, roles in sorted(by_step.items()):
         for role, mine in sorted(roles.items()):
-            for twin in (roles[other] for other in mine.twins if other > role and other in roles):
+            strangers = [other for other in mine.expected if other > role and other not in twins[role]]
+            for twin in (roles[other] for other in strangers if other in roles):
                 for name in (name for name in mine.state if mine.state[name] != twin.state.get(name)):
                     thing = name.partition(".")[0]
                     sentence, way = advice.uneven_state(thing, named("role", (role, twin.role)))
                     evidence = f"{name} differs from step {max(0, step - 1)} on"
                     found.setdefault(thing, Cause("tracked", "", thing, sentence, evidence, way))
     return list(found.values())
-
-
-def unknown_twins(mesh: Mesh, truth: Observations) -> Iterator[Hidden]:
-    """Roles that hold the same bits at every boundary without the runtime's knowledge."""
-    twins = {each.role: set(each.twins) for each in truth.all}
-    states: dict[int, list[tuple[int, tuple[tuple[str, str], ...]]]] = {}
-    for each in truth.all:
-        states.setdefault(each.role, []).append((each.step, tuple(sorted(each.state.items()))))
-    for role in sorted(states):
-        same = tuple(other for other in sorted(states) if states[other] == states[role])
-        where = coordinates(mesh, role)
-        names = [name for name in where if any(coordinates(mesh, other)[name] != where[name] for other in same)]
-        if role == same[0] and names and same == alike(mesh, role, names) and not set(same) <= twins[role]:
-            yield Hidden(
-                f"roles {', '.join(map(str, same))} hold the same bits at every boundary, and the runtime is not "
-                "told so: after a failure one could give another its state",
-                "if that is intended, say so before job.steps(…): "
-                f"job.same_over({', '.join(map(repr, names))})".replace("'", '"'),
-            )

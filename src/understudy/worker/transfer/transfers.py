@@ -10,7 +10,7 @@ from understudy.comm.links.link import Link
 from understudy.host.world import Thread, World
 from understudy.protocol.messages import Move, WorkerSpec
 from understudy.protocol.roster import Roster
-from understudy.state.errors import StateError, StreamBroken
+from understudy.state.errors import StreamBroken
 from understudy.state.inventory import Inventory, take_inventory
 from understudy.state.kinds import Tracked
 from understudy.state.stream import WorldStop
@@ -258,7 +258,8 @@ class StateTransfers:
         return proposal, [[link for link in links if link.peer == move.giver.uid] for move in moves]
 
     def take(self, proposal: Proposal, links: list[list[Link]]) -> None:
-        """Take the state of the proposed generation into what is tracked."""
+        """Take the state of the proposed generation into what is tracked. Raises StateError if the objects of this
+        worker cannot hold it: the worker is of no use for the role then."""
 
         def stop() -> bool:
             return self._driver.dismissed or self._protocol.proposal is not proposal
@@ -269,13 +270,12 @@ class StateTransfers:
             if counts:  # also if the giver is lost before it hears of it
                 self._arrival = arrival
                 self._step_times.take_over(arrival.tempo)
-                if arrival.redundancy is not None:
-                    self._redundancy.take(arrival.redundancy)
+                self._redundancy.take(arrival.redundancy)
             return counts
 
         try:
             Taker(links[0], self._tracked, stop, links[1:], world=self._world).run(took)
-        except (StreamBroken, StateError) as error:
+        except StreamBroken as error:
             log.warning("%s could not take the state of its role: %s", self._spec.uid, error)
         finally:
             for link in (link for each in links for link in each):
