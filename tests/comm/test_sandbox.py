@@ -146,6 +146,9 @@ class Counting:
             self.asked.append(type(job).__name__)
             job.done.set()
 
+    def recorded(self, seat: object, kinds: object, peer: int = -1) -> None:
+        return None
+
 
 def replay(
     fill: Callable[[Written], None], steps: int = 1, limit: int = 1 << 20, otherwise: Sandbox | None = None
@@ -256,6 +259,23 @@ def test_steps_after_the_last_are_answered_like_that() -> None:
         it.begin(number)
         found += run(it, summing(0.0))[0]
     assert found == [1.0, 2.0, 2.0, 2.0]
+    assert it.diverged == ""
+
+
+def test_a_recording_of_the_build_only() -> None:
+    """Its first step was interrupted. Steps are made up, which is no difference."""
+
+    def fill(was: Written) -> None:
+        was.op(summing(0.5))
+        was.step(1)
+        was.op(summing(1.0))
+
+    it = replay(fill, steps=0, otherwise=Echo())
+    assert run(it, summing(7.0)) == [[0.5]]
+    for step in (1, 2):
+        it.begin(step)
+        assert run(it, summing(7.0)) == [[21.0]]
+        assert receive(it, 1, 0) == ([1.0], 0)
     assert it.diverged == ""
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint import state_dict_saver
 
 from tests.jobs.running import RunningJob, run_job, same_bits
 
@@ -20,10 +20,11 @@ import torch.distributed.checkpoint as dcp
 from pathlib import Path
 from torch import nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict, set_model_state_dict
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 HERE = Path(__file__).parent
-EARLIER = Path(__EARLIER__)
+EARLIER, SHARDED, EARLY = Path(__EARLIER__), __SHARDED__, __EARLY__
 
 def train(job):
     master = dist.get_rank() == 0
@@ -39,7 +40,7 @@ def train(job):
     loaded = get_model_state_dict(model)
     dcp.load(loaded, checkpoint_id=EARLIER / "dcp")
     set_model_state_dict(model, loaded)
-    model = DDP(model)
+    model = fully_shard(model, mesh=job.mesh["dp"]) if SHARDED else DDP(model)
     full = torch.load(EARLIER / "full.pt") if dist.get_rank() == 0 else {}
     how = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True, strict=False)
     set_model_state_dict(model, full, options=how)
@@ -49,6 +50,9 @@ def train(job):
         with step:
             lengths = [None] * len(places)
             dist.all_gather_object(lengths, 3 + step.index % 4)
+            if EARLY and step.index == 1 and job.role == 1 and not job.rehearsing and not (EARLIER / "died").exists():
+                (EARLIER / "died").touch()
+                os.kill(os.getpid(), 9)
             for shard in step.shards():
                 numbers = torch.Generator().manual_seed(1000 * step.index + shard.number)
                 batch = torch.rand(sum(lengths), 16, generator=numbers)
@@ -63,13 +67,17 @@ understudy.run(train)
 """
 
 
-def script(folder: Path) -> str:
-    """The script, and the checkpoints that it loads."""
+def script(folder: Path, *, sharded: bool = False, early: bool = False) -> str:
+    """The script, and the checkpoints that it loads. `early`: a worker dies in the second step."""
     torch.manual_seed(3)
     earlier = torch.nn.Sequential(torch.nn.Linear(16, 24), torch.nn.Tanh(), torch.nn.Linear(24, 4)).state_dict()
-    dcp.save(earlier, checkpoint_id=folder / "dcp", no_dist=True)
+    state_dict_saver.save(earlier, checkpoint_id=folder / "dcp", no_dist=True)
     torch.save({"2.bias": torch.full((4,), 0.5)}, folder / "full.pt")
-    return SCRIPT.replace("__EARLIER__", repr(str(folder)))
+    values = {"__EARLIER__": str(folder), "__SHARDED__": sharded, "__EARLY__": early}
+    text = SCRIPT
+    for name, value in values.items():
+        text = text.replace(name, repr(value))
+    return text
 
 
 def failures(events: list[dict[str, Any]]) -> list[str]:
@@ -77,7 +85,9 @@ def failures(events: list[dict[str, Any]]) -> list[str]:
     return [event["text"] for event in events if event["kind"] == "rehearsal"]
 
 
-def test_objects_and_checkpoints_before_the_first_step(tmp_path: Path) -> None:
+@pytest.mark.parametrize("sharded", [False, True], ids=["ddp", "fsdp"])
+def test_objects_and_checkpoints_before_the_first_step(tmp_path: Path, sharded: bool) -> None:
+    """The roles of FSDP2 are no twins: each joiner needs what its own role was sent."""
     seen: list[dict[str, Any]] = []
 
     async def replace_then_kill(running: RunningJob) -> None:
@@ -95,8 +105,20 @@ def test_objects_and_checkpoints_before_the_first_step(tmp_path: Path) -> None:
         await running.step(int((await running.call("GET", "/job"))["step"]) + 3)
         seen.extend(running.events)
 
-    same_bits(tmp_path, replace_then_kill, script=script(tmp_path), standbys=2)
+    copies = {"copy_every": 1} if sharded else {}
+    same_bits(tmp_path, replace_then_kill, script=script(tmp_path, sharded=sharded), standbys=2, **copies)
     assert failures(seen) == []
+
+
+def test_a_death_while_the_first_steps_are_recorded(tmp_path: Path) -> None:
+    """The joiner has the recording of the build, which is complete."""
+
+    async def later(running: RunningJob) -> None:
+        await running.step(6)
+        assert "role 0 has recorded how the model is built" in str(running.events)
+
+    same_bits(tmp_path, later, script=script(tmp_path, early=True), standbys=1)
+    assert (tmp_path / "died").exists()
 
 
 def test_without_a_recording_a_rehearsal_ends_in_words(tmp_path: Path) -> None:

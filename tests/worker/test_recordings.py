@@ -146,6 +146,20 @@ class Job:
         assert self.said == [Recorded(0, "", 0, 0)]
         self.silent()
 
+    def kept_the_build(self) -> None:
+        """It has said so once, and joiners can build the model with it."""
+        (recorded,) = self.said
+        assert isinstance(recorded, Recorded)
+        assert recorded.steps == 0
+        with os.fdopen(os.dup(recorded.fd), "rb") as file:
+            assert digest_of(file) == recorded.digest
+            recording = Recording(file, program_key(self.spec))
+        assert [(entry.phase, entry.group) for entry in recording] == [(0, "dp#0"), (0, "dp#1")]
+        self.tape.boundary(99)
+        self.tape.close()
+        assert len(self.said) == 1
+        assert self.ends[0].recorder is None
+
     def silent(self) -> None:
         assert self.ends[0].recorder is self.votes[0].recorder is None
         assert self.tape._file is None
@@ -196,6 +210,25 @@ def test_a_step_is_begun_again(job: Job) -> None:
     job.begin()
     job.tape.boundary(0)
     job.tape.boundary(0)
+    job.kept_the_build()
+
+
+def test_an_interrupted_step(job: Job) -> None:
+    """The report comes before the decision about the step: the joiner may need the recording."""
+    job.begin()
+    job.tape.boundary(0)
+    job.train()
+    job.tape.interrupted()
+    job.kept_the_build()
+    job.tape.interrupted()
+    assert len(job.said) == 1
+
+
+def test_a_fault_while_the_model_is_built(job: Job) -> None:
+    """What was recorded of the build is not all of it."""
+    job.begin()
+    job.fabrics[0].interrupt("a test")
+    job.tape.boundary(0)
     job.gave_up()
 
 
@@ -204,7 +237,7 @@ def test_a_fault(job: Job) -> None:
     job.tape.boundary(0)
     job.fabrics[0].interrupt("a test")
     job.tape.boundary(1)
-    job.gave_up()
+    job.kept_the_build()
 
 
 def test_another_generation(job: Job) -> None:
@@ -212,7 +245,7 @@ def test_another_generation(job: Job) -> None:
     job.tape.boundary(0)
     enter(job.roster.successor({}), job.fabrics)
     job.tape.boundary(1)
-    job.gave_up()
+    job.kept_the_build()
 
 
 def test_something_could_not_be_written(job: Job) -> None:
@@ -277,17 +310,24 @@ def test_another_one_of_the_same_records(job: Job) -> None:
     job.silent()
 
 
-def test_a_role_without_a_twin_records_from_the_first_step_on(ensemble: Ensemble, tmp_path: Path) -> None:
-    """As with sharded state: no two roles are twins, so each records. The recording does not contain the build."""
+def test_a_role_that_turns_out_to_have_no_twin(ensemble: Ensemble, tmp_path: Path) -> None:
+    """As with sharded state: each role records. Of the build it has sizes and objects only, which cannot be made up."""
     job = Job(ensemble, tmp_path)
-    job.begin(same=(1,), role=1)
+    job.tape.entered(1)
+    at_once(*[partial(all_reduce, end, torch.full((2,), 3)) for end in job.ends])
+    job.train()
+    job.tape.first_boundary((1,), job.votes[0])
     for step in range(3):
         job.tape.boundary(step)
         job.train()
     (recorded,) = job.said
     assert isinstance(recorded, Recorded)
     with os.fdopen(os.dup(recorded.fd), "rb") as file:
-        assert {entry.phase for entry in Recording(file, program_key(job.spec))} == {1, 2}
+        recording = Recording(file, program_key(job.spec))
+    values = [(entry.phase, recording.data(entry.results[0])) for entry in recording if entry.group == "dp#0"]
+    kept = [(phase, data and torch.frombuffer(bytearray(data), dtype=torch.int32)[0].item()) for phase, data in values]
+    two = torch.tensor(2.0).view(torch.int32).item()
+    assert kept == [(0, 6), (0, None), (1, two), (2, two)]
     job.tape.close()
 
 

@@ -79,7 +79,9 @@ class Recorder:
     """Writes a recording to a file while operations run; any thread may call it."""
 
     def __init__(self, file: IO[bytes], key: str, role: int, limit: int, label: Callable[[Any], str]) -> None:
-        self._file, self._key, self._role, self._limit, self._label = file, key, role, limit, label
+        self._file, self._key, self._role, self._label = file, key, role, label
+        self.limit = limit
+        """The size beyond which results are not kept. 0: only sizes and objects are kept, until it is raised."""
         self._lock = threading.Lock()
         self._entries: list[RecordedOperation] = []
         self._known: dict[bytes, RecordedTensor] = {}
@@ -106,12 +108,14 @@ class Recorder:
                 log.warning("%s was not recorded: %s", called(kind, mark), error)
 
     def _keep(self, output: torch.Tensor) -> RecordedTensor:
+        if not self.limit and output.dtype.is_floating_point and output.numel():
+            return RecordedTensor(LOST, output.numel() * output.element_size())
         data = bytes_of(HOST.bring(output))
         digest = xxhash.xxh3_128_digest(data)
         known = self._known.get(digest)
         if known is None:
             small = not output.dtype.is_floating_point and len(data) <= _SIZES
-            fits = small or self._size + len(data) <= self._limit
+            fits = small or self._size + len(data) <= self.limit
             known = RecordedTensor(self._size if fits else LOST, len(data))
             if known.offset != LOST:
                 self._write(data)
@@ -124,10 +128,11 @@ class Recorder:
         self._size += len(data)
 
     def finish(self, steps: int) -> tuple[str, int]:
-        """Complete the recording. Returns its digest and its size."""
+        """Complete the recording of so many steps; later ones are left out. Returns its digest and its size."""
         with self._lock:
             self._over = True
-            index = msgspec.msgpack.encode(RecordingIndex(self._key, self._role, steps, tuple(self._entries)))
+            entries = tuple(entry for entry in self._entries if entry.phase <= steps)
+            index = msgspec.msgpack.encode(RecordingIndex(self._key, self._role, steps, entries))
             self._write(index)
             self._write(_TRAILER.pack(len(index), _MAGIC))
             self._file.flush()

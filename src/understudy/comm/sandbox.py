@@ -18,6 +18,7 @@ from .ops import FLOATS, Op, Reduction, signature
 from .recording import MESSAGES, RecordedOperation, Recording, called
 from .topology import GroupKey
 
+_NO_STEP = -1
 _LARGEST = 1 << 31
 """Integers beyond this are no sizes of a rehearsal: memory that was allocated and never written looks like that."""
 
@@ -113,10 +114,11 @@ class Replay:
         self._load(0)
 
     def begin(self, step: int) -> None:
-        """Begin a step, counted from 1. Steps after the last recorded one are answered like the last."""
+        """Begin a step, counted from 1. Steps after the last recorded one are answered like the last; if only the build
+        was recorded, no step is."""
         with self._lock:
             self._check_rest()
-            self._load(min(step, self._recording.index.steps))
+            self._load(min(step, self._recording.index.steps) or _NO_STEP)
 
     def _load(self, phase: int) -> None:
         self._phase = phase
@@ -201,7 +203,8 @@ class Replay:
     ) -> RecordedOperation | None:
         """The group's next recorded operation, with the lock held; None if it is another one, or unknown. `call` names
         what the script calls. Without a mark, operations of the same kind are the same."""
-        if group in self._strayed or group not in self._groups or not (self._phase or self._built):
+        known = self._built if self._phase == 0 else self._phase != _NO_STEP
+        if group in self._strayed or group not in self._groups or not known:
             return None
         entries = self._waiting.get((group, peer, tag))
         if not entries:

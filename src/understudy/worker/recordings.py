@@ -1,7 +1,9 @@
 """Recordings of a job's first steps, and rehearsals that are answered from them.
 
-One role of each set of twins records. After the recorded steps training runs as if nothing had been recorded. The
-recording stays with the agent of its machine; joiners fetch it from there before they rehearse.
+One role of each set of twins records. Which roles are twins is known at the first boundary; until then all roles
+record, and only the first along the dp dimensions, which is probably the one, keeps more than sizes and objects. After
+the recorded steps training runs as if nothing had been recorded. The recording stays with the agent of its machine;
+joiners fetch it from there before they rehearse.
 """
 
 from __future__ import annotations
@@ -71,13 +73,13 @@ class StepRecordings:
     # -- recording -----------------------------------------------------------------------------------------------------
 
     def entered(self, role: int) -> None:
-        """Training has begun for this role. Twins are not known yet: the first role along the dp dimensions records."""
+        """Training has begun for this role."""
         self._role, self._generation = role, self._fabric.generation
         copies = [name for name, _ in self._spec.mesh if name.startswith("dp")]
-        if role == min(alike(self._spec.mesh, role, copies)):
-            self._begin()
+        likely = role == min(alike(self._spec.mesh, role, copies))
+        self._begin(self._spec.settings.standbys.recording_bytes if likely else 0)
 
-    def _begin(self) -> None:
+    def _begin(self, limit: int) -> None:
         spec = self._spec
         if not spec.settings.standbys.recording_bytes or spec.roles <= spec.nproc:
             return
@@ -87,18 +89,17 @@ class StepRecordings:
         except OSError as error:
             log.warning("%s cannot record: %s; joiners rehearse with made-up values", spec.uid, error)
             return
-        self._recorder = Recorder(self._file, key, self._role, spec.settings.standbys.recording_bytes, self._label)
+        self._recorder = Recorder(self._file, key, self._role, limit, self._label)
         self._fabric.record(self._recorder)
 
     def first_boundary(self, same: tuple[int, ...], votes: Endpoint) -> None:
         """Twins are known: the first of them records."""
-        first = self._role == min(same, default=self._role)
-        if first and self._recorder is None:
-            self._begin()
-        elif not first:
+        if self._role != min(same, default=self._role):
             self.close()
-        if first and self._recorder is None:
+        elif self._recorder is None:
             self._fail()
+        else:
+            self._recorder.limit = self._spec.settings.standbys.recording_bytes
         votes.recorder = None
 
     def boundary(self, step: int) -> None:
@@ -108,22 +109,34 @@ class StepRecordings:
             return
         fabric = self._fabric
         if fabric.fault is not None or fabric.generation != self._generation or step in self._steps or recorder.spoilt:
-            self._fail()
+            self.interrupted()
             return
         self._steps.append(step)
         recorder.phase = len(self._steps)
         steps = self._spec.settings.standbys.rehearsals  # each shadow step is answered by the step that it repeats
         if recorder.phase > steps:
-            self._fabric.record(None)
-            try:
-                digest, size = recorder.finish(steps)
-            except OSError as error:
-                log.warning("%s could not finish its recording: %s", self._spec.uid, error)
-                self._fail()
-                return
-            self._recorder = None
-            assert self._file is not None
-            self._say(Recorded(self._role, digest, size, steps, fd=self._file.fileno()))
+            self._finish(recorder, steps)
+
+    def interrupted(self) -> None:
+        """A step is interrupted before all steps are recorded: only the recording of the build can be used."""
+        if self._recorder is None:
+            return
+        if self._steps and not self._recorder.spoilt:
+            self._finish(self._recorder, 0)
+        else:
+            self._fail()
+
+    def _finish(self, recorder: Recorder, steps: int) -> None:
+        self._fabric.record(None)
+        try:
+            digest, size = recorder.finish(steps)
+        except OSError as error:
+            log.warning("%s could not finish its recording: %s", self._spec.uid, error)
+            self._fail()
+            return
+        self._recorder = None
+        assert self._file is not None
+        self._say(Recorded(self._role, digest, size, steps, fd=self._file.fileno()))
 
     def _fail(self) -> None:
         """Report that there will be no recording of this role."""

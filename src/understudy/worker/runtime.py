@@ -422,6 +422,7 @@ class WorkerRuntime:
     def verdict(self) -> VoteOutcome:
         """Wait until the controller has decided on an interrupted step. Raises Repeat if the step is repeated."""
         self.meter.note("interrupted")
+        self.recordings.interrupted()  # before the decision: the joiner may need it
         with self._changed:
             self._driver.wait_for(lambda: self.protocol.verdict() is not None)
             if not self.protocol.verdict():

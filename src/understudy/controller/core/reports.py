@@ -91,7 +91,8 @@ def _recorded(job: JobState, worker: Worker, recorded: messages.Recorded) -> Non
     job.recordings.made(job.machines[worker.machine].place, recorded)
     if recorded.url:
         role, steps, size = recorded.role, recorded.steps, recorded.bytes
-        said = f"role {role} has recorded {steps} steps for joiners to rehearse with: {size / 1e6:.3g} MB"
+        what = f"{steps} steps" if steps else "how the model is built"
+        said = f"role {role} has recorded {what} for joiners to rehearse with: {size / 1e6:.3g} MB"
         announce(job, "recorded", said, role=role, bytes=size)
 
 
