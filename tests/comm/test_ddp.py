@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch._C._distributed_c10d import GradBucket
+from torch._C._distributed_c10d import BuiltinCommHookType, GradBucket
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.distributed.algorithms.join import Join
 from torch.nn.parallel import DistributedDataParallel
@@ -106,6 +106,13 @@ def fp16_compressed() -> Outcome:
     return compressed(default_hooks.fp16_compress_hook)
 
 
+def built_in_fp16() -> Outcome:
+    """The hook in C++, which reads a list of tensors from the future."""
+    model = wrapped(Net())
+    model._register_builtin_comm_hook(BuiltinCommHookType.FP16_COMPRESS)
+    return train(model, torch.optim.SGD(model.parameters(), lr=0.1))
+
+
 def own_hook() -> Outcome:
     """A hook as people write them: its own collective, and a chain of futures behind it."""
 
@@ -128,11 +135,11 @@ def powersgd() -> Outcome:
     return train(model, torch.optim.SGD(model.parameters(), lr=0.1), width=32)
 
 
-def uneven_inputs() -> Outcome:
+def uneven_inputs(by_initial: bool = True) -> Outcome:
     """Roles with more batches than others, under Join."""
     model, outcome, rank = wrapped(Net()), Outcome(), dist.get_rank()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with Join([model]):
+    with Join([model], divide_by_initial_world_size=by_initial):
         for step in range(1 + 2 * rank):
             loss = model(batch(step, rank)).square().mean()
             loss.backward()
@@ -140,6 +147,31 @@ def uneven_inputs() -> Outcome:
             optimizer.step()
             optimizer.zero_grad()
     outcome.keep_all(model.named_parameters())
+    return outcome
+
+
+def uneven_inputs_of_present_roles() -> Outcome:
+    """Gradients are divided by the number of roles that still have batches: a Work of DDP's forward pass tells it."""
+    return uneven_inputs(by_initial=False)
+
+
+def sparse_gradients() -> Outcome:
+    """An embedding of which every role uses other rows."""
+
+    class Words(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(3)
+            self.words, self.last = nn.Embedding(32, 8, sparse=True), nn.Linear(8, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            rows = x.abs().mul(9).long() % 32
+            result: torch.Tensor = self.last(self.words(rows).sum(1))
+            return result
+
+    model = DistributedDataParallel(Words())
+    outcome = train(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    outcome.tensors = {name: value.to_dense() for name, value in outcome.tensors.items()}
     return outcome
 
 
@@ -165,9 +197,11 @@ FULL_PRECISION = [
     own_hook,
     powersgd,
     uneven_inputs,
+    uneven_inputs_of_present_roles,
+    sparse_gradients,
     zero_redundancy,
 ]
-COMPRESSED = [bf16_compressed, fp16_compressed]
+COMPRESSED = [bf16_compressed, fp16_compressed, built_in_fp16]
 
 
 @pytest.mark.parametrize("machines", [[1, 1], [2]], ids=str)

@@ -65,7 +65,7 @@ def take_the_cpu(suite: Any, helpers: Any, devices: int) -> None:
     def without_devices(self: Any, module: Any, device_ids: Any = None, output_device: Any = None, **rest: Any) -> None:
         wrap(self, module, **rest)
 
-    torch.nn.parallel.DistributedDataParallel.__init__ = without_devices  # type: ignore[method-assign]
+    torch.nn.parallel.DistributedDataParallel.__init__ = without_devices  # type: ignore[assignment, method-assign]
     profile = torch.autograd.profiler.profile
 
     def on_cpu(*args: Any, use_cuda: bool = False, **rest: Any) -> Any:

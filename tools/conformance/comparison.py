@@ -69,7 +69,9 @@ class Comparison:
     def outdated(self) -> list[str]:
         """The tests that have a reason, were run, and pass with Understudy."""
         return [
-            name for name in self.reasons if name in self.outcomes and self.outcomes[name]["understudy"].outcome == "passed"
+            name
+            for name in self.reasons
+            if name in self.outcomes and self.outcomes[name]["understudy"].outcome == "passed"
         ]
 
     @property

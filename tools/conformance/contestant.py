@@ -22,8 +22,7 @@ _rounds = 0
 
 
 def take_the_place_of_gloo(suite: Any) -> None:
-    """From now on, a group with the backend gloo is one of Understudy's. Its backend is still called gloo, because tests
-    compare the name.
+    """From now on, a group with the backend gloo is one of Understudy's. Torch still knows it as gloo.
 
     The suite asks backends on a list of its own for events in the profiler's trace. Gloo is taken off that list: a
     backend that the suite does not know is not on it either."""
@@ -42,7 +41,7 @@ def take_the_place_of_gloo(suite: Any) -> None:
             c10d._world.pg_backend_config[made] = named_config
         return made, space
 
-    c10d._new_process_group_helper = helper
+    c10d._new_process_group_helper = helper  # type: ignore[assignment]
 
 
 def _fabric(size: int, rank: int, store: Any, timeout: timedelta) -> NetworkFabric:

@@ -75,7 +75,9 @@ class Suite:
             module = importlib.import_module("torch.testing._internal.distributed.distributed_test")
             helpers = importlib.import_module("torch.testing._internal.common_distributed")
         except ImportError as error:
-            raise SuiteMissing(f"torch's suite needs {error.name}; install the extra: pip install -e '.[test]'") from None
+            raise SuiteMissing(
+                f"torch's suite needs {error.name}; install the extra: pip install -e '.[test]'"
+            ) from None
         case = type("Case", (module.TestDistBackend, module.DistributedTest._DistTestBase), {})
         tests = sorted(name for name in dir(case) if name.startswith("test_"))
         return cls(tests, case, module, helpers, {"torch": torch.__version__, "understudy": version("understudy")})
@@ -83,7 +85,9 @@ class Suite:
     def needs_gpu(self, code: int) -> bool:
         """Whether a process has ended with this exit code because it has found too few GPUs."""
         return any(
-            code == skip.exit_code for name, skip in self.helpers.TEST_SKIPS.items() if name.startswith(("no_cuda", "multi-gpu"))
+            code == skip.exit_code
+            for name, skip in self.helpers.TEST_SKIPS.items()
+            if name.startswith(("no_cuda", "multi-gpu"))
         )
 
     def run(self, name: str, contestant: Contestant) -> TestResult:
@@ -116,7 +120,7 @@ class Suite:
     def _fork(self, name: str, contestant: Contestant, device: Device, place: Path) -> tuple[list[int], str]:
         """The exit codes of all ranks, and what the first rank that failed said of it."""
         context = multiprocessing.get_context("fork")
-        ours = []
+        pipes: list[Any] = []
         for rank in range(RANKS):
             mine, theirs = context.Pipe()
             body = functools.partial(self._test, name, contestant, device, place, rank, theirs)
@@ -124,11 +128,11 @@ class Suite:
             process.start()
             theirs.close()
             self.running.append(process)
-            ours.append(mine)
+            pipes.append(mine)
         deadline, said = time.monotonic() + LIMIT_S, ""
         waiting = {process.sentinel: process for process in self.running}
         while waiting and time.monotonic() < deadline:
-            ready = multiprocessing.connection.wait([*waiting, *ours], timeout=1.0)
+            ready: list[Any] = multiprocessing.connection.wait([*waiting, *pipes], timeout=1.0)
             for one in ready:
                 if one in waiting:
                     process = waiting.pop(one)
@@ -139,7 +143,7 @@ class Suite:
                 try:
                     said = said or str(one.recv())
                 except (EOFError, OSError):
-                    ours.remove(one)
+                    pipes.remove(one)
         if waiting and not said:
             said = f"{len(waiting)} of {RANKS} ranks had not ended in time"
         return [-1 if process.exitcode is None else process.exitcode for process in self.running], said

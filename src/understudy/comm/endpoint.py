@@ -10,14 +10,16 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Protocol
 
+from understudy.device import torch_private
 from understudy.protocol.roster import Roster
 
 from . import waits
-from .faults import Fault, Interrupted, Poison
+from .faults import Fault, Interrupted, OperationTimeout, Poison
 from .links.link import Link
 from .links.pairs import Receive, Send
 from .links.rendezvous import Rendezvous
 from .ops import Op, signature
+from .own_messages import OwnMessages
 from .recording import Recorder
 from .sandbox import Sandbox
 from .topology import GroupKey
@@ -66,6 +68,9 @@ class Transport(Protocol):
     """Types of the devices between which tensors are moved, such as `("cpu",)`."""
 
     def group(self, key: GroupKey, services: Rendezvous) -> GroupTransport: ...
+
+
+_REPEATED = "; results of this generation are undefined, and a job repeats the step"
 
 
 class _After(threading.Event):
@@ -119,6 +124,7 @@ class Endpoint:
         """Called with the kind of each all-reduce of autograd's backward, which is then left out: the runtime reduces
         gradients at the end of a masked step."""
         self._number = 0
+        self._own = OwnMessages()
         self._open_late = open_late
         self._turn = threading.Lock()
         self._queue: queue.SimpleQueue[tuple[Op, Done, Poison | None] | None] = queue.SimpleQueue()
@@ -252,7 +258,9 @@ class Endpoint:
     def message(self, job: Send | Receive) -> None:
         """Start a point-to-point message. Its `done` is set in the end, poisoned or not."""
         self.submitted += 1
-        if job.peer in self.vacant and job.peer is not None:
+        if job.peer == self.rank:
+            self._own.post(job, self.poison)
+        elif job.peer in self.vacant and job.peer is not None:
             assert self.poison is not None
             role = self.key.roles[job.peer]
             self.poison.set(Fault("vacant", f"a message in group {self.name} is for role {role}, which is vacant"))
@@ -277,7 +285,8 @@ class Endpoint:
             with self._turn:
                 try:
                     if given_in is self.poison:
-                        self._carry_out(op)
+                        with torch.inference_mode():  # tensors made in it may be written to only in it, others always
+                            self._carry_out(op)
                 except Exception as error:
                     log.error("group %s: %s", self.name, error)
                 finally:
@@ -307,6 +316,7 @@ class Endpoint:
                 recorder.note(self, op.kind, op.signature, op.outputs)
             for target, source in op.copy_back:
                 target.copy_(source)
+            following = None if op.then is None else op.then()
         except Interrupted:
             pass
         except RuntimeError:
@@ -319,8 +329,24 @@ class Endpoint:
             if poison is None:
                 raise
             poison.set(Fault("error", f"{op.kind} in group {self.name} failed: {error!r}"))
+        else:
+            if following is not None:
+                self._carry_out(following)
         finally:
             self.doing = None
+
+    def expired(self, seconds: float) -> OperationTimeout:
+        """Poison the generation because a wait has lasted this long. Returns the exception to raise."""
+        if self.poison is not None:
+            self.poison.set(Fault("timeout", f"a wait for group {self.name} was limited to {seconds:g} s"))
+        return OperationTimeout(f"group {self.name}: Timed out after {seconds:g} s, the limit given to wait{_REPEATED}")
+
+    def check_expired(self) -> None:
+        """Raise if an operation has reached its time limit, unless a backward pass runs: an exception would break
+        DDP's reducer for good."""
+        fault = None if self.poison is None else self.poison.fault
+        if fault is not None and fault.how == "timeout" and torch_private.backward_pass() == -1:
+            raise OperationTimeout(f"group {self.name}: timeout reached: {fault.reason}{_REPEATED}")
 
     def close(self) -> None:
         with self._count:

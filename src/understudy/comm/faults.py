@@ -28,6 +28,15 @@ class Fault(msgspec.Struct, frozen=True):
         return f"{self.how}: {self.reason}{by}"
 
 
+class InvalidCall(ValueError, RuntimeError):
+    """A call of a group that no role carries out. Torch's backends raise ValueError for some of these calls and
+    RuntimeError for others."""
+
+
+class OperationTimeout(RuntimeError):
+    """An operation has reached the timeout that the script has set. Its generation is poisoned."""
+
+
 class PrepareFailed(RuntimeError):
     """A generation could not be prepared; the current one is untouched."""
 

@@ -11,6 +11,8 @@ from typing import Any, Literal, get_args
 import torch
 import torch.distributed as dist
 
+from .faults import InvalidCall
+
 _Op: Any = dist.ReduceOp.RedOpType
 
 _FOLDS: dict[Any, Callable[..., object]] = {
@@ -90,16 +92,16 @@ class Reduction:
 
 
 def reduction(op: Any, dtype: torch.dtype, parts: int) -> Reduction:
-    """The fold for one of torch's ReduceOps. Raises ValueError if it is not defined on this dtype."""
+    """The fold for one of torch's ReduceOps. Raises InvalidCall if it is not defined on this dtype."""
     kind = op if isinstance(op, _Op) else op.op
     if kind not in _CODES:
-        raise ValueError(f"reduction {op} is not supported; use one of {', '.join(str(k.name) for k in _CODES)}")
+        raise InvalidCall(f"reduction {op} is not supported; use one of {', '.join(str(k.name) for k in _CODES)}")
     if kind in _BITWISE and dtype.is_floating_point:
-        raise ValueError(f"{kind.name} needs integers or booleans, not {dtype}")
+        raise InvalidCall(f"{kind.name} needs integers or booleans, not {dtype}")
     if dtype.is_complex:
-        raise ValueError(f"{kind.name} is not defined on {dtype}; complex tensors can be summed or averaged")
+        raise InvalidCall(f"{kind.name} is not defined on {dtype}; complex tensors can be summed or averaged")
     if dtype not in _REDUCIBLE or (kind == _Op.AVG and dtype == torch.bool):
-        raise ValueError(f"{kind.name} is not supported on {dtype}; convert the tensor first")
+        raise InvalidCall(f"{kind.name} is not supported on {dtype}; convert the tensor first")
     if kind == _Op.PREMUL_SUM:
         return Reduction(kind, dtype, accumulator(dtype), parts, op.__getstate__()[1])
     return _plain(kind, dtype, parts)
@@ -168,6 +170,10 @@ class Op:
     reduction: Reduction | None = None
     root: int = 0
     copy_back: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)
+    limit: float | None = None
+    """The seconds that the operation may take; None: as many as the fabric allows."""
+    then: Callable[[], Op | None] | None = None
+    """Called when the operation has finished. Returns an operation that follows before all others of the group."""
 
     @property
     def fold(self) -> Reduction:

@@ -10,13 +10,15 @@ import threading
 import time
 from datetime import timedelta
 from types import FunctionType
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import torch
 import torch.distributed as dist
 
 from understudy.device import torch_private
 
+from . import typed_futures
+from .faults import OperationTimeout
 from .links.pairs import Receive, Send
 
 _OUTSIDE = -1
@@ -107,16 +109,33 @@ def longest_wait_for_messages() -> float:
     return 0.0 if since is None else time.monotonic() - since
 
 
+class TimeLimits(Protocol):
+    """The end of waits that take too long."""
+
+    def expired(self, seconds: float) -> OperationTimeout:
+        """End the wait of a caller that allows this many seconds. Returns the exception to raise."""
+
+    def check_expired(self) -> None:
+        """Raise OperationTimeout if an operation with a limit has ended because of it."""
+
+
 @untraced
 class GroupWork(dist.Work):
-    """A running operation, or one that is `done`. It always completes; `Fabric.fault` tells if its result counts."""
+    """A running operation, or one that is `done`. It always completes; `Fabric.fault` tells if its result counts. If it
+    is `limited`, its time limit was set by the script, and `wait` raises if it has been reached."""
 
-    def __init__(self, result: Any, *, done: bool = False) -> None:
+    def __init__(
+        self, result: Any, limits: TimeLimits | None = None, *, done: bool = False, limited: bool = False
+    ) -> None:
         super().__init__()
         self._result = result
+        self._limits, self._limited = limits, limited
         self._done = _SET if done else threading.Event()
         self._lock = threading.Lock()
         self._future: Any = None
+        """Completes when the operation does."""
+        self._value: Any = None
+        """The future that `get_future` returns, if it is another one."""
         self._tail: FutureWait | None = None
 
     def finish(self) -> None:
@@ -126,16 +145,26 @@ class GroupWork(dist.Work):
         if tail is not None:
             tail.kept()
         if future is not None:
-            future.set_result(self._result)
+            future.set_result(self._result if self._value is None else 0)
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
-        if self._done.is_set():
-            return True
-        began = time.perf_counter()
+        if not self._done.is_set():
+            self._await(self._done, timeout.total_seconds(), time.perf_counter())
+        if self._limited and self._limits is not None:
+            self._limits.check_expired()
+        return True
+
+    def _await(self, done: threading.Event, limit: float, began: float) -> None:
         try:
-            return self._done.wait(timeout.total_seconds() or None)
+            if not done.wait(limit or None):
+                raise self._expired(limit)
         finally:
             add(time.perf_counter() - began)
+
+    def _expired(self, limit: float) -> OperationTimeout:
+        if self._limits is None:
+            return OperationTimeout(f"Timed out after {limit:g} s, the limit given to wait")
+        return self._limits.expired(limit)
 
     def is_completed(self) -> bool:
         return self._done.is_set()
@@ -155,45 +184,63 @@ class GroupWork(dist.Work):
         with self._lock:
             if self._future is None:
                 self._future = torch.futures.Future()
+                if typed_futures.is_needed(self._result):
+                    self._value = typed_futures.tensors_after(self._future, self._result)
                 done = self._done.is_set()
                 self._tail = take_future(done=done)
                 if done:
-                    self._future.set_result(self._result)
-            return self._future
+                    self._future.set_result(self._result if self._value is None else 0)
+            return self._future if self._value is None else self._value
 
 
 @untraced
 class MessageWork(GroupWork):
     """Completes with its point-to-point message."""
 
-    def __init__(self, result: Any, job: Send | Receive, back: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
-        super().__init__(result)
+    def __init__(
+        self,
+        result: Any,
+        job: Send | Receive,
+        back: list[tuple[torch.Tensor, torch.Tensor]],
+        limits: TimeLimits | None = None,
+        *,
+        limited: bool = False,
+    ) -> None:
+        super().__init__(result, limits, limited=limited)
         self._job, self._back = job, back
         self._last = threading.Lock()
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
-        limit = timeout.total_seconds() or None
         if not self._job.done.is_set():
-            began = _waiting[threading.get_ident()] = time.monotonic()
+            _waiting[threading.get_ident()] = time.monotonic()
             try:
-                if not self._job.done.wait(limit):
-                    return False
+                self._await(self._job.done, timeout.total_seconds(), time.perf_counter())
             finally:
                 del _waiting[threading.get_ident()]
-                add(time.monotonic() - began)
+        self._complete()
+        return super().wait()
+
+    def _complete(self) -> None:
         if self._last.acquire(blocking=False):  # by the first thread that waits, and never released
             for target, source in self._back:
                 target.copy_(source)
             self.finish()
-        return self._done.wait()
+        self._done.wait()
 
     def is_completed(self) -> bool:
-        return self._job.done.is_set() and self.wait()
+        if self._job.done.is_set():
+            self._complete()
+        return self._done.is_set()
 
     def get_future(self) -> Any:
         if not self.is_completed():
-            threading.Thread(target=self.wait, name="understudy future", daemon=True).start()
+            threading.Thread(target=self._follow, name="understudy future", daemon=True).start()
         return super().get_future()
+
+    def _follow(self) -> None:
+        self._job.done.wait()
+        with torch.inference_mode(any(target.is_inference() for target, _ in self._back)):
+            self._complete()
 
     def _source_rank(self) -> int:
         """The rank that sent the message; undefined, as its data is, if the generation is poisoned."""

@@ -62,7 +62,8 @@ def leave_untraced(code: CodeType) -> None:
 # -- groups and backends -----------------------------------------------------------------------------------------------
 
 CppBackend: Any = needed("torch._C._distributed_c10d", "Backend")
-"""The base of a backend that C++ can look up. torch 2.13 has the class, but no backend in Python can be made of it."""
+"""The base of a backend that C++ can look up, and the options of groups. torch 2.13 has the class, but no backend in
+Python can be made of it."""
 
 resolve_group: Callable[[str], Any] = needed("torch._C._distributed_c10d", "_resolve_process_group")
 """The group of this name."""
@@ -103,6 +104,12 @@ def forget_groups() -> None:
     if "torch.distributed.tensor" in sys.modules:
         needed("torch.distributed.tensor.debug", "_clear_sharding_prop_cache")()
         needed("torch.distributed.tensor._redistribute", "_gen_transform_infos").cache_clear()
+
+
+def timeout_of(options: object) -> timedelta | None:
+    """The timeout in the options of a backend; None if there are no options."""
+    timeout: timedelta | None = getattr(options, "_timeout", None)
+    return timeout
 
 
 def gloo(store: Store, rank: int, size: int, host: str, setup: timedelta) -> Any:

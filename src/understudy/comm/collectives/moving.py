@@ -95,8 +95,9 @@ def all_to_all(channel: Channel, op: Op) -> None:
 
 def _transfer(channel: Channel, out: _Blocks, back: _Blocks) -> None:
     tag = INTERNAL | channel.sequence
-    jobs: list[Send | Receive] = [Send(rank, tag, data) for rank, data in out]
-    jobs += [Receive(rank, tag, data) for rank, data in back]
+    due = channel.deadline
+    jobs: list[Send | Receive] = [Send(rank, tag, data, deadline=due) for rank, data in out]
+    jobs += [Receive(rank, tag, data, deadline=due) for rank, data in back]
     channel.pairs.submit(*jobs)
     for job in jobs:
         while not job.done.wait(STALL_S):

@@ -33,7 +33,8 @@ class ChannelScratch:
     def take(self, name: str, size: int) -> torch.Tensor:
         block = self._blocks.get(name)
         if block is None or block.numel() < size:
-            block = self._blocks[name] = torch.empty(size, dtype=torch.uint8)
+            with torch.inference_mode(False):  # a block is used within the mode and outside of it
+                block = self._blocks[name] = torch.empty(size, dtype=torch.uint8)
         return block[:size]
 
 
@@ -99,13 +100,13 @@ class Channel:
                 of = {link.peer: link for link in links.values() if link.id.kind == "tree"}
                 self.branches = {c: of[layout.uid(layout.leader(c))] for c in around if c is not None}
 
-    def start(self, signature: int) -> None:
-        """Begin the next operation."""
+    def start(self, signature: int, limit: float | None = None) -> None:
+        """Begin the next operation. It may take `limit` seconds, by default as many as all others."""
         self.poison.check()
         self.sequence += 1
         self.signature = signature
         self.call = (self.sequence, signature)
-        self.deadline = time.monotonic() + self.limit
+        self.deadline = time.monotonic() + (limit or self.limit)
         if self.arena is not None:
             self.arena.announce(self.sequence, signature)
 

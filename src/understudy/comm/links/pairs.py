@@ -7,7 +7,7 @@ import select
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from math import inf
 
@@ -207,11 +207,13 @@ class Pairs:
             self._inbox.clear()
             lanes = dict(self._lanes)
         for job in jobs:
-            job.deadline = time.monotonic() + self._limit
+            if job.deadline == inf:
+                job.deadline = time.monotonic() + self._limit
             if isinstance(job, Send):
                 self._unsent.setdefault(job.peer, deque()).append(job)
             else:
                 self._receives.append(job)
+            self._look = min(self._look, job.deadline)
         moved = bool(jobs)
         for rank, queue in list(self._unsent.items()):
             if rank in lanes:
@@ -338,15 +340,24 @@ class Pairs:
                     poller.register(lane.link.fd, mask)
                     busy = True
         busy = busy or bool(self._unsent or self._receives)
-        events = poller.poll(self._tick * 1000 if busy and poison is not None else None)
+        nap = max(0.0, min(self._tick, self._look - time.monotonic()))
+        events = poller.poll(nap * 1000 if busy and poison is not None else None)
         if any(fd == self._wake for fd, _ in events):
             os.eventfd_read(self._wake)
+
+    def _jobs(self) -> Iterator[Send | Receive]:
+        """The jobs that have a deadline."""
+        for queue in self._unsent.values():
+            yield from queue
+        yield from self._receives
+        for lane in self._lanes.values():
+            yield from (send for send, _ in lane.sending)
 
     def _overdue(self, poison: Poison) -> None:
         now = time.monotonic()
         if now < self._look:
             return
-        self._look = now + self._tick
+        self._look = min(now + self._tick, *(job.deadline for job in self._jobs() if job.deadline >= now), inf)
         for send in (send for queue in self._unsent.values() for send in queue):
             if send.deadline < now:
                 who = f"rank {send.peer} of {self._name}"

@@ -230,7 +230,8 @@ class ArenaRounds:
         found = self._views.get((buffer, dtype))
         if found is None:
             areas = self.arena.areas[buffer]
-            found = self._views[buffer, dtype] = [areas[slot].view(dtype) for slot in self.members]
+            with torch.inference_mode(False):  # they are used within the mode and outside of it
+                found = self._views[buffer, dtype] = [areas[slot].view(dtype) for slot in self.members]
         return found
 
     def result(self, buffer: int, dtype: torch.dtype) -> torch.Tensor:

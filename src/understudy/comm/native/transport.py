@@ -188,7 +188,7 @@ class NativeGroup:
     def run(self, op: Op) -> None:
         seat = self._seat
         assert seat is not None
-        seat.start(op.signature)
+        seat.start(op.signature, op.limit)
         _COLLECTIVES[op.kind](seat, op)
 
     def post(self, *jobs: Send | Receive) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
+from math import inf
 from typing import Any
 
 import torch
@@ -76,6 +77,7 @@ class _Running:
 
     what: str
     work: Any
+    limit: float
     done: threading.Event = field(default_factory=threading.Event)
     receive: Receive | None = None
     who: str = ""
@@ -116,11 +118,11 @@ class BackendGroup:
         if poison.fault is not None:
             self._poisoned()
 
-    def settle(self, what: str, work: Any) -> None:
+    def settle(self, what: str, work: Any, limit: float | None) -> None:
         """Return once a collective has ended; raise Interrupted if its result is undefined."""
-        running = _Running(what, work)
+        running = _Running(what, work, limit or self._services.limit)
         self._launch(running)
-        if not running.done.wait(self._services.limit):
+        if not running.done.wait(running.limit):
             raise self.poison.fail(self._late(running))
         self.poison.check()
 
@@ -131,7 +133,8 @@ class BackendGroup:
             return
         who = "any rank" if job.peer is None else self.plan.roster.names(self.plan.uid(job.peer))
         what = f"{'send to' if isinstance(job, Send) else 'receive from'} {who} with tag {job.tag}"
-        running = _Running(what, None, job.done, None if isinstance(job, Send) else job)
+        limit = self._services.limit if job.deadline == inf else job.deadline - time.monotonic()
+        running = _Running(what, None, limit, job.done, None if isinstance(job, Send) else job)
         running.who = "" if job.peer is None else self.plan.uid(job.peer)
         try:
             running.work = self._start(job)
@@ -161,7 +164,7 @@ class BackendGroup:
 
     def _watch(self, running: _Running) -> None:
         try:
-            self._wait(running.work)
+            self._wait(running.work, running.limit)
             if running.receive is not None and running.receive.peer is None:
                 running.receive.peer = self.live[running.work.source_rank()]
         except Exception as error:
@@ -171,8 +174,7 @@ class BackendGroup:
         with self._lock:
             self._under_way.discard(running)
 
-    def _wait(self, work: Any) -> None:
-        limit = self._services.limit
+    def _wait(self, work: Any, limit: float) -> None:
         if self._gloo:
             work.wait(timedelta(seconds=limit))
             return
@@ -195,7 +197,7 @@ class BackendGroup:
         self.poison.set(self._late(running) if late else self._fault("eof", running, _plainly(text)))
 
     def _late(self, running: _Running) -> Fault:
-        return self._fault("timeout", running, f"no end within {self._services.limit:g} s")
+        return self._fault("timeout", running, f"no end within {running.limit:g} s")
 
     def _fault(self, how: How, running: _Running, reason: str) -> Fault:
         return Fault(how, f"{running.what} in group {self.plan.name}: {reason}", running.who, self._services.uid)

@@ -124,10 +124,10 @@ class TorchGroup:
         inner = self._inner
         assert inner is not None
         inner.poison.check()
-        self._compare(inner, op.signature)
-        carry_out(inner.group, op, inner.live, lambda work: inner.settle(op.kind, work))
+        self._compare(inner, op.signature, op.limit)
+        carry_out(inner.group, op, inner.live, lambda work: inner.settle(op.kind, work, op.limit))
 
-    def _compare(self, inner: BackendGroup, mine: int) -> None:
+    def _compare(self, inner: BackendGroup, mine: int, limit: float | None) -> None:
         """Raise if ranks disagree about an operation: Gloo may end the process then, and other backends hang.
 
         Operations that this generation has seen are not compared again: as long as ranks agree, all have seen them."""
@@ -135,7 +135,7 @@ class TorchGroup:
             return
         own = torch.tensor([mine - 2 * _SIGN if mine & _SIGN else mine])
         all_of_them = Op("all_gather", [own], [torch.empty_like(own) for _ in inner.plan.uids])
-        carry_out(inner.group, all_of_them, inner.live, lambda work: inner.settle("comparing operations", work))
+        carry_out(inner.group, all_of_them, inner.live, lambda work: inner.settle("comparing operations", work, limit))
         for rank in inner.live:
             theirs = int(all_of_them.outputs[rank]) & 2 * _SIGN - 1
             if theirs != mine:
