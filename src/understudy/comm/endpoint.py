@@ -10,6 +10,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Protocol
 
+import torch
+
 from understudy.device import torch_private
 from understudy.protocol.roster import Roster
 
