@@ -3,7 +3,7 @@ BIN := $(VENV)/bin
 PYTHON ?= python3
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test soak conformance check browser bench figures chaos simgrid docs wheel recording format clean
+.PHONY: help demo test soak conformance compat check browser bench figures chaos simgrid docs wheel recording format clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -22,6 +22,12 @@ soak: $(VENV)/.stamp ## run the long tests too
 
 conformance: $(VENV)/.stamp ## run PyTorch's own distributed tests over our process group and over gloo; CONFORMANCE=--json
 	@$(BIN)/python -m tools.conformance $(CONFORMANCE)
+
+TORCH ?= 2.15.0
+COMPAT := .venv-torch-$(TORCH)
+
+compat: $(COMPAT)/.stamp ## run the tests with another torch: TORCH=2.14.1 TESTS="tests/comm -k ddp"; each takes 5 GB
+	$(subst $(BIN),$(COMPAT)/bin,$(PYTEST)) $(or $(TESTS),tests)
 
 check: $(VENV)/.stamp ## check lint, format, types, layers and the rules of the house
 	$(BIN)/ruff check
@@ -86,7 +92,7 @@ format: $(VENV)/.stamp ## format the code and fix what can be fixed
 	$(BIN)/ruff format
 
 clean: ## remove the environment, caches and results
-	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-torch-* build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	[ ! -d bench/results ] || find bench/results -mindepth 1 -maxdepth 1 ! -name reference -exec rm -rf {} +
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -94,4 +100,11 @@ $(VENV)/.stamp: pyproject.toml setup.py constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "setting up $(VENV) (once)"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+$(COMPAT)/.stamp: pyproject.toml setup.py constraints.txt
+	@test -x $(COMPAT)/bin/python || $(PYTHON) -m venv $(COMPAT)
+	@echo "setting up $(COMPAT) (once)"
+	@{ grep -v '^torch==' constraints.txt; echo 'torch==$(TORCH)'; } > $(COMPAT)/constraints.txt
+	@$(COMPAT)/bin/python -m pip install --quiet --disable-pip-version-check -c $(COMPAT)/constraints.txt -e '.[test,report]'
 	@touch $@

@@ -10,6 +10,8 @@ import torch
 import torch.distributed as dist
 
 from tests.comm.checks import Member, on_every_layout, perform, same
+from understudy.comm import lookup
+from understudy.comm.group import RoleGroup
 
 
 def thing(rank: int) -> dict[str, Any]:
@@ -80,8 +82,15 @@ def local_synchronization(member: Member) -> None:
         same(value, torch.full((1,), 2.0))
 
 
-def what_torch_keeps_to_itself(member: Member) -> None:
-    """Functions that torch offers for its own backends only say so; nothing is sent."""
+def what_torch_kept_to_itself(member: Member) -> None:
+    """Functions that torch 2.13 offers for its own backends only say so, and nothing is sent. Later versions ask."""
+    if torch.__version__ >= lookup.FROM:
+        dist.monitored_barrier(timeout=timedelta(seconds=20))
+        value, half = torch.tensor([member.rank]), dist.split_group(split_ranks=[[0, 1], [2, 3][: member.size - 2]])
+        assert isinstance(half, RoleGroup)
+        dist.all_reduce(value, group=half)
+        same(value, torch.tensor([1 if member.rank < 2 else 5 if member.size > 3 else 2]))
+        return
     for refused in (
         lambda: dist.monitored_barrier(timeout=timedelta(seconds=1)),
         lambda: dist.split_group(split_ranks=[list(range(member.size))]),
@@ -100,7 +109,7 @@ CHECKS = [
     objects_in_a_subgroup,
     new_subgroups,
     local_synchronization,
-    what_torch_keeps_to_itself,
+    what_torch_kept_to_itself,
 ]
 
 

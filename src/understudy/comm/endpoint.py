@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import torch
 
+from understudy.device import torch_private
 from understudy.protocol.roster import Roster
 
 from . import waits
@@ -354,7 +355,7 @@ class Endpoint:
         """Raise if an operation has reached its time limit, unless a backward pass runs: an exception would break
         DDP's reducer for good."""
         fault = None if self.poison is None else self.poison.fault
-        if fault is not None and fault.how == "timeout" and torch._C._current_graph_task_id() == -1:
+        if fault is not None and fault.how == "timeout" and torch_private.backward_pass() == -1:
             raise OperationTimeout(f"group {self.name}: timeout reached: {fault.reason}{_REPEATED}")
 
     def close(self) -> None:

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -14,11 +13,12 @@ from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import Backend, HashStore
 from torch.distributed.constants import default_pg_timeout
 
+from understudy.device import torch_private
 from understudy.device.cpu import HOST
 
+from . import lookup
 from .calls import (
     Tensors,
     as_input,
@@ -116,12 +116,15 @@ class RoleGroup(dist.ProcessGroup):
         """The group is its own backend, for every device it serves."""
         return self
 
+    supports_splitting = True
+    supports_shrinking = supports_coalescing = False
+
     @property
     def options(self) -> Any:
         """The options of the group, as those of torch's backends: the timeout, the members and the name."""
         seconds = self.limit
         timeout = default_pg_timeout if seconds is None else timedelta(seconds=seconds)
-        options: Any = Backend.Options(BACKEND, timeout)
+        options: Any = torch_private.CppBackend.Options(BACKEND, timeout)
         options.global_ranks_in_group, options.group_name = list(self.endpoint.key.roles), self._name
         return options
 
@@ -144,7 +147,7 @@ class RoleGroup(dist.ProcessGroup):
         if self.endpoint.rank not in ranks:
             return None
         members = self.endpoint.key.roles
-        made = _made(tuple(members[rank] for rank in sorted(ranks)), timeout or getattr(opts, "_timeout", None))
+        made = _made(tuple(members[rank] for rank in sorted(ranks)), timeout or torch_private.timeout_of(opts))
         if group_name is not None:
             made._set_group_name(group_name)
         made._set_group_desc(group_desc or f"{self._desc}:split")
@@ -179,7 +182,7 @@ class RoleGroup(dist.ProcessGroup):
 
     def _is_deferred(self, how: Any, tensors: Tensors) -> bool:
         defer = self.endpoint.defer
-        if defer is None or torch._C._current_graph_task_id() == -1:
+        if defer is None or torch_private.backward_pass() == -1:
             return False
         defer(how)
         return True
@@ -435,32 +438,33 @@ def _made(roles: tuple[int, ...], timeout: Timeout) -> RoleGroup:
     group = RoleGroup(_fabric.group(roles), _fabric.forget, _fabric.devices)
     if timeout is not None and timeout != default_pg_timeout:
         group.set_timeout(timeout)
+    lookup.register(group, group.endpoint.rank, group.endpoint.size, _fabric.devices)
     return group
 
 
-def register(fabric: NetworkFabric) -> None:
-    """Let `torch.distributed` make its groups of this backend from `fabric`."""
+def register(fabric: NetworkFabric) -> int:
+    """Let `torch.distributed` make its groups of this backend from `fabric`. Returns the role of this process."""
     global _fabric
-    if BACKEND.upper() not in dist.Backend._plugins:
+    if BACKEND.upper() not in torch_private.plugins:
         dist.Backend.register_backend(BACKEND, _create, extended_api=True, devices=list(fabric.devices))
     if fabric.role is None:
         raise RuntimeError(f"{fabric.uid} has no role yet; switch to a roster or assume a role first")
     _fabric = fabric
+    return fabric.role
 
 
 def install(fabric: NetworkFabric, roles: int) -> None:
     """Make `fabric` the default process group of this process, over this many roles."""
-    register(fabric)
-    assert fabric.role is not None
-    dist.init_process_group(BACKEND, store=HashStore(), rank=fabric.role, world_size=roles)
+    role = register(fabric)
+    dist.init_process_group(BACKEND, store=torch_private.HashStore(), rank=role, world_size=roles)
 
 
 def renamed() -> None:
     """Tell torch the members of its groups after the fabric has changed its role."""
-    for group in dist.distributed_c10d._world.pg_group_ranks:
+    known = torch_private.ranks_of_groups()
+    for group in known:
         if isinstance(group, RoleGroup):
-            members = group.endpoint.key.roles
-            dist.distributed_c10d._world.pg_group_ranks[group] = {role: rank for rank, role in enumerate(members)}
+            known[group] = {role: rank for rank, role in enumerate(group.endpoint.key.roles)}
 
 
 def uninstall() -> None:
@@ -468,9 +472,5 @@ def uninstall() -> None:
     global _fabric
     if dist.is_initialized():
         dist.destroy_process_group()
-    if "torch.distributed.tensor" in sys.modules:
-        from torch.distributed.tensor import _redistribute, debug
-
-        debug._clear_sharding_prop_cache()  # it knows groups by their names, and they are used again
-        _redistribute._gen_transform_infos.cache_clear()
+    torch_private.forget_groups()
     _fabric = None

@@ -33,7 +33,7 @@ class SparseSum:
     def op(self) -> Op:
         """The first of three operations, each followed by the next."""
         mine = self._mine
-        own = torch.tensor([mine._nnz(), mine.sparse_dim(), *mine.shape])
+        own = torch.tensor([len(mine.values()), mine.sparse_dim(), *mine.shape])
         self._shapes = [torch.empty_like(own) for _ in range(self._size)]
         return self._gather(own, self._shapes, self._gather_indices)
 
@@ -52,7 +52,7 @@ class SparseSum:
         if most == 0:
             return None
         own = torch.zeros(mine.sparse_dim(), most, dtype=torch.int64)
-        own[:, : mine._nnz()] = mine.indices()
+        own[:, : len(mine.values())] = mine.indices()
         self._indices = [torch.empty_like(own) for _ in counts]
         return self._gather(own, self._indices, self._gather_values)
 

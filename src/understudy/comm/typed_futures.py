@@ -10,11 +10,11 @@ import torch
 
 _SOURCE = """
 def tensors_after(done: Future[int], tensors: List[Tensor]) -> List[Tensor]:
-    torch.jit._wait(done)
+    torch.jit.wait(done)
     return tensors
 
 def begin(done: Future[int], tensors: List[Tensor]) -> Future[List[Tensor]]:
-    return torch.jit._fork(tensors_after, done, tensors)
+    return torch.jit.fork(tensors_after, done, tensors)
 """
 
 

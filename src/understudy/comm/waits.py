@@ -14,7 +14,8 @@ from typing import Any, Protocol, TypeVar
 
 import torch
 import torch.distributed as dist
-from torch._C._dynamo.eval_frame import _FrameAction, _FrameExecStrategy, set_code_exec_strategy
+
+from understudy.device import torch_private
 
 from . import typed_futures
 from .faults import OperationTimeout
@@ -67,7 +68,7 @@ def add(seconds: float) -> None:
 
 def take_future(*, done: bool) -> FutureWait:
     """Note that the current thread takes a future. If it is not `done`, call `kept` of the result when it is."""
-    which = torch._C._current_graph_task_id()
+    which = torch_private.backward_pass()
     if which == _OUTSIDE and not done:  # the wait for it can not be seen
         _own.unknown += 1
     _own.seconds += _own.tail.take(which)
@@ -82,7 +83,6 @@ def waited() -> tuple[float, int]:
 
 
 T = TypeVar("T", bound=type)
-_SKIP = _FrameExecStrategy(_FrameAction.SKIP, _FrameAction.SKIP)
 
 
 def untraced(cls: T) -> T:
@@ -93,7 +93,7 @@ def untraced(cls: T) -> T:
     """
     for method in vars(cls).values():
         if isinstance(method, FunctionType):
-            set_code_exec_strategy(method.__code__, _SKIP)
+            torch_private.leave_untraced(method.__code__)
     return cls
 
 

@@ -19,6 +19,8 @@ from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from understudy.device import torch_private
+
 from . import modules as module_kind
 from . import optimizers as optimizer_kind
 from .errors import StateError
@@ -50,7 +52,7 @@ def _restore_scaler(scaler: GradScaler, kept: Any) -> None:
     """The state_dict of a GradScaler lacks the optimizers that were unscaled in the step. A disabled one has none."""
     _restore_state(scaler, kept)
     if scaler.is_enabled():
-        scaler._per_optimizer_states.clear()
+        torch_private.forget_unscaled(scaler)
 
 
 @dataclass(frozen=True)

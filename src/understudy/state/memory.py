@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from understudy.comm.links.link import bytes_of
+from understudy.device import torch_private
 from understudy.device.cpu import HOST, local_device
 
 from .errors import StateError
@@ -71,7 +72,7 @@ def local_part(tensor: torch.Tensor, name: str) -> torch.Tensor:
     if is_dtensor(tensor):
         with torch.no_grad():
             return local_part(tensor.to_local(), name)
-    if is_instance(tensor, "torch.distributed._functional_collectives", "AsyncCollectiveTensor"):  # may still run
+    if is_instance(tensor, *torch_private.ASYNC_TENSOR):  # may still run
         return local_part(tensor.wait(), name)
     if hasattr(tensor, "__tensor_flatten__") or tensor.layout != torch.strided or tensor.is_quantized:
         kind = type(tensor).__name__

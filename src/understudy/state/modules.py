@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -111,8 +111,7 @@ class _KeptBuffer(NamedTuple):
 def keep_buffers(module: nn.Module, before: list[_KeptBuffer] | None) -> list[_KeptBuffer]:
     """Copy every buffer, every time: batch norm changes its statistics without a trace in the version counter."""
     copies = {id(each.buffer): each.kept for each in before or ()}
-    named = [(owner, name, buffer) for owner in module.modules() for name, buffer in owner._buffers.items()]
-    found = [(owner, name, buffer) for owner, name, buffer in named if buffer is not None]
+    found = [(owner, name, buffer) for owner in module.modules() for name, buffer in _own_buffers(owner)]
     for buffer in {id(buffer): buffer for _, _, buffer in found}.values():
         if id(buffer) in copies:
             copies[id(buffer)].copy_(buffer)
@@ -121,8 +120,12 @@ def keep_buffers(module: nn.Module, before: list[_KeptBuffer] | None) -> list[_K
     return [_KeptBuffer(owner, name, buffer, copies[id(buffer)]) for owner, name, buffer in found]
 
 
+def _own_buffers(owner: nn.Module) -> Iterable[tuple[str, torch.Tensor]]:
+    return owner.named_buffers(recurse=False, remove_duplicate=False)
+
+
 def restore_buffers(module: nn.Module, kept: list[_KeptBuffer]) -> None:
     """Put the buffers back, with their contents, into the modules that own them."""
     for owner, name, buffer, contents in kept:
         buffer.copy_(contents)
-        owner._buffers[name] = buffer
+        setattr(owner, name, buffer)

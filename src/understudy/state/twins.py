@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import torch
 import torch.distributed as dist
-from torch.nn.modules.batchnorm import SyncBatchNorm, _NormBase
+from torch.nn import SyncBatchNorm
 from torch.nn.parallel import DistributedDataParallel
+
+from understudy.device import torch_private
 
 from .kinds import Tracked, find_kind, module_tensors, modules, optimizers
 from .memory import is_dtensor
@@ -61,7 +63,7 @@ def _batch_statistics(tracked: Tracked) -> set[int]:
         id(buffer)
         for _, module in modules(tracked)
         for inner in module.modules()
-        if isinstance(inner, _NormBase) and not isinstance(inner, SyncBatchNorm)
+        if isinstance(inner, torch_private.NormBase) and not isinstance(inner, SyncBatchNorm)
         for buffer in inner.buffers(recurse=False)
     }
 

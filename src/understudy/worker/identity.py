@@ -20,10 +20,11 @@ import torch
 from understudy.comm.endpoint import Endpoint
 from understudy.comm.fabric import Fabric
 from understudy.comm.group import RoleGroup
+from understudy.device import torch_private
 from understudy.protocol.mesh import Mesh, coordinates, counterpart
 
 _TELLTALE = {"RANK", "GROUP_RANK"}
-_UNWATCHED = {"get_coordinate", "_coordinate_on_dim"}
+_UNWATCHED = {"get_coordinate", *torch_private.UNWATCHED}
 """Functions that are called unobserved; a script with one of these names in its code counts as one that has asked."""
 _TORCH = str(Path(torch.__file__).parent)
 _OWN = str(Path(__file__).parents[1])

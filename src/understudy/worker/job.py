@@ -12,6 +12,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 
+from understudy.device import torch_private
 from understudy.device.cpu import local_device
 from understudy.protocol.mesh import alike, dimensions, replica_of, replicated
 from understudy.state.inventory import take_inventory
@@ -290,7 +291,7 @@ class Job:
         if any(each.kind.checks_gradients(each.thing) for each in tracked_objects(self._runtime.tracked)):
             return True
         found = [grad for _, grad in take_inventory(self._runtime.tracked).gradients() if grad is not None]
-        norms = torch._foreach_norm(found, ord=float("inf")) if found else ()
+        norms = torch_private.foreach_norm(found, ord=float("inf")) if found else ()
         return all(bool(norm.isfinite()) for norm in norms)
 
     def _end(self, step: Step, error: BaseException | None) -> bool:

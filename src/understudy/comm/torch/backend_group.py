@@ -166,7 +166,7 @@ class BackendGroup:
         try:
             self._wait(running.work, running.limit)
             if running.receive is not None and running.receive.peer is None:
-                running.receive.peer = self.live[running.work._source_rank()]
+                running.receive.peer = self.live[running.work.source_rank()]
         except Exception as error:
             self._failed(running, str(error))
         running.work = None

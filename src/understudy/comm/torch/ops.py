@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch._C import _distributed_c10d as c10d
+from torch.distributed import distributed_c10d as c10d
 
 from understudy.comm.ops import FLOATS, Op, Reduction
 
@@ -104,7 +104,7 @@ def reduce_scatter(group: Any, op: Op, live: tuple[int, ...], settle: Settle) ->
 
 def all_gather(group: Any, op: Op, live: tuple[int, ...], settle: Settle) -> None:
     outs = [as_known(op.outputs[rank]) for rank in live]
-    settle(group.allgather([outs], [as_known(op.inputs[0])], c10d.AllgatherOptions()))
+    settle(group.allgather([outs], [as_known(op.inputs[0])]))
 
 
 def broadcast(group: Any, op: Op, live: tuple[int, ...], settle: Settle) -> None:

@@ -16,7 +16,6 @@ from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import PrefixStore, Store, TCPStore, _DistributedBackendOptions
 
 from understudy.comm.faults import Fault, LinkFailed, Poison
 from understudy.comm.links.link import Link
@@ -24,7 +23,9 @@ from understudy.comm.links.pairs import Receive, Send
 from understudy.comm.links.rendezvous import Rendezvous
 from understudy.comm.ops import Op, describe
 from understudy.comm.topology import GroupKey, layout
+from understudy.device import torch_private
 from understudy.device.cpu import HOST
+from understudy.device.torch_private import PrefixStore, Store, TCPStore
 from understudy.host.tasks import together
 from understudy.protocol.roster import Roster
 
@@ -90,25 +91,13 @@ class TorchGroup:
         setup, limit = (timedelta(seconds=s) for s in (self._services.setup_limit, self._services.limit))
         group: Any
         if self._backend == "gloo":
-            gloo: Any = dist.ProcessGroupGloo
-            options = gloo._Options()
-            options._devices = [gloo.create_device(hostname=host, lazy_init=False)]
-            options._timeout = setup
-            options._threads = 1
-            group = gloo(store, rank, size, options)
+            group = torch_private.gloo(store, rank, size, host, setup)
             group.set_timeout(limit)
         elif self._backend == "nccl":
-            options = dist.ProcessGroupNCCL.Options()
-            options._timeout = limit
-            group = dist.ProcessGroupNCCL(store, rank, size, options)
+            group = torch_private.nccl(store, rank, size, limit)
             group.eager_connect_single_device(torch.device("cuda", self._device))
         else:
-            plugin = dist.Backend._plugins[self._backend.upper()]
-            if not plugin.extended_api:
-                return plugin.creator_fn(store, rank, size, limit)
-            wanted = _DistributedBackendOptions()
-            wanted.store, wanted.group_rank, wanted.group_size, wanted.timeout = store, rank, size, limit
-            group = plugin.creator_fn(wanted, None)
+            group = torch_private.from_plugin(self._backend, store, rank, size, limit)
         return group
 
     def switch(self, prepared: BackendGroup | None) -> BackendGroup | None:
@@ -176,7 +165,7 @@ class TorchTransport:
     """The transport over one of torch's backends, by its name."""
 
     def __init__(self, backend: str) -> None:
-        if backend not in ("gloo", "nccl") and backend.upper() not in dist.Backend._plugins:
+        if backend not in ("gloo", "nccl") and backend.upper() not in torch_private.plugins:
             raise ValueError(f"torch has no backend {backend!r}; register it with torch.distributed.Backend first")
         if not dist.is_backend_available(backend):
             raise ValueError(f"this build of torch has no {backend}; use torch:gloo or the native transport")

@@ -11,8 +11,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from torch.utils.data import DataLoader
-
+from understudy.device import torch_private
 from understudy.worker.agent_connection import AgentConnection
 from understudy.worker.runtime import WorkerRuntime
 
@@ -43,9 +42,4 @@ class ShortSampler:
 
 def shorten(batches: int, folder: Path) -> None:
     """Let every loader of this process end after this number of batches."""
-    whole: Any = DataLoader._index_sampler  # private: the one place through which loaders ask for indices
-
-    def short(loader: Any) -> ShortSampler:
-        return ShortSampler(whole.fget(loader), batches, folder)
-
-    DataLoader._index_sampler = property(short)  # type: ignore[assignment]
+    torch_private.wrap_index_sampler(lambda sampler: ShortSampler(sampler, batches, folder))

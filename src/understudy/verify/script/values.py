@@ -22,6 +22,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import Sampler
 
+from understudy.device import torch_private
 from understudy.device.cpu import HOST
 from understudy.state.errors import StateError
 from understudy.state.kinds import MODULE, OPTIMIZER, SCALER, SCHEDULER
@@ -84,7 +85,8 @@ class ValueReader:
             tensors = [*value.parameters(), *value.buffers()]
             return not tensors or all(id(tensor) in self.skipped for tensor in tensors)
         if isinstance(value, torch.Tensor):
-            return value._base is not None and id(value._base) in self.skipped
+            base = torch_private.base(value)
+            return base is not None and id(base) in self.skipped
         if isinstance(value, types.GeneratorType):
             return value.gi_code.co_filename.startswith(PACKAGE) or any(
                 id(each) in self.skipped for each in _locals_of(value).values()
@@ -305,8 +307,8 @@ def position(value: object) -> object:
         if isinstance(value, itertools.count | itertools.repeat):
             return repr(value)
         raise Unreadable
-    if hasattr(value, "_num_yielded"):  # torch's loaders
-        return value._num_yielded, getattr(value, "_sampler_iter", None) and type(value).__name__
+    if (taken := torch_private.taken(value)) is not None:
+        return taken
     raise Unreadable
 
 
@@ -343,8 +345,8 @@ def _short(value: object) -> str:
         return f"{len(value)} items{inside}"
     if isinstance(value, LRScheduler):
         return f"{type(value).__name__} at {value.last_epoch}"
-    if hasattr(value, "_num_yielded"):
-        return f"{value._num_yielded} taken"
+    if (taken := torch_private.taken(value)) is not None:
+        return f"{taken} taken"
     if isinstance(value, _BUILTIN_ITERATORS) and not isinstance(value, zip | map | filter):
         reduced: Any = value.__reduce__()
         return f"at {reduced[-1]}" if isinstance(reduced[-1], int) else f"a {type(value).__name__}"

@@ -9,10 +9,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.nn.modules.batchnorm import SyncBatchNorm, _NormBase
+from torch.nn import SyncBatchNorm
 from torch.nn.parallel import DistributedDataParallel
 
 from understudy.comm.endpoint import Endpoint
+from understudy.device import torch_private
 from understudy.state.kinds import Tracked, module_tensors, modules
 from understudy.state.memory import is_dtensor
 from understudy.state.twins import holders_in_ddp, replicas
@@ -54,7 +55,7 @@ class DeferredReduction:
         self._deferring = [endpoint for endpoint in self._endpoints() if endpoint.key.roles == self._same]
         for endpoint in self._deferring:
             endpoint.defer = self._defer
-        stage = _pipeline_stage()
+        stage = torch_private.pipeline_stage()
         if stage is not None:
             self._scale, stage.scale_grads = stage.scale_grads, _scales
 
@@ -65,7 +66,7 @@ class DeferredReduction:
         self.open = False
         for endpoint in self._deferring:
             endpoint.defer = None
-        stage = _pipeline_stage()
+        stage = torch_private.pipeline_stage()
         if stage is not None and self._scale is not None:
             stage.scale_grads, self._scale = self._scale, None
         for ddp, (backward, forward) in zip(self._wrapped, self._flags, strict=True):
@@ -93,11 +94,6 @@ def _check_dense(tracked: Tracked) -> None:
                 raise JobError(
                     f"--mask: {place} has sparse gradients; make it with sparse=False, or run without --mask"
                 )
-
-
-def _pipeline_stage() -> Any:
-    """The base class of torch's pipeline stages, if pipelines are used."""
-    return getattr(sys.modules.get("torch.distributed.pipelining.stage"), "_PipelineStageBase", None)
 
 
 def _scales(stage: object, factor: int) -> None:
@@ -141,7 +137,9 @@ def check_suitable(
         raise JobError(f"--mask: no other role holds the same state as this one, so none can be masked; {WAY_OUT}")
     for name, module in modules(tracked):
         for where, inner in module.named_modules():
-            if isinstance(inner, SyncBatchNorm) or (isinstance(inner, _NormBase) and inner.running_mean is not None):
+            if isinstance(inner, SyncBatchNorm) or (
+                isinstance(inner, torch_private.NormBase) and inner.running_mean is not None
+            ):
                 raise JobError(
                     f"--mask: {name}.{where} is a {type(inner).__name__}: its statistics depend on which replica "
                     "computes which shard; use LayerNorm or GroupNorm, or run without --mask"

@@ -23,6 +23,7 @@ import msgspec
 import torch
 
 from understudy.comm.links.link import Link
+from understudy.device import torch_private
 from understudy.host.world import REAL, Thread, World
 from understudy.protocol.framing import Framing, FramingError
 from understudy.state.errors import StateError, StreamBroken
@@ -216,7 +217,8 @@ class Giver:
         """Give the tensors that no step changes before its vote."""
         changing = inventory.changing()
         early = [number for number in range(len(inventory.slots)) if number not in changing]
-        self._versions = {_memory(inventory.tensors[number]): inventory.tensors[number]._version for number in early}
+        tensors = [inventory.tensors[number] for number in early]
+        self._versions = {_memory(tensor): torch_private.version(tensor) for tensor in tensors}
         self._early = inventory
         self._updated.clear()
         self._send_tensors(inventory, early, check=False)
@@ -275,7 +277,7 @@ class Giver:
             for number, (slot, tensor) in enumerate(zip(inventory.slots, inventory.tensors, strict=True))
             if not slot.name.startswith(prefixes)
             and _memory(tensor) not in driven
-            and tensor._version != self._versions.get(_memory(tensor))
+            and torch_private.version(tensor) != self._versions.get(_memory(tensor))
         ]
 
     def _send_tensors(self, inventory: Inventory, which: Sequence[int], *, check: bool) -> None:
