@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import HashStore
 
 from tests.comm.helpers import Ensemble
 from understudy.comm.sandbox import Echo
+from understudy.device.torch_private import HashStore
 from understudy.worker.process import TorchProcess
 from understudy.worker.torchrun import GIVEN
 
@@ -61,15 +61,22 @@ def test_a_group_of_the_script_is_destroyed(process: TorchProcess, caplog: pytes
 
 
 def test_arguments_without_effect_are_named(process: TorchProcess, caplog: pytest.LogCaptureFixture) -> None:
-    dist.init_process_group("gloo", "env://", timedelta(minutes=2))
+    dist.init_process_group("gloo", "env://", timedelta(minutes=2), pg_options="fast")
     dist.init_process_group(store=HashStore(), rank=0, world_size=1)
     lines = said(caplog)
     assert lines[1:3] == [
         "init_process_group(init_method=env://) has no effect: the workers know one another already",
-        "init_process_group(timeout=0:02:00) has no effect: --limit is the time limit of an operation",
+        "init_process_group(pg_options=fast) has no effect: the process group is there already",
     ]
     assert lines[3].startswith("init_process_group(store=<")
     assert len(lines) == 4
+
+
+def test_the_timeout_is_that_of_the_group(process: TorchProcess, caplog: pytest.LogCaptureFixture) -> None:
+    dist.init_process_group("gloo", timeout=timedelta(seconds=70))
+    group: Any = dist.group.WORLD
+    assert group.options._timeout == timedelta(seconds=70)
+    assert len(said(caplog)) == 1
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from understudy.comm.group import RoleGroup
 from understudy.comm.network import NetworkFabric
 
 log = logging.getLogger("understudy.worker")
@@ -20,12 +21,11 @@ log = logging.getLogger("understudy.worker")
 _DEVICE_OF = {"gloo": "cpu", "nccl": "cuda"}
 """Backends of torch that the group can stand for, and the devices whose tensors they move."""
 _ANY = ("", "undefined", "understudy")
-_FREE = {"backend", "world_size", "rank", "device_id", "group_name"}
-"""Arguments of init_process_group that are checked, or that torch itself ignores."""
+_KNOWN = {"backend", "world_size", "rank", "device_id", "timeout", "group_name"}
+"""Arguments of init_process_group that are checked or used, or that torch itself ignores."""
 _USELESS = {
     "init_method": "the workers know one another already",
     "store": "the workers know one another already",
-    "timeout": "--limit is the time limit of an operation",
 }
 
 
@@ -66,7 +66,11 @@ class GivenGroup:
                     f"init_process_group({name}={asked}): the {name} of this process is {actual}, since it has role "
                     f"{fabric.role} of {self._roles}; leave {name} out, or read it from os.environ"
                 )
-        unused = {name: value for name, value in given.items() if name not in _FREE and value is not None}
+        unused = {name: value for name, value in given.items() if name not in _KNOWN and value is not None}
+        if (timeout := given.get("timeout")) is not None:
+            group = dist.group.WORLD
+            assert isinstance(group, RoleGroup)
+            group.set_timeout(timeout)
         self._hint("init_process_group", unused)
         return True
 
