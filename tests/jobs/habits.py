@@ -10,6 +10,7 @@ import copy, os, random, time
 import torch, understudy
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.optim.swa_utils import AveragedModel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 def parts(job):
@@ -58,6 +59,7 @@ def train(job):
     schedule = torch.optim.lr_scheduler.StepLR(optim, 2, 0.9)
     rare = torch.optim.lr_scheduler.StepLR(optim, 100, 0.9)
     ema = Ema(model.module)
+    mean, scaler = AveragedModel(model.module), torch.amp.GradScaler("cpu")
     best, bad = float("inf"), 0
     ahead = noise(0)
     steps = job.steps(1000)
@@ -70,8 +72,12 @@ def train(job):
             with step:
                 extra, ahead = ahead, noise(step.index + 1)
                 loss = model(batch + extra).pow(2).mean()
-                learn(loss, optim)
+                scaler.scale(loss).backward()
+                scaler.step(optim)
+                scaler.update()
+                optim.zero_grad()
             ema.update(model.module)
+            mean.update_parameters(model.module)
             if step.index == 500:
                 rare.step()
         schedule.step()

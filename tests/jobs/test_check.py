@@ -183,6 +183,8 @@ def test_habits_that_keep_state_in_variables(tmp_path: Path) -> None:
         "loader": ("position", run.line("for (batch,) in")),
         "sampler": ("sampler", run.line("sampler = ")),
         "schedule": ("scheduler", run.line("schedule = ")),
+        "scaler": ("scaler", run.line("mean, scaler = ")),
+        "mean": ("module", run.line("mean, scaler = ")),
         "ahead": ("tensor", run.line("ahead = noise(0)")),
         "best": ("number", run.line("best, bad = float")),
         "ema.shadow": ("dict", run.line("self.shadow = {")),

@@ -223,7 +223,12 @@ class Redundancy:
         if boundary != step:
             log.warning("role %d: %s is of step %d, not of step %d: results may differ", role, items, boundary, step)
         elif self._late and self._final != step:
-            log.warning("role %d: what changed in %s after its last vote may be missing", role, items)
+            log.warning(
+                "role %d: what changed in %s after its last vote may be missing, since its worker died before the next "
+                "step; what differs between roles is safe if it changes inside `with step:`, before the update",
+                role,
+                items,
+            )
         return unpack(inventory, known[boundary])
 
     def handed(self) -> HandedRedundancy:
