@@ -13,7 +13,7 @@ import torch.distributed as dist
 from understudy.comm.links.pairs import Receive, Send
 from understudy.comm.ops import Op, OpKind, reduction, signature
 from understudy.comm.recording import Recorder, Recording
-from understudy.comm.sandbox import Echo, Replay, Sandbox
+from understudy.comm.sandbox import Echo, ObjectExchange, Replay, Sandbox
 from understudy.comm.topology import GroupKey
 
 SUM, AVG, MAX = dist.ReduceOp.SUM, dist.ReduceOp.AVG, dist.ReduceOp.MAX
@@ -26,6 +26,7 @@ class Chair:
     key: GroupKey
     rank: int = 1
     size: int = 3
+    exchange: ObjectExchange | None = None
 
 
 A, B = Chair(GroupKey((0, 1, 2))), Chair(GroupKey((0, 1, 2), 1))
@@ -145,9 +146,6 @@ class Counting:
         for job in jobs:
             self.asked.append(type(job).__name__)
             job.done.set()
-
-    def recorded(self, seat: object, kinds: object, peer: int = -1) -> None:
-        return None
 
 
 def replay(

@@ -21,7 +21,7 @@ from tests.comm.helpers import Ensemble, all_reduce, at_once, enter
 from understudy.agent.recordings import RecordingStore
 from understudy.comm.endpoint import Endpoint
 from understudy.comm.recording import Recorder, Recording, digest_of
-from understudy.comm.sandbox import Echo, Replay
+from understudy.comm.sandbox import Echo, ObjectExchange, Replay
 from understudy.comm.topology import GroupKey
 from understudy.protocol.mesh import Mesh, alike, parse_mesh, roles_of
 from understudy.protocol.messages import FromWorker, Recorded, Telemetry, WorkerSpec
@@ -37,6 +37,7 @@ class Chair:
     key: GroupKey
     rank: int
     size: int
+    exchange: ObjectExchange | None = None
 
 
 def chair(role: int, roles: tuple[int, ...], ordinal: int = 0) -> Chair:

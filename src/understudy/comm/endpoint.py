@@ -23,7 +23,7 @@ from .links.rendezvous import Rendezvous
 from .ops import Op, signature
 from .own_messages import OwnMessages
 from .recording import Recorder
-from .sandbox import Sandbox
+from .sandbox import ObjectExchange, Sandbox
 from .topology import GroupKey
 
 log = logging.getLogger("understudy.comm")
@@ -108,8 +108,10 @@ class Endpoint:
         """Whether this rank's contribution to an all-gather stands for those of vacant ranks."""
         self.perform: Callable[[Op], None] = self._closed
         self.post: Callable[..., None] = self._closed
-        self.sandbox: Sandbox | None = None
-        """Answers the operations of this group in a rehearsal, unless it is open among mates."""
+        self.rehearsing = False
+        """Whether a sandbox answers the operations of this group, which is not open among mates."""
+        self.exchange: ObjectExchange | None = None
+        """The collective of objects that runs in a rehearsal."""
         self.asked: Callable[[Endpoint], None] | None = None
         """Called when the script asks for the rank, as long as the rank may change."""
         self.recorded = True
@@ -145,7 +147,7 @@ class Endpoint:
     def enter_within(self, prepared: Any, vacant: frozenset[int], poison: Poison) -> Any:
         """Switch to a prepared generation from within an operation, or before the first one."""
         leftover = self.transport.switch(prepared)
-        self.poison, self.vacant, self.sandbox = poison, vacant, None
+        self.poison, self.vacant, self.rehearsing = poison, vacant, False
         if prepared is None:
             self.perform, self.post = self._late, self._late_post
         else:
@@ -158,7 +160,7 @@ class Endpoint:
         self.key, self.name, self.rank, self.transport = key, str(key), key.roles.index(role), transport
 
     def rehearse(self, sandbox: Sandbox) -> None:
-        self.sandbox = sandbox
+        self.rehearsing = True
         self.perform = lambda op: sandbox.run(op, self)
         self.post = lambda *jobs: sandbox.post(self, *jobs)
 
@@ -196,7 +198,7 @@ class Endpoint:
 
         with self._turn:
             leftover = self.transport.switch(None)
-            self.poison, self.vacant, self.sandbox = None, frozenset(), None
+            self.poison, self.vacant, self.rehearsing = None, frozenset(), False
             self.perform = self.post = over
         return leftover
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Protocol
 
 import torch
@@ -27,12 +27,23 @@ class Unanswered(RuntimeError):
     """A rehearsal ends, because it needs objects that only other roles have."""
 
 
+class ObjectExchange:
+    """A collective of Python objects that runs in a rehearsal: sizes and pickles, neither of which can be made up."""
+
+    def __init__(self, *, alone: bool = False) -> None:
+        self.alone = alone
+        """Whether this role's object stands for those of all roles, and the recording is left aside."""
+        self.unknown = False
+        """Whether a part was needed that no recording has; it is zero then."""
+
+
 class SandboxSeat(Protocol):
     """This worker's place in a group, for a sandbox."""
 
     key: GroupKey
     rank: int
     size: int
+    exchange: ObjectExchange | None
 
 
 class Sandbox(Protocol):
@@ -42,16 +53,15 @@ class Sandbox(Protocol):
 
     def post(self, seat: SandboxSeat, *jobs: Send | Receive) -> None: ...
 
-    def recorded(self, seat: SandboxSeat, kinds: Sequence[str], peer: int = -1) -> list[list[bytes]] | None:
-        """The results of the next recorded operations, which are of these kinds and of any size; None: they are not
-        known. `peer` is the sender of messages."""
-
 
 class Echo:
     """Answers as though every other role had sent what this role sends: values stay in a plausible range."""
 
     def run(self, op: Op, seat: SandboxSeat) -> None:
-        if op.kind in ("all_reduce", "reduce"):
+        exchange = seat.exchange
+        if exchange is not None and not exchange.alone and not _gives(op, seat):
+            _leave_unknown(exchange, op.outputs)
+        elif op.kind in ("all_reduce", "reduce"):
             _sum(op.outputs[0], op.fold, seat.size)
         elif op.kind == "reduce_scatter":
             op.outputs[0].copy_(op.inputs[seat.rank])
@@ -74,12 +84,22 @@ class Echo:
 
     def post(self, seat: SandboxSeat, *jobs: Send | Receive) -> None:
         for job in jobs:
-            if isinstance(job, Receive):
+            if isinstance(job, Receive) and seat.exchange is not None:
+                _leave_unknown(seat.exchange, [job.tensor])
+            elif isinstance(job, Receive):
                 job.tensor.fill_(1)  # torch's pipeline asks by messages whether all shapes are known: 1 is yes
             job.done.set()
 
-    def recorded(self, seat: SandboxSeat, kinds: Sequence[str], peer: int = -1) -> list[list[bytes]] | None:
-        return None
+
+def _gives(op: Op, seat: SandboxSeat) -> bool:
+    """Whether this role is the one whose values the others get."""
+    return op.kind in ("broadcast", "scatter") and op.root == seat.rank
+
+
+def _leave_unknown(exchange: ObjectExchange, outputs: list[torch.Tensor]) -> None:
+    for output in outputs:
+        output.zero_()
+        exchange.unknown = True
 
 
 def _make_plausible(value: torch.Tensor) -> None:
@@ -143,7 +163,13 @@ class Replay:
         self.diverged = self.diverged or f"group {group}: {how}"
 
     def run(self, op: Op, seat: SandboxSeat) -> None:
-        if op.kind == "barrier" or self._answer(seat, op.kind, op.signature, op.outputs, -1, -1) is None:
+        exchange = seat.exchange
+        if op.kind == "barrier" or (exchange is not None and exchange.alone):
+            self._otherwise.run(op, seat)
+        elif exchange is not None and _gives(op, seat):
+            self._answer(seat, op.kind, op.signature, [], -1, -1)
+            self._otherwise.run(op, seat)
+        elif self._answer(seat, op.kind, op.signature, op.outputs, -1, -1) is None:
             self._otherwise.run(op, seat)
 
     def post(self, seat: SandboxSeat, *jobs: Send | Receive) -> None:
@@ -160,19 +186,6 @@ class Replay:
             else:
                 self._otherwise.post(seat, job)
 
-    def recorded(self, seat: SandboxSeat, kinds: Sequence[str], peer: int = -1) -> list[list[bytes]] | None:
-        group, tag = self._label(seat), 0 if kinds[0] in MESSAGES else -1
-        taken = []
-        with self._lock:
-            for kind in kinds:
-                entry = self._next(group, kind, kind, peer, tag)
-                if entry is None:
-                    return None
-                taken.append(entry)
-        found = [[self._recording.data(result) for result in entry.results] for entry in taken]
-        known = [[bytes(data) for data in results if data is not None] for results in found]
-        return known if list(map(len, known)) == list(map(len, found)) else None
-
     def _answer(
         self, seat: SandboxSeat, kind: str, mark: int, outputs: list[torch.Tensor], peer: int, tag: int
     ) -> RecordedOperation | None:
@@ -180,13 +193,15 @@ class Replay:
         group = self._label(seat)
         with self._lock:
             call = _name(kind, mark, peer, tag)
-            entry = self._next(group, kind, call, peer, tag, mark)
+            entry = self._next(group, kind, call, peer, tag, mark if seat.exchange is None else None)
             if entry is None or not outputs:
                 return entry
             if not entry.results:
                 return None  # the role that recorded was not the root
             lengths = tuple(result.length for result in entry.results)
             wanted = tuple(output.numel() * output.element_size() for output in outputs)
+            if lengths != wanted and seat.exchange is not None:
+                return None
             if lengths != wanted:
                 self._stray(group, f"{call}: {lengths} bytes were recorded {self._when}, the script expects {wanted}")
                 return None
@@ -199,7 +214,7 @@ class Replay:
         return entry
 
     def _next(
-        self, group: str, kind: str, call: str, peer: int, tag: int, mark: int | None = None
+        self, group: str, kind: str, call: str, peer: int, tag: int, mark: int | None
     ) -> RecordedOperation | None:
         """The group's next recorded operation, with the lock held; None if it is another one, or unknown. `call` names
         what the script calls. Without a mark, operations of the same kind are the same."""
