@@ -13,7 +13,7 @@ USUAL, ALL = 2_000, 10_000
 CHUNKS = [pytest.param(first, marks=[] if first < USUAL else pytest.mark.long) for first in range(0, ALL, CHUNK)]
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("first", CHUNKS)
 def test_seeds(first: int) -> None:
     ends: Counter[str] = Counter()

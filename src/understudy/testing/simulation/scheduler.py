@@ -8,13 +8,16 @@ none can. The same seed gives the same order.
 from __future__ import annotations
 
 import heapq
+import os
 import random
+import secrets
 import select
 import socket
 import sys
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from itertools import chain, repeat
 from math import inf
@@ -82,6 +85,18 @@ class Task:
         return not self.ended
 
 
+@contextmanager
+def _on_one_processor() -> Iterator[None]:
+    """Keep the threads that start now on one processor. They run one at a time, and a switch to a thread on another
+    processor takes several times as long."""
+    allowed = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {secrets.choice(sorted(allowed))})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, allowed)
+
+
 class Scheduler:
     """The seeded clock and the threads of all simulated processes."""
 
@@ -132,8 +147,9 @@ class Scheduler:
 
     def run(self) -> None:
         """Until `stop` is called, or a violation is found, which is raised."""
-        self._hand_on(self._main)
-        self._reap()
+        with _on_one_processor():
+            self._hand_on(self._main)
+            self._reap()
         if self.failure is not None:
             raise self.failure
 
