@@ -95,12 +95,12 @@ def test_objects_and_checkpoints_before_the_first_step(tmp_path: Path, sharded: 
         await running.step(4)
         answer = await running.replace("m1")
         assert answer["ok"], answer
+        killed = len(running.events)
         await running.kill_worker("m0")
 
         async def recovered() -> bool:
-            return any(event["kind"] == "settled" for event in running.events[killed:])
+            return any(event["kind"] == "seated" and "has role 0" in event["text"] for event in running.events[killed:])
 
-        killed = len(running.events)
         await running.until(recovered, "the first step of the joiner")
         await running.step(int((await running.call("GET", "/job"))["step"]) + 3)
         seen.extend(running.events)
