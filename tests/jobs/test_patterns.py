@@ -153,6 +153,168 @@ understudy.run(train)
 )
 
 
+IMAGES = """
+import os, sys, time, torch, understudy
+import torch.distributed as dist
+from pathlib import Path
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+HERE = Path(__file__).parent
+
+class Loader:
+    '''Batches of one epoch after the other, made by two processes. Knows its place.'''
+
+    def __init__(self, data):
+        self.data, self.sampler, self.epoch, self.used, self.ahead = data, DistributedSampler(data), 0, 0, None
+
+    def next(self):
+        if self.ahead is None:
+            self.sampler.set_epoch(self.epoch)
+            rest = list(self.sampler)[4 * self.used :]
+            own = torch.Generator().manual_seed(self.epoch)  # leaves the global one alone
+            self.ahead = iter(DataLoader(self.data, 4, sampler=rest, num_workers=2, generator=own))
+        batch = next(self.ahead)
+        self.used += 1
+        if 4 * self.used == len(self.sampler):
+            self.epoch, self.used, self.ahead = self.epoch + 1, 0, None
+        return batch
+
+    def state_dict(self):
+        return {"epoch": self.epoch, "used": self.used}
+
+    def load_state_dict(self, state):
+        self.epoch, self.used, self.ahead = state["epoch"], state["used"], None
+
+class Best:
+    def __init__(self):
+        self.share, self.bad = 0.0, 0
+
+    def see(self, share):
+        self.bad = 0 if share > self.share else self.bad + 1
+        self.share = max(self.share, share)
+        return not self.bad
+
+    def state_dict(self):
+        return vars(self)
+
+    def load_state_dict(self, state):
+        vars(self).update(state)
+
+def train(job):
+    folder = HERE / "outputs" / sys.argv[1]  # the same for all workers, whenever they begin
+    folder.mkdir(parents=True, exist_ok=True)
+    os.chdir(folder)
+    torch.manual_seed(job.seed)
+    numbers = torch.Generator().manual_seed(0)
+    pictures, kinds = torch.rand(48, 1, 4, 4, generator=numbers), torch.randint(0, 3, (48,), generator=numbers)
+    bulk = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Dropout(0.1), nn.Flatten())
+    model = DDP(nn.Sequential(bulk, nn.Linear(16, 3)))
+    average = AveragedModel(model.module, multi_avg_fn=get_ema_multi_avg_fn(0.9))
+    optim = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
+    schedule, scaler = torch.optim.lr_scheduler.StepLR(optim, 2, 0.8), torch.amp.GradScaler("cpu", growth_interval=3)
+    loader, best = Loader(TensorDataset(pictures[:32], kinds[:32])), Best()
+    job.track(model=model, optim=optim, average=average, schedule=schedule, scaler=scaler, loader=loader, best=best)
+    for step in job.steps(100_000):
+        with step:
+            if step.index and not loader.used:
+                schedule.step()
+                average.eval()
+                mine = slice(32 + job.role, 48, dist.get_world_size())
+                with torch.no_grad():
+                    right = (average(pictures[mine]).argmax(1) == kinds[mine]).float().sum()
+                dist.all_reduce(right)
+                if best.see(float(right) / 16) and job.is_primary:
+                    torch.save(average.state_dict(), "best.tmp")
+                    os.replace("best.tmp", "best.pt")
+            inputs, wanted = loader.next()
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                loss = nn.functional.cross_entropy(model(inputs).float(), wanted)
+            scaler.scale(loss).backward()
+            scaler.unscale_(optim)
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            scaler.step(optim)
+            scaler.update()
+            optim.zero_grad()
+            average.update_parameters(model.module)
+            job.log(loss=loss)
+        if best.bad >= 1000:
+            break
+        if not job.rehearsing and not (HERE / "hurry").exists():
+            time.sleep(0.1)  # the test is not done with the job yet
+understudy.run(train)
+"""
+
+SHARDED = """
+import time, torch, understudy
+import torch.distributed.checkpoint as dcp
+from pathlib import Path
+from torch import nn
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.fsdp import fully_shard
+
+HERE = Path(__file__).parent
+
+def train(job):
+    torch.manual_seed(job.seed)
+    model = nn.Sequential(nn.Linear(8, 32), nn.Tanh(), nn.Dropout(0.1), nn.Linear(32, 4))
+    for part in (model[0], model[3], model):
+        fully_shard(part, mesh=job.mesh["dp"])
+    optim = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    warm = torch.optim.lr_scheduler.LambdaLR(optim, lambda number: min(1.0, (number + 1) / 10))
+    job.track(model=model, optim=optim, warm=warm)
+    for step in job.steps(100_000):
+        if step.index % 5 == 4:
+            weights, moments = get_state_dict(model, optim)
+            dcp.save({"weights": weights, "moments": moments}, checkpoint_id=HERE / f"saved-{step.index}")
+        with step:
+            loss = model(torch.rand(16, 8)).square().mean()
+            loss.backward()
+            optim.step()
+            optim.zero_grad()
+            warm.step()
+            job.log(loss=loss)
+        if not job.rehearsing and not (HERE / "hurry").exists():
+            time.sleep(0.1)  # the test is not done with the job yet
+    weights, moments = get_state_dict(model, optim)
+    kept = [weights["0.weight"].to_local().clone(), model[0].weight.to_local().clone()]
+    dcp.save({"weights": weights, "moments": moments}, checkpoint_id=HERE / "saved")
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+    dcp.load({"weights": weights, "moments": moments}, checkpoint_id=HERE / "saved")
+    set_state_dict(model, optim, model_state_dict=weights, optim_state_dict=moments)
+    assert torch.equal(model[0].weight.to_local(), kept[1]) and torch.equal(*kept)
+understudy.run(train)
+"""
+
+GROWING = """
+import time, torch, understudy
+from pathlib import Path
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+def train(job):
+    torch.manual_seed(job.seed)
+    body, head = nn.Linear(8, 8), nn.Linear(8, 1)
+    model = DDP(nn.Sequential(body, head))
+    optim = torch.optim.AdamW(head.parameters(), lr=1e-2)
+    job.track(model=model, optim=optim)
+    for step in job.steps(100_000):
+        with step:
+            if step.index == 4:
+                optim.add_param_group({"params": list(body.parameters()), "lr": 1e-3})
+            model(torch.rand(4, 8)).square().mean().backward()
+            optim.step()
+            optim.zero_grad()
+        if not job.rehearsing and not Path(__file__).with_name("hurry").exists():
+            time.sleep(0.1)  # the test is not done with the job yet
+understudy.run(train)
+"""
+
+
 async def replace_then_kill(running: RunningJob) -> None:
     """One machine is replaced, then the primary is killed; the standby that takes its role has rehearsed."""
     await running.standbys(2)
@@ -166,6 +328,31 @@ async def replace_then_kill(running: RunningJob) -> None:
 
     killed = len(running.events)
     await running.until(recovered, "the first step of the joiner")
+    await running.step(int((await running.call("GET", "/job"))["step"]) + 5)
+
+
+async def replace_then_kill_each_role(running: RunningJob) -> None:
+    """One machine is replaced, then each role is killed in turn, if another machine holds its state."""
+    await running.standbys(2)
+    await running.step(4)
+    answer = await running.replace("m1")
+    assert answer["ok"], answer
+    for role in (1, 0):
+        await running.step(int((await running.call("GET", "/job"))["step"]) + 3)
+        await running.standbys(1)
+
+        async def has_a_source() -> bool:
+            return all(entry["source"] != "nothing" for entry in await running.call("GET", "/roster"))
+
+        await running.until(has_a_source, "that each role can be replaced")
+        (machine,) = [known["name"] for known in await running.machines() if role in known["roles"]]
+        before = len(running.events)
+        await running.kill_worker(machine)
+
+        async def decided(before: int = before) -> bool:
+            return any(event["kind"] == "decided" for event in running.events[before:])
+
+        await running.until(decided, f"a standby for role {role}")
     await running.step(int((await running.call("GET", "/job"))["step"]) + 5)
 
 
@@ -244,3 +431,32 @@ def test_a_death_during_a_collective_between_steps_is_noticed(tmp_path: Path) ->
     assert found.ended.status == "stopped", found.ended.reason
     said = "role 0: a worker was lost during collectives after step 5, outside of `with step:`"
     assert (tmp_path / "run" / "log.txt").read_text().count(said) == 1
+
+
+def test_epochs_with_loader_processes_an_average_and_a_dated_folder(tmp_path: Path) -> None:
+    """As image classifiers have them, with relative paths in a folder that all workers agree on."""
+    same_bits(tmp_path, replace_then_kill_each_role, script=IMAGES, standbys=3, args=["2026-01-31_09-30"])
+    (folder,) = (tmp_path / "disturbed" / "outputs").iterdir()
+    assert [file.name for file in folder.iterdir()] == ["best.pt"]
+
+
+def test_distributed_checkpoints_in_the_script(tmp_path: Path) -> None:
+    """FSDP2 without replicas: a joiner gets its part from a copy in memory."""
+    same_bits(tmp_path, replace_then_kill_each_role, script=SHARDED, standbys=3, copy_every=1)
+    assert (tmp_path / "disturbed" / "saved" / ".metadata").exists()
+
+
+def test_a_group_of_parameters_that_is_added_in_a_step(tmp_path: Path) -> None:
+    """No joiner has it: the replacement is refused with the reason, and training goes on."""
+
+    async def refused(running: RunningJob) -> None:
+        await running.step(6)
+        answer = await running.replace("m1")
+        assert not answer["ok"]
+        said = [event["text"] for event in running.events if event["kind"] == "rehearsal"]
+        assert any("make all groups before job.steps" in text for text in said), said
+        await running.step(int((await running.call("GET", "/job"))["step"]) + 2)
+        await running.call("POST", "/stop")
+
+    found = run_job(tmp_path, refused, script=GROWING, standbys=1)
+    assert found.ended.status == "stopped", found.ended.reason
