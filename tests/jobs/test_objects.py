@@ -95,6 +95,13 @@ def test_objects_and_checkpoints_before_the_first_step(tmp_path: Path, sharded: 
         await running.step(4)
         answer = await running.replace("m1")
         assert answer["ok"], answer
+        begun = int((await running.call("GET", "/job"))["step"])
+
+        async def copied() -> bool:
+            return int((await running.call("GET", "/job"))["copies"]["step"]) > begun
+
+        if sharded:  # the copy of role 0 was on m1
+            await running.until(copied, "a copy on the other machines")
         killed = len(running.events)
         await running.kill_worker("m0")
 
